@@ -1,0 +1,2 @@
+//! The `gpuheap` command.
+fn main() {}

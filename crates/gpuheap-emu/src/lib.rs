@@ -1,0 +1,1 @@
+//! An emulated CUDA device over host memory: capacity, time, faults, checks.

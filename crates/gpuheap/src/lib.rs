@@ -1,0 +1,1 @@
+//! GPU memory that can be accounted for, and that comes back.
