@@ -1,1 +1,33 @@
-//! The CUDA driver API as one table of functions, found at run time.
+//! The CUDA driver API as one table of functions, and the real libcuda found at run time.
+//!
+//! * [`cuda_functions!`] is the table: base name, the version of CUDA that brought each variant of
+//!   its ABI, the symbol exported for it, its signature. Everything else is made from it: the
+//!   [`Driver`] trait, the loader [`LibCuda`], and in other crates the emulator's exports.
+//! * [`Driver`] has one method for each symbol, under the name that CUDA gives it. [`LibCuda`]
+//!   calls the machine's driver; `gpuheap-emu` implements the same trait over host memory.
+//! * [`CUresult`] is an integer, so that a code from a newer driver is a number we do not know and
+//!   not undefined behaviour. [`check`] turns one into a [`DriverError`] that names the function.
+//!
+//! Nothing here needs a CUDA toolkit, neither to build nor to run; drivers 12.x and 13.x are
+//! supported.
+//!
+//! ```
+//! match gpuheap_driver::LibCuda::open() {
+//!     Ok(driver) => println!("{}", gpuheap_driver::Driver::describe(&driver)),
+//!     Err(error) => println!("{error}"), // what is missing, where it was looked for, what to do
+//! }
+//! ```
+
+mod driver;
+mod error;
+mod libcuda;
+mod result;
+mod table;
+mod types;
+
+pub use driver::Driver;
+pub use error::{DriverError, check};
+pub use libcuda::{LibCuda, OpenError, SEARCH_PATHS};
+pub use result::CUresult;
+pub use table::{FUNCTIONS, Function, Lookup, function, lookup};
+pub use types::*;

@@ -1,0 +1,82 @@
+//! A failed driver call as a value.
+
+use std::fmt;
+
+use crate::{CUresult, function};
+
+/// A driver function that failed: which one, with what code.
+///
+/// Its text says what happened and, where the cause is known, what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriverError {
+    function: &'static str,
+    code: CUresult,
+}
+
+/// `Ok` for success, else an error that names `function`, the symbol that was called.
+pub fn check(function: &'static str, code: CUresult) -> Result<(), DriverError> {
+    if code.is_success() { Ok(()) } else { Err(DriverError { function, code }) }
+}
+
+impl DriverError {
+    /// The symbol that was called, such as `cuMemAlloc_v2`.
+    pub fn function(&self) -> &'static str {
+        self.function
+    }
+
+    /// What it returned.
+    pub fn code(&self) -> CUresult {
+        self.code
+    }
+
+    /// Whether the driver said that memory ran out.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.code == CUresult::ERROR_OUT_OF_MEMORY
+    }
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.code == CUresult::MISSING_SYMBOL {
+            let since = function(self.function).map_or(0, |found| found.since);
+            return write!(
+                f,
+                "{} is not in the loaded libcuda; it came with CUDA {}.{}; install a driver at least that new",
+                self.function,
+                since / 1000,
+                since % 1000 / 10,
+            );
+        }
+        match self.code.text() {
+            Some(text) => write!(f, "{} failed with {:?}: {text}", self.function, self.code),
+            None => write!(
+                f,
+                "{} failed with {:?}, a code newer than this program knows",
+                self.function, self.code
+            ),
+        }
+    }
+}
+
+impl std::error::Error for DriverError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_which_function_and_what_to_do() {
+        assert_eq!(check("cuInit", CUresult::SUCCESS), Ok(()));
+        let missing = check("cuMemAllocAsync", CUresult::MISSING_SYMBOL).unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "cuMemAllocAsync is not in the loaded libcuda; it came with CUDA 11.2; install a driver at least that new"
+        );
+        let failed = check("cuMemAlloc_v2", CUresult::ERROR_OUT_OF_MEMORY).unwrap_err();
+        assert!(failed.is_out_of_memory());
+        assert_eq!(
+            failed.to_string(),
+            "cuMemAlloc_v2 failed with CUDA_ERROR_OUT_OF_MEMORY (2): out of memory"
+        );
+    }
+}

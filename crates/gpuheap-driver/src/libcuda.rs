@@ -1,0 +1,247 @@
+//! The machine's driver: libcuda, found at run time.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use libloading::Library;
+
+use crate::types::*;
+use crate::{CUresult, Driver, cuda_functions};
+
+/// Where libcuda is looked for, in this order. The first name goes through the system's loader
+/// (`LD_LIBRARY_PATH`, the loader's cache); the others are where distributions and WSL2 put it
+/// when that cache does not know it.
+pub const SEARCH_PATHS: &[&str] = if cfg!(windows) {
+    &["nvcuda.dll"]
+} else {
+    &[
+        "libcuda.so.1",
+        "/usr/lib/wsl/lib/libcuda.so.1",
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+        "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
+        "/usr/lib64/libcuda.so.1",
+        "/usr/local/nvidia/lib64/libcuda.so.1",
+        "/run/opengl-driver/lib/libcuda.so.1",
+    ]
+};
+
+/// The oldest driver that gpuheap works with, as `cuDriverGetVersion` counts: 12.0.
+const OLDEST_DRIVER: c_int = 12_000;
+
+macro_rules! libcuda {
+    ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
+        /// One cell for each function, filled at its first use.
+        #[allow(non_snake_case)]
+        #[derive(Default)]
+        struct Symbols {
+            $($symbol: OnceLock<Option<unsafe extern "C" fn($($type),*) -> CUresult>>,)*
+        }
+
+        #[allow(non_snake_case)]
+        impl Driver for LibCuda {
+            fn describe(&self) -> String {
+                format!("CUDA driver {}.{} at {}", self.version / 1000, self.version % 1000 / 10, self.path.display())
+            }
+
+            $(unsafe fn $symbol(&self, $($arg: $type),*) -> CUresult {
+                let symbol = self.symbols.$symbol.get_or_init(|| {
+                    // SAFETY: the table gives this symbol the signature that cuda.h gives it.
+                    unsafe { self.library.get(concat!(stringify!($symbol), "\0").as_bytes()) }.ok().map(|found| *found)
+                });
+                match symbol {
+                    // SAFETY: the caller keeps the C function's contract; the library is never unloaded while self lives.
+                    Some(symbol) => unsafe { symbol($($arg),*) },
+                    None => CUresult::MISSING_SYMBOL,
+                }
+            })*
+        }
+    };
+}
+
+cuda_functions!(libcuda);
+
+/// The real driver. Symbols are resolved at their first use; one that is missing makes its call
+/// return [`CUresult::MISSING_SYMBOL`].
+pub struct LibCuda {
+    symbols: Symbols,
+    library: Library,
+    path: PathBuf,
+    version: c_int,
+}
+
+impl LibCuda {
+    /// Finds and initialises the driver. Blocks while the driver initialises (up to seconds on a
+    /// machine with many devices); creates no context.
+    ///
+    /// # Errors
+    ///
+    /// No library in any of [`SEARCH_PATHS`], one that is no CUDA driver, one older than 12.0, or
+    /// one that does not initialise.
+    pub fn open() -> Result<LibCuda, OpenError> {
+        let mut tried = Vec::new();
+        for path in SEARCH_PATHS {
+            // SAFETY: loading NVIDIA's driver runs its initialisers, as every CUDA program does.
+            match unsafe { Library::new(*path) } {
+                Ok(library) => return LibCuda::initialise(library, Path::new(path)),
+                Err(error) => tried.push((PathBuf::from(path), error.to_string())),
+            }
+        }
+        Err(OpenError::NotFound { tried })
+    }
+
+    /// The same with one library at a known place.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](LibCuda::open).
+    pub fn open_at(path: &Path) -> Result<LibCuda, OpenError> {
+        // SAFETY: as in `open`.
+        match unsafe { Library::new(path) } {
+            Ok(library) => LibCuda::initialise(library, path),
+            Err(error) => {
+                Err(OpenError::NotFound { tried: vec![(path.to_owned(), error.to_string())] })
+            }
+        }
+    }
+
+    /// The version of CUDA that the driver supports, as 1000 × major + 10 × minor.
+    pub fn version(&self) -> i32 {
+        self.version
+    }
+
+    fn initialise(library: Library, path: &Path) -> Result<LibCuda, OpenError> {
+        let mut driver =
+            LibCuda { symbols: Symbols::default(), library, path: path.to_owned(), version: 0 };
+        let path = || path.to_owned();
+        // The version first: a driver that is too old may not know how to say so in cuInit.
+        let mut version = 0;
+        // SAFETY: the pointer is valid for a write.
+        match unsafe { driver.cuDriverGetVersion(&mut version) } {
+            CUresult::SUCCESS => {}
+            CUresult::MISSING_SYMBOL => {
+                return Err(OpenError::NotADriver { path: path(), symbol: "cuDriverGetVersion" });
+            }
+            code => {
+                return Err(OpenError::Initialise {
+                    path: path(),
+                    function: "cuDriverGetVersion",
+                    code,
+                });
+            }
+        }
+        if version < OLDEST_DRIVER {
+            return Err(OpenError::TooOld { path: path(), found: version });
+        }
+        driver.version = version;
+        // SAFETY: no pointers.
+        match unsafe { driver.cuInit(0) } {
+            CUresult::SUCCESS => Ok(driver),
+            CUresult::MISSING_SYMBOL => {
+                Err(OpenError::NotADriver { path: path(), symbol: "cuInit" })
+            }
+            code => Err(OpenError::Initialise { path: path(), function: "cuInit", code }),
+        }
+    }
+}
+
+impl fmt::Debug for LibCuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LibCuda").field("path", &self.path).field("version", &self.version).finish()
+    }
+}
+
+/// Why the machine's driver cannot be used. The text says what, where and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No library could be loaded: each place with the loader's reason.
+    NotFound {
+        /// The places, in the order in which they were tried.
+        tried: Vec<(PathBuf, String)>,
+    },
+    /// A library of that name that lacks what every driver has.
+    NotADriver {
+        /// Where it is.
+        path: PathBuf,
+        /// What it lacks.
+        symbol: &'static str,
+    },
+    /// A driver older than 12.0.
+    TooOld {
+        /// Where it is.
+        path: PathBuf,
+        /// Its version, as 1000 × major + 10 × minor.
+        found: i32,
+    },
+    /// A driver that is there and does not start.
+    Initialise {
+        /// Where it is.
+        path: PathBuf,
+        /// The function that failed.
+        function: &'static str,
+        /// What it returned.
+        code: CUresult,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::NotFound { tried } => {
+                let names: Vec<_> =
+                    tried.iter().map(|(path, _)| path.display().to_string()).collect();
+                write!(f, "no CUDA driver: libcuda was not found as {}", names.join(", "))?;
+                if let Some((_, reason)) = tried.iter().find(|(path, _)| path.is_file()) {
+                    write!(f, " (one is there and does not load: {reason})")?;
+                }
+                write!(
+                    f,
+                    "; install NVIDIA's driver (on WSL2: on Windows, not inside WSL), or use an emulated device"
+                )
+            }
+            OpenError::NotADriver { path, symbol } => write!(
+                f,
+                "{} is no CUDA driver: it has no {symbol}; remove it from the library path or put NVIDIA's before it",
+                path.display()
+            ),
+            OpenError::TooOld { path, found } => write!(
+                f,
+                "the CUDA driver at {} supports CUDA {}.{} and gpuheap needs {}.{}; install a driver of the 525 branch or newer",
+                path.display(),
+                found / 1000,
+                found % 1000 / 10,
+                OLDEST_DRIVER / 1000,
+                OLDEST_DRIVER % 1000 / 10,
+            ),
+            OpenError::Initialise { path, function, code } => {
+                write!(
+                    f,
+                    "the CUDA driver at {} does not start: {function} returned {code:?}",
+                    path.display()
+                )?;
+                if let Some(text) = code.text() {
+                    write!(f, ", {text}")?;
+                }
+                match *code {
+                    CUresult::ERROR_NO_DEVICE => write!(
+                        f,
+                        "; check that nvidia-smi lists a device and that CUDA_VISIBLE_DEVICES does not hide it"
+                    ),
+                    CUresult::ERROR_SYSTEM_DRIVER_MISMATCH => write!(
+                        f,
+                        "; reboot, or reload the kernel module, after the driver's update"
+                    ),
+                    CUresult::ERROR_STUB_LIBRARY => write!(
+                        f,
+                        "; put the driver's own library before the toolkit's stubs in the library path"
+                    ),
+                    _ => write!(f, "; check that nvidia-smi works"),
+                }
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
