@@ -1,1 +1,50 @@
-//! GPU allocation traces: one event model, readers and writers for RMM logs and PyTorch snapshots.
+//! GPU allocation traces: one event model, and readers and writers for the formats that programs
+//! leave behind. This crate knows nothing of CUDA and needs no GPU.
+//!
+//! | format | read | written | from |
+//! |---|---|---|---|
+//! | RMM's CSV log | yes | yes | `rmm` with logging on, or any tool that writes its columns |
+//! | PyTorch memory snapshot | yes | no | `torch.cuda.memory._dump_snapshot` |
+//!
+//! A file is recognised by what is in it, not by its name, and may be gzipped. The reader resolves
+//! which free belongs to which allocation, so that a consumer walks [`Event`]s with dense
+//! allocation numbers and never needs a map of pointers:
+//!
+//! ```
+//! use gpuheap_trace::{Op, ReadOptions, read_bytes};
+//!
+//! let log = "Thread,Time,Action,Pointer,Size,Stream\n\
+//!            7,10:00:00.000001,allocate,0x7f0000000000,1000,0x0\n\
+//!            7,10:00:00.000002,allocate,0x7f0000000400,500,0x0\n\
+//!            7,10:00:00.000005,free,0x7f0000000000,1000,0x0\n";
+//! let traces = read_bytes("small.csv", log.as_bytes(), &ReadOptions::default())?;
+//! let trace = &traces[0]; // a log holds one trace, a snapshot one for every device it saw
+//!
+//! let mut live = vec![0_u64; trace.allocations() as usize];
+//! for event in trace.events() {
+//!     match event.op {
+//!         Op::Allocate { allocation, bytes } => live[allocation as usize] = bytes,
+//!         Op::Free { allocation } => live[allocation as usize] = 0,
+//!         _ => {}
+//!     }
+//! }
+//! assert_eq!(live, [0, 500]);
+//!
+//! let summary = trace.summary();
+//! assert_eq!(summary.events, 3);
+//! assert_eq!(summary.peak_live_bytes, 1500);
+//! assert_eq!(summary.left_live, 1);
+//! # Ok::<(), gpuheap_trace::Error>(())
+//! ```
+
+mod error;
+mod input;
+mod model;
+mod rmm;
+mod source;
+
+pub use error::{Error, Place};
+pub use input::{ReadOptions, read, read_bytes, read_from};
+pub use model::{
+    At, Event, Format, Frame, Op, StreamInfo, Summary, Trace, TraceBuilder, Warning, WarningKind,
+};

@@ -1,0 +1,131 @@
+//! What went wrong with a file: what, where, and what to do about it.
+
+use std::fmt;
+use std::io;
+
+/// Why a file could not be read or written.
+///
+/// [`Display`](fmt::Display) gives one line: the file, the place in it, what is wrong there, and
+/// what to do. Text from the file is quoted, escaped and cut short, so that it stays one line.
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    file: String,
+    place: Place,
+    what: String,
+    advice: String,
+    source: Option<io::Error>,
+}
+
+/// A place in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Place {
+    /// The file as a whole.
+    File,
+    /// A line, counted from one, of the unpacked text.
+    Line(u64),
+    /// An offset, counted from zero, into the unpacked bytes.
+    Byte(u64),
+    /// An item of a snapshot, as one would write it in Python: `device_traces[0][17].addr`.
+    Item(String),
+}
+
+impl Error {
+    pub(crate) fn new(what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            file: String::new(),
+            place: Place::File,
+            what: what.into(),
+            advice: advice.into(),
+            source: None,
+        }))
+    }
+
+    pub(crate) fn io(what: &str, source: io::Error, advice: &str) -> Self {
+        let mut error = Self::new(format!("{what}: {source}"), advice);
+        error.0.source = Some(source);
+        error
+    }
+
+    pub(crate) fn at(mut self, place: Place) -> Self {
+        self.0.place = place;
+        self
+    }
+
+    pub(crate) fn in_file(mut self, name: &str) -> Self {
+        self.0.file = one_line(name);
+        self
+    }
+
+    /// The file as it was named by the caller; empty where the error knows of none.
+    pub fn file(&self) -> &str {
+        &self.0.file
+    }
+
+    /// Where in the file.
+    pub fn place(&self) -> &Place {
+        &self.0.place
+    }
+
+    /// What is wrong, with the offending text or number.
+    pub fn what(&self) -> &str {
+        &self.0.what
+    }
+
+    /// What to do about it.
+    pub fn advice(&self) -> &str {
+        &self.0.advice
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { file, place, what, advice, .. } = &*self.0;
+        match (file.is_empty(), place) {
+            (true, Place::File) => {}
+            (true, place) => write!(f, "{place}: ")?,
+            (false, Place::File) => write!(f, "{file}: ")?,
+            (false, place) => write!(f, "{file}, {place}: ")?,
+        }
+        write!(f, "{what}; {advice}")
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File => f.write_str("the file"),
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Byte(offset) => write!(f, "byte {offset}"),
+            Self::Item(path) => f.write_str(path),
+        }
+    }
+}
+
+/// Text of a file as it may stand in a message: quoted, escaped, cut short.
+pub(crate) fn quote(text: &[u8]) -> String {
+    const SHOWN: usize = 40;
+    let (shown, more) = match text.get(..SHOWN) {
+        Some(start) if text.len() > SHOWN => (start, "…"),
+        _ => (text, ""),
+    };
+    format!("\"{}{more}\"", one_line(&String::from_utf8_lossy(shown)))
+}
+
+fn one_line(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| {
+            let control = c.is_control();
+            c.escape_debug().filter(move |_| control).chain((!control).then_some(c))
+        })
+        .collect()
+}

@@ -1,0 +1,108 @@
+//! From a path or bytes to traces: recognises the format and hands over to its reader.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::error::quote;
+use crate::source::Source;
+use crate::{Error, Trace, rmm};
+
+/// How to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReadOptions {
+    /// Leave out the blocks that were live before a snapshot's recording began. Their frees then
+    /// count as [`Trace::unknown_frees`]. Default: false.
+    pub recorded_only: bool,
+    /// The most bytes that a file may have once unpacked, so that a small hostile file cannot fill
+    /// the memory. Default: 4 GiB.
+    pub unpacked_limit: u64,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self { recorded_only: false, unpacked_limit: 4 << 30 }
+    }
+}
+
+impl ReadOptions {
+    /// Sets [`recorded_only`](Self::recorded_only).
+    pub fn recorded_only(mut self, recorded_only: bool) -> Self {
+        self.recorded_only = recorded_only;
+        self
+    }
+
+    /// Sets [`unpacked_limit`](Self::unpacked_limit), in bytes.
+    pub fn unpacked_limit(mut self, bytes: u64) -> Self {
+        self.unpacked_limit = bytes;
+        self
+    }
+}
+
+/// Reads a trace file: an RMM log or a PyTorch snapshot, plain or gzipped, recognised by content.
+///
+/// Gives at least one trace: one for a log; for a snapshot one for every device that has events.
+///
+/// # Errors
+/// When the file cannot be read, is of no known format, or has no whole event. A log that breaks
+/// off after some whole rows is no error; see [`Trace::warnings`].
+pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Vec<Trace>, Error> {
+    let path = path.as_ref();
+    let name = path.display().to_string();
+    let file = open(path).map_err(|error| error.in_file(&name))?;
+    read_from(&name, file, options)
+}
+
+/// Reads a trace from bytes in memory; `name` is for messages. See [`read`].
+///
+/// # Errors
+/// As [`read`].
+pub fn read_bytes(name: &str, bytes: &[u8], options: &ReadOptions) -> Result<Vec<Trace>, Error> {
+    read_from(name, bytes, options)
+}
+
+/// Reads a trace from any reader; `name` is for messages. See [`read`]. The reader needs no
+/// buffering of its own.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_from(
+    name: &str,
+    reader: impl Read,
+    options: &ReadOptions,
+) -> Result<Vec<Trace>, Error> {
+    recognise_and_read(name, reader, options).map_err(|error| error.in_file(name))
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    let opened = File::open(path).and_then(|file| Ok((file.metadata()?.is_dir(), file))).map_err(
+        |error| Error::io("cannot be opened", error, "check the path and its permissions"),
+    )?;
+    match opened {
+        (true, _) => Err(Error::new("is a directory", "name a trace file inside it")),
+        (false, file) => Ok(file),
+    }
+}
+
+fn recognise_and_read(
+    name: &str,
+    reader: impl Read,
+    options: &ReadOptions,
+) -> Result<Vec<Trace>, Error> {
+    let mut source = Source::open(reader, options.unpacked_limit)?;
+    match source.peek()? {
+        [] => Err(source.emptiness()),
+        start if is_text(start) => Ok(vec![rmm::read(name, source)?]),
+        start => Err(Error::new(
+            format!("begins with {}, which is no trace format", quote(start)),
+            "give an RMM log (CSV) or a PyTorch memory snapshot (pickle), plain or gzipped",
+        )),
+    }
+}
+
+/// Whether a file that begins like this can be a CSV log: a byte order mark or printable text.
+fn is_text(start: &[u8]) -> bool {
+    let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
+    text.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace())
+}

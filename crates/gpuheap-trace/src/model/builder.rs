@@ -1,0 +1,273 @@
+//! Builds a [`Trace`] from events that name blocks by address, and resolves the identities.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::ids::{Ids, next};
+use super::stacks::Stacks;
+use super::{Event, Format, Op, StreamInfo, Trace, Warning};
+use crate::Error;
+
+/// Builds a [`Trace`]. Every reader goes through it, so that a free finds its allocation by the
+/// same rules in every format:
+///
+/// * A free ends the block that was last allocated at its address.
+/// * Allocations of zero bytes may share an address with each other and with one other block; a
+///   free of zero bytes ends the latest of them, any other free prefers the block that has bytes.
+/// * Allocating bytes at an address that is still live means that the file lost a free: the old
+///   block is freed at that moment, on its own stream ([`Trace::inferred_frees`]).
+/// * A free of an address that is not live is no event ([`Trace::unknown_frees`]).
+///
+/// ```
+/// use gpuheap_trace::{At, Format, TraceBuilder};
+///
+/// let mut builder = TraceBuilder::new("made up", Format::RmmCsv);
+/// let at = At { time_ns: 0, stream: 0, thread: 1, stack: 0 };
+/// builder.allocate(at, 0x1000, 256)?;
+/// builder.free(At { time_ns: 10, ..at }, 0x1000, 256)?;
+/// assert_eq!(builder.finish().summary().peak_live_bytes, 256);
+/// # Ok::<(), gpuheap_trace::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TraceBuilder {
+    name: String,
+    format: Format,
+    device: Option<u32>,
+    events: Vec<Event>,
+    recorded_from: usize,
+    addresses: Vec<u64>,
+    streams: Ids,
+    threads: Ids,
+    stacks: Arc<Stacks>,
+    unknown_frees: u64,
+    inferred_frees: u64,
+    warnings: Vec<Warning>,
+    live: FxHashMap<u64, Live>,
+    live_empty: FxHashMap<u64, Vec<Live>>,
+    pending: FxHashMap<u64, Live>,
+    time_ns: u64,
+}
+
+/// When, where and by whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct At {
+    /// Nanoseconds since the recording began. A time before that of the event before it is taken
+    /// as that one's.
+    pub time_ns: u64,
+    /// The stream's handle; 0 is the default stream.
+    pub stream: u64,
+    /// The thread's id; zero where none is known.
+    pub thread: u64,
+    /// The stack's number; zero where none is known.
+    pub stack: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Live {
+    allocation: u32,
+    stream: u32,
+}
+
+impl TraceBuilder {
+    /// An empty trace.
+    pub fn new(name: impl Into<String>, format: Format) -> Self {
+        Self {
+            name: name.into(),
+            format,
+            device: None,
+            events: Vec::new(),
+            recorded_from: 0,
+            addresses: Vec::new(),
+            streams: Ids::default(),
+            threads: Ids::default(),
+            stacks: Arc::default(),
+            unknown_frees: 0,
+            inferred_frees: 0,
+            warnings: Vec::new(),
+            live: FxHashMap::default(),
+            live_empty: FxHashMap::default(),
+            pending: FxHashMap::default(),
+            time_ns: 0,
+        }
+    }
+
+    /// Says which device it was.
+    pub fn set_device(&mut self, device: u32) {
+        self.device = Some(device);
+    }
+
+    pub(crate) fn set_stacks(&mut self, stacks: Arc<Stacks>) {
+        self.stacks = stacks;
+    }
+
+    /// Everything so far happened before the recording: it is time zero now.
+    pub fn begin_recording(&mut self) {
+        for event in &mut self.events {
+            event.time_ns = 0;
+        }
+        self.time_ns = 0;
+        self.recorded_from = self.events.len();
+        self.unknown_frees = 0;
+        self.inferred_frees = 0;
+    }
+
+    /// The program got `bytes` bytes at `address`. Returns whether the address was free, as it
+    /// should be.
+    ///
+    /// # Errors
+    /// When there are more allocations, streams or threads than 32 bits can number.
+    pub fn allocate(&mut self, at: At, address: u64, bytes: u64) -> Result<bool, Error> {
+        let allocation = next(self.addresses.len())?;
+        let stream = self.streams.of(at.stream)?;
+        if let Some(pending) = self.pending.remove(&address) {
+            self.push(at, pending.stream, Op::FreeCompleted { allocation: pending.allocation })?;
+        }
+        let new = Live { allocation, stream };
+        let lost = if bytes == 0 {
+            self.live_empty.entry(address).or_default().push(new);
+            None
+        } else {
+            self.live.insert(address, new)
+        };
+        if let Some(lost) = lost {
+            self.inferred_frees += 1;
+            self.push(at, lost.stream, Op::Free { allocation: lost.allocation })?;
+            if self.format.records_completion() {
+                self.push(at, lost.stream, Op::FreeCompleted { allocation: lost.allocation })?;
+            }
+        }
+        self.addresses.push(address);
+        self.push(at, stream, Op::Allocate { allocation, bytes })?;
+        Ok(lost.is_none())
+    }
+
+    /// The program freed the block of `bytes` bytes at `address`. Returns whether it was live.
+    ///
+    /// # Errors
+    /// When there are more streams or threads than 32 bits can number.
+    pub fn free(&mut self, at: At, address: u64, bytes: u64) -> Result<bool, Error> {
+        let found = if bytes == 0 {
+            self.take_empty(address).or_else(|| self.live.remove(&address))
+        } else {
+            self.live.remove(&address).or_else(|| self.take_empty(address))
+        };
+        let Some(Live { allocation, .. }) = found else {
+            self.unknown_frees += 1;
+            return Ok(false);
+        };
+        let stream = self.streams.of(at.stream)?;
+        self.push(at, stream, Op::Free { allocation })?;
+        if self.format.records_completion()
+            && let Some(older) = self.pending.insert(address, Live { allocation, stream })
+        {
+            self.push(at, older.stream, Op::FreeCompleted { allocation: older.allocation })?;
+        }
+        Ok(true)
+    }
+
+    /// The block at `address` is no longer pending. Where its free is missing, it is freed now.
+    /// Returns whether there was such a block.
+    ///
+    /// # Errors
+    /// When there are more streams or threads than 32 bits can number.
+    pub fn free_completed(&mut self, at: At, address: u64) -> Result<bool, Error> {
+        let pending = match self.pending.remove(&address) {
+            Some(pending) => pending,
+            None => {
+                let live = self.live.remove(&address).or_else(|| self.take_empty(address));
+                let Some(live) = live else { return Ok(false) };
+                self.inferred_frees += 1;
+                self.push(at, live.stream, Op::Free { allocation: live.allocation })?;
+                live
+            }
+        };
+        let stream = self.streams.of(at.stream)?;
+        self.push(at, stream, Op::FreeCompleted { allocation: pending.allocation })?;
+        Ok(true)
+    }
+
+    /// A request for `bytes` bytes failed.
+    ///
+    /// # Errors
+    /// When there are more streams or threads than 32 bits can number.
+    pub fn fail(&mut self, at: At, bytes: u64) -> Result<(), Error> {
+        let stream = self.streams.of(at.stream)?;
+        self.push(at, stream, Op::Fail { bytes })
+    }
+
+    /// The recorded allocator took memory from the driver.
+    ///
+    /// # Errors
+    /// When there are more streams or threads than 32 bits can number.
+    pub fn segment_taken(&mut self, at: At, address: u64, bytes: u64) -> Result<(), Error> {
+        let stream = self.streams.of(at.stream)?;
+        self.push(at, stream, Op::SegmentTaken { address, bytes })
+    }
+
+    /// The recorded allocator gave memory back to the driver.
+    ///
+    /// # Errors
+    /// When there are more streams or threads than 32 bits can number.
+    pub fn segment_given_back(&mut self, at: At, address: u64, bytes: u64) -> Result<(), Error> {
+        let stream = self.streams.of(at.stream)?;
+        self.push(at, stream, Op::SegmentGivenBack { address, bytes })
+    }
+
+    /// Adds a warning to the trace.
+    pub fn warn(&mut self, warning: Warning) {
+        self.warnings.push(warning);
+    }
+
+    /// Whether an event on this stream was added.
+    pub fn has_stream(&self, handle: u64) -> bool {
+        self.streams.contains(handle)
+    }
+
+    /// The trace.
+    pub fn finish(self) -> Trace {
+        let records_threads = match self.format {
+            Format::RmmCsv => true,
+            Format::PytorchSnapshot => false,
+        };
+        Trace {
+            name: self.name,
+            format: self.format,
+            device: self.device,
+            events: self.events,
+            recorded_from: self.recorded_from,
+            addresses: self.addresses,
+            streams: self
+                .streams
+                .into_keys()
+                .into_iter()
+                .map(|handle| StreamInfo { handle })
+                .collect(),
+            threads: records_threads.then(|| self.threads.into_keys()),
+            stacks: self.stacks,
+            unknown_frees: self.unknown_frees,
+            inferred_frees: self.inferred_frees,
+            warnings: self.warnings,
+        }
+    }
+
+    fn take_empty(&mut self, address: u64) -> Option<Live> {
+        // Zero-byte blocks are rare: most traces never get past this check.
+        if self.live_empty.is_empty() {
+            return None;
+        }
+        let blocks = self.live_empty.get_mut(&address)?;
+        let latest = blocks.pop();
+        if blocks.is_empty() {
+            self.live_empty.remove(&address);
+        }
+        latest
+    }
+
+    fn push(&mut self, at: At, stream: u32, op: Op) -> Result<(), Error> {
+        self.time_ns = self.time_ns.max(at.time_ns);
+        let thread = self.threads.of(at.thread)?;
+        self.events.push(Event { time_ns: self.time_ns, stream, thread, stack: at.stack, op });
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! Small dense numbers for things that a file names by large ones.
+
+use rustc_hash::FxHashMap;
+
+use crate::Error;
+
+/// Gives every distinct key the next number, in the order of first appearance.
+#[derive(Debug, Default)]
+pub(super) struct Ids {
+    numbers: FxHashMap<u64, u32>,
+    keys: Vec<u64>,
+    // Runs of one stream or thread are the rule: most lookups end here.
+    last: Option<(u64, u32)>,
+}
+
+impl Ids {
+    pub(super) fn of(&mut self, key: u64) -> Result<u32, Error> {
+        if let Some((last, number)) = self.last
+            && last == key
+        {
+            return Ok(number);
+        }
+        let number = match self.numbers.get(&key) {
+            Some(&number) => number,
+            None => {
+                let number = next(self.keys.len())?;
+                self.numbers.insert(key, number);
+                self.keys.push(key);
+                number
+            }
+        };
+        self.last = Some((key, number));
+        Ok(number)
+    }
+
+    pub(super) fn contains(&self, key: u64) -> bool {
+        self.numbers.contains_key(&key)
+    }
+
+    pub(super) fn into_keys(self) -> Vec<u64> {
+        self.keys
+    }
+}
+
+/// The number after `len` others.
+pub(crate) fn next(len: usize) -> Result<u32, Error> {
+    u32::try_from(len).ok().filter(|&number| number < u32::MAX).ok_or_else(|| {
+        Error::new(
+            format!("more than {len} allocations, streams, threads or stacks in one trace"),
+            "split the recording",
+        )
+    })
+}

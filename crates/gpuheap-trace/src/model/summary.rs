@@ -1,0 +1,162 @@
+//! Counts and peaks of a trace.
+
+use super::{Op, Trace};
+
+/// Counts and peaks of a [`Trace`]. Bytes are sums of requested sizes and stop at `u64::MAX`.
+///
+/// `events == allocations + frees + unknown_frees + failures`, and `left_live` blocks are those of
+/// `live_before + allocations - frees - inferred_frees`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Allocations, frees and failures that the file records, unknown frees included; nothing
+    /// that was reconstructed or inferred, no segments and no completions.
+    pub events: u64,
+    /// Recorded allocations.
+    pub allocations: u64,
+    /// Recorded frees of blocks of this trace.
+    pub frees: u64,
+    /// Recorded frees of blocks that are not in this trace ([`Trace::unknown_frees`]).
+    pub unknown_frees: u64,
+    /// Frees that the file does not record ([`Trace::inferred_frees`]).
+    pub inferred_frees: u64,
+    /// Requests that could not be met.
+    pub failures: u64,
+    /// Blocks that nobody freed.
+    pub left_live: u64,
+    /// Their bytes.
+    pub left_live_bytes: u64,
+    /// Blocks that are freed but whose pending state did not end; zero where the format does not
+    /// record it.
+    pub left_pending: u64,
+    /// Their bytes.
+    pub left_pending_bytes: u64,
+    /// How many streams there are.
+    pub streams: usize,
+    /// How many threads there are; `None` where the format does not record them.
+    pub threads: Option<usize>,
+    /// The most bytes that were live at one time since the recording began, blocks live before
+    /// included.
+    pub peak_live_bytes: u64,
+    /// The event (index into [`Trace::events`]) that first reached the peak; `None` where no
+    /// recorded event is above what was live before.
+    pub peak_event: Option<usize>,
+    /// Blocks that were live when the recording began.
+    pub live_before: u64,
+    /// Their bytes.
+    pub live_before_bytes: u64,
+    /// Nanoseconds from the first event to the last.
+    pub duration_ns: u64,
+}
+
+impl Summary {
+    pub(super) fn of(trace: &Trace) -> Self {
+        let mut tally = Tally::new(trace);
+        for (index, event) in trace.events.iter().enumerate() {
+            if index == trace.recorded_from {
+                tally.begin_recording();
+            }
+            tally.count(index, event.op);
+        }
+        if trace.recorded_from == trace.events.len() {
+            tally.begin_recording();
+        }
+        let mut summary = tally.summary;
+        summary.left_live = tally.live_blocks;
+        summary.left_live_bytes = clamp(tally.live_bytes);
+        summary.left_pending_bytes = clamp(tally.pending_bytes);
+        summary.peak_live_bytes = clamp(tally.peak_bytes);
+        summary.frees = summary.frees.saturating_sub(trace.inferred_frees);
+        summary.events =
+            summary.allocations + summary.frees + summary.unknown_frees + summary.failures;
+        summary
+    }
+}
+
+/// The running state of the one pass. Bytes are `u128`: no file has enough rows to overflow it.
+struct Tally {
+    summary: Summary,
+    bytes: Vec<u64>,
+    records_completion: bool,
+    live_blocks: u64,
+    live_bytes: u128,
+    pending_bytes: u128,
+    peak_bytes: u128,
+}
+
+impl Tally {
+    fn new(trace: &Trace) -> Self {
+        Self {
+            summary: Summary {
+                events: 0,
+                allocations: 0,
+                frees: 0,
+                unknown_frees: trace.unknown_frees,
+                inferred_frees: trace.inferred_frees,
+                failures: 0,
+                left_live: 0,
+                left_live_bytes: 0,
+                left_pending: 0,
+                left_pending_bytes: 0,
+                streams: trace.streams.len(),
+                threads: trace.threads.as_ref().map(Vec::len),
+                peak_live_bytes: 0,
+                peak_event: None,
+                live_before: 0,
+                live_before_bytes: 0,
+                duration_ns: trace.events.last().map_or(0, |event| event.time_ns),
+            },
+            bytes: vec![0; trace.addresses.len()],
+            records_completion: trace.format.records_completion(),
+            live_blocks: 0,
+            live_bytes: 0,
+            pending_bytes: 0,
+            peak_bytes: 0,
+        }
+    }
+
+    /// What was allocated and freed up to here happened before the recording.
+    fn begin_recording(&mut self) {
+        self.summary.allocations = 0;
+        self.summary.frees = 0;
+        self.summary.live_before = self.live_blocks;
+        self.summary.live_before_bytes = clamp(self.live_bytes);
+        self.summary.peak_event = None;
+        self.peak_bytes = self.live_bytes;
+    }
+
+    fn count(&mut self, index: usize, op: Op) {
+        match op {
+            Op::Allocate { allocation, bytes } => {
+                self.summary.allocations += 1;
+                self.bytes[allocation as usize] = bytes;
+                self.live_blocks += 1;
+                self.live_bytes += u128::from(bytes);
+                if self.live_bytes > self.peak_bytes {
+                    self.peak_bytes = self.live_bytes;
+                    self.summary.peak_event = Some(index);
+                }
+            }
+            Op::Free { allocation } => {
+                let bytes = u128::from(self.bytes[allocation as usize]);
+                self.summary.frees += 1;
+                self.live_blocks -= 1;
+                self.live_bytes -= bytes;
+                if self.records_completion {
+                    self.summary.left_pending += 1;
+                    self.pending_bytes += bytes;
+                }
+            }
+            Op::FreeCompleted { allocation } => {
+                self.summary.left_pending -= 1;
+                self.pending_bytes -= u128::from(self.bytes[allocation as usize]);
+            }
+            Op::Fail { .. } => self.summary.failures += 1,
+            Op::SegmentTaken { .. } | Op::SegmentGivenBack { .. } => {}
+        }
+    }
+}
+
+fn clamp(bytes: u128) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}

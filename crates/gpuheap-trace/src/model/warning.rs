@@ -1,0 +1,71 @@
+//! What in a file was odd but could be read.
+
+use std::fmt;
+
+use crate::Place;
+
+/// Something odd in a file that could be read all the same.
+///
+/// [`Display`](fmt::Display) gives one line without the file's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warning {
+    /// What it was.
+    pub kind: WarningKind,
+    /// How often.
+    pub count: u64,
+    /// Where it was first.
+    pub first: Place,
+}
+
+/// What was odd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WarningKind {
+    /// The compressed data ends early or is damaged; everything before that was used. Holds the
+    /// decoder's words.
+    BrokenOff(String),
+    /// The last line ends without a newline. It was left out, because it is not whole.
+    LastLineCut,
+    /// Frees of pointers that were never seen or already free ([`Trace::unknown_frees`]).
+    ///
+    /// [`Trace::unknown_frees`]: crate::Trace::unknown_frees
+    UnknownFree,
+    /// Pointers that were allocated while still live: their free is missing. The old block was
+    /// taken as freed at that moment, on its own stream ([`Trace::inferred_frees`]).
+    ///
+    /// [`Trace::inferred_frees`]: crate::Trace::inferred_frees
+    LostFree,
+    /// A kind of entry that this version does not know; it was left out.
+    UnknownAction(String),
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, count, first } = self;
+        match kind {
+            WarningKind::BrokenOff(reason) => {
+                write!(
+                    f,
+                    "the data breaks off after {first} ({reason}); every whole row before was used"
+                )
+            }
+            WarningKind::LastLineCut => {
+                write!(f, "the last line ({first}) is cut off and was left out")
+            }
+            WarningKind::UnknownFree => write!(
+                f,
+                "{count} frees of pointers that are not live (first: {first}) were counted and left out; \
+                 their blocks were allocated before the recording, or freed twice"
+            ),
+            WarningKind::LostFree => write!(
+                f,
+                "{count} pointers were allocated again without a free (first: {first}); the old block \
+                 was taken as freed at that moment"
+            ),
+            WarningKind::UnknownAction(action) => write!(
+                f,
+                "{count} entries of the unknown kind \"{action}\" (first: {first}) were left out"
+            ),
+        }
+    }
+}

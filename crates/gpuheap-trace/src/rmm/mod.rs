@@ -1,0 +1,8 @@
+//! RMM's CSV log: `Thread,Time,Action,Pointer,Size,Stream`, a row an event.
+
+mod clock;
+mod field;
+mod read;
+mod rows;
+
+pub(crate) use read::read;

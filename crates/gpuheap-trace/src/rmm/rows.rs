@@ -1,0 +1,99 @@
+//! The rows of a CSV file, one ahead, so that the last one is known to be the last.
+
+use std::io::{self, Read};
+use std::mem;
+
+use csv::ByteRecord;
+
+use crate::source::{Source, read_error};
+use crate::{Error, Place};
+
+/// The most bytes of one row. Without it a quote that is never closed would take the whole file
+/// for one row.
+const ROW_LIMIT: u64 = 1 << 20;
+
+/// Reads rows; holds the current and the next one.
+pub(super) struct Rows<'a> {
+    csv: csv::Reader<Metered<'a>>,
+    current: ByteRecord,
+    next: ByteRecord,
+    has_next: bool,
+}
+
+impl<'a> Rows<'a> {
+    pub(super) fn new(source: Source<'a>) -> Result<Self, Error> {
+        let csv = csv::ReaderBuilder::new()
+            .has_headers(false)
+            .flexible(true)
+            .buffer_capacity(64 << 10)
+            .from_reader(Metered { source, row_left: 0, last_byte: b'\n' });
+        let mut rows =
+            Self { csv, current: ByteRecord::new(), next: ByteRecord::new(), has_next: false };
+        rows.has_next = rows.read_next()?;
+        Ok(rows)
+    }
+
+    /// Steps to the next row, which [`current`](Self::current) then gives. False after the last.
+    pub(super) fn advance(&mut self) -> Result<bool, Error> {
+        if !self.has_next {
+            return Ok(false);
+        }
+        mem::swap(&mut self.current, &mut self.next);
+        self.has_next = self.read_next()?;
+        Ok(true)
+    }
+
+    pub(super) fn current(&self) -> &ByteRecord {
+        &self.current
+    }
+
+    /// The line on which the current row begins, counted from one.
+    pub(super) fn line(&self) -> u64 {
+        self.current.position().map_or(0, csv::Position::line)
+    }
+
+    /// Whether the current row is the last and no newline ends it.
+    pub(super) fn is_unterminated(&self) -> bool {
+        !self.has_next && !matches!(self.csv.get_ref().last_byte, b'\n' | b'\r')
+    }
+
+    pub(super) fn source(&self) -> &Source<'a> {
+        &self.csv.get_ref().source
+    }
+
+    fn read_next(&mut self) -> Result<bool, Error> {
+        self.csv.get_mut().row_left = ROW_LIMIT;
+        let line = self.csv.position().line();
+        self.csv.read_byte_record(&mut self.next).map_err(|error| match error.into_kind() {
+            csv::ErrorKind::Io(error) if error.kind() == io::ErrorKind::InvalidData => Error::new(
+                format!("a row of more than {ROW_LIMIT} bytes"),
+                "look for a quote that is never closed; this may not be an RMM log",
+            )
+            .at(Place::Line(line)),
+            csv::ErrorKind::Io(error) => read_error(error),
+            // Rows of bytes with any number of fields fail for no other reason.
+            kind => Error::new(format!("not CSV: {kind:?}"), "this may not be an RMM log"),
+        })
+    }
+}
+
+/// Counts what the CSV reader takes for one row, and remembers the last byte.
+struct Metered<'a> {
+    source: Source<'a>,
+    row_left: u64,
+    last_byte: u8,
+}
+
+impl Read for Metered<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.row_left == 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let given = self.source.read(buffer)?;
+        self.row_left = self.row_left.saturating_sub(given as u64);
+        if let Some(&last) = buffer[..given].last() {
+            self.last_byte = last;
+        }
+        Ok(given)
+    }
+}
