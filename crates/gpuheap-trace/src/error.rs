@@ -113,12 +113,15 @@ impl fmt::Display for Place {
 
 /// Text of a file as it may stand in a message: quoted, escaped, cut short.
 pub(crate) fn quote(text: &[u8]) -> String {
+    format!("\"{}\"", escape(text))
+}
+
+/// The same without the quotes.
+pub(crate) fn escape(text: &[u8]) -> String {
     const SHOWN: usize = 40;
-    let (shown, more) = match text.get(..SHOWN) {
-        Some(start) if text.len() > SHOWN => (start, "…"),
-        _ => (text, ""),
-    };
-    format!("\"{}{more}\"", one_line(&String::from_utf8_lossy(shown)))
+    let shown = text.get(..SHOWN).unwrap_or(text);
+    let more = if shown.len() < text.len() { "…" } else { "" };
+    one_line(&String::from_utf8_lossy(shown)) + more
 }
 
 fn one_line(text: &str) -> String {

@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use crate::error::quote;
 use crate::source::Source;
-use crate::{Error, Trace, rmm};
+use crate::{Error, Trace, rmm, snapshot};
+
+/// The opcode with which every pickle of protocol 2 or later begins.
+const PICKLE_PROTO: u8 = 0x80;
 
 /// How to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,9 +95,10 @@ fn recognise_and_read(
     let mut source = Source::open(reader, options.unpacked_limit)?;
     match source.peek()? {
         [] => Err(source.emptiness()),
+        [PICKLE_PROTO, ..] => snapshot::read(name, source, options),
         start if is_text(start) => Ok(vec![rmm::read(name, source)?]),
         start => Err(Error::new(
-            format!("begins with {}, which is no trace format", quote(start)),
+            format!("begins with the bytes {start:02x?}, which is no trace format"),
             "give an RMM log (CSV) or a PyTorch memory snapshot (pickle), plain or gzipped",
         )),
     }

@@ -3,7 +3,7 @@
 //!
 //! | format | read | written | from |
 //! |---|---|---|---|
-//! | RMM's CSV log | yes | yes | `rmm` with logging on, or any tool that writes its columns |
+//! | RMM's CSV log | yes | [`write_rmm_csv`] | `rmm` with logging on, or any tool that writes its columns |
 //! | PyTorch memory snapshot | yes | no | `torch.cuda.memory._dump_snapshot` |
 //!
 //! A file is recognised by what is in it, not by its name, and may be gzipped. The reader resolves
@@ -41,6 +41,7 @@ mod error;
 mod input;
 mod model;
 mod rmm;
+mod snapshot;
 mod source;
 
 pub use error::{Error, Place};
@@ -48,3 +49,4 @@ pub use input::{ReadOptions, read, read_bytes, read_from};
 pub use model::{
     At, Event, Format, Frame, Op, StreamInfo, Summary, Trace, TraceBuilder, Warning, WarningKind,
 };
+pub use rmm::write_rmm_csv;

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use gpuheap_trace::{Format, ReadOptions, Summary, Trace, read};
+use gpuheap_trace::{Format, Op, ReadOptions, Summary, Trace, read};
 
 fn example(file: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces").join(file)
 }
 
 fn read_one(file: &str, options: &ReadOptions) -> Trace {
-    let mut traces = read(example(file), options).unwrap();
+    let mut traces = read(example(file), options).expect("the example traces are good");
     assert_eq!(traces.len(), 1, "{file} has one device");
     traces.remove(0)
 }
@@ -64,4 +64,82 @@ fn serve_threads() {
 #[test]
 fn gpt_train_short() {
     assert_eq!(log("gpt_train_short.csv.gz", 4_471, 1, 671_893_152).left_live, 3);
+}
+
+#[test]
+fn two_streams_snapshot_with_the_blocks_live_before_recording() {
+    let trace = read_one("two_streams.snapshot.pickle.gz", &ReadOptions::default());
+    let summary = trace.summary();
+    assert_eq!(trace.format(), Format::PytorchSnapshot);
+    assert_eq!(trace.device(), Some(0));
+    assert_eq!(trace.warnings(), []);
+    assert_eq!(summary.events, 2_768);
+    assert_eq!(summary.streams, 2);
+    assert_eq!(summary.threads, None);
+    assert_eq!(summary.peak_live_bytes, 1_910_530_056);
+    assert_eq!(summary.live_before, 3);
+    assert_eq!(summary.live_before_bytes, 68_157_440);
+    assert_eq!(summary.left_live, 3);
+    assert_eq!(summary.left_pending, 18);
+    assert_eq!(summary.left_pending_bytes, 1_185_652_736);
+    assert_eq!(trace.reconstructed_events(), 3);
+}
+
+#[test]
+fn two_streams_snapshot_as_recorded() {
+    let options = ReadOptions::default().recorded_only(true);
+    let summary = read_one("two_streams.snapshot.pickle.gz", &options).summary();
+    assert_eq!(summary.events, 2_768);
+    assert_eq!(summary.peak_live_bytes, 1_842_372_616);
+    assert_eq!(summary.live_before, 0);
+    assert_eq!(summary.left_live, 0);
+    assert_eq!(summary.left_pending, 18);
+}
+
+#[test]
+fn gpt_train_short_snapshot_had_nothing_live_before() {
+    for recorded_only in [false, true] {
+        let options = ReadOptions::default().recorded_only(recorded_only);
+        let summary = read_one("gpt_train_short.snapshot.pickle.gz", &options).summary();
+        assert_eq!(summary.events, 4_471);
+        assert_eq!(summary.streams, 1);
+        assert_eq!(summary.peak_live_bytes, 671_893_152);
+        assert_eq!(summary.live_before_bytes, 0);
+        assert_eq!(summary.left_live, 3);
+        assert_eq!(summary.left_pending, 0);
+    }
+}
+
+#[test]
+fn a_snapshot_and_the_log_of_the_same_run_tell_the_same_story() {
+    for run in ["two_streams", "gpt_train_short"] {
+        let log = read_one(&format!("{run}.csv.gz"), &ReadOptions::default());
+        let options = ReadOptions::default().recorded_only(true);
+        let snapshot = read_one(&format!("{run}.snapshot.pickle.gz"), &options);
+        assert_eq!(program(&log), program(&snapshot), "{run}");
+        assert_eq!(log.addresses(), snapshot.addresses(), "{run}");
+    }
+}
+
+/// What the program asked for, in order, each with its stream's handle.
+fn program(trace: &Trace) -> Vec<(u64, Op)> {
+    trace
+        .events()
+        .iter()
+        .filter(|event| matches!(event.op, Op::Allocate { .. } | Op::Free { .. }))
+        .map(|event| (trace.streams()[event.stream as usize].handle, event.op))
+        .collect()
+}
+
+#[test]
+fn stacks_of_a_snapshot_are_innermost_first() {
+    let trace = read_one("two_streams.snapshot.pickle.gz", &ReadOptions::default());
+    let first = trace.events()[trace.reconstructed_events()];
+    assert!(matches!(first.op, Op::SegmentTaken { bytes: 16_777_216, .. }));
+    let frames: Vec<_> = trace.stack(first.stack).collect();
+    assert_eq!(frames.len(), 7);
+    assert_eq!((&*frames[0].function, frames[0].line), ("convert", 1370));
+    assert_eq!((&*frames[6].function, &*frames[6].file), ("<module>", "train.py"));
+    assert_eq!(trace.stack(0).len(), 0);
+    assert_eq!(trace.stack(u32::MAX).len(), 0);
 }

@@ -10,9 +10,11 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use builder::{At, TraceBuilder};
+pub(crate) use ids::next as next_number;
 pub use stacks::Frame;
 pub(crate) use stacks::{StackInterner, Stacks};
 pub use summary::Summary;
+pub(crate) use warning::Odd;
 pub use warning::{Warning, WarningKind};
 
 /// The allocation events of one device, in the order in which the file has them.

@@ -39,18 +39,34 @@ impl Stacks {
 #[derive(Debug, Default)]
 pub(crate) struct StackInterner {
     stacks: Stacks,
-    frame_numbers: FxHashMap<Frame, u32>,
+    texts: Vec<Arc<str>>,
+    text_numbers: FxHashMap<Arc<str>, u32>,
+    // By numbers: a hostile file may have a million frames with one name of a megabyte.
+    frame_numbers: FxHashMap<(u32, u32, u32), u32>,
     stack_numbers: FxHashMap<Box<[u32]>, u32>,
 }
 
 impl StackInterner {
-    pub(crate) fn frame(&mut self, frame: Frame) -> Result<u32, Error> {
-        if let Some(&number) = self.frame_numbers.get(&frame) {
+    pub(crate) fn text(&mut self, text: &str) -> Result<u32, Error> {
+        if let Some(&number) = self.text_numbers.get(text) {
+            return Ok(number);
+        }
+        let number = next(self.texts.len())?;
+        let text = Arc::<str>::from(text);
+        self.texts.push(Arc::clone(&text));
+        self.text_numbers.insert(text, number);
+        Ok(number)
+    }
+
+    /// The number of a frame, from the numbers of its texts.
+    pub(crate) fn frame(&mut self, function: u32, file: u32, line: u32) -> Result<u32, Error> {
+        if let Some(&number) = self.frame_numbers.get(&(function, file, line)) {
             return Ok(number);
         }
         let number = next(self.stacks.frames.len())?;
-        self.stacks.frames.push(frame.clone());
-        self.frame_numbers.insert(frame, number);
+        let text = |number: u32| Arc::clone(&self.texts[number as usize]);
+        self.stacks.frames.push(Frame { function: text(function), file: text(file), line });
+        self.frame_numbers.insert((function, file, line), number);
         Ok(number)
     }
 

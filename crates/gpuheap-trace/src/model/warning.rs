@@ -26,6 +26,9 @@ pub enum WarningKind {
     BrokenOff(String),
     /// The last line ends without a newline. It was left out, because it is not whole.
     LastLineCut,
+    /// The last line ends without a newline. It was used, because it can be whole; if the file
+    /// broke off, the stream's handle may be cut.
+    LastLineUnterminated,
     /// Frees of pointers that were never seen or already free ([`Trace::unknown_frees`]).
     ///
     /// [`Trace::unknown_frees`]: crate::Trace::unknown_frees
@@ -35,7 +38,7 @@ pub enum WarningKind {
     ///
     /// [`Trace::inferred_frees`]: crate::Trace::inferred_frees
     LostFree,
-    /// A kind of entry that this version does not know; it was left out.
+    /// Entries of kinds that this version does not know; they were left out. Holds the first kind.
     UnknownAction(String),
 }
 
@@ -52,6 +55,12 @@ impl fmt::Display for Warning {
             WarningKind::LastLineCut => {
                 write!(f, "the last line ({first}) is cut off and was left out")
             }
+            WarningKind::LastLineUnterminated => {
+                write!(
+                    f,
+                    "the last line ({first}) ends without a newline; it was used as it stands"
+                )
+            }
             WarningKind::UnknownFree => write!(
                 f,
                 "{count} frees of pointers that are not live (first: {first}) were counted and left out; \
@@ -64,8 +73,27 @@ impl fmt::Display for Warning {
             ),
             WarningKind::UnknownAction(action) => write!(
                 f,
-                "{count} entries of the unknown kind \"{action}\" (first: {first}) were left out"
+                "{count} entries of unknown kinds (first: \"{action}\" at {first}) were left out"
             ),
         }
+    }
+}
+
+/// Counts one kind of oddity while a file is read.
+#[derive(Debug, Default)]
+pub(crate) struct Odd {
+    count: u64,
+    first: Option<Place>,
+}
+
+impl Odd {
+    pub(crate) fn seen(&mut self, place: impl FnOnce() -> Place) {
+        self.first.get_or_insert_with(place);
+        self.count += 1;
+    }
+
+    /// The warning, if there was any.
+    pub(crate) fn warning(self, kind: WarningKind) -> Option<Warning> {
+        self.first.map(|first| Warning { kind, count: self.count, first })
     }
 }

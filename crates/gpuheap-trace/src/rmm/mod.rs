@@ -4,5 +4,7 @@ mod clock;
 mod field;
 mod read;
 mod rows;
+mod write;
 
 pub(crate) use read::read;
+pub use write::write_rmm_csv;

@@ -6,6 +6,7 @@ use super::clock::Clock;
 use super::field;
 use super::rows::Rows;
 use crate::error::quote;
+use crate::model::Odd;
 use crate::source::Source;
 use crate::{At, Error, Format, Place, Trace, TraceBuilder, Warning, WarningKind};
 
@@ -24,14 +25,19 @@ pub(crate) fn read(name: &str, source: Source<'_>) -> Result<Trace, Error> {
     while rows.advance()? {
         let (row, line) = (rows.current(), rows.line());
         let parsed = columns.row(row);
-        if rows.is_unterminated() && log.is_cut(&parsed, rows.source()) {
-            log.cut_line = Some(line);
-            continue;
+        if rows.is_unterminated() {
+            let cut = log.is_cut(&parsed, rows.source());
+            let kind =
+                if cut { WarningKind::LastLineCut } else { WarningKind::LastLineUnterminated };
+            log.last_line = Some(Warning { kind, count: 1, first: Place::Line(line) });
+            if cut {
+                break;
+            }
         }
         let parsed = parsed.map_err(|error| error.at(Place::Line(line)))?;
         log.add(parsed, line).map_err(|error| error.at(Place::Line(line)))?;
         log.rows += 1;
-        log.last_line = line;
+        log.last_whole_line = line;
     }
     log.finish(rows.source())
 }
@@ -168,31 +174,11 @@ struct Log {
     builder: TraceBuilder,
     clock: Clock,
     rows: u64,
-    last_line: u64,
-    cut_line: Option<u64>,
+    last_whole_line: u64,
+    /// What there is to say about a last line that no newline ends.
+    last_line: Option<Warning>,
     unknown_frees: Odd,
     lost_frees: Odd,
-}
-
-/// How often something odd was seen, and on which line first.
-#[derive(Default)]
-struct Odd {
-    count: u64,
-    first_line: u64,
-}
-
-impl Odd {
-    fn seen(&mut self, line: u64) {
-        if self.count == 0 {
-            self.first_line = line;
-        }
-        self.count += 1;
-    }
-
-    fn warning(&self, kind: WarningKind) -> Option<Warning> {
-        let first = Place::Line(self.first_line);
-        (self.count > 0).then_some(Warning { kind, count: self.count, first })
-    }
 }
 
 impl Log {
@@ -201,8 +187,8 @@ impl Log {
             builder: TraceBuilder::new(name, Format::RmmCsv),
             clock: Clock::default(),
             rows: 0,
-            last_line: 1,
-            cut_line: None,
+            last_whole_line: 1,
+            last_line: None,
             unknown_frees: Odd::default(),
             lost_frees: Odd::default(),
         }
@@ -229,12 +215,12 @@ impl Log {
         match row.action {
             Action::Allocate => {
                 if !self.builder.allocate(at, row.pointer, row.size)? {
-                    self.lost_frees.seen(line);
+                    self.lost_frees.seen(|| Place::Line(line));
                 }
             }
             Action::Free => {
                 if !self.builder.free(at, row.pointer, row.size)? {
-                    self.unknown_frees.seen(line);
+                    self.unknown_frees.seen(|| Place::Line(line));
                 }
             }
             Action::AllocateFailure => self.builder.fail(at, row.size)?,
@@ -255,16 +241,13 @@ impl Log {
         let broken = source.damage().map(|reason| Warning {
             kind: WarningKind::BrokenOff(reason.to_owned()),
             count: 1,
-            first: Place::Line(self.last_line),
+            first: Place::Line(self.last_whole_line),
         });
-        let cut = self.cut_line.map(|line| Warning {
-            kind: WarningKind::LastLineCut,
-            count: 1,
-            first: Place::Line(line),
-        });
+        // Where the data broke off, a cut line is no news.
+        let last_line = self.last_line.filter(|_| broken.is_none());
         let unknown = self.unknown_frees.warning(WarningKind::UnknownFree);
         let lost = self.lost_frees.warning(WarningKind::LostFree);
-        for warning in [broken, cut, unknown, lost].into_iter().flatten() {
+        for warning in [broken, last_line, unknown, lost].into_iter().flatten() {
             self.builder.warn(warning);
         }
         Ok(self.builder.finish())

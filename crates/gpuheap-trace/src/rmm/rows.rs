@@ -18,6 +18,9 @@ pub(super) struct Rows<'a> {
     current: ByteRecord,
     next: ByteRecord,
     has_next: bool,
+    /// The lines on which the reader stood after the current and the next row.
+    current_end: u64,
+    next_end: u64,
 }
 
 impl<'a> Rows<'a> {
@@ -25,10 +28,18 @@ impl<'a> Rows<'a> {
         let csv = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
+            // Not CRLF: the reader would end a row at \r and count the line only with the row after.
+            .terminator(csv::Terminator::Any(b'\n'))
             .buffer_capacity(64 << 10)
             .from_reader(Metered { source, row_left: 0, last_byte: b'\n' });
-        let mut rows =
-            Self { csv, current: ByteRecord::new(), next: ByteRecord::new(), has_next: false };
+        let mut rows = Self {
+            csv,
+            current: ByteRecord::new(),
+            next: ByteRecord::new(),
+            has_next: false,
+            current_end: 1,
+            next_end: 1,
+        };
         rows.has_next = rows.read_next()?;
         Ok(rows)
     }
@@ -39,6 +50,7 @@ impl<'a> Rows<'a> {
             return Ok(false);
         }
         mem::swap(&mut self.current, &mut self.next);
+        self.current_end = self.next_end;
         self.has_next = self.read_next()?;
         Ok(true)
     }
@@ -47,9 +59,12 @@ impl<'a> Rows<'a> {
         &self.current
     }
 
-    /// The line on which the current row begins, counted from one.
+    /// The line on which the current row begins, counted from one. Counted back from its end: the
+    /// reader's own figure is that of the blank lines before.
     pub(super) fn line(&self) -> u64 {
-        self.current.position().map_or(0, csv::Position::line)
+        let within = self.current.as_slice().iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let after = u64::from(self.has_next || self.csv.get_ref().last_byte == b'\n');
+        self.current_end.saturating_sub(within + after)
     }
 
     /// Whether the current row is the last and no newline ends it.
@@ -61,19 +76,31 @@ impl<'a> Rows<'a> {
         &self.csv.get_ref().source
     }
 
+    /// Reads the next row that is not blank.
     fn read_next(&mut self) -> Result<bool, Error> {
-        self.csv.get_mut().row_left = ROW_LIMIT;
-        let line = self.csv.position().line();
-        self.csv.read_byte_record(&mut self.next).map_err(|error| match error.into_kind() {
-            csv::ErrorKind::Io(error) if error.kind() == io::ErrorKind::InvalidData => Error::new(
-                format!("a row of more than {ROW_LIMIT} bytes"),
-                "look for a quote that is never closed; this may not be an RMM log",
-            )
-            .at(Place::Line(line)),
-            csv::ErrorKind::Io(error) => read_error(error),
-            // Rows of bytes with any number of fields fail for no other reason.
-            kind => Error::new(format!("not CSV: {kind:?}"), "this may not be an RMM log"),
-        })
+        loop {
+            self.csv.get_mut().row_left = ROW_LIMIT;
+            let line = self.csv.position().line();
+            let found = self.csv.read_byte_record(&mut self.next);
+            let found = found.map_err(|error| row_error(error).at(Place::Line(line)))?;
+            self.next_end = self.csv.position().line();
+            let blank = self.next.len() == 1 && self.next[0].trim_ascii().is_empty();
+            if !found || !blank {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+fn row_error(error: csv::Error) -> Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) if error.kind() == io::ErrorKind::InvalidData => Error::new(
+            format!("a row of more than {ROW_LIMIT} bytes"),
+            "look for a quote that is never closed; this may not be an RMM log",
+        ),
+        csv::ErrorKind::Io(error) => read_error(error),
+        // Rows of bytes with any number of fields fail for no other reason.
+        kind => Error::new(format!("not CSV: {kind:?}"), "this may not be an RMM log"),
     }
 }
 

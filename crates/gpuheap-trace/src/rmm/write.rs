@@ -1,0 +1,75 @@
+//! Writes a [`Trace`] as an RMM log.
+
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+
+use crate::{Error, Event, Op, Trace};
+
+/// Writes a trace as RMM's CSV log, with RMM's header and spelling.
+///
+/// The format has no dates, no pending state and no segments: times are since midnight, whole
+/// microseconds, and an idle day shows as none; a block's row is its [`Op::Free`]; completions and
+/// segments are left out. Blocks that were live before the recording are written as allocations of
+/// the first moment. A format without threads gives thread 0.
+///
+/// # Errors
+/// When the writer fails.
+pub fn write_rmm_csv(trace: &Trace, writer: impl Write) -> Result<(), Error> {
+    write(trace, BufWriter::new(writer)).map_err(|error| {
+        Error::io("the log cannot be written", error, "check the disk and the path's permissions")
+    })
+}
+
+fn write(trace: &Trace, mut writer: impl Write) -> io::Result<()> {
+    writeln!(writer, "Thread,Time,Action,Pointer,Size,Stream")?;
+    let mut sizes = vec![0; trace.allocations() as usize];
+    for event in trace.events() {
+        let address = |allocation: u32| Pointer(trace.addresses()[allocation as usize]);
+        let (action, pointer, bytes) = match event.op {
+            Op::Allocate { allocation, bytes } => {
+                sizes[allocation as usize] = bytes;
+                ("allocate", address(allocation), bytes)
+            }
+            Op::Free { allocation } => ("free", address(allocation), sizes[allocation as usize]),
+            Op::Fail { bytes } => ("allocate failure", Pointer(0), bytes),
+            Op::FreeCompleted { .. } | Op::SegmentTaken { .. } | Op::SegmentGivenBack { .. } => {
+                continue;
+            }
+        };
+        let thread = trace.threads().map_or(0, |threads| threads[event.thread as usize]);
+        let stream = trace.streams()[event.stream as usize].handle;
+        let time = TimeOfDay::of(event);
+        writeln!(writer, "{thread},{time},{action},{pointer},{bytes},{stream:#x}")?;
+    }
+    writer.flush()
+}
+
+/// As C's `%p` prints it.
+struct Pointer(u64);
+
+impl fmt::Display for Pointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("(nil)"),
+            address => write!(f, "{address:#x}"),
+        }
+    }
+}
+
+struct TimeOfDay {
+    us: u64,
+}
+
+impl TimeOfDay {
+    fn of(event: &Event) -> Self {
+        Self { us: event.time_ns / 1000 }
+    }
+}
+
+impl fmt::Display for TimeOfDay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, us) = (self.us / 1_000_000, self.us % 1_000_000);
+        let (minutes, hours) = (seconds / 60, seconds / 3600);
+        write!(f, "{:02}:{:02}:{:02}.{us:06}", hours % 24, minutes % 60, seconds % 60)
+    }
+}

@@ -1,0 +1,183 @@
+//! The entries of a device's trace, and the blocks of its segments at the end.
+
+use super::frames::Frames;
+use super::heap::Value;
+use super::plain::{Path, Plain};
+use crate::Error;
+
+/// One entry of `device_traces[i]`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) action: Action,
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) stream: u64,
+    pub(super) time_us: u64,
+    pub(super) stack: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    Alloc,
+    FreeRequested,
+    FreeCompleted,
+    OutOfMemory,
+    SegmentTaken,
+    SegmentGivenBack,
+}
+
+/// What the text of an action means to us.
+pub(super) enum ActionText<'a> {
+    Known(Action),
+    /// Marks in the recording that move no memory.
+    Note,
+    Unknown(&'a [u8]),
+}
+
+/// A block of the final `segments` that still holds memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    pub(super) stream: u64,
+    pub(super) stack: u32,
+    /// Freed by the program, but a stream had not got past it.
+    pub(super) pending: bool,
+}
+
+impl Entry {
+    /// Reads an entry; one that is not an event gives its action's text.
+    pub(super) fn read<'a>(
+        plain: &Plain<'_, 'a>,
+        frames: &mut Frames,
+        value: Value,
+        path: &Path<'_>,
+    ) -> Result<Result<Self, ActionText<'a>>, Error> {
+        const ACTION: usize = 0;
+        const ADDR: usize = 1;
+        const SIZE: usize = 2;
+        const STREAM: usize = 3;
+        const TIME: usize = 4;
+        const FRAMES: usize = 5;
+        let keys = ["action", "addr", "size", "stream", "time_us", "frames"];
+        let fields = plain.fields(value, path, keys)?;
+        let action = match action(fields.text(plain, ACTION)?) {
+            ActionText::Known(action) => action,
+            other => return Ok(Err(other)),
+        };
+        Ok(Ok(Self {
+            action,
+            address: match action {
+                // Has `device_free` in its place.
+                Action::OutOfMemory => 0,
+                _ => fields.number(plain, ADDR)?,
+            },
+            bytes: fields.number(plain, SIZE)?,
+            stream: fields.number(plain, STREAM)?,
+            // Not in the oldest snapshots; the order is that of the list anyhow.
+            time_us: match fields.optional(TIME) {
+                Some(_) => fields.number(plain, TIME)?,
+                None => 0,
+            },
+            stack: match fields.optional(FRAMES) {
+                Some(value) => frames.stack(plain, value, &fields.path(FRAMES))?,
+                None => 0,
+            },
+        }))
+    }
+}
+
+fn action(text: &[u8]) -> ActionText<'_> {
+    ActionText::Known(match text {
+        b"alloc" => Action::Alloc,
+        b"free_requested" => Action::FreeRequested,
+        b"free_completed" => Action::FreeCompleted,
+        b"oom" => Action::OutOfMemory,
+        b"segment_alloc" | b"segment_map" => Action::SegmentTaken,
+        b"segment_free" | b"segment_unmap" => Action::SegmentGivenBack,
+        b"snapshot" | b"user_defined" => return ActionText::Note,
+        _ => return ActionText::Unknown(text),
+    })
+}
+
+/// The blocks that hold memory at the end, by device.
+pub(super) fn read_blocks(
+    plain: &Plain<'_, '_>,
+    frames: &mut Frames,
+    segments: Value,
+    path: &Path<'_>,
+) -> Result<Vec<(u64, Block)>, Error> {
+    const DEVICE: usize = 0;
+    const ADDRESS: usize = 1;
+    const STREAM: usize = 2;
+    const BLOCKS: usize = 3;
+    let mut found = Vec::new();
+    for (index, &segment) in plain.list(segments, path)?.iter().enumerate() {
+        let path = path.index(index);
+        let fields = plain.fields(segment, &path, ["device", "address", "stream", "blocks"])?;
+        let device = fields.number(plain, DEVICE)?;
+        let stream = fields.number(plain, STREAM)?;
+        let mut address = fields.number(plain, ADDRESS)?;
+        let blocks_path = fields.path(BLOCKS);
+        for (index, &block) in
+            plain.list(fields.required(BLOCKS)?, &blocks_path)?.iter().enumerate()
+        {
+            let block = FinalBlock::read(plain, frames, block, &blocks_path.index(index), address)?;
+            address = block.address.saturating_add(block.size);
+            if let Some(pending) = block.pending {
+                let FinalBlock { address, bytes, stack, .. } = block;
+                found.push((device, Block { address, bytes, stream, stack, pending }));
+            }
+        }
+    }
+    Ok(found)
+}
+
+struct FinalBlock {
+    address: u64,
+    size: u64,
+    bytes: u64,
+    stack: u32,
+    /// `None`: the block is cached.
+    pending: Option<bool>,
+}
+
+impl FinalBlock {
+    fn read(
+        plain: &Plain<'_, '_>,
+        frames: &mut Frames,
+        value: Value,
+        path: &Path<'_>,
+        expected_address: u64,
+    ) -> Result<Self, Error> {
+        const ADDRESS: usize = 0;
+        const SIZE: usize = 1;
+        const REQUESTED: usize = 2;
+        const STATE: usize = 3;
+        const FRAMES: usize = 4;
+        let keys = ["address", "size", "requested_size", "state", "frames"];
+        let fields = plain.fields(value, path, keys)?;
+        let size = fields.number(plain, SIZE)?;
+        Ok(Self {
+            // Older snapshots leave out the address and the requested size: blocks lie side by side.
+            address: match fields.optional(ADDRESS) {
+                Some(_) => fields.number(plain, ADDRESS)?,
+                None => expected_address,
+            },
+            size,
+            bytes: match fields.optional(REQUESTED) {
+                Some(_) => fields.number(plain, REQUESTED)?,
+                None => size,
+            },
+            stack: match fields.optional(FRAMES) {
+                Some(value) => frames.stack(plain, value, &fields.path(FRAMES))?,
+                None => 0,
+            },
+            pending: match fields.text(plain, STATE)? {
+                b"active_allocated" => Some(false),
+                state if state.starts_with(b"active") => Some(true),
+                _ => None,
+            },
+        })
+    }
+}

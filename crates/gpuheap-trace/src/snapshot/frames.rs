@@ -1,0 +1,87 @@
+//! The stacks of a snapshot. Thousands of entries share a frame list, so each is read once.
+
+use rustc_hash::FxHashMap;
+
+use super::heap::Value;
+use super::plain::{Path, Plain};
+use crate::Error;
+use crate::model::{StackInterner, Stacks};
+
+/// Reads frame lists into stack numbers.
+#[derive(Default)]
+pub(super) struct Frames {
+    interner: StackInterner,
+    texts: FxHashMap<u32, u32>,
+    frames: FxHashMap<u32, u32>,
+    stacks: FxHashMap<u32, u32>,
+}
+
+impl Frames {
+    /// The number of the stack that a list of frames, innermost first, describes.
+    pub(super) fn stack(
+        &mut self,
+        plain: &Plain<'_, '_>,
+        value: Value,
+        path: &Path<'_>,
+    ) -> Result<u32, Error> {
+        if let Value::List(list) = value
+            && let Some(&number) = self.stacks.get(&list)
+        {
+            return Ok(number);
+        }
+        let frames = plain
+            .list(value, path)?
+            .iter()
+            .enumerate()
+            .map(|(index, &frame)| self.frame(plain, frame, &path.index(index)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let number = self.interner.stack(frames)?;
+        if let Value::List(list) = value {
+            self.stacks.insert(list, number);
+        }
+        Ok(number)
+    }
+
+    pub(super) fn finish(self) -> Stacks {
+        self.interner.finish()
+    }
+
+    fn frame(
+        &mut self,
+        plain: &Plain<'_, '_>,
+        value: Value,
+        path: &Path<'_>,
+    ) -> Result<u32, Error> {
+        if let Value::Dict(dict) = value
+            && let Some(&number) = self.frames.get(&dict)
+        {
+            return Ok(number);
+        }
+        const NAME: usize = 0;
+        const FILENAME: usize = 1;
+        const LINE: usize = 2;
+        let fields = plain.fields(value, path, ["name", "filename", "line"])?;
+        let function = self.text(plain, fields.required(NAME)?, &fields.path(NAME))?;
+        let file = self.text(plain, fields.required(FILENAME)?, &fields.path(FILENAME))?;
+        // Lines beyond 32 bits do not exist; one in a damaged file is not worth an error.
+        let line = u32::try_from(fields.number(plain, LINE)?).unwrap_or(u32::MAX);
+        let number = self.interner.frame(function, file, line)?;
+        if let Value::Dict(dict) = value {
+            self.frames.insert(dict, number);
+        }
+        Ok(number)
+    }
+
+    fn text(&mut self, plain: &Plain<'_, '_>, value: Value, path: &Path<'_>) -> Result<u32, Error> {
+        if let Value::Text(text) = value
+            && let Some(&number) = self.texts.get(&text)
+        {
+            return Ok(number);
+        }
+        let number = self.interner.text(&String::from_utf8_lossy(plain.text(value, path)?))?;
+        if let Value::Text(text) = value {
+            self.texts.insert(text, number);
+        }
+        Ok(number)
+    }
+}

@@ -1,0 +1,12 @@
+//! PyTorch's memory snapshot: a pickle of plain data.
+
+mod before;
+mod entry;
+mod frames;
+mod heap;
+mod opcode;
+mod pickle;
+mod plain;
+mod read;
+
+pub(crate) use read::read;

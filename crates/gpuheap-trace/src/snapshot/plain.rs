@@ -1,0 +1,183 @@
+//! Looks into the values of a pickle; every error names the item as one would write it in Python.
+
+use std::cell::Cell;
+use std::fmt;
+
+use super::heap::{Heap, Value};
+use crate::{Error, Place};
+
+const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
+
+/// Values to look into.
+pub(super) struct Plain<'h, 'a> {
+    heap: &'h Heap<'a>,
+    /// How many more items may be visited. Each item takes some bytes of the pickle, so visiting
+    /// far more items than there are bytes means that lists stand in many places at once: a small
+    /// file that would take hours.
+    visits_left: Cell<u64>,
+    input_len: usize,
+}
+
+/// Where a value is.
+#[derive(Clone, Copy)]
+pub(super) struct Path<'p> {
+    parent: Option<&'p Path<'p>>,
+    step: Step<'p>,
+}
+
+#[derive(Clone, Copy)]
+enum Step<'p> {
+    Top,
+    Key(&'p str),
+    Index(usize),
+}
+
+/// Some values of a dict.
+pub(super) struct Fields<'p, const N: usize> {
+    path: &'p Path<'p>,
+    keys: [&'static str; N],
+    values: [Option<Value>; N],
+}
+
+impl<'h, 'a> Plain<'h, 'a> {
+    pub(super) fn new(heap: &'h Heap<'a>, input_len: usize) -> Self {
+        let visits = (input_len as u64).saturating_mul(64).saturating_add(1_000_000);
+        Self { heap, visits_left: Cell::new(visits), input_len }
+    }
+
+    /// The items of a list.
+    pub(super) fn list(&self, value: Value, path: &Path<'_>) -> Result<&'h [Value], Error> {
+        match value {
+            Value::List(number) => {
+                let items = self.heap.sequence(number);
+                self.visit(items.len(), path)?;
+                Ok(items)
+            }
+            other => Err(self.wrong_type(other, "a list", path)),
+        }
+    }
+
+    /// The values that a dict has for some keys.
+    pub(super) fn fields<'p, const N: usize>(
+        &self,
+        value: Value,
+        path: &'p Path<'p>,
+        keys: [&'static str; N],
+    ) -> Result<Fields<'p, N>, Error> {
+        let Value::Dict(number) = value else {
+            return Err(self.wrong_type(value, "a dict", path));
+        };
+        let pairs = self.heap.dict(number);
+        self.visit(pairs.len(), path)?;
+        let mut values = [None; N];
+        for &(key, value) in pairs {
+            let Value::Text(key) = key else { continue };
+            let key = self.heap.text(key);
+            if let Some(index) = keys.iter().position(|wanted| wanted.as_bytes() == key) {
+                values[index] = Some(value);
+            }
+        }
+        Ok(Fields { path, keys, values })
+    }
+
+    /// A whole number from 0 up.
+    pub(super) fn number(&self, value: Value, path: &Path<'_>) -> Result<u64, Error> {
+        match value {
+            Value::Int(number) if number >= 0 => Ok(number.unsigned_abs()),
+            Value::Unsigned(number) => Ok(number),
+            other => Err(self.wrong_type(other, "a whole number from 0 up to 2^64 - 1", path)),
+        }
+    }
+
+    /// A string, as the bytes of its UTF-8.
+    pub(super) fn text(&self, value: Value, path: &Path<'_>) -> Result<&'a [u8], Error> {
+        match value {
+            Value::Text(number) => Ok(self.heap.text(number)),
+            other => Err(self.wrong_type(other, "a string", path)),
+        }
+    }
+
+    fn visit(&self, items: usize, path: &Path<'_>) -> Result<(), Error> {
+        let left = self.visits_left.get().checked_sub(items as u64 + 1).ok_or_else(|| {
+            Error::new(
+                format!(
+                    "the same items stand in far more places than {} bytes need",
+                    self.input_len
+                ),
+                "this is no recording of an allocator; record again",
+            )
+            .at(path.place())
+        })?;
+        self.visits_left.set(left);
+        Ok(())
+    }
+
+    fn wrong_type(&self, found: Value, wanted: &str, path: &Path<'_>) -> Error {
+        Error::new(format!("is {} instead of {wanted}", self.heap.describe(found)), ADVICE)
+            .at(path.place())
+    }
+}
+
+impl<const N: usize> Fields<'_, N> {
+    /// The value for the key with this index; it must be there.
+    pub(super) fn required(&self, index: usize) -> Result<Value, Error> {
+        self.values[index].ok_or_else(|| {
+            Error::new(format!("has no key \"{}\"", self.keys[index]), ADVICE).at(self.path.place())
+        })
+    }
+
+    /// The value for the key with this index, if it is there.
+    pub(super) fn optional(&self, index: usize) -> Option<Value> {
+        self.values[index]
+    }
+
+    /// Where that value is.
+    pub(super) fn path(&self, index: usize) -> Path<'_> {
+        self.path.key(self.keys[index])
+    }
+
+    /// The whole number for the key with this index; it must be there.
+    pub(super) fn number(&self, plain: &Plain<'_, '_>, index: usize) -> Result<u64, Error> {
+        plain.number(self.required(index)?, &self.path(index))
+    }
+
+    /// The string for the key with this index; it must be there.
+    pub(super) fn text<'a>(&self, plain: &Plain<'_, 'a>, index: usize) -> Result<&'a [u8], Error> {
+        plain.text(self.required(index)?, &self.path(index))
+    }
+}
+
+impl<'p> Path<'p> {
+    pub(super) const TOP: Path<'static> = Path { parent: None, step: Step::Top };
+
+    pub(super) fn key(&'p self, key: &'p str) -> Path<'p> {
+        Path { parent: Some(self), step: Step::Key(key) }
+    }
+
+    pub(super) fn index(&'p self, index: usize) -> Path<'p> {
+        Path { parent: Some(self), step: Step::Index(index) }
+    }
+
+    pub(super) fn place(&self) -> Place {
+        match self.step {
+            Step::Top => Place::Item("the snapshot".into()),
+            _ => Place::Item(self.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            parent.fmt(f)?;
+        }
+        match self.step {
+            Step::Top => Ok(()),
+            Step::Key(key) if self.parent.is_some_and(|parent| parent.parent.is_none()) => {
+                f.write_str(key)
+            }
+            Step::Key(key) => write!(f, ".{key}"),
+            Step::Index(index) => write!(f, "[{index}]"),
+        }
+    }
+}
