@@ -1,0 +1,435 @@
+//! Contexts: the primary ones, those of one's own, and each thread's stack of them.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use gpuheap_driver::*;
+use rustc_hash::FxHashMap;
+
+use crate::Outcome;
+use crate::args::Out;
+use crate::emulator::Call;
+use crate::state::context::{Context, top, with_stack};
+use crate::state::device::{Device, Owner};
+use crate::state::stream::{Stream, StreamKind};
+
+/// The flags that a context may have: a way of waiting (0, 1, 2, 4), mapped memory, local memory
+/// kept, core dumps, synchronous copies.
+const CONTEXT_FLAGS: c_uint = 0xff;
+/// The lowest and the highest priority of streams, as on the H200.
+pub(crate) const PRIORITIES: (c_int, c_int) = (0, -5);
+/// `CU_CTX_MAP_HOST`, which every context has: measured.
+const MAP_HOST: c_uint = 8;
+/// `cuCtxGetApiVersion`, as driver 580 says.
+const API_VERSION: c_uint = 3020;
+/// The limits that can be asked for: `CU_LIMIT_STACK_SIZE` and so on; 3 is not there any more.
+const LIMITS: [c_int; 6] = [0, 1, 2, 4, 5, 6];
+
+impl Call<'_> {
+    pub(crate) fn cuDevicePrimaryCtxRetain(
+        &mut self,
+        context: Out<CUcontext>,
+        device: CUdevice,
+    ) -> Outcome {
+        context.require()?;
+        let primary = &self.device(device)?.primary;
+        let (known, flags) = (primary.handle.filter(|_| primary.active), primary.flags);
+        let handle = match known {
+            Some(handle) => handle,
+            None => self.create_context(device as usize, flags, true)?,
+        };
+        let primary = &mut self.state.devices[device as usize].primary;
+        primary.handle = Some(handle);
+        primary.active = true;
+        primary.retained += 1;
+        context.write(CUcontext(handle))
+    }
+
+    pub(crate) fn cuDevicePrimaryCtxRelease_v2(&mut self, device: CUdevice) -> Outcome {
+        let primary = &mut self.device(device)?.primary;
+        if primary.retained == 0 {
+            return Err(CUresult::ERROR_INVALID_CONTEXT);
+        }
+        primary.retained -= 1;
+        if primary.retained == 0 {
+            self.end_primary(device as usize, true);
+        }
+        Ok(())
+    }
+
+    /// Frees everything in the primary context, at once.
+    pub(crate) fn cuDevicePrimaryCtxReset_v2(&mut self, device: CUdevice) -> Outcome {
+        self.device(device)?;
+        self.end_primary(device as usize, false);
+        Ok(())
+    }
+
+    fn end_primary(&mut self, device: usize, report_leaks: bool) {
+        let primary = &mut self.state.devices[device].primary;
+        if std::mem::take(&mut primary.active)
+            && let Some(handle) = primary.handle
+        {
+            self.destroy_context(handle, report_leaks);
+        }
+    }
+
+    pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(
+        &mut self,
+        device: CUdevice,
+        flags: c_uint,
+    ) -> Outcome {
+        check_flags(flags)?;
+        let primary = &mut self.device(device)?.primary;
+        primary.flags = flags;
+        if let Some(handle) = primary.handle
+            && let Some(context) = self.state.contexts.get_mut(handle)
+        {
+            context.flags = flags;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuDevicePrimaryCtxGetState(
+        &mut self,
+        device: CUdevice,
+        flags: Out<c_uint>,
+        active: Out<c_int>,
+    ) -> Outcome {
+        let primary = &self.device(device)?.primary;
+        flags.write(primary.flags)?;
+        active.write(c_int::from(primary.active))
+    }
+
+    pub(crate) fn cuCtxCreate_v2(
+        &mut self,
+        context: Out<CUcontext>,
+        flags: c_uint,
+        device: CUdevice,
+    ) -> Outcome {
+        context.require()?;
+        self.device(device)?;
+        check_flags(flags)?;
+        let handle = self.create_context(device as usize, flags, false)?;
+        with_stack(self.shared.instance, |stack| stack.push(handle));
+        context.write(CUcontext(handle))
+    }
+
+    pub(crate) fn cuCtxCreate_v3(
+        &mut self,
+        context: Out<CUcontext>,
+        affinity: Out<c_void>,
+        count: c_int,
+        flags: c_uint,
+        device: CUdevice,
+    ) -> Outcome {
+        if !affinity.is_null() || count != 0 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        self.cuCtxCreate_v2(context, flags, device)
+    }
+
+    pub(crate) fn cuCtxCreate_v4(
+        &mut self,
+        context: Out<CUcontext>,
+        parameters: Out<c_void>,
+        flags: c_uint,
+        device: CUdevice,
+    ) -> Outcome {
+        if !parameters.is_null() {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        self.cuCtxCreate_v2(context, flags, device)
+    }
+
+    pub(crate) fn cuCtxDestroy_v2(&mut self, context: CUcontext) -> Outcome {
+        self.initialised()?;
+        if context.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        match self.state.contexts.get(context.0) {
+            None => return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED),
+            Some(found) if found.primary => return Err(CUresult::ERROR_INVALID_CONTEXT),
+            Some(_) => {}
+        }
+        self.destroy_context(context.0, true);
+        with_stack(self.shared.instance, |stack| {
+            stack.pop_if(|top| *top == context.0);
+        });
+        Ok(())
+    }
+
+    pub(crate) fn cuCtxPushCurrent_v2(&mut self, context: CUcontext) -> Outcome {
+        self.initialised()?;
+        if context.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.context(context)?;
+        with_stack(self.shared.instance, |stack| stack.push(context.0));
+        Ok(())
+    }
+
+    pub(crate) fn cuCtxPopCurrent_v2(&mut self, context: Out<CUcontext>) -> Outcome {
+        self.initialised()?;
+        let popped = with_stack(self.shared.instance, Vec::pop);
+        let popped = popped.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        if context.is_null() { Ok(()) } else { context.write(CUcontext(popped)) }
+    }
+
+    pub(crate) fn cuCtxSetCurrent(&mut self, context: CUcontext) -> Outcome {
+        self.initialised()?;
+        if !context.is_null() {
+            self.context(context)?;
+        }
+        with_stack(self.shared.instance, |stack| {
+            stack.pop();
+            if !context.is_null() {
+                stack.push(context.0);
+            }
+        });
+        Ok(())
+    }
+
+    pub(crate) fn cuCtxGetCurrent(&mut self, context: Out<CUcontext>) -> Outcome {
+        self.initialised()?;
+        context.write(CUcontext(top(self.shared.instance)))
+    }
+
+    pub(crate) fn cuCtxGetDevice(&mut self, device: Out<CUdevice>) -> Outcome {
+        self.initialised()?;
+        let handle = self.current_handle().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        // A primary context that was reset still says whose it is: measured.
+        let primary = |device: &Device| device.primary.handle == Some(handle);
+        let found = match self.state.devices.iter().position(primary) {
+            Some(found) => found,
+            None => self.current_context()?.device,
+        };
+        device.write(found as CUdevice)
+    }
+
+    pub(crate) fn cuCtxGetFlags(&mut self, flags: Out<c_uint>) -> Outcome {
+        let current = self.current_context()?;
+        flags.write(current.flags | MAP_HOST)
+    }
+
+    pub(crate) fn cuCtxGetId(&mut self, context: CUcontext, id: Out<u64>) -> Outcome {
+        let found = self.context_or_current(context)?.id;
+        id.write(found)
+    }
+
+    pub(crate) fn cuCtxSynchronize(&mut self) -> Outcome {
+        let context = self.current()?;
+        let ops = self.state.last_ops(context);
+        self.complete_all(ops);
+        self.host_waits_for_context(context);
+        self.release_idle(self.device_of(context));
+        self.alive(context)
+    }
+
+    pub(crate) fn cuCtxSetLimit(&mut self, limit: c_int, value: usize) -> Outcome {
+        let context = self.current()?;
+        if !LIMITS.contains(&limit) {
+            return Err(CUresult::ERROR_UNSUPPORTED_LIMIT);
+        }
+        if let Some(context) = self.state.contexts.at_mut(context) {
+            context.limits.insert(limit, value);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuCtxGetLimit(&mut self, value: Out<usize>, limit: c_int) -> Outcome {
+        let current = self.current_context()?;
+        if !LIMITS.contains(&limit) {
+            return Err(CUresult::ERROR_UNSUPPORTED_LIMIT);
+        }
+        // As the H200 says.
+        let default = match limit {
+            0 => 1024,       // CU_LIMIT_STACK_SIZE
+            1 => 8_650_752,  // CU_LIMIT_PRINTF_FIFO_SIZE
+            2 => 8 << 20,    // CU_LIMIT_MALLOC_HEAP_SIZE
+            4 => 2048,       // CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT
+            5 => 64,         // CU_LIMIT_MAX_L2_FETCH_GRANULARITY
+            _ => 11_796_480, // CU_LIMIT_PERSISTING_L2_CACHE_SIZE
+        };
+        value.write(current.limits.get(&limit).copied().unwrap_or(default))
+    }
+
+    pub(crate) fn cuCtxGetApiVersion(
+        &mut self,
+        context: CUcontext,
+        version: Out<c_uint>,
+    ) -> Outcome {
+        self.context_or_current(context)?;
+        version.write(API_VERSION)
+    }
+
+    pub(crate) fn cuCtxGetStreamPriorityRange(
+        &mut self,
+        least: Out<c_int>,
+        greatest: Out<c_int>,
+    ) -> Outcome {
+        self.current()?;
+        if !least.is_null() {
+            least.write(PRIORITIES.0)?;
+        }
+        if greatest.is_null() { Ok(()) } else { greatest.write(PRIORITIES.1) }
+    }
+
+    pub(crate) fn cuCtxEnablePeerAccess(&mut self, peer: CUcontext, flags: c_uint) -> Outcome {
+        let current = self.current()?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let far = self.context(peer)?.device;
+        let near = self.device_of(current);
+        if near == far {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
+        if !self.peers_reach(near as CUdevice, far as CUdevice)? {
+            return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
+        if let Some(context) = self.state.contexts.at_mut(current) {
+            if context.peers.contains(&far) {
+                return Err(CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED);
+            }
+            context.peers.push(far);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuCtxDisablePeerAccess(&mut self, peer: CUcontext) -> Outcome {
+        let current = self.current()?;
+        let far = self.context(peer)?.device;
+        if let Some(context) = self.state.contexts.at_mut(current) {
+            let known = context.peers.iter().position(|peer| *peer == far);
+            context.peers.swap_remove(known.ok_or(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED)?);
+        }
+        Ok(())
+    }
+
+    /// The thread's context handle, valid or not; `None` where there is none.
+    pub(crate) fn current_handle(&self) -> Option<usize> {
+        Some(top(self.shared.instance)).filter(|handle| *handle != 0)
+    }
+
+    /// The place of the thread's context, if it is alive.
+    pub(crate) fn current(&self) -> Outcome<u32> {
+        self.initialised()?;
+        let handle = self.current_handle().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        let context =
+            self.state.contexts.index(handle).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)?;
+        self.alive(context)?;
+        Ok(context)
+    }
+
+    pub(crate) fn current_context(&self) -> Outcome<&Context> {
+        self.state.contexts.at(self.current()?).ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    /// The error that a lost context returns from every call.
+    pub(crate) fn alive(&self, context: u32) -> Outcome {
+        match self.state.contexts.at(context).and_then(|context| context.error) {
+            Some(code) => Err(code),
+            None => Ok(()),
+        }
+    }
+
+    /// A context by handle.
+    pub(crate) fn context(&self, handle: CUcontext) -> Outcome<&Context> {
+        self.initialised()?;
+        if handle.is_null() {
+            return Err(CUresult::ERROR_INVALID_CONTEXT);
+        }
+        self.state.contexts.get(handle.0).ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
+    }
+
+    pub(crate) fn device_of(&self, context: u32) -> usize {
+        self.state.contexts.at(context).map_or(0, |context| context.device)
+    }
+
+    fn context_or_current(&self, handle: CUcontext) -> Outcome<&Context> {
+        if handle.is_null() { self.current_context() } else { self.context(handle) }
+    }
+
+    fn create_context(&mut self, device: usize, flags: u32, primary: bool) -> Outcome<usize> {
+        let bytes = self.state.devices[device].profile.context_bytes;
+        if !self.charge(device, Owner::Context, bytes) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let (id, stream_id) = (self.state.fresh_id(), self.state.fresh_id());
+        let context = Context {
+            device,
+            primary,
+            flags,
+            id,
+            error: None,
+            legacy: 0,
+            per_thread: FxHashMap::default(),
+            peers: Vec::new(),
+            limits: FxHashMap::default(),
+            bytes,
+        };
+        let state = &mut *self.state;
+        let known = state.devices[device].primary.handle.filter(|_| primary);
+        let handle = match known {
+            Some(handle) => {
+                state.contexts.revive(handle, context);
+                handle
+            }
+            None => state.contexts.insert(context),
+        };
+        if let Some(context) = state.contexts.index(handle) {
+            let legacy = Stream::new(context, StreamKind::Legacy, 0, 0, stream_id);
+            let legacy = state.streams.insert(legacy);
+            if let (Some(legacy), Some(context)) =
+                (state.streams.index(legacy), state.contexts.at_mut(context))
+            {
+                context.legacy = legacy;
+            }
+        }
+        Ok(handle)
+    }
+
+    /// Ends a context with all that it holds.
+    fn destroy_context(&mut self, handle: usize, report_leaks: bool) {
+        let Some(context) = self.state.contexts.index(handle) else { return };
+        let ops = self.state.last_ops(context);
+        self.complete_all(ops);
+        self.host_waits_for_context(context);
+        self.free_all_of(context, report_leaks);
+        let streams: Vec<u32> = self.of_context(context, |state| {
+            state.streams.iter().map(|(index, stream)| (index, stream.context)).collect()
+        });
+        for stream in streams {
+            self.state.streams.remove_at(stream);
+            self.stream_gone(stream);
+        }
+        let events: Vec<u32> = self.of_context(context, |state| {
+            state.events.iter().map(|(index, event)| (index, event.context)).collect()
+        });
+        for event in events {
+            self.state.events.remove_at(event);
+        }
+        let contexts = &mut self.state.contexts;
+        let primary = contexts.get(handle).is_some_and(|context| context.primary);
+        let gone = if primary { contexts.suspend(handle) } else { contexts.remove(handle) };
+        if let Some(gone) = gone {
+            self.release(gone.device, Owner::Context, gone.bytes);
+        }
+    }
+
+    fn of_context(
+        &self,
+        context: u32,
+        all: impl FnOnce(&crate::state::State) -> Vec<(u32, u32)>,
+    ) -> Vec<u32> {
+        let all = all(&self.state);
+        all.into_iter().filter(|(_, owner)| *owner == context).map(|(index, _)| index).collect()
+    }
+}
+
+fn check_flags(flags: c_uint) -> Outcome {
+    let waiting = flags & 7;
+    if flags & !CONTEXT_FLAGS != 0 || !matches!(waiting, 0 | 1 | 2 | 4) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok(())
+}

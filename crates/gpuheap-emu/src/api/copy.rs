@@ -1,0 +1,505 @@
+//! Copies and fills.
+
+use std::ffi::c_void;
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::api::Access;
+use crate::args::{In, Out};
+use crate::emulator::Call;
+use crate::state::host;
+use crate::state::space::is_device_address;
+use crate::state::stream::{CopyWork, FillWork, Place, Work};
+
+/// One side of a copy, as the caller gave it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Side {
+    pub(crate) address: u64,
+    pub(crate) is: Is,
+    pub(crate) pitch: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Is {
+    /// Said to be an address that the device sees.
+    Device,
+    /// Said to be an address of the host, or found to be one.
+    Host,
+    /// To be told from the address.
+    Any,
+}
+
+/// A copy's size.
+#[derive(Clone, Copy)]
+struct Shape {
+    width: u64,
+    height: u64,
+}
+
+impl Side {
+    fn device(address: u64) -> Side {
+        Side { address, is: Is::Device, pitch: 0 }
+    }
+
+    fn host(address: u64) -> Side {
+        Side { address, is: Is::Host, pitch: 0 }
+    }
+
+    fn any(address: u64) -> Side {
+        Side { address, is: Is::Any, pitch: 0 }
+    }
+}
+
+impl Call<'_> {
+    pub(crate) fn cuMemcpy(
+        &mut self,
+        target: CUdeviceptr,
+        source: CUdeviceptr,
+        bytes: usize,
+    ) -> Outcome {
+        self.copy_and_wait(Side::any(target), Side::any(source), bytes)
+    }
+
+    pub(crate) fn cuMemcpyPeer(
+        &mut self,
+        target: CUdeviceptr,
+        target_context: CUcontext,
+        source: CUdeviceptr,
+        source_context: CUcontext,
+        bytes: usize,
+    ) -> Outcome {
+        self.context(target_context)?;
+        self.context(source_context)?;
+        self.copy_and_wait(Side::device(target), Side::device(source), bytes)
+    }
+
+    pub(crate) fn cuMemcpyHtoD_v2(
+        &mut self,
+        target: CUdeviceptr,
+        source: In<c_void>,
+        bytes: usize,
+    ) -> Outcome {
+        self.copy_and_wait(Side::device(target), Side::host(source.address()), bytes)
+    }
+
+    pub(crate) fn cuMemcpyDtoH_v2(
+        &mut self,
+        target: Out<c_void>,
+        source: CUdeviceptr,
+        bytes: usize,
+    ) -> Outcome {
+        self.copy_and_wait(Side::host(target.address()), Side::device(source), bytes)
+    }
+
+    pub(crate) fn cuMemcpyDtoD_v2(
+        &mut self,
+        target: CUdeviceptr,
+        source: CUdeviceptr,
+        bytes: usize,
+    ) -> Outcome {
+        self.copy_and_wait(Side::device(target), Side::device(source), bytes)
+    }
+
+    pub(crate) fn cuMemcpy2D_v2(&mut self, copy: In<CUDA_MEMCPY2D>) -> Outcome {
+        self.copy_rectangle(copy, CUstream::NULL, true)
+    }
+
+    pub(crate) fn cuMemcpy2DUnaligned_v2(&mut self, copy: In<CUDA_MEMCPY2D>) -> Outcome {
+        self.copy_rectangle(copy, CUstream::NULL, true)
+    }
+
+    pub(crate) fn cuMemcpy2DAsync_v2(
+        &mut self,
+        copy: In<CUDA_MEMCPY2D>,
+        stream: CUstream,
+    ) -> Outcome {
+        self.copy_rectangle(copy, stream, false)
+    }
+
+    pub(crate) fn cuMemcpyAsync(
+        &mut self,
+        target: CUdeviceptr,
+        source: CUdeviceptr,
+        bytes: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        self.copy_row(Side::any(target), Side::any(source), bytes, stream, false)
+    }
+
+    pub(crate) fn cuMemcpyPeerAsync(
+        &mut self,
+        target: CUdeviceptr,
+        target_context: CUcontext,
+        source: CUdeviceptr,
+        source_context: CUcontext,
+        bytes: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        self.context(target_context)?;
+        self.context(source_context)?;
+        self.copy_row(Side::device(target), Side::device(source), bytes, stream, false)
+    }
+
+    pub(crate) fn cuMemcpyHtoDAsync_v2(
+        &mut self,
+        target: CUdeviceptr,
+        source: In<c_void>,
+        bytes: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        self.copy_row(Side::device(target), Side::host(source.address()), bytes, stream, false)
+    }
+
+    pub(crate) fn cuMemcpyDtoHAsync_v2(
+        &mut self,
+        target: Out<c_void>,
+        source: CUdeviceptr,
+        bytes: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        self.copy_row(Side::host(target.address()), Side::device(source), bytes, stream, false)
+    }
+
+    pub(crate) fn cuMemcpyDtoDAsync_v2(
+        &mut self,
+        target: CUdeviceptr,
+        source: CUdeviceptr,
+        bytes: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        self.copy_row(Side::device(target), Side::device(source), bytes, stream, false)
+    }
+
+    fn copy_and_wait(&mut self, target: Side, source: Side, bytes: usize) -> Outcome {
+        self.copy_row(target, source, bytes, CUstream::NULL, true)
+    }
+
+    fn copy_row(
+        &mut self,
+        target: Side,
+        source: Side,
+        bytes: usize,
+        stream: CUstream,
+        wait: bool,
+    ) -> Outcome {
+        let stream = self.stream(stream)?;
+        self.copy(target, source, Shape { width: bytes as u64, height: 1 }, stream, wait)
+    }
+
+    fn copy_rectangle(&mut self, copy: In<CUDA_MEMCPY2D>, stream: CUstream, wait: bool) -> Outcome {
+        let stream = self.stream(stream)?;
+        let copy = copy.get()?;
+        let shape = Shape { width: copy.WidthInBytes as u64, height: copy.Height as u64 };
+        let source = side(
+            copy.srcMemoryType,
+            (copy.srcHost.expose_provenance() as u64, copy.srcDevice),
+            (copy.srcXInBytes, copy.srcY, copy.srcPitch),
+            shape.width,
+        )?;
+        let target = side(
+            copy.dstMemoryType,
+            (copy.dstHost.expose_provenance() as u64, copy.dstDevice),
+            (copy.dstXInBytes, copy.dstY, copy.dstPitch),
+            shape.width,
+        )?;
+        self.copy(target, source, shape, stream, wait)
+    }
+
+    fn copy(
+        &mut self,
+        target: Side,
+        source: Side,
+        shape: Shape,
+        stream: u32,
+        wait: bool,
+    ) -> Outcome {
+        if shape.width == 0 || shape.height == 0 {
+            return Ok(());
+        }
+        let target = self.settle_side(target, shape, stream)?;
+        let source = self.settle_side(source, shape, stream)?;
+        self.begin(stream);
+        self.note_copy(stream, target, source, shape.width, shape.height);
+        // Pageable memory is the host's alone: it is read in the call, and a copy into it waits.
+        let read_now = self.is_pageable(source) && !self.can_run_now();
+        let wait = wait || self.is_pageable(target);
+        let work = CopyWork {
+            source: match source.is {
+                Is::Host if read_now => Place::Staged(stage(source, shape)),
+                Is::Host => Place::Host(source.address),
+                _ => Place::Device(source.address),
+            },
+            source_pitch: if read_now { shape.width } else { source.pitch },
+            target: match target.is {
+                Is::Host => Place::Host(target.address),
+                _ => Place::Device(target.address),
+            },
+            target_pitch: target.pitch,
+            width: shape.width,
+            height: shape.height,
+        };
+        let op = self.enqueue(stream, Work::Copy(Box::new(work)), &[]);
+        if wait {
+            self.complete(op);
+            self.host_waits_for_stream(stream);
+        }
+        self.alive(self.context_of(stream))
+    }
+
+    /// Whether one side's bytes are where the caller says, and where that is: device memory, or
+    /// memory of the host that is pinned, managed or pageable.
+    fn settle_side(&mut self, side: Side, shape: Shape, stream: u32) -> Outcome<Side> {
+        if side.address == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let span = span(side.pitch, shape).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let known = self.state.space.find(side.address).map(|(_, found)| found.kind);
+        let host = match side.is {
+            // Pageable memory is no address that the device sees.
+            Is::Device if known.is_none() && !is_device_address(side.address) => {
+                self.find_wild(side.address, span);
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            Is::Device | Is::Any | Is::Host => !is_device_address(side.address),
+        };
+        if known.is_some() || !host {
+            for row in 0..shape.height {
+                self.check_range(side.address + row * side.pitch, shape.width, stream)?;
+                if side.pitch == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(Side { is: if host { Is::Host } else { Is::Device }, ..side })
+    }
+
+    fn is_pageable(&self, side: Side) -> bool {
+        side.is == Is::Host && self.state.space.find(side.address).is_none()
+    }
+
+    pub(crate) fn cuMemsetD8_v2(
+        &mut self,
+        pointer: CUdeviceptr,
+        value: u8,
+        count: usize,
+    ) -> Outcome {
+        self.fill_row(pointer, word8(value), 1, count, None)
+    }
+
+    pub(crate) fn cuMemsetD16_v2(
+        &mut self,
+        pointer: CUdeviceptr,
+        value: u16,
+        count: usize,
+    ) -> Outcome {
+        self.fill_row(pointer, word16(value), 2, count, None)
+    }
+
+    pub(crate) fn cuMemsetD32_v2(
+        &mut self,
+        pointer: CUdeviceptr,
+        value: u32,
+        count: usize,
+    ) -> Outcome {
+        self.fill_row(pointer, value.to_ne_bytes(), 4, count, None)
+    }
+
+    pub(crate) fn cuMemsetD8Async(
+        &mut self,
+        pointer: CUdeviceptr,
+        value: u8,
+        count: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        self.fill_row(pointer, word8(value), 1, count, Some(stream))
+    }
+
+    pub(crate) fn cuMemsetD16Async(
+        &mut self,
+        pointer: CUdeviceptr,
+        value: u16,
+        count: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        self.fill_row(pointer, word16(value), 2, count, Some(stream))
+    }
+
+    pub(crate) fn cuMemsetD32Async(
+        &mut self,
+        pointer: CUdeviceptr,
+        value: u32,
+        count: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        self.fill_row(pointer, value.to_ne_bytes(), 4, count, Some(stream))
+    }
+
+    pub(crate) fn cuMemsetD2D8_v2(
+        &mut self,
+        pointer: CUdeviceptr,
+        pitch: usize,
+        value: u8,
+        width: usize,
+        height: usize,
+    ) -> Outcome {
+        self.fill(pointer, pitch, word8(value), 1, (width, height), None)
+    }
+
+    pub(crate) fn cuMemsetD2D16_v2(
+        &mut self,
+        pointer: CUdeviceptr,
+        pitch: usize,
+        value: u16,
+        width: usize,
+        height: usize,
+    ) -> Outcome {
+        self.fill(pointer, pitch, word16(value), 2, (width, height), None)
+    }
+
+    pub(crate) fn cuMemsetD2D32_v2(
+        &mut self,
+        pointer: CUdeviceptr,
+        pitch: usize,
+        value: u32,
+        width: usize,
+        height: usize,
+    ) -> Outcome {
+        self.fill(pointer, pitch, value.to_ne_bytes(), 4, (width, height), None)
+    }
+
+    pub(crate) fn cuMemsetD2D8Async(
+        &mut self,
+        pointer: CUdeviceptr,
+        pitch: usize,
+        value: u8,
+        width: usize,
+        height: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        self.fill(pointer, pitch, word8(value), 1, (width, height), Some(stream))
+    }
+
+    pub(crate) fn cuMemsetD2D16Async(
+        &mut self,
+        pointer: CUdeviceptr,
+        pitch: usize,
+        value: u16,
+        width: usize,
+        height: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        self.fill(pointer, pitch, word16(value), 2, (width, height), Some(stream))
+    }
+
+    pub(crate) fn cuMemsetD2D32Async(
+        &mut self,
+        pointer: CUdeviceptr,
+        pitch: usize,
+        value: u32,
+        width: usize,
+        height: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        self.fill(pointer, pitch, value.to_ne_bytes(), 4, (width, height), Some(stream))
+    }
+
+    fn fill_row(
+        &mut self,
+        pointer: u64,
+        pattern: [u8; 4],
+        element: u64,
+        count: usize,
+        stream: Option<CUstream>,
+    ) -> Outcome {
+        self.fill(pointer, 0, pattern, element, (count, 1), stream)
+    }
+
+    /// Fills `size` elements of a width and height; the forms without a stream wait only where the
+    /// target is the host's.
+    fn fill(
+        &mut self,
+        pointer: u64,
+        pitch: usize,
+        pattern: [u8; 4],
+        element: u64,
+        size: (usize, usize),
+        stream: Option<CUstream>,
+    ) -> Outcome {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let index = self.stream(stream.unwrap_or(CUstream::NULL))?;
+        let (height, pitch) = (size.1 as u64, pitch as u64);
+        let width = (size.0 as u64).checked_mul(element).ok_or(invalid)?;
+        if width == 0 || height == 0 {
+            return Ok(());
+        }
+        if !pointer.is_multiple_of(element)
+            || !pitch.is_multiple_of(element)
+            || height > 1 && pitch < width
+        {
+            return Err(invalid);
+        }
+        let shape = Shape { width, height };
+        let side =
+            self.settle_side(Side { address: pointer, is: Is::Device, pitch }, shape, index)?;
+        self.begin(index);
+        for row in 0..height {
+            self.note_access(index, pointer + row * pitch, width, Access::Write);
+        }
+        let work = FillWork { target: pointer, pitch, width, height, pattern };
+        let op = self.enqueue(index, Work::Fill(work), &[]);
+        if stream.is_none() && side.is == Is::Host {
+            self.complete(op);
+            self.host_waits_for_stream(index);
+        }
+        self.alive(self.context_of(index))
+    }
+}
+
+/// One side of a rectangle's copy.
+fn side(
+    kind: CUmemorytype,
+    (host, device): (u64, u64),
+    (x, y, pitch): (usize, usize, usize),
+    width: u64,
+) -> Outcome<Side> {
+    let invalid = CUresult::ERROR_INVALID_VALUE;
+    let (base, is) = match kind {
+        CUmemorytype::HOST => (host, Is::Host),
+        CUmemorytype::DEVICE => (device, Is::Device),
+        CUmemorytype::UNIFIED => (device, Is::Any),
+        CUmemorytype::ARRAY => return Err(CUresult::ERROR_NOT_SUPPORTED),
+        _ => return Err(invalid),
+    };
+    // No pitch means that the rows lie close.
+    let pitch = if pitch == 0 { width } else { pitch as u64 };
+    if pitch < (x as u64).checked_add(width).ok_or(invalid)? {
+        return Err(invalid);
+    }
+    let offset = pitch.checked_mul(y as u64).and_then(|offset| offset.checked_add(x as u64));
+    let address = offset.and_then(|offset| base.checked_add(offset)).ok_or(invalid)?;
+    Ok(Side { address: if base == 0 { 0 } else { address }, is, pitch })
+}
+
+/// Bytes from the first to the end of the last row.
+fn span(pitch: u64, shape: Shape) -> Option<u64> {
+    pitch.checked_mul(shape.height - 1)?.checked_add(shape.width)
+}
+
+/// The rows of host memory, close together.
+fn stage(source: Side, shape: Shape) -> Vec<u8> {
+    let mut staged = vec![0; (shape.width * shape.height) as usize];
+    for (row, out) in staged.chunks_exact_mut(shape.width as usize).enumerate() {
+        host::read(source.address + row as u64 * source.pitch, out);
+    }
+    staged
+}
+
+fn word8(value: u8) -> [u8; 4] {
+    [value; 4]
+}
+
+fn word16(value: u16) -> [u8; 4] {
+    let [a, b] = value.to_ne_bytes();
+    [a, b, a, b]
+}

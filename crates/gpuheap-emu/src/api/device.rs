@@ -1,0 +1,233 @@
+//! Devices: what there is, and what it is like.
+
+use std::ffi::{c_char, c_int};
+
+use gpuheap_driver::*;
+
+use crate::args::{In, Out};
+use crate::emulator::Call;
+use crate::state::device::Device;
+use crate::{Outcome, Profile};
+
+impl Call<'_> {
+    pub(crate) fn cuDeviceGet(&mut self, device: Out<CUdevice>, ordinal: c_int) -> Outcome {
+        self.device(ordinal)?;
+        device.write(ordinal)
+    }
+
+    pub(crate) fn cuDeviceGetCount(&mut self, count: Out<c_int>) -> Outcome {
+        self.initialised()?;
+        count.write(self.state.devices.len() as c_int)
+    }
+
+    pub(crate) fn cuDeviceGetName(
+        &mut self,
+        name: Out<c_char>,
+        length: c_int,
+        device: CUdevice,
+    ) -> Outcome {
+        let text = &self.device(device)?.profile.name;
+        name.write_text(text, length)
+    }
+
+    pub(crate) fn cuDeviceGetUuid(&mut self, uuid: Out<CUuuid>, device: CUdevice) -> Outcome {
+        self.device(device)?;
+        let mut bytes = *b"gpuheap-emu\0\0\0\0\0";
+        bytes[12..].copy_from_slice(&device.to_be_bytes());
+        uuid.write(CUuuid { bytes })
+    }
+
+    pub(crate) fn cuDeviceGetUuid_v2(&mut self, uuid: Out<CUuuid>, device: CUdevice) -> Outcome {
+        self.cuDeviceGetUuid(uuid, device)
+    }
+
+    pub(crate) fn cuDeviceTotalMem_v2(&mut self, bytes: Out<usize>, device: CUdevice) -> Outcome {
+        let total = self.device(device)?.profile.memory_bytes;
+        bytes.write(total as usize)
+    }
+
+    pub(crate) fn cuDeviceGetAttribute(
+        &mut self,
+        value: Out<c_int>,
+        attribute: CUdevice_attribute,
+        device: CUdevice,
+    ) -> Outcome {
+        let profile = &self.device(device)?.profile;
+        value.write(attribute_of(profile, attribute, device).ok_or(CUresult::ERROR_INVALID_VALUE)?)
+    }
+
+    pub(crate) fn cuDeviceComputeCapability(
+        &mut self,
+        major: Out<c_int>,
+        minor: Out<c_int>,
+        device: CUdevice,
+    ) -> Outcome {
+        let capability = self.device(device)?.profile.compute_capability;
+        major.write(capability.0)?;
+        minor.write(capability.1)
+    }
+
+    pub(crate) fn cuDeviceGetPCIBusId(
+        &mut self,
+        id: Out<c_char>,
+        length: c_int,
+        device: CUdevice,
+    ) -> Outcome {
+        self.device(device)?;
+        id.write_text(&bus_id(device), length)
+    }
+
+    pub(crate) fn cuDeviceGetByPCIBusId(
+        &mut self,
+        device: Out<CUdevice>,
+        id: In<c_char>,
+    ) -> Outcome {
+        self.initialised()?;
+        let wanted = id.text()?.to_ascii_lowercase();
+        let known = |ordinal: &CUdevice| {
+            let id = bus_id(*ordinal);
+            wanted == id || wanted == id["0000:".len()..]
+        };
+        let found = (0..self.state.devices.len() as CUdevice).find(known);
+        device.write(found.ok_or(CUresult::ERROR_INVALID_DEVICE)?)
+    }
+
+    pub(crate) fn cuDeviceCanAccessPeer(
+        &mut self,
+        can: Out<c_int>,
+        device: CUdevice,
+        peer: CUdevice,
+    ) -> Outcome {
+        let allowed = self.peers_reach(device, peer)?;
+        can.write(c_int::from(allowed))
+    }
+
+    pub(crate) fn cuDeviceGetP2PAttribute(
+        &mut self,
+        value: Out<c_int>,
+        attribute: c_int,
+        source: CUdevice,
+        target: CUdevice,
+    ) -> Outcome {
+        // PERFORMANCE_RANK, ACCESS_SUPPORTED, NATIVE_ATOMIC_SUPPORTED, CUDA_ARRAY_ACCESS_SUPPORTED.
+        const PERFORMANCE_RANK: c_int = 1;
+        const LAST: c_int = 4;
+        if source == target {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
+        let reach = self.peers_reach(source, target)?;
+        match attribute {
+            PERFORMANCE_RANK => value.write(0),
+            2..=LAST => value.write(c_int::from(reach)),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub(crate) fn cuDeviceGetDefaultMemPool(
+        &mut self,
+        pool: Out<CUmemoryPool>,
+        device: CUdevice,
+    ) -> Outcome {
+        let found = self.device_with_pools(device)?.default_pool;
+        pool.write(CUmemoryPool(found))
+    }
+
+    pub(crate) fn cuDeviceGetMemPool(
+        &mut self,
+        pool: Out<CUmemoryPool>,
+        device: CUdevice,
+    ) -> Outcome {
+        let found = self.device_with_pools(device)?.current_pool;
+        pool.write(CUmemoryPool(found))
+    }
+
+    pub(crate) fn cuDeviceSetMemPool(&mut self, device: CUdevice, pool: CUmemoryPool) -> Outcome {
+        self.device_with_pools(device)?;
+        let found = self.pool(pool)?;
+        if found.device != device as usize {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.state.devices[device as usize].current_pool = pool.0;
+        Ok(())
+    }
+
+    pub(crate) fn initialised(&self) -> Outcome {
+        if self.state.initialised { Ok(()) } else { Err(CUresult::ERROR_NOT_INITIALIZED) }
+    }
+
+    pub(crate) fn device(&mut self, ordinal: CUdevice) -> Outcome<&mut Device> {
+        self.initialised()?;
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|ordinal| self.state.devices.get_mut(ordinal))
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)
+    }
+
+    pub(crate) fn device_with_pools(&mut self, ordinal: CUdevice) -> Outcome<&mut Device> {
+        let device = self.device(ordinal)?;
+        if device.profile.pools { Ok(device) } else { Err(CUresult::ERROR_NOT_SUPPORTED) }
+    }
+
+    /// Whether one device reaches another's memory: WSL2 has no way between devices.
+    pub(crate) fn peers_reach(&mut self, device: CUdevice, peer: CUdevice) -> Outcome<bool> {
+        let near = self.device(device)?.profile.wsl2;
+        let far = self.device(peer)?.profile.wsl2;
+        Ok(device != peer && !near && !far)
+    }
+}
+
+fn bus_id(device: CUdevice) -> String {
+    format!("0000:{:02x}:00.0", device + 1)
+}
+
+fn attribute_of(
+    profile: &Profile,
+    attribute: CUdevice_attribute,
+    device: CUdevice,
+) -> Option<c_int> {
+    type A = CUdevice_attribute;
+    let native = c_int::from(!profile.wsl2);
+    Some(match attribute {
+        A::MAX_THREADS_PER_BLOCK | A::MAX_BLOCK_DIM_X | A::MAX_BLOCK_DIM_Y => 1024,
+        A::MAX_BLOCK_DIM_Z => 64,
+        A::MAX_GRID_DIM_X => i32::MAX,
+        A::MAX_GRID_DIM_Y | A::MAX_GRID_DIM_Z => 65_535,
+        A::MAX_SHARED_MEMORY_PER_BLOCK => 48 << 10,
+        A::WARP_SIZE => 32,
+        A::MAX_PITCH => i32::MAX,
+        A::CLOCK_RATE => profile.clock_khz,
+        A::MULTIPROCESSOR_COUNT => profile.multiprocessors,
+        A::INTEGRATED | A::COMPUTE_MODE | A::MULTI_GPU_BOARD => 0,
+        A::CAN_MAP_HOST_MEMORY | A::CONCURRENT_KERNELS | A::UNIFIED_ADDRESSING => 1,
+        A::PCI_BUS_ID => device + 1,
+        A::PCI_DEVICE_ID | A::PCI_DOMAIN_ID => 0,
+        A::MEMORY_CLOCK_RATE => profile.memory_clock_khz,
+        A::GLOBAL_MEMORY_BUS_WIDTH => profile.memory_bus_bits,
+        A::L2_CACHE_SIZE => profile.l2_cache_bytes,
+        A::MAX_THREADS_PER_MULTIPROCESSOR => match profile.compute_capability {
+            (7, 5) => 1024,
+            (8, 6..) => 1536,
+            _ => 2048,
+        },
+        A::ASYNC_ENGINE_COUNT => 3,
+        A::COMPUTE_CAPABILITY_MAJOR => profile.compute_capability.0,
+        A::COMPUTE_CAPABILITY_MINOR => profile.compute_capability.1,
+        A::STREAM_PRIORITIES_SUPPORTED | A::MANAGED_MEMORY | A::HOST_REGISTER_SUPPORTED => 1,
+        A::CONCURRENT_MANAGED_ACCESS => c_int::from(profile.concurrent_managed_access),
+        A::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM => 1,
+        A::PAGEABLE_MEMORY_ACCESS
+        | A::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES
+        | A::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST => 0,
+        A::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => c_int::from(profile.vmm),
+        // Nothing can be shared with other processes, nor reached by RDMA.
+        A::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+        | A::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+        | A::GPU_DIRECT_RDMA_SUPPORTED
+        | A::MEMPOOL_SUPPORTED_HANDLE_TYPES => 0,
+        A::GENERIC_COMPRESSION_SUPPORTED => native * c_int::from(profile.compute_capability.0 >= 8),
+        A::MEMORY_POOLS_SUPPORTED => c_int::from(profile.pools),
+        // Other properties that cuda.h has are of no use without kernels.
+        CUdevice_attribute(1..=150) => 0,
+        _ => return None,
+    })
+}

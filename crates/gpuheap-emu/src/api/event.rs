@@ -1,0 +1,123 @@
+//! Events.
+
+use std::ffi::c_uint;
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::args::Out;
+use crate::emulator::Call;
+use crate::state::event::{Event, Record};
+use crate::state::stream::{OpRef, Work};
+
+/// Blocking waits, no timing, between processes.
+const EVENT_FLAGS: c_uint = 7;
+/// `CU_EVENT_INTERPROCESS`: events are not shared here.
+const INTERPROCESS: c_uint = 4;
+
+impl Call<'_> {
+    pub(crate) fn cuEventCreate(&mut self, event: Out<CUevent>, flags: c_uint) -> Outcome {
+        let context = self.current()?;
+        event.require()?;
+        if flags & !EVENT_FLAGS != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if flags & INTERPROCESS != 0 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        let handle = self.state.events.insert(Event { context, flags, recorded: None });
+        event.write(CUevent(handle))
+    }
+
+    pub(crate) fn cuEventDestroy_v2(&mut self, event: CUevent) -> Outcome {
+        self.event(event)?;
+        self.state.events.remove(event.0);
+        Ok(())
+    }
+
+    pub(crate) fn cuEventRecord(&mut self, event: CUevent, stream: CUstream) -> Outcome {
+        let index = self.stream(stream)?;
+        let context = self.event(event)?.context;
+        if self.device_of(context) != self.device_of_stream(index) {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        self.begin(index);
+        let clock = self.clock_of(index);
+        // In place first: the work that marks it may be done at once.
+        let op = OpRef { stream: index, id: self.state.next_op };
+        if let Some(found) = self.state.events.get_mut(event.0) {
+            found.recorded = Some(Record { op, time: None, clock });
+        }
+        self.enqueue(index, Work::Record(event.0), &[]);
+        Ok(())
+    }
+
+    pub(crate) fn cuEventRecordWithFlags(
+        &mut self,
+        event: CUevent,
+        stream: CUstream,
+        flags: c_uint,
+    ) -> Outcome {
+        // CU_EVENT_RECORD_EXTERNAL is for graphs.
+        if flags > 1 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.cuEventRecord(event, stream)
+    }
+
+    pub(crate) fn cuEventQuery(&mut self, event: CUevent) -> Outcome {
+        let recorded = self.event(event)?.recorded.as_ref().map(|record| record.op);
+        self.query(recorded)?;
+        self.host_waits_for_event(event);
+        Ok(())
+    }
+
+    pub(crate) fn cuEventSynchronize(&mut self, event: CUevent) -> Outcome {
+        let found = self.event(event)?;
+        let context = found.context;
+        let Some(op) = found.recorded.as_ref().map(|record| record.op) else { return Ok(()) };
+        self.complete(op);
+        self.host_waits_for_event(event);
+        self.release_idle(self.device_of(context));
+        self.alive(context)
+    }
+
+    pub(crate) fn cuEventElapsedTime(
+        &mut self,
+        milliseconds: Out<f32>,
+        start: CUevent,
+        end: CUevent,
+    ) -> Outcome {
+        milliseconds.require()?;
+        let time = |event: CUevent| {
+            let found = self.event(event)?;
+            match &found.recorded {
+                Some(record) if found.flags & CU_EVENT_DISABLE_TIMING == 0 => Ok(record.time),
+                _ => Err(CUresult::ERROR_INVALID_HANDLE),
+            }
+        };
+        let (Some(start), Some(end)) = (time(start)?, time(end)?) else {
+            return Err(CUresult::ERROR_NOT_READY);
+        };
+        let nanoseconds = end as f64 - start as f64;
+        milliseconds.write((nanoseconds / 1e6) as f32)
+    }
+
+    pub(crate) fn cuEventElapsedTime_v2(
+        &mut self,
+        milliseconds: Out<f32>,
+        start: CUevent,
+        end: CUevent,
+    ) -> Outcome {
+        self.cuEventElapsedTime(milliseconds, start, end)
+    }
+
+    pub(crate) fn event(&self, event: CUevent) -> Outcome<&Event> {
+        self.initialised()?;
+        // An event of a context that was destroyed is told by that: measured.
+        self.current()?;
+        let found = self.state.events.get(event.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        self.alive(found.context)?;
+        Ok(found)
+    }
+}

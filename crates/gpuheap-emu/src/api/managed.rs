@@ -1,0 +1,202 @@
+//! Managed memory: real memory of this process that device and host share.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::api::pinned::page_bytes;
+use crate::args::Out;
+use crate::emulator::Call;
+use crate::state::space::Kind;
+use crate::state::stream::Work;
+
+/// `CU_MEM_ATTACH_SINGLE`, which the driver does not take here.
+const ATTACH: [c_uint; 2] = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST];
+/// `CU_DEVICE_INVALID`: what a range says whose location was never set.
+const NO_LOCATION: c_int = -2;
+
+/// The advice of `cuMemAdvise`, and the range attributes that show it.
+mod advice {
+    use std::ffi::c_int;
+    pub(super) const SET_READ_MOSTLY: c_int = 1;
+    pub(super) const UNSET_READ_MOSTLY: c_int = 2;
+    pub(super) const SET_PREFERRED_LOCATION: c_int = 3;
+    pub(super) const UNSET_PREFERRED_LOCATION: c_int = 4;
+    pub(super) const SET_ACCESSED_BY: c_int = 5;
+    pub(super) const UNSET_ACCESSED_BY: c_int = 6;
+    pub(super) const READ_MOSTLY: c_int = 1;
+    pub(super) const PREFERRED_LOCATION: c_int = 2;
+    pub(super) const ACCESSED_BY: c_int = 3;
+    pub(super) const LAST_PREFETCH_LOCATION: c_int = 4;
+}
+
+impl Call<'_> {
+    pub(crate) fn cuMemAllocManaged(
+        &mut self,
+        pointer: Out<CUdeviceptr>,
+        bytes: usize,
+        flags: c_uint,
+    ) -> Outcome {
+        let context = self.current()?;
+        pointer.require()?;
+        if bytes == 0 || !ATTACH.contains(&flags) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let address = self.map_managed(bytes as u64)?;
+        let kind = Kind::Managed { mapped: page_bytes(bytes as u64) as usize };
+        self.insert(address, bytes as u64, kind, context, self.device_of(context));
+        self.host_wrote(address, bytes as u64);
+        pointer.write(address)
+    }
+
+    pub(crate) fn cuMemPrefetchAsync(
+        &mut self,
+        pointer: CUdeviceptr,
+        bytes: usize,
+        device: CUdevice,
+        stream: CUstream,
+    ) -> Outcome {
+        self.cuMemPrefetchAsync_v2(pointer, bytes, location_of(device), 0, stream)
+    }
+
+    pub(crate) fn cuMemPrefetchAsync_v2(
+        &mut self,
+        pointer: CUdeviceptr,
+        bytes: usize,
+        location: CUmemLocation,
+        flags: c_uint,
+        stream: CUstream,
+    ) -> Outcome {
+        let stream = self.stream(stream)?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let place = self.managed_place(location)?;
+        let base = self.managed_range(pointer, bytes as u64)?;
+        if let Some(found) = self.state.space.get_mut(base) {
+            found.advice.last_prefetch = Some(place);
+        }
+        self.begin(stream);
+        self.enqueue(stream, Work::Nothing, &[]);
+        Ok(())
+    }
+
+    pub(crate) fn cuMemAdvise(
+        &mut self,
+        pointer: CUdeviceptr,
+        bytes: usize,
+        advice: c_int,
+        device: CUdevice,
+    ) -> Outcome {
+        self.cuMemAdvise_v2(pointer, bytes, advice, location_of(device))
+    }
+
+    /// Advice is kept for the whole allocation.
+    pub(crate) fn cuMemAdvise_v2(
+        &mut self,
+        pointer: CUdeviceptr,
+        bytes: usize,
+        advice: c_int,
+        location: CUmemLocation,
+    ) -> Outcome {
+        self.current()?;
+        if !(advice::SET_READ_MOSTLY..=advice::UNSET_ACCESSED_BY).contains(&advice) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let place = match advice {
+            advice::SET_PREFERRED_LOCATION
+            | advice::SET_ACCESSED_BY
+            | advice::UNSET_ACCESSED_BY => self.managed_place(location)?,
+            // The others do not look at the location.
+            _ => CU_DEVICE_CPU,
+        };
+        let base = self.managed_range(pointer, bytes as u64)?;
+        let Some(found) = self.state.space.get_mut(base) else { return Ok(()) };
+        let kept = &mut found.advice;
+        match advice {
+            advice::SET_READ_MOSTLY => kept.read_mostly = true,
+            advice::UNSET_READ_MOSTLY => kept.read_mostly = false,
+            advice::SET_PREFERRED_LOCATION => kept.preferred = Some(place),
+            advice::UNSET_PREFERRED_LOCATION => kept.preferred = None,
+            advice::SET_ACCESSED_BY if !kept.accessed_by.contains(&place) => {
+                kept.accessed_by.push(place);
+            }
+            advice::UNSET_ACCESSED_BY => kept.accessed_by.retain(|other| *other != place),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuMemRangeGetAttribute(
+        &mut self,
+        data: Out<c_void>,
+        data_bytes: usize,
+        attribute: c_int,
+        pointer: CUdeviceptr,
+        bytes: usize,
+    ) -> Outcome {
+        self.current()?;
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let base = self.managed_range(pointer, bytes as u64)?;
+        let kept = &self.state.space.get(base).ok_or(invalid)?.advice;
+        let data = data.cast::<c_int>();
+        let one = |value: c_int| if data_bytes == 4 { data.write(value) } else { Err(invalid) };
+        match attribute {
+            advice::READ_MOSTLY => one(c_int::from(kept.read_mostly)),
+            advice::PREFERRED_LOCATION => one(kept.preferred.unwrap_or(NO_LOCATION)),
+            advice::LAST_PREFETCH_LOCATION => one(kept.last_prefetch.unwrap_or(NO_LOCATION)),
+            advice::ACCESSED_BY if data_bytes != 0 && data_bytes.is_multiple_of(4) => {
+                for index in 0..data_bytes / 4 {
+                    data.at(index)
+                        .write(kept.accessed_by.get(index).copied().unwrap_or(NO_LOCATION))?;
+                }
+                Ok(())
+            }
+            _ => Err(invalid),
+        }
+    }
+
+    /// A location that managed memory may go to: the host, or a device that shares it with the
+    /// host at the same time.
+    fn managed_place(&mut self, location: CUmemLocation) -> Outcome<CUdevice> {
+        match location.kind {
+            CUmemLocationType::HOST
+            | CUmemLocationType::HOST_NUMA
+            | CUmemLocationType::HOST_NUMA_CURRENT => {
+                // Without concurrent access nothing can be moved at all, to the host either.
+                let context = self.current()?;
+                let device = self.device_of(context) as CUdevice;
+                self.managed_place(CUmemLocation::device(device))?;
+                Ok(CU_DEVICE_CPU)
+            }
+            CUmemLocationType::DEVICE => {
+                if self.device(location.id)?.profile.concurrent_managed_access {
+                    Ok(location.id)
+                } else {
+                    Err(CUresult::ERROR_INVALID_DEVICE)
+                }
+            }
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// The managed allocation that a range is inside of.
+    fn managed_range(&mut self, pointer: u64, bytes: u64) -> Outcome<u64> {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let (base, found) = self.state.space.find(pointer).ok_or(invalid)?;
+        let inside =
+            bytes != 0 && pointer - base + bytes.min(u64::MAX / 2) <= page_bytes(found.bytes);
+        match found.kind {
+            Kind::Managed { .. } if inside => Ok(base),
+            _ => Err(invalid),
+        }
+    }
+}
+
+fn location_of(device: CUdevice) -> CUmemLocation {
+    match device {
+        CU_DEVICE_CPU => CUmemLocation { kind: CUmemLocationType::HOST, id: 0 },
+        device => CUmemLocation::device(device),
+    }
+}

@@ -1,0 +1,264 @@
+//! Plain and pitched device memory, and how much there is.
+
+use std::ffi::c_uint;
+
+use gpuheap_driver::*;
+
+use crate::args::Out;
+use crate::emulator::Call;
+use crate::state::device::{GRANULE, Owner};
+use crate::state::physical::PAGE;
+use crate::state::space::{Advice, Allocation, Kind};
+use crate::{Outcome, state::host};
+
+/// What small allocations are rounded up to, bytes.
+const ALIGN: u64 = 512;
+/// Allocations of more than this get granules of their own.
+const SMALL: u64 = 1 << 20;
+/// What the rows of pitched memory are aligned to, bytes.
+const PITCH: u64 = 512;
+
+impl Call<'_> {
+    pub(crate) fn cuMemGetInfo_v2(&mut self, free: Out<usize>, total: Out<usize>) -> Outcome {
+        let context = self.current()?;
+        let (limit, calls) = (self.state.memory_limit(), self.state.calls.total);
+        let device = self.device_of(context);
+        let device = &mut self.state.devices[device];
+        device.settle(calls);
+        let capacity = device.profile.memory_bytes;
+        let promised = device.free_bytes(limit) + device.profile.free_overstated_bytes;
+        if !free.is_null() {
+            free.write(promised.min(capacity) as usize)?;
+        }
+        if total.is_null() { Ok(()) } else { total.write(capacity as usize) }
+    }
+
+    pub(crate) fn cuMemAlloc_v2(&mut self, pointer: Out<CUdeviceptr>, bytes: usize) -> Outcome {
+        let context = self.current()?;
+        pointer.require()?;
+        if bytes == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let address = self.allocate_plain(context, bytes as u64)?;
+        pointer.write(address)
+    }
+
+    pub(crate) fn cuMemAllocPitch_v2(
+        &mut self,
+        pointer: Out<CUdeviceptr>,
+        pitch: Out<usize>,
+        width_bytes: usize,
+        height: usize,
+        element_bytes: c_uint,
+    ) -> Outcome {
+        let context = self.current()?;
+        pointer.require()?;
+        pitch.require()?;
+        if width_bytes == 0 || height == 0 || !matches!(element_bytes, 4 | 8 | 16) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let row = (width_bytes as u64).checked_next_multiple_of(PITCH);
+        let bytes = row.and_then(|row| row.checked_mul(height as u64));
+        let (Some(row), Some(bytes)) = (row, bytes) else {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        };
+        let address = self.allocate_plain(context, bytes)?;
+        pitch.write(row as usize)?;
+        pointer.write(address)
+    }
+
+    pub(crate) fn cuMemFree_v2(&mut self, pointer: CUdeviceptr) -> Outcome {
+        let context = self.current()?;
+        if pointer == 0 {
+            return Ok(());
+        }
+        let found = self.state.space.get(pointer).map(|found| (found.kind, found.freed.is_some()));
+        match found {
+            Some((
+                Kind::Small { .. } | Kind::Large { .. } | Kind::Pool { .. } | Kind::Managed { .. },
+                false,
+            )) => {}
+            _ => {
+                self.find_bad_free(pointer);
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+        }
+        self.wait_for_device(self.device_of(context));
+        self.free_now(pointer);
+        Ok(())
+    }
+
+    pub(crate) fn cuMemGetAddressRange_v2(
+        &mut self,
+        base: Out<CUdeviceptr>,
+        bytes: Out<usize>,
+        pointer: CUdeviceptr,
+    ) -> Outcome {
+        self.current()?;
+        let (start, length) = self.range_of(pointer).ok_or(CUresult::ERROR_NOT_FOUND)?;
+        if !base.is_null() {
+            base.write(start)?;
+        }
+        if bytes.is_null() { Ok(()) } else { bytes.write(length as usize) }
+    }
+
+    /// The allocation or mapping that an address is inside of.
+    pub(crate) fn range_of(&self, address: u64) -> Option<(u64, u64)> {
+        match self.state.space.find(address) {
+            Some((_, found)) if found.kind == Kind::Reserved => {
+                let (start, mapping) = self.state.vmm.find(address)?;
+                Some((start, mapping.bytes))
+            }
+            Some((start, found)) if found.freed.is_none() => Some((start, found.bytes)),
+            _ => None,
+        }
+    }
+
+    fn allocate_plain(&mut self, context: u32, bytes: u64) -> Outcome<u64> {
+        let out_of_memory = CUresult::ERROR_OUT_OF_MEMORY;
+        let device = self.device_of(context);
+        let small = bytes <= SMALL;
+        let unit = if small { ALIGN } else { GRANULE };
+        let taken = bytes.checked_next_multiple_of(unit).ok_or(out_of_memory)?;
+        let charged = match small {
+            true if !self.state.devices[device].small.needs_granule(taken) => 0,
+            true => GRANULE,
+            false => taken,
+        };
+        if !self.charge(device, Owner::Plain, charged) {
+            return Err(out_of_memory);
+        }
+        let Some(address) = self.state.space.find_gap(taken, unit) else {
+            self.release(device, Owner::Plain, charged);
+            return Err(out_of_memory);
+        };
+        let kind = if small {
+            Kind::Small { place: self.state.devices[device].small.take(taken), taken }
+        } else {
+            Kind::Large { charged }
+        };
+        self.insert(address, bytes, kind, context, device);
+        Ok(address)
+    }
+
+    /// Puts a new allocation at its address.
+    pub(crate) fn insert(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        kind: Kind,
+        context: u32,
+        device: usize,
+    ) {
+        let id = self.state.fresh_id();
+        let allocation = Allocation {
+            bytes,
+            kind,
+            context,
+            device,
+            id,
+            freed: None,
+            sync_memops: false,
+            advice: Advice::default(),
+        };
+        self.state.space.insert(address, allocation);
+    }
+
+    /// Takes device memory; where there is not enough, after idle pool memory went back.
+    pub(crate) fn charge(&mut self, device: usize, owner: Owner, bytes: u64) -> bool {
+        let (limit, calls) = (self.state.memory_limit(), self.state.calls.total);
+        let found = &mut self.state.devices[device];
+        found.settle(calls);
+        if found.charge(owner, bytes, limit) {
+            return true;
+        }
+        self.shrink_pools(device, 0);
+        self.state.devices[device].charge(owner, bytes, limit)
+    }
+
+    /// Gives device memory back.
+    pub(crate) fn release(&mut self, device: usize, owner: Owner, bytes: u64) {
+        let calls = self.state.calls.total;
+        self.state.devices[device].release(owner, bytes, calls);
+    }
+
+    /// Waits for all work on a device.
+    pub(crate) fn wait_for_device(&mut self, device: usize) {
+        if self.state.pending == 0 && self.state.checker.is_none() {
+            return;
+        }
+        let contexts: Vec<u32> = self
+            .state
+            .contexts
+            .iter()
+            .filter(|(_, context)| context.device == device)
+            .map(|(index, _)| index)
+            .collect();
+        for context in contexts {
+            let ops = self.state.last_ops(context);
+            self.complete_all(ops);
+            self.host_waits_for_context(context);
+        }
+    }
+
+    /// Ends an allocation whose last use is done; the pinned and managed ones too.
+    pub(crate) fn free_now(&mut self, address: u64) {
+        let Some(gone) = self.state.space.remove(address) else { return };
+        self.forget_range(address, &gone);
+        match gone.kind {
+            Kind::Small { place, taken } => {
+                if self.state.devices[gone.device].small.give(place, taken) {
+                    self.release(gone.device, Owner::Plain, GRANULE);
+                }
+                self.drop_pages(address, gone.bytes);
+            }
+            Kind::Large { charged } => {
+                self.release(gone.device, Owner::Plain, charged);
+                self.drop_pages(address, gone.bytes);
+            }
+            Kind::Pool { pool, place, taken } => {
+                self.drop_pages(address, gone.bytes);
+                if let Some(found) = self.state.pools.get_mut(pool) {
+                    found.arena.give(place, taken, None);
+                    found.live -= 1;
+                }
+                self.pool_emptied(pool);
+            }
+            Kind::Managed { mapped } => host::unmap(address, mapped),
+            Kind::Pinned { mapped, .. } => {
+                host::unmap(address, mapped);
+                self.state.pinned_bytes -= mapped as u64;
+            }
+            Kind::Registered { .. } => self.state.pinned_bytes -= gone.bytes,
+            Kind::Reserved => {}
+        }
+    }
+
+    /// Forgets what a freed range held, and the rest of its pages where nobody has them.
+    pub(crate) fn drop_pages(&mut self, address: u64, bytes: u64) {
+        if self.state.pages.is_empty() {
+            return;
+        }
+        let end = address + bytes;
+        let outer = (address - address % PAGE, end.next_multiple_of(PAGE));
+        let (from, to) = self.state.space.gap_around(address, end, outer);
+        self.state.pages.forget(from, to - from);
+    }
+
+    /// Frees all that a context holds, when it ends.
+    pub(crate) fn free_all_of(&mut self, context: u32, report_leaks: bool) {
+        let live: Vec<u64> = self
+            .state
+            .space
+            .iter()
+            .filter(|(_, found)| found.context == context && found.kind != Kind::Reserved)
+            .map(|(address, _)| address)
+            .collect();
+        for address in live {
+            if report_leaks {
+                self.find_leak(address);
+            }
+            self.free_now(address);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The driver API: one method on [`Call`](crate::emulator::Call) for each function of the table,
+//! by area.
+#![allow(non_snake_case)]
+
+mod context;
+mod copy;
+mod device;
+mod event;
+mod general;
+mod managed;
+mod memory;
+mod module;
+mod pinned;
+mod pointer;
+mod pool;
+mod stream;
+mod vmm;
+mod work;
+
+pub(crate) use copy::Side;
+pub(crate) use work::Access;

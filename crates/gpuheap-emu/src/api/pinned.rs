@@ -1,0 +1,174 @@
+//! Pinned and registered host memory: real memory of this process, seen by the device at the
+//! same address.
+
+use std::ffi::{c_uint, c_void};
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::args::Out;
+use crate::emulator::Call;
+use crate::state::host;
+use crate::state::space::Kind;
+
+/// The flags of `cuMemHostAlloc`.
+const PINNED_FLAGS: c_uint =
+    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+/// The flags of `cuMemHostRegister`: portable, mapped, input and output memory, read-only.
+const REGISTER_FLAGS: c_uint = 0xf;
+/// `CU_MEMHOSTREGISTER_IOMEMORY`: needs a device's memory, which there is none of.
+const REGISTER_IO_MEMORY: c_uint = 4;
+/// The host's pages, bytes.
+const HOST_PAGE: u64 = 4096;
+
+impl Call<'_> {
+    pub(crate) fn cuMemAllocHost_v2(&mut self, pointer: Out<*mut c_void>, bytes: usize) -> Outcome {
+        self.cuMemHostAlloc(pointer, bytes, 0)
+    }
+
+    pub(crate) fn cuMemHostAlloc(
+        &mut self,
+        pointer: Out<*mut c_void>,
+        bytes: usize,
+        flags: c_uint,
+    ) -> Outcome {
+        let context = self.current()?;
+        pointer.require()?;
+        if flags & !PINNED_FLAGS != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if bytes == 0 {
+            return pointer.write(std::ptr::null_mut());
+        }
+        // With one address space, as on every 64-bit system, all pinned memory is mapped and portable.
+        let flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
+        let address = self.map_host(context, bytes as u64)?;
+        let kind = Kind::Pinned { mapped: page_bytes(bytes as u64) as usize, flags };
+        self.insert(address, bytes as u64, kind, context, self.device_of(context));
+        self.host_wrote(address, bytes as u64);
+        pointer.write(std::ptr::with_exposed_provenance_mut(address as usize))
+    }
+
+    pub(crate) fn cuMemFreeHost(&mut self, pointer: Out<c_void>) -> Outcome {
+        let context = self.current()?;
+        if pointer.is_null() {
+            return Ok(());
+        }
+        let address = pointer.address();
+        let found = self.state.space.get(address);
+        if !found.is_some_and(|found| matches!(found.kind, Kind::Pinned { .. })) {
+            self.find_bad_free(address);
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.wait_for_device(self.device_of(context));
+        self.free_now(address);
+        Ok(())
+    }
+
+    pub(crate) fn cuMemHostGetDevicePointer_v2(
+        &mut self,
+        device_pointer: Out<CUdeviceptr>,
+        pointer: Out<c_void>,
+        flags: c_uint,
+    ) -> Outcome {
+        self.current()?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let address = pointer.address();
+        let found = self.state.space.find(address).map(|(_, found)| found.kind);
+        match found {
+            Some(Kind::Pinned { .. } | Kind::Registered { .. }) => device_pointer.write(address),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub(crate) fn cuMemHostGetFlags(
+        &mut self,
+        flags: Out<c_uint>,
+        pointer: Out<c_void>,
+    ) -> Outcome {
+        self.current()?;
+        match self.state.space.find(pointer.address()).map(|(_, found)| found.kind) {
+            Some(Kind::Pinned { flags: made, .. } | Kind::Registered { flags: made }) => {
+                flags.write(made)
+            }
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub(crate) fn cuMemHostRegister_v2(
+        &mut self,
+        pointer: Out<c_void>,
+        bytes: usize,
+        flags: c_uint,
+    ) -> Outcome {
+        let context = self.current()?;
+        let (address, bytes) = (pointer.address(), bytes as u64);
+        if pointer.is_null() || bytes == 0 || flags & !REGISTER_FLAGS != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if flags & REGISTER_IO_MEMORY != 0 {
+            return Err(CUresult::ERROR_NOT_PERMITTED);
+        }
+        let end = address.checked_add(bytes).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if self.state.space.find(address).is_some() || self.state.space.find(end - 1).is_some() {
+            return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        self.pin(bytes, self.device_of(context))?;
+        let flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
+        self.insert(address, bytes, Kind::Registered { flags }, context, self.device_of(context));
+        self.host_wrote(address, bytes);
+        Ok(())
+    }
+
+    pub(crate) fn cuMemHostUnregister(&mut self, pointer: Out<c_void>) -> Outcome {
+        let context = self.current()?;
+        let address = pointer.address();
+        if pointer.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        match self.state.space.find(address).map(|(base, found)| (base, found.kind)) {
+            Some((base, Kind::Registered { .. })) if base == address => {}
+            Some((_, Kind::Registered { .. })) => return Err(CUresult::ERROR_INVALID_VALUE),
+            _ => return Err(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED),
+        }
+        self.wait_for_device(self.device_of(context));
+        self.free_now(address);
+        Ok(())
+    }
+
+    /// Host memory of the emulator's own, counted as pinned.
+    pub(crate) fn map_host(&mut self, context: u32, bytes: u64) -> Outcome<u64> {
+        let mapped =
+            bytes.checked_next_multiple_of(HOST_PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        self.pin(mapped, self.device_of(context))?;
+        host::map(mapped as usize).ok_or_else(|| {
+            self.state.pinned_bytes -= mapped;
+            CUresult::ERROR_OUT_OF_MEMORY
+        })
+    }
+
+    /// The same, not counted: managed memory is not pinned.
+    pub(crate) fn map_managed(&mut self, bytes: u64) -> Outcome<u64> {
+        let mapped =
+            bytes.checked_next_multiple_of(HOST_PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        host::map(mapped as usize).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+    }
+
+    fn pin(&mut self, bytes: u64, device: usize) -> Outcome {
+        let limit = self.state.devices[device].profile.pinned_limit.unwrap_or(u64::MAX);
+        match self.state.pinned_bytes.checked_add(bytes) {
+            Some(total) if total <= limit => {
+                self.state.pinned_bytes = total;
+                Ok(())
+            }
+            _ => Err(CUresult::ERROR_OUT_OF_MEMORY),
+        }
+    }
+}
+
+/// What a block of host memory takes in whole pages.
+pub(crate) fn page_bytes(bytes: u64) -> u64 {
+    bytes.next_multiple_of(HOST_PAGE)
+}

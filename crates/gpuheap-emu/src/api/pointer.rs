@@ -1,0 +1,160 @@
+//! What a pointer points to.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::args::{In, Out};
+use crate::emulator::Call;
+use crate::state::space::Kind;
+
+/// What `DEVICE_ORDINAL` says of memory that is no device's: measured.
+const NO_DEVICE: c_int = -2;
+
+/// An attribute's value, in the type that it is written as.
+#[derive(Clone, Copy)]
+enum Value {
+    Int(c_int),
+    Long(u64),
+}
+
+/// What is known of an address.
+struct Found {
+    base: u64,
+    bytes: u64,
+    /// What holds it: for mapped addresses the reservation's kind.
+    kind: Kind,
+    context: CUcontext,
+    device: usize,
+    id: u64,
+    sync_memops: bool,
+}
+
+impl Call<'_> {
+    pub(crate) fn cuPointerGetAttribute(
+        &mut self,
+        data: Out<c_void>,
+        attribute: CUpointer_attribute,
+        pointer: CUdeviceptr,
+    ) -> Outcome {
+        self.current()?;
+        data.require()?;
+        let value = self.attribute_of(attribute, pointer)?.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        write(data, value)
+    }
+
+    pub(crate) fn cuPointerGetAttributes(
+        &mut self,
+        count: c_uint,
+        attributes: Out<CUpointer_attribute>,
+        data: Out<*mut c_void>,
+        pointer: CUdeviceptr,
+    ) -> Outcome {
+        self.current()?;
+        for index in 0..count as usize {
+            let attribute = attributes.at(index).get()?;
+            let out = data.at(index).follow()?;
+            let value = self.attribute_of(attribute, pointer)?;
+            write(out, value.unwrap_or(nothing(attribute)))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuPointerSetAttribute(
+        &mut self,
+        value: In<c_void>,
+        attribute: CUpointer_attribute,
+        pointer: CUdeviceptr,
+    ) -> Outcome {
+        self.current()?;
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        if attribute != CUpointer_attribute::SYNC_MEMOPS {
+            return Err(invalid);
+        }
+        let set = value.cast::<c_uint>().get()? != 0;
+        let (base, _) = self.state.space.find(pointer).ok_or(invalid)?;
+        self.state.space.get_mut(base).ok_or(invalid)?.sync_memops = set;
+        Ok(())
+    }
+
+    /// The value; `None` where it does not apply; an error for an attribute that is not known.
+    fn attribute_of(&self, attribute: CUpointer_attribute, pointer: u64) -> Outcome<Option<Value>> {
+        type A = CUpointer_attribute;
+        let known = matches!(attribute, CUpointer_attribute(1..=4 | 6..=13 | 17));
+        if !known {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let Some(found) = self.find_pointer(pointer) else { return Ok(None) };
+        let host = matches!(found.kind, Kind::Pinned { .. } | Kind::Registered { .. });
+        Ok(Some(match attribute {
+            A::CONTEXT => Value::Long(found.context.0 as u64),
+            A::MEMORY_TYPE => {
+                let kind = if host { CUmemorytype::HOST } else { CUmemorytype::DEVICE };
+                Value::Int(kind.0)
+            }
+            A::DEVICE_POINTER => Value::Long(pointer),
+            A::HOST_POINTER if found.kind.is_host() => Value::Long(pointer),
+            A::HOST_POINTER => return Ok(None),
+            A::SYNC_MEMOPS => Value::Int(c_int::from(found.sync_memops)),
+            A::BUFFER_ID => Value::Long(found.id),
+            A::IS_MANAGED => Value::Int(c_int::from(matches!(found.kind, Kind::Managed { .. }))),
+            A::DEVICE_ORDINAL => Value::Int(found.device as c_int),
+            A::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Int(c_int::from(matches!(
+                found.kind,
+                Kind::Small { .. } | Kind::Large { .. }
+            ))),
+            A::RANGE_START_ADDR => Value::Long(found.base),
+            A::RANGE_SIZE => Value::Long(found.bytes),
+            A::MAPPED => Value::Int(1),
+            // MEMPOOL_HANDLE, the last one known.
+            _ => Value::Long(match found.kind {
+                Kind::Pool { pool, .. } => pool as u64,
+                _ => 0,
+            }),
+        }))
+    }
+
+    fn find_pointer(&self, pointer: u64) -> Option<Found> {
+        let (base, allocation) = self.state.space.find(pointer)?;
+        let mut found = Found {
+            base,
+            bytes: allocation.bytes,
+            kind: allocation.kind,
+            context: CUcontext(self.state.contexts.handle(allocation.context)),
+            device: allocation.device,
+            id: allocation.id,
+            sync_memops: allocation.sync_memops,
+        };
+        if allocation.freed.is_some() {
+            return None;
+        }
+        if allocation.kind == Kind::Reserved {
+            let (start, mapping) = self.state.vmm.find(pointer)?;
+            found.context = CUcontext::NULL;
+            (found.base, found.bytes, found.device) = (start, mapping.bytes, mapping.device);
+        }
+        Some(found)
+    }
+}
+
+/// What `cuPointerGetAttributes` writes for what does not apply.
+fn nothing(attribute: CUpointer_attribute) -> Value {
+    type A = CUpointer_attribute;
+    match attribute {
+        A::DEVICE_ORDINAL => Value::Int(NO_DEVICE),
+        A::MEMORY_TYPE
+        | A::SYNC_MEMOPS
+        | A::IS_MANAGED
+        | A::IS_LEGACY_CUDA_IPC_CAPABLE
+        | A::MAPPED => Value::Int(0),
+        _ => Value::Long(0),
+    }
+}
+
+fn write(data: Out<c_void>, value: Value) -> Outcome {
+    match value {
+        Value::Int(value) => data.cast::<c_int>().write(value),
+        Value::Long(value) => data.cast::<u64>().write(value),
+    }
+}

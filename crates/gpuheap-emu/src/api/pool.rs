@@ -1,0 +1,399 @@
+//! Stream-ordered allocation and its pools.
+
+use std::ffi::{c_int, c_void};
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::api::Access;
+use crate::args::{In, Out};
+use crate::emulator::Call;
+use crate::state::device::Owner;
+use crate::state::pool::{POOL_ALIGN, Pool};
+use crate::state::space::Kind;
+use crate::state::stream::{OpRef, Work};
+
+impl Call<'_> {
+    pub(crate) fn cuMemAllocAsync(
+        &mut self,
+        pointer: Out<CUdeviceptr>,
+        bytes: usize,
+        stream: CUstream,
+    ) -> Outcome {
+        let stream = self.stream(stream)?;
+        let device = self.device_of_stream(stream);
+        let pool = self.device_with_pools(device as CUdevice)?.current_pool;
+        self.allocate_from(pointer, bytes, pool, stream)
+    }
+
+    pub(crate) fn cuMemAllocFromPoolAsync(
+        &mut self,
+        pointer: Out<CUdeviceptr>,
+        bytes: usize,
+        pool: CUmemoryPool,
+        stream: CUstream,
+    ) -> Outcome {
+        let stream = self.stream(stream)?;
+        self.pool(pool)?;
+        self.allocate_from(pointer, bytes, pool.0, stream)
+    }
+
+    pub(crate) fn cuMemFreeAsync(&mut self, pointer: CUdeviceptr, stream: CUstream) -> Outcome {
+        let stream = self.stream(stream)?;
+        if pointer == 0 {
+            return Ok(());
+        }
+        let found =
+            self.state.space.get(pointer).map(|found| (found.kind, found.bytes, found.freed));
+        match found {
+            Some((Kind::Pool { pool, place, taken }, bytes, None)) => {
+                self.begin(stream);
+                self.note_access(stream, pointer, bytes, Access::Free);
+                let op = self.enqueue(stream, Work::FreePool(pointer), &[]);
+                let done = self.state.is_done(op);
+                if let Some(found) = self.state.pools.get_mut(pool) {
+                    found.arena.give(place, taken, (!done).then_some(op));
+                    found.used = found.used.saturating_sub(bytes);
+                    if done {
+                        found.live -= 1;
+                    }
+                }
+                self.pool_emptied(pool);
+                if !done && let Some(found) = self.state.space.get_mut(pointer) {
+                    found.freed = Some(op);
+                }
+                Ok(())
+            }
+            // Plain memory: the free waits for the stream's work here.
+            Some((Kind::Small { .. } | Kind::Large { .. } | Kind::Managed { .. }, _, None)) => {
+                if let Some(op) = self.state.last_op(stream) {
+                    self.complete(op);
+                }
+                self.cuMemFree_v2(pointer)
+            }
+            _ => {
+                self.find_bad_free(pointer);
+                Err(CUresult::ERROR_INVALID_VALUE)
+            }
+        }
+    }
+
+    pub(crate) fn cuMemPoolCreate(
+        &mut self,
+        pool: Out<CUmemoryPool>,
+        properties: In<CUmemPoolProps>,
+    ) -> Outcome {
+        pool.require()?;
+        let asked = properties.get()?;
+        if asked.kind != CU_MEM_ALLOCATION_TYPE_PINNED
+            || asked.location.kind != CUmemLocationType::DEVICE
+        {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if asked.handle_types != 0 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        self.device_with_pools(asked.location.id)?;
+        let made = Pool::new(asked.location.id as usize, asked.max_size as u64, false);
+        let handle = self.state.pools.insert(made);
+        pool.write(CUmemoryPool(handle))
+    }
+
+    pub(crate) fn cuMemPoolDestroy(&mut self, pool: CUmemoryPool) -> Outcome {
+        let found = self.pool(pool)?;
+        if found.is_default {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let device = found.device;
+        found.destroyed = true;
+        let device = &mut self.state.devices[device];
+        if device.current_pool == pool.0 {
+            device.current_pool = device.default_pool;
+        }
+        self.pool_emptied(pool.0);
+        Ok(())
+    }
+
+    pub(crate) fn cuMemPoolTrimTo(&mut self, pool: CUmemoryPool, keep: usize) -> Outcome {
+        self.pool(pool)?;
+        self.shrink_pool(pool.0, keep as u64);
+        Ok(())
+    }
+
+    pub(crate) fn cuMemPoolSetAttribute(
+        &mut self,
+        pool: CUmemoryPool,
+        attribute: CUmemPool_attribute,
+        value: Out<c_void>,
+    ) -> Outcome {
+        type A = CUmemPool_attribute;
+        let found = self.pool(pool)?;
+        let flag = || value.cast::<c_int>().get().map(|value| value != 0);
+        // A high-water mark can only be set back, to what is now.
+        let back = || match value.cast::<u64>().get()? {
+            0 => Ok(()),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        };
+        match attribute {
+            A::REUSE_FOLLOW_EVENT_DEPENDENCIES => found.follow_events = flag()?,
+            A::REUSE_ALLOW_OPPORTUNISTIC => found.opportunistic = flag()?,
+            A::REUSE_ALLOW_INTERNAL_DEPENDENCIES => found.internal_dependencies = flag()?,
+            A::RELEASE_THRESHOLD => found.threshold = value.cast::<u64>().get()?,
+            A::RESERVED_MEM_HIGH => {
+                back()?;
+                found.reserved_high = found.arena.backed();
+            }
+            A::USED_MEM_HIGH => {
+                back()?;
+                found.used_high = found.used;
+            }
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuMemPoolGetAttribute(
+        &mut self,
+        pool: CUmemoryPool,
+        attribute: CUmemPool_attribute,
+        value: Out<c_void>,
+    ) -> Outcome {
+        type A = CUmemPool_attribute;
+        let found = self.pool(pool)?;
+        let flag = |set: bool| value.cast::<c_int>().write(c_int::from(set));
+        let number = |bytes: u64| value.cast::<u64>().write(bytes);
+        match attribute {
+            A::REUSE_FOLLOW_EVENT_DEPENDENCIES => flag(found.follow_events),
+            A::REUSE_ALLOW_OPPORTUNISTIC => flag(found.opportunistic),
+            A::REUSE_ALLOW_INTERNAL_DEPENDENCIES => flag(found.internal_dependencies),
+            A::RELEASE_THRESHOLD => number(found.threshold),
+            A::RESERVED_MEM_CURRENT => number(found.arena.backed()),
+            A::RESERVED_MEM_HIGH => number(found.reserved_high),
+            A::USED_MEM_CURRENT => number(found.used),
+            A::USED_MEM_HIGH => number(found.used_high),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub(crate) fn cuMemPoolSetAccess(
+        &mut self,
+        pool: CUmemoryPool,
+        access: In<CUmemAccessDesc>,
+        count: usize,
+    ) -> Outcome {
+        let own = self.pool(pool)?.device;
+        for index in 0..count {
+            let CUmemAccessDesc { location, flags } = access.at(index).get()?;
+            if location.kind != CUmemLocationType::DEVICE {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            self.device(location.id)?;
+            if location.id as usize == own {
+                // Its own device's access cannot be taken away.
+                if flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE {
+                    continue;
+                }
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            if !self.peers_reach(own as CUdevice, location.id)? {
+                return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
+            }
+            let found = self.pool(pool)?;
+            found.access.retain(|(device, _)| *device != location.id);
+            found.access.push((location.id, flags));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuMemPoolGetAccess(
+        &mut self,
+        flags: Out<c_int>,
+        pool: CUmemoryPool,
+        location: Out<CUmemLocation>,
+    ) -> Outcome {
+        let location = location.get()?;
+        if location.kind != CUmemLocationType::DEVICE {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.device(location.id)?;
+        let found = self.pool(pool)?;
+        let known = found.access.iter().find(|(device, _)| *device == location.id);
+        flags.write(match known {
+            _ if location.id as usize == found.device => CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            Some((_, flags)) => *flags,
+            None => CU_MEM_ACCESS_FLAGS_PROT_NONE,
+        })
+    }
+
+    pub(crate) fn cuMemGetDefaultMemPool(
+        &mut self,
+        pool: Out<CUmemoryPool>,
+        location: Out<CUmemLocation>,
+        kind: c_int,
+    ) -> Outcome {
+        let device = pool_location(location, kind)?;
+        self.cuDeviceGetDefaultMemPool(pool, device)
+    }
+
+    pub(crate) fn cuMemGetMemPool(
+        &mut self,
+        pool: Out<CUmemoryPool>,
+        location: Out<CUmemLocation>,
+        kind: c_int,
+    ) -> Outcome {
+        let device = pool_location(location, kind)?;
+        self.cuDeviceGetMemPool(pool, device)
+    }
+
+    pub(crate) fn cuMemSetMemPool(
+        &mut self,
+        location: Out<CUmemLocation>,
+        kind: c_int,
+        pool: CUmemoryPool,
+    ) -> Outcome {
+        let device = pool_location(location, kind)?;
+        self.cuDeviceSetMemPool(device, pool)
+    }
+
+    pub(crate) fn pool(&mut self, pool: CUmemoryPool) -> Outcome<&mut Pool> {
+        self.initialised()?;
+        let found = self.state.pools.get_mut(pool.0).filter(|found| !found.destroyed);
+        found.ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// The free of pool memory is done, in its stream's order.
+    pub(crate) fn pool_free_done(&mut self, address: u64, op: OpRef) {
+        // Done in the call that freed it: that call gives the place back.
+        let at_once = self.state.space.get(address).is_some_and(|found| found.freed.is_none());
+        let Some(gone) = self.state.space.remove(address) else { return };
+        self.drop_pages(address, gone.bytes);
+        let Kind::Pool { pool, .. } = gone.kind else { return };
+        if let Some(found) = self.state.pools.get_mut(pool)
+            && !at_once
+        {
+            found.arena.free_done(op);
+            found.live -= 1;
+        }
+        self.pool_emptied(pool);
+    }
+
+    /// A destroyed pool gives its memory back with its last allocation.
+    pub(crate) fn pool_emptied(&mut self, pool: usize) {
+        let Some(found) = self.state.pools.get(pool) else { return };
+        if found.destroyed && found.live == 0 {
+            let (device, bytes) = (found.device, found.arena.backed());
+            self.state.pools.remove(pool);
+            self.release(device, Owner::Pool, bytes);
+        }
+    }
+
+    /// What waiting for a stream, event or context makes the pools of its device do: give back
+    /// what is idle above the release threshold.
+    pub(crate) fn release_idle(&mut self, device: usize) {
+        self.shrink_each(device, |pool| pool.threshold);
+    }
+
+    /// Makes all pools of a device give back what is idle.
+    pub(crate) fn shrink_pools(&mut self, device: usize, keep: u64) {
+        self.shrink_each(device, |_| keep);
+    }
+
+    fn shrink_each(&mut self, device: usize, keep: impl Fn(&Pool) -> u64) {
+        let state = &mut *self.state;
+        let calls = state.calls.total;
+        let mut gone = 0;
+        for pool in state.pools.iter_mut().filter(|pool| pool.device == device) {
+            let keep = keep(pool);
+            if pool.arena.backed() > keep {
+                gone += pool.arena.shrink(keep);
+            }
+        }
+        if gone != 0 {
+            state.devices[device].release(Owner::Pool, gone, calls);
+        }
+    }
+
+    fn shrink_pool(&mut self, pool: usize, keep: u64) {
+        let Some(found) = self.state.pools.get_mut(pool) else { return };
+        let (device, gone) = (found.device, found.arena.shrink(keep));
+        self.release(device, Owner::Pool, gone);
+    }
+
+    fn allocate_from(
+        &mut self,
+        pointer: Out<CUdeviceptr>,
+        bytes: usize,
+        pool: usize,
+        stream: u32,
+    ) -> Outcome {
+        let out_of_memory = CUresult::ERROR_OUT_OF_MEMORY;
+        pointer.require()?;
+        if bytes == 0 {
+            return pointer.write(0);
+        }
+        let bytes = bytes as u64;
+        let taken = bytes.checked_next_multiple_of(POOL_ALIGN).ok_or(out_of_memory)?;
+        let address = self.state.space.find_gap(taken, POOL_ALIGN).ok_or(out_of_memory)?;
+        let (place, wait) = self.place_in(pool, taken, stream).ok_or(out_of_memory)?;
+        let Some(found) = self.state.pools.get_mut(pool) else { return Err(out_of_memory) };
+        found.note_handed_out(bytes);
+        let device = found.device;
+        let context = self.state.streams.at(stream).map_or(0, |stream| stream.context);
+        self.insert(address, bytes, Kind::Pool { pool, place, taken }, context, device);
+        self.begin(stream);
+        if let Some(op) = wait.filter(|op| !self.state.is_done(*op)) {
+            self.enqueue(stream, Work::Nothing, &[op]);
+        }
+        self.note_access(stream, address, bytes, Access::Allocate);
+        pointer.write(address)
+    }
+
+    /// A place in a pool: in what it has, in what the device gives, or behind another stream's
+    /// free if neither will do.
+    fn place_in(&mut self, pool: usize, bytes: u64, stream: u32) -> Option<(u64, Option<OpRef>)> {
+        let state = &mut *self.state;
+        let found = state.pools.get_mut(pool)?;
+        if let Some(place) = found.take(bytes, stream, state.streams.at(stream)?) {
+            return Some(place);
+        }
+        let (place, more) = found.arena.growth(bytes, stream);
+        let (device, bound) = (found.device, found.max_bytes);
+        let within = bound == 0 || found.arena.backed() + more <= bound;
+        if within && self.charge(device, Owner::Pool, more) {
+            let found = self.state.pools.get_mut(pool)?;
+            // The charge may have made the pool give chunks back: its end is where it was or lower.
+            let (now, needed) = found.arena.growth(bytes, stream);
+            if (now, needed) == (place, more) {
+                found.arena.grow(place, more, bytes);
+                return Some((place, None));
+            }
+            self.release(device, Owner::Pool, more);
+            if self.charge(device, Owner::Pool, needed) {
+                self.state.pools.get_mut(pool)?.arena.grow(now, needed, bytes);
+                return Some((now, None));
+            }
+        }
+        let found = self.state.pools.get_mut(pool)?;
+        if found.internal_dependencies {
+            let (place, op) = found.arena.take_foreign(bytes, |_| true)?;
+            return Some((place, Some(op)));
+        }
+        None
+    }
+}
+
+/// The device of a location that pools are asked for by.
+fn pool_location(location: Out<CUmemLocation>, kind: c_int) -> Outcome<CUdevice> {
+    let location = location.get()?;
+    if kind != CU_MEM_ALLOCATION_TYPE_PINNED {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    match location.kind {
+        CUmemLocationType::DEVICE => Ok(location.id),
+        // Pools of host memory are not modelled.
+        CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA => {
+            Err(CUresult::ERROR_NOT_SUPPORTED)
+        }
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}

@@ -1,0 +1,222 @@
+//! Streams, and calls of the host from them.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::api::context::PRIORITIES;
+use crate::args::Out;
+use crate::emulator::{Call, null_is_per_thread};
+use crate::state::context::this_thread;
+use crate::state::stream::{Callback, HostFunction, Stream, StreamKind, Work};
+
+impl Call<'_> {
+    pub(crate) fn cuStreamCreate(&mut self, stream: Out<CUstream>, flags: c_uint) -> Outcome {
+        self.cuStreamCreateWithPriority(stream, flags, 0)
+    }
+
+    pub(crate) fn cuStreamCreateWithPriority(
+        &mut self,
+        stream: Out<CUstream>,
+        flags: c_uint,
+        priority: c_int,
+    ) -> Outcome {
+        let context = self.current()?;
+        stream.require()?;
+        if flags & !CU_STREAM_NON_BLOCKING != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let id = self.state.fresh_id();
+        // A priority outside the range is moved to its nearest end.
+        let priority = priority.clamp(PRIORITIES.1, PRIORITIES.0);
+        let made = Stream::new(context, StreamKind::Created, flags, priority, id);
+        let handle = self.state.streams.insert(made);
+        stream.write(CUstream(handle))
+    }
+
+    pub(crate) fn cuStreamDestroy_v2(&mut self, stream: CUstream) -> Outcome {
+        if self.is_default(stream) {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let index = self.stream(stream)?;
+        self.stream_gone(index);
+        let Some(found) = self.state.streams.at_mut(index) else { return Ok(()) };
+        if found.queue.is_empty() {
+            self.state.streams.remove_at(index);
+        } else {
+            found.destroyed = true;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuStreamSynchronize(&mut self, stream: CUstream) -> Outcome {
+        let index = self.stream(stream)?;
+        if let Some(op) = self.state.last_op(index) {
+            self.complete(op);
+        }
+        self.host_waits_for_stream(index);
+        let (context, device) = (self.context_of(index), self.device_of_stream(index));
+        self.release_idle(device);
+        self.alive(context)
+    }
+
+    pub(crate) fn cuStreamQuery(&mut self, stream: CUstream) -> Outcome {
+        let index = self.stream(stream)?;
+        let last = self.state.last_op(index);
+        self.query(last)?;
+        self.host_waits_for_stream(index);
+        Ok(())
+    }
+
+    pub(crate) fn cuStreamWaitEvent(
+        &mut self,
+        stream: CUstream,
+        event: CUevent,
+        flags: c_uint,
+    ) -> Outcome {
+        let index = self.stream(stream)?;
+        let found = self.event(event)?;
+        // CU_EVENT_WAIT_EXTERNAL is for graphs.
+        if flags > 1 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let Some(record) = &found.recorded else { return Ok(()) };
+        let op = record.op;
+        if op.stream == index {
+            return Ok(());
+        }
+        self.begin(index);
+        self.stream_waits_for(index, event);
+        if let Some(found) = self.state.streams.at_mut(index) {
+            found.note_wait(op);
+        }
+        if !self.state.is_done(op) {
+            self.enqueue(index, Work::Nothing, &[op]);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuStreamAddCallback(
+        &mut self,
+        stream: CUstream,
+        callback: CUstreamCallback,
+        data: Out<c_void>,
+        flags: c_uint,
+    ) -> Outcome {
+        let index = self.stream(stream)?;
+        if flags != 0 || callback.is_none() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.enqueue_callback(index, HostFunction::WithStatus(callback, stream.0), data);
+        Ok(())
+    }
+
+    pub(crate) fn cuLaunchHostFunc(
+        &mut self,
+        stream: CUstream,
+        function: CUhostFn,
+        data: Out<c_void>,
+    ) -> Outcome {
+        let index = self.stream(stream)?;
+        if function.is_none() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.enqueue_callback(index, HostFunction::Plain(function), data);
+        Ok(())
+    }
+
+    pub(crate) fn cuStreamGetId(&mut self, stream: CUstream, id: Out<u64>) -> Outcome {
+        let found = self.stream_state(stream)?.id;
+        id.write(found)
+    }
+
+    pub(crate) fn cuStreamGetFlags(&mut self, stream: CUstream, flags: Out<c_uint>) -> Outcome {
+        let found = self.stream_state(stream)?.flags;
+        flags.write(found)
+    }
+
+    pub(crate) fn cuStreamGetPriority(
+        &mut self,
+        stream: CUstream,
+        priority: Out<c_int>,
+    ) -> Outcome {
+        let found = self.stream_state(stream)?.priority;
+        priority.write(found)
+    }
+
+    pub(crate) fn cuStreamGetCtx(&mut self, stream: CUstream, context: Out<CUcontext>) -> Outcome {
+        let index = self.stream(stream)?;
+        let handle = self.state.contexts.handle(self.context_of(index));
+        context.write(CUcontext(handle))
+    }
+
+    /// Graphs are not modelled: no stream ever captures.
+    pub(crate) fn cuStreamIsCapturing(&mut self, stream: CUstream, status: Out<c_int>) -> Outcome {
+        self.stream(stream)?;
+        status.write(0)
+    }
+
+    /// The place of a stream, a default one included.
+    pub(crate) fn stream(&mut self, stream: CUstream) -> Outcome<u32> {
+        let context = self.current()?;
+        if stream == CUstream::LEGACY || stream.is_null() && !null_is_per_thread() {
+            return self
+                .state
+                .contexts
+                .at(context)
+                .map(|context| context.legacy)
+                .ok_or(CUresult::ERROR_INVALID_CONTEXT);
+        }
+        if stream == CUstream::PER_THREAD || stream.is_null() {
+            return Ok(self.per_thread_stream(context));
+        }
+        let index = self.state.streams.index(stream.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let found = self.state.streams.at(index).filter(|found| !found.destroyed);
+        let owner = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?.context;
+        self.alive(owner)?;
+        Ok(index)
+    }
+
+    pub(crate) fn context_of(&self, stream: u32) -> u32 {
+        self.state.streams.at(stream).map_or(0, |stream| stream.context)
+    }
+
+    pub(crate) fn device_of_stream(&self, stream: u32) -> usize {
+        self.device_of(self.context_of(stream))
+    }
+
+    fn is_default(&self, stream: CUstream) -> bool {
+        stream.is_null() || stream == CUstream::LEGACY || stream == CUstream::PER_THREAD
+    }
+
+    fn stream_state(&mut self, stream: CUstream) -> Outcome<&Stream> {
+        let index = self.stream(stream)?;
+        self.state.streams.at(index).ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn per_thread_stream(&mut self, context: u32) -> u32 {
+        let thread = this_thread();
+        let known =
+            self.state.contexts.at(context).and_then(|c| c.per_thread.get(&thread).copied());
+        if let Some(known) = known {
+            return known;
+        }
+        let id = self.state.fresh_id();
+        let made = Stream::new(context, StreamKind::PerThread, 0, 0, id);
+        let state = &mut *self.state;
+        let handle = state.streams.insert(made);
+        let index = state.streams.index(handle).unwrap_or_default();
+        if let Some(context) = state.contexts.at_mut(context) {
+            context.per_thread.insert(thread, index);
+        }
+        index
+    }
+
+    fn enqueue_callback(&mut self, stream: u32, function: HostFunction, data: Out<c_void>) {
+        self.begin(stream);
+        let clock = self.clock_of(stream);
+        let callback = Callback { function, data: data.address(), clock };
+        self.enqueue(stream, Work::Callback(callback), &[]);
+    }
+}

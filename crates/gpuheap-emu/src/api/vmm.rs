@@ -1,0 +1,289 @@
+//! Virtual memory management.
+
+use std::ffi::{c_int, c_void};
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::args::{In, Out};
+use crate::emulator::Call;
+use crate::state::device::{GRANULE, Owner};
+use crate::state::space::Kind;
+use crate::state::vmm::{Mapping, Physical, Properties};
+
+impl Call<'_> {
+    pub(crate) fn cuMemAddressReserve(
+        &mut self,
+        pointer: Out<CUdeviceptr>,
+        bytes: usize,
+        alignment: usize,
+        address: CUdeviceptr,
+        flags: u64,
+    ) -> Outcome {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        self.vmm_supported()?;
+        pointer.require()?;
+        let (bytes, alignment) = (bytes as u64, (alignment as u64).max(GRANULE));
+        if bytes == 0
+            || !bytes.is_multiple_of(GRANULE)
+            || !alignment.is_power_of_two()
+            || flags != 0
+        {
+            return Err(invalid);
+        }
+        // An address that cannot be had is no error: others are given.
+        let wanted = address != 0
+            && address.is_multiple_of(alignment)
+            && self.state.space.is_free(address, bytes);
+        let start =
+            if wanted { Some(address) } else { self.state.space.find_gap(bytes, alignment) };
+        let start = start.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        self.insert(start, bytes, Kind::Reserved, u32::MAX, 0);
+        pointer.write(start)
+    }
+
+    pub(crate) fn cuMemAddressFree(&mut self, pointer: CUdeviceptr, bytes: usize) -> Outcome {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        self.vmm_supported()?;
+        let end = pointer.checked_add(bytes as u64).ok_or(invalid)?;
+        let found = self.state.space.get(pointer);
+        let whole = found.is_some_and(|f| f.kind == Kind::Reserved && f.bytes == bytes as u64);
+        if !whole || self.state.vmm.mappings.range(pointer..end).next().is_some() {
+            return Err(invalid);
+        }
+        self.state.space.remove(pointer);
+        Ok(())
+    }
+
+    pub(crate) fn cuMemCreate(
+        &mut self,
+        handle: Out<CUmemGenericAllocationHandle>,
+        bytes: usize,
+        properties: In<CUmemAllocationProp>,
+        flags: u64,
+    ) -> Outcome {
+        self.vmm_supported()?;
+        handle.require()?;
+        let asked = properties.get()?;
+        let device = self.vmm_device(&asked)?;
+        let bytes = bytes as u64;
+        if bytes == 0 || !bytes.is_multiple_of(GRANULE) || flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if !self.charge(device, Owner::Vmm, bytes) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let base = self.state.vmm.take_physical(bytes);
+        let properties = Properties::new(asked);
+        let made = Physical { bytes, base, device, properties, references: 1, mappings: 0 };
+        let made = self.state.vmm.physical.insert(made);
+        handle.write(made as u64)
+    }
+
+    pub(crate) fn cuMemRelease(&mut self, handle: CUmemGenericAllocationHandle) -> Outcome {
+        self.vmm_supported()?;
+        let found = self.physical(handle)?;
+        found.references -= 1;
+        if let Some(index) = self.state.vmm.physical.index(handle as usize) {
+            self.physical_let_go(index);
+        }
+        Ok(())
+    }
+
+    /// Only whole handles can be mapped, as on the H200.
+    pub(crate) fn cuMemMap(
+        &mut self,
+        pointer: CUdeviceptr,
+        bytes: usize,
+        offset: usize,
+        handle: CUmemGenericAllocationHandle,
+        flags: u64,
+    ) -> Outcome {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        self.vmm_supported()?;
+        let found = self.physical(handle)?;
+        let (base, device, whole) = (found.base, found.device, found.bytes);
+        if flags != 0 {
+            return Err(invalid);
+        }
+        let bytes = bytes as u64;
+        if bytes != whole || offset != 0 || !pointer.is_multiple_of(GRANULE) {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        let end = pointer.checked_add(bytes).ok_or(invalid)?;
+        let inside = self.state.space.find(pointer).is_some_and(|(start, found)| {
+            found.kind == Kind::Reserved && end <= start + found.bytes
+        });
+        let taken = self.state.vmm.mappings.range(..end).next_back();
+        if !inside || taken.is_some_and(|(start, mapping)| start + mapping.bytes > pointer) {
+            return Err(invalid);
+        }
+        self.physical(handle)?.mappings += 1;
+        let physical = self.state.vmm.physical.index(handle as usize).ok_or(invalid)?;
+        let access = vec![CU_MEM_ACCESS_FLAGS_PROT_NONE; self.state.devices.len()];
+        self.state.vmm.mappings.insert(pointer, Mapping { bytes, physical, base, device, access });
+        Ok(())
+    }
+
+    /// Unmaps what is mapped in the range, which must not cut through a mapping; nothing mapped is
+    /// no error: measured.
+    pub(crate) fn cuMemUnmap(&mut self, pointer: CUdeviceptr, bytes: usize) -> Outcome {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        self.vmm_supported()?;
+        let end = pointer.checked_add(bytes as u64).ok_or(invalid)?;
+        if bytes == 0
+            || self.state.space.find(pointer).is_none_or(|(_, f)| f.kind != Kind::Reserved)
+        {
+            return Err(invalid);
+        }
+        let whole = self.state.vmm.whole(pointer, end, true).ok_or(invalid)?;
+        for start in whole {
+            let Some(mapping) = self.state.vmm.mappings.remove(&start) else { continue };
+            self.note_unmap(start, &mapping);
+            if let Some(physical) = self.state.vmm.physical.at_mut(mapping.physical) {
+                physical.mappings -= 1;
+            }
+            self.physical_let_go(mapping.physical);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuMemSetAccess(
+        &mut self,
+        pointer: CUdeviceptr,
+        bytes: usize,
+        access: In<CUmemAccessDesc>,
+        count: usize,
+    ) -> Outcome {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        self.vmm_supported()?;
+        let end = pointer.checked_add(bytes as u64).ok_or(invalid)?;
+        if bytes == 0 || count == 0 {
+            return Err(invalid);
+        }
+        let whole = self.state.vmm.whole(pointer, end, false).ok_or(invalid)?;
+        for index in 0..count {
+            let CUmemAccessDesc { location, flags } = access.at(index).get()?;
+            let known = [
+                CU_MEM_ACCESS_FLAGS_PROT_NONE,
+                CU_MEM_ACCESS_FLAGS_PROT_READ,
+                CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            ];
+            if location.kind != CUmemLocationType::DEVICE || !known.contains(&flags) {
+                return Err(invalid);
+            }
+            self.device(location.id)?;
+            for start in &whole {
+                let owner = self.state.vmm.mappings.get(start).map_or(0, |mapping| mapping.device);
+                if owner as CUdevice != location.id
+                    && !self.peers_reach(location.id, owner as CUdevice)?
+                {
+                    return Err(CUresult::ERROR_INVALID_DEVICE);
+                }
+                let slot = self
+                    .state
+                    .vmm
+                    .mappings
+                    .get_mut(start)
+                    .and_then(|mapping| mapping.access.get_mut(location.id as usize));
+                if let Some(slot) = slot {
+                    *slot = flags;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuMemGetAccess(
+        &mut self,
+        flags: Out<u64>,
+        location: In<CUmemLocation>,
+        pointer: CUdeviceptr,
+    ) -> Outcome {
+        self.vmm_supported()?;
+        let location = location.get()?;
+        if location.kind != CUmemLocationType::DEVICE {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.device(location.id)?;
+        let (_, mapping) = self.state.vmm.find(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        flags.write(mapping.access_of(location.id as usize).cast_unsigned().into())
+    }
+
+    pub(crate) fn cuMemGetAllocationGranularity(
+        &mut self,
+        granularity: Out<usize>,
+        properties: In<CUmemAllocationProp>,
+        option: c_int,
+    ) -> Outcome {
+        self.vmm_supported()?;
+        self.vmm_device(&properties.get()?)?;
+        match option {
+            // Minimum and recommended are the same on the H200.
+            0 | 1 => granularity.write(GRANULE as usize),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
+        &mut self,
+        properties: Out<CUmemAllocationProp>,
+        handle: CUmemGenericAllocationHandle,
+    ) -> Outcome {
+        self.vmm_supported()?;
+        let found = self.physical(handle)?.properties.get();
+        properties.write(found)
+    }
+
+    /// The same handle again, with one more reference: measured.
+    pub(crate) fn cuMemRetainAllocationHandle(
+        &mut self,
+        handle: Out<CUmemGenericAllocationHandle>,
+        address: Out<c_void>,
+    ) -> Outcome {
+        self.vmm_supported()?;
+        handle.require()?;
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let index = self.state.vmm.find(address.address()).ok_or(invalid)?.1.physical;
+        self.state.vmm.physical.at_mut(index).ok_or(invalid)?.references += 1;
+        handle.write(self.state.vmm.physical.handle(index) as u64)
+    }
+
+    /// Physical memory that the caller has a reference to.
+    fn physical(&mut self, handle: CUmemGenericAllocationHandle) -> Outcome<&mut Physical> {
+        let found = self.state.vmm.physical.get_mut(handle as usize);
+        found.filter(|found| found.references != 0).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// Frees physical memory that has neither reference nor mapping left.
+    fn physical_let_go(&mut self, index: u32) {
+        let unused = |found: &Physical| found.references == 0 && found.mappings == 0;
+        if self.state.vmm.physical.at(index).is_some_and(unused)
+            && let Some(gone) = self.state.vmm.physical.remove_at(index)
+        {
+            self.state.pages.forget(gone.base, gone.bytes);
+            self.release(gone.device, Owner::Vmm, gone.bytes);
+        }
+    }
+
+    fn vmm_supported(&self) -> Outcome {
+        self.initialised()?;
+        if self.state.devices.iter().any(|device| device.profile.vmm) {
+            Ok(())
+        } else {
+            Err(CUresult::ERROR_NOT_SUPPORTED)
+        }
+    }
+
+    fn vmm_device(&mut self, asked: &CUmemAllocationProp) -> Outcome<usize> {
+        if asked.kind != CU_MEM_ALLOCATION_TYPE_PINNED
+            || asked.location.kind != CUmemLocationType::DEVICE
+        {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if !self.device(asked.location.id)?.profile.vmm || asked.requested_handle_types != 0 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        Ok(asked.location.id as usize)
+    }
+}

@@ -1,0 +1,249 @@
+//! What queued work does when its time has come, and which ranges it may use.
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::Schedule;
+use crate::emulator::Call;
+use crate::state::host;
+use crate::state::space::{Kind, is_device_address};
+use crate::state::stream::{CopyWork, FillWork, OpRef, Place, Work};
+
+/// What work does with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    /// It becomes the stream's, with nothing written.
+    Allocate,
+    /// It is the stream's no more.
+    Free,
+}
+
+/// How much is copied at a time between device and host, bytes.
+const BUFFER: u64 = 1 << 20;
+
+impl Call<'_> {
+    /// Does a piece of work, other than a callback. In a lost context nothing is done but the
+    /// frees and marks.
+    pub(crate) fn perform(&mut self, op: OpRef, work: Work) {
+        let context = self.context_of(op.stream);
+        let lost = self.alive(context).is_err();
+        let outcome = match work {
+            Work::Copy(work) if !lost => self.perform_copy(op.stream, &work),
+            Work::Fill(work) if !lost => self.perform_fill(op.stream, &work),
+            Work::Record(event) => {
+                let now = self.state.clock;
+                let record =
+                    self.state.events.get_mut(event).and_then(|event| event.recorded.as_mut());
+                if let Some(record) = record.filter(|record| record.op == op) {
+                    record.time = Some(now);
+                }
+                Ok(())
+            }
+            Work::FreePool(address) => {
+                self.pool_free_done(address, op);
+                Ok(())
+            }
+            Work::Copy(_) | Work::Fill(_) | Work::Callback(_) | Work::Nothing => Ok(()),
+        };
+        if let Err(code) = outcome
+            && let Some(context) = self.state.contexts.at_mut(context)
+        {
+            context.error = Some(code);
+        }
+    }
+
+    /// Whether work that is queued now is done in the call that queues it.
+    pub(crate) fn can_run_now(&self) -> bool {
+        self.state.pending == 0 && self.state.options.schedule == Schedule::Immediate
+    }
+
+    /// Whether a range lies inside one allocation or one run of mappings, as a call must say it.
+    pub(crate) fn check_range(&mut self, address: u64, bytes: u64, stream: u32) -> Outcome {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let end = address.checked_add(bytes).ok_or(invalid)?;
+        match self.state.space.find(address) {
+            Some((base, found)) if found.kind == Kind::Reserved => {
+                let mut at = address;
+                while at < end {
+                    let Some((start, mapping)) = self.state.vmm.find(at) else {
+                        let _ = base;
+                        self.find_out_of_bounds(address, bytes);
+                        return Err(invalid);
+                    };
+                    at = start + mapping.bytes;
+                }
+                Ok(())
+            }
+            Some((_, found)) if found.freed.is_some() => {
+                self.find_use_after_free(address, bytes);
+                Err(invalid)
+            }
+            Some((base, found)) => {
+                if end > base + found.bytes {
+                    self.find_out_of_bounds(address, bytes);
+                    return Err(invalid);
+                }
+                self.check_peer(found.device, found.kind, stream)
+            }
+            None => {
+                self.find_wild(address, bytes);
+                Err(invalid)
+            }
+        }
+    }
+
+    /// Copies between devices need no peer access: the driver stages them. Nothing to refuse.
+    fn check_peer(&self, _device: usize, _kind: Kind, _stream: u32) -> Outcome {
+        Ok(())
+    }
+
+    fn perform_fill(&mut self, stream: u32, work: &FillWork) -> Outcome {
+        for row in 0..work.height {
+            let at = work.target + row * work.pitch;
+            self.fill_at(stream, at, work.width, work.pattern)?;
+        }
+        Ok(())
+    }
+
+    fn fill_at(&mut self, stream: u32, address: u64, bytes: u64, pattern: [u8; 4]) -> Outcome {
+        if !is_device_address(address) {
+            let chunk: Vec<u8> =
+                pattern.iter().copied().cycle().take(bytes.min(BUFFER) as usize).collect();
+            let mut done = 0;
+            while done < bytes {
+                let now = (bytes - done).min(BUFFER);
+                host::write(address + done, &chunk[..now as usize]);
+                done += now;
+            }
+            return Ok(());
+        }
+        for (offset, physical, length) in self.translate(stream, address, bytes, true)? {
+            let turned = std::array::from_fn(|i| pattern[(offset as usize + i) % 4]);
+            self.state.pages.fill(physical, length, turned);
+        }
+        Ok(())
+    }
+
+    fn perform_copy(&mut self, stream: u32, work: &CopyWork) -> Outcome {
+        for row in 0..work.height {
+            let (from, to) = (row * work.source_pitch, row * work.target_pitch);
+            self.copy_at(stream, &work.target, to, &work.source, from, work.width)?;
+        }
+        Ok(())
+    }
+
+    fn copy_at(
+        &mut self,
+        stream: u32,
+        target: &Place,
+        to: u64,
+        source: &Place,
+        from: u64,
+        bytes: u64,
+    ) -> Outcome {
+        match (target, source) {
+            (Place::Host(target), Place::Host(source)) => {
+                host::copy(target + to, source + from, bytes as usize);
+            }
+            (Place::Host(target), Place::Staged(data)) => {
+                host::write(target + to, &data[from as usize..][..bytes as usize]);
+            }
+            (Place::Device(target), Place::Staged(data)) => {
+                let data = &data[from as usize..][..bytes as usize];
+                for (offset, physical, length) in
+                    self.translate(stream, target + to, bytes, true)?
+                {
+                    self.state.pages.write(physical, &data[offset as usize..][..length as usize]);
+                }
+            }
+            (Place::Device(target), Place::Host(source)) => {
+                let mut buffer = vec![0; bytes.min(BUFFER) as usize];
+                for (offset, physical, length) in
+                    self.translate(stream, target + to, bytes, true)?
+                {
+                    for (start, now) in pieces(length) {
+                        let data = &mut buffer[..now as usize];
+                        host::read(source + from + offset + start, data);
+                        self.state.pages.write(physical + start, data);
+                    }
+                }
+            }
+            (Place::Host(target), Place::Device(source)) => {
+                let mut buffer = vec![0; bytes.min(BUFFER) as usize];
+                for (offset, physical, length) in
+                    self.translate(stream, source + from, bytes, false)?
+                {
+                    for (start, now) in pieces(length) {
+                        let data = &mut buffer[..now as usize];
+                        self.state.pages.read(physical + start, data);
+                        host::write(target + to + offset + start, data);
+                    }
+                }
+            }
+            (Place::Device(target), Place::Device(source)) => {
+                self.copy_on_device(stream, target + to, source + from, bytes)?;
+            }
+            (Place::Staged(_), _) => {}
+        }
+        Ok(())
+    }
+
+    fn copy_on_device(&mut self, stream: u32, target: u64, source: u64, bytes: u64) -> Outcome {
+        let targets = self.translate(stream, target, bytes, true)?;
+        let sources = self.translate(stream, source, bytes, false)?;
+        for &(to, into, length) in &targets {
+            for &(from, out_of, available) in &sources {
+                // The part of both ranges.
+                let start = to.max(from);
+                let end = (to + length).min(from + available);
+                if start < end {
+                    self.state.pages.copy(into + start - to, out_of + start - from, end - start);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The physical ranges behind device addresses, as offset, physical address and length.
+    fn translate(
+        &self,
+        stream: u32,
+        address: u64,
+        bytes: u64,
+        write: bool,
+    ) -> Outcome<Vec<(u64, u64, u64)>> {
+        let lost = CUresult::ERROR_ILLEGAL_ADDRESS;
+        if self.state.vmm.mappings.is_empty() {
+            return Ok(vec![(0, address, bytes)]);
+        }
+        if self.state.space.find(address).is_none_or(|(_, found)| found.kind != Kind::Reserved) {
+            return Ok(vec![(0, address, bytes)]);
+        }
+        let device = self.device_of_stream(stream);
+        let mut ranges = Vec::new();
+        let mut offset = 0;
+        while offset < bytes {
+            let (start, mapping) = self.state.vmm.find(address + offset).ok_or(lost)?;
+            let needed = if write {
+                CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            } else {
+                CU_MEM_ACCESS_FLAGS_PROT_READ
+            };
+            if mapping.access_of(device) & needed != needed {
+                return Err(lost);
+            }
+            let inside = address + offset - start;
+            let length = (mapping.bytes - inside).min(bytes - offset);
+            ranges.push((offset, mapping.base + inside, length));
+            offset += length;
+        }
+        Ok(ranges)
+    }
+}
+
+/// A length in pieces of the buffer's size, as start and length.
+fn pieces(length: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..length.div_ceil(BUFFER)).map(move |i| (i * BUFFER, BUFFER.min(length - i * BUFFER)))
+}

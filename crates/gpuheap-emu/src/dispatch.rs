@@ -1,0 +1,54 @@
+//! The driver's table of functions, led to the emulator's methods of the same names.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use gpuheap_driver::*;
+
+use crate::Emulator;
+use crate::args::Arg;
+
+macro_rules! dispatch {
+    ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
+        /// The place of each function in the counters.
+        #[allow(non_camel_case_types)]
+        enum Symbol { $($symbol),* }
+
+        /// The symbols in the table's order.
+        pub(crate) const SYMBOLS: &[&str] = &[$(stringify!($symbol)),*];
+
+        #[allow(non_snake_case)]
+        impl Driver for Emulator {
+            fn describe(&self) -> String {
+                self.description()
+            }
+
+            $(unsafe fn $symbol(&self, $($arg: $type),*) -> CUresult {
+                match self.enter(Symbol::$symbol as usize) {
+                    // SAFETY: the caller keeps the contract of the C function, as `Driver` asks.
+                    Ok(mut call) => match call.$symbol($(unsafe { $arg.checked() }),*) {
+                        Ok(()) => CUresult::SUCCESS,
+                        Err(code) => code,
+                    },
+                    Err(code) => code,
+                }
+            })*
+        }
+    };
+}
+
+cuda_functions!(dispatch);
+
+/// The place of a symbol in the counters.
+pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
+    SYMBOLS.iter().position(|known| *known == symbol)
+}
+
+impl Emulator {
+    fn description(&self) -> String {
+        let options = self.options();
+        let devices: Vec<_> = options.devices.iter().map(|device| device.name.as_str()).collect();
+        let devices = if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") };
+        let version = options.driver_version;
+        format!("emulated CUDA driver {}.{}: {devices}", version / 1000, version % 1000 / 10)
+    }
+}

@@ -1,0 +1,217 @@
+//! The emulator: its lock, the way into it, and what tests ask it.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use gpuheap_driver::{CUdevice, CUresult};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::dispatch::{SYMBOLS, symbol_index};
+use crate::state::State;
+use crate::{FaultPlan, Finding, Options, Outcome, worker};
+
+/// An emulated CUDA driver with its devices.
+///
+/// Any number of them live side by side in a process; they share nothing but each thread's stack of
+/// current contexts, which is kept for each instance. Share one by `Arc`.
+pub struct Emulator {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) state: Mutex<State>,
+    /// Told when a callback has returned, and when work was queued.
+    pub(crate) changed: Condvar,
+    /// Which instance this is, for the threads' stacks of contexts.
+    pub(crate) instance: u64,
+}
+
+/// What is in use on a device, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// What contexts took.
+    pub context: u64,
+    /// What `cuMemAlloc` and its kin took, in whole granules.
+    pub plain: u64,
+    /// What pools have reserved.
+    pub pools: u64,
+    /// What `cuMemCreate` took.
+    pub vmm: u64,
+    /// What was freed and cannot be had again yet (see [`Profile::late_release_calls`](crate::Profile)).
+    pub late: u64,
+    /// What is left.
+    pub free: u64,
+    /// The most that was in use at once since the emulator was made.
+    pub high_water: u64,
+}
+
+static NEXT_INSTANCE: AtomicU64 = AtomicU64::new(1);
+
+impl Emulator {
+    /// An emulator with nothing in use.
+    pub fn new(options: Options) -> Emulator {
+        let with_worker = options.worker;
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State::new(options)),
+            changed: Condvar::new(),
+            instance: NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed),
+        });
+        if with_worker {
+            worker::start(&shared);
+        }
+        Emulator { shared }
+    }
+
+    /// What the checks found so far, oldest first.
+    pub fn findings(&self) -> Vec<Finding> {
+        self.shared.state.lock().findings.clone()
+    }
+
+    /// Lets virtual time pass: work that is due by then is done.
+    pub fn advance(&self, by: Duration) {
+        let mut call = self.shared.call("Emulator::advance");
+        let now = call.state.clock.saturating_add(nanoseconds(by));
+        call.advance_to(now);
+    }
+
+    /// Sets the virtual clock, which never goes back: work that is due by then is done.
+    pub fn set_time(&self, now: Duration) {
+        self.shared.call("Emulator::set_time").advance_to(nanoseconds(now));
+    }
+
+    /// The virtual clock.
+    pub fn time(&self) -> Duration {
+        Duration::from_nanos(self.shared.state.lock().clock)
+    }
+
+    /// Does all queued work of all streams.
+    pub fn run_to_idle(&self) {
+        self.shared.call("Emulator::run_to_idle").complete_everything();
+    }
+
+    /// What is in use on a device; zeros for a device that there is not.
+    pub fn usage(&self, device: CUdevice) -> Usage {
+        let state = self.shared.state.lock();
+        usize::try_from(device)
+            .ok()
+            .and_then(|device| state.devices.get(device))
+            .map_or_else(Usage::default, |device| device.usage(state.memory_limit()))
+    }
+
+    /// Driver calls made so far.
+    pub fn calls(&self) -> u64 {
+        self.shared.state.lock().calls.total
+    }
+
+    /// Calls of one function made so far, by its symbol; zero for a symbol that is not in the table.
+    pub fn calls_of(&self, symbol: &str) -> u64 {
+        symbol_index(symbol).map_or(0, |index| self.shared.state.lock().calls.of[index])
+    }
+
+    /// Replaces the plan of failures; its counts start now.
+    pub fn set_faults(&self, plan: FaultPlan) {
+        let mut state = self.shared.state.lock();
+        state.calls.planned_from = (state.calls.total, state.calls.of.clone());
+        state.options.faults = plan;
+    }
+
+    /// What the emulator was made of.
+    pub fn options(&self) -> Options {
+        self.shared.state.lock().options.clone()
+    }
+
+    /// Enters for one call of the driver API: counts it, consults the plan of failures, and lets
+    /// the schedule do some of the work.
+    pub(crate) fn enter(&self, symbol: usize) -> Outcome<Call<'_>> {
+        let mut call = self.shared.call(SYMBOLS[symbol]);
+        if IN_CALLBACK.get() == self.shared.instance {
+            call.find_callback_misuse();
+            return Err(CUresult::ERROR_NOT_PERMITTED);
+        }
+        call.state.calls.count(symbol);
+        if call.state.options.faults.has_faults() {
+            call.apply_faults(symbol)?;
+        }
+        if call.state.pending != 0 {
+            call.progress();
+        }
+        Ok(call)
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.shared.state.lock().closing = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    pub(crate) fn call(&self, symbol: &'static str) -> Call<'_> {
+        Call { shared: self, symbol, state: self.state.lock() }
+    }
+}
+
+/// One call while it has the emulator's lock. Its methods are the driver API (in `api`) and the
+/// engine that does queued work (in `engine`).
+pub(crate) struct Call<'e> {
+    pub(crate) shared: &'e Shared,
+    /// Which function was called, for findings.
+    pub(crate) symbol: &'static str,
+    pub(crate) state: MutexGuard<'e, State>,
+}
+
+impl Call<'_> {
+    fn apply_faults(&mut self, symbol: usize) -> Outcome {
+        let (overall, own) = self.state.calls.since_plan(symbol);
+        let planned: Vec<_> =
+            self.state.options.faults.at(self.symbol, overall, own).cloned().collect();
+        for fault in planned {
+            if !fault.delay.is_zero() {
+                MutexGuard::unlocked(&mut self.state, || std::thread::sleep(fault.delay));
+            }
+            if let Some(code) = fault.code {
+                if fault.context_lost
+                    && let Some(context) = self.current_handle()
+                    && let Some(context) = self.state.contexts.get_mut(context)
+                {
+                    context.error = Some(code);
+                }
+                return Err(code);
+            }
+        }
+        Ok(())
+    }
+}
+
+thread_local! {
+    /// Whether this thread's null stream is its own default stream.
+    static PER_THREAD: Cell<bool> = const { Cell::new(false) };
+    /// The instance whose callback this thread is running, or 0.
+    pub(crate) static IN_CALLBACK: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Calls `f` with null as the calling thread's own default stream, as the `_ptsz` and `_ptds`
+/// symbols of the driver API have it.
+pub fn with_per_thread_default_stream<R>(f: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            PER_THREAD.set(self.0);
+        }
+    }
+    let _restore = Restore(PER_THREAD.replace(true));
+    f()
+}
+
+/// Whether null is the calling thread's own default stream.
+pub(crate) fn null_is_per_thread() -> bool {
+    PER_THREAD.get()
+}
+
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,277 @@
+//! A pool's places: which of its bytes are free, since when, and what the device had to give.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashMap;
+
+use crate::state::pool::CHUNK;
+use crate::state::stream::OpRef;
+
+/// Places in a growing range of chunks. Free extents carry the free that has to be done before
+/// anybody but its own stream may have them; neighbours of one kind are joined, across chunks too.
+/// A chunk that is free as a whole can go back to the device and leaves a hole.
+#[derive(Default)]
+pub(crate) struct Arena {
+    extents: BTreeMap<u64, Extent>,
+    by_size: BTreeSet<(Tag, u64, u64)>,
+    /// The frees that are not done, with their places, by stream; only those still apart.
+    pending: FxHashMap<u32, usize>,
+    holes: BTreeMap<u64, u64>,
+    end: u64,
+    backed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    bytes: u64,
+    /// The last free in it, while that is not done.
+    freed: Option<OpRef>,
+}
+
+/// Whose an extent is: nobody's, or its stream's by place + 1.
+type Tag = u32;
+
+const IDLE: Tag = 0;
+
+impl Extent {
+    fn tag(&self) -> Tag {
+        self.freed.map_or(IDLE, |op| op.stream + 1)
+    }
+}
+
+impl Arena {
+    /// Bytes that the device gave.
+    pub(crate) fn backed(&self) -> u64 {
+        self.backed
+    }
+
+    /// A place that is free since before now on this stream.
+    pub(crate) fn take_own(&mut self, bytes: u64, stream: u32) -> Option<u64> {
+        if self.pending.is_empty() {
+            return None;
+        }
+        self.take_best(bytes, stream + 1)
+    }
+
+    /// A place whose free is done.
+    pub(crate) fn take_idle(&mut self, bytes: u64) -> Option<u64> {
+        self.take_best(bytes, IDLE)
+    }
+
+    /// A place whose free on another stream is one that `may` allows.
+    pub(crate) fn take_foreign(
+        &mut self,
+        bytes: u64,
+        may: impl Fn(OpRef) -> bool,
+    ) -> Option<(u64, OpRef)> {
+        let streams: Vec<u32> = self.pending.keys().copied().collect();
+        for stream in streams {
+            let tag = stream + 1;
+            let found =
+                self.by_size.range((tag, bytes, 0)..(tag + 1, 0, 0)).find_map(|&(_, _, place)| {
+                    let op = self.extents.get(&place)?.freed?;
+                    may(op).then_some((place, op))
+                });
+            if let Some((place, op)) = found {
+                self.cut(place, bytes);
+                return Some((place, op));
+            }
+        }
+        None
+    }
+
+    /// What the device has to give for a place at the end, and where that starts. A free end that
+    /// `stream` may have is used.
+    pub(crate) fn growth(&self, bytes: u64, stream: u32) -> (u64, u64) {
+        if let Some((&hole, _)) = self.holes.iter().find(|(_, size)| **size >= bytes) {
+            return (hole, bytes.next_multiple_of(CHUNK));
+        }
+        let start = match self.extents.last_key_value() {
+            Some((&place, extent))
+                if place + extent.bytes == self.end
+                    && (extent.tag() == IDLE || extent.tag() == stream + 1) =>
+            {
+                place
+            }
+            _ => self.end,
+        };
+        (start, (start + bytes).saturating_sub(self.end).next_multiple_of(CHUNK))
+    }
+
+    /// Takes the place that [`growth`](Arena::growth) found, now that the device gave its bytes.
+    pub(crate) fn grow(&mut self, place: u64, more: u64, bytes: u64) {
+        self.backed += more;
+        let from = match self.holes.remove(&place) {
+            Some(size) => {
+                if size > more {
+                    self.holes.insert(place + more, size - more);
+                }
+                place
+            }
+            None => {
+                self.end += more;
+                self.end - more
+            }
+        };
+        // The free end may wait for its own stream; the new bytes join it as its stream's.
+        let freed = self.extents.get(&place).and_then(|extent| extent.freed);
+        self.insert(from, Extent { bytes: more, freed });
+        let start = if from == place { place } else { place.min(from) };
+        let base = self.extents.range(..=start).next_back().map_or(start, |(&base, _)| base);
+        self.cut_within(base, place, bytes);
+    }
+
+    /// Gives a place back; others may have it once `freed` is done, or at once for `None`.
+    pub(crate) fn give(&mut self, place: u64, bytes: u64, freed: Option<OpRef>) {
+        self.insert(place, Extent { bytes, freed });
+    }
+
+    /// Work of a stream up to `op` is done: what was freed by then is anybody's.
+    pub(crate) fn free_done(&mut self, op: OpRef) {
+        if !self.pending.contains_key(&op.stream) {
+            return;
+        }
+        let tag = op.stream + 1;
+        let done: Vec<u64> = self
+            .by_size
+            .range((tag, 0, 0)..(tag + 1, 0, 0))
+            .map(|&(_, _, place)| place)
+            .filter(|place| {
+                let freed = self.extents.get(place).and_then(|extent| extent.freed);
+                freed.is_some_and(|freed| freed.id <= op.id)
+            })
+            .collect();
+        for place in done {
+            if let Some(extent) = self.remove(place) {
+                self.insert(place, Extent { freed: None, ..extent });
+            }
+        }
+    }
+
+    /// Takes chunks that are free as a whole away, until no more than `keep` bytes are backed or
+    /// one more would leave less; gives how many bytes that were.
+    pub(crate) fn shrink(&mut self, keep: u64) -> u64 {
+        let before = self.backed;
+        let idle: Vec<u64> =
+            self.by_size.range((IDLE, CHUNK, 0)..(IDLE + 1, 0, 0)).map(|found| found.2).collect();
+        for place in idle.into_iter().rev() {
+            let spare = self.backed.saturating_sub(keep) / CHUNK * CHUNK;
+            let Some(&Extent { bytes, .. }) = self.extents.get(&place) else { continue };
+            let end = place + bytes;
+            let last = end - end % CHUNK;
+            let first = place.next_multiple_of(CHUNK).max(last.saturating_sub(spare));
+            if first >= last {
+                continue;
+            }
+            self.remove(place);
+            if place < first {
+                self.insert(place, Extent { bytes: first - place, freed: None });
+            }
+            if last < end {
+                self.insert(last, Extent { bytes: end - last, freed: None });
+            }
+            self.backed -= last - first;
+            self.insert_hole(first, last);
+        }
+        before - self.backed
+    }
+
+    fn insert_hole(&mut self, mut first: u64, mut last: u64) {
+        if let Some((&before, &size)) = self.holes.range(..first).next_back()
+            && before + size == first
+        {
+            self.holes.remove(&before);
+            first = before;
+        }
+        if let Some(size) = self.holes.remove(&last) {
+            last += size;
+        }
+        if last == self.end {
+            self.end = first;
+        } else {
+            self.holes.insert(first, last - first);
+        }
+    }
+
+    fn take_best(&mut self, bytes: u64, tag: Tag) -> Option<u64> {
+        let &(found, _, place) = self.by_size.range((tag, bytes, 0)..).next()?;
+        if found != tag {
+            return None;
+        }
+        self.cut(place, bytes);
+        Some(place)
+    }
+
+    /// Takes the first bytes of an extent.
+    fn cut(&mut self, place: u64, bytes: u64) {
+        self.cut_within(place, place, bytes);
+    }
+
+    /// Takes bytes out of the extent at `base`.
+    fn cut_within(&mut self, base: u64, place: u64, bytes: u64) {
+        let Some(extent) = self.remove(base) else { return };
+        let end = base + extent.bytes;
+        if base < place {
+            self.put(base, Extent { bytes: place - base, ..extent });
+        }
+        if place + bytes < end {
+            self.put(place + bytes, Extent { bytes: end - place - bytes, ..extent });
+        }
+    }
+
+    /// Puts an extent in, joined with its neighbours of the same kind.
+    fn insert(&mut self, mut place: u64, mut extent: Extent) {
+        if extent.bytes == 0 {
+            return;
+        }
+        if let Some((&before, other)) = self.extents.range(..place).next_back()
+            && before + other.bytes == place
+            && other.tag() == extent.tag()
+        {
+            let other = *other;
+            self.remove(before);
+            extent = join(other, extent);
+            place = before;
+        }
+        let after = place + extent.bytes;
+        if let Some(other) = self.extents.get(&after)
+            && other.tag() == extent.tag()
+        {
+            let other = *other;
+            self.remove(after);
+            extent = join(extent, other);
+        }
+        self.put(place, extent);
+    }
+
+    fn put(&mut self, place: u64, extent: Extent) {
+        if let Some(op) = extent.freed {
+            *self.pending.entry(op.stream).or_default() += 1;
+        }
+        self.by_size.insert((extent.tag(), extent.bytes, place));
+        self.extents.insert(place, extent);
+    }
+
+    fn remove(&mut self, place: u64) -> Option<Extent> {
+        let extent = self.extents.remove(&place)?;
+        self.by_size.remove(&(extent.tag(), extent.bytes, place));
+        if let Some(op) = extent.freed
+            && let Some(count) = self.pending.get_mut(&op.stream)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.pending.remove(&op.stream);
+            }
+        }
+        Some(extent)
+    }
+}
+
+/// Two neighbours as one: free for all once the later free is done.
+fn join(a: Extent, b: Extent) -> Extent {
+    let freed = match (a.freed, b.freed) {
+        (Some(a), Some(b)) => Some(if a.id < b.id { b } else { a }),
+        _ => None,
+    };
+    Extent { bytes: a.bytes + b.bytes, freed }
+}

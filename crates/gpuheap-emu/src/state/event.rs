@@ -1,0 +1,19 @@
+//! Events.
+
+use crate::check::Clock;
+use crate::state::stream::OpRef;
+
+pub(crate) struct Event {
+    pub(crate) context: u32,
+    pub(crate) flags: u32,
+    /// The last record, or `None` while there was none.
+    pub(crate) recorded: Option<Record>,
+}
+
+pub(crate) struct Record {
+    pub(crate) op: OpRef,
+    /// When the stream got past it, virtual nanoseconds.
+    pub(crate) time: Option<u64>,
+    /// What had happened before it, for the checks.
+    pub(crate) clock: Option<Box<Clock>>,
+}

@@ -1,0 +1,138 @@
+//! What the emulated driver knows.
+
+pub(crate) mod arena;
+pub(crate) mod context;
+pub(crate) mod device;
+pub(crate) mod event;
+pub(crate) mod host;
+pub(crate) mod physical;
+pub(crate) mod pool;
+pub(crate) mod slots;
+pub(crate) mod space;
+pub(crate) mod stream;
+pub(crate) mod vmm;
+
+use crate::check::{Checker, Finding};
+use crate::dispatch::SYMBOLS;
+use crate::handles::{HandleKind, Handles};
+use crate::{Options, Schedule};
+
+use context::Context;
+use device::Device;
+use event::Event;
+use physical::Pages;
+use pool::Pool;
+use space::Space;
+use stream::Stream;
+use vmm::Vmm;
+
+/// Everything behind the emulator's lock.
+pub(crate) struct State {
+    pub(crate) options: Options,
+    pub(crate) initialised: bool,
+    pub(crate) closing: bool,
+    pub(crate) calls: Calls,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) contexts: Handles<Context>,
+    pub(crate) streams: Handles<Stream>,
+    pub(crate) events: Handles<Event>,
+    pub(crate) pools: Handles<Pool>,
+    pub(crate) vmm: Vmm,
+    pub(crate) space: Space,
+    pub(crate) pages: Pages,
+    /// Bytes pinned or managed, of the host's memory.
+    pub(crate) pinned_bytes: u64,
+    /// Virtual time, nanoseconds.
+    pub(crate) clock: u64,
+    /// The id that the next queued work gets.
+    pub(crate) next_op: u64,
+    /// How much work is queued in all streams.
+    pub(crate) pending: usize,
+    /// The streams with queued work.
+    pub(crate) active: Vec<u32>,
+    next_id: u64,
+    random: u64,
+    pub(crate) checker: Option<Box<Checker>>,
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// Counters of driver calls.
+pub(crate) struct Calls {
+    pub(crate) total: u64,
+    pub(crate) of: Vec<u64>,
+    /// The counters when the plan of failures was set.
+    pub(crate) planned_from: (u64, Vec<u64>),
+}
+
+impl Calls {
+    pub(crate) fn count(&mut self, symbol: usize) {
+        self.total += 1;
+        self.of[symbol] += 1;
+    }
+
+    pub(crate) fn since_plan(&self, symbol: usize) -> (u64, u64) {
+        (self.total - self.planned_from.0, self.of[symbol] - self.planned_from.1[symbol])
+    }
+}
+
+impl State {
+    pub(crate) fn new(options: Options) -> State {
+        let mut pools = Handles::new(HandleKind::Pool);
+        let devices = options
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(ordinal, profile)| {
+                let pool = pools.insert(Pool::new(ordinal, 0, true));
+                Device::new(profile.clone(), pool)
+            })
+            .collect();
+        let none = vec![0; SYMBOLS.len()];
+        State {
+            initialised: false,
+            closing: false,
+            calls: Calls { total: 0, of: none.clone(), planned_from: (0, none) },
+            devices,
+            contexts: Handles::new(HandleKind::Context),
+            streams: Handles::new(HandleKind::Stream),
+            events: Handles::new(HandleKind::Event),
+            pools,
+            vmm: Vmm::new(),
+            space: Space::new(),
+            pages: Pages::default(),
+            pinned_bytes: 0,
+            clock: 0,
+            next_op: 1,
+            pending: 0,
+            active: Vec::new(),
+            next_id: 0,
+            random: match options.schedule {
+                Schedule::Seeded(seed) => seed ^ 0x9e37_79b9_7f4a_7c15,
+                _ => 0,
+            },
+            checker: options.checks.then(Box::default),
+            findings: Vec::new(),
+            options,
+        }
+    }
+
+    /// A number that nothing else of this emulator ever has.
+    pub(crate) fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// What the plan of failures lets every device have, bytes.
+    pub(crate) fn memory_limit(&self) -> u64 {
+        self.options.faults.memory_limit().unwrap_or(u64::MAX)
+    }
+
+    /// The schedule's next random number below `bound` (splitmix64).
+    pub(crate) fn random(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound.max(1)
+    }
+}

@@ -1,0 +1,221 @@
+//! What device memory holds: pages that exist once they are touched.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+/// The unit in which memory is backed by the host's, bytes.
+pub(crate) const PAGE: u64 = 64 << 10;
+
+/// What a byte reads as that was never written.
+pub(crate) const POISON: u8 = 0xcb;
+
+/// Device memory by physical address, sparse: untouched pages cost nothing, and neither do pages
+/// that hold one repeated word. For plain memory the physical address is the virtual one.
+#[derive(Default)]
+pub(crate) struct Pages {
+    /// Pages with content, by their first address.
+    pages: BTreeMap<u64, Box<[u8]>>,
+    /// Runs of whole pages that hold one word: first address to end and word.
+    fills: BTreeMap<u64, (u64, Word)>,
+}
+
+/// A repeated word: the byte at address `a` is `word[a % 4]`.
+type Word = [u8; 4];
+
+/// What a run of bytes is.
+enum Run {
+    Page,
+    Fill(Word),
+    Unwritten,
+}
+
+impl Pages {
+    /// Whether nothing was ever written.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pages.is_empty() && self.fills.is_empty()
+    }
+
+    pub(crate) fn write(&mut self, mut at: u64, mut data: &[u8]) {
+        while !data.is_empty() {
+            let offset = at % PAGE;
+            let (now, rest) = data.split_at(data.len().min((PAGE - offset) as usize));
+            let page = self.page_mut(at - offset);
+            page[offset as usize..][..now.len()].copy_from_slice(now);
+            at += now.len() as u64;
+            data = rest;
+        }
+    }
+
+    pub(crate) fn read(&self, mut at: u64, mut out: &mut [u8]) {
+        while !out.is_empty() {
+            let (run, length) = self.run(at, out.len() as u64);
+            let (now, rest) = std::mem::take(&mut out).split_at_mut(length as usize);
+            match run {
+                Run::Page => {
+                    let offset = (at % PAGE) as usize;
+                    if let Some(page) = self.pages.get(&(at - at % PAGE)) {
+                        now.copy_from_slice(&page[offset..][..now.len()]);
+                    }
+                }
+                Run::Fill(word) => fill_bytes(now, at, word),
+                Run::Unwritten => now.fill(POISON),
+            }
+            at += length;
+            out = rest;
+        }
+    }
+
+    /// Writes a word again and again, starting with its first byte at `at`.
+    pub(crate) fn fill(&mut self, at: u64, length: u64, pattern: [u8; 4]) {
+        let word = std::array::from_fn(|i| pattern[(i as u64).wrapping_sub(at) as usize % 4]);
+        self.set(at, length, Some(word));
+    }
+
+    /// Makes bytes never written.
+    pub(crate) fn forget(&mut self, at: u64, length: u64) {
+        if !self.is_empty() {
+            self.set(at, length, None);
+        }
+    }
+
+    /// Copies between ranges that do not overlap.
+    pub(crate) fn copy(&mut self, mut target: u64, mut source: u64, mut length: u64) {
+        let mut buffer = Vec::new();
+        while length != 0 {
+            let (run, now) = self.run(source, length);
+            match run {
+                Run::Page => {
+                    buffer.resize(now as usize, 0);
+                    self.read(source, &mut buffer);
+                    self.write(target, &buffer);
+                }
+                Run::Fill(word) => {
+                    let pattern = std::array::from_fn(|i| word[((source + i as u64) % 4) as usize]);
+                    self.fill(target, now, pattern);
+                }
+                Run::Unwritten => self.forget(target, now),
+            }
+            target += now;
+            source += now;
+            length -= now;
+        }
+    }
+
+    /// What the bytes from `at` on are, and how many are of that one kind.
+    fn run(&self, at: u64, length: u64) -> (Run, u64) {
+        let page = at - at % PAGE;
+        if self.pages.contains_key(&page) {
+            return (Run::Page, length.min(page + PAGE - at));
+        }
+        let next_page = self.pages.range(page..).next().map_or(u64::MAX, |(&next, _)| next);
+        if let Some((_, &(end, word))) = self.fills.range(..=at).next_back()
+            && at < end
+        {
+            return (Run::Fill(word), length.min(end.min(next_page) - at));
+        }
+        let next_fill = self.fills.range(at..).next().map_or(u64::MAX, |(&next, _)| next);
+        (Run::Unwritten, length.min(next_fill.min(next_page) - at))
+    }
+
+    /// Makes bytes a repeated word, or never written: whole pages as a run, the rest by bytes.
+    fn set(&mut self, at: u64, length: u64, word: Option<Word>) {
+        let end = at + length;
+        let (first, last) = (at.next_multiple_of(PAGE), end - end % PAGE);
+        if first >= last {
+            // Inside one page, or across one border.
+            let border = first.clamp(at, end);
+            self.set_bytes(at, border, word);
+            self.set_bytes(border, end, word);
+            return;
+        }
+        self.set_bytes(at, first, word);
+        self.set_bytes(last, end, word);
+        self.cut_fills(first, last);
+        let whole: Vec<u64> = self.pages.range(first..last).map(|(&page, _)| page).collect();
+        for page in whole {
+            self.pages.remove(&page);
+        }
+        if let Some(word) = word {
+            self.insert_fill(first, last, word);
+        }
+    }
+
+    /// The same within one page.
+    fn set_bytes(&mut self, from: u64, to: u64, word: Option<Word>) {
+        if from == to {
+            return;
+        }
+        let page = from - from % PAGE;
+        if word.is_none() && matches!(self.run(from, 1).0, Run::Unwritten) {
+            return;
+        }
+        let bytes = &mut self.page_mut(page)[(from - page) as usize..(to - page) as usize];
+        match word {
+            Some(word) => fill_bytes(bytes, from, word),
+            None => bytes.fill(POISON),
+        }
+    }
+
+    fn page_mut(&mut self, page: u64) -> &mut [u8] {
+        let filled = self.fills.range(..=page).next_back().filter(|(_, (end, _))| page < *end);
+        let word = filled.map(|(_, &(_, word))| word);
+        let content = match self.pages.entry(page) {
+            Entry::Occupied(found) => return found.into_mut(),
+            Entry::Vacant(place) => {
+                let mut content = vec![POISON; PAGE as usize].into_boxed_slice();
+                if let Some(word) = word {
+                    fill_bytes(&mut content, page, word);
+                }
+                place.insert(content)
+            }
+        };
+        content
+    }
+
+    /// Joins a run of whole pages with its equal neighbours.
+    fn insert_fill(&mut self, mut first: u64, mut last: u64, word: Word) {
+        if let Some((&before, &(end, other))) = self.fills.range(..first).next_back()
+            && (end, other) == (first, word)
+        {
+            self.fills.remove(&before);
+            first = before;
+        }
+        if let Some(&(end, other)) = self.fills.get(&last)
+            && other == word
+        {
+            self.fills.remove(&last);
+            last = end;
+        }
+        self.fills.insert(first, (last, word));
+    }
+
+    /// Takes whole pages out of the runs.
+    fn cut_fills(&mut self, first: u64, last: u64) {
+        let cut: Vec<_> = self
+            .fills
+            .range(..last)
+            .rev()
+            .take_while(|(_, (end, _))| *end > first)
+            .map(|(&start, &(end, word))| (start, end, word))
+            .collect();
+        for (start, end, word) in cut {
+            self.fills.remove(&start);
+            if start < first {
+                self.fills.insert(start, (first, word));
+            }
+            if end > last {
+                self.fills.insert(last, (end, word));
+            }
+        }
+    }
+}
+
+fn fill_bytes(bytes: &mut [u8], at: u64, word: Word) {
+    if word == [word[0]; 4] {
+        bytes.fill(word[0]);
+        return;
+    }
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = word[((at + i as u64) % 4) as usize];
+    }
+}

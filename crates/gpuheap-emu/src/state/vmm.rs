@@ -1,0 +1,102 @@
+//! Virtual memory management: physical memory, and where it is mapped.
+
+use std::collections::BTreeMap;
+
+use gpuheap_driver::{CU_MEM_ACCESS_FLAGS_PROT_NONE, CUmemAllocationProp};
+
+use crate::handles::{HandleKind, Handles};
+
+/// The first physical address that is not a virtual one as well.
+const FIRST_PHYSICAL: u64 = 1 << 60;
+
+pub(crate) struct Vmm {
+    pub(crate) physical: Handles<Physical>,
+    /// By first address.
+    pub(crate) mappings: BTreeMap<u64, Mapping>,
+    next_physical: u64,
+}
+
+pub(crate) struct Physical {
+    pub(crate) bytes: u64,
+    /// Where its bytes are.
+    pub(crate) base: u64,
+    pub(crate) device: usize,
+    pub(crate) properties: Properties,
+    /// References by handle; each `cuMemRetainAllocationHandle` adds one.
+    pub(crate) references: u64,
+    pub(crate) mappings: u64,
+}
+
+/// What `cuMemCreate` was asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Properties(CUmemAllocationProp);
+
+// SAFETY: its pointer is only handed back to callers, never followed.
+unsafe impl Send for Properties {}
+
+pub(crate) struct Mapping {
+    pub(crate) bytes: u64,
+    /// The place of its physical memory.
+    pub(crate) physical: u32,
+    pub(crate) base: u64,
+    pub(crate) device: usize,
+    /// What each device may do, by ordinal.
+    pub(crate) access: Vec<i32>,
+}
+
+impl Properties {
+    pub(crate) fn new(properties: CUmemAllocationProp) -> Properties {
+        Properties(properties)
+    }
+
+    pub(crate) fn get(&self) -> CUmemAllocationProp {
+        self.0
+    }
+}
+
+impl Mapping {
+    pub(crate) fn access_of(&self, device: usize) -> i32 {
+        self.access.get(device).copied().unwrap_or(CU_MEM_ACCESS_FLAGS_PROT_NONE)
+    }
+}
+
+impl Vmm {
+    pub(crate) fn new() -> Vmm {
+        Vmm {
+            physical: Handles::new(HandleKind::Physical),
+            mappings: BTreeMap::new(),
+            next_physical: FIRST_PHYSICAL,
+        }
+    }
+
+    /// Addresses for the bytes of new physical memory; used once only.
+    pub(crate) fn take_physical(&mut self, bytes: u64) -> u64 {
+        let base = self.next_physical;
+        self.next_physical += bytes;
+        base
+    }
+
+    /// The mapping that an address is inside of, with its first address.
+    pub(crate) fn find(&self, address: u64) -> Option<(u64, &Mapping)> {
+        let (&start, mapping) = self.mappings.range(..=address).next_back()?;
+        (address - start < mapping.bytes).then_some((start, mapping))
+    }
+
+    /// The mappings that make up exactly `first..end`, or `None` if a border cuts through one.
+    /// Holes between them are allowed where `holes` says so.
+    pub(crate) fn whole(&self, first: u64, end: u64, holes: bool) -> Option<Vec<u64>> {
+        let mut at = first;
+        let mut found = Vec::new();
+        if self.find(first).is_some_and(|(start, _)| start != first) {
+            return None;
+        }
+        for (&start, mapping) in self.mappings.range(first..end) {
+            if start != at && !holes {
+                return None;
+            }
+            at = start + mapping.bytes;
+            found.push(start);
+        }
+        (at <= end && (holes || at == end)).then_some(found)
+    }
+}

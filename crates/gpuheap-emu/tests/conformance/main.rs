@@ -1,0 +1,17 @@
+//! What every driver does, the emulated and the real one: the same suite over both.
+//!
+//! It runs on the emulator under every schedule. With `GPUHEAP_TEST_DEVICE=cuda:0` it runs on
+//! that device instead; nothing here poisons a context.
+
+mod contexts;
+mod copies;
+mod events;
+mod managed;
+mod memory;
+mod misuse;
+mod pinned;
+mod pointers;
+mod pools;
+mod streams;
+mod support;
+mod vmm;

@@ -1,0 +1,120 @@
+//! The drivers that the suite runs on, and calls that must succeed.
+
+use std::ffi::c_void;
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use gpuheap_driver::*;
+use gpuheap_emu::{Emulator, Options, Schedule};
+
+/// Calls a function of the driver and gives its code.
+macro_rules! code {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: the tests pass valid pointers; handles may be stale, which the driver finds.
+        unsafe { $gpu.driver.$function($($arg),*) }
+    };
+}
+
+/// Calls a function of the driver that must succeed.
+macro_rules! ok {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
+        assert_eq!(code!($gpu, $function($($arg),*)), CUresult::SUCCESS, stringify!($function))
+    };
+}
+
+pub(crate) use {code, ok};
+
+/// A driver with a context that is current on this thread.
+pub(crate) struct Gpu<'d> {
+    pub(crate) driver: &'d dyn Driver,
+    pub(crate) name: String,
+    pub(crate) device: CUdevice,
+    pub(crate) context: CUcontext,
+}
+
+/// Runs a test on the real device that the environment names, or on the emulator under every
+/// schedule.
+pub(crate) fn on_every_driver(test: impl Fn(&Gpu<'_>)) {
+    if let Ok(wanted) = std::env::var("GPUHEAP_TEST_DEVICE") {
+        let ordinal = wanted.strip_prefix("cuda:").expect("GPUHEAP_TEST_DEVICE is cuda:N");
+        static REAL: OnceLock<Mutex<LibCuda>> = OnceLock::new();
+        let real = REAL.get_or_init(|| Mutex::new(LibCuda::open().unwrap()));
+        // One test at a time: they look at the device's free memory.
+        let real = real.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        return with_context(&*real, wanted.clone(), ordinal.parse().unwrap(), &test);
+    }
+    let lag = Schedule::Lag(Duration::from_micros(50));
+    let mut schedules = vec![Schedule::Immediate, Schedule::OnDemand, lag];
+    schedules.extend((0..4).map(Schedule::Seeded));
+    for schedule in schedules {
+        let emulator = Emulator::new(Options { schedule, ..Options::default() });
+        with_context(&emulator, format!("{schedule:?}"), 0, &test);
+        assert_eq!(emulator.findings(), [], "{schedule:?}");
+    }
+}
+
+fn with_context(driver: &dyn Driver, name: String, device: CUdevice, test: impl Fn(&Gpu<'_>)) {
+    let mut gpu = Gpu { driver, name, device, context: CUcontext::NULL };
+    ok!(gpu, cuInit(0));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut gpu.context, device));
+    ok!(gpu, cuCtxSetCurrent(gpu.context));
+    test(&gpu);
+    ok!(gpu, cuCtxSynchronize());
+    ok!(gpu, cuCtxSetCurrent(CUcontext::NULL));
+    ok!(gpu, cuDevicePrimaryCtxRelease_v2(device));
+}
+
+impl Gpu<'_> {
+    pub(crate) fn allocate(&self, bytes: usize) -> CUdeviceptr {
+        let mut pointer = 0;
+        ok!(self, cuMemAlloc_v2(&mut pointer, bytes));
+        pointer
+    }
+
+    pub(crate) fn free(&self, pointer: CUdeviceptr) {
+        ok!(self, cuMemFree_v2(pointer));
+    }
+
+    pub(crate) fn stream(&self) -> CUstream {
+        let mut stream = CUstream::NULL;
+        ok!(self, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
+        stream
+    }
+
+    pub(crate) fn event(&self) -> CUevent {
+        let mut event = CUevent::NULL;
+        ok!(self, cuEventCreate(&mut event, 0));
+        event
+    }
+
+    pub(crate) fn used(&self) -> i64 {
+        let (mut free, mut total) = (0, 0);
+        ok!(self, cuMemGetInfo_v2(&mut free, &mut total));
+        (total - free) as i64
+    }
+
+    pub(crate) fn upload(&self, target: CUdeviceptr, data: &[u8]) {
+        ok!(self, cuMemcpyHtoD_v2(target, data.as_ptr().cast(), data.len()));
+    }
+
+    pub(crate) fn download(&self, source: CUdeviceptr, bytes: usize) -> Vec<u8> {
+        let mut data = vec![0; bytes];
+        ok!(self, cuMemcpyDtoH_v2(data.as_mut_ptr().cast(), source, bytes));
+        data
+    }
+
+    /// Pinned memory as a slice; the driver owns it.
+    pub(crate) fn pinned(&self, bytes: usize) -> &mut [u8] {
+        let mut pointer: *mut c_void = std::ptr::null_mut();
+        ok!(self, cuMemAllocHost_v2(&mut pointer, bytes));
+        // SAFETY: the driver just gave this block; tests free it at their end or not at all.
+        unsafe {
+            std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes);
+            std::slice::from_raw_parts_mut(pointer.cast(), bytes)
+        }
+    }
+
+    pub(crate) fn unpin(&self, memory: &mut [u8]) {
+        ok!(self, cuMemFreeHost(memory.as_mut_ptr().cast()));
+    }
+}
