@@ -1,1 +1,52 @@
 //! GPU memory that can be accounted for, and that comes back.
+//!
+//! A [`Heap`] hands out memory of one [`Device`] in stream order, out of blocks that it caches by a
+//! policy ([`PoolKind`]), under limits, with an exact account, and with errors that say why there
+//! is no memory and how much is missing. It works on a machine with no GPU: an emulated device is
+//! part of it.
+//!
+//! ```
+//! use gpuheap::{Device, Heap, PoolKind};
+//!
+//! # fn main() -> Result<(), gpuheap::Error> {
+//! let device = Device::open("emulated:16GiB")?;
+//! let stream = device.stream()?;
+//! let heap = Heap::builder(&device).pool(PoolKind::Split).hard_limit(1 << 30).build()?;
+//!
+//! let block = heap.allocate(3 << 20, &stream)?;
+//! assert_eq!(heap.usage()?.live, 3 << 20);
+//! drop(block); // given back in stream order, kept for the next request
+//! assert_eq!(heap.usage()?.live, 0);
+//! assert!(heap.reclaim_all()? >= 3 << 20); // bytes that the driver got back
+//!
+//! let error = heap.allocate(2 << 30, &stream).unwrap_err();
+//! assert_eq!(error.out_of_memory().unwrap().short_by, 1 << 30);
+//! # Ok(()) }
+//! ```
+
+mod block;
+mod device;
+mod error;
+mod heap;
+mod ladder;
+mod ledger;
+mod limits;
+mod order;
+mod pool;
+mod size;
+mod source;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use block::Block;
+pub use device::{Device, profile};
+pub use error::{Cause, Error, OutOfMemory};
+pub use gpuheap_emu as emu;
+pub use heap::{Heap, HeapBuilder, Reclaimer, Usage};
+pub use ladder::Step;
+pub use ledger::Ledger;
+pub use limits::Limits;
+pub use pool::{PoolKind, UnknownPool};
+pub use size::{Bytes, Size, SizeError};
+pub use stream::Stream;

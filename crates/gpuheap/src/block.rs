@@ -1,0 +1,81 @@
+//! One allocation of a heap.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::heap::Shared;
+use crate::order::StreamRef;
+use crate::stream::Stream;
+
+/// Memory of a device, owned: dropping it gives it back to its heap in the order of its stream.
+///
+/// Its contents are not initialised. A block of zero bytes has a null address and no memory.
+#[must_use]
+pub struct Block {
+    shared: Arc<Shared>,
+    stream: StreamRef,
+    /// The policy's name for it; `None` for zero bytes.
+    key: Option<u32>,
+    address: u64,
+    bytes: u64,
+    block_bytes: u64,
+}
+
+impl Block {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        stream: StreamRef,
+        key: Option<u32>,
+        address: u64,
+        bytes: u64,
+        block_bytes: u64,
+    ) -> Block {
+        Block { shared, stream, key, address, bytes, block_bytes }
+    }
+
+    /// Where the device sees it; zero for zero bytes.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its size as requested, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Its size with the policy's rounding, bytes.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
+    /// Gives it back in the order of `stream`, on which it was last used. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own; the block is given back, or accounted for as pending, all the same.
+    pub fn free_on(self, stream: &Stream) -> Result<(), Error> {
+        let mut block = ManuallyDrop::new(self);
+        let result = block
+            .shared
+            .free(block.key, block.bytes, block.block_bytes, |state| state.stream(stream));
+        // SAFETY: the block is not dropped, so the handle is taken out once.
+        drop(unsafe { std::ptr::read(&raw mut block.shared) });
+        result
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let stream = self.stream;
+        // A destructor reports and carries on: the heap counts the failure.
+        let _ = self.shared.free(self.key, self.bytes, self.block_bytes, |_| stream);
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block of {} bytes at {:#x}", self.bytes, self.address)
+    }
+}

@@ -1,0 +1,244 @@
+//! The library's one error type.
+
+use std::fmt;
+
+use gpuheap_driver::{DriverError, OpenError};
+
+use crate::ladder::Step;
+use crate::pool::PoolKind;
+use crate::size::Bytes;
+use crate::source::SourceError;
+
+/// Anything that gpuheap cannot do.
+///
+/// It is one pointer wide. Its text says what, where, the numbers involved and what to do; the one
+/// cause that programs act on, memory that ran out, is had with
+/// [`out_of_memory`](Error::out_of_memory).
+#[derive(Clone, Debug)]
+pub struct Error(Box<ErrorKind>);
+
+#[derive(Clone, Debug)]
+pub(crate) enum ErrorKind {
+    OutOfMemory(OutOfMemory),
+    /// A name or a size that means nothing.
+    Name(String),
+    /// The machine's driver cannot be used.
+    Open(OpenError),
+    Driver(DriverError),
+    StreamGone,
+    /// The limits of a heap.
+    Limits(String),
+}
+
+impl Error {
+    /// The evidence, where this is about memory that ran out.
+    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+        match &*self.0 {
+            ErrorKind::OutOfMemory(evidence) => Some(evidence),
+            _ => None,
+        }
+    }
+
+    /// The driver call that failed, where this is about one.
+    pub fn driver(&self) -> Option<DriverError> {
+        match &*self.0 {
+            ErrorKind::Driver(error) => Some(*error),
+            _ => None,
+        }
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Error {
+        Error(Box::new(kind))
+    }
+}
+
+impl From<DriverError> for Error {
+    fn from(error: DriverError) -> Error {
+        ErrorKind::Driver(error).into()
+    }
+}
+
+impl From<SourceError> for Error {
+    fn from(error: SourceError) -> Error {
+        match error {
+            SourceError::Driver(error) => ErrorKind::Driver(error),
+            SourceError::StreamGone => ErrorKind::StreamGone,
+            SourceError::OutOfMemory => ErrorKind::Name("the driver is out of memory".to_owned()),
+        }
+        .into()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            ErrorKind::OutOfMemory(evidence) => evidence.fmt(f),
+            ErrorKind::Name(text) | ErrorKind::Limits(text) => f.write_str(text),
+            ErrorKind::Open(error) => error.fmt(f),
+            ErrorKind::Driver(error) => error.fmt(f),
+            ErrorKind::StreamGone => f.write_str(
+                "a stream was destroyed while blocks freed on it were not known to be out of use; \
+                 call Heap::retire before a stream ends",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.0 {
+            ErrorKind::Open(error) => Some(error),
+            ErrorKind::Driver(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Why there is no memory for a request, with the numbers as they stood when the last step of the
+/// ladder had failed. All sizes are bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// What was asked for.
+    pub requested: u64,
+    /// The policy.
+    pub pool: PoolKind,
+    /// What is in the way.
+    pub cause: Cause,
+    /// How much more would have had to be free, or allowed, for the request to succeed.
+    pub short_by: u64,
+    /// Handed out, as requested.
+    pub live: u64,
+    /// Freed, their streams not known to be there yet.
+    pub pending: u64,
+    /// Held by the pool and free, pending ones included.
+    pub cached: u64,
+    /// The largest of these in one piece.
+    pub largest_cached_block: u64,
+    /// Of these, bytes that only other streams may use.
+    pub cached_on_other_streams: u64,
+    /// Taken from the driver by this heap.
+    pub reserved: u64,
+    /// Taken by others: other heaps and libraries of this process, contexts, other processes.
+    pub foreign: u64,
+    /// The device's memory.
+    pub device: u64,
+    /// What of it the driver called free.
+    pub device_free: u64,
+    /// The heap's hard limit.
+    pub limit: Option<u64>,
+    /// The steps of the ladder, in order, with the bytes that each gave back to the driver.
+    pub tried: Vec<(Step, u64)>,
+}
+
+/// What is in the way of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The request alone is larger than the device.
+    LargerThanDevice,
+    /// The request alone is larger than the hard limit.
+    LargerThanLimit,
+    /// What is live and the request together exceed the hard limit.
+    Limit,
+    /// What is live and the request together exceed the device.
+    DeviceFull,
+    /// Enough bytes are cached, in pieces that are too small.
+    Fragmentation,
+    /// Others hold what is missing.
+    Foreign,
+}
+
+impl Cause {
+    /// One word for it, as in the JSON of `gpuheap replay`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::LargerThanDevice => "larger_than_device",
+            Cause::LargerThanLimit => "larger_than_limit",
+            Cause::Limit => "limit",
+            Cause::DeviceFull => "device_full",
+            Cause::Fragmentation => "fragmentation",
+            Cause::Foreign => "foreign",
+        }
+    }
+}
+
+impl OutOfMemory {
+    /// What would have made the request succeed, in one sentence.
+    pub fn remedy(&self) -> String {
+        let short = Bytes(self.short_by);
+        match self.cause {
+            Cause::LargerThanDevice => format!(
+                "the device has {}; work in smaller pieces, or use a device with {} more",
+                Bytes(self.device),
+                short
+            ),
+            Cause::LargerThanLimit | Cause::Limit => {
+                format!("raise the limit by {short}, or free as much first")
+            }
+            Cause::DeviceFull => format!("free {short} first, or use a device with {short} more"),
+            Cause::Fragmentation => format!(
+                "{} are cached and the largest piece is {}; a pool that moves pages, or {short} more, would do",
+                Bytes(self.cached),
+                Bytes(self.largest_cached_block)
+            ),
+            Cause::Foreign => format!(
+                "others hold {} of the device; end them, or free {short} of their memory",
+                Bytes(self.foreign)
+            ),
+        }
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = match self.cause {
+            Cause::LargerThanDevice => "the request is larger than the device",
+            Cause::LargerThanLimit => "the request is larger than the limit",
+            Cause::Limit => "the limit is reached",
+            Cause::DeviceFull => "the device is full",
+            Cause::Fragmentation => "the cached memory is in pieces that are too small",
+            Cause::Foreign => "others hold the rest of the device",
+        };
+        write!(
+            f,
+            "out of GPU memory: {} requested, {} short, because {cause}; {}",
+            Bytes(self.requested),
+            Bytes(self.short_by),
+            self.remedy()
+        )?;
+        write!(
+            f,
+            " ({} pool: {} live, {} cached ({} pending, {} on other streams, largest {}), {} reserved",
+            self.pool,
+            Bytes(self.live),
+            Bytes(self.cached),
+            Bytes(self.pending),
+            Bytes(self.cached_on_other_streams),
+            Bytes(self.largest_cached_block),
+            Bytes(self.reserved),
+        )?;
+        if let Some(limit) = self.limit {
+            write!(f, " of a limit of {}", Bytes(limit))?;
+        }
+        write!(
+            f,
+            "; device: {} of {} free, {} foreign",
+            Bytes(self.device_free),
+            Bytes(self.device),
+            Bytes(self.foreign)
+        )?;
+        if !self.tried.is_empty() {
+            f.write_str("; tried: ")?;
+            for (index, (step, bytes)) in self.tried.iter().enumerate() {
+                let comma = if index == 0 { "" } else { ", " };
+                match bytes {
+                    0 => write!(f, "{comma}{step}")?,
+                    bytes => write!(f, "{comma}{step} ({} back)", Bytes(*bytes))?,
+                }
+            }
+        }
+        f.write_str(")")
+    }
+}

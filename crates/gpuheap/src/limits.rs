@@ -1,0 +1,10 @@
+//! How much a heap may take from the driver.
+
+/// The limits of one heap, in bytes taken from the driver; `None` for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Above this, cached memory is given back as soon as it is out of use.
+    pub soft: Option<u64>,
+    /// This is never exceeded: an allocation that would is refused with an error.
+    pub hard: Option<u64>,
+}

@@ -1,0 +1,238 @@
+//! In which order streams may reuse each other's blocks.
+//!
+//! Every free gets a [`Ticket`]: its stream and a number that counts that stream's frees. A block
+//! may be handed out again
+//!
+//! * on its own stream at once, because the stream runs in order;
+//! * on another stream once that stream waits for a fence recorded at or after the free;
+//! * anywhere once such a fence is known to be reached.
+//!
+//! Fences are recorded when somebody else wants a block, not at every free: recording one costs
+//! 140 ns on an H200, and most blocks are reused by their own stream. So a wait may cover work that
+//! the stream was given after the free.
+
+use std::collections::VecDeque;
+
+use gpuheap_driver::CUstream;
+use rustc_hash::FxHashMap;
+
+use crate::source::{Fence, MemorySource, SourceError};
+
+/// A stream as a heap knows it: by the driver's id for it, never by its handle alone, because
+/// handles are recycled and a per-thread default stream has one handle for many streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StreamRef {
+    slot: u32,
+    raw: CUstream,
+}
+
+impl StreamRef {
+    /// Its place in the heap's table of streams.
+    pub(crate) fn slot(self) -> usize {
+        self.slot as usize
+    }
+
+    /// The driver's handle for it.
+    pub(crate) fn raw(self) -> CUstream {
+        self.raw
+    }
+}
+
+/// One free: the stream on which it happened and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ticket {
+    /// The stream.
+    pub(crate) stream: StreamRef,
+    /// Counts the stream's frees, from 1.
+    pub(crate) number: u64,
+}
+
+/// What is known of the order of a heap's streams.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    streams: Vec<StreamState>,
+    /// Slots of the streams that are not retired, by the driver's id.
+    slots: FxHashMap<u64, u32>,
+}
+
+#[derive(Debug, Default)]
+struct StreamState {
+    id: u64,
+    raw: CUstream,
+    retired: bool,
+    /// The number of the last free.
+    freed: u64,
+    /// Every free up to this number is known to be over.
+    reached: u64,
+    /// Fences not known to be reached, oldest first, each with the last free that it covers.
+    fences: VecDeque<(u64, Fence)>,
+    /// Frees of other streams, by slot, that this stream already waits for.
+    after: Vec<u64>,
+}
+
+impl StreamState {
+    fn fenced(&self) -> u64 {
+        self.fences.back().map_or(self.reached, |(number, _)| *number)
+    }
+}
+
+impl Order {
+    /// The stream with the driver's `id`, registered at its first use.
+    pub(crate) fn stream(&mut self, id: u64, raw: CUstream) -> StreamRef {
+        let slot = *self.slots.entry(id).or_insert_with(|| {
+            self.streams.push(StreamState { id, raw, ..StreamState::default() });
+            self.streams.len() as u32 - 1
+        });
+        StreamRef { slot, raw }
+    }
+
+    /// Notes a free on `stream` and numbers it.
+    ///
+    /// Only a per-thread default stream makes a driver call here: no other thread can name it
+    /// later, so its fence is recorded at once. Where that fails, the stream's next free covers
+    /// this one too.
+    pub(crate) fn freed(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
+        let state = &mut self.streams[stream.slot()];
+        state.freed += 1;
+        let number = state.freed;
+        if stream.raw == CUstream::PER_THREAD
+            && let Ok(fence) = source.record(stream)
+        {
+            state.fences.push_back((number, fence));
+        }
+        Ticket { stream, number }
+    }
+
+    /// Whether the block of `ticket` may be used on `stream` as things are.
+    pub(crate) fn is_open(&self, ticket: Ticket, stream: StreamRef) -> bool {
+        ticket.stream.slot == stream.slot
+            || self.is_reached(ticket)
+            || self.after(stream, ticket.stream) >= ticket.number
+    }
+
+    /// Whether the work before `ticket` is known to be over.
+    pub(crate) fn is_reached(&self, ticket: Ticket) -> bool {
+        self.streams[ticket.stream.slot()].reached >= ticket.number
+    }
+
+    /// The last free of `stream` that is known to be over.
+    pub(crate) fn reached(&self, slot: usize) -> u64 {
+        self.streams[slot].reached
+    }
+
+    /// Makes `stream` wait for the work before `ticket`, if it does not already; the host does not
+    /// wait.
+    pub(crate) fn order_after(
+        &mut self,
+        stream: StreamRef,
+        ticket: Ticket,
+        source: &mut dyn MemorySource,
+    ) -> Result<(), SourceError> {
+        if self.is_open(ticket, stream) {
+            return Ok(());
+        }
+        let (number, fence) = self.fence(ticket, source)?;
+        source.order_after(stream, fence)?;
+        let after = &mut self.streams[stream.slot()].after;
+        if after.len() <= ticket.stream.slot() {
+            after.resize(ticket.stream.slot() + 1, 0);
+        }
+        after[ticket.stream.slot()] = number;
+        Ok(())
+    }
+
+    /// Asks the driver how far every stream with frees has got, recording a fence where there is
+    /// none yet. Whether any more of them are over than before.
+    pub(crate) fn poll(&mut self, source: &mut dyn MemorySource) -> Result<bool, SourceError> {
+        let mut moved = false;
+        for slot in 0..self.streams.len() {
+            if self.streams[slot].reached == self.streams[slot].freed {
+                continue;
+            }
+            self.fence_all(slot, source)?;
+            let state = &mut self.streams[slot];
+            // The newest answers for all, which is the usual case; else from the oldest on.
+            let newest = self.streams[slot].fences.back().copied();
+            let all = match newest {
+                Some((_, fence)) => source.is_reached(fence)?,
+                None => false,
+            };
+            while let Some((number, fence)) = self.streams[slot].fences.front().copied() {
+                if !all && !source.is_reached(fence)? {
+                    break;
+                }
+                source.forget(fence);
+                let state = &mut self.streams[slot];
+                state.fences.pop_front();
+                state.reached = number;
+                moved = true;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// The newest fence of every stream whose frees are not all known to be over.
+    pub(crate) fn pending(
+        &mut self,
+        source: &mut dyn MemorySource,
+    ) -> Result<Vec<Fence>, SourceError> {
+        let mut fences = Vec::new();
+        for slot in 0..self.streams.len() {
+            if self.streams[slot].reached < self.streams[slot].freed {
+                self.fence_all(slot, source)?;
+                fences.extend(self.streams[slot].fences.back().map(|(_, fence)| *fence));
+            }
+        }
+        Ok(fences)
+    }
+
+    /// The stream is about to be destroyed: what it freed is fenced while it can still be named.
+    pub(crate) fn retire(
+        &mut self,
+        stream: StreamRef,
+        source: &mut dyn MemorySource,
+    ) -> Result<(), SourceError> {
+        let fenced = self.record(stream.slot(), source);
+        let state = &mut self.streams[stream.slot()];
+        state.retired = true;
+        self.slots.remove(&state.id);
+        fenced
+    }
+
+    fn after(&self, waiter: StreamRef, on: StreamRef) -> u64 {
+        self.streams[waiter.slot()].after.get(on.slot()).copied().unwrap_or(0)
+    }
+
+    /// The oldest fence that covers `ticket`, with the last free that it covers.
+    fn fence(
+        &mut self,
+        ticket: Ticket,
+        source: &mut dyn MemorySource,
+    ) -> Result<(u64, Fence), SourceError> {
+        let slot = ticket.stream.slot();
+        if self.streams[slot].fenced() < ticket.number {
+            self.fence_all(slot, source)?;
+        }
+        let covering =
+            self.streams[slot].fences.iter().find(|(number, _)| *number >= ticket.number);
+        covering.copied().ok_or(SourceError::StreamGone)
+    }
+
+    fn fence_all(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
+        let state = &self.streams[slot];
+        // A per-thread default stream's handle means another stream on this thread.
+        if state.retired || state.raw == CUstream::PER_THREAD {
+            return Ok(());
+        }
+        self.record(slot, source)
+    }
+
+    fn record(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
+        let state = &mut self.streams[slot];
+        if state.fenced() < state.freed {
+            let fence = source.record(StreamRef { slot: slot as u32, raw: state.raw })?;
+            state.fences.push_back((state.freed, fence));
+        }
+        Ok(())
+    }
+}

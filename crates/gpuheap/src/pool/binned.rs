@@ -1,0 +1,143 @@
+//! `binned`: powers of two from one byte to 128 MiB, cached for each bin.
+//!
+//! A request is rounded up to a power of two, so a block wastes less than half of itself. Within a
+//! bin the last block freed is used first. Above 128 MiB nothing is rounded and nothing is cached:
+//! such a block goes back to the driver once its stream got to its free.
+
+use super::free_list::FreeList;
+use super::slab::Slab;
+use super::{Cached, Environment, Grant, Policy, Shortage};
+use crate::order::{Order, StreamRef};
+use crate::source::{Segment, SourceError};
+
+/// The largest bin, 128 MiB, as a power of two; bin `n` holds blocks of `2^n` bytes.
+const LARGEST_BIN: u32 = 27;
+
+#[derive(Debug)]
+pub(crate) struct Binned {
+    live: Slab<Segment>,
+    bins: Vec<FreeList>,
+    /// Blocks above the largest bin that wait for their stream in order to go back.
+    unpooled: FreeList,
+}
+
+impl Default for Binned {
+    fn default() -> Binned {
+        Binned {
+            live: Slab::default(),
+            bins: (0..=LARGEST_BIN).map(|_| FreeList::default()).collect(),
+            unpooled: FreeList::default(),
+        }
+    }
+}
+
+impl Binned {
+    fn give_back_unpooled(
+        &mut self,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        if self.unpooled.is_empty() {
+            return Ok(0);
+        }
+        environment.order.poll(environment.source)?;
+        self.unpooled.release(u64::MAX, environment)
+    }
+}
+
+impl Policy for Binned {
+    fn allocate(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        self.give_back_unpooled(environment).map_err(Shortage::Failed)?;
+        let found = match self.bins.get_mut(bin(bytes)) {
+            Some(free) => free.find(stream, environment, |_| true)?,
+            None => None,
+        };
+        let segment = match found {
+            Some(segment) => segment,
+            None => environment.take(rounded(bytes), stream)?,
+        };
+        Ok(Grant { key: self.live.insert(segment), address: segment.address, bytes: segment.bytes })
+    }
+
+    fn free(
+        &mut self,
+        key: u32,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError> {
+        let Some(segment) = self.live.remove(key) else { return Ok(()) };
+        let ticket = environment.order.freed(stream, environment.source);
+        match self.bins.get_mut(bin(segment.bytes)) {
+            Some(free) => {
+                free.push(ticket, segment);
+                Ok(())
+            }
+            None => {
+                self.unpooled.push(ticket, segment);
+                self.give_back_unpooled(environment).map(|_| ())
+            }
+        }
+    }
+
+    fn release(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        let mut released = self.unpooled.release(target, environment)?;
+        for free in self.bins.iter_mut().rev() {
+            if released >= target {
+                break;
+            }
+            released += free.release(target - released, environment)?;
+        }
+        Ok(released)
+    }
+
+    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
+        let mut cached = Cached::default();
+        for free in self.bins.iter().chain([&self.unpooled]) {
+            free.count(&mut cached, stream, order);
+        }
+        cached
+    }
+
+    #[cfg(test)]
+    fn live(&self) -> Vec<Segment> {
+        self.live.iter().map(|(_, segment)| *segment).collect()
+    }
+}
+
+/// The bin of `bytes`; above [`LARGEST_BIN`] there is none.
+fn bin(bytes: u64) -> usize {
+    (u64::BITS - (bytes - 1).leading_zeros()) as usize
+}
+
+fn rounded(bytes: u64) -> u64 {
+    if bin(bytes) > LARGEST_BIN as usize { bytes } else { 1 << bin(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_are_powers_of_two_from_one_byte_to_128_mib() {
+        for (bytes, block) in [
+            (1, 1),
+            (2, 2),
+            (3, 4),
+            (8, 8),
+            (9, 16),
+            ((64 << 20) + 1, 128 << 20),
+            (128 << 20, 128 << 20),
+            ((128 << 20) + 1, (128 << 20) + 1),
+        ] {
+            assert_eq!(rounded(bytes), block, "{bytes}");
+        }
+    }
+}

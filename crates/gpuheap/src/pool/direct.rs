@@ -1,0 +1,87 @@
+//! `none` and `driver`: the driver every time.
+//!
+//! Both hand every request to a stream-ordered pool of the driver's; they differ in how much that
+//! pool keeps, which is its source's affair. Where the driver has no such pools, the source is a
+//! plain one, and a free waits until the stream got there.
+
+use super::slab::Slab;
+use super::{Cached, Environment, Grant, Policy, Shortage};
+use crate::order::{Order, StreamRef, Ticket};
+use crate::source::{Segment, SourceError};
+
+#[derive(Debug, Default)]
+pub(crate) struct Direct {
+    live: Slab<Segment>,
+    /// Freed, and not given back because giving back is not stream-ordered here.
+    waiting: Vec<(Ticket, Segment)>,
+}
+
+impl Policy for Direct {
+    fn allocate(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        if !self.waiting.is_empty() {
+            environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+            self.release(u64::MAX, environment).map_err(Shortage::Failed)?;
+        }
+        let segment = environment.take(bytes, stream)?;
+        Ok(Grant { key: self.live.insert(segment), address: segment.address, bytes: segment.bytes })
+    }
+
+    fn free(
+        &mut self,
+        key: u32,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError> {
+        let Some(segment) = self.live.remove(key) else { return Ok(()) };
+        if environment.source.is_stream_ordered() {
+            let given_back = environment.give_back_on(segment, stream);
+            if given_back.is_err() {
+                // Tried again at the next allocation, so that a failed free loses nothing.
+                let ticket = environment.order.freed(stream, environment.source);
+                self.waiting.push((ticket, segment));
+            }
+            return given_back;
+        }
+        let ticket = environment.order.freed(stream, environment.source);
+        self.waiting.push((ticket, segment));
+        environment.order.poll(environment.source)?;
+        self.release(u64::MAX, environment).map(|_| ())
+    }
+
+    fn release(
+        &mut self,
+        _target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        let mut released = 0;
+        let mut position = 0;
+        while let Some(&(ticket, segment)) = self.waiting.get(position) {
+            if environment.order.is_reached(ticket) {
+                environment.give_back(segment)?;
+                self.waiting.swap_remove(position);
+                released += segment.bytes;
+            } else {
+                position += 1;
+            }
+        }
+        Ok(released)
+    }
+
+    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
+        let mut cached = Cached::default();
+        for (ticket, segment) in &self.waiting {
+            cached.add(segment.bytes, *ticket, stream, order);
+        }
+        cached
+    }
+
+    #[cfg(test)]
+    fn live(&self) -> Vec<Segment> {
+        self.live.iter().map(|(_, segment)| *segment).collect()
+    }
+}

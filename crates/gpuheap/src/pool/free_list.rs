@@ -1,0 +1,95 @@
+//! Free blocks that are whole segments: what `simple` keeps, and each bin of `binned`.
+
+use super::{Cached, Environment, Shortage};
+use crate::order::{Order, StreamRef, Ticket};
+use crate::source::{Segment, SourceError};
+
+#[derive(Debug, Default)]
+pub(super) struct FreeList {
+    blocks: Vec<(Ticket, Segment)>,
+}
+
+impl FreeList {
+    pub(super) fn push(&mut self, ticket: Ticket, segment: Segment) {
+        self.blocks.push((ticket, segment));
+    }
+
+    /// The last freed block that `fits` and may be used on `stream`: as things are, else as they
+    /// are once the driver was asked, else by making `stream` wait.
+    pub(super) fn find(
+        &mut self,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+        fits: impl Fn(u64) -> bool,
+    ) -> Result<Option<Segment>, Shortage> {
+        if let Some(found) = self.open(stream, environment.order, &fits) {
+            return Ok(Some(found));
+        }
+        // The oldest that fits has been waiting longest, so its fence is the likeliest to be reached.
+        let Some(oldest) = self.blocks.iter().position(|(_, segment)| fits(segment.bytes)) else {
+            return Ok(None);
+        };
+        environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+        if let Some(found) = self.open(stream, environment.order, &fits) {
+            return Ok(Some(found));
+        }
+        let (ticket, segment) = self.blocks[oldest];
+        match environment.order.order_after(stream, ticket, environment.source) {
+            Ok(()) => {
+                self.blocks.remove(oldest);
+                Ok(Some(segment))
+            }
+            // That stream is gone and cannot be waited for; the block stays with its account.
+            Err(SourceError::StreamGone) => Ok(None),
+            Err(error) => Err(Shortage::Failed(error)),
+        }
+    }
+
+    /// Gives blocks back, largest first, until `target` bytes went.
+    pub(super) fn release(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        let mut released = 0;
+        while released < target {
+            let reached = self
+                .blocks
+                .iter()
+                .enumerate()
+                .filter(|(_, (ticket, _))| environment.order.is_reached(*ticket));
+            let Some((position, &(_, segment))) =
+                reached.max_by_key(|(_, (_, segment))| segment.bytes)
+            else {
+                break;
+            };
+            environment.give_back(segment)?;
+            self.blocks.remove(position);
+            released += segment.bytes;
+        }
+        Ok(released)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    pub(super) fn count(&self, cached: &mut Cached, stream: Option<StreamRef>, order: &Order) {
+        for (ticket, segment) in &self.blocks {
+            cached.add(segment.bytes, *ticket, stream, order);
+        }
+    }
+
+    fn open(
+        &mut self,
+        stream: StreamRef,
+        order: &Order,
+        fits: &impl Fn(u64) -> bool,
+    ) -> Option<Segment> {
+        let found = self
+            .blocks
+            .iter()
+            .rposition(|(ticket, segment)| fits(segment.bytes) && order.is_open(*ticket, stream))?;
+        Some(self.blocks.remove(found).1)
+    }
+}

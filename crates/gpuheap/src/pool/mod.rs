@@ -1,0 +1,259 @@
+//! The policies: how cached blocks are kept, found and given back.
+//!
+//! | name | keeps | finds |
+//! |---|---|---|
+//! | [`none`](PoolKind::None) | nothing | the driver, every time |
+//! | [`simple`](PoolKind::Simple) | blocks as they were taken | the first one that is not too large |
+//! | [`binned`](PoolKind::Binned) | powers of two up to 128 MiB | the last one freed in the bin |
+//! | [`split`](PoolKind::Split) | segments, split and coalesced | the smallest range that fits |
+//! | [`driver`](PoolKind::Driver) | a pool of the driver's own | as the driver does |
+//!
+//! A policy decides over block descriptors and reaches the driver only through the
+//! [`Environment`] that it is handed, so each is tested with no driver at all.
+
+mod binned;
+mod direct;
+mod free_list;
+mod simple;
+mod slab;
+mod split;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+pub(crate) use binned::Binned;
+pub(crate) use direct::Direct;
+pub(crate) use simple::Simple;
+pub(crate) use split::Split;
+
+use crate::ledger::Ledger;
+use crate::limits::Limits;
+use crate::order::{Order, StreamRef, Ticket};
+use crate::source::{MemorySource, Segment, SourceError};
+
+/// A policy by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PoolKind {
+    /// The driver every time, nothing kept.
+    None,
+    /// One list of whole blocks, for reading.
+    Simple,
+    /// Powers of two from one byte to 128 MiB, cached for each bin; larger ones are not cached.
+    Binned,
+    /// Best fit over segments that are split and coalesced.
+    Split,
+    /// A stream-ordered pool of the driver's, with a raised release threshold.
+    Driver,
+}
+
+impl PoolKind {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [PoolKind; 5] =
+        [PoolKind::None, PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Driver];
+
+    /// The name that settings and the command line use.
+    pub fn name(self) -> &'static str {
+        match self {
+            PoolKind::None => "none",
+            PoolKind::Simple => "simple",
+            PoolKind::Binned => "binned",
+            PoolKind::Split => "split",
+            PoolKind::Driver => "driver",
+        }
+    }
+
+    /// The policy of that name.
+    ///
+    /// # Errors
+    ///
+    /// A text that lists the names, for any other.
+    pub fn parse(name: &str) -> Result<PoolKind, UnknownPool> {
+        PoolKind::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| UnknownPool(name.to_owned()))
+    }
+}
+
+impl fmt::Display for PoolKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No policy has that name. Its text lists the names that there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPool(String);
+
+impl fmt::Display for UnknownPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = PoolKind::ALL.iter().map(|kind| kind.name()).collect();
+        write!(f, "'{}' is not a pool; the pools are {}", self.0, names.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownPool {}
+
+/// A block that a policy handed out: its key is the policy's own and says nothing to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Which block.
+    pub(crate) key: u32,
+    /// Where the device sees it.
+    pub(crate) address: u64,
+    /// Its size, rounding included.
+    pub(crate) bytes: u64,
+}
+
+/// What keeps a policy from serving a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    /// Taking this many bytes would exceed the hard limit.
+    Limit(u64),
+    /// The device has not this many bytes.
+    Device(u64),
+    /// The driver failed in another way.
+    Failed(SourceError),
+}
+
+/// How much of a policy's memory is not in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cached {
+    /// Bytes free, pending ones included.
+    pub(crate) bytes: u64,
+    /// Of these, bytes whose stream is not known to have got to their free.
+    pub(crate) pending: u64,
+    /// The largest block in one piece.
+    pub(crate) largest: u64,
+    /// Of these bytes, those that only other streams than the one asked about may use at once.
+    pub(crate) on_other_streams: u64,
+}
+
+impl Cached {
+    /// Counts one free block.
+    fn add(&mut self, bytes: u64, ticket: Ticket, stream: Option<StreamRef>, order: &Order) {
+        self.bytes += bytes;
+        self.largest = self.largest.max(bytes);
+        if !order.is_reached(ticket) {
+            self.pending += bytes;
+            if stream.is_some_and(|stream| !order.is_open(ticket, stream)) {
+                self.on_other_streams += bytes;
+            }
+        }
+    }
+}
+
+/// What a policy may reach while it works: the driver behind limits and ledger, and the order of
+/// streams.
+pub(crate) struct Environment<'a> {
+    /// Where memory comes from.
+    pub(crate) source: &'a mut dyn MemorySource,
+    /// Which stream may use what.
+    pub(crate) order: &'a mut Order,
+    /// What was taken.
+    pub(crate) ledger: &'a mut Ledger,
+    /// How much may be taken.
+    pub(crate) limits: Limits,
+}
+
+impl Environment<'_> {
+    /// Takes a segment from the driver if the hard limit allows it.
+    pub(crate) fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, Shortage> {
+        let growth = self.source.growth(bytes);
+        let ordered = self.source.is_stream_ordered();
+        if let Some(limit) = self.limits.hard {
+            // A pool of the driver's may have the bytes already: what it adds is seen afterwards.
+            let (held, more) =
+                if ordered { (self.ledger.taken, bytes) } else { (self.reserved()?, growth) };
+            if held.saturating_add(more) > limit {
+                return Err(Shortage::Limit(more));
+            }
+        }
+        let segment = match self.source.take(bytes, stream) {
+            Ok(segment) => segment,
+            Err(SourceError::OutOfMemory) => {
+                let by_limit = match self.limits.hard {
+                    Some(limit) => self.reserved()?.saturating_add(growth) > limit,
+                    None => false,
+                };
+                return Err(if by_limit {
+                    Shortage::Limit(growth)
+                } else {
+                    Shortage::Device(growth)
+                });
+            }
+            Err(error) => return Err(Shortage::Failed(error)),
+        };
+        self.ledger.took(segment.bytes);
+        if ordered
+            && let Some(limit) = self.limits.hard
+            && self.reserved()? > limit
+        {
+            self.give_back_on(segment, stream).map_err(Shortage::Failed)?;
+            return Err(Shortage::Limit(growth));
+        }
+        Ok(segment)
+    }
+
+    fn reserved(&mut self) -> Result<u64, Shortage> {
+        self.source.reserved().map_err(Shortage::Failed)
+    }
+
+    /// Gives a segment back to the driver; its last use is known to be over.
+    pub(crate) fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
+        self.source.give_back(segment)?;
+        self.ledger.gave_back(segment.bytes);
+        Ok(())
+    }
+
+    /// Gives a segment back to the driver at this point of `stream`; for sources that are
+    /// stream-ordered.
+    pub(crate) fn give_back_on(
+        &mut self,
+        segment: Segment,
+        stream: StreamRef,
+    ) -> Result<(), SourceError> {
+        self.source.give_back_on(segment, stream)?;
+        self.ledger.gave_back(segment.bytes);
+        Ok(())
+    }
+}
+
+/// How blocks are kept and found. All calls for one policy come one at a time.
+pub(crate) trait Policy: Send {
+    /// A block of at least `bytes`, which is not zero, usable on `stream` from this point on: from
+    /// what is cached, else from the driver.
+    ///
+    /// What is found or taken on the way stays in order and in the ledger whatever fails after it.
+    fn allocate(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage>;
+
+    /// Takes a block back whose last use is on `stream`.
+    fn free(
+        &mut self,
+        key: u32,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError>;
+
+    /// Gives cached memory back to the driver, largest segments first, until `target` bytes went;
+    /// only what is known to be out of use. The bytes that went.
+    fn release(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError>;
+
+    /// What is not in use, seen from `stream`.
+    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;
+
+    /// Every block that is handed out, for tests of overlap.
+    #[cfg(test)]
+    fn live(&self) -> Vec<Segment>;
+}

@@ -1,0 +1,70 @@
+//! `simple`: one list of whole blocks, first fit, for reading.
+//!
+//! A request takes a cached block that is not much larger than it: by 1 MiB for requests up to
+//! 32 MiB, by 4 MiB above. Blocks are neither split nor merged.
+
+use super::free_list::FreeList;
+use super::slab::Slab;
+use super::{Cached, Environment, Grant, Policy, Shortage};
+use crate::order::{Order, StreamRef};
+use crate::source::{Segment, SourceError};
+
+/// Requests up to this size may waste [`SMALL_WASTE`], larger ones [`LARGE_WASTE`].
+const SMALL: u64 = 32 << 20;
+const SMALL_WASTE: u64 = 1 << 20;
+const LARGE_WASTE: u64 = 4 << 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct Simple {
+    live: Slab<Segment>,
+    free: FreeList,
+}
+
+impl Policy for Simple {
+    fn allocate(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        let most = bytes + if bytes <= SMALL { SMALL_WASTE } else { LARGE_WASTE };
+        let fits = |block| bytes <= block && block <= most;
+        let segment = match self.free.find(stream, environment, fits)? {
+            Some(segment) => segment,
+            None => environment.take(bytes, stream)?,
+        };
+        Ok(Grant { key: self.live.insert(segment), address: segment.address, bytes: segment.bytes })
+    }
+
+    fn free(
+        &mut self,
+        key: u32,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError> {
+        if let Some(segment) = self.live.remove(key) {
+            let ticket = environment.order.freed(stream, environment.source);
+            self.free.push(ticket, segment);
+        }
+        Ok(())
+    }
+
+    fn release(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.free.release(target, environment)
+    }
+
+    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
+        let mut cached = Cached::default();
+        self.free.count(&mut cached, stream, order);
+        cached
+    }
+
+    #[cfg(test)]
+    fn live(&self) -> Vec<Segment> {
+        self.live.iter().map(|(_, segment)| *segment).collect()
+    }
+}

@@ -1,0 +1,53 @@
+//! Descriptors in one vector, named by their index.
+
+/// A vector whose holes are used again.
+#[derive(Debug)]
+pub(super) struct Slab<T> {
+    entries: Vec<Option<T>>,
+    holes: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Slab<T> {
+        Slab { entries: Vec::new(), holes: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    pub(super) fn insert(&mut self, value: T) -> u32 {
+        match self.holes.pop() {
+            Some(key) => {
+                self.entries[key as usize] = Some(value);
+                key
+            }
+            None => {
+                self.entries.push(Some(value));
+                self.entries.len() as u32 - 1
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: u32) -> Option<T> {
+        let value = self.entries.get_mut(key as usize)?.take();
+        if value.is_some() {
+            self.holes.push(key);
+        }
+        value
+    }
+
+    pub(super) fn get(&self, key: u32) -> Option<&T> {
+        self.entries.get(key as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+        self.entries.get_mut(key as usize)?.as_mut()
+    }
+
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.entries
+            .iter()
+            .enumerate()
+            .filter_map(|(key, entry)| Some((key as u32, entry.as_ref()?)))
+    }
+}

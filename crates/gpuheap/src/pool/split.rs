@@ -1,0 +1,474 @@
+//! `split`: best fit over segments that are split and coalesced.
+//!
+//! ```text
+//! segment ├──── live ────┼── free ──┼─ live ─┼────── free ──────┤   blocks, linked by address
+//! ```
+//!
+//! Sizes are rounded up to 512 bytes. A free block belongs to the stream that freed it until that
+//! work is known to be over; then it is anybody's. A request takes the smallest block that fits:
+//!
+//! 1. of its own stream and of anybody's;
+//! 2. the same once more, after the driver was asked how far other streams got;
+//! 3. of another stream, which it then waits for;
+//! 4. of all streams' blocks together, merged, which it then waits for;
+//! 5. else of a new segment from the driver.
+//!
+//! Small requests have segments of their own, so that a small block that lives long does not split
+//! a large range.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::slab::Slab;
+use super::{Cached, Environment, Grant, Policy, Shortage};
+use crate::order::{Order, StreamRef, Ticket};
+use crate::source::{GRANULE, Segment, SourceError, round_up};
+
+/// What every size is rounded up to: the alignment that the driver gives (H200, driver 580).
+const ROUNDING: u64 = 512;
+/// Requests up to this size are small.
+const SMALL: u64 = 1 << 20;
+/// What small requests are carved from.
+const SMALL_SEGMENT: u64 = GRANULE;
+/// Large requests below this share segments of [`LARGE_SEGMENT`]; others get their own.
+const SHARED: u64 = 10 << 20;
+const LARGE_SEGMENT: u64 = 20 << 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct Split {
+    blocks: Slab<Block>,
+    small: Free,
+    large: Free,
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    address: u64,
+    bytes: u64,
+    /// Neighbours in the segment, by address.
+    before: Option<u32>,
+    after: Option<u32>,
+    small: bool,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Live,
+    /// Freed by a stream whose work before it may still run.
+    Streams(Ticket),
+    /// Free for anybody.
+    Anybodys,
+}
+
+impl Block {
+    fn is_whole(&self) -> bool {
+        self.before.is_none() && self.after.is_none()
+    }
+}
+
+/// The free blocks of one class of sizes.
+#[derive(Debug, Default)]
+struct Free {
+    anybodys: Sorted,
+    /// By the slot of the stream.
+    streams: Vec<Owned>,
+}
+
+/// By size, then address, so that the first that fits is the best and the lowest.
+type Sorted = BTreeSet<(u64, u64, u32)>;
+
+#[derive(Debug, Default)]
+struct Owned {
+    sorted: Sorted,
+    /// The same blocks in the order of their tickets, with entries that are out of date.
+    queue: VecDeque<(u64, u32)>,
+}
+
+impl Free {
+    fn owned(&mut self, slot: usize) -> &mut Owned {
+        if self.streams.len() <= slot {
+            self.streams.resize_with(slot + 1, Owned::default);
+        }
+        &mut self.streams[slot]
+    }
+
+    fn insert(&mut self, key: u32, block: &Block) {
+        let entry = (block.bytes, block.address, key);
+        match block.state {
+            State::Live => {}
+            State::Anybodys => {
+                self.anybodys.insert(entry);
+            }
+            State::Streams(ticket) => {
+                let owned = self.owned(ticket.stream.slot());
+                owned.sorted.insert(entry);
+                owned.queue.push_back((ticket.number, key));
+            }
+        }
+    }
+
+    fn remove(&mut self, key: u32, block: &Block) {
+        let entry = (block.bytes, block.address, key);
+        match block.state {
+            State::Live => {}
+            State::Anybodys => {
+                self.anybodys.remove(&entry);
+            }
+            State::Streams(ticket) => {
+                self.owned(ticket.stream.slot()).sorted.remove(&entry);
+            }
+        }
+    }
+
+    /// The best block that `stream` may use as things are.
+    fn best(&self, bytes: u64, stream: StreamRef) -> Option<u32> {
+        let own = self.streams.get(stream.slot()).and_then(|owned| best(&owned.sorted, bytes));
+        let anybodys = best(&self.anybodys, bytes);
+        match (own, anybodys) {
+            // Its own first where they are equal: others cannot use that one.
+            (Some(own), Some(other)) => Some(if own.0 <= other.0 { own.2 } else { other.2 }),
+            (one, other) => Some(one.or(other)?.2),
+        }
+    }
+
+    /// The best block of the other streams.
+    fn best_of_others(&self, bytes: u64, stream: StreamRef) -> Option<u32> {
+        let others = self.streams.iter().enumerate().filter(|(slot, _)| *slot != stream.slot());
+        others.filter_map(|(_, owned)| best(&owned.sorted, bytes)).min().map(|found| found.2)
+    }
+
+    fn is_only_of(&self, stream: StreamRef) -> bool {
+        let mut others = self.streams.iter().enumerate().filter(|(slot, _)| *slot != stream.slot());
+        others.all(|(_, owned)| owned.sorted.is_empty())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &(u64, u64, u32)> {
+        self.anybodys.iter().chain(self.streams.iter().flat_map(|owned| &owned.sorted))
+    }
+}
+
+fn best(sorted: &Sorted, bytes: u64) -> Option<(u64, u64, u32)> {
+    sorted.range((bytes, 0, 0)..).next().copied()
+}
+
+impl Policy for Split {
+    fn allocate(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        let rounded = round_up(bytes, ROUNDING);
+        let small = rounded <= SMALL;
+        let key = match self.find(rounded, small, stream, environment).map_err(Shortage::Failed)? {
+            Some(key) => key,
+            None => self.grow(rounded, small, stream, environment)?,
+        };
+        Ok(self.hand_out(key, rounded))
+    }
+
+    fn free(
+        &mut self,
+        key: u32,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError> {
+        if self.blocks.get(key).is_none_or(|block| block.state != State::Live) {
+            return Ok(());
+        }
+        let ticket = environment.order.freed(stream, environment.source);
+        self.put(key, State::Streams(ticket));
+        Ok(())
+    }
+
+    fn release(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.settle(environment.order);
+        let mut released = 0;
+        while released < target {
+            let Some((key, segment)) = self.largest_whole() else { break };
+            environment.give_back(segment)?;
+            self.take_out(key);
+            self.blocks.remove(key);
+            released += segment.bytes;
+        }
+        Ok(released)
+    }
+
+    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
+        let mut cached = Cached::default();
+        for &(bytes, _, key) in self.small.all().chain(self.large.all()) {
+            match self.blocks.get(key).map(|block| block.state) {
+                Some(State::Streams(ticket)) => cached.add(bytes, ticket, stream, order),
+                _ => {
+                    cached.bytes += bytes;
+                    cached.largest = cached.largest.max(bytes);
+                }
+            }
+        }
+        cached
+    }
+
+    #[cfg(test)]
+    fn live(&self) -> Vec<Segment> {
+        let live = self.blocks.iter().filter(|(_, block)| block.state == State::Live);
+        live.map(|(_, block)| Segment { address: block.address, bytes: block.bytes }).collect()
+    }
+}
+
+impl Split {
+    fn class(&mut self, small: bool) -> &mut Free {
+        if small { &mut self.small } else { &mut self.large }
+    }
+
+    /// Steps 1 to 4 of the module's list.
+    fn find(
+        &mut self,
+        bytes: u64,
+        small: bool,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<u32>, SourceError> {
+        if let Some(key) = self.class(small).best(bytes, stream) {
+            return Ok(Some(key));
+        }
+        environment.order.poll(environment.source)?;
+        self.settle(environment.order);
+        if let Some(key) = self.class(small).best(bytes, stream) {
+            return Ok(Some(key));
+        }
+        if self.class(small).is_only_of(stream) {
+            return Ok(None);
+        }
+        if let Some(key) = self.class(small).best_of_others(bytes, stream)
+            && self.wait_for(key, stream, environment)?
+        {
+            return Ok(Some(key));
+        }
+        let free: u64 = self.class(small).all().map(|(bytes, _, _)| bytes).sum();
+        if free >= bytes {
+            self.adopt(small, stream, environment)?;
+        }
+        Ok(self.class(small).best(bytes, stream))
+    }
+
+    /// Makes `stream` wait for the stream that freed `key`; false where that one is gone.
+    fn wait_for(
+        &mut self,
+        key: u32,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<bool, SourceError> {
+        let Some(State::Streams(ticket)) = self.blocks.get(key).map(|block| block.state) else {
+            return Ok(true);
+        };
+        match environment.order.order_after(stream, ticket, environment.source) {
+            Ok(()) => Ok(true),
+            Err(SourceError::StreamGone) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes `stream` wait for all others and the owner of all their free blocks, which merge.
+    fn adopt(
+        &mut self,
+        small: bool,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError> {
+        let others: Vec<u32> = {
+            let streams = self.class(small).streams.iter().enumerate();
+            let others = streams.filter(|(slot, _)| *slot != stream.slot());
+            others.flat_map(|(_, owned)| owned.sorted.iter().map(|entry| entry.2)).collect()
+        };
+        for key in others {
+            // A merge on the way may have taken it up.
+            let owned_by_another = self.blocks.get(key).is_some_and(|block| match block.state {
+                State::Streams(ticket) => ticket.stream.slot() != stream.slot(),
+                _ => false,
+            });
+            if owned_by_another && self.wait_for(key, stream, environment)? {
+                self.take_out(key);
+                let ticket = environment.order.freed(stream, environment.source);
+                self.put(key, State::Streams(ticket));
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks whose stream is known to have got past their free become anybody's.
+    fn settle(&mut self, order: &Order) {
+        for small in [true, false] {
+            for slot in 0..self.class(small).streams.len() {
+                let reached = order.reached(slot);
+                while let Some(&(number, key)) = self.class(small).streams[slot].queue.front() {
+                    if number > reached {
+                        break;
+                    }
+                    self.class(small).streams[slot].queue.pop_front();
+                    let current = self.blocks.get(key).is_some_and(|block| match block.state {
+                        State::Streams(t) => {
+                            t.stream.slot() == slot && t.number == number && block.small == small
+                        }
+                        _ => false,
+                    });
+                    if current {
+                        self.take_out(key);
+                        self.put(key, State::Anybodys);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A new segment that holds `bytes`, as one free block.
+    fn grow(
+        &mut self,
+        bytes: u64,
+        small: bool,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<u32, Shortage> {
+        let exact = round_up(bytes, GRANULE);
+        let wanted = match bytes {
+            _ if small => SMALL_SEGMENT,
+            bytes if bytes < SHARED => LARGE_SEGMENT,
+            _ => exact,
+        };
+        let taken = environment.take(wanted, stream);
+        let segment = match taken {
+            Err(Shortage::Limit(_) | Shortage::Device(_)) if exact < wanted => {
+                environment.take(exact, stream)?
+            }
+            taken => taken?,
+        };
+        let block = Block {
+            address: segment.address,
+            bytes: segment.bytes,
+            before: None,
+            after: None,
+            small,
+            state: State::Anybodys,
+        };
+        let key = self.blocks.insert(block);
+        self.put(key, State::Anybodys);
+        Ok(key)
+    }
+
+    /// Takes a free block out of its set, and what it has above `bytes` back into it.
+    fn hand_out(&mut self, key: u32, bytes: u64) -> Grant {
+        self.take_out(key);
+        let Some(block) = self.blocks.get_mut(key) else {
+            return Grant { key, address: 0, bytes: 0 };
+        };
+        let (address, rest, state, after, small) =
+            (block.address, block.bytes - bytes, block.state, block.after, block.small);
+        block.state = State::Live;
+        if rest > 0 {
+            block.bytes = bytes;
+            let remainder = Block {
+                address: address + bytes,
+                bytes: rest,
+                before: Some(key),
+                after,
+                small,
+                state,
+            };
+            let rest_key = self.blocks.insert(remainder.clone());
+            if let Some(next) = after.and_then(|next| self.blocks.get_mut(next)) {
+                next.before = Some(rest_key);
+            }
+            if let Some(block) = self.blocks.get_mut(key) {
+                block.after = Some(rest_key);
+            }
+            self.class(small).insert(rest_key, &remainder);
+        }
+        Grant { key, address, bytes }
+    }
+
+    fn take_out(&mut self, key: u32) {
+        if let Some(block) = self.blocks.get(key) {
+            let free = if block.small { &mut self.small } else { &mut self.large };
+            free.remove(key, block);
+        }
+    }
+
+    /// Makes a block that is in no set free, merged with its neighbours where `state` allows.
+    fn put(&mut self, key: u32, state: State) {
+        let Some(block) = self.blocks.get(key) else { return };
+        let (before, after) = (block.before, block.after);
+        let mut key = key;
+        if let Some(next) = after.filter(|next| self.merges(*next, state)) {
+            self.take_out(next);
+            self.join(key, next);
+        }
+        if let Some(previous) = before.filter(|previous| self.merges(*previous, state)) {
+            self.take_out(previous);
+            self.join(previous, key);
+            key = previous;
+        }
+        if let Some(block) = self.blocks.get_mut(key) {
+            block.state = state;
+            let small = block.small;
+            let free = if small { &mut self.small } else { &mut self.large };
+            free.insert(key, block);
+            if let State::Streams(ticket) = state {
+                self.forget_stale(ticket.stream.slot(), small);
+            }
+        }
+    }
+
+    /// Whether a block may merge with one that is in `state`. One that is anybody's may become a
+    /// stream's: it is settled again with the rest.
+    fn merges(&self, neighbour: u32, state: State) -> bool {
+        match (self.blocks.get(neighbour).map(|block| block.state), state) {
+            (Some(State::Anybodys), _) => true,
+            (Some(State::Streams(theirs)), State::Streams(ours)) => {
+                theirs.stream.slot() == ours.stream.slot()
+            }
+            _ => false,
+        }
+    }
+
+    /// Makes one block of two neighbours.
+    fn join(&mut self, first: u32, second: u32) {
+        let Some(second) = self.blocks.remove(second) else { return };
+        if let Some(block) = self.blocks.get_mut(first) {
+            block.bytes += second.bytes;
+            block.after = second.after;
+        }
+        if let Some(next) = second.after.and_then(|next| self.blocks.get_mut(next)) {
+            next.before = Some(first);
+        }
+    }
+
+    /// Bounds a queue that nobody settles: a program with one stream never asks.
+    fn forget_stale(&mut self, slot: usize, small: bool) {
+        let free = if small { &mut self.small } else { &mut self.large };
+        let owned = &mut free.streams[slot];
+        if owned.queue.len() > 2 * owned.sorted.len() + 64 {
+            let blocks = &self.blocks;
+            owned.queue.retain(|&(number, key)| {
+                blocks.get(key).is_some_and(|block| match block.state {
+                    State::Streams(t) => {
+                        t.number == number && t.stream.slot() == slot && block.small == small
+                    }
+                    _ => false,
+                })
+            });
+        }
+    }
+
+    /// The largest segment that nobody uses and that anybody may have.
+    fn largest_whole(&self) -> Option<(u32, Segment)> {
+        let largest = |free: &Free| {
+            let whole = |key: &u32| self.blocks.get(*key).is_some_and(Block::is_whole);
+            free.anybodys.iter().rev().find(|(_, _, key)| whole(key)).copied()
+        };
+        let (bytes, address, key) = largest(&self.small).max(largest(&self.large))?;
+        Some((key, Segment { address, bytes }))
+    }
+}

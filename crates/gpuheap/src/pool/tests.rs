@@ -1,0 +1,328 @@
+//! Every policy against a naive model, with no driver: no overlap, no unordered reuse, an exact
+//! ledger, everything returned at the end.
+
+use std::collections::BTreeMap;
+
+use gpuheap_driver::CUstream;
+use proptest::prelude::*;
+
+use super::*;
+use crate::source::model::{Clock, Model};
+
+#[derive(Clone, Debug)]
+enum Action {
+    Allocate {
+        bytes: u64,
+        stream: usize,
+    },
+    /// Frees the `index`th live block, counted around, after work on a stream of one's own.
+    Free {
+        index: usize,
+        stream: usize,
+    },
+    Complete {
+        stream: usize,
+    },
+    Release {
+        bytes: u64,
+    },
+    /// Fails one of the next driver calls.
+    Fail {
+        ahead: u64,
+    },
+}
+
+const STREAMS: usize = 4;
+
+fn sizes() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        1_u64..2048,
+        Just(1 << 20),
+        (1_u64 << 10)..(4 << 20),
+        (1_u64 << 20)..(200 << 20),
+        Just((128 << 20) + 1),
+    ]
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let action = prop_oneof![
+        6 => (sizes(), 0..STREAMS).prop_map(|(bytes, stream)| Action::Allocate { bytes, stream }),
+        5 => (any::<usize>(), 0..STREAMS).prop_map(|(index, stream)| Action::Free { index, stream }),
+        2 => (0..STREAMS).prop_map(|stream| Action::Complete { stream }),
+        1 => prop_oneof![Just(u64::MAX), 1_u64..(64 << 20)].prop_map(|bytes| Action::Release { bytes }),
+        1 => (1_u64..5).prop_map(|ahead| Action::Fail { ahead }),
+    ];
+    prop::collection::vec(action, 1..120)
+}
+
+struct Live {
+    key: u32,
+    bytes: u64,
+    block: u64,
+}
+
+/// The naive model: which bytes are whose, and the last work on every byte that was ever used.
+struct World {
+    policy: Box<dyn Policy>,
+    model: Model,
+    order: Order,
+    ledger: Ledger,
+    limits: Limits,
+    streams: Vec<StreamRef>,
+    live: BTreeMap<u64, Live>,
+    /// By start: end, the stream that used the range last and how far it had got.
+    used: BTreeMap<u64, (u64, usize, Clock)>,
+}
+
+impl World {
+    fn new(policy: Box<dyn Policy>, capacity: u64, immediate: bool) -> World {
+        let mut order = Order::default();
+        let streams =
+            (0..STREAMS).map(|n| order.stream(100 + n as u64, CUstream(n + 10))).collect();
+        let mut model = Model::new(capacity);
+        model.immediate = immediate;
+        World {
+            policy,
+            model,
+            order,
+            ledger: Ledger::default(),
+            limits: Limits::default(),
+            streams,
+            live: BTreeMap::new(),
+            used: BTreeMap::new(),
+        }
+    }
+
+    fn act<R>(&mut self, work: impl FnOnce(&mut dyn Policy, &mut Environment<'_>) -> R) -> R {
+        let mut environment = Environment {
+            source: &mut self.model,
+            order: &mut self.order,
+            ledger: &mut self.ledger,
+            limits: self.limits,
+        };
+        work(&mut *self.policy, &mut environment)
+    }
+
+    fn allocate(&mut self, bytes: u64, stream: usize) -> Result<(), String> {
+        let stream = self.streams[stream];
+        let Ok(grant) = self.act(|policy, env| policy.allocate(bytes, stream, env)) else {
+            return Ok(());
+        };
+        let range = grant.address..grant.address + grant.bytes;
+        if grant.bytes < bytes {
+            return Err(format!("{} bytes for {bytes}", grant.bytes));
+        }
+        let inside = |segment: &Segment| {
+            segment.address <= range.start && range.end <= segment.address + segment.bytes
+        };
+        if !self.model.segments().any(inside) {
+            return Err(format!("{range:x?} is in no segment"));
+        }
+        let neighbours = self.live.range(..range.end).next_back();
+        if let Some((start, live)) = neighbours
+            && start + live.block > range.start
+        {
+            return Err(format!("{range:x?} overlaps {start:x}"));
+        }
+        let overlapping: Vec<_> = self
+            .used
+            .range(..range.end)
+            .filter(|(_, (end, _, _))| *end > range.start)
+            .map(|(_, (_, owner, clock))| (*owner, clock.clone()))
+            .collect();
+        for (owner, clock) in overlapping {
+            if !self.model.is_ordered(owner, &clock, stream) {
+                return Err(format!("{range:x?} is reused on {stream:?}, not after {owner}"));
+            }
+        }
+        self.ledger.allocated(bytes, grant.bytes);
+        self.live.insert(range.start, Live { key: grant.key, bytes, block: grant.bytes });
+        self.use_range(range.start, range.end, stream);
+        Ok(())
+    }
+
+    fn free(&mut self, index: usize, stream: usize) {
+        let Some(start) = self.live.keys().nth(index % self.live.len().max(1)).copied() else {
+            return;
+        };
+        let Some(live) = self.live.remove(&start) else { return };
+        // The program itself must order the stream that frees after the one that used the block.
+        let stream = self.streams[stream];
+        let user = self.used[&start].1;
+        if user != stream.slot() {
+            let user = self.streams[user];
+            let failing = self.model.fail_call.take();
+            let fence = self.model.record(user).unwrap();
+            self.model.order_after(stream, fence).unwrap();
+            self.model.forget(fence);
+            self.model.fail_call = failing;
+        }
+        self.use_range(start, start + live.block, stream);
+        self.ledger.freed(live.bytes, live.block);
+        let _ = self.act(|policy, env| policy.free(live.key, stream, env));
+    }
+
+    fn use_range(&mut self, start: u64, end: u64, stream: StreamRef) {
+        let clock = self.model.work(stream);
+        let overlapping: Vec<_> =
+            self.used.range(..end).filter(|(_, (e, _, _))| *e > start).map(|(s, _)| *s).collect();
+        for other in overlapping {
+            let Some((other_end, owner, other_clock)) = self.used.remove(&other) else { continue };
+            if other < start {
+                self.used.insert(other, (start, owner, other_clock.clone()));
+            }
+            if other_end > end {
+                self.used.insert(end, (other_end, owner, other_clock));
+            }
+        }
+        self.used.insert(start, (end, stream.slot(), clock));
+    }
+
+    fn check_ledger(&self) -> Result<(), String> {
+        let taken: u64 = self.model.segments().map(|segment| segment.bytes).sum();
+        let live: u64 = self.live.values().map(|live| live.bytes).sum();
+        let blocks: u64 = self.live.values().map(|live| live.block).sum();
+        let cached = self.policy.cached(None, &self.order).bytes;
+        let found = (self.ledger.taken, self.ledger.live, self.ledger.live_blocks, cached);
+        if found != (taken, live, blocks, taken - blocks) {
+            return Err(format!(
+                "taken, live, blocks, cached are {found:?}, not {:?}",
+                (taken, live, blocks, taken - blocks)
+            ));
+        }
+        let mut granted: Vec<_> = self.policy.live().iter().map(|s| (s.address, s.bytes)).collect();
+        granted.sort_unstable();
+        let expected: Vec<_> = self.live.iter().map(|(start, live)| (*start, live.block)).collect();
+        if granted != expected {
+            Err(format!("{granted:?} are live, not {expected:?}"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn run(&mut self, actions: &[Action]) -> Result<(), String> {
+        for action in actions {
+            match *action {
+                Action::Allocate { bytes, stream } => self.allocate(bytes, stream)?,
+                Action::Free { index, stream } => self.free(index, stream),
+                Action::Complete { stream } => self.model.complete(stream),
+                Action::Release { bytes } => {
+                    let _ = self.act(|policy, env| policy.release(bytes, env));
+                }
+                Action::Fail { ahead } => self.model.fail_call = Some(self.model.calls() + ahead),
+            }
+            self.check_ledger()?;
+        }
+        self.model.fail_call = None;
+        while !self.live.is_empty() {
+            self.free(0, 0);
+        }
+        (0..STREAMS).for_each(|slot| self.model.complete(slot));
+        self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
+        let released = self.act(|policy, env| policy.release(u64::MAX, env));
+        released.map_err(|error| format!("{error:?}"))?;
+        self.check_ledger()?;
+        match self.ledger.taken {
+            0 => Ok(()),
+            left => Err(format!("{left} bytes never came back")),
+        }
+    }
+}
+
+fn policies() -> Vec<(&'static str, Box<dyn Policy>)> {
+    vec![
+        ("none", Box::new(Direct::default())),
+        ("simple", Box::new(Simple::default())),
+        ("binned", Box::new(Binned::default())),
+        ("split", Box::new(Split::default())),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_policy_keeps_the_promises(
+        actions in actions(),
+        immediate in any::<bool>(),
+        small_device in any::<bool>(),
+        limit in prop::option::of(Just(300_u64 << 20)),
+    ) {
+        for (name, policy) in policies() {
+            let capacity = if small_device { 512 << 20 } else { 1 << 40 };
+            let mut world = World::new(policy, capacity, immediate);
+            world.limits.hard = limit;
+            let outcome = world.run(&actions);
+            prop_assert!(outcome.is_ok(), "{name}: {}", outcome.unwrap_err());
+            prop_assert!(world.model.reserved_peak().unwrap() <= capacity, "{name}");
+            if let Some(limit) = limit {
+                prop_assert!(world.model.reserved_peak().unwrap() <= limit, "{name}");
+            }
+        }
+    }
+}
+
+/// `split` without its order: every block is anybody's at once.
+struct IgnoresStreams(Split);
+
+impl Policy for IgnoresStreams {
+    fn allocate(
+        &mut self,
+        bytes: u64,
+        _stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        let first = environment.order.stream(100, CUstream(10));
+        self.0.allocate(bytes, first, environment)
+    }
+
+    fn free(
+        &mut self,
+        key: u32,
+        _stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError> {
+        let first = environment.order.stream(100, CUstream(10));
+        self.0.free(key, first, environment)
+    }
+
+    fn release(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.0.release(target, environment)
+    }
+
+    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
+        self.0.cached(stream, order)
+    }
+
+    fn live(&self) -> Vec<Segment> {
+        self.0.live()
+    }
+}
+
+#[test]
+fn the_model_catches_a_policy_that_ignores_streams() {
+    let mut world = World::new(Box::new(IgnoresStreams(Split::default())), 1 << 40, false);
+    let actions = [
+        Action::Allocate { bytes: 4096, stream: 1 },
+        Action::Free { index: 0, stream: 1 },
+        Action::Allocate { bytes: 4096, stream: 2 },
+    ];
+    let caught = world.run(&actions).unwrap_err();
+    assert!(caught.contains("not after 1"), "{caught}");
+}
+
+#[test]
+fn a_block_crosses_streams_behind_a_wait_and_is_not_taken_twice() {
+    for (name, policy) in policies().into_iter().skip(1) {
+        let mut world = World::new(policy, 1 << 40, false);
+        world.allocate(4096, 1).unwrap();
+        world.free(0, 1);
+        let taken = world.ledger.taken;
+        world.allocate(4096, 2).unwrap();
+        assert_eq!(world.ledger.taken, taken, "{name}: the other stream's block was there");
+    }
+}

@@ -1,0 +1,185 @@
+//! Sizes in bytes as people write them.
+
+use std::fmt;
+
+/// A size as written in an option or in the environment: bytes, or a share of the device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Size {
+    /// A number of bytes.
+    Bytes(u64),
+    /// A percentage of the device's memory, above 0 and at most 100.
+    Percent(f64),
+}
+
+/// Why a text is no size. Its text names what was written and what is accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SizeError {
+    text: String,
+    reason: &'static str,
+}
+
+impl Size {
+    /// Reads `10000`, `100M`, `1.5GiB`, `50%`.
+    ///
+    /// `k`, `M`, `G`, `T` are powers of 1000, `Ki`, `Mi`, `Gi`, `Ti` powers of 1024, each with or
+    /// without a final `B`; the case of letters does not matter. A fraction needs a unit.
+    ///
+    /// # Errors
+    ///
+    /// Anything else, zero included: nothing that takes a size means anything by zero.
+    pub fn parse(text: &str) -> Result<Size, SizeError> {
+        let fail = |reason| SizeError { text: text.to_owned(), reason };
+        let trimmed = text.trim();
+        let split =
+            trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let (number, unit) = (&trimmed[..split], trimmed[split..].trim_start());
+        if trimmed.starts_with('-') {
+            return Err(fail("it is negative"));
+        }
+        if number.is_empty() || number == "." || number.matches('.').count() > 1 {
+            return Err(fail("it does not start with a number"));
+        }
+        let value: f64 = number.parse().map_err(|_| fail("it does not start with a number"))?;
+        if unit == "%" {
+            return match value {
+                v if v > 0.0 && v <= 100.0 => Ok(Size::Percent(v)),
+                _ => Err(fail("a percentage is above 0 and at most 100")),
+            };
+        }
+        let factor = factor(unit).ok_or_else(|| fail("it has an unknown unit"))?;
+        if factor == 1 && number.contains('.') {
+            return Err(fail("a fraction of a byte"));
+        }
+        // Whole numbers exactly: a u64 does not fit into an f64.
+        let bytes = match number.parse::<u64>() {
+            Ok(whole) => whole.checked_mul(factor),
+            Err(_) => {
+                Some(value * factor as f64).filter(|b| *b < u64::MAX as f64).map(|b| b as u64)
+            }
+        };
+        match bytes {
+            None => Err(fail("it is larger than any memory")),
+            Some(0) => Err(fail("it is zero")),
+            Some(bytes) => Ok(Size::Bytes(bytes)),
+        }
+    }
+
+    /// The bytes that this is of a device with `total` bytes.
+    pub fn of(self, total: u64) -> u64 {
+        match self {
+            Size::Bytes(bytes) => bytes,
+            Size::Percent(percent) => (total as f64 * percent / 100.0) as u64,
+        }
+    }
+}
+
+fn factor(unit: &str) -> Option<u64> {
+    let unit = unit.to_ascii_lowercase();
+    let unit = unit.strip_suffix('b').unwrap_or(&unit);
+    let (letter, base) = match unit.strip_suffix('i') {
+        Some(letter) if !letter.is_empty() => (letter, 1024_u64),
+        _ => (unit, 1000),
+    };
+    let power = match letter {
+        "" => return Some(1),
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        _ => return None,
+    };
+    Some(base.pow(power))
+}
+
+impl fmt::Display for SizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "'{}' is not a size: {}; write bytes (10000), a unit (100M, 1.5GiB) or a share of the device (50%)",
+            self.text, self.reason
+        )
+    }
+}
+
+impl std::error::Error for SizeError {}
+
+/// Shows bytes with a binary unit and three decimals: `8.000 KiB`; below 1 KiB as `8 bytes`.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let text = match self.0 {
+            1 => "1 byte".to_owned(),
+            bytes if bytes < 1024 => format!("{bytes} bytes"),
+            bytes => {
+                let power = (bytes.ilog2() / 10) as usize;
+                format!("{:.3} {}", bytes as f64 / 1024_f64.powi(power as i32), UNITS[power - 1])
+            }
+        };
+        f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_people_write() {
+        for (text, bytes) in [
+            ("10000", 10_000),
+            ("100M", 100_000_000),
+            ("1.5GiB", 1_610_612_736),
+            ("512 MiB", 536_870_912),
+            ("2k", 2000),
+            ("2KB", 2000),
+            ("7b", 7),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(Size::parse(text), Ok(Size::Bytes(bytes)), "{text}");
+        }
+        assert_eq!(Size::parse("50%"), Ok(Size::Percent(50.0)));
+        assert_eq!(Size::Percent(50.0).of(1 << 30), 1 << 29);
+    }
+
+    #[test]
+    fn refuses_the_rest_with_the_reason() {
+        for (text, reason) in [
+            ("12XB", "unknown unit"),
+            ("-1", "negative"),
+            ("0", "zero"),
+            ("0.0001kB", "zero"),
+            ("", "number"),
+            ("GiB", "number"),
+            ("1.2.3M", "number"),
+            ("1.5", "fraction"),
+            ("0%", "percentage"),
+            ("101%", "percentage"),
+            ("99999999999GiB", "larger"),
+            ("18446744073709551616", "larger"),
+            ("1iB", "unit"),
+        ] {
+            let error = Size::parse(text).unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+            assert!(error.contains("50%"), "{error}");
+        }
+    }
+
+    #[test]
+    fn shows_three_decimals() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (1, "1 byte"),
+            (8, "8 bytes"),
+            (1024, "1.000 KiB"),
+            (8192, "8.000 KiB"),
+            ((1 << 30) - 1, "1024.000 MiB"),
+            (1 << 30, "1.000 GiB"),
+            (u64::MAX, "16.000 EiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! The two sources of real memory: plain allocations, and a stream-ordered pool of our own.
+
+use std::sync::Arc;
+
+use gpuheap_driver::{
+    CU_EVENT_DISABLE_TIMING, CUdeviceptr, CUevent, CUmemPool_attribute, CUmemPoolProps,
+    CUmemoryPool, CUresult, check,
+};
+use rustc_hash::FxHashMap;
+
+use super::{Fence, GRANULE, MemorySource, Segment, SourceError, Waiter, round_up};
+use crate::device::Context;
+use crate::order::StreamRef;
+
+/// What a stream-ordered pool grows by (one H200, driver 580).
+const POOL_STEP: u64 = 32 << 20;
+
+/// `cuMemAlloc` and `cuMemFree`, which waits for the device.
+pub(crate) struct PlainSource {
+    events: Events,
+    /// How many small segments lie in each granule of 2 MiB, by its number.
+    shared_granules: FxHashMap<u64, u32>,
+    /// What larger segments take, which have their granules to themselves.
+    large: u64,
+    reserved_peak: u64,
+}
+
+/// A stream-ordered pool that belongs to this heap alone, never the process's default one: other
+/// libraries take from that, and its settings are theirs too.
+pub(crate) struct OrderedSource {
+    events: Events,
+    pool: CUmemoryPool,
+}
+
+impl PlainSource {
+    pub(crate) fn new(context: Arc<Context>) -> PlainSource {
+        PlainSource {
+            events: Events::new(context),
+            shared_granules: FxHashMap::default(),
+            large: 0,
+            reserved_peak: 0,
+        }
+    }
+
+    fn granules_now(&self) -> u64 {
+        self.large + self.shared_granules.len() as u64 * GRANULE
+    }
+
+    /// The granules of a small segment: one, unless the driver laid it across a border.
+    fn granules_of(segment: Segment) -> std::ops::RangeInclusive<u64> {
+        segment.address / GRANULE..=(segment.address + segment.bytes - 1) / GRANULE
+    }
+}
+
+impl OrderedSource {
+    /// A pool that keeps up to `keep` bytes when a stream is waited for, and that drivers from
+    /// 12.2 on hold to `limit`.
+    pub(crate) fn new(
+        context: Arc<Context>,
+        keep: u64,
+        limit: Option<u64>,
+    ) -> Result<OrderedSource, SourceError> {
+        let mut source = OrderedSource { events: Events::new(context), pool: CUmemoryPool::NULL };
+        let mut properties = CUmemPoolProps::device(source.events.context.ordinal());
+        // Zero means no bound, so a limit below one step is left to our own check.
+        properties.max_size = limit.map_or(0, |limit| (limit / POOL_STEP * POOL_STEP) as usize);
+        let mut pool = CUmemoryPool::NULL;
+        source.events.call("cuMemPoolCreate", |context| {
+            // SAFETY: both pointers are valid for the call.
+            unsafe { context.driver().cuMemPoolCreate(&mut pool, &properties) }
+        })?;
+        source.pool = pool;
+        source.set(CUmemPool_attribute::RELEASE_THRESHOLD, keep)?;
+        Ok(source)
+    }
+
+    fn get(&mut self, attribute: CUmemPool_attribute) -> Result<u64, SourceError> {
+        let (pool, mut value) = (self.pool, 0_u64);
+        self.events.call("cuMemPoolGetAttribute", |context| {
+            // SAFETY: the attributes that are read here are 64 bits wide.
+            unsafe {
+                context.driver().cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast())
+            }
+        })?;
+        Ok(value)
+    }
+
+    fn set(&mut self, attribute: CUmemPool_attribute, mut value: u64) -> Result<(), SourceError> {
+        let pool = self.pool;
+        self.events.call("cuMemPoolSetAttribute", |context| {
+            // SAFETY: the attributes that are set here are 64 bits wide.
+            unsafe {
+                context.driver().cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast())
+            }
+        })
+    }
+}
+
+impl Drop for OrderedSource {
+    fn drop(&mut self) {
+        let pool = self.pool;
+        if pool.is_null() {
+            return;
+        }
+        // A pool that cannot be destroyed any more went with its context.
+        let _ = self.events.call("cuMemPoolDestroy", |context| {
+            // SAFETY: the pool is this source's own and is not used again.
+            unsafe { context.driver().cuMemPoolDestroy(pool) }
+        });
+    }
+}
+
+/// The fences of a source: events that are made once and used again.
+struct Events {
+    context: Arc<Context>,
+    events: Vec<CUevent>,
+    unused: Vec<u32>,
+    calls: u64,
+}
+
+impl Events {
+    fn new(context: Arc<Context>) -> Events {
+        Events { context, events: Vec::new(), unused: Vec::new(), calls: 0 }
+    }
+
+    /// Makes one driver call with the heap's context current.
+    fn call(
+        &mut self,
+        function: &'static str,
+        call: impl FnOnce(&Context) -> CUresult,
+    ) -> Result<(), SourceError> {
+        self.calls += 1;
+        let _current = self.context.enter()?;
+        Ok(check(function, call(&self.context))?)
+    }
+
+    fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
+        let fence = match self.unused.pop() {
+            Some(unused) => unused,
+            None => {
+                let mut event = CUevent::NULL;
+                self.call("cuEventCreate", |context| {
+                    // SAFETY: the pointer is valid for the call.
+                    unsafe { context.driver().cuEventCreate(&mut event, CU_EVENT_DISABLE_TIMING) }
+                })?;
+                self.events.push(event);
+                self.events.len() as u32 - 1
+            }
+        };
+        let event = self.events[fence as usize];
+        let recorded = self.call("cuEventRecord", |context| {
+            // SAFETY: the event is ours; the stream is alive, which its user promises.
+            unsafe { context.driver().cuEventRecord(event, stream.raw()) }
+        });
+        if recorded.is_err() {
+            self.unused.push(fence);
+        }
+        recorded.map(|()| Fence(fence))
+    }
+
+    fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
+        let event = self.events[fence.0 as usize];
+        self.calls += 1;
+        let _current = self.context.enter()?;
+        // SAFETY: the event is ours.
+        match unsafe { self.context.driver().cuEventQuery(event) } {
+            CUresult::ERROR_NOT_READY => Ok(false),
+            code => Ok(check("cuEventQuery", code).map(|()| true)?),
+        }
+    }
+
+    fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError> {
+        let event = self.events[fence.0 as usize];
+        self.call("cuStreamWaitEvent", |context| {
+            // SAFETY: the event is ours; the stream is alive, which its user promises.
+            unsafe { context.driver().cuStreamWaitEvent(stream.raw(), event, 0) }
+        })
+    }
+
+    fn waiter(&mut self, fence: Fence) -> Waiter {
+        self.calls += 1;
+        let (context, event) = (self.context.clone(), self.events[fence.0 as usize]);
+        Box::new(move || {
+            let _current = context.enter()?;
+            // SAFETY: events are destroyed with the heap only, which outlives its waits.
+            Ok(check("cuEventSynchronize", unsafe { context.driver().cuEventSynchronize(event) })?)
+        })
+    }
+
+    fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
+        let (mut free, mut total) = (0, 0);
+        self.call("cuMemGetInfo_v2", |context| {
+            // SAFETY: both pointers are valid for the call.
+            unsafe { context.driver().cuMemGetInfo_v2(&mut free, &mut total) }
+        })?;
+        Ok((free as u64, total as u64))
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        for event in std::mem::take(&mut self.events) {
+            // An event that cannot be destroyed any more went with its context.
+            let _ = self.call("cuEventDestroy_v2", |context| {
+                // SAFETY: the event is ours and is not used again.
+                unsafe { context.driver().cuEventDestroy_v2(event) }
+            });
+        }
+    }
+}
+
+macro_rules! order_by_events {
+    () => {
+        fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
+            self.events.device_memory()
+        }
+
+        fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
+            self.events.record(stream)
+        }
+
+        fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
+            self.events.is_reached(fence)
+        }
+
+        fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError> {
+            self.events.order_after(stream, fence)
+        }
+
+        fn waiter(&mut self, fence: Fence) -> Waiter {
+            self.events.waiter(fence)
+        }
+
+        fn forget(&mut self, fence: Fence) {
+            self.events.unused.push(fence.0);
+        }
+
+        fn calls(&self) -> u64 {
+            self.events.calls
+        }
+    };
+}
+
+impl MemorySource for PlainSource {
+    fn take(&mut self, bytes: u64, _stream: StreamRef) -> Result<Segment, SourceError> {
+        let bytes_asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        let mut address: CUdeviceptr = 0;
+        self.events.call("cuMemAlloc_v2", |context| {
+            // SAFETY: the pointer is valid for the call.
+            unsafe { context.driver().cuMemAlloc_v2(&mut address, bytes_asked) }
+        })?;
+        let segment = Segment { address, bytes };
+        if bytes > GRANULE {
+            self.large += round_up(bytes, GRANULE);
+        } else {
+            for granule in PlainSource::granules_of(segment) {
+                *self.shared_granules.entry(granule).or_insert(0) += 1;
+            }
+        }
+        self.reserved_peak = self.reserved_peak.max(self.granules_now());
+        Ok(segment)
+    }
+
+    fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
+        self.events.call("cuMemFree_v2", |context| {
+            // SAFETY: the segment was taken by this source and all its uses are over.
+            unsafe { context.driver().cuMemFree_v2(segment.address) }
+        })?;
+        if segment.bytes > GRANULE {
+            self.large -= round_up(segment.bytes, GRANULE);
+            return Ok(());
+        }
+        for granule in PlainSource::granules_of(segment) {
+            if let Some(count) = self.shared_granules.get_mut(&granule) {
+                *count -= 1;
+                if *count == 0 {
+                    self.shared_granules.remove(&granule);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn give_back_on(&mut self, segment: Segment, _stream: StreamRef) -> Result<(), SourceError> {
+        self.give_back(segment)
+    }
+
+    fn is_stream_ordered(&self) -> bool {
+        false
+    }
+
+    fn reserved(&mut self) -> Result<u64, SourceError> {
+        Ok(self.granules_now())
+    }
+
+    fn reserved_peak(&mut self) -> Result<u64, SourceError> {
+        Ok(self.reserved_peak)
+    }
+
+    fn growth(&self, bytes: u64) -> u64 {
+        round_up(bytes, GRANULE)
+    }
+
+    fn trim(&mut self) -> Result<u64, SourceError> {
+        Ok(0)
+    }
+
+    order_by_events!();
+}
+
+impl MemorySource for OrderedSource {
+    fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError> {
+        let bytes_asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        let (pool, mut address) = (self.pool, 0);
+        self.events.call("cuMemAllocFromPoolAsync", |context| {
+            // SAFETY: the pointer is valid for the call; the stream is alive, which its user promises.
+            unsafe {
+                context.driver().cuMemAllocFromPoolAsync(
+                    &mut address,
+                    bytes_asked,
+                    pool,
+                    stream.raw(),
+                )
+            }
+        })?;
+        Ok(Segment { address, bytes })
+    }
+
+    fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
+        self.events.call("cuMemFree_v2", |context| {
+            // SAFETY: the segment was taken by this source and all its uses are over.
+            unsafe { context.driver().cuMemFree_v2(segment.address) }
+        })
+    }
+
+    fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
+        self.events.call("cuMemFreeAsync", |context| {
+            // SAFETY: the segment was taken by this source; its last use is on this stream.
+            unsafe { context.driver().cuMemFreeAsync(segment.address, stream.raw()) }
+        })
+    }
+
+    fn is_stream_ordered(&self) -> bool {
+        true
+    }
+
+    fn reserved(&mut self) -> Result<u64, SourceError> {
+        self.get(CUmemPool_attribute::RESERVED_MEM_CURRENT)
+    }
+
+    fn reserved_peak(&mut self) -> Result<u64, SourceError> {
+        self.get(CUmemPool_attribute::RESERVED_MEM_HIGH)
+    }
+
+    fn growth(&self, bytes: u64) -> u64 {
+        round_up(bytes, POOL_STEP)
+    }
+
+    fn trim(&mut self) -> Result<u64, SourceError> {
+        let before = self.reserved()?;
+        let pool = self.pool;
+        self.events.call("cuMemPoolTrimTo", |context| {
+            // SAFETY: the pool is this source's own.
+            unsafe { context.driver().cuMemPoolTrimTo(pool, 0) }
+        })?;
+        Ok(before.saturating_sub(self.reserved()?))
+    }
+
+    order_by_events!();
+}

@@ -1,0 +1,114 @@
+//! Where a heap's memory comes from, and how streams are put in order.
+//!
+//! A [`Policy`](crate::pool) decides over blocks; everything that reaches the driver goes through
+//! the two traits here, so that a policy can be tested with no driver at all.
+
+mod driver;
+#[cfg(test)]
+pub(crate) mod model;
+
+pub(crate) use driver::{OrderedSource, PlainSource};
+
+use crate::order::StreamRef;
+
+/// Memory taken from the driver: one allocation of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    /// Where the device sees it.
+    pub(crate) address: u64,
+    /// Its size as asked of the driver.
+    pub(crate) bytes: u64,
+}
+
+/// A point of a stream, recorded once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Fence(pub(crate) u32);
+
+/// Why a source could not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SourceError {
+    /// The device is out of memory.
+    OutOfMemory,
+    /// A stream was destroyed and the heap not told while it could still be named.
+    StreamGone,
+    /// Any other failure of the driver.
+    Driver(gpuheap_driver::DriverError),
+}
+
+/// A wait that can be carried out later.
+pub(crate) type Waiter = Box<dyn FnOnce() -> Result<(), SourceError> + Send>;
+
+/// What gives memory, takes it back, and orders streams.
+///
+/// Fences are made by [`record`](MemorySource::record) and given back by
+/// [`forget`](MemorySource::forget).
+pub(crate) trait MemorySource: Send {
+    /// Takes `bytes`, which is not zero, for use on `stream` from this point on.
+    fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError>;
+
+    /// Gives a segment back whose last use is over.
+    fn give_back(&mut self, segment: Segment) -> Result<(), SourceError>;
+
+    /// Gives a segment back at this point of `stream`. Only where taking and giving back
+    /// [are work of a stream](MemorySource::is_stream_ordered).
+    fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError>;
+
+    /// Whether taking and giving back are work of a stream.
+    fn is_stream_ordered(&self) -> bool;
+
+    /// Bytes that the driver counts for what is taken, its own rounding included.
+    fn reserved(&mut self) -> Result<u64, SourceError>;
+
+    /// Their high-water mark.
+    fn reserved_peak(&mut self) -> Result<u64, SourceError>;
+
+    /// The most that taking `bytes` can add to [`reserved`](MemorySource::reserved).
+    fn growth(&self, bytes: u64) -> u64;
+
+    /// Gives back what the driver itself keeps; the bytes that it regained.
+    fn trim(&mut self) -> Result<u64, SourceError>;
+
+    /// Free and total bytes of the device, all processes counted.
+    fn device_memory(&mut self) -> Result<(u64, u64), SourceError>;
+
+    /// Marks this point of `stream`.
+    fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError>;
+
+    /// Whether the stream has got past the fence.
+    fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError>;
+
+    /// Makes `stream` wait for the fence; the host does not.
+    fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError>;
+
+    /// Blocks the host until the fence is reached.
+    fn wait(&mut self, fence: Fence) -> Result<(), SourceError> {
+        self.waiter(fence)()
+    }
+
+    /// What blocks the host until the fence is reached, to be called without the heap's lock. A
+    /// fence that is forgotten and used again in between makes it wait longer, never shorter.
+    fn waiter(&mut self, fence: Fence) -> Waiter;
+
+    /// The fence is not needed any more.
+    fn forget(&mut self, fence: Fence);
+
+    /// Driver calls made so far.
+    fn calls(&self) -> u64;
+}
+
+impl From<gpuheap_driver::DriverError> for SourceError {
+    fn from(error: gpuheap_driver::DriverError) -> SourceError {
+        if error.is_out_of_memory() { SourceError::OutOfMemory } else { SourceError::Driver(error) }
+    }
+}
+
+/// The granule in which the driver hands out device memory.
+///
+/// Measured on one H200, driver 580: allocations of up to 2 MiB share granules of 2 MiB, larger
+/// ones are rounded up to whole granules, and `cuMemGetInfo` moves in steps of 2 MiB.
+pub(crate) const GRANULE: u64 = 2 << 20;
+
+/// `bytes` rounded up to a multiple of `to`, a power of two; saturating at the last multiple.
+pub(crate) fn round_up(bytes: u64, to: u64) -> u64 {
+    bytes.saturating_add(to - 1) & !(to - 1)
+}
