@@ -12,14 +12,9 @@ const PICKLE_PROTO: u8 = 0x80;
 
 /// How to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ReadOptions {
-    /// Leave out the blocks that were live before a snapshot's recording began. Their frees then
-    /// count as [`Trace::unknown_frees`]. Default: false.
-    pub recorded_only: bool,
-    /// The most bytes that a file may have once unpacked, so that a small hostile file cannot fill
-    /// the memory. Default: 4 GiB.
-    pub unpacked_limit: u64,
+    recorded_only: bool,
+    unpacked_limit: u64,
 }
 
 impl Default for ReadOptions {
@@ -29,13 +24,15 @@ impl Default for ReadOptions {
 }
 
 impl ReadOptions {
-    /// Sets [`recorded_only`](Self::recorded_only).
+    /// Leaves out the blocks that were live before a snapshot's recording began. Their frees then
+    /// count as [`Trace::unknown_frees`]. Default: false.
     pub fn recorded_only(mut self, recorded_only: bool) -> Self {
         self.recorded_only = recorded_only;
         self
     }
 
-    /// Sets [`unpacked_limit`](Self::unpacked_limit), in bytes.
+    /// The most bytes that a file may have once unpacked, so that a small hostile file cannot fill
+    /// the memory. Default: 4 GiB.
     pub fn unpacked_limit(mut self, bytes: u64) -> Self {
         self.unpacked_limit = bytes;
         self
@@ -95,7 +92,7 @@ fn recognise_and_read(
     let mut source = Source::open(reader, options.unpacked_limit)?;
     match source.peek()? {
         [] => Err(source.emptiness()),
-        [PICKLE_PROTO, ..] => snapshot::read(name, source, options),
+        [PICKLE_PROTO, ..] => snapshot::read(name, source, options.recorded_only),
         start if is_text(start) => Ok(vec![rmm::read(name, source)?]),
         start => Err(Error::new(
             format!("begins with the bytes {start:02x?}, which is no trace format"),

@@ -116,6 +116,7 @@ fn pickles() {
         ("nothing on the stack", &raw(&[])),
         ("no mark", &raw(&[b"]e"])),
         ("mark below", &raw(&[b"N(a"])),
+        ("tuple over a mark", &raw(&[b"NN(\x86t"])),
         ("append to a dict", &raw(&[b"}Na"])),
         ("items for a list", &raw(&[b"](NNu"])),
         ("key without a value", &raw(&[b"}(Nu"])),
@@ -144,6 +145,8 @@ fn with_blocks(blocks: Data) -> Vec<u8> {
 #[test]
 fn snapshots() {
     let pickled = |data: Data| encode(&data, 4);
+    let traces_tuple =
+        |length| pickled(dict([("device_traces", Data::Tuple(vec![Data::None; length]))]));
     let frame = dict([("name", "f".into()), ("filename", 3.into()), ("line", 1.into())]);
     let block = dict([("size", 512.into()), ("state", "active_allocated".into())]);
     let no_state = dict([("size", 512.into())]);

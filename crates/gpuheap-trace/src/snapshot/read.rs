@@ -11,13 +11,13 @@ use super::plain::{Path, Plain};
 use crate::error::escape;
 use crate::model::Odd;
 use crate::source::Source;
-use crate::{At, Error, Format, Place, ReadOptions, Trace, TraceBuilder, WarningKind};
+use crate::{At, Error, Format, Place, Trace, TraceBuilder, WarningKind};
 
 /// Reads a snapshot: the devices that have events, in their order.
 pub(crate) fn read(
     name: &str,
     mut source: Source<'_>,
-    options: &ReadOptions,
+    recorded_only: bool,
 ) -> Result<Vec<Trace>, Error> {
     let input = source.read_all()?;
     if let Some(reason) = source.damage() {
@@ -28,14 +28,14 @@ pub(crate) fn read(
     }
     let (value, heap) = pickle::read(&input)?;
     let plain = Plain::new(&heap, input.len());
-    read_devices(name, &plain, value, options)
+    read_devices(name, &plain, value, recorded_only)
 }
 
 fn read_devices(
     name: &str,
     plain: &Plain<'_, '_>,
     snapshot: Value,
-    options: &ReadOptions,
+    recorded_only: bool,
 ) -> Result<Vec<Trace>, Error> {
     const TRACES: usize = 0;
     const SEGMENTS: usize = 1;
@@ -58,7 +58,7 @@ fn read_devices(
         )
         .at(traces.place()));
     }
-    let mut blocks = if options.recorded_only {
+    let mut blocks = if recorded_only {
         Vec::new()
     } else {
         read_blocks(plain, &mut frames, fields.required(SEGMENTS)?, &fields.path(SEGMENTS))?
@@ -69,7 +69,7 @@ fn read_devices(
         let start = blocks.partition_point(|&(other, _)| other < index);
         let of_device = blocks[start..].iter().take_while(|&&(other, _)| other == index);
         let at_end = of_device.map(|&(_, block)| block);
-        builders.push(device.build(name, at_end, options)?);
+        builders.push(device.build(name, at_end, recorded_only)?);
     }
 
     let stacks = Arc::new(frames.finish());
@@ -128,11 +128,11 @@ impl Device {
         self,
         name: &str,
         at_end: impl Iterator<Item = Block>,
-        options: &ReadOptions,
+        recorded_only: bool,
     ) -> Result<TraceBuilder, Error> {
         let mut builder = TraceBuilder::new(name, Format::PytorchSnapshot);
         builder.set_device(u32::try_from(self.index).unwrap_or(u32::MAX));
-        if !options.recorded_only {
+        if !recorded_only {
             for block in blocks_before(&self.entries, at_end) {
                 let at = At { time_ns: 0, stream: block.stream, thread: 0, stack: block.stack };
                 builder.allocate(at, block.address, block.bytes)?;
@@ -159,7 +159,7 @@ impl Device {
                     }
                 }
                 Action::FreeRequested => {
-                    if !builder.free(at, entry.address, entry.bytes)? && !options.recorded_only {
+                    if !builder.free(at, entry.address, entry.bytes)? && !recorded_only {
                         unknown_frees.seen(place);
                     }
                 }
