@@ -150,7 +150,6 @@ impl Order {
                 continue;
             }
             self.fence_all(slot, source)?;
-            let state = &mut self.streams[slot];
             // The newest answers for all, which is the usual case; else from the oldest on.
             let newest = self.streams[slot].fences.back().copied();
             let all = match newest {

@@ -11,7 +11,9 @@
 //! 2. the same once more, after the driver was asked how far other streams got;
 //! 3. of another stream, which it then waits for;
 //! 4. of all streams' blocks together, merged, which it then waits for;
-//! 5. else of a new segment from the driver.
+//! 5. else of a new segment from the driver. Where segments that nobody uses cover it, they are
+//!    given back first: the same bytes, taken again in one piece. On `two_streams` of the example
+//!    traces this lifts utilisation from 0.34 to 0.95, on `llama_ckpt` from 0.64 to 0.88.
 //!
 //! Small requests have segments of their own, so that a small block that lives long does not split
 //! a large range.
@@ -25,8 +27,9 @@ use crate::source::{GRANULE, Segment, SourceError, round_up};
 
 /// What every size is rounded up to: the alignment that the driver gives (H200, driver 580).
 const ROUNDING: u64 = 512;
-/// Requests up to this size are small.
-const SMALL: u64 = 1 << 20;
+/// Requests up to this size are small. Replaying the example traces, 256 KiB and 64 KiB do alike;
+/// 1 MiB costs `gpt_train_short` 0.06 of utilisation and more growth on others.
+const SMALL: u64 = 256 << 10;
 /// What small requests are carved from.
 const SMALL_SEGMENT: u64 = GRANULE;
 /// Large requests below this share segments of [`LARGE_SEGMENT`]; others get their own.
@@ -70,6 +73,9 @@ impl Block {
 #[derive(Debug, Default)]
 struct Free {
     anybodys: Sorted,
+    /// Of these, those that are a whole segment, and their sum.
+    whole: Sorted,
+    whole_bytes: u64,
     /// By the slot of the stream.
     streams: Vec<Owned>,
 }
@@ -98,6 +104,9 @@ impl Free {
             State::Live => {}
             State::Anybodys => {
                 self.anybodys.insert(entry);
+                if block.is_whole() && self.whole.insert(entry) {
+                    self.whole_bytes += block.bytes;
+                }
             }
             State::Streams(ticket) => {
                 let owned = self.owned(ticket.stream.slot());
@@ -113,6 +122,9 @@ impl Free {
             State::Live => {}
             State::Anybodys => {
                 self.anybodys.remove(&entry);
+                if self.whole.remove(&entry) {
+                    self.whole_bytes -= block.bytes;
+                }
             }
             State::Streams(ticket) => {
                 self.owned(ticket.stream.slot()).sorted.remove(&entry);
@@ -338,6 +350,9 @@ impl Split {
             bytes if bytes < SHARED => LARGE_SEGMENT,
             _ => exact,
         };
+        if self.small.whole_bytes + self.large.whole_bytes >= wanted {
+            self.release(wanted, environment).map_err(Shortage::Failed)?;
+        }
         let taken = environment.take(wanted, stream);
         let segment = match taken {
             Err(Shortage::Limit(_) | Shortage::Device(_)) if exact < wanted => {
@@ -464,11 +479,7 @@ impl Split {
 
     /// The largest segment that nobody uses and that anybody may have.
     fn largest_whole(&self) -> Option<(u32, Segment)> {
-        let largest = |free: &Free| {
-            let whole = |key: &u32| self.blocks.get(*key).is_some_and(Block::is_whole);
-            free.anybodys.iter().rev().find(|(_, _, key)| whole(key)).copied()
-        };
-        let (bytes, address, key) = largest(&self.small).max(largest(&self.large))?;
+        let (bytes, address, key) = *self.small.whole.last().max(self.large.whole.last())?;
         Some((key, Segment { address, bytes }))
     }
 }
