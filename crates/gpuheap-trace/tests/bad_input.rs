@@ -157,6 +157,10 @@ fn snapshots() {
         ("no traces", &pickled(dict([("segments", vec![].into())]))),
         ("no segments", &pickled(no_segments)),
         ("traces not a list", &pickled(dict([("device_traces", Data::Bytes(vec![1]))]))),
+        ("traces a tuple of one", &traces_tuple(1)),
+        ("traces a tuple of two", &traces_tuple(2)),
+        ("traces a tuple of three", &traces_tuple(3)),
+        ("traces a tuple of four", &traces_tuple(4)),
         (
             "device not a list",
             &pickled(dict([("device_traces", vec![Data::Tuple(vec![])].into())])),
