@@ -1,0 +1,89 @@
+//! `cuGetProcAddress`: a function by base name and version.
+//!
+//! What each outcome does to the results is what libcuda 13.0 did on an H200, where the reference is
+//! silent: the first form fails with `CUDA_ERROR_NOT_FOUND` and leaves its result alone, the second
+//! succeeds with null and says why.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, Lookup, lookup};
+
+use crate::{exports, process};
+
+/// The search's outcome, as `CUdriverProcAddressQueryResult` counts.
+const FOUND: c_int = 0;
+const SYMBOL_NOT_FOUND: c_int = 1;
+const VERSION_NOT_SUFFICIENT: c_int = 2;
+
+/// All the bits that the flags may have. Without the bit for per-thread default streams the search
+/// is for the legacy default stream: what a program means by 0 is decided where it is compiled.
+const KNOWN_FLAGS: u64 = 3;
+
+/// `cuGetProcAddress`.
+///
+/// # Safety
+///
+/// `symbol` is null or a C string; `function` is null or valid for a write.
+pub(crate) unsafe fn find(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> CUresult {
+    let (mut found, mut status) = (ptr::null_mut(), FOUND);
+    if function.is_null() {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the symbol is as the caller gave it, the results are our own.
+    let code = unsafe { find_with_status(symbol, &mut found, version, flags, &mut status) };
+    if code.is_success() && status != FOUND {
+        return CUresult::ERROR_NOT_FOUND;
+    }
+    if code.is_success() {
+        // SAFETY: not null, so valid for a write.
+        unsafe { function.write(found) };
+    }
+    code
+}
+
+/// `cuGetProcAddress_v2`.
+///
+/// # Safety
+///
+/// As [`find`]; `status` is null or valid for a write.
+pub(crate) unsafe fn find_with_status(
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    status: *mut c_int,
+) -> CUresult {
+    if symbol.is_null() || function.is_null() || flags & !KNOWN_FLAGS != 0 {
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    let per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM != 0;
+    // SAFETY: not null, so a C string.
+    let base = unsafe { CStr::from_ptr(symbol) }.to_string_lossy();
+    let asked = || format!("{base} of CUDA {}.{}", version / 1000, version % 1000 / 10);
+    if version > process::driver_version() {
+        process::log(|| format!("no {}: the driver is older", asked()));
+        return CUresult::ERROR_INVALID_VALUE;
+    }
+    let (address, outcome) = match lookup(&base, version, per_thread) {
+        Lookup::Found(symbol) => (exports::address(symbol), FOUND),
+        Lookup::NotFound => (None, SYMBOL_NOT_FOUND),
+        Lookup::VersionTooOld => (None, VERSION_NOT_SUFFICIENT),
+    };
+    if address.is_none() {
+        process::log(|| format!("no {} or before", asked()));
+    }
+    // SAFETY: not null, so valid for a write; the status likewise where it is not null.
+    unsafe {
+        function.write(address.unwrap_or(ptr::null_mut()));
+        if !status.is_null() {
+            status.write(outcome);
+        }
+    }
+    CUresult::SUCCESS
+}

@@ -1,0 +1,168 @@
+//! The one emulated driver of the process, and the way into it.
+
+use std::any::Any;
+use std::ffi::c_uint;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use gpuheap_driver::{CUresult, Driver};
+use gpuheap_emu::{Emulator, Options};
+
+use crate::settings::{Settings, SettingsError};
+
+/// Made at the first call and never taken down: while a process ends, its other libraries may still
+/// call.
+static PROCESS: OnceLock<Process> = OnceLock::new();
+
+/// The driver of a child of `fork`: never initialised.
+static CHILD: OnceLock<Emulator> = OnceLock::new();
+
+/// The process that initialised the driver, 0 for none yet.
+static INITIALISED_BY: AtomicU32 = AtomicU32::new(0);
+
+/// How many of the checks' findings are on stderr.
+static REPORTED: AtomicUsize = AtomicUsize::new(0);
+
+/// More findings than this tell nothing new, and to ask for them costs time at every call.
+const REPORTED_AT_MOST: usize = 100;
+
+struct Process {
+    device: Emulator,
+    driver_version: i32,
+    checks: bool,
+    log: bool,
+    /// What is wrong with the environment; `cuInit` then fails, and so the device is never used.
+    refused: Option<SettingsError>,
+}
+
+fn process() -> &'static Process {
+    PROCESS.get_or_init(|| {
+        // The hook is that of this library's own standard library, not of the program's.
+        std::panic::set_hook(Box::new(say_panic));
+        let (settings, refused) = match Settings::read() {
+            Ok(settings) => (settings, None),
+            Err(error) => (Settings { options: Options::default(), log: false }, Some(error)),
+        };
+        Process {
+            driver_version: settings.options.driver_version,
+            checks: settings.options.checks,
+            log: settings.log,
+            refused,
+            device: Emulator::new(settings.options),
+        }
+    })
+}
+
+/// `cuInit`: the one function that says what is wrong with the environment.
+pub(crate) fn initialise(flags: c_uint) -> CUresult {
+    guarded(|| {
+        if forked() {
+            return CUresult::ERROR_NOT_INITIALIZED;
+        }
+        if let Some(error) = &process().refused {
+            say(&error.to_string());
+            return CUresult::ERROR_INVALID_VALUE;
+        }
+        // SAFETY: no pointers.
+        let code = unsafe { process().device.cuInit(flags) };
+        if code.is_success() {
+            INITIALISED_BY.store(std::process::id(), Ordering::Relaxed);
+        }
+        code
+    })
+}
+
+/// A call of the driver.
+pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
+    guarded(|| {
+        let process = process();
+        if forked() {
+            let devices = Vec::new();
+            let driver_version = process.driver_version;
+            let options = Options { devices, driver_version, ..Options::default() };
+            return body(CHILD.get_or_init(|| Emulator::new(options)));
+        }
+        let code = body(&process.device);
+        if process.checks {
+            report_findings(&process.device);
+        }
+        code
+    })
+}
+
+/// The code of `body`, or the code for an unknown error if it panics: no panic reaches the program.
+pub(crate) fn guarded(body: impl FnOnce() -> CUresult) -> CUresult {
+    // A panic leaves the emulator's state as it stands, and may leave it wrong; there is nothing
+    // better to do than to say so, which the hook does, and to go on.
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUresult::ERROR_UNKNOWN)
+}
+
+/// Whether this is a child, by `fork`, of the process that initialised the driver. As with the real
+/// one it has no device: the locks may be held, for good, by threads that it does not have.
+fn forked() -> bool {
+    let owner = INITIALISED_BY.load(Ordering::Relaxed);
+    owner != 0 && owner != std::process::id()
+}
+
+/// What the emulated driver says that it is, as 1000 × major + 10 × minor.
+pub(crate) fn driver_version() -> i32 {
+    process().driver_version
+}
+
+/// Writes a line that only somebody who asked for it wants to see.
+pub(crate) fn log(line: impl FnOnce() -> String) {
+    if process().log {
+        say(&line());
+    }
+}
+
+fn report_findings(device: &Emulator) {
+    let reported = REPORTED.load(Ordering::Relaxed);
+    if reported >= REPORTED_AT_MOST {
+        return;
+    }
+    let findings = device.findings();
+    // Whoever moves the count reports: no finding is reported by two threads.
+    let upto = findings.len().min(REPORTED_AT_MOST);
+    if upto > reported
+        && REPORTED.compare_exchange(reported, upto, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    {
+        for finding in &findings[reported..upto] {
+            say(&finding.to_string());
+        }
+        if upto == REPORTED_AT_MOST {
+            say("further findings are not shown");
+        }
+    }
+}
+
+fn say_panic(panic: &PanicHookInfo<'_>) {
+    let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+    say(&format!("a panic{place}, which is a bug of gpuheap's: {}", text(panic.payload())));
+}
+
+/// One line on stderr. A closed stderr is no reason to fail a driver call.
+fn say(line: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr().lock(), "gpuheap: libcuda: {line}");
+}
+
+fn text(cause: &(dyn Any + Send)) -> &str {
+    cause
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| cause.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error() {
+        assert_eq!(guarded(|| panic!("on purpose")), CUresult::ERROR_UNKNOWN);
+        assert_eq!(guarded(|| CUresult::SUCCESS), CUresult::SUCCESS);
+    }
+}

@@ -1,0 +1,179 @@
+//! What the environment says about the device.
+
+use std::env::{self, VarError};
+use std::fmt;
+use std::time::Duration;
+
+use gpuheap_emu::{Options, Profile, Schedule};
+
+const DEVICE: &str = "GPUHEAP_EMULATED_DEVICE";
+const SCHEDULE: &str = "GPUHEAP_EMULATED_SCHEDULE";
+const CHECKS: &str = "GPUHEAP_EMULATED_CHECKS";
+const DRIVER: &str = "GPUHEAP_EMULATED_DRIVER";
+const LOG: &str = "GPUHEAP_EMULATED_LOG";
+
+const SCHEDULES: &str =
+    "immediate, on-demand, seeded:N with a whole number, or lag:N with nanoseconds";
+const SWITCH: &str = "0 or 1";
+const DRIVERS: &str = "a version from 12.0 to 13.0, such as 12.4";
+
+/// How the process's device is made.
+pub(crate) struct Settings {
+    pub(crate) options: Options,
+    /// Whether requests that cannot be met are written to stderr.
+    pub(crate) log: bool,
+}
+
+impl Settings {
+    /// Reads the environment; a variable that is not there, or empty, is the default: one `h200`, work
+    /// done at once, no checks, CUDA 13.0, no log.
+    pub(crate) fn read() -> Result<Settings, SettingsError> {
+        let schedule = variable(SCHEDULE, SCHEDULES, schedule)?.unwrap_or(Schedule::Immediate);
+        let mut options = Options {
+            schedule,
+            checks: variable(CHECKS, SWITCH, switch)?.unwrap_or(false),
+            // The program may wait for a callback without calling the driver.
+            worker: schedule != Schedule::Immediate,
+            ..Options::default()
+        };
+        if let Some(devices) = variable(DEVICE, &profiles(), devices)? {
+            options.devices = devices;
+        }
+        if let Some(version) = variable(DRIVER, DRIVERS, driver_version)? {
+            options.driver_version = version;
+        }
+        Ok(Settings { options, log: variable(LOG, SWITCH, switch)?.unwrap_or(false) })
+    }
+}
+
+/// A variable with a value that means nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SettingsError {
+    variable: &'static str,
+    value: String,
+    valid: String,
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={:?} is not valid; use {}", self.variable, self.value, self.valid)
+    }
+}
+
+fn variable<T>(
+    name: &'static str,
+    valid: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<Option<T>, SettingsError> {
+    let value = match env::var(name) {
+        Ok(value) => value,
+        Err(VarError::NotPresent) => return Ok(None),
+        Err(VarError::NotUnicode(value)) => value.to_string_lossy().into_owned(),
+    };
+    match value.trim() {
+        "" => Ok(None),
+        text => match parse(text) {
+            Some(parsed) => Ok(Some(parsed)),
+            None => Err(SettingsError { variable: name, value, valid: valid.to_owned() }),
+        },
+    }
+}
+
+fn profiles() -> String {
+    format!(
+        "{}, or bytes such as 16GiB; with commas between several devices",
+        Profile::NAMES.join(", ")
+    )
+}
+
+fn devices(text: &str) -> Option<Vec<Profile>> {
+    text.split(',').map(|one| device(one.trim())).collect()
+}
+
+fn device(text: &str) -> Option<Profile> {
+    Profile::named(text).or_else(|| bytes(text).map(Profile::with_memory))
+}
+
+/// Bytes, or a number with `MiB` or `GiB`.
+fn bytes(text: &str) -> Option<u64> {
+    let (number, unit) = match text.strip_suffix("iB") {
+        Some(rest) => match rest.strip_suffix('M') {
+            Some(number) => (number, 1 << 20),
+            None => (rest.strip_suffix('G')?, 1 << 30),
+        },
+        None => (text, 1),
+    };
+    whole(number)?.checked_mul(unit).filter(|&bytes| bytes > 0)
+}
+
+fn schedule(text: &str) -> Option<Schedule> {
+    match text.split_once(':') {
+        None if text == "immediate" => Some(Schedule::Immediate),
+        None if text == "on-demand" => Some(Schedule::OnDemand),
+        Some(("seeded", seed)) => Some(Schedule::Seeded(whole(seed)?)),
+        Some(("lag", time)) => Some(Schedule::Lag(Duration::from_nanos(whole(time)?))),
+        _ => None,
+    }
+}
+
+fn switch(text: &str) -> Option<bool> {
+    match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+/// `12.4` as 12040. Not newer than the newest driver that the table of functions was compared with: a
+/// later one may have given a known name another signature.
+fn driver_version(text: &str) -> Option<i32> {
+    let (major, minor) = text.split_once('.')?;
+    let (major, minor) = (whole(major)?, whole(minor)?);
+    let known = matches!((major, minor), (12, 0..=9) | (13, 0));
+    known.then_some(major as i32 * 1000 + minor as i32 * 10)
+}
+
+/// A number of digits alone: no sign, no space, no fraction.
+fn whole(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_names_or_bytes() {
+        assert_eq!(device("t4"), Some(Profile::t4()));
+        assert_eq!(device("16GiB"), Some(Profile::with_memory(16 << 30)));
+        assert_eq!(device("512MiB"), Some(Profile::with_memory(512 << 20)));
+        assert_eq!(device("1000000"), Some(Profile::with_memory(1_000_000)));
+        for wrong in ["", "0", "-1", "+1", "12XB", "GiB", "1.5GiB", "1 GiB", "T4", "99999999999GiB"]
+        {
+            assert_eq!(device(wrong), None, "{wrong:?}");
+        }
+        assert_eq!(devices("t4, 1GiB"), Some(vec![Profile::t4(), Profile::with_memory(1 << 30)]));
+        assert_eq!(devices("t4,"), None);
+    }
+
+    #[test]
+    fn schedules_have_names() {
+        assert_eq!(schedule("immediate"), Some(Schedule::Immediate));
+        assert_eq!(schedule("on-demand"), Some(Schedule::OnDemand));
+        assert_eq!(schedule("seeded:42"), Some(Schedule::Seeded(42)));
+        assert_eq!(schedule("lag:1500"), Some(Schedule::Lag(Duration::from_nanos(1500))));
+        for wrong in ["seeded", "seeded:", "seeded:-1", "immediate:1", "later", "lag"] {
+            assert_eq!(schedule(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn versions_are_those_of_the_table() {
+        assert_eq!(driver_version("12.0"), Some(12_000));
+        assert_eq!(driver_version("12.4"), Some(12_040));
+        assert_eq!(driver_version("13.0"), Some(13_000));
+        for wrong in ["11.8", "12.10", "13.1", "14.0", "13", "12.-1", "new", "."] {
+            assert_eq!(driver_version(wrong), None, "{wrong:?}");
+        }
+    }
+}

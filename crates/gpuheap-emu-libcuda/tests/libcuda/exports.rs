@@ -1,0 +1,188 @@
+//! Every function of the table is exported, and `cuGetProcAddress` gives its address.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr;
+
+use gpuheap_driver::{CUresult, FUNCTIONS, LibCuda};
+use libloading::Library;
+
+use crate::library;
+
+type Find = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CUresult;
+type FindV2 =
+    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> CUresult;
+
+const SUCCESS: c_int = 0;
+const SYMBOL_NOT_FOUND: c_int = 1;
+const VERSION_NOT_SUFFICIENT: c_int = 2;
+
+const LEGACY_STREAM: u64 = 1;
+const PER_THREAD_STREAM: u64 = 2;
+const BOTH: u64 = 3;
+
+/// What is in a result before the call.
+const UNTOUCHED: *mut c_void = ptr::dangling_mut();
+
+struct Loaded {
+    library: Library,
+    _folder: tempfile::TempDir,
+}
+
+impl Loaded {
+    fn new() -> Loaded {
+        let folder = library::folder();
+        // SAFETY: the library runs nothing when it is loaded.
+        let library = unsafe { Library::new(folder.path().join("libcuda.so.1")) }.unwrap();
+        Loaded { library, _folder: folder }
+    }
+
+    fn symbol(&self, name: &str) -> *mut c_void {
+        // SAFETY: an address that is not called here has no type to be wrong about.
+        *unsafe { self.library.get::<*mut c_void>(name) }.unwrap_or_else(|_| panic!("no {name}"))
+    }
+
+    fn find(&self, base: &str, version: c_int, flags: u64) -> (CUresult, *mut c_void, c_int) {
+        let base = CString::new(base).unwrap();
+        let (mut address, mut status) = (UNTOUCHED, -1);
+        // SAFETY: the types are those of cuda.h.
+        let code = unsafe {
+            let find = self.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
+            find(base.as_ptr(), &mut address, version, flags, &mut status)
+        };
+        (code, address, status)
+    }
+}
+
+#[test]
+fn every_symbol_is_exported_and_found_at_its_own_version() {
+    let loaded = Loaded::new();
+    for row in FUNCTIONS {
+        let plain = loaded.symbol(row.symbol);
+        let found = (CUresult::SUCCESS, plain, SUCCESS);
+        assert_eq!(loaded.find(row.base, row.since, 0), found, "{row:?}");
+        assert_eq!(loaded.find(row.base, row.since, LEGACY_STREAM), found, "{row:?}");
+
+        let (twin, since) = row.per_thread.unwrap_or((row.symbol, row.since));
+        let twin = loaded.symbol(twin);
+        assert_eq!(row.per_thread.is_none(), plain == twin, "{row:?}");
+        let found = (CUresult::SUCCESS, twin, SUCCESS);
+        assert_eq!(loaded.find(row.base, since, PER_THREAD_STREAM), found, "{row:?}");
+        assert_eq!(loaded.find(row.base, since, BOTH), found, "{row:?}");
+    }
+}
+
+const ANSWERS: &str = include_str!("entry_points.txt");
+
+/// Variants that the table does not have yet: the one before is found in their place.
+const LATER: &[&str] =
+    &["cuCtxGetDevice_v2", "cuCtxSynchronize_v2", "cuStreamGetCtx_v2", "cuStreamGetCtx_v2_ptsz"];
+
+/// A real driver's answers, at each version where they change and just before. Its first generation,
+/// with 32-bit sizes, is not in the table: there the version is not sufficient.
+#[test]
+fn the_answers_are_those_of_a_real_driver() {
+    let loaded = Loaded::new();
+    let mut last = ("", 0);
+    let rows = ANSWERS.lines().filter(|row| !row.starts_with('#'));
+    for row in rows {
+        let mut columns = row.split(' ');
+        let mut column = || columns.next().unwrap();
+        let (base, flags) = (column(), column().parse().unwrap());
+        let (since, symbol) = (column().parse().unwrap(), column());
+        let missing = (CUresult::SUCCESS, ptr::null_mut(), VERSION_NOT_SUFFICIENT);
+        if last != (base, flags) {
+            assert_eq!(loaded.find(base, since - 10, flags), missing, "before {row}");
+            last = (base, flags);
+        }
+        if LATER.contains(&symbol) {
+            assert!(gpuheap_driver::function(symbol).is_none(), "{symbol} is not missing any more");
+            continue;
+        }
+        let expected = match gpuheap_driver::function(symbol) {
+            Some(_) => (CUresult::SUCCESS, loaded.symbol(symbol), SUCCESS),
+            None => missing,
+        };
+        assert_eq!(loaded.find(base, since, flags), expected, "{row}");
+    }
+    for row in FUNCTIONS {
+        let end = format!(" {}\n", row.symbol);
+        assert!(ANSWERS.contains(&end), "{} is not a real driver's", row.symbol);
+    }
+}
+
+#[test]
+fn a_search_that_fails_says_why() {
+    let loaded = Loaded::new();
+    let missing = |status| (CUresult::SUCCESS, ptr::null_mut(), status);
+    assert_eq!(loaded.find("cuTeleport", 12_000, 0), missing(SYMBOL_NOT_FOUND));
+    assert_eq!(loaded.find("cuMemAlloc_v2", 12_000, 0), missing(SYMBOL_NOT_FOUND));
+    assert_eq!(loaded.find("cuMemAllocAsync", 11_010, 0), missing(VERSION_NOT_SUFFICIENT));
+
+    // A version that is newer than the driver, and a flag that there is not.
+    let refused = (CUresult::ERROR_INVALID_VALUE, UNTOUCHED, -1);
+    assert_eq!(loaded.find("cuInit", 99_000, 0), refused);
+    assert_eq!(loaded.find("cuInit", 12_000, 4), refused);
+
+    // SAFETY: the types are those of cuda.h, null is what is tested.
+    unsafe {
+        let find = loaded.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
+        let mut address = ptr::null_mut();
+        let nothing = ptr::null_mut();
+        let code = find(ptr::null(), &mut address, 12_000, 0, nothing);
+        assert_eq!(code, CUresult::ERROR_INVALID_VALUE);
+        let code = find(c"cuInit".as_ptr(), ptr::null_mut(), 12_000, 0, nothing);
+        assert_eq!(code, CUresult::ERROR_INVALID_VALUE);
+        // The status is optional.
+        let code = find(c"cuInit".as_ptr(), &mut address, 12_000, 0, nothing);
+        assert_eq!((code, address), (CUresult::SUCCESS, loaded.symbol("cuInit")));
+        // The first form has none.
+        let first = loaded.library.get::<Find>("cuGetProcAddress").unwrap();
+        let code = first(c"cuMemAlloc".as_ptr(), &mut address, 12_000, 0);
+        assert_eq!((code, address), (CUresult::SUCCESS, loaded.symbol("cuMemAlloc_v2")));
+        for (name, version) in [(c"cuTeleport", 12_000), (c"cuMemAllocAsync", 11_010)] {
+            let mut address = UNTOUCHED;
+            let code = first(name.as_ptr(), &mut address, version, 0);
+            assert_eq!((code, address), (CUresult::ERROR_NOT_FOUND, UNTOUCHED));
+        }
+    }
+}
+
+#[test]
+fn nothing_but_the_driver_is_exported() {
+    let folder = library::folder();
+    let output = std::process::Command::new("nm")
+        .args(["--dynamic", "--defined-only", "--format=posix"])
+        .arg(folder.path().join("libcuda.so.1"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.len() >= FUNCTIONS.len());
+    for name in names {
+        assert!(gpuheap_driver::function(name).is_some(), "{name} is exported");
+    }
+}
+
+#[test]
+fn gpuheap_s_own_loader_takes_it_for_a_driver() {
+    let folder = library::folder();
+    let driver = LibCuda::open_at(&folder.path().join("libcuda.so.1")).unwrap();
+    assert!(driver.version() >= 12_000);
+}
+
+/// A program that uses the emulator in process must be able to load the real driver beside it.
+#[test]
+fn the_emulator_in_process_exports_no_c_symbol() {
+    let emulator = gpuheap_emu::Emulator::new(gpuheap_emu::Options::default());
+    let mut version = 0;
+    // SAFETY: the pointer is valid for a write.
+    let code = unsafe { gpuheap_driver::Driver::cuDriverGetVersion(&emulator, &mut version) };
+    assert!(code.is_success() && version >= 12_000);
+
+    let this = libloading::os::unix::Library::this();
+    for row in FUNCTIONS {
+        // SAFETY: an address that is not called has no type to be wrong about.
+        let found = unsafe { this.get::<*mut c_void>(row.symbol) };
+        assert!(found.is_err(), "{} is exported", row.symbol);
+    }
+}

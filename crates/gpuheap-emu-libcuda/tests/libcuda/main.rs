@@ -1,0 +1,8 @@
+//! The library as programs see it: its symbols, its settings, and clients that know nothing of it.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+
+mod c_client;
+mod cudarc_client;
+mod exports;
+mod library;
+mod settings;

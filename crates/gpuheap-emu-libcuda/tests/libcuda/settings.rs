@@ -1,0 +1,135 @@
+//! What the environment says, and what is said about it when it is wrong.
+
+use std::path::Path;
+
+use gpuheap_driver::{CUcontext, CUresult, Driver, LibCuda, OpenError};
+
+use crate::library;
+
+#[test]
+fn an_unknown_value_is_an_error_that_lists_the_valid_ones() {
+    let folder = library::folder();
+    for (variable, value, names) in [
+        ("GPUHEAP_EMULATED_DEVICE", "h2000", "h200"),
+        ("GPUHEAP_EMULATED_DEVICE", "12XB", "16GiB"),
+        ("GPUHEAP_EMULATED_DEVICE", "h200,", "h200"),
+        ("GPUHEAP_EMULATED_DEVICE", "0", "16GiB"),
+        ("GPUHEAP_EMULATED_SCHEDULE", "sometimes", "seeded:N"),
+        ("GPUHEAP_EMULATED_SCHEDULE", "seeded:x", "seeded:N"),
+        ("GPUHEAP_EMULATED_CHECKS", "yes", "0 or 1"),
+        ("GPUHEAP_EMULATED_DRIVER", "11.8", "12.0"),
+        ("GPUHEAP_EMULATED_DRIVER", "new", "13.0"),
+        ("GPUHEAP_EMULATED_LOG", "loud", "0 or 1"),
+    ] {
+        let output =
+            library::run_ignored_test("settings::cannot_open", &folder, &[(variable, value)]);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{variable}={value}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(stderr.contains(&format!("{variable}={value:?}")), "{stderr}");
+        assert!(stderr.contains(names), "{stderr}");
+    }
+}
+
+#[test]
+fn the_device_is_what_the_environment_says() {
+    let folder = library::folder();
+    for (variables, expected) in [
+        (vec![], "1 of emulated NVIDIA H200"),
+        (vec![("GPUHEAP_EMULATED_DEVICE", "t4")], "1 of emulated Tesla T4"),
+        (vec![("GPUHEAP_EMULATED_DEVICE", "16GiB")], "17179869184"),
+        (vec![("GPUHEAP_EMULATED_DEVICE", "16GiB,rtx4090,t4")], "3 of"),
+        (vec![("GPUHEAP_EMULATED_DRIVER", "12.4")], "CUDA 12040"),
+        (vec![("GPUHEAP_EMULATED_DRIVER", "13.0")], "CUDA 13000"),
+    ] {
+        let output = library::run_ignored_test("settings::opens", &folder, &variables);
+        let stdout = library::quiet_success(output);
+        assert!(stdout.contains(expected), "{variables:?}: {stdout}");
+    }
+}
+
+#[test]
+fn what_a_program_asks_for_in_vain_is_logged_when_asked() {
+    let folder = library::folder();
+    let output = library::run_ignored_test(
+        "settings::asks_in_vain",
+        &folder,
+        &[("GPUHEAP_EMULATED_LOG", "1")],
+    );
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "gpuheap: libcuda: no cuTeleport of CUDA 12.3 or before\n");
+    library::quiet_success(library::run_ignored_test("settings::asks_in_vain", &folder, &[]));
+}
+
+#[test]
+fn misuse_is_reported_when_asked() {
+    let folder = library::folder();
+    let checks = [("GPUHEAP_EMULATED_CHECKS", "1")];
+    let output = library::run_ignored_test("settings::frees_twice", &folder, &checks);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr.lines().count(), 2, "{stderr}");
+    for line in stderr.lines() {
+        assert!(line.starts_with("gpuheap: libcuda: cuMemFree_v2 frees "), "{line}");
+    }
+    library::quiet_success(library::run_ignored_test("settings::frees_twice", &folder, &[]));
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn frees_twice() {
+    let driver = LibCuda::open_at(Path::new("libcuda.so.1")).unwrap();
+    let mut context = CUcontext::NULL;
+    // SAFETY: pointers that are valid for writes; the second free is what the checks are for.
+    unsafe {
+        assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
+        assert!(driver.cuCtxSetCurrent(context).is_success());
+        for bytes in [100, 10_000_000] {
+            let mut pointer = 0;
+            assert!(driver.cuMemAlloc_v2(&mut pointer, bytes).is_success());
+            assert!(driver.cuMemFree_v2(pointer).is_success());
+            assert_eq!(driver.cuMemFree_v2(pointer), CUresult::ERROR_INVALID_VALUE);
+        }
+    }
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn cannot_open() {
+    match LibCuda::open_at(Path::new("libcuda.so.1")) {
+        Err(OpenError::Initialise { function, code, .. }) => {
+            assert_eq!((function, code), ("cuInit", CUresult::ERROR_INVALID_VALUE));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn opens() {
+    let driver = LibCuda::open_at(Path::new("libcuda.so.1")).unwrap();
+    let (mut count, mut bytes, mut name) = (0, 0, [0_u8; 64]);
+    // SAFETY: the pointers are valid for writes, the length is the array's.
+    unsafe {
+        assert!(driver.cuDeviceGetCount(&mut count).is_success());
+        assert!(driver.cuDeviceGetName(name.as_mut_ptr().cast(), 64, 0).is_success());
+        assert!(driver.cuDeviceTotalMem_v2(&mut bytes, 0).is_success());
+    }
+    let name = std::ffi::CStr::from_bytes_until_nul(&name).unwrap().to_str().unwrap();
+    assert!(name.contains("emulated"), "{name}");
+    println!("{count} of {name}, {bytes} bytes, CUDA {}", driver.version());
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn asks_in_vain() {
+    let driver = LibCuda::open_at(Path::new("libcuda.so.1")).unwrap();
+    let mut address = std::ptr::null_mut();
+    let mut status = 0;
+    // SAFETY: a C string and pointers that are valid for writes.
+    let code = unsafe {
+        driver.cuGetProcAddress_v2(c"cuTeleport".as_ptr(), &mut address, 12_030, 0, &mut status)
+    };
+    assert!(code.is_success() && address.is_null());
+}
