@@ -64,11 +64,6 @@ impl FaultPlan {
             count == fault.nth || fault.onwards && count > fault.nth
         })
     }
-
-    /// The symbols that the plan counts.
-    pub(crate) fn symbols(&self) -> impl Iterator<Item = &'static str> {
-        self.faults.iter().filter_map(|fault| fault.symbol)
-    }
 }
 
 /// One planned failure: which call, and what happens to it.

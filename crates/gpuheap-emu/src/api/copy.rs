@@ -217,13 +217,15 @@ impl Call<'_> {
         if shape.width == 0 || shape.height == 0 {
             return Ok(());
         }
-        let target = self.settle_side(target, shape, stream)?;
-        let source = self.settle_side(source, shape, stream)?;
+        let target = self.settle_side(target, shape)?;
+        let source = self.settle_side(source, shape)?;
         self.begin(stream);
         self.note_copy(stream, target, source, shape.width, shape.height);
         // Pageable memory is the host's alone: it is read in the call, and a copy into it waits.
         let read_now = self.is_pageable(source) && !self.can_run_now();
-        let wait = wait || self.is_pageable(target);
+        // A copy on the device does not make the host wait, in the synchronous forms either.
+        let on_device = source.is == Is::Device && target.is == Is::Device;
+        let wait = wait && !on_device || self.is_pageable(target);
         let work = CopyWork {
             source: match source.is {
                 Is::Host if read_now => Place::Staged(stage(source, shape)),
@@ -249,23 +251,21 @@ impl Call<'_> {
 
     /// Whether one side's bytes are where the caller says, and where that is: device memory, or
     /// memory of the host that is pinned, managed or pageable.
-    fn settle_side(&mut self, side: Side, shape: Shape, stream: u32) -> Outcome<Side> {
+    fn settle_side(&mut self, side: Side, shape: Shape) -> Outcome<Side> {
         if side.address == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let span = span(side.pitch, shape).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let known = self.state.space.find(side.address).map(|(_, found)| found.kind);
-        let host = match side.is {
-            // Pageable memory is no address that the device sees.
-            Is::Device if known.is_none() && !is_device_address(side.address) => {
-                self.find_wild(side.address, span);
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
-            Is::Device | Is::Any | Is::Host => !is_device_address(side.address),
-        };
+        let host = !is_device_address(side.address);
+        // Pageable memory is no address that the device sees.
+        if side.is == Is::Device && host && known.is_none() {
+            self.find_wild(side.address, span);
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
         if known.is_some() || !host {
             for row in 0..shape.height {
-                self.check_range(side.address + row * side.pitch, shape.width, stream)?;
+                self.check_range(side.address + row * side.pitch, shape.width)?;
                 if side.pitch == 0 {
                     break;
                 }
@@ -440,8 +440,7 @@ impl Call<'_> {
             return Err(invalid);
         }
         let shape = Shape { width, height };
-        let side =
-            self.settle_side(Side { address: pointer, is: Is::Device, pitch }, shape, index)?;
+        let side = self.settle_side(Side { address: pointer, is: Is::Device, pitch }, shape)?;
         self.begin(index);
         for row in 0..height {
             self.note_access(index, pointer + row * pitch, width, Access::Write);

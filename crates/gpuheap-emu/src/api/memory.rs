@@ -162,6 +162,7 @@ impl Call<'_> {
             advice: Advice::default(),
         };
         self.state.space.insert(address, allocation);
+        self.note_allocated(address, bytes);
     }
 
     /// Takes device memory; where there is not enough, after idle pool memory went back.

@@ -17,5 +17,5 @@ mod stream;
 mod vmm;
 mod work;
 
-pub(crate) use copy::Side;
+pub(crate) use copy::{Is, Side};
 pub(crate) use work::Access;

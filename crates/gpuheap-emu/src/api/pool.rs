@@ -266,6 +266,7 @@ impl Call<'_> {
         // Done in the call that freed it: that call gives the place back.
         let at_once = self.state.space.get(address).is_some_and(|found| found.freed.is_none());
         let Some(gone) = self.state.space.remove(address) else { return };
+        self.forget_range(address, &gone);
         self.drop_pages(address, gone.bytes);
         let Kind::Pool { pool, .. } = gone.kind else { return };
         if let Some(found) = self.state.pools.get_mut(pool)

@@ -60,15 +60,14 @@ impl Call<'_> {
     }
 
     /// Whether a range lies inside one allocation or one run of mappings, as a call must say it.
-    pub(crate) fn check_range(&mut self, address: u64, bytes: u64, stream: u32) -> Outcome {
+    pub(crate) fn check_range(&mut self, address: u64, bytes: u64) -> Outcome {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         let end = address.checked_add(bytes).ok_or(invalid)?;
         match self.state.space.find(address) {
-            Some((base, found)) if found.kind == Kind::Reserved => {
+            Some((_, found)) if found.kind == Kind::Reserved => {
                 let mut at = address;
                 while at < end {
                     let Some((start, mapping)) = self.state.vmm.find(at) else {
-                        let _ = base;
                         self.find_out_of_bounds(address, bytes);
                         return Err(invalid);
                     };
@@ -85,18 +84,13 @@ impl Call<'_> {
                     self.find_out_of_bounds(address, bytes);
                     return Err(invalid);
                 }
-                self.check_peer(found.device, found.kind, stream)
+                Ok(())
             }
             None => {
                 self.find_wild(address, bytes);
                 Err(invalid)
             }
         }
-    }
-
-    /// Copies between devices need no peer access: the driver stages them. Nothing to refuse.
-    fn check_peer(&self, _device: usize, _kind: Kind, _stream: u32) -> Outcome {
-        Ok(())
     }
 
     fn perform_fill(&mut self, stream: u32, work: &FillWork) -> Outcome {

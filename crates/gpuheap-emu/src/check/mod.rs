@@ -1,91 +1,364 @@
-//! The checks: what they look for, and where the emulator tells them what happens.
+//! The checks: what they know, and where the emulator tells them what happens.
+//!
+//! All is judged at the call, in the order of the calls, whatever the schedule does later: the
+//! finding is that nothing orders two accesses, not that they met.
 
-use std::fmt;
+mod clock;
+mod finding;
+mod misuse;
+mod ranges;
 
-use crate::api::Access;
+use std::collections::{BTreeMap, VecDeque};
+
+use gpuheap_driver::CUevent;
+use rustc_hash::FxHashMap;
+
+use crate::api::{Access, Is, Side};
 use crate::emulator::Call;
-use crate::state::space::Allocation;
+use crate::state::space::{Allocation, Kind};
+use crate::state::stream::StreamKind;
 use crate::state::vmm::Mapping;
 
-/// What the checks found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Finding {
-    /// What kind of misuse.
-    pub kind: FindingKind,
-    /// What happened: the call, addresses, sizes, streams.
-    pub text: String,
+pub(crate) use clock::Clock;
+use clock::{HOST, Lane};
+pub use finding::{Finding, FindingKind};
+use ranges::{Conflict, Ranges, Use};
+
+/// How many freed allocations are remembered, to tell a use after free from a wild pointer.
+const GRAVES: usize = 1 << 16;
+/// How many findings are kept.
+const FINDINGS: usize = 1000;
+
+/// What the checks know. There is none where they are off.
+pub(crate) struct Checker {
+    /// What has happened before the host's next step.
+    host: Clock,
+    /// What has happened before each stream's next work, by the stream's place.
+    streams: FxHashMap<u32, (Lane, Clock)>,
+    /// What destroyed streams did, by context.
+    gone: FxHashMap<u32, Clock>,
+    /// What findings call each lane.
+    names: Vec<String>,
+    ranges: Ranges,
+    graves: BTreeMap<u64, Grave>,
+    grave_order: VecDeque<u64>,
 }
 
-/// A kind of misuse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FindingKind {
-    /// Memory was freed that had been freed before.
-    DoubleFree,
-    /// A pointer was freed that no allocation starts at, or by the wrong function.
-    WrongFree,
-    /// A copy or fill uses memory after its free.
-    UseAfterFree,
-    /// A copy or fill goes beyond the allocation it starts in.
-    OutOfBounds,
-    /// A copy or fill uses an address where nothing is.
-    WildPointer,
-    /// The host reads device memory that was never written.
-    Uninitialised,
-    /// Memory was live when its context was destroyed.
-    Leak,
-    /// Two streams use the same bytes, one of them writes, and nothing orders them.
-    Unordered,
-    /// A kernel was to be loaded: the emulator runs none.
-    KernelRefused,
-    /// The driver was called from one of its callbacks.
-    CalledFromCallback,
+/// A freed allocation.
+#[derive(Clone, Copy)]
+struct Grave {
+    bytes: u64,
+    kind: Kind,
+    freed_by: &'static str,
 }
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+impl Default for Checker {
+    fn default() -> Checker {
+        Checker {
+            host: Clock::default(),
+            streams: FxHashMap::default(),
+            gone: FxHashMap::default(),
+            names: vec!["the host".to_owned()],
+            ranges: Ranges::default(),
+            graves: BTreeMap::new(),
+            grave_order: VecDeque::new(),
+        }
     }
 }
 
-#[derive(Default)]
-pub(crate) struct Checker {}
+impl Checker {
+    fn stream(&mut self, stream: u32, id: u64, kind: StreamKind) -> &mut (Lane, Clock) {
+        let names = &mut self.names;
+        self.streams.entry(stream).or_insert_with(|| {
+            names.push(match kind {
+                StreamKind::Legacy => format!("the default stream ({id})"),
+                StreamKind::PerThread => format!("a thread's default stream ({id})"),
+                StreamKind::Created => format!("stream {id}"),
+            });
+            (names.len() - 1, Clock::default())
+        })
+    }
 
-#[derive(Clone, Default)]
-pub(crate) struct Clock {}
+    fn bury(&mut self, base: u64, grave: Grave) {
+        self.graves.insert(base, grave);
+        self.grave_order.push_back(base);
+        if self.grave_order.len() > GRAVES
+            && let Some(oldest) = self.grave_order.pop_front()
+        {
+            self.graves.remove(&oldest);
+        }
+    }
+}
 
+/// Where streams and the host come to know of each other's work.
 impl Call<'_> {
-    pub(crate) fn find(&mut self, kind: FindingKind, text: String) {
-        self.state.findings.push(Finding { kind, text });
+    /// New work of a stream: it comes after all that the host knows and, by the default stream's
+    /// rule, after the work of other streams.
+    pub(crate) fn begin(&mut self, stream: u32) {
+        let state = &mut *self.state;
+        let Some(checker) = &mut state.checker else { return };
+        let Some(found) = state.streams.at(stream) else { return };
+        let mut before = checker.host.clone();
+        if found.is_blocking() {
+            if found.kind == StreamKind::Legacy
+                && let Some(gone) = checker.gone.get(&found.context)
+            {
+                before.join(gone);
+            }
+            for (&index, (_, clock)) in &checker.streams {
+                let ordered = state.streams.at(index).is_some_and(|other| {
+                    other.context == found.context
+                        && other.is_blocking()
+                        && (found.kind == StreamKind::Legacy || other.kind == StreamKind::Legacy)
+                });
+                if ordered {
+                    before.join(clock);
+                }
+            }
+        }
+        let (lane, clock) = checker.stream(stream, found.id, found.kind);
+        clock.join(&before);
+        clock.step(*lane);
     }
-    pub(crate) fn find_callback_misuse(&mut self) {}
-    pub(crate) fn find_bad_free(&mut self, _a: u64) {}
-    pub(crate) fn find_leak(&mut self, _a: u64) {}
-    pub(crate) fn find_wild(&mut self, _a: u64, _n: u64) {}
-    pub(crate) fn find_out_of_bounds(&mut self, _a: u64, _n: u64) {}
-    pub(crate) fn find_use_after_free(&mut self, _a: u64, _n: u64) {}
-    pub(crate) fn begin(&mut self, _s: u32) {}
-    pub(crate) fn clock_of(&self, _s: u32) -> Option<Box<Clock>> {
-        None
+
+    /// What has happened before the stream's next work.
+    pub(crate) fn clock_of(&self, stream: u32) -> Option<Box<Clock>> {
+        let checker = self.state.checker.as_ref()?;
+        checker.streams.get(&stream).map(|(_, clock)| Box::new(clock.clone()))
     }
-    pub(crate) fn note_access(&mut self, _s: u32, _a: u64, _n: u64, _x: Access) {}
+
+    pub(crate) fn stream_waits_for(&mut self, stream: u32, event: CUevent) {
+        let state = &mut *self.state;
+        let Some(checker) = &mut state.checker else { return };
+        let record = state.events.get(event.0).and_then(|event| event.recorded.as_ref());
+        if let Some((_, clock)) = checker.streams.get_mut(&stream)
+            && let Some(known) = record.and_then(|record| record.clock.as_ref())
+        {
+            clock.join(known);
+        }
+    }
+
+    pub(crate) fn host_waits_for_event(&mut self, event: CUevent) {
+        let state = &mut *self.state;
+        let Some(checker) = &mut state.checker else { return };
+        let record = state.events.get(event.0).and_then(|event| event.recorded.as_ref());
+        if let Some(known) = record.and_then(|record| record.clock.as_ref()) {
+            checker.host.join(known);
+        }
+    }
+
+    pub(crate) fn host_waits_for_stream(&mut self, stream: u32) {
+        let Some(checker) = &mut self.state.checker else { return };
+        if let Some((_, clock)) = checker.streams.get(&stream) {
+            checker.host.join(clock);
+        }
+    }
+
+    pub(crate) fn host_waits_for_context(&mut self, context: u32) {
+        let state = &mut *self.state;
+        let Some(checker) = &mut state.checker else { return };
+        for (&index, (_, clock)) in &checker.streams {
+            if state.streams.at(index).is_some_and(|stream| stream.context == context) {
+                checker.host.join(clock);
+            }
+        }
+        if let Some(gone) = checker.gone.get(&context) {
+            checker.host.join(gone);
+        }
+    }
+
+    /// A callback runs: the host can see that what is before it was done.
+    pub(crate) fn host_learns(&mut self, clock: Option<&Clock>) {
+        if let (Some(checker), Some(clock)) = (&mut self.state.checker, clock) {
+            checker.host.join(clock);
+        }
+    }
+
+    /// A stream is destroyed; its place may be another's next.
+    pub(crate) fn stream_gone(&mut self, stream: u32) {
+        let context = self.context_of(stream);
+        let Some(checker) = &mut self.state.checker else { return };
+        if let Some((_, clock)) = checker.streams.remove(&stream) {
+            checker.gone.entry(context).or_default().join(&clock);
+        }
+    }
+}
+
+/// Where ranges are used.
+impl Call<'_> {
+    /// Work of a stream uses a range of memory that the device sees.
+    pub(crate) fn note_access(&mut self, stream: u32, address: u64, bytes: u64, access: Access) {
+        if self.state.checker.is_none() {
+            return;
+        }
+        for (offset, physical, length) in self.physical_ranges(address, bytes) {
+            self.note_physical(stream, address + offset, physical, length, access);
+        }
+    }
+
+    /// Work of a stream copies a rectangle.
     pub(crate) fn note_copy(
         &mut self,
-        _s: u32,
-        _t: crate::api::Side,
-        _f: crate::api::Side,
-        _w: u64,
-        _h: u64,
+        stream: u32,
+        target: Side,
+        source: Side,
+        width: u64,
+        height: u64,
     ) {
+        if self.state.checker.is_none() {
+            return;
+        }
+        let seen = |side: Side| self.state.space.find(side.address).is_some();
+        let (reads, writes) = (seen(source), seen(target));
+        for row in 0..height {
+            let (from, to) =
+                (source.address + row * source.pitch, target.address + row * target.pitch);
+            let undefined = if reads { self.undefined_in(from, width) } else { Vec::new() };
+            if reads {
+                self.note_access(stream, from, width, Access::Read);
+                if target.is == Is::Host && source.is == Is::Device {
+                    self.find_uninitialised(&undefined, from, width);
+                }
+            }
+            if writes {
+                self.note_access(stream, to, width, Access::Write);
+                // Bytes that were never written stay so when they are copied on the device.
+                for (first, end) in undefined {
+                    let ranges = self.physical_ranges(to + first - from, end - first);
+                    if let Some(checker) = &mut self.state.checker {
+                        for (_, physical, length) in ranges {
+                            checker.ranges.undefine(physical, physical + length);
+                        }
+                    }
+                }
+            }
+        }
     }
-    pub(crate) fn note_unmap(&mut self, _a: u64, _m: &Mapping) {}
-    pub(crate) fn stream_waits_for(&mut self, _s: u32, _e: gpuheap_driver::CUevent) {}
-    pub(crate) fn stream_gone(&mut self, _s: u32) {}
-    pub(crate) fn host_learns(&mut self, _c: Option<&Clock>) {}
-    pub(crate) fn host_waits_for_stream(&mut self, _s: u32) {}
-    pub(crate) fn host_waits_for_event(&mut self, _e: gpuheap_driver::CUevent) {}
-    pub(crate) fn host_waits_for_context(&mut self, _c: u32) {}
-    pub(crate) fn host_wrote(&mut self, _a: u64, _n: u64) {}
-    pub(crate) fn forget_range(&mut self, _a: u64, _x: &Allocation) {}
+
+    /// Memory that the host can write unseen: it always holds something.
+    pub(crate) fn host_wrote(&mut self, address: u64, bytes: u64) {
+        if let Some(checker) = &mut self.state.checker {
+            checker.ranges.define(address, bytes);
+        }
+    }
+
+    /// Unmapping waits for nothing: work that may still use the range is a conflict.
+    pub(crate) fn note_unmap(&mut self, address: u64, mapping: &Mapping) {
+        let call = self.symbol;
+        let Some(checker) = &self.state.checker else { return };
+        let (base, bytes) = (mapping.base, mapping.bytes);
+        if let Some(conflict) = checker.ranges.conflict(base, bytes, &checker.host, true) {
+            let text = checker.describe(&conflict, HOST, call, "unmaps", address, base);
+            self.find(FindingKind::Unordered, text);
+        }
+    }
+
+    /// An allocation is at these addresses now: what was there before is forgotten.
+    pub(crate) fn note_allocated(&mut self, address: u64, bytes: u64) {
+        let Some(checker) = &mut self.state.checker else { return };
+        while let Some((&base, grave)) = checker.graves.range(..address + bytes).next_back()
+            && base + grave.bytes > address
+        {
+            checker.graves.remove(&base);
+        }
+    }
+
+    /// An allocation is gone.
+    pub(crate) fn forget_range(&mut self, address: u64, gone: &Allocation) {
+        let call = self.symbol;
+        let Some(checker) = &mut self.state.checker else { return };
+        checker.ranges.forget(address, gone.bytes);
+        // Freed in stream order: by the call that queued it.
+        let freed_by = if gone.freed.is_some() { "cuMemFreeAsync" } else { call };
+        checker.bury(address, Grave { bytes: gone.bytes, kind: gone.kind, freed_by });
+    }
+
+    fn note_physical(
+        &mut self,
+        stream: u32,
+        address: u64,
+        physical: u64,
+        bytes: u64,
+        access: Access,
+    ) {
+        let call = self.symbol;
+        let Some(checker) = &mut self.state.checker else { return };
+        let Some((lane, clock)) = checker.streams.get(&stream) else { return };
+        let now = Use { epoch: clock.latest(*lane), call };
+        let conflict = match access {
+            Access::Read => checker.ranges.read(physical, bytes, now, clock),
+            Access::Write => checker.ranges.write(physical, bytes, now, clock, true),
+            Access::Allocate | Access::Free => {
+                checker.ranges.write(physical, bytes, now, clock, false)
+            }
+        };
+        if let Some(conflict) = conflict {
+            let verb = match access {
+                Access::Read => "reads",
+                Access::Write => "writes",
+                Access::Allocate => "allocates",
+                Access::Free => "frees",
+            };
+            let lane = now.epoch.lane;
+            let text = checker.describe(&conflict, lane, call, verb, address, physical);
+            self.find(FindingKind::Unordered, text);
+        }
+    }
+
+    /// The runs of a range that hold nothing that was written, as device addresses.
+    fn undefined_in(&self, address: u64, bytes: u64) -> Vec<(u64, u64)> {
+        let Some(checker) = &self.state.checker else { return Vec::new() };
+        let mut runs = Vec::new();
+        for (offset, physical, length) in self.physical_ranges(address, bytes) {
+            let virtual_base = address + offset;
+            for (first, end) in checker.ranges.undefined(physical, length) {
+                runs.push((virtual_base + first - physical, virtual_base + end - physical));
+            }
+        }
+        runs
+    }
+
+    /// The physical ranges behind a range that a call was allowed to use: offset, address, length.
+    fn physical_ranges(&self, address: u64, bytes: u64) -> Vec<(u64, u64, u64)> {
+        let reserved =
+            self.state.space.find(address).is_some_and(|(_, f)| f.kind == Kind::Reserved);
+        if !reserved {
+            return vec![(0, address, bytes)];
+        }
+        let mut ranges = Vec::new();
+        let mut offset = 0;
+        while offset < bytes
+            && let Some((start, mapping)) = self.state.vmm.find(address + offset)
+        {
+            let inside = address + offset - start;
+            let length = (mapping.bytes - inside).min(bytes - offset);
+            ranges.push((offset, mapping.base + inside, length));
+            offset += length;
+        }
+        ranges
+    }
+}
+
+impl Checker {
+    /// Two unordered accesses in words. The range is shown by the addresses of the later one.
+    fn describe(
+        &self,
+        conflict: &Conflict,
+        lane: Lane,
+        call: &str,
+        verb: &str,
+        address: u64,
+        physical: u64,
+    ) -> String {
+        let first = address + conflict.first - physical;
+        let name = |lane: Lane| self.names.get(lane).map_or("a stream", String::as_str);
+        format!(
+            "{call} on {} {verb} {first:#x}..{:#x} that {} on {} {} before, and nothing orders the two; let one wait for the other by an event, or synchronise",
+            name(lane),
+            first + conflict.end - conflict.first,
+            conflict.before.call,
+            name(conflict.before.epoch.lane),
+            if conflict.before_wrote { "wrote" } else { "read" },
+        )
+    }
 }

@@ -54,11 +54,6 @@ pub(crate) fn top(instance: u64) -> usize {
     })
 }
 
-/// Forgets this thread's stack of an emulator.
-pub(crate) fn forget(instance: u64) {
-    STACKS.with_borrow_mut(|stacks| stacks.retain(|(owner, _)| *owner != instance));
-}
-
 /// A number for the calling thread that no other thread of the process ever has.
 pub(crate) fn this_thread() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -78,8 +78,14 @@ impl Pages {
         }
     }
 
-    /// Copies between ranges that do not overlap.
+    /// Copies between ranges; where they overlap, as if through a buffer.
     pub(crate) fn copy(&mut self, mut target: u64, mut source: u64, mut length: u64) {
+        if target < source + length && source < target + length {
+            let mut buffer = vec![0; length as usize];
+            self.read(source, &mut buffer);
+            self.write(target, &buffer);
+            return;
+        }
         let mut buffer = Vec::new();
         while length != 0 {
             let (run, now) = self.run(source, length);

@@ -1,1 +1,83 @@
-//! To come.
+//! Contexts.
+
+use gpuheap_driver::*;
+
+use crate::support::*;
+
+#[test]
+fn a_context_of_ones_own_takes_memory_and_gives_all_back() {
+    on_every_driver_unchecked(|gpu| {
+        let before = gpu.used();
+        let mut own = CUcontext::NULL;
+        ok!(gpu, cuCtxCreate_v2(&mut own, 0, gpu.device));
+        let mut current = CUcontext::NULL;
+        ok!(gpu, cuCtxGetCurrent(&mut current));
+        assert_eq!(current, own);
+        assert!(gpu.used() > before + (100 << 20));
+        gpu.allocate(32 << 20);
+        ok!(gpu, cuCtxDestroy_v2(own));
+        ok!(gpu, cuCtxGetCurrent(&mut current));
+        assert_eq!(current, gpu.context, "the one below is current again");
+        assert_eq!(gpu.used(), before);
+    });
+}
+
+#[test]
+fn each_thread_has_its_own_stack() {
+    on_every_driver(|gpu| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut current = gpu.context;
+                ok!(gpu, cuCtxGetCurrent(&mut current));
+                assert_eq!(current, CUcontext::NULL);
+                ok!(gpu, cuCtxPushCurrent_v2(gpu.context));
+                ok!(gpu, cuCtxPushCurrent_v2(gpu.context));
+                ok!(gpu, cuCtxPopCurrent_v2(&mut current));
+                assert_eq!(current, gpu.context);
+                let mut device = -1;
+                ok!(gpu, cuCtxGetDevice(&mut device));
+                assert_eq!(device, gpu.device);
+            });
+        });
+    });
+}
+
+#[test]
+fn a_context_says_what_it_is() {
+    on_every_driver(|gpu| {
+        let (mut id, mut version, mut stack) = (0, 0, 0);
+        ok!(gpu, cuCtxGetId(gpu.context, &mut id));
+        ok!(gpu, cuCtxGetApiVersion(gpu.context, &mut version));
+        ok!(gpu, cuCtxGetLimit(&mut stack, 0));
+        assert!(id > 0 && version >= 3020 && stack > 0);
+        assert_eq!(code!(gpu, cuCtxGetLimit(&mut stack, 99)), CUresult::ERROR_UNSUPPORTED_LIMIT);
+    });
+}
+
+#[test]
+fn a_reset_frees_everything_and_the_handle_lives_again() {
+    on_every_driver(|gpu| {
+        let pointer = gpu.allocate(64 << 20);
+        ok!(gpu, cuDevicePrimaryCtxReset_v2(gpu.device));
+        let (mut flags, mut active) = (0, 1);
+        ok!(gpu, cuDevicePrimaryCtxGetState(gpu.device, &mut flags, &mut active));
+        assert_eq!(active, 0);
+        let mut other = 0;
+        let gone = CUresult::ERROR_CONTEXT_IS_DESTROYED;
+        assert_eq!(code!(gpu, cuMemAlloc_v2(&mut other, 1)), gone);
+        let mut device = -1;
+        ok!(gpu, cuCtxGetDevice(&mut device));
+        let mut again = CUcontext::NULL;
+        ok!(gpu, cuDevicePrimaryCtxRetain(&mut again, gpu.device));
+        assert_eq!(again, gpu.context);
+        ok!(gpu, cuCtxSetCurrent(again));
+        let mut bytes = 0;
+        assert_ne!(
+            code!(gpu, cuMemGetAddressRange_v2(std::ptr::null_mut(), &mut bytes, pointer)),
+            CUresult::SUCCESS
+        );
+        ok!(gpu, cuDevicePrimaryCtxRelease_v2(gpu.device));
+        ok!(gpu, cuDevicePrimaryCtxGetState(gpu.device, &mut flags, &mut active));
+        assert_eq!(active, 1, "the reset took no reference away");
+    });
+}

@@ -1,1 +1,212 @@
-//! To come.
+//! Stream-ordered pools.
+
+use std::ffi::c_void;
+
+use gpuheap_driver::*;
+
+use crate::support::*;
+
+const MIB: usize = 1 << 20;
+
+struct Pool<'g, 'd> {
+    gpu: &'g Gpu<'d>,
+    pool: CUmemoryPool,
+    stream: CUstream,
+}
+
+impl<'g, 'd> Pool<'g, 'd> {
+    /// A pool that keeps everything, with at most this much.
+    fn new(gpu: &'g Gpu<'d>, max: usize) -> Self {
+        let mut pool = CUmemoryPool::NULL;
+        let properties = CUmemPoolProps { max_size: max, ..CUmemPoolProps::device(gpu.device) };
+        ok!(gpu, cuMemPoolCreate(&mut pool, &properties));
+        let pool = Pool { gpu, pool, stream: gpu.stream() };
+        pool.set(CUmemPool_attribute::RELEASE_THRESHOLD, u64::MAX);
+        pool
+    }
+
+    fn set(&self, attribute: CUmemPool_attribute, mut value: u64) {
+        let value: *mut c_void = (&raw mut value).cast();
+        ok!(self.gpu, cuMemPoolSetAttribute(self.pool, attribute, value));
+    }
+
+    fn get(&self, attribute: CUmemPool_attribute) -> u64 {
+        let mut value = 0_u64;
+        ok!(self.gpu, cuMemPoolGetAttribute(self.pool, attribute, (&raw mut value).cast()));
+        value
+    }
+
+    fn reserved(&self) -> u64 {
+        self.get(CUmemPool_attribute::RESERVED_MEM_CURRENT)
+    }
+
+    fn used(&self) -> u64 {
+        self.get(CUmemPool_attribute::USED_MEM_CURRENT)
+    }
+
+    fn allocate(&self, bytes: usize) -> CUdeviceptr {
+        let mut pointer = 0;
+        ok!(self.gpu, cuMemAllocFromPoolAsync(&mut pointer, bytes, self.pool, self.stream));
+        pointer
+    }
+
+    fn free(&self, pointer: CUdeviceptr) {
+        ok!(self.gpu, cuMemFreeAsync(pointer, self.stream));
+    }
+
+    fn end(self) {
+        ok!(self.gpu, cuStreamSynchronize(self.stream));
+        ok!(self.gpu, cuStreamDestroy_v2(self.stream));
+        ok!(self.gpu, cuMemPoolDestroy(self.pool));
+    }
+}
+
+#[test]
+fn a_pool_grows_by_chunks_of_32_mebibytes() {
+    on_every_driver(|gpu| {
+        let before = gpu.used();
+        let pool = Pool::new(gpu, 0);
+        for (bytes, mebibytes) in [
+            (1, 32),
+            (MIB, 32),
+            (20 * MIB, 32),
+            (33 * MIB, 64),
+            (50 * MIB, 64),
+            (65 * MIB, 96),
+            (100 * MIB + 1, 128),
+            (1024 * MIB, 1024),
+        ] {
+            let pointer = pool.allocate(bytes);
+            assert_eq!(pool.reserved(), mebibytes << 20, "{bytes}");
+            assert_eq!(pool.used(), bytes as u64);
+            assert_eq!(gpu.used() - before, (mebibytes << 20) as i64);
+            pool.free(pointer);
+            ok!(gpu, cuStreamSynchronize(pool.stream));
+            assert_eq!((pool.reserved(), pool.used()), (mebibytes << 20, 0));
+            ok!(gpu, cuMemPoolTrimTo(pool.pool, 0));
+            assert_eq!(pool.reserved(), 0);
+        }
+        pool.end();
+        assert_eq!(gpu.used(), before);
+    });
+}
+
+#[test]
+fn allocations_share_chunks_and_trimming_takes_only_empty_ones() {
+    on_every_driver(|gpu| {
+        let pool = Pool::new(gpu, 0);
+        let mut pointers = Vec::new();
+        for count in 1..=100 {
+            pointers.push(pool.allocate(MIB));
+            assert_eq!(pool.reserved(), (count as u64).div_ceil(32) * 32 << 20);
+        }
+        pointers.iter().step_by(2).for_each(|pointer| pool.free(*pointer));
+        ok!(gpu, cuStreamSynchronize(pool.stream));
+        ok!(gpu, cuMemPoolTrimTo(pool.pool, 0));
+        assert_eq!((pool.reserved(), pool.used()), (128 << 20, 50 << 20));
+        pointers.iter().skip(1).step_by(2).for_each(|pointer| pool.free(*pointer));
+        ok!(gpu, cuStreamSynchronize(pool.stream));
+        ok!(gpu, cuMemPoolTrimTo(pool.pool, 40 * MIB));
+        assert_eq!(pool.reserved(), 64 << 20);
+        assert_eq!(pool.get(CUmemPool_attribute::RESERVED_MEM_HIGH), 128 << 20);
+        pool.set(CUmemPool_attribute::RESERVED_MEM_HIGH, 0);
+        assert_eq!(pool.get(CUmemPool_attribute::RESERVED_MEM_HIGH), 64 << 20);
+        pool.end();
+    });
+}
+
+#[test]
+fn a_synchronisation_gives_back_what_is_above_the_threshold() {
+    on_every_driver(|gpu| {
+        let pool = Pool::new(gpu, 0);
+        pool.set(CUmemPool_attribute::RELEASE_THRESHOLD, 0);
+        let pointer = pool.allocate(40 * MIB);
+        pool.free(pointer);
+        assert_eq!(pool.reserved(), 64 << 20, "not before");
+        ok!(gpu, cuStreamSynchronize(pool.stream));
+        assert_eq!(pool.reserved(), 0);
+        pool.end();
+    });
+}
+
+#[test]
+fn a_stream_has_its_own_freed_memory_at_once() {
+    on_every_driver(|gpu| {
+        let pool = Pool::new(gpu, 0);
+        for _ in 0..50 {
+            let pointer = pool.allocate(20 * MIB);
+            ok!(gpu, cuMemsetD8Async(pointer, 1, 20 * MIB, pool.stream));
+            pool.free(pointer);
+        }
+        assert_eq!(pool.reserved(), 32 << 20);
+        pool.end();
+    });
+}
+
+#[test]
+fn a_bounded_pool_refuses_more() {
+    on_every_driver(|gpu| {
+        let pool = Pool::new(gpu, 64 * MIB);
+        let mut pointer = 0;
+        let too_much =
+            code!(gpu, cuMemAllocFromPoolAsync(&mut pointer, 65 * MIB, pool.pool, pool.stream));
+        assert_eq!(too_much, CUresult::ERROR_OUT_OF_MEMORY);
+        let (a, b) = (pool.allocate(40 * MIB), pool.allocate(20 * MIB));
+        assert_eq!(pool.reserved(), 64 << 20);
+        pool.free(a);
+        pool.free(b);
+        pool.end();
+    });
+}
+
+#[test]
+fn a_destroyed_pool_lives_until_its_last_allocation() {
+    on_every_driver(|gpu| {
+        let before = gpu.used();
+        let pool = Pool::new(gpu, 0);
+        let pointer = pool.allocate(MIB);
+        ok!(gpu, cuStreamSynchronize(pool.stream));
+        ok!(gpu, cuMemPoolDestroy(pool.pool));
+        assert_eq!(gpu.used() - before, 32 << 20);
+        ok!(gpu, cuMemsetD8Async(pointer, 3, MIB, pool.stream));
+        pool.free(pointer);
+        ok!(gpu, cuStreamSynchronize(pool.stream));
+        assert_eq!(gpu.used(), before);
+        ok!(gpu, cuStreamDestroy_v2(pool.stream));
+    });
+}
+
+#[test]
+fn plain_and_pool_memory_can_be_freed_either_way() {
+    on_every_driver(|gpu| {
+        let before = gpu.used();
+        let stream = gpu.stream();
+        let plain = gpu.allocate(4 * MIB);
+        ok!(gpu, cuMemFreeAsync(plain, stream));
+        let mut pooled = 0;
+        ok!(gpu, cuMemAllocAsync(&mut pooled, 4 * MIB, stream));
+        ok!(gpu, cuMemFree_v2(pooled));
+        ok!(gpu, cuStreamSynchronize(stream));
+        assert_eq!(gpu.used(), before);
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}
+
+#[test]
+fn a_pool_can_be_made_the_device_s() {
+    on_every_driver(|gpu| {
+        let pool = Pool::new(gpu, 0);
+        let (mut current, mut default) = (CUmemoryPool::NULL, CUmemoryPool::NULL);
+        ok!(gpu, cuDeviceSetMemPool(gpu.device, pool.pool));
+        ok!(gpu, cuDeviceGetMemPool(&mut current, gpu.device));
+        assert_eq!(current, pool.pool);
+        let mut pointer = 0;
+        ok!(gpu, cuMemAllocAsync(&mut pointer, 1000, pool.stream));
+        assert_eq!(pool.used(), 1000);
+        pool.free(pointer);
+        pool.end();
+        ok!(gpu, cuDeviceGetMemPool(&mut current, gpu.device));
+        ok!(gpu, cuDeviceGetDefaultMemPool(&mut default, gpu.device));
+        assert_eq!(current, default);
+    });
+}

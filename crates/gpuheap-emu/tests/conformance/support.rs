@@ -35,6 +35,15 @@ pub(crate) struct Gpu<'d> {
 /// Runs a test on the real device that the environment names, or on the emulator under every
 /// schedule.
 pub(crate) fn on_every_driver(test: impl Fn(&Gpu<'_>)) {
+    run(true, test);
+}
+
+/// The same for tests of misuse, which the emulator's checks would report.
+pub(crate) fn on_every_driver_unchecked(test: impl Fn(&Gpu<'_>)) {
+    run(false, test);
+}
+
+fn run(checks: bool, test: impl Fn(&Gpu<'_>)) {
     if let Ok(wanted) = std::env::var("GPUHEAP_TEST_DEVICE") {
         let ordinal = wanted.strip_prefix("cuda:").expect("GPUHEAP_TEST_DEVICE is cuda:N");
         static REAL: OnceLock<Mutex<LibCuda>> = OnceLock::new();
@@ -47,7 +56,7 @@ pub(crate) fn on_every_driver(test: impl Fn(&Gpu<'_>)) {
     let mut schedules = vec![Schedule::Immediate, Schedule::OnDemand, lag];
     schedules.extend((0..4).map(Schedule::Seeded));
     for schedule in schedules {
-        let emulator = Emulator::new(Options { schedule, ..Options::default() });
+        let emulator = Emulator::new(Options { schedule, checks, ..Options::default() });
         with_context(&emulator, format!("{schedule:?}"), 0, &test);
         assert_eq!(emulator.findings(), [], "{schedule:?}");
     }

@@ -1,0 +1,45 @@
+//! What the checks found.
+
+use std::fmt;
+
+/// What the checks found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What kind of misuse.
+    pub kind: FindingKind,
+    /// What happened: the call, addresses, sizes, streams, and what to do.
+    pub text: String,
+}
+
+/// A kind of misuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FindingKind {
+    /// Memory was freed that had been freed before.
+    DoubleFree,
+    /// A pointer was freed that no allocation starts at, or by the wrong function.
+    WrongFree,
+    /// A copy or fill uses memory after its free.
+    UseAfterFree,
+    /// A copy or fill goes beyond the allocation it starts in.
+    OutOfBounds,
+    /// A copy or fill uses an address where nothing is.
+    WildPointer,
+    /// The host reads device memory that was never written.
+    Uninitialised,
+    /// Memory was live when its context was destroyed.
+    Leak,
+    /// Two streams use the same bytes, one of them writes, and nothing orders them.
+    Unordered,
+    /// A kernel was to be loaded: the emulator runs none.
+    KernelRefused,
+    /// The driver was called from one of its callbacks.
+    CalledFromCallback,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}

@@ -1,0 +1,147 @@
+//! Misuse of single pointers, in words.
+
+use crate::check::{FINDINGS, Finding, FindingKind, Grave};
+use crate::emulator::Call;
+use crate::state::space::Kind;
+
+impl Call<'_> {
+    /// Keeps a finding. A refused kernel is told with the checks off as well: a program cannot go
+    /// on without it.
+    pub(crate) fn find(&mut self, kind: FindingKind, text: String) {
+        let wanted = self.state.checker.is_some() || kind == FindingKind::KernelRefused;
+        if wanted && self.state.findings.len() < FINDINGS {
+            self.state.findings.push(Finding { kind, text });
+        }
+    }
+
+    pub(crate) fn find_callback_misuse(&mut self) {
+        let text = format!(
+            "{} was called from a callback of the driver; callbacks must not call the driver, hand the work to another thread",
+            self.symbol
+        );
+        self.find(FindingKind::CalledFromCallback, text);
+    }
+
+    /// A free of what cannot be freed so.
+    pub(crate) fn find_bad_free(&mut self, address: u64) {
+        if self.state.checker.is_none() {
+            return;
+        }
+        let call = self.symbol;
+        let (kind, text) = match self.state.space.find(address) {
+            Some((base, found)) if base == address && found.freed.is_some() => (
+                FindingKind::DoubleFree,
+                format!("{call} frees {address:#x}, which was freed before"),
+            ),
+            Some((base, found)) if base == address => {
+                let right = match found.kind {
+                    Kind::Pinned { .. } => "cuMemFreeHost",
+                    Kind::Registered { .. } => "cuMemHostUnregister",
+                    Kind::Reserved => "cuMemAddressFree",
+                    _ => "cuMemFree",
+                };
+                let text = format!(
+                    "{call} frees {address:#x}, which is {}; use {right}",
+                    found.kind.name()
+                );
+                (FindingKind::WrongFree, text)
+            }
+            Some((base, found)) => {
+                let text = format!(
+                    "{call} frees {address:#x}, which is inside {} of {} bytes at {base:#x}; free {base:#x}",
+                    found.kind.name(),
+                    found.bytes,
+                );
+                (FindingKind::WrongFree, text)
+            }
+            None => match self.grave_of(address) {
+                Some((base, grave)) if base == address => {
+                    let text = format!(
+                        "{call} frees {address:#x}, {} of {} bytes that {} freed before",
+                        grave.kind.name(),
+                        grave.bytes,
+                        grave.freed_by,
+                    );
+                    (FindingKind::DoubleFree, text)
+                }
+                _ => (
+                    FindingKind::WrongFree,
+                    format!("{call} frees {address:#x}, where nothing was allocated"),
+                ),
+            },
+        };
+        self.find(kind, text);
+    }
+
+    pub(crate) fn find_leak(&mut self, address: u64) {
+        if let Some(found) = self.state.space.get(address) {
+            let text = format!(
+                "{} of {} bytes at {address:#x} was live when {} destroyed its context; free it before",
+                found.kind.name(),
+                found.bytes,
+                self.symbol,
+            );
+            self.find(FindingKind::Leak, text);
+        }
+    }
+
+    /// A use of an address where nothing is, or nothing any more.
+    pub(crate) fn find_wild(&mut self, address: u64, bytes: u64) {
+        let call = self.symbol;
+        let (kind, text) = match self.grave_of(address) {
+            Some((base, grave)) => (
+                FindingKind::UseAfterFree,
+                format!(
+                    "{call} uses {bytes} bytes at {address:#x}, {} bytes into {} at {base:#x} that {} freed",
+                    address - base,
+                    grave.kind.name(),
+                    grave.freed_by,
+                ),
+            ),
+            None => (
+                FindingKind::WildPointer,
+                format!("{call} uses {bytes} bytes at {address:#x}, where the device has nothing"),
+            ),
+        };
+        self.find(kind, text);
+    }
+
+    pub(crate) fn find_use_after_free(&mut self, address: u64, bytes: u64) {
+        let text = format!(
+            "{} uses {bytes} bytes at {address:#x}, which were freed in stream order before",
+            self.symbol
+        );
+        self.find(FindingKind::UseAfterFree, text);
+    }
+
+    pub(crate) fn find_out_of_bounds(&mut self, address: u64, bytes: u64) {
+        let call = self.symbol;
+        let text = match self.state.space.find(address) {
+            Some((base, found)) => format!(
+                "{call} uses {bytes} bytes at {address:#x}, {} bytes into {} of {} bytes at {base:#x}",
+                address - base,
+                found.kind.name(),
+                found.bytes,
+            ),
+            None => format!("{call} uses {bytes} bytes at {address:#x}"),
+        };
+        self.find(FindingKind::OutOfBounds, text);
+    }
+
+    /// The host is to get bytes that were never written.
+    pub(super) fn find_uninitialised(&mut self, runs: &[(u64, u64)], address: u64, bytes: u64) {
+        if let Some((first, end)) = runs.first() {
+            let text = format!(
+                "{} brings {bytes} bytes at {address:#x} to the host, and {first:#x}..{end:#x} of them were never written",
+                self.symbol
+            );
+            self.find(FindingKind::Uninitialised, text);
+        }
+    }
+
+    fn grave_of(&self, address: u64) -> Option<(u64, Grave)> {
+        let checker = self.state.checker.as_ref()?;
+        let (&base, grave) = checker.graves.range(..=address).next_back()?;
+        (address - base < grave.bytes).then_some((base, *grave))
+    }
+}
