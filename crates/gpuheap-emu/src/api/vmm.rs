@@ -23,12 +23,9 @@ impl Call<'_> {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         self.vmm_supported()?;
         pointer.require()?;
+        let aligned = alignment == 0 || alignment.is_power_of_two();
         let (bytes, alignment) = (bytes as u64, (alignment as u64).max(GRANULE));
-        if bytes == 0
-            || !bytes.is_multiple_of(GRANULE)
-            || !alignment.is_power_of_two()
-            || flags != 0
-        {
+        if !aligned || bytes == 0 || !bytes.is_multiple_of(GRANULE) || flags != 0 {
             return Err(invalid);
         }
         // An address that cannot be had is no error: others are given.

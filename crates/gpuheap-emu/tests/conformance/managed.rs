@@ -1,1 +1,68 @@
-//! To come.
+//! Managed memory.
+
+use gpuheap_driver::*;
+
+use crate::support::*;
+
+const MIB: usize = 1 << 20;
+const READ_MOSTLY: i32 = 1;
+const PREFERRED_LOCATION: i32 = 2;
+const LAST_PREFETCH_LOCATION: i32 = 4;
+
+#[test]
+fn host_and_device_share_managed_memory() {
+    on_every_driver(|gpu| {
+        let mut pointer = 0;
+        ok!(gpu, cuMemAllocManaged(&mut pointer, MIB, CU_MEM_ATTACH_GLOBAL));
+        ok!(gpu, cuMemsetD8_v2(pointer, 5, MIB));
+        ok!(gpu, cuCtxSynchronize());
+        // SAFETY: managed memory is the host's as well, and the device is done with it.
+        let host = unsafe {
+            std::slice::from_raw_parts_mut(
+                std::ptr::with_exposed_provenance_mut::<u8>(pointer as usize),
+                MIB,
+            )
+        };
+        assert!(host.iter().all(|byte| *byte == 5));
+        host[7] = 8;
+        assert_eq!(gpu.download(pointer + 7, 1), [8]);
+        gpu.free(pointer);
+    });
+}
+
+#[test]
+fn advice_and_prefetches_are_kept_and_bounded() {
+    on_every_driver_unchecked(|gpu| {
+        let stream = gpu.stream();
+        let here = CUmemLocation::device(gpu.device);
+        let mut pointer = 0;
+        ok!(gpu, cuMemAllocManaged(&mut pointer, 64 * MIB, CU_MEM_ATTACH_GLOBAL));
+        let read = |attribute: i32| {
+            let mut value = 99_i32;
+            let data = (&raw mut value).cast();
+            ok!(gpu, cuMemRangeGetAttribute(data, 4, attribute, pointer, 64 * MIB));
+            value
+        };
+        assert_eq!((read(READ_MOSTLY), read(PREFERRED_LOCATION)), (0, -2));
+        ok!(gpu, cuMemPrefetchAsync_v2(pointer, 64 * MIB, here, 0, stream));
+        ok!(gpu, cuMemAdvise_v2(pointer, 64 * MIB, 1, here));
+        ok!(gpu, cuStreamSynchronize(stream));
+        assert_eq!((read(READ_MOSTLY), read(LAST_PREFETCH_LOCATION)), (1, gpu.device));
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        for bytes in [0, 65 * MIB] {
+            assert_eq!(code!(gpu, cuMemPrefetchAsync_v2(pointer, bytes, here, 0, stream)), invalid);
+        }
+        let nowhere = CUmemLocation::device(99);
+        assert_eq!(
+            code!(gpu, cuMemPrefetchAsync_v2(pointer, MIB, nowhere, 0, stream)),
+            CUresult::ERROR_INVALID_DEVICE
+        );
+        assert_eq!(code!(gpu, cuMemAdvise_v2(pointer, MIB, 99, here)), invalid);
+        gpu.free(pointer);
+        assert_eq!(code!(gpu, cuMemAdvise_v2(pointer, 4096, 1, here)), invalid);
+        for (bytes, flags) in [(0, 1), (10, 7)] {
+            assert_eq!(code!(gpu, cuMemAllocManaged(&mut pointer, bytes, flags)), invalid);
+        }
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}

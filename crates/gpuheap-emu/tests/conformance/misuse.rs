@@ -120,7 +120,8 @@ fn pools() {
         let stream = gpu.stream();
         let mut default = CUmemoryPool::NULL;
         let (mut p, mut q) = (0, 0);
-        let high: *mut c_void = (&raw mut p).cast();
+        let mut one = 1_u64;
+        let high: *mut c_void = (&raw mut one).cast();
         codes! { gpu;
             cuDeviceGetDefaultMemPool(&mut default, gpu.device) => OK;
             cuMemAllocAsync(&mut p, 0, stream) => OK;
@@ -135,7 +136,6 @@ fn pools() {
             cuMemPoolTrimTo(CUmemoryPool::NULL, 0) => INVALID;
             cuStreamSynchronize(stream) => OK;
         }
-        p = 1;
         codes! { gpu;
             cuMemPoolSetAttribute(default, CUmemPool_attribute::RESERVED_MEM_HIGH, high) => INVALID;
             cuMemPoolSetAttribute(default, CUmemPool_attribute::RESERVED_MEM_CURRENT, high) => INVALID;

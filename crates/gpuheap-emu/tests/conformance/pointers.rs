@@ -1,1 +1,75 @@
-//! To come.
+//! What a pointer says of its memory.
+
+use std::ffi::c_void;
+
+use gpuheap_driver::*;
+
+use crate::support::*;
+
+type A = CUpointer_attribute;
+
+fn number<T: Default>(gpu: &Gpu<'_>, attribute: A, pointer: u64) -> Result<T, CUresult> {
+    let mut value = T::default();
+    match code!(gpu, cuPointerGetAttribute((&raw mut value).cast(), attribute, pointer)) {
+        CUresult::SUCCESS => Ok(value),
+        code => Err(code),
+    }
+}
+
+#[test]
+fn device_memory_says_where_it_is() {
+    on_every_driver(|gpu| {
+        let p = gpu.allocate(1000);
+        assert_eq!(number(gpu, A::MEMORY_TYPE, p + 10), Ok(CUmemorytype::DEVICE.0));
+        assert_eq!(number(gpu, A::DEVICE_ORDINAL, p), Ok(gpu.device));
+        assert_eq!(number(gpu, A::CONTEXT, p), Ok(gpu.context.0));
+        assert_eq!(number(gpu, A::RANGE_START_ADDR, p + 999), Ok(p));
+        assert_eq!(number(gpu, A::RANGE_SIZE, p), Ok(1000_u64));
+        assert_eq!(number(gpu, A::DEVICE_POINTER, p + 3), Ok(p + 3));
+        assert_eq!(number(gpu, A::IS_MANAGED, p), Ok(0));
+        let invalid = Err(CUresult::ERROR_INVALID_VALUE);
+        assert_eq!(number::<u64>(gpu, A::HOST_POINTER, p), invalid);
+        assert_eq!(number::<u64>(gpu, CUpointer_attribute(999), p), invalid);
+        let other = gpu.allocate(1000);
+        assert_ne!(number::<u64>(gpu, A::BUFFER_ID, p), number(gpu, A::BUFFER_ID, other));
+        gpu.free(p);
+        gpu.free(other);
+    });
+}
+
+#[test]
+fn memory_of_each_kind_says_so() {
+    on_every_driver(|gpu| {
+        let stream = gpu.stream();
+        let (mut pooled, mut managed, mut pool) = (0, 0, CUmemoryPool::NULL);
+        ok!(gpu, cuMemAllocAsync(&mut pooled, 1000, stream));
+        ok!(gpu, cuDeviceGetMemPool(&mut pool, gpu.device));
+        assert_eq!(number(gpu, A::MEMPOOL_HANDLE, pooled), Ok(pool.0));
+        ok!(gpu, cuMemFreeAsync(pooled, stream));
+        ok!(gpu, cuMemAllocManaged(&mut managed, 1000, CU_MEM_ATTACH_GLOBAL));
+        assert_eq!(number(gpu, A::IS_MANAGED, managed), Ok(1));
+        assert_eq!(number(gpu, A::HOST_POINTER, managed), Ok(managed));
+        gpu.free(managed);
+        let pinned = gpu.pinned(1000);
+        let address = pinned.as_ptr().expose_provenance() as u64;
+        assert_eq!(number(gpu, A::MEMORY_TYPE, address), Ok(CUmemorytype::HOST.0));
+        assert_eq!(number(gpu, A::HOST_POINTER, address + 5), Ok(address + 5));
+        gpu.unpin(pinned);
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}
+
+#[test]
+fn unknown_memory_is_an_error_for_one_attribute_and_nothing_for_several() {
+    on_every_driver(|gpu| {
+        let own = [0_u8; 16];
+        let address = own.as_ptr().expose_provenance() as u64;
+        assert_eq!(number::<i32>(gpu, A::MEMORY_TYPE, address), Err(CUresult::ERROR_INVALID_VALUE));
+        let (mut kind, mut ordinal, mut context) = (9, 9, 9_usize);
+        let mut attributes = [A::MEMORY_TYPE, A::DEVICE_ORDINAL, A::CONTEXT];
+        let mut data: [*mut c_void; 3] =
+            [(&raw mut kind).cast(), (&raw mut ordinal).cast(), (&raw mut context).cast()];
+        ok!(gpu, cuPointerGetAttributes(3, attributes.as_mut_ptr(), data.as_mut_ptr(), address));
+        assert_eq!((kind, ordinal, context), (0, -2, 0));
+    });
+}

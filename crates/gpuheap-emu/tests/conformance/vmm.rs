@@ -1,1 +1,160 @@
-//! To come.
+//! Virtual memory management.
+
+use gpuheap_driver::*;
+
+use crate::support::*;
+
+const MIB: usize = 1 << 20;
+const M: u64 = 1 << 20;
+
+fn reserve(gpu: &Gpu<'_>, bytes: usize) -> CUdeviceptr {
+    let mut pointer = 0;
+    ok!(gpu, cuMemAddressReserve(&mut pointer, bytes, 0, 0, 0));
+    pointer
+}
+
+fn create(gpu: &Gpu<'_>, bytes: usize) -> CUmemGenericAllocationHandle {
+    let mut handle = 0;
+    ok!(gpu, cuMemCreate(&mut handle, bytes, &CUmemAllocationProp::device(gpu.device), 0));
+    handle
+}
+
+fn allow(gpu: &Gpu<'_>, pointer: CUdeviceptr, bytes: usize) -> CUresult {
+    let access = CUmemAccessDesc {
+        location: CUmemLocation::device(gpu.device),
+        flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    code!(gpu, cuMemSetAccess(pointer, bytes, &access, 1))
+}
+
+#[test]
+fn physical_memory_moves_between_addresses_with_its_content() {
+    on_every_driver(|gpu| {
+        let before = gpu.used();
+        let va = reserve(gpu, 64 * MIB);
+        assert_eq!(gpu.used(), before, "addresses cost nothing");
+        let (a, b) = (create(gpu, 8 * MIB), create(gpu, 4 * MIB));
+        assert_eq!(gpu.used() - before, 12 << 20);
+        ok!(gpu, cuMemMap(va, 8 * MIB, 0, a, 0));
+        ok!(gpu, cuMemMap(va + 8 * M, 4 * MIB, 0, b, 0));
+        assert_eq!(allow(gpu, va, 12 * MIB), CUresult::SUCCESS);
+        // Across the border between the two.
+        let data: Vec<u8> = (0..2 * MIB).map(|i| (i / 3) as u8).collect();
+        gpu.upload(va + 7 * M, &data);
+        assert_eq!(gpu.download(va + 7 * M, 2 * MIB), data);
+        ok!(gpu, cuCtxSynchronize());
+        ok!(gpu, cuMemUnmap(va + 8 * M, 4 * MIB));
+        ok!(gpu, cuMemMap(va + 32 * M, 4 * MIB, 0, b, 0));
+        assert_eq!(allow(gpu, va + 32 * M, 4 * MIB), CUresult::SUCCESS);
+        assert_eq!(gpu.download(va + 32 * M, MIB), data[MIB..]);
+        for handle in [a, b] {
+            ok!(gpu, cuMemRelease(handle));
+        }
+        assert_eq!(gpu.used() - before, 12 << 20, "mappings keep it");
+        ok!(gpu, cuMemUnmap(va, 64 * MIB));
+        assert_eq!(gpu.used(), before);
+        ok!(gpu, cuMemAddressFree(va, 64 * MIB));
+    });
+}
+
+#[test]
+fn two_mappings_of_one_handle_are_the_same_memory() {
+    on_every_driver(|gpu| {
+        let va = reserve(gpu, 8 * MIB);
+        let handle = create(gpu, 2 * MIB);
+        for place in [va, va + 4 * M] {
+            ok!(gpu, cuMemMap(place, 2 * MIB, 0, handle, 0));
+            assert_eq!(allow(gpu, place, 2 * MIB), CUresult::SUCCESS);
+        }
+        ok!(gpu, cuMemsetD8_v2(va, 7, 2 * MIB));
+        assert_eq!(gpu.download(va + 4 * M + 5, 1), [7]);
+        ok!(gpu, cuMemUnmap(va, 8 * MIB));
+        ok!(gpu, cuMemRelease(handle));
+        ok!(gpu, cuMemAddressFree(va, 8 * MIB));
+    });
+}
+
+#[test]
+fn references_are_counted() {
+    on_every_driver(|gpu| {
+        let before = gpu.used();
+        let va = reserve(gpu, 4 * MIB);
+        let handle = create(gpu, 4 * MIB);
+        ok!(gpu, cuMemMap(va, 4 * MIB, 0, handle, 0));
+        let (mut same, mut flags) = (0, 9);
+        let location = CUmemLocation::device(gpu.device);
+        ok!(gpu, cuMemGetAccess(&mut flags, &location, va));
+        assert_eq!(flags, 0);
+        ok!(
+            gpu,
+            cuMemRetainAllocationHandle(&mut same, std::ptr::without_provenance_mut(va as usize))
+        );
+        assert_eq!(same, handle);
+        let mut properties = CUmemAllocationProp::device(9);
+        ok!(gpu, cuMemGetAllocationPropertiesFromHandle(&mut properties, handle));
+        assert_eq!(properties.location, location);
+        ok!(gpu, cuMemRelease(handle));
+        ok!(gpu, cuMemRelease(same));
+        ok!(gpu, cuMemUnmap(va, 4 * MIB));
+        assert_eq!(gpu.used(), before);
+        ok!(gpu, cuMemAddressFree(va, 4 * MIB));
+    });
+}
+
+#[test]
+fn what_cannot_be_mapped_is_refused() {
+    on_every_driver_unchecked(|gpu| {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let unsupported = CUresult::ERROR_NOT_SUPPORTED;
+        let properties = CUmemAllocationProp::device(gpu.device);
+        let (mut granularity, mut other) = (0, 0);
+        ok!(gpu, cuMemGetAllocationGranularity(&mut granularity, &properties, 0));
+        assert_eq!(granularity, 2 * MIB);
+        for (bytes, alignment) in [(1000, 0), (0, 0), (MIB, 0), (64 * MIB, 3)] {
+            assert_eq!(
+                code!(gpu, cuMemAddressReserve(&mut other, bytes, alignment, 0, 0)),
+                invalid
+            );
+        }
+        assert_eq!(
+            code!(gpu, cuMemAddressReserve(&mut other, 1 << 47, 0, 0, 0)),
+            CUresult::ERROR_OUT_OF_MEMORY
+        );
+        for bytes in [0, 1000] {
+            assert_eq!(code!(gpu, cuMemCreate(&mut other, bytes, &properties, 0)), invalid);
+        }
+        let mut total = 0;
+        ok!(gpu, cuDeviceTotalMem_v2(&mut total, gpu.device));
+        let all = total / granularity * granularity;
+        assert_eq!(
+            code!(gpu, cuMemCreate(&mut other, all, &properties, 0)),
+            CUresult::ERROR_OUT_OF_MEMORY
+        );
+
+        let va = reserve(gpu, 64 * MIB);
+        let handle = create(gpu, 8 * MIB);
+        ok!(gpu, cuMemMap(va, 8 * MIB, 0, handle, 0));
+        assert_eq!(code!(gpu, cuMemMap(va, 8 * MIB, 0, handle, 0)), invalid, "taken");
+        assert_eq!(code!(gpu, cuMemMap(va + 16 * M, 4 * MIB, 4 * MIB, handle, 0)), unsupported);
+        assert_eq!(code!(gpu, cuMemMap(va + 24 * M, 4 * MIB, 0, handle, 0)), unsupported);
+        assert_eq!(allow(gpu, va, 4 * MIB), invalid, "a part of a mapping");
+        assert_eq!(allow(gpu, va + 40 * M, 8 * MIB), invalid, "not mapped");
+        assert_eq!(code!(gpu, cuMemUnmap(va, 4 * MIB)), invalid, "a part of a mapping");
+        assert_eq!(code!(gpu, cuMemAddressFree(va, 64 * MIB)), invalid, "still mapped");
+        assert_eq!(code!(gpu, cuMemFree_v2(va)), invalid);
+        ok!(gpu, cuMemUnmap(va, 8 * MIB));
+        ok!(gpu, cuMemUnmap(va, 8 * MIB));
+        assert_eq!(code!(gpu, cuMemsetD8_v2(va, 0, 16)), invalid, "not mapped");
+        assert_eq!(code!(gpu, cuMemAddressFree(va, 32 * MIB)), invalid, "a part");
+        ok!(gpu, cuMemAddressFree(va, 64 * MIB));
+        ok!(gpu, cuMemRelease(handle));
+        assert_eq!(code!(gpu, cuMemRelease(handle)), invalid);
+        assert_eq!(
+            code!(
+                gpu,
+                cuMemRetainAllocationHandle(&mut other, std::ptr::without_provenance_mut(0x1000))
+            ),
+            invalid
+        );
+    });
+}

@@ -1,0 +1,442 @@
+//! What only an emulator does: capacity, profiles, failures by plan, schedules, several devices.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use gpuheap_driver::*;
+use gpuheap_emu::{Emulator, Fault, FaultPlan, Options, Profile, Schedule};
+
+macro_rules! call {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: the tests pass valid pointers and handles.
+        unsafe { $gpu.$function($($arg),*) }
+    };
+}
+
+macro_rules! ok {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
+        assert_eq!(call!($gpu, $function($($arg),*)), CUresult::SUCCESS, stringify!($function))
+    };
+}
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+const OUT_OF_MEMORY: CUresult = CUresult::ERROR_OUT_OF_MEMORY;
+
+/// An emulator with the primary context of device 0 current.
+fn start(options: Options) -> Emulator {
+    let gpu = Emulator::new(options);
+    let mut context = CUcontext::NULL;
+    ok!(gpu, cuInit(0));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
+    ok!(gpu, cuCtxSetCurrent(context));
+    gpu
+}
+
+fn allocate(gpu: &Emulator, bytes: u64) -> CUdeviceptr {
+    let mut pointer = 0;
+    ok!(gpu, cuMemAlloc_v2(&mut pointer, bytes as usize));
+    pointer
+}
+
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+fn untouched_memory_costs_nothing() {
+    let gpu = start(Options::default());
+    let before = resident_bytes();
+    let bytes = 138 * GIB;
+    let block = allocate(&gpu, bytes);
+    ok!(gpu, cuMemsetD8_v2(block, 7, bytes as usize));
+    let (first, last) = ([1_u8, 2, 3], [4_u8, 5]);
+    ok!(gpu, cuMemcpyHtoD_v2(block, first.as_ptr().cast(), 3));
+    ok!(gpu, cuMemcpyHtoD_v2(block + bytes - 2, last.as_ptr().cast(), 2));
+    let mut found = [0_u8; 4];
+    ok!(gpu, cuMemcpyDtoH_v2(found.as_mut_ptr().cast(), block, 4));
+    assert_eq!(found, [1, 2, 3, 7]);
+    ok!(gpu, cuMemcpyDtoH_v2(found.as_mut_ptr().cast(), block + bytes - 4, 4));
+    assert_eq!(found, [7, 7, 4, 5]);
+    assert!(resident_bytes() - before < 64 * MIB);
+    ok!(gpu, cuMemFree_v2(block));
+}
+
+#[test]
+fn memory_that_was_touched_and_freed_costs_nothing() {
+    let gpu = start(Options { checks: false, ..Options::default() });
+    let data = vec![1_u8; 3000];
+    let mut stream = CUstream::NULL;
+    ok!(gpu, cuStreamCreate(&mut stream, 0));
+    let mut before = 0;
+    for round in 0..20_000 {
+        if round == 1000 {
+            before = resident_bytes();
+        }
+        let plain = allocate(&gpu, 3000);
+        let mut pooled = 0;
+        ok!(gpu, cuMemAllocAsync(&mut pooled, 3000, stream));
+        ok!(gpu, cuMemcpyHtoD_v2(plain, data.as_ptr().cast(), 3000));
+        ok!(gpu, cuMemcpyHtoD_v2(pooled, data.as_ptr().cast(), 3000));
+        ok!(gpu, cuMemFreeAsync(pooled, stream));
+        ok!(gpu, cuMemFree_v2(plain));
+    }
+    // The addresses of what was freed alone are over 100 MiB.
+    assert!(resident_bytes() < before + 32 * MIB);
+}
+
+#[test]
+fn a_device_by_bytes_has_exactly_these() {
+    let gpu = start(Options::with_device(Profile::with_memory(64 * MIB)));
+    let block = allocate(&gpu, 64 * MIB);
+    let mut pointer = 0;
+    assert_eq!(call!(gpu, cuMemAlloc_v2(&mut pointer, 1)), OUT_OF_MEMORY);
+    assert_eq!(gpu.usage(0).free, 0);
+    ok!(gpu, cuMemFree_v2(block));
+    let usage = gpu.usage(0);
+    assert_eq!((usage.free, usage.high_water), (64 * MIB, 64 * MIB));
+}
+
+#[test]
+fn usage_says_who_has_what() {
+    let gpu = start(Options::with_device(Profile::with_memory(GIB).context_bytes(100 * MIB)));
+    let block = allocate(&gpu, 3 * MIB);
+    let (mut pooled, mut handle) = (0, 0);
+    ok!(gpu, cuMemAllocAsync(&mut pooled, 1, CUstream::NULL));
+    ok!(gpu, cuMemCreate(&mut handle, 2 << 20, &CUmemAllocationProp::device(0), 0));
+    let usage = gpu.usage(0);
+    assert_eq!(
+        (usage.context, usage.plain, usage.pools, usage.vmm),
+        (100 * MIB, 4 * MIB, 32 * MIB, 2 * MIB)
+    );
+    assert_eq!(usage.free, GIB - 138 * MIB);
+    ok!(gpu, cuMemFreeAsync(pooled, CUstream::NULL));
+    ok!(gpu, cuMemFree_v2(block));
+    ok!(gpu, cuMemRelease(handle));
+    ok!(gpu, cuDevicePrimaryCtxRelease_v2(0));
+    // The default pool outlives the context and keeps what no synchronisation took.
+    assert_eq!(gpu.usage(0).context, 0);
+}
+
+#[test]
+fn a_full_device_takes_idle_pool_memory_back() {
+    let gpu = start(Options::with_device(Profile::with_memory(64 * MIB)));
+    let mut pool = CUmemoryPool::NULL;
+    let mut forever = u64::MAX;
+    ok!(gpu, cuDeviceGetDefaultMemPool(&mut pool, 0));
+    ok!(
+        gpu,
+        cuMemPoolSetAttribute(
+            pool,
+            CUmemPool_attribute::RELEASE_THRESHOLD,
+            (&raw mut forever).cast()
+        )
+    );
+    let mut pooled = 0;
+    ok!(gpu, cuMemAllocAsync(&mut pooled, 64 << 20, CUstream::NULL));
+    ok!(gpu, cuMemFreeAsync(pooled, CUstream::NULL));
+    ok!(gpu, cuCtxSynchronize());
+    assert_eq!(gpu.usage(0).pools, 64 * MIB);
+    let block = allocate(&gpu, 40 * MIB);
+    assert!(gpu.usage(0).pools <= 24 * MIB);
+    ok!(gpu, cuMemFree_v2(block));
+}
+
+#[test]
+fn wsl2_is_short_of_what_it_lacks() {
+    let profile = Profile::named("wsl2-rtx4060").unwrap();
+    let gpu = start(Options { checks: false, ..Options::with_device(profile.clone()) });
+    let (mut address, mut managed, mut pinned) = (0, 0, std::ptr::null_mut());
+    assert_eq!(
+        call!(gpu, cuMemAddressReserve(&mut address, 2 << 20, 0, 0, 0)),
+        CUresult::ERROR_NOT_SUPPORTED
+    );
+    ok!(gpu, cuMemAllocManaged(&mut managed, 4096, CU_MEM_ATTACH_GLOBAL));
+    assert_eq!(
+        call!(gpu, cuMemPrefetchAsync(managed, 4096, 0, CUstream::NULL)),
+        CUresult::ERROR_INVALID_DEVICE
+    );
+    ok!(gpu, cuMemFree_v2(managed));
+    let limit = profile.pinned_limit.unwrap() as usize;
+    assert_eq!(call!(gpu, cuMemAllocHost_v2(&mut pinned, limit + 1)), OUT_OF_MEMORY);
+    ok!(gpu, cuMemAllocHost_v2(&mut pinned, limit));
+    ok!(gpu, cuMemFreeHost(pinned));
+
+    // The figure promises more than there is, and what is freed comes back late.
+    let (mut free, mut total, mut block) = (0, 0, 0);
+    ok!(gpu, cuMemGetInfo_v2(&mut free, &mut total));
+    assert_eq!(call!(gpu, cuMemAlloc_v2(&mut block, free)), OUT_OF_MEMORY);
+    let most = gpu.usage(0).free / (2 * MIB) * 2 * MIB;
+    ok!(gpu, cuMemAlloc_v2(&mut block, most as usize));
+    ok!(gpu, cuMemFree_v2(block));
+    assert_eq!(call!(gpu, cuMemAlloc_v2(&mut block, most as usize)), OUT_OF_MEMORY);
+    assert_eq!(gpu.usage(0).late, most);
+    for _ in 0..profile.late_release_calls {
+        ok!(gpu, cuMemGetInfo_v2(&mut free, &mut total));
+    }
+    ok!(gpu, cuMemAlloc_v2(&mut block, most as usize));
+    ok!(gpu, cuMemFree_v2(block));
+}
+
+#[test]
+fn every_name_is_a_profile() {
+    for name in Profile::NAMES {
+        let profile = Profile::named(name).unwrap();
+        assert!(profile.name.contains("emulated"), "{name} never claims to be real");
+        assert!(profile.memory_bytes > 4 * GIB && profile.memory_bytes % MIB == 0);
+    }
+    assert_eq!(Profile::named("h100"), None);
+}
+
+#[test]
+fn calls_are_counted() {
+    let gpu = start(Options::default());
+    let before = gpu.calls();
+    let block = allocate(&gpu, 10);
+    ok!(gpu, cuMemFree_v2(block));
+    assert_eq!((gpu.calls() - before, gpu.calls_of("cuMemAlloc_v2")), (2, 1));
+    assert_eq!(gpu.calls_of("cuTeleport"), 0);
+}
+
+#[test]
+fn the_planned_call_fails_and_no_other() {
+    let gpu = start(Options::default());
+    gpu.set_faults(FaultPlan::new([Fault::nth("cuMemAlloc_v2", 2, OUT_OF_MEMORY)]));
+    let mut pointer = 0;
+    let codes: Vec<_> =
+        (0..3).map(|_| call!(gpu, cuMemAlloc_v2(&mut pointer, 16)).is_success()).collect();
+    assert_eq!(codes, [true, false, true]);
+    gpu.set_faults(FaultPlan::new([Fault::nth("cuMemAlloc_v2", 2, OUT_OF_MEMORY).onwards()]));
+    let codes: Vec<_> =
+        (0..3).map(|_| call!(gpu, cuMemAlloc_v2(&mut pointer, 16)).is_success()).collect();
+    assert_eq!(codes, [true, false, false]);
+    gpu.set_faults(FaultPlan::default().out_of_memory_at(600 * MIB));
+    assert_eq!(call!(gpu, cuMemAlloc_v2(&mut pointer, 80 << 20)), OUT_OF_MEMORY);
+    gpu.set_faults(FaultPlan::default());
+    ok!(gpu, cuMemAlloc_v2(&mut pointer, 80 << 20));
+}
+
+#[test]
+fn a_sweep_reaches_every_call() {
+    let scenario = |gpu: &Emulator| {
+        let mut pointer = 0;
+        let mut codes = vec![call!(gpu, cuMemAlloc_v2(&mut pointer, 100))];
+        codes.push(call!(gpu, cuMemsetD8_v2(pointer, 0, 100)));
+        codes.push(call!(gpu, cuMemFree_v2(pointer)));
+        codes
+    };
+    for nth in 1..=3 {
+        let gpu = start(Options { checks: false, ..Options::default() });
+        gpu.set_faults(FaultPlan::fail_call(nth, CUresult::ERROR_UNKNOWN));
+        let codes = scenario(&gpu);
+        assert_eq!(codes[nth as usize - 1], CUresult::ERROR_UNKNOWN, "{codes:?}");
+        assert!(codes[..nth as usize - 1].iter().all(|code| code.is_success()));
+    }
+}
+
+#[test]
+fn a_lost_context_fails_every_call_until_it_is_reset() {
+    let gpu = start(Options::default());
+    let fault = Fault::nth("cuCtxSynchronize", 1, CUresult::ERROR_ILLEGAL_ADDRESS).context_lost();
+    gpu.set_faults(FaultPlan::new([fault]));
+    assert_eq!(call!(gpu, cuCtxSynchronize()), CUresult::ERROR_ILLEGAL_ADDRESS);
+    let mut pointer = 0;
+    assert_eq!(call!(gpu, cuMemAlloc_v2(&mut pointer, 1)), CUresult::ERROR_ILLEGAL_ADDRESS);
+    let mut context = CUcontext::NULL;
+    ok!(gpu, cuDevicePrimaryCtxReset_v2(0));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
+    ok!(gpu, cuCtxSetCurrent(context));
+    ok!(gpu, cuMemAlloc_v2(&mut pointer, 1));
+}
+
+#[test]
+fn a_mapping_without_access_is_an_illegal_address() {
+    let gpu = start(Options::default());
+    let (mut address, mut handle) = (0, 0);
+    ok!(gpu, cuMemAddressReserve(&mut address, 2 << 20, 0, 0, 0));
+    ok!(gpu, cuMemCreate(&mut handle, 2 << 20, &CUmemAllocationProp::device(0), 0));
+    ok!(gpu, cuMemMap(address, 2 << 20, 0, handle, 0));
+    let code = call!(gpu, cuMemsetD8_v2(address, 1, 100));
+    assert_eq!(code, CUresult::ERROR_ILLEGAL_ADDRESS);
+    assert_eq!(call!(gpu, cuCtxSynchronize()), CUresult::ERROR_ILLEGAL_ADDRESS);
+}
+
+#[test]
+fn a_slow_call_takes_its_time() {
+    let gpu = start(Options::default());
+    gpu.set_faults(FaultPlan::new([Fault::slow("cuCtxSynchronize", 1, Duration::from_millis(20))]));
+    let before = Instant::now();
+    ok!(gpu, cuCtxSynchronize());
+    assert!(before.elapsed() >= Duration::from_millis(20));
+}
+
+#[test]
+fn a_lag_is_virtual_time() {
+    let schedule = Schedule::Lag(Duration::from_secs(10));
+    let gpu = start(Options { schedule, ..Options::default() });
+    let (mut one, mut two, mut event) = (CUstream::NULL, CUstream::NULL, CUevent::NULL);
+    ok!(gpu, cuStreamCreate(&mut one, CU_STREAM_NON_BLOCKING));
+    ok!(gpu, cuStreamCreate(&mut two, CU_STREAM_NON_BLOCKING));
+    ok!(gpu, cuEventCreate(&mut event, 0));
+    ok!(gpu, cuEventRecord(event, one));
+    ok!(gpu, cuStreamWaitEvent(two, event, 0));
+    let not_ready = CUresult::ERROR_NOT_READY;
+    assert_eq!(call!(gpu, cuEventQuery(event)), not_ready);
+    gpu.advance(Duration::from_secs(9));
+    assert_eq!(call!(gpu, cuEventQuery(event)), not_ready);
+    gpu.set_time(Duration::from_secs(11));
+    ok!(gpu, cuEventQuery(event));
+    assert_eq!(call!(gpu, cuStreamQuery(two)), not_ready, "10 s after what it waits for");
+    ok!(gpu, cuStreamSynchronize(two));
+    assert!(gpu.time() >= Duration::from_secs(20) && gpu.time() < Duration::from_secs(21));
+}
+
+#[test]
+fn freed_pool_memory_is_another_stream_s_once_its_work_is_done() {
+    let schedule = Schedule::Lag(Duration::from_secs(1));
+    let gpu = start(Options { schedule, ..Options::with_device(Profile::with_memory(32 * MIB)) });
+    let (mut one, mut two, mut pool) = (CUstream::NULL, CUstream::NULL, CUmemoryPool::NULL);
+    ok!(gpu, cuStreamCreate(&mut one, CU_STREAM_NON_BLOCKING));
+    ok!(gpu, cuStreamCreate(&mut two, CU_STREAM_NON_BLOCKING));
+    ok!(gpu, cuDeviceGetDefaultMemPool(&mut pool, 0));
+    let mut no = 0_i32;
+    let dependencies = CUmemPool_attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+    ok!(gpu, cuMemPoolSetAttribute(pool, dependencies, (&raw mut no).cast()));
+    let (mut a, mut b) = (0, 0);
+    ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
+    ok!(gpu, cuMemFreeAsync(a, one));
+    // Its own stream has it at once, another one not before it is done.
+    ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
+    ok!(gpu, cuMemFreeAsync(a, one));
+    assert_eq!(call!(gpu, cuMemAllocAsync(&mut b, 32 << 20, two)), OUT_OF_MEMORY);
+    gpu.advance(Duration::from_secs(10));
+    ok!(gpu, cuMemAllocAsync(&mut b, 32 << 20, two));
+    ok!(gpu, cuMemFreeAsync(b, two));
+    // With dependencies allowed the stream is made to wait.
+    let mut yes = 1_i32;
+    ok!(gpu, cuMemPoolSetAttribute(pool, dependencies, (&raw mut yes).cast()));
+    ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
+    assert_eq!(call!(gpu, cuStreamQuery(one)), CUresult::ERROR_NOT_READY);
+    gpu.run_to_idle();
+    ok!(gpu, cuStreamQuery(one));
+    assert_eq!(gpu.findings(), []);
+}
+
+#[test]
+fn devices_are_apart_and_peers_by_leave() {
+    let devices = vec![Profile::with_memory(GIB), Profile::with_memory(2 * GIB)];
+    let gpu = start(Options { devices, ..Options::default() });
+    let mut other = CUcontext::NULL;
+    let (mut count, mut can) = (0, 0);
+    ok!(gpu, cuDeviceGetCount(&mut count));
+    ok!(gpu, cuDeviceCanAccessPeer(&mut can, 0, 1));
+    assert_eq!((count, can), (2, 1));
+    let here = allocate(&gpu, 4096);
+    ok!(gpu, cuMemsetD8_v2(here, 9, 4096));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut other, 1));
+    let mut own = CUcontext::NULL;
+    ok!(gpu, cuCtxGetCurrent(&mut own));
+    ok!(gpu, cuCtxEnablePeerAccess(other, 0));
+    let already = CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    assert_eq!(call!(gpu, cuCtxEnablePeerAccess(other, 0)), already);
+    ok!(gpu, cuCtxPushCurrent_v2(other));
+    let there = allocate(&gpu, 4096);
+    ok!(gpu, cuMemcpyPeer(there, other, here, own, 4096));
+    let mut data = vec![0_u8; 4096];
+    ok!(gpu, cuMemcpyDtoH_v2(data.as_mut_ptr().cast(), there, 4096));
+    assert_eq!(data, vec![9; 4096]);
+    assert_eq!((gpu.usage(0).plain, gpu.usage(1).plain), (2 * MIB, 2 * MIB));
+    ok!(gpu, cuMemFree_v2(there));
+    ok!(gpu, cuCtxPopCurrent_v2(&mut other));
+    ok!(gpu, cuCtxDisablePeerAccess(other));
+    ok!(gpu, cuMemFree_v2(here));
+}
+
+#[test]
+fn emulators_share_nothing() {
+    let one = start(Options::default());
+    let two = Emulator::new(Options::default());
+    let mut pointer = 0;
+    assert_eq!(call!(two, cuMemAlloc_v2(&mut pointer, 1)), CUresult::ERROR_NOT_INITIALIZED);
+    ok!(two, cuInit(0));
+    assert_eq!(call!(two, cuMemAlloc_v2(&mut pointer, 1)), CUresult::ERROR_INVALID_CONTEXT);
+    assert_eq!(one.usage(0).plain, two.usage(0).plain);
+}
+
+unsafe extern "C" fn set(data: *mut c_void) {
+    // SAFETY: the test passes a flag that outlives the stream's work.
+    unsafe { &*data.cast::<AtomicBool>() }.store(true, Ordering::SeqCst);
+}
+
+#[test]
+fn a_worker_calls_the_host_while_nobody_calls_the_driver() {
+    for schedule in
+        [Schedule::Immediate, Schedule::Seeded(3), Schedule::Lag(Duration::from_millis(5))]
+    {
+        let gpu = start(Options { schedule, worker: true, ..Options::default() });
+        let called = AtomicBool::new(false);
+        let data = std::ptr::from_ref(&called).cast_mut().cast();
+        ok!(gpu, cuLaunchHostFunc(CUstream::NULL, Some(set), data));
+        while !called.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        ok!(gpu, cuCtxSynchronize());
+    }
+}
+
+unsafe extern "C" fn call_back(data: *mut c_void) {
+    // SAFETY: the test passes the emulator, which outlives the stream's work.
+    let gpu = unsafe { &*data.cast::<Emulator>() };
+    let mut pointer = 0;
+    assert_eq!(call!(gpu, cuMemAlloc_v2(&mut pointer, 1)), CUresult::ERROR_NOT_PERMITTED);
+}
+
+#[test]
+fn a_callback_must_not_call_the_driver() {
+    let gpu = start(Options::default());
+    let data = std::ptr::from_ref(&gpu).cast_mut().cast();
+    ok!(gpu, cuLaunchHostFunc(CUstream::NULL, Some(call_back), data));
+    ok!(gpu, cuCtxSynchronize());
+    assert_eq!(gpu.findings().len(), 1);
+}
+
+unsafe extern "C" fn wait_for_flag(data: *mut c_void) {
+    // SAFETY: as above.
+    let flag = unsafe { &*data.cast::<AtomicBool>() };
+    while !flag.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn threads_wait_for_a_callback_of_another_thread_with_no_lock_held() {
+    let gpu = start(Options::default());
+    let mut context = CUcontext::NULL;
+    let mut stream = CUstream::NULL;
+    ok!(gpu, cuCtxGetCurrent(&mut context));
+    ok!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
+    let open = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            ok!(gpu, cuCtxSetCurrent(context));
+            let data = std::ptr::from_ref(&open).cast_mut().cast();
+            ok!(gpu, cuLaunchHostFunc(stream, Some(wait_for_flag), data));
+        });
+        while gpu.calls_of("cuLaunchHostFunc") == 0 {
+            std::thread::yield_now();
+        }
+        // The callback blocks its stream and nothing else.
+        let block = allocate(&gpu, 16);
+        ok!(gpu, cuMemsetD8_v2(block, 1, 16));
+        let waiter = scope.spawn(|| {
+            ok!(gpu, cuCtxSetCurrent(context));
+            ok!(gpu, cuStreamSynchronize(stream));
+        });
+        open.store(true, Ordering::SeqCst);
+        waiter.join().unwrap();
+        caller.join().unwrap();
+    });
+    ok!(gpu, cuStreamQuery(stream));
+}

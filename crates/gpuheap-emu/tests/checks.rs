@@ -1,0 +1,301 @@
+//! What the checks find, and what they let pass, under every schedule.
+
+use std::time::Duration;
+
+use gpuheap_driver::*;
+use gpuheap_emu::{Emulator, FindingKind, Options, Schedule};
+
+macro_rules! call {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: the tests pass valid pointers; handles and device addresses may be wrong.
+        unsafe { $gpu.$function($($arg),*) }
+    };
+}
+
+const CHUNK: usize = 4096;
+
+/// A context on a device, two streams that do not block, and a block of memory.
+struct Scene {
+    gpu: Emulator,
+    one: CUstream,
+    two: CUstream,
+    block: CUdeviceptr,
+}
+
+fn scene(schedule: Schedule) -> Scene {
+    let gpu = Emulator::new(Options { schedule, ..Options::default() });
+    let mut context = CUcontext::NULL;
+    let (mut one, mut two, mut block) = (CUstream::NULL, CUstream::NULL, 0);
+    for code in [
+        call!(gpu, cuInit(0)),
+        call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0)),
+        call!(gpu, cuCtxSetCurrent(context)),
+        call!(gpu, cuStreamCreate(&mut one, CU_STREAM_NON_BLOCKING)),
+        call!(gpu, cuStreamCreate(&mut two, CU_STREAM_NON_BLOCKING)),
+        call!(gpu, cuMemAlloc_v2(&mut block, CHUNK)),
+    ] {
+        assert_eq!(code, CUresult::SUCCESS);
+    }
+    Scene { gpu, one, two, block }
+}
+
+impl Scene {
+    fn fill(&self, stream: CUstream) {
+        assert!(call!(self.gpu, cuMemsetD8Async(self.block, 1, CHUNK, stream)).is_success());
+    }
+
+    fn order(&self, before: CUstream, after: CUstream) {
+        let mut event = CUevent::NULL;
+        assert!(call!(self.gpu, cuEventCreate(&mut event, 0)).is_success());
+        assert!(call!(self.gpu, cuEventRecord(event, before)).is_success());
+        assert!(call!(self.gpu, cuStreamWaitEvent(after, event, 0)).is_success());
+        assert!(call!(self.gpu, cuEventDestroy_v2(event)).is_success());
+    }
+
+    fn allocate_async(&self, stream: CUstream) -> CUdeviceptr {
+        let mut pointer = 0;
+        assert!(call!(self.gpu, cuMemAllocAsync(&mut pointer, CHUNK, stream)).is_success());
+        pointer
+    }
+}
+
+/// Runs a program under every schedule and expects exactly these findings.
+fn expect(kinds: &[FindingKind], program: impl Fn(&Scene)) {
+    let lag = Schedule::Lag(Duration::from_millis(1));
+    let seeds = (0..8).map(Schedule::Seeded);
+    for schedule in [Schedule::Immediate, Schedule::OnDemand, lag].into_iter().chain(seeds) {
+        let scene = scene(schedule);
+        program(&scene);
+        let found = scene.gpu.findings();
+        let found_kinds: Vec<_> = found.iter().map(|finding| finding.kind).collect();
+        assert_eq!(found_kinds, kinds, "{schedule:?}: {found:#?}");
+    }
+}
+
+#[test]
+fn unordered_writes_are_found_and_name_both() {
+    expect(&[FindingKind::Unordered], |scene| {
+        scene.fill(scene.one);
+        scene.fill(scene.two);
+        let text = &scene.gpu.findings()[0].text;
+        let range = format!("{:#x}..{:#x}", scene.block, scene.block + CHUNK as u64);
+        assert!(text.contains(&range) && text.matches("cuMemsetD8Async").count() == 2, "{text}");
+        assert!(text.matches("on stream").count() == 2, "{text}");
+    });
+}
+
+#[test]
+fn an_event_a_stream_or_a_context_wait_orders() {
+    expect(&[], |scene| {
+        scene.fill(scene.one);
+        scene.order(scene.one, scene.two);
+        scene.fill(scene.two);
+        assert!(call!(scene.gpu, cuStreamSynchronize(scene.two)).is_success());
+        scene.fill(scene.one);
+        assert!(call!(scene.gpu, cuCtxSynchronize()).is_success());
+        scene.fill(scene.two);
+        while call!(scene.gpu, cuStreamQuery(scene.two)) != CUresult::SUCCESS {}
+        scene.fill(scene.one);
+    });
+}
+
+#[test]
+fn a_wait_for_an_earlier_record_does_not_order_later_work() {
+    expect(&[FindingKind::Unordered], |scene| {
+        scene.order(scene.one, scene.two);
+        scene.fill(scene.one);
+        scene.fill(scene.two);
+    });
+}
+
+#[test]
+fn order_goes_through_a_third_stream() {
+    expect(&[], |scene| {
+        let mut third = CUstream::NULL;
+        assert!(call!(scene.gpu, cuStreamCreate(&mut third, CU_STREAM_NON_BLOCKING)).is_success());
+        scene.fill(scene.one);
+        scene.order(scene.one, third);
+        scene.order(third, scene.two);
+        scene.fill(scene.two);
+    });
+}
+
+#[test]
+fn two_reads_need_no_order_and_a_write_after_a_read_does() {
+    expect(&[FindingKind::Unordered], |scene| {
+        let mut targets = [0; 2];
+        for target in &mut targets {
+            assert!(call!(scene.gpu, cuMemAlloc_v2(target, CHUNK)).is_success());
+        }
+        scene.fill(scene.one);
+        scene.order(scene.one, scene.two);
+        let copy = |target, stream| {
+            assert!(
+                call!(scene.gpu, cuMemcpyDtoDAsync_v2(target, scene.block, CHUNK, stream))
+                    .is_success()
+            );
+        };
+        copy(targets[0], scene.one);
+        copy(targets[1], scene.two);
+        assert_eq!(scene.gpu.findings(), []);
+        scene.fill(scene.one);
+    });
+}
+
+#[test]
+fn the_default_stream_orders_blocking_streams_only() {
+    expect(&[FindingKind::Unordered], |scene| {
+        let mut blocking = CUstream::NULL;
+        assert!(call!(scene.gpu, cuStreamCreate(&mut blocking, 0)).is_success());
+        scene.fill(blocking);
+        scene.fill(CUstream::NULL);
+        scene.fill(blocking);
+        assert_eq!(scene.gpu.findings(), []);
+        assert!(call!(scene.gpu, cuStreamSynchronize(blocking)).is_success());
+        scene.fill(CUstream::NULL);
+        scene.fill(scene.one);
+    });
+}
+
+#[test]
+fn pool_memory_belongs_to_the_stream_that_allocated_it() {
+    expect(&[FindingKind::Unordered], |scene| {
+        let pointer = scene.allocate_async(scene.one);
+        scene.order(scene.one, scene.two);
+        assert!(call!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.two)).is_success());
+        scene.order(scene.two, scene.one);
+        assert!(call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
+        assert_eq!(scene.gpu.findings(), []);
+        let pointer = scene.allocate_async(scene.one);
+        assert!(call!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.two)).is_success());
+    });
+}
+
+#[test]
+fn a_free_that_overtakes_a_use_is_found() {
+    expect(&[FindingKind::Unordered], |scene| {
+        let pointer = scene.allocate_async(scene.one);
+        scene.order(scene.one, scene.two);
+        assert!(call!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.two)).is_success());
+        assert!(call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
+    });
+}
+
+#[test]
+fn a_use_after_a_free_is_found() {
+    expect(&[FindingKind::UseAfterFree, FindingKind::UseAfterFree], |scene| {
+        let pointer = scene.allocate_async(scene.one);
+        assert!(call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
+        assert!(!call!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.one)).is_success());
+        assert!(call!(scene.gpu, cuMemFree_v2(scene.block)).is_success());
+        assert!(!call!(scene.gpu, cuMemsetD8Async(scene.block, 0, CHUNK, scene.one)).is_success());
+    });
+}
+
+#[test]
+fn wrong_frees_are_found() {
+    use FindingKind::{DoubleFree, WrongFree};
+    expect(&[WrongFree, WrongFree, DoubleFree, DoubleFree], |scene| {
+        let pointer = scene.allocate_async(scene.one);
+        for code in [
+            call!(scene.gpu, cuMemFree_v2(scene.block + 16)),
+            call!(scene.gpu, cuMemFree_v2(0x1234)),
+        ] {
+            assert_eq!(code, CUresult::ERROR_INVALID_VALUE);
+        }
+        assert!(call!(scene.gpu, cuMemFree_v2(scene.block)).is_success());
+        assert!(!call!(scene.gpu, cuMemFree_v2(scene.block)).is_success());
+        assert!(call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
+        assert!(!call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
+    });
+}
+
+#[test]
+fn copies_beyond_the_end_and_to_nowhere_are_found() {
+    expect(&[FindingKind::OutOfBounds, FindingKind::WildPointer], |scene| {
+        let end = scene.block + CHUNK as u64 - 8;
+        assert!(!call!(scene.gpu, cuMemsetD8Async(end, 0, 9, scene.one)).is_success());
+        assert!(!call!(scene.gpu, cuMemsetD8Async(0x1000, 0, 9, scene.one)).is_success());
+    });
+}
+
+#[test]
+fn bytes_that_were_never_written_are_found_on_their_way_to_the_host() {
+    expect(&[FindingKind::Uninitialised; 2], |scene| {
+        let mut other = 0;
+        let mut host = vec![0_u8; CHUNK];
+        assert!(call!(scene.gpu, cuMemAlloc_v2(&mut other, CHUNK)).is_success());
+        assert!(call!(scene.gpu, cuMemsetD8_v2(scene.block, 1, CHUNK - 1)).is_success());
+        let read = |from, bytes, host: &mut Vec<u8>| {
+            assert!(
+                call!(scene.gpu, cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), from, bytes))
+                    .is_success()
+            );
+        };
+        read(scene.block, CHUNK - 1, &mut host);
+        assert_eq!(scene.gpu.findings(), []);
+        read(scene.block, CHUNK, &mut host);
+        // Copied on the device, the byte stays what it was.
+        assert!(call!(scene.gpu, cuMemcpyDtoD_v2(other, scene.block, CHUNK)).is_success());
+        read(other, CHUNK - 1, &mut host);
+        read(other, CHUNK, &mut host);
+    });
+}
+
+#[test]
+fn a_leak_is_found_at_the_end_of_a_context_and_not_at_a_reset() {
+    expect(&[FindingKind::Leak], |scene| {
+        assert!(call!(scene.gpu, cuDevicePrimaryCtxRelease_v2(0)).is_success());
+    });
+    expect(&[], |scene| {
+        assert!(call!(scene.gpu, cuDevicePrimaryCtxReset_v2(0)).is_success());
+    });
+}
+
+#[test]
+fn unmapping_under_running_work_is_found() {
+    const GRANULE: usize = 2 << 20;
+    expect(&[FindingKind::Unordered], |scene| {
+        let (mut address, mut handle) = (0, 0);
+        let properties = CUmemAllocationProp::device(0);
+        let access = CUmemAccessDesc {
+            location: CUmemLocation::device(0),
+            flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        for code in [
+            call!(scene.gpu, cuMemAddressReserve(&mut address, 2 * GRANULE, 0, 0, 0)),
+            call!(scene.gpu, cuMemCreate(&mut handle, GRANULE, &properties, 0)),
+            call!(scene.gpu, cuMemMap(address, GRANULE, 0, handle, 0)),
+            call!(scene.gpu, cuMemSetAccess(address, GRANULE, &access, 1)),
+            call!(scene.gpu, cuMemsetD8Async(address, 0, GRANULE, scene.one)),
+            call!(scene.gpu, cuStreamSynchronize(scene.one)),
+            call!(scene.gpu, cuMemUnmap(address, GRANULE)),
+            call!(scene.gpu, cuMemMap(address, GRANULE, 0, handle, 0)),
+            call!(scene.gpu, cuMemSetAccess(address, GRANULE, &access, 1)),
+            call!(scene.gpu, cuMemsetD8Async(address, 0, 100, scene.one)),
+            call!(scene.gpu, cuMemUnmap(address, GRANULE)),
+        ] {
+            assert_eq!(code, CUresult::SUCCESS);
+        }
+    });
+}
+
+#[test]
+fn a_kernel_is_refused_and_says_so() {
+    expect(&[FindingKind::KernelRefused], |scene| {
+        let mut module = CUmodule::NULL;
+        let code = call!(scene.gpu, cuModuleLoadData(&mut module, c".version 8.0".as_ptr().cast()));
+        assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED);
+    });
+}
+
+#[test]
+fn nothing_is_tracked_with_the_checks_off() {
+    let gpu = Emulator::new(Options { checks: false, ..Options::default() });
+    let mut context = CUcontext::NULL;
+    let _ = call!(gpu, cuInit(0));
+    let _ = call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
+    let _ = call!(gpu, cuCtxSetCurrent(context));
+    assert_eq!(call!(gpu, cuMemFree_v2(0x1234)), CUresult::ERROR_INVALID_VALUE);
+    assert_eq!(gpu.findings(), []);
+}
