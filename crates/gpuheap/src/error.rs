@@ -174,9 +174,10 @@ impl OutOfMemory {
                 Bytes(self.device),
                 short
             ),
-            Cause::LargerThanLimit | Cause::Limit => {
-                format!("raise the limit by {short}, or free as much first")
+            Cause::LargerThanLimit => {
+                format!("raise the limit by {short}, or work in smaller pieces")
             }
+            Cause::Limit => format!("raise the limit by {short}, or free as much first"),
             Cause::DeviceFull => format!("free {short} first, or use a device with {short} more"),
             Cause::Fragmentation => format!(
                 "{} are cached and the largest piece is {}; a pool that moves pages, or {short} more, would do",

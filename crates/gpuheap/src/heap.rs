@@ -176,10 +176,21 @@ impl Heap {
         self.reclaim(u64::MAX)
     }
 
-    /// Changes the limits. What is above the new ones is not taken back by force: a soft limit
-    /// acts at the next free, a hard one at the next request.
-    pub fn set_limits(&self, limits: Limits) {
-        self.shared.lock().limits = limits;
+    /// Changes the limits, and gives cached memory above the new ones back, for which it waits for
+    /// frees in flight. What is live stays: a heap above its limit serves requests from its cache
+    /// and takes nothing more. Returns the bytes that went back.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own; the limits are changed all the same.
+    pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
+        let above = {
+            let mut state = self.shared.lock();
+            state.limits = limits;
+            let most = limits.soft.unwrap_or(u64::MAX).min(limits.hard.unwrap_or(u64::MAX));
+            state.source.reserved()?.saturating_sub(most)
+        };
+        if above == 0 { Ok(0) } else { self.reclaim(above) }
     }
 
     /// The limits in force.

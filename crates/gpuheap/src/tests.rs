@@ -1,1 +1,41 @@
-//! Tests of the whole heap.
+//! What needs the heap's inside.
+
+use crate::emu::{Options, Profile, Schedule};
+use crate::limits::Limits;
+use crate::pool::tests::IgnoresStreams;
+use crate::source::PlainSource;
+use crate::{Device, Heap, PoolKind};
+
+/// The emulator's checker, not only our model, sees memory cross streams with no order: the same
+/// program is clean with `split` and found out with a `split` that ignores streams.
+#[test]
+fn the_emulator_catches_a_policy_that_ignores_streams() {
+    for schedule in [Schedule::Immediate, Schedule::Seeded(1), Schedule::OnDemand] {
+        for broken in [false, true] {
+            let profile = Profile::with_memory(1 << 30).without_context();
+            let options = Options { schedule, ..Options::with_device(profile) };
+            let device = Device::emulated_with(options).unwrap();
+            let heap = if broken {
+                let source = Box::new(PlainSource::new(device.context().clone()));
+                let policy = Box::new(IgnoresStreams::default());
+                let context = device.context().clone();
+                Heap::from_parts(context, PoolKind::Split, Limits::default(), policy, source)
+            } else {
+                Heap::new(&device).unwrap()
+            };
+            for _ in 0..2 {
+                let stream = device.stream().unwrap();
+                let block = heap.allocate(4 << 20, &stream).unwrap();
+                let filled = device.with_current(|driver| {
+                    // SAFETY: the block is live and the stream alive.
+                    unsafe { driver.cuMemsetD8Async(block.address(), 1, 4 << 20, stream.raw()) }
+                });
+                assert!(filled.unwrap().is_success());
+                drop(block);
+                heap.retire(&stream).unwrap();
+            }
+            let findings = device.emulator().unwrap().findings();
+            assert_eq!(!findings.is_empty(), broken, "{schedule:?}: {findings:?}");
+        }
+    }
+}

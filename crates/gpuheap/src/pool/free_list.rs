@@ -45,7 +45,8 @@ impl FreeList {
         }
     }
 
-    /// Gives blocks back, largest first, until `target` bytes went.
+    /// Gives blocks back until `target` bytes went: the smallest that covers what is left of it,
+    /// else the largest.
     pub(super) fn release(
         &mut self,
         target: u64,
@@ -53,13 +54,14 @@ impl FreeList {
     ) -> Result<u64, SourceError> {
         let mut released = 0;
         while released < target {
-            let reached = self
-                .blocks
-                .iter()
-                .enumerate()
-                .filter(|(_, (ticket, _))| environment.order.is_reached(*ticket));
-            let Some((position, &(_, segment))) =
-                reached.max_by_key(|(_, (_, segment))| segment.bytes)
+            let left = target - released;
+            let reached =
+                self.blocks.iter().enumerate().filter_map(|(position, (ticket, segment))| {
+                    environment.order.is_reached(*ticket).then_some((position, *segment))
+                });
+            // Smaller is better among those that cover it, larger is among the others.
+            let rank = |bytes: u64| if bytes >= left { (1, u64::MAX - bytes) } else { (0, bytes) };
+            let Some((position, segment)) = reached.max_by_key(|(_, segment)| rank(segment.bytes))
             else {
                 break;
             };

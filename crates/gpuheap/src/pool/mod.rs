@@ -18,7 +18,7 @@ mod simple;
 mod slab;
 mod split;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 
@@ -242,8 +242,9 @@ pub(crate) trait Policy: Send {
         environment: &mut Environment<'_>,
     ) -> Result<(), SourceError>;
 
-    /// Gives cached memory back to the driver, largest segments first, until `target` bytes went;
-    /// only what is known to be out of use. The bytes that went.
+    /// Gives cached memory back to the driver until `target` bytes went, large segments before
+    /// small ones and no more than need be; only what is known to be out of use. The bytes that
+    /// went.
     fn release(
         &mut self,
         target: u64,

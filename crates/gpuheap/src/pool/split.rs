@@ -201,7 +201,7 @@ impl Policy for Split {
         self.settle(environment.order);
         let mut released = 0;
         while released < target {
-            let Some((key, segment)) = self.largest_whole() else { break };
+            let Some((key, segment)) = self.whole_for(target - released) else { break };
             environment.give_back(segment)?;
             self.take_out(key);
             self.blocks.remove(key);
@@ -477,9 +477,12 @@ impl Split {
         }
     }
 
-    /// The largest segment that nobody uses and that anybody may have.
-    fn largest_whole(&self) -> Option<(u32, Segment)> {
-        let (bytes, address, key) = *self.small.whole.last().max(self.large.whole.last())?;
+    /// Of the segments that nobody uses the smallest of at least `bytes`, else the largest.
+    fn whole_for(&self, bytes: u64) -> Option<(u32, Segment)> {
+        let covering = [&self.small, &self.large].map(|free| best(&free.whole, bytes));
+        let covering = covering.into_iter().flatten().min();
+        let largest = || self.small.whole.last().max(self.large.whole.last()).copied();
+        let (bytes, address, key) = covering.or_else(largest)?;
         Some((key, Segment { address, bytes }))
     }
 }

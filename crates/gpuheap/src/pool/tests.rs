@@ -262,8 +262,9 @@ proptest! {
     }
 }
 
-/// `split` without its order: every block is anybody's at once.
-struct IgnoresStreams(Split);
+/// `split` without its order: every block is its first stream's.
+#[derive(Default)]
+pub(crate) struct IgnoresStreams(Split);
 
 impl Policy for IgnoresStreams {
     fn allocate(

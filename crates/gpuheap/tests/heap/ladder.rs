@@ -1,0 +1,112 @@
+//! The ladder: each step alone saves a request, and nothing is given up that a step could save.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Block, PoolKind, Step};
+
+use crate::support::{assert_all_returned, device, emulated, fill, heap};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn frees_in_flight_are_waited_for() {
+    for pool in PoolKind::ALL {
+        // Nothing runs unless somebody waits for it.
+        let device = device(64 * MIB, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let [one, two] = [(); 2].map(|()| device.stream().unwrap());
+        let blocks: Vec<_> = (0..3).map(|_| heap.allocate(16 * MIB, &one).unwrap()).collect();
+        blocks.iter().for_each(|block| fill(&device, block, 1, &one));
+        drop(blocks);
+        let block = heap.allocate(60 * MIB, &two);
+        let block = block.unwrap_or_else(|error| panic!("{pool}: {error}"));
+        fill(&device, &block, 2, &two);
+        drop(block);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn only_as_much_cache_goes_back_as_is_needed() {
+    let device = emulated(128 * MIB, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    for (pool, left) in [
+        // 16 of the device are free; 28 more come from the block of 32 alone.
+        (PoolKind::Simple, 80 * MIB),
+        // It makes one piece of two of its segments, here of 40 and of 16, before it asks for more.
+        (PoolKind::Split, 56 * MIB),
+    ] {
+        let heap = heap(&device, pool);
+        let blocks: Vec<_> =
+            [16, 24, 32, 40].map(|mib| heap.allocate(mib * MIB, &stream).unwrap()).into();
+        drop(blocks);
+        assert_eq!(heap.usage().unwrap().cached, 112 * MIB);
+        let block = heap.allocate(44 * MIB, &stream).unwrap();
+        assert_eq!(heap.usage().unwrap().cached, left, "{pool}");
+        drop(block);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn reclaimers_are_asked_once_each_with_no_lock_held() {
+    let device = emulated(64 * MIB, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Split);
+    let stream = device.stream().unwrap();
+    let hoard: Arc<Mutex<Vec<Block>>> = Arc::default();
+    hoard.lock().unwrap().push(heap.allocate(40 * MIB, &stream).unwrap());
+    let asked = Arc::new(AtomicU64::new(0));
+    let useless = {
+        let asked = asked.clone();
+        heap.register_reclaimer(move |_| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            0
+        })
+    };
+    let useful = {
+        let (hoard, heap) = (hoard.clone(), heap.clone());
+        heap.clone().register_reclaimer(move |bytes| {
+            assert!(bytes >= 50 * MIB);
+            // Frees into the very heap that asks, and asks it too.
+            let blocks = std::mem::take(&mut *hoard.lock().unwrap());
+            let bytes = blocks.iter().map(Block::bytes).sum();
+            drop(blocks);
+            assert_eq!(heap.usage().unwrap().live, 0);
+            bytes
+        })
+    };
+    let block = heap.allocate(50 * MIB, &stream).unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    drop((block, useful));
+    let blocks = heap.allocate(60 * MIB, &stream).unwrap();
+    let error = heap.allocate(60 * MIB, &stream).unwrap_err();
+    assert_eq!(asked.load(Ordering::Relaxed), 2);
+    let tried: Vec<_> =
+        error.out_of_memory().unwrap().tried.iter().map(|(step, _)| *step).collect();
+    assert_eq!(
+        tried,
+        [Step::Ready, Step::InFlight, Step::Cache, Step::WholeCache, Step::Reclaimers, Step::Alone]
+    );
+    drop((blocks, useless));
+    let _blocks = heap.allocate(60 * MIB, &stream).unwrap();
+    heap.allocate(60 * MIB, &stream).unwrap_err();
+    assert_eq!(asked.load(Ordering::Relaxed), 2, "a dropped handle is asked no more");
+}
+
+#[test]
+fn the_drivers_own_pool_is_trimmed_for_others() {
+    // The `driver` heap keeps its bytes in the driver's pool; its next request is of a size that
+    // only a trimmed pool can serve on a full device.
+    let device = device(192 * MIB, Schedule::Seeded(5));
+    let heap = heap(&device, PoolKind::Driver);
+    let stream = device.stream().unwrap();
+    let blocks: Vec<_> = (0..5).map(|_| heap.allocate(30 * MIB, &stream).unwrap()).collect();
+    drop(blocks);
+    let block = heap.allocate(190 * MIB, &stream).unwrap();
+    fill(&device, &block, 1, &stream);
+    drop(block);
+    assert_all_returned(&device, &heap, "driver");
+}

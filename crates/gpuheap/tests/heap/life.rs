@@ -1,0 +1,112 @@
+//! The life of blocks and heaps.
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Heap, PoolKind};
+
+use crate::support::{assert_all_returned, device, fill, heap, order};
+
+#[test]
+fn zero_bytes_are_a_valid_allocation_that_touches_nothing() {
+    for pool in PoolKind::ALL {
+        let device = device(64 << 20, Schedule::Immediate);
+        let heap = heap(&device, pool);
+        let stream = device.stream().unwrap();
+        let before = heap.usage().unwrap().driver_calls;
+        let blocks: Vec<_> = (0..10).map(|_| heap.allocate(0, &stream).unwrap()).collect();
+        let usage = heap.usage().unwrap();
+        assert_eq!((usage.live, usage.ledger.taken, usage.ledger.live_allocations), (0, 0, 10));
+        assert!(blocks.iter().all(|block| block.address() == 0 && block.bytes() == 0));
+        drop(blocks);
+        let usage = heap.usage().unwrap();
+        // Only the questions that `usage` itself asks.
+        assert!(usage.driver_calls - before <= 6, "{pool}: {}", usage.driver_calls - before);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn a_freed_block_is_used_again_on_its_stream_with_no_driver_call() {
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
+        let device = device(1 << 30, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let stream = device.stream().unwrap();
+        let block = heap.allocate(3 << 20, &stream).unwrap();
+        let address = block.address();
+        fill(&device, &block, 1, &stream);
+        drop(block);
+        let before = heap.usage().unwrap().driver_calls;
+        let again = heap.allocate(3 << 20, &stream).unwrap();
+        assert_eq!(again.address(), address, "{pool}");
+        assert_eq!(heap.usage().unwrap().driver_calls, before, "{pool}");
+    }
+}
+
+#[test]
+fn a_block_freed_on_the_stream_of_its_last_use_crosses_to_others_in_order() {
+    for pool in PoolKind::ALL {
+        let device = device(64 << 20, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
+        // 40 of 64 MiB each time: on the emulator it must be the same memory.
+        let first = heap.allocate(40 << 20, &one).unwrap();
+        fill(&device, &first, 1, &one);
+        order(&device, &one, &two);
+        fill(&device, &first, 2, &two);
+        first.free_on(&two).unwrap();
+        let second = heap.allocate(40 << 20, &three).unwrap();
+        fill(&device, &second, 3, &three);
+        drop(second);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn a_retired_stream_takes_nothing_with_it() {
+    for pool in PoolKind::ALL {
+        let device = device(64 << 20, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let other = device.stream().unwrap();
+        for round in 0..4 {
+            let stream = device.stream().unwrap();
+            let block = heap.allocate(40 << 20, &stream).unwrap();
+            fill(&device, &block, round, &stream);
+            drop(block);
+            heap.retire(&stream).unwrap();
+            drop(stream);
+            let block = heap.allocate(40 << 20, &other).unwrap();
+            fill(&device, &block, round, &other);
+        }
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn a_dropped_heap_gives_everything_back() {
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::Seeded(3));
+        let stream = device.stream().unwrap();
+        let free = |device: &gpuheap::Device| {
+            let (mut free, mut total) = (0, 0);
+            device.synchronize().unwrap();
+            let asked = device.with_current(|driver| {
+                // SAFETY: both pointers are valid.
+                unsafe { driver.cuMemGetInfo_v2(&mut free, &mut total) }
+            });
+            assert!(asked.unwrap().is_success());
+            free
+        };
+        let before = free(&device);
+        let heap: Heap = heap(&device, pool);
+        let kept = heap.allocate(100 << 20, &stream).unwrap();
+        for bytes in [10 << 20, 1000, 300 << 20] {
+            let block = heap.allocate(bytes, &stream).unwrap();
+            fill(&device, &block, 9, &stream);
+        }
+        drop(heap);
+        fill(&device, &kept, 9, &stream);
+        assert!(free(&device) < before, "{pool}: a block keeps its heap");
+        drop(kept);
+        assert_eq!(free(&device), before, "{pool}");
+        crate::support::assert_no_findings(&device, pool.name());
+    }
+}

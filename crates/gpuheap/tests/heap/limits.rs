@@ -1,0 +1,112 @@
+//! Limits, and the errors of requests that cannot be served.
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Cause, Limits, PoolKind};
+
+use crate::support::{assert_all_returned, device, emulated, fill, heap};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_hard_limit_is_never_exceeded_and_can_be_changed() {
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::Seeded(1));
+        let builder = gpuheap::Heap::builder(&device).pool(pool);
+        let heap = builder.hard_limit(128 * MIB).build().unwrap();
+        let stream = device.stream().unwrap();
+        let first = heap.allocate(100 * MIB, &stream);
+        if pool == PoolKind::Binned {
+            // Rounded up to a power of two it is 128 MiB, which is just allowed.
+            assert_eq!(first.as_ref().unwrap().block_bytes(), 128 * MIB);
+        }
+        let first = first.unwrap();
+        let error = heap.allocate(64 * MIB, &stream).unwrap_err();
+        let evidence = error.out_of_memory().unwrap();
+        assert_eq!(evidence.cause, Cause::Limit, "{pool}: {error}");
+        assert_eq!(evidence.limit, Some(128 * MIB));
+        assert!(evidence.short_by >= 36 * MIB && evidence.short_by <= 68 * MIB, "{pool}: {error}");
+        assert!(heap.usage().unwrap().reserved_peak <= 128 * MIB, "{pool}");
+        drop(first);
+        // The cache is given back for it: no manual reclaim is needed.
+        drop(heap.allocate(120 * MIB, &stream).unwrap());
+        heap.set_limits(Limits { hard: Some(64 * MIB), ..heap.limits() }).unwrap();
+        let error = heap.allocate(65 * MIB, &stream).unwrap_err();
+        assert_eq!(error.out_of_memory().unwrap().cause, Cause::LargerThanLimit, "{pool}");
+        assert_eq!(error.out_of_memory().unwrap().short_by, MIB, "{pool}");
+        drop(heap.allocate(60 * MIB, &stream).unwrap());
+        assert!(heap.usage().unwrap().reserved <= 64 * MIB, "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn above_a_soft_limit_cached_memory_goes_back_once_it_is_out_of_use() {
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
+        let device = device(1 << 30, Schedule::Immediate);
+        let builder = gpuheap::Heap::builder(&device).pool(pool);
+        let heap = builder.soft_limit(64 * MIB).build().unwrap();
+        let stream = device.stream().unwrap();
+        let blocks: Vec<_> = (0..8).map(|_| heap.allocate(32 * MIB, &stream).unwrap()).collect();
+        assert!(heap.usage().unwrap().reserved >= 256 * MIB, "{pool}: live memory may exceed it");
+        drop(blocks);
+        device.synchronize().unwrap();
+        // Frees that were in flight are looked at by the next one.
+        drop(heap.allocate(32 * MIB, &stream).unwrap());
+        assert!(heap.usage().unwrap().reserved <= 64 * MIB, "{pool}: {:?}", heap.usage());
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn what_no_device_could_hold_is_refused_before_the_driver_is_asked_for_memory() {
+    for pool in PoolKind::ALL {
+        let device = emulated(64 * MIB, Schedule::Immediate);
+        let heap = heap(&device, pool);
+        let stream = device.stream().unwrap();
+        for bytes in [64 * MIB + 1, 1 << 50, u64::MAX - 511, u64::MAX] {
+            let error = heap.allocate(bytes, &stream).unwrap_err();
+            let evidence = error.out_of_memory().unwrap();
+            assert_eq!(evidence.cause, Cause::LargerThanDevice, "{pool}: {error}");
+            assert_eq!(evidence.short_by, bytes - 64 * MIB);
+            assert!(evidence.tried.is_empty());
+        }
+        let emulator = device.emulator().unwrap();
+        let asked =
+            emulator.calls_of("cuMemAlloc_v2") + emulator.calls_of("cuMemAllocFromPoolAsync");
+        assert_eq!(asked, 0, "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn each_cause_has_its_evidence_and_its_remedy() {
+    let device = emulated(64 * MIB, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    let heap = heap(&device, PoolKind::Split);
+    let blocks: Vec<_> = (0..16).map(|_| heap.allocate(4 * MIB - 512, &stream).unwrap()).collect();
+    insta::assert_snapshot!("device_full", heap.allocate(6 * MIB, &stream).unwrap_err());
+    for (index, block) in blocks.into_iter().enumerate() {
+        if index % 2 == 0 {
+            drop(block);
+        } else {
+            // The other half stays for the moment of the error.
+            fill(&device, &block, 1, &stream);
+            std::mem::forget(block);
+        }
+    }
+    insta::assert_snapshot!("fragmentation", heap.allocate(30 * MIB, &stream).unwrap_err());
+    let larger = heap.allocate(100 * MIB, &stream).unwrap_err();
+    insta::assert_snapshot!("larger_than_device", larger);
+    heap.set_limits(Limits { hard: Some(62 * MIB), soft: None }).unwrap();
+    insta::assert_snapshot!("larger_than_limit", heap.allocate(63 * MIB, &stream).unwrap_err());
+
+    let device = emulated(4096 * MIB, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    let hog = crate::support::heap(&device, PoolKind::None);
+    let _hogged = hog.allocate(3000 * MIB, &stream).unwrap();
+    let heap = crate::support::heap(&device, PoolKind::Split);
+    insta::assert_snapshot!("foreign", heap.allocate(2000 * MIB, &stream).unwrap_err());
+    heap.set_limits(Limits { hard: Some(100 * MIB), soft: None }).unwrap();
+    let _live = heap.allocate(90 * MIB, &stream).unwrap();
+    insta::assert_snapshot!("limit", heap.allocate(20 * MIB, &stream).unwrap_err());
+}

@@ -1,0 +1,12 @@
+//! The heap through its public face, on the emulator with its checks on or on a real GPU: set
+//! `GPUHEAP_TEST_DEVICE=cuda:0` to run on the latter what does not need the former.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod ladder;
+mod life;
+mod limits;
+mod programs;
+mod support;
+mod sweep;
+mod threads;

@@ -1,0 +1,127 @@
+//! Random programs over several streams, under every policy and several schedules: what a block
+//! held is what was written into it, no use of memory is unordered, everything comes back.
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Block, Device, PoolKind, Stream};
+use proptest::prelude::*;
+
+use crate::support::{Witness, assert_all_returned, device, fill, heap, on_real_gpu, order};
+
+#[derive(Clone, Debug)]
+enum Action {
+    Allocate {
+        bytes: u64,
+        stream: usize,
+    },
+    /// Moves a block's use to another stream, in order.
+    Move {
+        index: usize,
+        stream: usize,
+    },
+    Free {
+        index: usize,
+    },
+    Reclaim {
+        bytes: u64,
+    },
+    Wait {
+        stream: usize,
+    },
+}
+
+const STREAMS: usize = 3;
+const MEMORY: u64 = 256 << 20;
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let bytes = prop_oneof![
+        Just(0_u64),
+        1_u64..1024,
+        (1_u64 << 10)..(3 << 20),
+        (1_u64 << 20)..(96 << 20),
+        Just((128 << 20) + 1),
+    ];
+    let action = prop_oneof![
+        8 => (bytes, 0..STREAMS).prop_map(|(bytes, stream)| Action::Allocate { bytes, stream }),
+        2 => (any::<usize>(), 0..STREAMS).prop_map(|(index, stream)| Action::Move { index, stream }),
+        7 => any::<usize>().prop_map(|index| Action::Free { index }),
+        1 => (1_u64..(64 << 20)).prop_map(|bytes| Action::Reclaim { bytes }),
+        1 => (0..STREAMS).prop_map(|stream| Action::Wait { stream }),
+    ];
+    prop::collection::vec(action, 1..80)
+}
+
+struct Held {
+    block: Block,
+    stream: usize,
+    tag: u8,
+}
+
+fn run(device: &Device, pool: PoolKind, actions: &[Action]) {
+    let heap = heap(device, pool);
+    let mut witness = Witness::new(device, 128);
+    {
+        let streams: Vec<Stream> = (0..STREAMS).map(|_| device.stream().unwrap()).collect();
+        let mut held: Vec<Held> = Vec::new();
+        for (number, action) in actions.iter().enumerate() {
+            match *action {
+                Action::Allocate { bytes, stream } => {
+                    match heap.allocate(bytes, &streams[stream]) {
+                        Ok(block) => {
+                            let tag = number as u8 + 1;
+                            fill(device, &block, tag, &streams[stream]);
+                            held.push(Held { block, stream, tag });
+                        }
+                        Err(error) => assert!(error.out_of_memory().is_some(), "{error}"),
+                    }
+                }
+                Action::Move { index, stream } if !held.is_empty() => {
+                    let index = index % held.len();
+                    order(device, &streams[held[index].stream], &streams[stream]);
+                    held[index].stream = stream;
+                    held[index].tag = number as u8 + 1;
+                    fill(device, &held[index].block, held[index].tag, &streams[stream]);
+                }
+                Action::Free { index } if !held.is_empty() => {
+                    let Held { block, stream, tag } = held.swap_remove(index % held.len());
+                    witness.see(&block, tag, &streams[stream]);
+                    block.free_on(&streams[stream]).unwrap();
+                }
+                Action::Reclaim { bytes } => {
+                    heap.reclaim(bytes).unwrap();
+                }
+                Action::Wait { stream } => streams[stream].synchronize().unwrap(),
+                Action::Move { .. } | Action::Free { .. } => {}
+            }
+            let live: u64 = held.iter().map(|held| held.block.bytes()).sum();
+            assert_eq!(heap.usage().unwrap().live, live, "{pool}");
+        }
+        for Held { block, stream, tag } in held {
+            witness.see(&block, tag, &streams[stream]);
+            block.free_on(&streams[stream]).unwrap();
+        }
+        for stream in &streams {
+            heap.retire(stream).unwrap();
+        }
+    }
+    witness.check();
+    assert_all_returned(device, &heap, pool.name());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if on_real_gpu() { 24 } else { 96 },
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_policy_keeps_the_promises(actions in actions(), seed in any::<u64>(), lag in any::<bool>()) {
+        for pool in PoolKind::ALL {
+            let schedule = if lag {
+                Schedule::Lag(std::time::Duration::from_micros(seed % 50))
+            } else {
+                Schedule::Seeded(seed)
+            };
+            run(&device(MEMORY, schedule), pool, &actions);
+        }
+    }
+}

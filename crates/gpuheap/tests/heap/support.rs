@@ -1,0 +1,152 @@
+//! Devices to test on, and work to give them.
+
+use gpuheap::emu::{Options, Profile, Schedule};
+use gpuheap::{Block, Device, Heap, PoolKind, Stream};
+use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, check};
+
+/// The device under test: the one of `GPUHEAP_TEST_DEVICE`, else an emulated one of `memory` bytes
+/// with the checks on.
+pub(crate) fn device(memory: u64, schedule: Schedule) -> Device {
+    match std::env::var("GPUHEAP_TEST_DEVICE") {
+        Ok(name) => Device::open(&name).unwrap(),
+        Err(_) => emulated(memory, schedule),
+    }
+}
+
+pub(crate) fn emulated(memory: u64, schedule: Schedule) -> Device {
+    let profile = Profile::with_memory(memory).without_context();
+    Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
+}
+
+pub(crate) fn on_real_gpu() -> bool {
+    std::env::var_os("GPUHEAP_TEST_DEVICE").is_some()
+}
+
+pub(crate) fn heap(device: &Device, pool: PoolKind) -> Heap {
+    Heap::builder(device).pool(pool).build().unwrap()
+}
+
+/// Fills a block on a stream; runs later.
+pub(crate) fn fill(device: &Device, block: &Block, tag: u8, stream: &Stream) {
+    if block.bytes() == 0 {
+        return;
+    }
+    let filled = device.with_current(|driver| {
+        // SAFETY: the block is live and the stream alive.
+        unsafe {
+            driver.cuMemsetD8Async(block.address(), tag, block.bytes() as usize, stream.raw())
+        }
+    });
+    check("cuMemsetD8Async", filled.unwrap()).unwrap();
+}
+
+/// Makes `later` wait for what `earlier` was given so far.
+pub(crate) fn order(device: &Device, earlier: &Stream, later: &Stream) {
+    device
+        .with_current(|driver| {
+            let mut event = CUevent::NULL;
+            // SAFETY: the pointer is valid, the streams are alive.
+            unsafe {
+                check("create", driver.cuEventCreate(&mut event, CU_EVENT_DISABLE_TIMING)).unwrap();
+                check("record", driver.cuEventRecord(event, earlier.raw())).unwrap();
+                check("wait", driver.cuStreamWaitEvent(later.raw(), event, 0)).unwrap();
+                check("destroy", driver.cuEventDestroy_v2(event)).unwrap();
+            }
+        })
+        .unwrap();
+}
+
+/// Device memory beside the heap into which the ends of blocks are copied in stream order, so that
+/// what a block held when it was freed is seen without the host waiting for it.
+pub(crate) struct Witness<'a> {
+    device: &'a Device,
+    address: u64,
+    /// What each slot must hold.
+    expected: Vec<u8>,
+    slots: usize,
+}
+
+/// Bytes copied of each end.
+const END: u64 = 32;
+const SLOT: u64 = 2 * END;
+
+impl Witness<'_> {
+    pub(crate) fn new(device: &Device, slots: usize) -> Witness<'_> {
+        let mut address = 0;
+        let bytes = slots * SLOT as usize;
+        let taken = device.with_current(|driver| {
+            // SAFETY: the pointer is valid; the memory is filled before it is read.
+            unsafe {
+                check("cuMemAlloc_v2", driver.cuMemAlloc_v2(&mut address, bytes)).unwrap();
+                check("cuMemsetD8_v2", driver.cuMemsetD8_v2(address, 0, bytes))
+            }
+        });
+        taken.unwrap().unwrap();
+        // A fill of device memory does not wait for itself, and our streams do not wait for it.
+        device.synchronize().unwrap();
+        Witness { device, address, expected: Vec::new(), slots }
+    }
+
+    /// Copies both ends of a block that must hold `tag`; false when there is no slot left.
+    pub(crate) fn see(&mut self, block: &Block, tag: u8, stream: &Stream) -> bool {
+        let end = END.min(block.bytes());
+        if end == 0 || self.expected.len() == self.slots {
+            return self.expected.len() < self.slots;
+        }
+        let slot = self.address + self.expected.len() as u64 * SLOT;
+        let last = block.address() + block.bytes() - end;
+        let copied = self.device.with_current(|driver| {
+            // SAFETY: the block is live, the slot is ours, the stream alive.
+            unsafe {
+                let raw = stream.raw();
+                let fill = driver.cuMemsetD8Async(slot, tag, SLOT as usize, raw);
+                let first = driver.cuMemcpyDtoDAsync_v2(slot, block.address(), end as usize, raw);
+                let second = driver.cuMemcpyDtoDAsync_v2(slot + END, last, end as usize, raw);
+                check("fill", fill).and(check("first", first)).and(check("second", second))
+            }
+        });
+        copied.unwrap().unwrap();
+        self.expected.push(tag);
+        true
+    }
+
+    /// Waits for the device and compares.
+    pub(crate) fn check(self) {
+        self.device.synchronize().unwrap();
+        let mut seen = vec![0_u8; self.expected.len() * SLOT as usize];
+        let read = self.device.with_current(|driver| {
+            // SAFETY: both ranges have this length.
+            unsafe { driver.cuMemcpyDtoH_v2(seen.as_mut_ptr().cast(), self.address, seen.len()) }
+        });
+        check("cuMemcpyDtoH_v2", read.unwrap()).unwrap();
+        for (slot, tag) in self.expected.iter().enumerate() {
+            let found = &seen[slot * SLOT as usize..(slot + 1) * SLOT as usize];
+            assert!(found.iter().all(|byte| byte == tag), "slot {slot}: {found:?}, not {tag}");
+        }
+    }
+}
+
+impl Drop for Witness<'_> {
+    fn drop(&mut self) {
+        // SAFETY: taken by `new`; a failing test must not fail again here.
+        let _ = self.device.with_current(|driver| unsafe { driver.cuMemFree_v2(self.address) });
+    }
+}
+
+/// All is back: nothing live, nothing taken, nothing found by the checks.
+pub(crate) fn assert_all_returned(device: &Device, heap: &Heap, what: &str) {
+    device.synchronize().unwrap();
+    heap.reclaim_all().unwrap();
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.cached, usage.reserved), (0, 0, 0), "{what}: {usage:?}");
+    assert_eq!(usage.ledger.taken, 0, "{what}");
+    assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
+    assert_no_findings(device, what);
+}
+
+pub(crate) fn assert_no_findings(device: &Device, what: &str) {
+    if let Some(emulator) = device.emulator() {
+        let findings = emulator.findings();
+        assert!(findings.is_empty(), "{what}: {findings:#?}");
+    }
+}

@@ -1,0 +1,83 @@
+//! Every driver call of a scenario fails in turn: each time an error value or a successful retry,
+//! the ledger exact, nothing lost.
+
+use gpuheap::emu::{FaultPlan, Schedule};
+use gpuheap::{Block, Device, Error, Heap, PoolKind, Stream};
+use gpuheap_driver::CUresult;
+
+use crate::support::{emulated, heap};
+
+const MIB: u64 = 1 << 20;
+
+/// A life of a heap: growth, reuse, another stream, a shortage, a reclaim, a stream's end.
+fn scenario(device: &Device, heap: &Heap, streams: &[Stream; 2], errors: &mut Vec<Error>) {
+    let mut note = |result: Result<Block, Error>| result.map_err(|error| errors.push(error)).ok();
+    let [one, two] = streams;
+    let small = note(heap.allocate(1000, one));
+    let large = note(heap.allocate(30 * MIB, one));
+    drop(large);
+    let crossed = note(heap.allocate(30 * MIB, two));
+    let third = note(heap.allocate(20 * MIB, one));
+    drop(crossed);
+    let short = note(heap.allocate(50 * MIB, one));
+    drop((small, third, short));
+    let mut note = |result: Result<(), Error>| {
+        let _ = result.map_err(|error| errors.push(error));
+    };
+    note(heap.reclaim_all().map(|_| ()));
+    note(heap.usage().map(|_| ()));
+    note(heap.retire(two));
+    note(device.synchronize());
+}
+
+/// Runs the scenario with one call failing; its errors, and whether it got that far.
+fn run(pool: PoolKind, nth: u64, code: CUresult) -> (Vec<Error>, bool) {
+    let device = emulated(96 * MIB, Schedule::Seeded(1));
+    let emulator = device.emulator().unwrap().clone();
+    let heap = heap(&device, pool);
+    let streams = [(); 2].map(|()| device.stream().unwrap());
+    let start = emulator.calls();
+    emulator.set_faults(FaultPlan::fail_call(nth, code));
+    let mut errors = Vec::new();
+    scenario(&device, &heap, &streams, &mut errors);
+    let got_there = emulator.calls() - start >= nth;
+    emulator.set_faults(FaultPlan::default());
+
+    let what = format!("{pool}, {code:?} at call {nth}: {errors:?}");
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{what}");
+    assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
+    // Another life works, and in the end everything is back.
+    drop(heap.allocate(50 * MIB, &streams[0]).unwrap());
+    device.synchronize().unwrap();
+    heap.reclaim_all().unwrap();
+    assert_eq!(heap.usage().unwrap().reserved, 0, "{what}");
+    assert_eq!(heap.usage().unwrap().ledger.taken, 0, "{what}");
+    drop(heap);
+    let used = emulator.usage(0);
+    assert_eq!((used.plain, used.pools), (0, 0), "{what}");
+    assert!(emulator.findings().is_empty(), "{what}: {:?}", emulator.findings());
+    (errors, got_there)
+}
+
+#[test]
+fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
+    for pool in PoolKind::ALL {
+        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+            let (undisturbed, _) = run(pool, 0, code);
+            let (mut made_good, mut failed) = (0, 0);
+            for nth in 1.. {
+                let (errors, got_there) = run(pool, nth, code);
+                if !got_there {
+                    break;
+                }
+                let seen = errors.len() > undisturbed.len();
+                (made_good, failed) = (made_good + u64::from(!seen), failed + u64::from(seen));
+            }
+            assert!(
+                failed > 0 && made_good > 0,
+                "{pool}, {code:?}: {failed} failed, {made_good} not"
+            );
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Several threads over one heap, each with streams of its own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Block, PoolKind, Stream};
+
+use crate::support::{Witness, assert_all_returned, device, fill, heap, on_real_gpu};
+
+/// A small generator with a known sequence for each seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// What one thread does: random sizes, up to `most` live at once, each block written when it comes
+/// and looked at when it goes.
+fn work(
+    heap: &gpuheap::Heap,
+    device: &gpuheap::Device,
+    seed: u64,
+    rounds: u64,
+    most: usize,
+    failures: &AtomicU64,
+) {
+    let mut random = Random(seed);
+    let streams = [device.stream().unwrap(), device.stream().unwrap()];
+    let mut witness = Witness::new(device, rounds as usize + most);
+    let mut held: Vec<(Block, usize, u8)> = Vec::new();
+    let free = |held: &mut Vec<(Block, usize, u8)>, at: usize, witness: &mut Witness<'_>| {
+        let (block, stream, tag) = held.swap_remove(at);
+        let stream: &Stream = &streams[stream];
+        witness.see(&block, tag, stream);
+        block.free_on(stream).unwrap();
+    };
+    for round in 0..rounds {
+        if held.len() == most || (!held.is_empty() && random.below(5) < 2) {
+            let at = random.below(held.len() as u64) as usize;
+            free(&mut held, at, &mut witness);
+            continue;
+        }
+        let stream = random.below(2) as usize;
+        let bytes = 1 << (8 + random.below(15)) | random.below(4096);
+        match heap.allocate(bytes, &streams[stream]) {
+            Ok(block) => {
+                let tag = (seed + round) as u8 | 1;
+                fill(device, &block, tag, &streams[stream]);
+                held.push((block, stream, tag));
+            }
+            Err(error) => {
+                assert!(error.out_of_memory().is_some(), "{error}");
+                failures.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+    while !held.is_empty() {
+        free(&mut held, 0, &mut witness);
+    }
+    for stream in &streams {
+        heap.retire(stream).unwrap();
+    }
+    witness.check();
+}
+
+#[test]
+fn threads_share_a_heap_of_every_policy() {
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::Seeded(7));
+        let heap = heap(&device, pool);
+        let failures = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for seed in 0..6 {
+                let (heap, device, failures) = (&heap, &device, &failures);
+                scope.spawn(move || work(heap, device, seed, 300, 12, failures));
+            }
+        });
+        assert_eq!(failures.into_inner(), 0, "{pool}: a GiB is enough for this");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+/// 16 threads at 95 % of a limit: a request may fail only when what is live leaves no room, not
+/// because others hold cached memory.
+#[test]
+fn threads_near_the_limit_fail_only_when_live_memory_is_in_the_way() {
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Driver] {
+        let device = device(4 << 30, Schedule::Seeded(11));
+        let limit: u64 = 512 << 20;
+        let heap = gpuheap::Heap::builder(&device).pool(pool).hard_limit(limit).build().unwrap();
+        let rounds = if on_real_gpu() { 400 } else { 150 };
+        std::thread::scope(|scope| {
+            for seed in 0..16 {
+                let (heap, device) = (&heap, &device);
+                scope.spawn(move || {
+                    let failures = AtomicU64::new(0);
+                    // 16 threads of at most 8 blocks of 4 MiB and their rounding fill it.
+                    work(heap, device, 100 + seed, rounds, 8, &failures);
+                });
+            }
+        });
+        assert!(heap.usage().unwrap().reserved_peak <= limit, "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
