@@ -1,2 +1,35 @@
 //! The `gpuheap` command.
-fn main() {}
+
+mod cli;
+mod failure;
+mod output;
+mod progress;
+mod replay;
+
+use std::process::ExitCode;
+
+use crate::cli::Command;
+
+/// What a command that could do its work came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing to say beyond what was printed: exit code 0.
+    Fine,
+    /// The command found what it was asked to look for: exit code 1.
+    Findings,
+}
+
+fn main() -> ExitCode {
+    let done = cli::parse().and_then(|parsed| match parsed {
+        cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),
+        cli::Parsed::Command(Command::Replay(arguments)) => replay::run(&arguments),
+    });
+    match done {
+        Ok(Verdict::Fine) => ExitCode::SUCCESS,
+        Ok(Verdict::Findings) => ExitCode::from(1),
+        Err(failure) => {
+            output::complain(&failure);
+            failure.exit_code()
+        }
+    }
+}

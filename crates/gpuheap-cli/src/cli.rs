@@ -1,0 +1,304 @@
+//! The command line: what may be written, and what is said of what may not.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, Parser, Subcommand};
+use gpuheap::emu::Profile;
+use gpuheap::{PoolKind, Size};
+
+use crate::failure::Failure;
+
+/// GPU memory that you can account for
+#[derive(Parser, Debug)]
+#[command(name = "gpuheap", version, max_term_width = 80, arg_required_else_help = false)]
+#[command(after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What is to be done.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Replay recorded allocations against pool policies, with no GPU
+    #[command(long_about = REPLAY, after_help = EXIT_CODES, after_long_help = REPLAY_AFTER)]
+    Replay(ReplayArguments),
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 fine, 1 findings (memory ran out), 2 wrong use or \
+                          unreadable input, 3 could not look";
+
+const REPLAY: &str = "\
+Replay recorded allocations against pool policies, on an emulated device or a real one, and say \
+which policy and which device are enough.
+
+A trace is an RMM log (CSV) or a PyTorch memory snapshot (pickle), plain or gzipped; a snapshot \
+has one trace for every device that it saw. Its allocations and frees are done in their order and \
+on its streams; what is left live is freed, and the whole trace is replayed once more. A policy \
+stops where it runs out of memory. The memory of the device is what there is beside the context.";
+
+const REPLAY_AFTER: &str = "\
+Pools: none (the driver every time), simple (whole blocks in one list), binned (powers of two), \
+split (best fit, split and joined), driver (the driver's own pool).
+Profiles: h200, rtx4090, t4, wsl2-rtx4060.
+Sizes: bytes (10000), a unit (100M, 1.5GiB), for --limit also a share of the device (50%).
+
+What the figures mean:
+  peak reserved    the most that the driver counted for the pool, both passes
+  utilisation      peak live (as requested) / peak reserved
+  driver calls     calls made for memory and for order, both passes together
+  ns/event         host time of an allocation or a free, median of up to three
+                   later passes; the first pass is cold_ns_per_event in --json
+  smallest device  got through on it, and not on one with 2 MiB less
+
+Exit codes: 0 fine, 1 findings (memory ran out), 2 wrong use or unreadable input, 3 could not look
+Example: gpuheap replay --profile t4 --find-minimum run.csv.gz";
+
+/// What `gpuheap replay` is given.
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArguments {
+    /// Files to replay
+    #[arg(value_name = "TRACE", required = true)]
+    pub(crate) traces: Vec<PathBuf>,
+
+    /// A policy to try, may be given several times [default: all]
+    #[arg(long = "pool", value_name = "NAME", value_parser = PoolKind::parse)]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) pools: Vec<PoolKind>,
+
+    /// The memory of the emulated device
+    #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
+    pub(crate) device_memory: Option<u64>,
+
+    /// What the emulated device is like [default: h200]
+    #[arg(long, value_name = "NAME", value_parser = profile, allow_hyphen_values = true)]
+    pub(crate) profile: Option<Profile>,
+
+    /// Hard limit of what a pool may take from the driver
+    #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
+    pub(crate) limit: Option<Size>,
+
+    /// For each policy, find the smallest device that gets through, to 2 MiB
+    #[arg(long)]
+    pub(crate) find_minimum: bool,
+
+    /// Let the work of every stream end this much later, e.g. 2ms or 100us; without it work ends
+    /// at once
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    pub(crate) delay: Option<Duration>,
+
+    /// Replay on a real device instead, e.g. cuda:0
+    #[arg(long, value_name = "cuda:N", value_parser = cuda, allow_hyphen_values = true)]
+    pub(crate) device: Option<u32>,
+
+    /// Leave out the blocks that were live before a snapshot's recording began
+    #[arg(long)]
+    pub(crate) recorded_only: bool,
+
+    /// Print one JSON array, one object for each trace
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl ReplayArguments {
+    /// The policies to try, each once, in the order asked for.
+    pub(crate) fn pools(&self) -> Vec<PoolKind> {
+        let asked: &[PoolKind] = if self.pools.is_empty() { &PoolKind::ALL } else { &self.pools };
+        let mut pools = Vec::new();
+        for pool in asked {
+            if !pools.contains(pool) {
+                pools.push(*pool);
+            }
+        }
+        pools
+    }
+
+    /// What cannot be asked of a real device.
+    fn check(&self) -> Result<(), Failure> {
+        let Some(ordinal) = self.device else { return Ok(()) };
+        let refused = [
+            (self.device_memory.is_some(), "--device-memory"),
+            (self.profile.is_some(), "--profile"),
+            (self.find_minimum, "--find-minimum"),
+            (self.delay.is_some(), "--delay"),
+        ];
+        match refused.into_iter().find(|(given, _)| *given) {
+            None => Ok(()),
+            Some((_, option)) => Err(Failure::wrong_use(format!(
+                "{option} needs an emulated device, and --device cuda:{ordinal} asks for a real \
+                 one; leave one of the two out"
+            ))),
+        }
+    }
+}
+
+/// What a command line says.
+pub(crate) enum Parsed {
+    /// To do something.
+    Command(Command),
+    /// To show help or the version.
+    Text(String),
+}
+
+/// Reads the process's arguments.
+///
+/// # Errors
+///
+/// Wrong use, in one line.
+pub(crate) fn parse() -> Result<Parsed, Failure> {
+    let parsed = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                return Ok(Parsed::Text(error.render().to_string()));
+            }
+            _ => return Err(Failure::wrong_use(explain(&error))),
+        },
+    };
+    match &parsed.command {
+        Command::Replay(arguments) => arguments.check()?,
+    }
+    Ok(Parsed::Command(parsed.command))
+}
+
+/// clap's errors take several lines; this is the one that says what is wrong and what to do.
+fn explain(error: &clap::Error) -> String {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
+        _ => None,
+    };
+    let argument = context(ContextKind::InvalidArg).unwrap_or_default();
+    let see = "see gpuheap replay --help";
+    match error.kind() {
+        ErrorKind::ValueValidation => {
+            let option = argument.split(' ').next().unwrap_or_default();
+            let reason = std::error::Error::source(error).map(ToString::to_string);
+            format!("{option}: {}", reason.unwrap_or_else(|| "the value is not valid".to_owned()))
+        }
+        ErrorKind::UnknownArgument => match context(ContextKind::SuggestedArg) {
+            Some(suggested) => {
+                format!("there is no option '{argument}'; did you mean {suggested}?")
+            }
+            None => format!("there is no option '{argument}'; {see}"),
+        },
+        ErrorKind::InvalidSubcommand => {
+            let command = context(ContextKind::InvalidSubcommand).unwrap_or_default();
+            format!("there is no command '{command}'; the commands are replay and help")
+        }
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            "no command was given; write gpuheap replay TRACE, or see gpuheap --help".to_owned()
+        }
+        ErrorKind::MissingRequiredArgument => {
+            "no trace was given; name at least one file: gpuheap replay TRACE".to_owned()
+        }
+        ErrorKind::InvalidValue => format!("{argument} needs a value; {see}"),
+        ErrorKind::ArgumentConflict => format!("{argument} was given more than once; give it once"),
+        _ => {
+            let text = error.render().to_string();
+            let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            format!("{first}; {see}")
+        }
+    }
+}
+
+fn size(text: &str) -> Result<Size, String> {
+    missing(text)?;
+    Size::parse(text).map_err(|error| error.to_string())
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        Size::Bytes(bytes) => Ok(bytes),
+        Size::Percent(_) => Err(format!(
+            "'{text}' is a share, and there is nothing that it could be a share of; write bytes \
+             (10000) or a unit (100M, 1.5GiB)"
+        )),
+    }
+}
+
+fn profile(text: &str) -> Result<Profile, String> {
+    Profile::named(text).ok_or_else(|| {
+        format!("'{text}' is not a profile; the profiles are {}", Profile::NAMES.join(", "))
+    })
+}
+
+fn cuda(text: &str) -> Result<u32, String> {
+    text.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()).ok_or_else(|| {
+        format!(
+            "'{text}' is not a real device; write cuda:0, or leave --device out for an emulated one"
+        )
+    })
+}
+
+/// Reads `2ms`, `100us`, `1.5s`, `500ns`.
+fn time(text: &str) -> Result<Duration, String> {
+    missing(text)?;
+    let fail = |reason: &str| {
+        Err(format!(
+            "'{text}' is not a time: {reason}; write a number and ns, us, ms or s (2ms, 100us)"
+        ))
+    };
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let nanoseconds = match unit.trim_start() {
+        "ns" => 1.0,
+        "us" | "µs" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        "" => return fail("it has no unit"),
+        _ if number.is_empty() => return fail("it does not start with a number"),
+        _ => return fail("it has an unknown unit"),
+    };
+    let Ok(number) = number.parse::<f64>() else {
+        return fail("it does not start with a number");
+    };
+    // An hour is longer than any stream lags behind its host, and far from overflow.
+    match (number * nanoseconds).round() {
+        0.0 => fail("it is zero, which is what there is without the option"),
+        n if n > 3.6e12 => fail("it is more than an hour"),
+        n => Ok(Duration::from_nanos(n as u64)),
+    }
+}
+
+/// Values may start with a hyphen so that `-1` gets its proper error; another option is no value.
+fn missing(text: &str) -> Result<(), String> {
+    if text.starts_with("--") {
+        return Err(format!("the value is missing before '{text}'"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn reads_times() {
+        for (text, nanoseconds) in
+            [("2ms", 2_000_000), ("100us", 100_000), ("1.5s", 1_500_000_000), ("500 ns", 500)]
+        {
+            assert_eq!(time(text), Ok(Duration::from_nanos(nanoseconds)), "{text}");
+        }
+        for (text, reason) in [
+            ("2", "no unit"),
+            ("ms", "number"),
+            ("-1ms", "number"),
+            ("1.2.3ms", "number"),
+            ("2min", "unknown unit"),
+            ("0ms", "zero"),
+            ("9999s", "hour"),
+            ("--json", "missing"),
+        ] {
+            assert!(time(text).unwrap_err().contains(reason), "{text}: {:?}", time(text));
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Drives one heap through one trace.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gpuheap::emu::{Emulator, Options, Profile, Schedule};
+use gpuheap::{Block, Device, Error, Heap, OutOfMemory, PoolKind, Size, Stream};
+use gpuheap_trace::{Op, Trace};
+
+/// The default stream's handle in a trace.
+const DEFAULT_STREAM: u64 = 0;
+/// How many passes follow the first at most; the time of an event is their median.
+const LATER_PASSES: usize = 3;
+/// No further pass is begun once the later ones took this long together.
+const LATER_BUDGET: Duration = Duration::from_secs(2);
+
+/// A trace made ready: dense steps and nothing else, so that timing sees the heap and not us.
+pub(crate) struct Program {
+    steps: Vec<Step>,
+    /// When each step is due, nanoseconds from the start of a pass.
+    times: Vec<u64>,
+    /// What the steps leave live, with the streams that it was allocated on.
+    leftovers: Vec<(u32, u32)>,
+    streams: Vec<u64>,
+    allocations: usize,
+    duration_ns: u64,
+    peak_live: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Allocate { allocation: u32, stream: u32, bytes: u64 },
+    Free { allocation: u32, stream: u32 },
+}
+
+/// What a replay runs on.
+#[derive(Clone)]
+pub(crate) enum Target {
+    /// A fresh emulated device for each replay. Its context takes nothing.
+    Emulated {
+        profile: Profile,
+        /// How far streams are behind the host.
+        delay: Option<Duration>,
+    },
+    /// A real device.
+    Real(Device),
+}
+
+/// What a replay came to. Everything but the times is of the first two passes.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    /// The most bytes live at once, as requested.
+    pub(crate) peak_live: u64,
+    /// The most bytes that the driver counted for the heap.
+    pub(crate) peak_reserved: u64,
+    pub(crate) driver_calls: u64,
+    /// Host time of an event, nanoseconds, in the first pass; `None` where it did not end.
+    pub(crate) cold_ns: Option<f64>,
+    /// The median of the later passes; `None` where the second did not end.
+    pub(crate) warm_ns: Option<f64>,
+    /// Where memory ran out.
+    pub(crate) stop: Option<Stop>,
+}
+
+/// Where and why a replay ran out of memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop {
+    /// The recorded event, counted from 1; 0 for a block that was live before the recording.
+    pub(crate) event: u64,
+    /// Nanoseconds since the first recorded event.
+    pub(crate) time_ns: u64,
+    /// 1 or 2.
+    pub(crate) pass: u32,
+    pub(crate) evidence: OutOfMemory,
+}
+
+impl Program {
+    pub(crate) fn of(trace: &Trace) -> Program {
+        let mut steps = Vec::with_capacity(trace.events().len());
+        let mut times = Vec::with_capacity(trace.events().len());
+        // Where and how large each block is while it is live.
+        let mut live_on = vec![None; trace.allocations() as usize];
+        let (mut live, mut peak_live) = (0_u128, 0);
+        for event in trace.events() {
+            let stream = event.stream;
+            let step = match event.op {
+                Op::Allocate { allocation, bytes } => {
+                    live_on[allocation as usize] = Some((stream, bytes));
+                    live += u128::from(bytes);
+                    peak_live = live.max(peak_live);
+                    Step::Allocate { allocation, stream, bytes }
+                }
+                Op::Free { allocation } => {
+                    let freed = live_on[allocation as usize].take();
+                    live -= freed.map_or(0, |(_, bytes)| u128::from(bytes));
+                    Step::Free { allocation, stream }
+                }
+                // What the recorded allocator did with its own memory is not what the program asked
+                // for, and how long a free is pending is up to the device of the replay.
+                Op::FreeCompleted { .. }
+                | Op::Fail { .. }
+                | Op::SegmentTaken { .. }
+                | Op::SegmentGivenBack { .. } => continue,
+            };
+            steps.push(step);
+            times.push(event.time_ns);
+        }
+        let leftovers = (0..).zip(&live_on).filter_map(|(block, on)| Some((block, (*on)?.0)));
+        Program {
+            leftovers: leftovers.collect(),
+            streams: trace.streams().iter().map(|stream| stream.handle).collect(),
+            allocations: trace.allocations() as usize,
+            duration_ns: times.last().copied().unwrap_or(0),
+            peak_live: u64::try_from(peak_live).unwrap_or(u64::MAX),
+            steps,
+            times,
+        }
+    }
+}
+
+impl Program {
+    /// The most bytes live at once, as requested.
+    pub(crate) fn peak_live(&self) -> u64 {
+        self.peak_live
+    }
+}
+
+impl Target {
+    fn open(&self) -> Result<Device, Error> {
+        match self {
+            Target::Real(device) => Ok(device.clone()),
+            Target::Emulated { profile, delay } => {
+                let schedule = delay.map_or(Schedule::Immediate, Schedule::Lag);
+                let options = Options::with_device(profile.clone());
+                Device::emulated_with(Options { schedule, checks: false, ..options })
+            }
+        }
+    }
+}
+
+/// Replays `trace` twice, and then again for the time of an event.
+///
+/// # Errors
+///
+/// What the driver refuses for any reason but memory that ran out.
+pub(crate) fn measure(
+    trace: &Trace,
+    program: &Program,
+    pool: PoolKind,
+    target: &Target,
+    limit: Option<Size>,
+) -> Result<Outcome, Error> {
+    let mut replay = Replay::new(program, pool, target, limit)?;
+    let per_event = |time: Duration| time.as_nanos() as f64 / program.steps.len().max(1) as f64;
+    let (mut cold_ns, mut stop) = (None, None);
+    let mut later = Vec::new();
+    match replay.pass()? {
+        Ok(time) => cold_ns = Some(per_event(time)),
+        Err(at) => stop = Some(at.locate(trace, 1)),
+    }
+    if stop.is_none() {
+        match replay.pass()? {
+            Ok(time) => later.push(time),
+            Err(at) => stop = Some(at.locate(trace, 2)),
+        }
+    }
+    let usage = replay.heap.usage()?;
+    while stop.is_none()
+        && later.len() < LATER_PASSES
+        && later.iter().sum::<Duration>() < LATER_BUDGET
+    {
+        // A pool that runs out in its third pass got through the two that count.
+        let Ok(time) = replay.pass()? else { break };
+        later.push(time);
+    }
+    later.sort_unstable();
+    Ok(Outcome {
+        peak_live: usage.live_peak,
+        peak_reserved: usage.reserved_peak,
+        driver_calls: usage.driver_calls,
+        cold_ns,
+        warm_ns: later.get(later.len() / 2).copied().map(per_event),
+        stop,
+    })
+}
+
+/// Replays twice: the peak of what was reserved, or why there was not enough memory.
+///
+/// # Errors
+///
+/// As [`measure`].
+pub(crate) fn probe(
+    program: &Program,
+    pool: PoolKind,
+    target: &Target,
+    limit: Option<Size>,
+) -> Result<Result<u64, OutOfMemory>, Error> {
+    let mut replay = Replay::new(program, pool, target, limit)?;
+    for _ in 0..2 {
+        if let Err(at) = replay.pass()? {
+            return Ok(Err(at.evidence));
+        }
+    }
+    Ok(Ok(replay.heap.usage()?.reserved_peak))
+}
+
+/// A heap in the middle of its passes. Blocks go before the heap, and the heap before its streams:
+/// it fences what is pending on them when it ends.
+struct Replay<'p> {
+    program: &'p Program,
+    blocks: Vec<Option<Block>>,
+    heap: Heap,
+    streams: Vec<Stream>,
+    /// The emulator whose clock follows the trace, where that makes a difference.
+    clock: Option<Arc<Emulator>>,
+    pass_start_ns: u64,
+}
+
+/// The step at which memory ran out.
+struct Shortage {
+    step: usize,
+    evidence: OutOfMemory,
+}
+
+impl<'p> Replay<'p> {
+    fn new(
+        program: &'p Program,
+        pool: PoolKind,
+        target: &Target,
+        limit: Option<Size>,
+    ) -> Result<Replay<'p>, Error> {
+        let device = target.open()?;
+        let streams: Result<Vec<Stream>, Error> = program
+            .streams
+            .iter()
+            .map(|handle| match *handle {
+                DEFAULT_STREAM => device.default_stream(),
+                _ => device.stream(),
+            })
+            .collect();
+        let mut heap = Heap::builder(&device).pool(pool);
+        if let Some(limit) = limit {
+            heap = heap.hard_limit(limit.of(device.total_memory()));
+        }
+        let lags = matches!(target, Target::Emulated { delay: Some(_), .. });
+        Ok(Replay {
+            program,
+            blocks: std::iter::repeat_with(|| None).take(program.allocations).collect(),
+            heap: heap.build()?,
+            streams: streams?,
+            clock: device.emulator().filter(|_| lags).cloned(),
+            pass_start_ns: 0,
+        })
+    }
+
+    /// All steps, then the frees of what they left live. The time is that of the steps.
+    fn pass(&mut self) -> Result<Result<Duration, Shortage>, Error> {
+        let Replay { program, blocks, heap, streams, clock, pass_start_ns } = self;
+        let start = Instant::now();
+        for (index, step) in program.steps.iter().enumerate() {
+            if let Some(emulator) = clock {
+                let now = pass_start_ns.saturating_add(program.times[index]);
+                emulator.set_time(Duration::from_nanos(now));
+            }
+            match *step {
+                Step::Allocate { allocation, stream, bytes } => {
+                    match heap.allocate(bytes, &streams[stream as usize]) {
+                        Ok(block) => blocks[allocation as usize] = Some(block),
+                        Err(error) => match error.out_of_memory() {
+                            Some(evidence) => {
+                                let evidence = evidence.clone();
+                                return Ok(Err(Shortage { step: index, evidence }));
+                            }
+                            None => return Err(error),
+                        },
+                    }
+                }
+                Step::Free { allocation, stream } => {
+                    if let Some(block) = blocks[allocation as usize].take() {
+                        block.free_on(&streams[stream as usize])?;
+                    }
+                }
+            }
+        }
+        let time = start.elapsed();
+        for (allocation, stream) in &program.leftovers {
+            if let Some(block) = blocks[*allocation as usize].take() {
+                block.free_on(&streams[*stream as usize])?;
+            }
+        }
+        *pass_start_ns = pass_start_ns.saturating_add(program.duration_ns);
+        Ok(Ok(time))
+    }
+}
+
+impl Shortage {
+    /// Finds the event of the step again.
+    fn locate(self, trace: &Trace, pass: u32) -> Stop {
+        let is_step = |op| matches!(op, Op::Allocate { .. } | Op::Free { .. });
+        let is_counted = |op| is_step(op) || matches!(op, Op::Fail { .. });
+        let events = trace.events();
+        let index = (0..events.len()).filter(|index| is_step(events[*index].op)).nth(self.step);
+        let index = index.unwrap_or(0);
+        let recorded = events.get(trace.reconstructed_events()..=index).unwrap_or(&[]);
+        Stop {
+            event: recorded.iter().filter(|event| is_counted(event.op)).count() as u64,
+            time_ns: events.get(index).map_or(0, |event| event.time_ns),
+            pass,
+            evidence: self.evidence,
+        }
+    }
+}

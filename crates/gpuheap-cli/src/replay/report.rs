@@ -1,0 +1,287 @@
+//! What people read: a table, one sentence that recommends, and why a policy failed.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use gpuheap::{Bytes, Cause, PoolKind};
+
+use super::engine::Stop;
+use super::minimum::Minimum;
+use super::{PoolReport, TraceReport};
+
+const WIDTH: usize = 80;
+
+/// One section for each trace.
+pub(crate) fn render(reports: &[TraceReport]) -> String {
+    let sections: Vec<String> = reports.iter().map(section).collect();
+    sections.join("\n")
+}
+
+fn section(report: &TraceReport) -> String {
+    let mut text = String::new();
+    header(&mut text, report);
+    table(&mut text, report);
+    text.push('\n');
+    paragraph(&mut text, &recommendation(report));
+    for pool in &report.pools {
+        if let Some(stop) = &pool.outcome.stop {
+            text.push('\n');
+            paragraph(&mut text, &failure(report, pool, stop));
+        }
+        if let Some(Minimum::Never(reason)) = &pool.minimum {
+            text.push('\n');
+            paragraph(&mut text, &format!("No device is enough for {}: {reason}.", pool.pool));
+        }
+    }
+    text
+}
+
+fn header(text: &mut String, report: &TraceReport) {
+    let summary = &report.summary;
+    let device = report.recorded_on.map(|device| format!(", device {device}"));
+    line(text, format_args!("{} ({}{})", report.name, report.format, device.unwrap_or_default()));
+    line(
+        text,
+        format_args!(
+            "{} on {}, {} live at the peak",
+            count(summary.events, "event"),
+            count(summary.streams as u64, "stream"),
+            Bytes(summary.peak_live_bytes)
+        ),
+    );
+    line(text, format_args!("on {}, {}\n", report.device, Bytes(report.device_memory)));
+}
+
+fn table(text: &mut String, report: &TraceReport) {
+    let with_minimum = report.pools.iter().any(|pool| pool.minimum.is_some());
+    let minimum = |cell: &str| match with_minimum {
+        true => format!("  {cell:>15}"),
+        false => String::new(),
+    };
+    line(
+        text,
+        format_args!(
+            "{:<8}  {:>13}  {:>11}  {:>12}  {:>8}{}",
+            "pool",
+            "peak reserved",
+            "utilisation",
+            "driver calls",
+            "ns/event",
+            minimum("smallest device")
+        ),
+    );
+    for pool in &report.pools {
+        let outcome = &pool.outcome;
+        let mark = if is_model(report, pool.pool) { "*" } else { "" };
+        let name = format!("{}{mark}", pool.pool);
+        let smallest = minimum(&match pool.minimum {
+            Some(Minimum::Bytes(bytes)) => Bytes(bytes).to_string(),
+            Some(Minimum::Never(_)) | None => "none".to_owned(),
+        });
+        match &outcome.stop {
+            Some(stop) => line(
+                text,
+                format_args!(
+                    "{name:<8}  {:<50}{smallest}",
+                    format!("out of memory at {}", place(stop))
+                ),
+            ),
+            None => line(
+                text,
+                format_args!(
+                    "{name:<8}  {:>13}  {:>11}  {:>12}  {:>8}{smallest}",
+                    Bytes(outcome.peak_reserved).to_string(),
+                    outcome.utilisation().map_or("-".to_owned(), |share| format!("{share:.3}")),
+                    grouped(outcome.driver_calls),
+                    outcome.warm_ns.map_or("-".to_owned(), |ns| grouped(ns.round() as u64)),
+                ),
+            ),
+        }
+    }
+    if report.pools.iter().any(|pool| is_model(report, pool.pool)) {
+        line(
+            text,
+            format_args!(
+                "* a model of the driver's own pool; not recommended from emulated figures"
+            ),
+        );
+    }
+}
+
+/// On an emulated device the driver's own pool is the emulator's.
+fn is_model(report: &TraceReport, pool: PoolKind) -> bool {
+    report.emulated && pool == PoolKind::Driver
+}
+
+/// One sentence: which policy, why, and what device is enough for it.
+fn recommendation(report: &TraceReport) -> String {
+    let passed = || report.pools.iter().filter(|pool| pool.outcome.stop.is_none());
+    let caching = passed().filter(|pool| {
+        // It keeps nothing, so it takes least and pays a driver call for every event: a yardstick,
+        // and advice only where nothing else gets through.
+        pool.pool != PoolKind::None && !is_model(report, pool.pool)
+    });
+    let best = caching.min_by(|one, other| {
+        let reserved = |pool: &PoolReport| pool.outcome.peak_reserved;
+        reserved(one).cmp(&reserved(other)).then(time(one).total_cmp(&time(other)))
+    });
+    let (pool, why) = match (best, passed().find(|pool| pool.pool == PoolKind::None)) {
+        (Some(pool), _) | (None, Some(pool)) if report.pools.len() == 1 => {
+            (pool, "it gets through and reserves")
+        }
+        (Some(pool), _) => (pool, "of the pools that get through it reserves the least,"),
+        (None, Some(none)) => (
+            none,
+            "only without keeping memory, at a driver call for every event, is there enough:",
+        ),
+        (None, None) => return nothing_to_recommend(report, passed().count()),
+    };
+    let mut sentence = format!(
+        "Use {}: {why} {} for {} live, so a device with that much beside its context is enough",
+        pool.pool,
+        Bytes(pool.outcome.peak_reserved),
+        Bytes(pool.outcome.peak_live),
+    );
+    if let Some(Minimum::Bytes(bytes)) = pool.minimum
+        && bytes < pool.outcome.peak_reserved
+    {
+        let less = format!(", and with {} it gets through by giving memory back", Bytes(bytes));
+        sentence.push_str(&less);
+    }
+    sentence + "."
+}
+
+fn nothing_to_recommend(report: &TraceReport, passed: usize) -> String {
+    if passed != 0 {
+        return "Only the driver's own pool gets through, and here it is a model: replay on a real \
+                device (--device cuda:0) before relying on it."
+            .to_owned();
+    }
+    let smallest = report.pools.iter().filter(|pool| !is_model(report, pool.pool)).filter_map(
+        |pool| match pool.minimum {
+            Some(Minimum::Bytes(bytes)) => Some((bytes, pool.pool)),
+            _ => None,
+        },
+    );
+    match smallest.min_by_key(|(bytes, _)| *bytes) {
+        Some((bytes, pool)) => format!(
+            "No pool gets through on this device; use {pool} on one with {} beside its context, \
+             the smallest that is enough.",
+            Bytes(bytes)
+        ),
+        None if report.emulated && report.pools.iter().all(|pool| pool.minimum.is_none()) => {
+            "No pool gets through on this device; --find-minimum finds one that is enough."
+                .to_owned()
+        }
+        None => "No pool gets through on this device.".to_owned(),
+    }
+}
+
+fn time(pool: &PoolReport) -> f64 {
+    pool.outcome.warm_ns.unwrap_or(f64::INFINITY)
+}
+
+/// The event, the time, the size, the cause, and what would have made it succeed.
+fn failure(report: &TraceReport, pool: &PoolReport, stop: &Stop) -> String {
+    let evidence = &stop.evidence;
+    let cause = match evidence.cause {
+        Cause::LargerThanDevice => "the request is larger than the device",
+        Cause::LargerThanLimit => "the request is larger than the limit",
+        Cause::Limit => "the limit is reached",
+        Cause::DeviceFull => "the device is full",
+        Cause::Fragmentation => "the cached memory is in pieces that are too small",
+        Cause::Foreign => "others hold the rest of the device",
+        _ => evidence.cause.name(),
+    };
+    format!(
+        "{} ran out of memory at {} of {}, {} into the trace: {} requested with {} live, {} \
+         pending and {} cached, {} short, because {cause}. What would do: {}.",
+        pool.pool,
+        place(stop),
+        grouped(report.summary.events),
+        moment(stop.time_ns),
+        Bytes(evidence.requested),
+        Bytes(evidence.live),
+        Bytes(evidence.pending),
+        Bytes(evidence.cached),
+        Bytes(evidence.short_by),
+        evidence.remedy()
+    )
+}
+
+fn place(stop: &Stop) -> String {
+    let event = match stop.event {
+        0 => "a block from before the recording".to_owned(),
+        event => format!("event {}", grouped(event)),
+    };
+    match stop.pass {
+        1 => event,
+        _ => format!("{event} of the second pass"),
+    }
+}
+
+fn moment(nanoseconds: u64) -> String {
+    format!("{:.3?}", Duration::from_nanos(nanoseconds))
+}
+
+fn count(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", grouped(number))
+}
+
+/// `1234567` as `1,234,567`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index != 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{line}");
+}
+
+/// Breaks between words, so that no line is wider than a terminal unless one word is.
+fn paragraph(text: &mut String, words: &str) {
+    let mut column = 0;
+    for word in words.split(' ') {
+        let width = word.chars().count();
+        if column != 0 && column + 1 + width > WIDTH {
+            text.push('\n');
+            column = 0;
+        }
+        if column != 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += width;
+    }
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_digits() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+
+    #[test]
+    fn paragraphs_keep_to_the_width() {
+        let mut text = String::new();
+        paragraph(&mut text, &"word ".repeat(100));
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert_eq!(text.split_whitespace().count(), 100);
+    }
+}
