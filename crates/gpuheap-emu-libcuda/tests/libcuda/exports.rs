@@ -1,9 +1,10 @@
 //! Every function of the table is exported, and `cuGetProcAddress` gives its address.
 
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::process::Command;
 use std::ptr;
 
-use gpuheap_driver::{CUresult, FUNCTIONS, LibCuda};
+use gpuheap_driver::{CUcontext, CUresult, CUstream, Driver, FUNCTIONS, LibCuda};
 use libloading::Library;
 
 use crate::library;
@@ -147,20 +148,75 @@ fn a_search_that_fails_says_why() {
     }
 }
 
+/// In a process of its own: here other tests may use the same library on the same threads.
+#[test]
+fn twins_mean_the_thread_s_own_default_stream() {
+    let folder = library::folder();
+    let seeded = [("GPUHEAP_EMULATED_SCHEDULE", "seeded:1")];
+    let output = library::run_ignored_test("exports::asks_for_default_streams", &folder, &seeded);
+    library::quiet_success(output);
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn asks_for_default_streams() {
+    type Id = unsafe extern "C" fn(CUstream, *mut u64) -> CUresult;
+    // SAFETY: the library runs nothing when it is loaded.
+    let library = unsafe { Library::new("libcuda.so.1") }.unwrap();
+    let driver = LibCuda::open_at("libcuda.so.1".as_ref()).unwrap();
+    let mut context = CUcontext::NULL;
+    // SAFETY: the pointer is valid for a write.
+    let code = unsafe { driver.cuDevicePrimaryCtxRetain(&mut context, 0) };
+    assert!(code.is_success());
+    let ask = |symbol: &str| {
+        let mut id = 0;
+        // SAFETY: the type is that of cuda.h, the pointer is valid for a write.
+        unsafe {
+            assert!(driver.cuCtxSetCurrent(context).is_success());
+            let function = library.get::<Id>(symbol).unwrap();
+            assert!(function(CUstream::NULL, &mut id).is_success());
+        }
+        id
+    };
+    let legacy = ask("cuStreamGetId");
+    let own = ask("cuStreamGetId_ptsz");
+    let another = std::thread::scope(|scope| {
+        let other = scope.spawn(|| (ask("cuStreamGetId"), ask("cuStreamGetId_ptsz")));
+        let (same, another) = other.join().unwrap();
+        assert_eq!(same, legacy);
+        another
+    });
+    assert!(own != legacy && another != legacy && own != another);
+
+    // The device's thread outlives the library's handles.
+    drop((driver, library));
+    std::thread::sleep(std::time::Duration::from_millis(20));
+}
+
 #[test]
 fn nothing_but_the_driver_is_exported() {
-    let folder = library::folder();
-    let output = std::process::Command::new("nm")
-        .args(["--dynamic", "--defined-only", "--format=posix"])
-        .arg(folder.path().join("libcuda.so.1"))
-        .output()
-        .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = output_of("nm", &["--dynamic", "--defined-only", "--format=posix"]);
     let names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
     assert!(names.len() >= FUNCTIONS.len());
     for name in names {
         assert!(gpuheap_driver::function(name).is_some(), "{name} is exported");
     }
+}
+
+#[test]
+fn it_has_the_driver_s_name_and_is_never_unmapped() {
+    let text = output_of("readelf", &["--dynamic", "--wide"]);
+    assert!(text.contains("Library soname: [libcuda.so.1]"), "{text}");
+    assert!(text.contains("NODELETE"), "{text}");
+}
+
+/// What a program of the binary utilities says about the library.
+fn output_of(program: &str, arguments: &[&str]) -> String {
+    let folder = library::folder();
+    let file = folder.path().join("libcuda.so.1");
+    let output = Command::new(program).args(arguments).arg(file).output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
@@ -176,7 +232,7 @@ fn the_emulator_in_process_exports_no_c_symbol() {
     let emulator = gpuheap_emu::Emulator::new(gpuheap_emu::Options::default());
     let mut version = 0;
     // SAFETY: the pointer is valid for a write.
-    let code = unsafe { gpuheap_driver::Driver::cuDriverGetVersion(&emulator, &mut version) };
+    let code = unsafe { emulator.cuDriverGetVersion(&mut version) };
     assert!(code.is_success() && version >= 12_000);
 
     let this = libloading::os::unix::Library::this();
