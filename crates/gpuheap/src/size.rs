@@ -73,6 +73,14 @@ impl Size {
     }
 }
 
+impl SizeError {
+    /// What is wrong with the text, for callers that accept less than [`Size::parse`] does and
+    /// give advice of their own.
+    pub fn reason(&self) -> &'static str {
+        self.reason
+    }
+}
+
 fn factor(unit: &str) -> Option<u64> {
     let unit = unit.to_ascii_lowercase();
     let unit = unit.strip_suffix('b').unwrap_or(&unit);
