@@ -71,13 +71,13 @@ impl Profile {
     pub fn h200() -> Profile {
         Profile {
             name: "emulated NVIDIA H200".to_owned(),
-            memory_bytes: 143_155 * MIB,
-            context_bytes: 527 * MIB,
+            memory_bytes: 150_109_880_320,
+            context_bytes: 552_402_944,
             compute_capability: (9, 0),
             multiprocessors: 132,
             clock_khz: 1_980_000,
             memory_clock_khz: 3_201_000,
-            memory_bus_bits: 6144,
+            memory_bus_bits: 6016,
             l2_cache_bytes: 60 << 20,
             wsl2: false,
             vmm: true,

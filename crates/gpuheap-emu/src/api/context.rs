@@ -21,8 +21,10 @@ pub(crate) const PRIORITIES: (c_int, c_int) = (0, -5);
 const MAP_HOST: c_uint = 8;
 /// `cuCtxGetApiVersion`, as driver 580 says.
 const API_VERSION: c_uint = 3020;
-/// The limits that can be asked for: `CU_LIMIT_STACK_SIZE` and so on; 3 is not there any more.
-const LIMITS: [c_int; 6] = [0, 1, 2, 4, 5, 6];
+/// The limits that the driver knows: `CU_LIMIT_STACK_SIZE` and so on.
+const LIMITS: std::ops::Range<c_int> = 0..7;
+/// `CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH`, which devices do not have any more.
+const UNSUPPORTED_LIMIT: c_int = 3;
 
 impl Call<'_> {
     pub(crate) fn cuDevicePrimaryCtxRetain(
@@ -226,9 +228,7 @@ impl Call<'_> {
 
     pub(crate) fn cuCtxSetLimit(&mut self, limit: c_int, value: usize) -> Outcome {
         let context = self.current()?;
-        if !LIMITS.contains(&limit) {
-            return Err(CUresult::ERROR_UNSUPPORTED_LIMIT);
-        }
+        check_limit(limit)?;
         if let Some(context) = self.state.contexts.at_mut(context) {
             context.limits.insert(limit, value);
         }
@@ -237,9 +237,7 @@ impl Call<'_> {
 
     pub(crate) fn cuCtxGetLimit(&mut self, value: Out<usize>, limit: c_int) -> Outcome {
         let current = self.current_context()?;
-        if !LIMITS.contains(&limit) {
-            return Err(CUresult::ERROR_UNSUPPORTED_LIMIT);
-        }
+        check_limit(limit)?;
         // As the H200 says.
         let default = match limit {
             0 => 1024,       // CU_LIMIT_STACK_SIZE
@@ -423,6 +421,14 @@ impl Call<'_> {
     ) -> Vec<u32> {
         let all = all(&self.state);
         all.into_iter().filter(|(_, owner)| *owner == context).map(|(index, _)| index).collect()
+    }
+}
+
+fn check_limit(limit: c_int) -> Outcome {
+    match limit {
+        UNSUPPORTED_LIMIT => Err(CUresult::ERROR_UNSUPPORTED_LIMIT),
+        known if LIMITS.contains(&known) => Ok(()),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
 

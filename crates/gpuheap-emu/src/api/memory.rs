@@ -67,25 +67,28 @@ impl Call<'_> {
         pointer.write(address)
     }
 
+    /// The pointer says which context it is of; none has to be current: measured.
     pub(crate) fn cuMemFree_v2(&mut self, pointer: CUdeviceptr) -> Outcome {
-        let context = self.current()?;
+        self.initialised()?;
         if pointer == 0 {
             return Ok(());
         }
-        let found = self.state.space.get(pointer).map(|found| (found.kind, found.freed.is_some()));
-        match found {
+        match self.state.space.get(pointer).map(|found| (found.kind, found.freed, found.context)) {
             Some((
                 Kind::Small { .. } | Kind::Large { .. } | Kind::Pool { .. } | Kind::Managed { .. },
-                false,
-            )) => {}
+                None,
+                context,
+            )) => {
+                self.alive(context)?;
+                self.wait_for_device(self.device_of(context));
+                self.free_now(pointer);
+                Ok(())
+            }
             _ => {
                 self.find_bad_free(pointer);
-                return Err(CUresult::ERROR_INVALID_VALUE);
+                Err(CUresult::ERROR_INVALID_VALUE)
             }
         }
-        self.wait_for_device(self.device_of(context));
-        self.free_now(pointer);
-        Ok(())
     }
 
     pub(crate) fn cuMemGetAddressRange_v2(
@@ -95,6 +98,9 @@ impl Call<'_> {
         pointer: CUdeviceptr,
     ) -> Outcome {
         self.current()?;
+        if base.is_null() && bytes.is_null() {
+            return Ok(());
+        }
         let (start, length) = self.range_of(pointer).ok_or(CUresult::ERROR_NOT_FOUND)?;
         if !base.is_null() {
             base.write(start)?;

@@ -8,8 +8,8 @@ use crate::Outcome;
 use crate::api::Access;
 use crate::args::{In, Out};
 use crate::emulator::Call;
-use crate::state::device::Owner;
-use crate::state::pool::{POOL_ALIGN, Pool};
+use crate::state::device::{GRANULE, Owner};
+use crate::state::pool::{CHUNK, POOL_ALIGN, Pool};
 use crate::state::space::Kind;
 use crate::state::stream::{OpRef, Work};
 
@@ -357,22 +357,25 @@ impl Call<'_> {
         if let Some(place) = found.take(bytes, stream, state.streams.at(stream)?) {
             return Some(place);
         }
-        let (place, more) = found.arena.growth(bytes, stream);
         let (device, bound) = (found.device, found.max_bytes);
-        let within = bound == 0 || found.arena.backed() + more <= bound;
-        if within && self.charge(device, Owner::Pool, more) {
+        // A device that has no whole chunk left gives half of one, and so on: measured.
+        for unit in std::iter::successors(Some(CHUNK), |unit| Some(unit / 2)) {
+            if unit < GRANULE {
+                break;
+            }
             let found = self.state.pools.get_mut(pool)?;
-            // The charge may have made the pool give chunks back: its end is where it was or lower.
-            let (now, needed) = found.arena.growth(bytes, stream);
-            if (now, needed) == (place, more) {
+            let (place, more) = found.arena.growth(bytes, stream, unit);
+            let within = bound == 0 || found.arena.backed() + more <= bound;
+            if !within || !self.charge(device, Owner::Pool, more) {
+                continue;
+            }
+            // The charge may have made this pool give chunks back: it needs another place then.
+            let found = self.state.pools.get_mut(pool)?;
+            if found.arena.growth(bytes, stream, unit) == (place, more) {
                 found.arena.grow(place, more, bytes);
                 return Some((place, None));
             }
             self.release(device, Owner::Pool, more);
-            if self.charge(device, Owner::Pool, needed) {
-                self.state.pools.get_mut(pool)?.arena.grow(now, needed, bytes);
-                return Some((now, None));
-            }
         }
         let found = self.state.pools.get_mut(pool)?;
         if found.internal_dependencies {

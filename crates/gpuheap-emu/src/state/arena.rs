@@ -80,11 +80,12 @@ impl Arena {
         None
     }
 
-    /// What the device has to give for a place at the end, and where that starts. A free end that
-    /// `stream` may have is used.
-    pub(crate) fn growth(&self, bytes: u64, stream: u32) -> (u64, u64) {
-        if let Some((&hole, _)) = self.holes.iter().find(|(_, size)| **size >= bytes) {
-            return (hole, bytes.next_multiple_of(CHUNK));
+    /// Where a place would start that the device has to give something for, in units of `unit`,
+    /// and how much that is. A free end that `stream` may have is used.
+    pub(crate) fn growth(&self, bytes: u64, stream: u32, unit: u64) -> (u64, u64) {
+        let needed = bytes.next_multiple_of(unit);
+        if let Some((&hole, _)) = self.holes.iter().find(|(_, size)| **size >= needed) {
+            return (hole, needed);
         }
         let start = match self.extents.last_key_value() {
             Some((&place, extent))
@@ -95,7 +96,7 @@ impl Arena {
             }
             _ => self.end,
         };
-        (start, (start + bytes).saturating_sub(self.end).next_multiple_of(CHUNK))
+        (start, (start + bytes).saturating_sub(self.end).next_multiple_of(unit))
     }
 
     /// Takes the place that [`growth`](Arena::growth) found, now that the device gave its bytes.
@@ -153,13 +154,15 @@ impl Arena {
     pub(crate) fn shrink(&mut self, keep: u64) -> u64 {
         let before = self.backed;
         let idle: Vec<u64> =
-            self.by_size.range((IDLE, CHUNK, 0)..(IDLE + 1, 0, 0)).map(|found| found.2).collect();
+            self.by_size.range((IDLE, 0, 0)..(IDLE + 1, 0, 0)).map(|found| found.2).collect();
         for place in idle.into_iter().rev() {
-            let spare = self.backed.saturating_sub(keep) / CHUNK * CHUNK;
+            let spare = self.backed.saturating_sub(keep);
             let Some(&Extent { bytes, .. }) = self.extents.get(&place) else { continue };
             let end = place + bytes;
-            let last = end - end % CHUNK;
-            let first = place.next_multiple_of(CHUNK).max(last.saturating_sub(spare));
+            // The last chunk may be smaller than the others.
+            let last = if end == self.end { end } else { end - end % CHUNK };
+            let kept = last.saturating_sub(spare).next_multiple_of(CHUNK);
+            let first = place.next_multiple_of(CHUNK).max(kept);
             if first >= last {
                 continue;
             }

@@ -165,8 +165,8 @@ impl Pages {
     fn page_mut(&mut self, page: u64) -> &mut [u8] {
         let filled = self.fills.range(..=page).next_back().filter(|(_, (end, _))| page < *end);
         let word = filled.map(|(_, &(_, word))| word);
-        let content = match self.pages.entry(page) {
-            Entry::Occupied(found) => return found.into_mut(),
+        match self.pages.entry(page) {
+            Entry::Occupied(found) => found.into_mut(),
             Entry::Vacant(place) => {
                 let mut content = vec![POISON; PAGE as usize].into_boxed_slice();
                 if let Some(word) = word {
@@ -174,8 +174,7 @@ impl Pages {
                 }
                 place.insert(content)
             }
-        };
-        content
+        }
     }
 
     /// Joins a run of whole pages with its equal neighbours.

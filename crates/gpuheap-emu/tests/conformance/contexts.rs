@@ -50,7 +50,8 @@ fn a_context_says_what_it_is() {
         ok!(gpu, cuCtxGetApiVersion(gpu.context, &mut version));
         ok!(gpu, cuCtxGetLimit(&mut stack, 0));
         assert!(id > 0 && version >= 3020 && stack > 0);
-        assert_eq!(code!(gpu, cuCtxGetLimit(&mut stack, 99)), CUresult::ERROR_UNSUPPORTED_LIMIT);
+        assert_eq!(code!(gpu, cuCtxGetLimit(&mut stack, 99)), CUresult::ERROR_INVALID_VALUE);
+        assert_eq!(code!(gpu, cuCtxGetLimit(&mut stack, 3)), CUresult::ERROR_UNSUPPORTED_LIMIT);
     });
 }
 

@@ -25,7 +25,7 @@ macro_rules! codes {
 #[test]
 fn plain_memory() {
     on_every_driver_unchecked(|gpu| {
-        let mut p = 0;
+        let (mut p, mut base, mut length) = (0, 0, 0);
         codes! { gpu;
             cuMemAlloc_v2(&mut p, 0) => INVALID;
             cuMemAlloc_v2(null_mut(), 16) => INVALID;
@@ -36,7 +36,8 @@ fn plain_memory() {
             cuMemFree_v2(p + 256) => INVALID;
             cuMemGetInfo_v2(null_mut(), null_mut()) => OK;
             cuMemGetAddressRange_v2(null_mut(), null_mut(), p) => OK;
-            cuMemGetAddressRange_v2(null_mut(), null_mut(), 0x1000) => CUresult::ERROR_NOT_FOUND;
+            cuMemGetAddressRange_v2(null_mut(), null_mut(), 0x1000) => OK;
+            cuMemGetAddressRange_v2(&mut base, &mut length, 0x1000) => CUresult::ERROR_NOT_FOUND;
             cuMemFree_v2(p) => OK;
             cuMemFree_v2(p) => INVALID;
             cuMemFreeAsync(p, CUstream::NULL) => INVALID;
@@ -172,6 +173,7 @@ fn devices_and_contexts() {
         let mut device = 0;
         let mut context = CUcontext::NULL;
         let mut value = 0;
+        let (mut pointer, kept) = (0, gpu.allocate(16));
         codes! { gpu;
             cuInit(1) => INVALID;
             cuDeviceGet(&mut device, 99) => CUresult::ERROR_INVALID_DEVICE;
@@ -180,7 +182,9 @@ fn devices_and_contexts() {
             cuCtxPushCurrent_v2(CUcontext::NULL) => INVALID;
             cuCtxPopCurrent_v2(&mut context) => OK;
             cuCtxPopCurrent_v2(&mut context) => CUresult::ERROR_INVALID_CONTEXT;
-            cuMemFree_v2(0x1000) => CUresult::ERROR_INVALID_CONTEXT;
+            cuMemFree_v2(0x1000) => INVALID;
+            cuMemAlloc_v2(&mut pointer, 16) => CUresult::ERROR_INVALID_CONTEXT;
+            cuMemFree_v2(kept) => OK;
             cuCtxSetCurrent(gpu.context) => OK;
         }
     });

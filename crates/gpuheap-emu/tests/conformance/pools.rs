@@ -98,7 +98,7 @@ fn allocations_share_chunks_and_trimming_takes_only_empty_ones() {
         let mut pointers = Vec::new();
         for count in 1..=100 {
             pointers.push(pool.allocate(MIB));
-            assert_eq!(pool.reserved(), (count as u64).div_ceil(32) * 32 << 20);
+            assert_eq!(pool.reserved(), ((count as u64).div_ceil(32) * 32) << 20);
         }
         pointers.iter().step_by(2).for_each(|pointer| pool.free(*pointer));
         ok!(gpu, cuStreamSynchronize(pool.stream));

@@ -50,6 +50,9 @@ fn run(checks: bool, test: impl Fn(&Gpu<'_>)) {
         let real = REAL.get_or_init(|| Mutex::new(LibCuda::open().unwrap()));
         // One test at a time: they look at the device's free memory.
         let real = real.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // What a test that failed left behind.
+        // SAFETY: no test runs besides.
+        assert!(unsafe { real.cuDevicePrimaryCtxReset_v2(ordinal.parse().unwrap()) }.is_success());
         return with_context(&*real, wanted.clone(), ordinal.parse().unwrap(), &test);
     }
     let lag = Schedule::Lag(Duration::from_micros(50));
@@ -113,7 +116,7 @@ impl Gpu<'_> {
     }
 
     /// Pinned memory as a slice; the driver owns it.
-    pub(crate) fn pinned(&self, bytes: usize) -> &mut [u8] {
+    pub(crate) fn pinned<'m>(&self, bytes: usize) -> &'m mut [u8] {
         let mut pointer: *mut c_void = std::ptr::null_mut();
         ok!(self, cuMemAllocHost_v2(&mut pointer, bytes));
         // SAFETY: the driver just gave this block; tests free it at their end or not at all.
