@@ -8,7 +8,7 @@ use crate::Outcome;
 use crate::api::pinned::page_bytes;
 use crate::args::Out;
 use crate::emulator::Call;
-use crate::state::space::Kind;
+use crate::state::space::{Advice, Kind};
 use crate::state::stream::Work;
 
 /// `CU_MEM_ATTACH_SINGLE`, which the driver does not take here.
@@ -75,7 +75,7 @@ impl Call<'_> {
         let place = self.managed_place(location)?;
         let base = self.managed_range(pointer, bytes as u64)?;
         if let Some(found) = self.state.space.get_mut(base) {
-            found.advice.last_prefetch = Some(place);
+            found.advice.get_or_insert_default().last_prefetch = Some(place);
         }
         self.begin(stream);
         self.enqueue(stream, Work::Nothing, &[]);
@@ -113,7 +113,7 @@ impl Call<'_> {
         };
         let base = self.managed_range(pointer, bytes as u64)?;
         let Some(found) = self.state.space.get_mut(base) else { return Ok(()) };
-        let kept = &mut found.advice;
+        let kept = found.advice.get_or_insert_default();
         match advice {
             advice::SET_READ_MOSTLY => kept.read_mostly = true,
             advice::UNSET_READ_MOSTLY => kept.read_mostly = false,
@@ -139,7 +139,9 @@ impl Call<'_> {
         self.current()?;
         let invalid = CUresult::ERROR_INVALID_VALUE;
         let base = self.managed_range(pointer, bytes as u64)?;
-        let kept = &self.state.space.get(base).ok_or(invalid)?.advice;
+        let nothing = Advice::default();
+        let found = self.state.space.get(base).ok_or(invalid)?;
+        let kept = found.advice.as_deref().unwrap_or(&nothing);
         let data = data.cast::<c_int>();
         let one = |value: c_int| if data_bytes == 4 { data.write(value) } else { Err(invalid) };
         match attribute {

@@ -8,7 +8,7 @@ use crate::args::Out;
 use crate::emulator::Call;
 use crate::state::device::{GRANULE, Owner};
 use crate::state::physical::PAGE;
-use crate::state::space::{Advice, Allocation, Kind};
+use crate::state::space::{Allocation, Kind};
 use crate::{Outcome, state::host};
 
 /// What small allocations are rounded up to, bytes.
@@ -165,7 +165,7 @@ impl Call<'_> {
             id,
             freed: None,
             sync_memops: false,
-            advice: Advice::default(),
+            advice: None,
         };
         self.state.space.insert(address, allocation);
         self.note_allocated(address, bytes);

@@ -37,7 +37,7 @@ pub(crate) struct Allocation {
     pub(crate) freed: Option<OpRef>,
     pub(crate) sync_memops: bool,
     /// What was advised, of managed memory.
-    pub(crate) advice: Advice,
+    pub(crate) advice: Option<Box<Advice>>,
 }
 
 /// What was advised for managed memory. Locations are devices, or -1 for the host.

@@ -193,6 +193,21 @@ fn plain_and_pool_memory_can_be_freed_either_way() {
 }
 
 #[test]
+fn a_plain_free_of_pool_memory_stays_in_the_pool_s_figure() {
+    on_every_driver(|gpu| {
+        let pool = Pool::new(gpu, 0);
+        let pointers = [pool.allocate(1000), pool.allocate(2000)];
+        ok!(gpu, cuStreamSynchronize(pool.stream));
+        gpu.free(pointers[0]);
+        assert_eq!(pool.used(), 3000);
+        pool.free(pointers[1]);
+        ok!(gpu, cuStreamSynchronize(pool.stream));
+        assert_eq!(pool.used(), 1000);
+        pool.end();
+    });
+}
+
+#[test]
 fn a_pool_can_be_made_the_device_s() {
     on_every_driver(|gpu| {
         let pool = Pool::new(gpu, 0);
