@@ -9,7 +9,7 @@ use gpuheap_driver::{CUdevice, CUresult};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::dispatch::{SYMBOLS, symbol_index};
-use crate::state::State;
+use crate::state::{State, context};
 use crate::{FaultPlan, Finding, Options, Outcome, worker};
 
 /// An emulated CUDA driver with its devices.
@@ -142,10 +142,12 @@ impl Emulator {
     }
 }
 
+/// Queued work is dropped undone, pinned and managed memory goes back to the system.
 impl Drop for Emulator {
     fn drop(&mut self) {
         self.shared.state.lock().closing = true;
         self.shared.changed.notify_all();
+        context::forget(self.shared.instance);
     }
 }
 

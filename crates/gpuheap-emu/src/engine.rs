@@ -24,6 +24,19 @@ impl State {
         Some(OpRef { stream, id: last.id })
     }
 
+    /// What waiting for a stream waits for: its last work, and for the legacy default stream the
+    /// last work of the blocking streams too.
+    pub(crate) fn tail_of(&self, stream: u32) -> Vec<OpRef> {
+        if self.pending == 0 {
+            return Vec::new();
+        }
+        let mut tail: Vec<OpRef> = self.last_op(stream).into_iter().collect();
+        if self.streams.at(stream).is_some_and(|found| found.kind == StreamKind::Legacy) {
+            tail.extend(self.legacy_order(stream));
+        }
+        tail
+    }
+
     /// The last work of each stream of a context that has some left to do.
     pub(crate) fn last_ops(&self, context: u32) -> Vec<OpRef> {
         self.active

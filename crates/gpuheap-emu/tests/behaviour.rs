@@ -326,6 +326,50 @@ fn freed_pool_memory_is_another_stream_s_once_its_work_is_done() {
 }
 
 #[test]
+fn a_pool_that_is_not_opportunistic_waits_for_the_host() {
+    let gpu = start(Options::default());
+    let (mut one, mut two, mut pool) = (CUstream::NULL, CUstream::NULL, CUmemoryPool::NULL);
+    ok!(gpu, cuStreamCreate(&mut one, CU_STREAM_NON_BLOCKING));
+    ok!(gpu, cuStreamCreate(&mut two, CU_STREAM_NON_BLOCKING));
+    let properties = CUmemPoolProps { max_size: 32 << 20, ..CUmemPoolProps::device(0) };
+    ok!(gpu, cuMemPoolCreate(&mut pool, &properties));
+    let (mut no, mut forever) = (0_i32, u64::MAX);
+    type A = CUmemPool_attribute;
+    for attribute in [A::REUSE_ALLOW_OPPORTUNISTIC, A::REUSE_ALLOW_INTERNAL_DEPENDENCIES] {
+        ok!(gpu, cuMemPoolSetAttribute(pool, attribute, (&raw mut no).cast()));
+    }
+    ok!(gpu, cuMemPoolSetAttribute(pool, A::RELEASE_THRESHOLD, (&raw mut forever).cast()));
+    let (mut a, mut b) = (0, 0);
+    ok!(gpu, cuMemAllocFromPoolAsync(&mut a, 32 << 20, pool, one));
+    ok!(gpu, cuMemFreeAsync(a, one));
+    assert_eq!(call!(gpu, cuMemAllocFromPoolAsync(&mut b, 32 << 20, pool, two)), OUT_OF_MEMORY);
+    ok!(gpu, cuMemAllocFromPoolAsync(&mut a, 32 << 20, pool, one));
+    ok!(gpu, cuMemFreeAsync(a, one));
+    ok!(gpu, cuStreamSynchronize(one));
+    ok!(gpu, cuMemAllocFromPoolAsync(&mut b, 32 << 20, pool, two));
+    ok!(gpu, cuMemFreeAsync(b, two));
+    assert_eq!(gpu.findings(), []);
+}
+
+#[test]
+fn arguments_beyond_all_addresses_are_refused() {
+    let gpu = start(Options { checks: false, ..Options::default() });
+    let block = allocate(&gpu, 4096);
+    let invalid = CUresult::ERROR_INVALID_VALUE;
+    for (pitch, width, height) in
+        [(usize::MAX - 99, 50, 2), (usize::MAX, 1, usize::MAX), (64, 65, 2), (1 << 40, 16, 1 << 40)]
+    {
+        assert_eq!(call!(gpu, cuMemsetD2D8_v2(block, pitch, 1, width, height)), invalid);
+    }
+    assert_eq!(call!(gpu, cuMemsetD32_v2(block, 1, usize::MAX)), invalid);
+    assert_eq!(call!(gpu, cuMemsetD8_v2(u64::MAX, 1, 2)), invalid);
+    assert_eq!(call!(gpu, cuMemcpyDtoD_v2(block, block, usize::MAX)), invalid);
+    assert_eq!(call!(gpu, cuMemUnmap(u64::MAX, 2 << 20)), invalid);
+    assert_eq!(call!(gpu, cuMemAddressFree(u64::MAX, usize::MAX)), invalid);
+    ok!(gpu, cuMemFree_v2(block));
+}
+
+#[test]
 fn devices_are_apart_and_peers_by_leave() {
     let devices = vec![Profile::with_memory(GIB), Profile::with_memory(2 * GIB)];
     let gpu = start(Options { devices, ..Options::default() });

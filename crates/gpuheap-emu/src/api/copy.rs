@@ -255,7 +255,8 @@ impl Call<'_> {
         if side.address == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let span = span(side.pitch, shape).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let span = span(side.pitch, shape).filter(|span| side.address.checked_add(*span).is_some());
+        let span = span.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let known = self.state.space.find(side.address).map(|(_, found)| found.kind);
         let host = !is_device_address(side.address);
         // Pageable memory is no address that the device sees.

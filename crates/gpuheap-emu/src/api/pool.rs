@@ -52,7 +52,8 @@ impl Call<'_> {
                 let op = self.enqueue(stream, Work::FreePool(pointer), &[]);
                 let done = self.state.is_done(op);
                 if let Some(found) = self.state.pools.get_mut(pool) {
-                    found.arena.give(place, taken, (!done).then_some(op));
+                    let anybodys = done && found.opportunistic;
+                    found.arena.give(place, taken, (!anybodys).then_some(op));
                     found.used = found.used.saturating_sub(bytes);
                     if done {
                         found.live -= 1;
@@ -272,7 +273,9 @@ impl Call<'_> {
         if let Some(found) = self.state.pools.get_mut(pool)
             && !at_once
         {
-            found.arena.free_done(op);
+            if found.opportunistic {
+                found.arena.free_done(op);
+            }
             found.live -= 1;
         }
         self.pool_emptied(pool);
@@ -302,8 +305,12 @@ impl Call<'_> {
     fn shrink_each(&mut self, device: usize, keep: impl Fn(&Pool) -> u64) {
         let state = &mut *self.state;
         let calls = state.calls.total;
+        let (streams, idle) = (&state.streams, state.pending == 0);
+        let done =
+            |op: OpRef| idle || streams.at(op.stream).is_none_or(|found| found.is_done(op.id));
         let mut gone = 0;
         for pool in state.pools.iter_mut().filter(|pool| pool.device == device) {
+            pool.arena.settle(done);
             let keep = keep(pool);
             if pool.arena.backed() > keep {
                 gone += pool.arena.shrink(keep);

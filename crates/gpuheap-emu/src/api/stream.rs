@@ -52,9 +52,10 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamSynchronize(&mut self, stream: CUstream) -> Outcome {
         let index = self.stream(stream)?;
-        if let Some(op) = self.state.last_op(index) {
-            self.complete(op);
-        }
+        let tail = self.state.tail_of(index);
+        self.complete_all(tail);
+        // The default stream's rule holds for the wait as well: measured.
+        self.begin(index);
         self.host_waits_for_stream(index);
         let (context, device) = (self.context_of(index), self.device_of_stream(index));
         self.release_idle(device);
@@ -63,8 +64,10 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamQuery(&mut self, stream: CUstream) -> Outcome {
         let index = self.stream(stream)?;
-        let last = self.state.last_op(index);
-        self.query(last)?;
+        for op in self.state.tail_of(index) {
+            self.query(Some(op))?;
+        }
+        self.begin(index);
         self.host_waits_for_stream(index);
         Ok(())
     }

@@ -127,22 +127,33 @@ impl Arena {
         self.insert(place, Extent { bytes, freed });
     }
 
-    /// Work of a stream up to `op` is done: what was freed by then is anybody's.
+    /// Makes what was freed by frees that `done` says are done anybody's.
+    pub(crate) fn settle(&mut self, done: impl Fn(OpRef) -> bool) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let pending = self.by_size.range((IDLE + 1, 0, 0)..).map(|&(_, _, place)| place);
+        let is_done = |place: &u64| {
+            self.extents.get(place).and_then(|extent| extent.freed).is_some_and(&done)
+        };
+        for place in pending.filter(is_done).collect::<Vec<_>>() {
+            if let Some(extent) = self.remove(place) {
+                self.insert(place, Extent { freed: None, ..extent });
+            }
+        }
+    }
+
+    /// The same for the frees of one stream up to `op`.
     pub(crate) fn free_done(&mut self, op: OpRef) {
         if !self.pending.contains_key(&op.stream) {
             return;
         }
         let tag = op.stream + 1;
-        let done: Vec<u64> = self
-            .by_size
-            .range((tag, 0, 0)..(tag + 1, 0, 0))
-            .map(|&(_, _, place)| place)
-            .filter(|place| {
-                let freed = self.extents.get(place).and_then(|extent| extent.freed);
-                freed.is_some_and(|freed| freed.id <= op.id)
-            })
-            .collect();
-        for place in done {
+        let places = self.by_size.range((tag, 0, 0)..(tag + 1, 0, 0)).map(|found| found.2);
+        let is_done = |place: &u64| {
+            self.extents.get(place).and_then(|e| e.freed).is_some_and(|freed| freed.id <= op.id)
+        };
+        for place in places.filter(is_done).collect::<Vec<_>>() {
             if let Some(extent) = self.remove(place) {
                 self.insert(place, Extent { freed: None, ..extent });
             }

@@ -54,6 +54,12 @@ pub(crate) fn top(instance: u64) -> usize {
     })
 }
 
+/// Forgets this thread's stack of an emulator that ends.
+pub(crate) fn forget(instance: u64) {
+    // A thread that is ending has no stacks any more.
+    let _ = STACKS.try_with(|stacks| stacks.borrow_mut().retain(|(owner, _)| *owner != instance));
+}
+
 /// A number for the calling thread that no other thread of the process ever has.
 pub(crate) fn this_thread() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -22,7 +22,7 @@ use device::Device;
 use event::Event;
 use physical::Pages;
 use pool::Pool;
-use space::Space;
+use space::{Kind, Space};
 use stream::Stream;
 use vmm::Vmm;
 
@@ -134,5 +134,15 @@ impl State {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) % bound.max(1)
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        for (address, allocation) in self.space.iter() {
+            if let Kind::Managed { mapped } | Kind::Pinned { mapped, .. } = allocation.kind {
+                host::unmap(address, mapped);
+            }
+        }
     }
 }

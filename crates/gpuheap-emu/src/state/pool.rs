@@ -18,6 +18,8 @@ pub(crate) struct Pool {
     pub(crate) destroyed: bool,
     pub(crate) threshold: u64,
     pub(crate) follow_events: bool,
+    /// Whether freed memory is anybody's as soon as its free is done; otherwise it stays its
+    /// stream's until the host waits.
     pub(crate) opportunistic: bool,
     pub(crate) internal_dependencies: bool,
     pub(crate) reserved_high: u64,
@@ -62,9 +64,7 @@ impl Pool {
         if let Some(place) = self.arena.take_own(bytes, stream) {
             return Some((place, None));
         }
-        if self.opportunistic
-            && let Some(place) = self.arena.take_idle(bytes)
-        {
+        if let Some(place) = self.arena.take_idle(bytes) {
             return Some((place, None));
         }
         if self.follow_events

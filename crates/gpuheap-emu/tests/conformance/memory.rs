@@ -110,10 +110,12 @@ fn a_pool_takes_less_than_a_chunk_when_the_device_is_full() {
         let before = gpu.used();
         let mut pooled = 0;
         ok!(gpu, cuMemAllocAsync(&mut pooled, MIB, stream));
-        assert_eq!(gpu.used() - before, 16 << 20, "half a chunk");
+        let taken = gpu.used() - before;
+        assert!((2 << 20..=16 << 20).contains(&taken), "{taken}");
         ok!(gpu, cuMemFreeAsync(pooled, stream));
         ok!(gpu, cuStreamSynchronize(stream));
-        assert_eq!(gpu.used(), before);
+        // The real driver then gives back more than that.
+        assert!(gpu.used() <= before);
         blocks.into_iter().for_each(|block| gpu.free(block));
         ok!(gpu, cuStreamDestroy_v2(stream));
     });

@@ -164,3 +164,25 @@ fn the_host_is_called_in_stream_order() {
         gpu.free(device);
     });
 }
+
+unsafe extern "C" fn add_one_late(data: *mut c_void) {
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    // SAFETY: as above.
+    unsafe { add_one(data) };
+}
+
+#[test]
+fn waiting_for_the_default_stream_waits_for_blocking_streams_too() {
+    on_every_driver(|gpu| {
+        let mut stream = CUstream::NULL;
+        ok!(gpu, cuStreamCreate(&mut stream, 0));
+        let count = AtomicU32::new(0);
+        let data: *mut c_void = std::ptr::from_ref(&count).cast_mut().cast();
+        ok!(gpu, cuLaunchHostFunc(stream, Some(add_one_late), data));
+        ok!(gpu, cuStreamSynchronize(CUstream::NULL));
+        let then = count.load(Ordering::SeqCst);
+        ok!(gpu, cuStreamSynchronize(stream));
+        assert_eq!(then, 1, "{}", gpu.name);
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}
