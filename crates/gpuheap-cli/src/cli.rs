@@ -91,7 +91,7 @@ pub(crate) struct ReplayArguments {
 
     /// Replay on a real device instead, e.g. cuda:0
     #[arg(long, value_name = "cuda:N", value_parser = cuda, allow_hyphen_values = true)]
-    pub(crate) device: Option<u32>,
+    pub(crate) device: Option<u16>,
 
     /// Leave out the blocks that were live before a snapshot's recording began
     #[arg(long)]
@@ -209,14 +209,15 @@ fn size(text: &str) -> Result<Size, String> {
     Size::parse(text).map_err(|error| error.to_string())
 }
 
+/// A size that cannot be a share: this is the memory that there could be a share of.
 fn bytes(text: &str) -> Result<u64, String> {
-    match size(text)? {
-        Size::Bytes(bytes) => Ok(bytes),
-        Size::Percent(_) => Err(format!(
-            "'{text}' is a share, and there is nothing that it could be a share of; write bytes \
-             (10000) or a unit (100M, 1.5GiB)"
-        )),
-    }
+    missing(text)?;
+    let reason = match Size::parse(text) {
+        Ok(Size::Bytes(bytes)) => return Ok(bytes),
+        Ok(Size::Percent(_)) => "it is a share",
+        Err(error) => error.reason(),
+    };
+    Err(format!("'{text}' is not a size: {reason}; write bytes (10000) or a unit (100M, 1.5GiB)"))
 }
 
 fn profile(text: &str) -> Result<Profile, String> {
@@ -225,7 +226,7 @@ fn profile(text: &str) -> Result<Profile, String> {
     })
 }
 
-fn cuda(text: &str) -> Result<u32, String> {
+fn cuda(text: &str) -> Result<u16, String> {
     text.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()).ok_or_else(|| {
         format!(
             "'{text}' is not a real device; write cuda:0, or leave --device out for an emulated one"

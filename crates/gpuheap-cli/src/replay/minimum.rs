@@ -83,9 +83,7 @@ pub(crate) fn find(
 
 fn reason(evidence: &OutOfMemory) -> String {
     match evidence.limit {
-        Some(limit) if evidence.cause.name().contains("limit") => {
-            format!("the limit of {} is in the way, not the device", Bytes(limit))
-        }
-        _ => format!("not even {} are enough", Bytes(LARGEST)),
+        Some(limit) => format!("the limit of {} is in the way, not the device", Bytes(limit)),
+        None => format!("not even {} are enough", Bytes(LARGEST)),
     }
 }

@@ -1,7 +1,6 @@
 //! What people read: a table, one sentence that recommends, and why a policy failed.
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use gpuheap::{Bytes, Cause, PoolKind};
 
@@ -24,14 +23,15 @@ fn section(report: &TraceReport) -> String {
     text.push('\n');
     paragraph(&mut text, &recommendation(report));
     for pool in &report.pools {
-        if let Some(stop) = &pool.outcome.stop {
-            text.push('\n');
-            paragraph(&mut text, &failure(report, pool, stop));
-        }
-        if let Some(Minimum::Never(reason)) = &pool.minimum {
-            text.push('\n');
-            paragraph(&mut text, &format!("No device is enough for {}: {reason}.", pool.pool));
-        }
+        let explanation = match (&pool.outcome.stop, &pool.minimum) {
+            (Some(stop), _) => failure(report, pool, stop),
+            (None, Some(Minimum::Never(reason))) => {
+                format!("No smallest device was found for {}: {reason}.", pool.pool)
+            }
+            _ => continue,
+        };
+        text.push('\n');
+        paragraph(&mut text, &explanation);
     }
     text
 }
@@ -49,7 +49,10 @@ fn header(text: &mut String, report: &TraceReport) {
             Bytes(summary.peak_live_bytes)
         ),
     );
-    line(text, format_args!("on {}, {}\n", report.device, Bytes(report.device_memory)));
+    let (an, beside) = if report.emulated { ("an ", " beside its context") } else { ("", "") };
+    let memory = Bytes(report.device_memory);
+    line(text, format_args!("on {an}{} with {memory}{beside}", report.device));
+    text.push('\n');
 }
 
 fn table(text: &mut String, report: &TraceReport) {
@@ -102,39 +105,37 @@ fn table(text: &mut String, report: &TraceReport) {
         line(
             text,
             format_args!(
-                "* a model of the driver's own pool; not recommended from emulated figures"
+                "* a model of the driver's own pools; never recommended from emulated figures"
             ),
         );
     }
 }
 
-/// On an emulated device the driver's own pool is the emulator's.
+/// On an emulated device the driver's own pools are the emulator's: `driver` is one that keeps
+/// everything, `none` one that keeps nothing.
 fn is_model(report: &TraceReport, pool: PoolKind) -> bool {
-    report.emulated && pool == PoolKind::Driver
+    report.emulated && matches!(pool, PoolKind::Driver | PoolKind::None)
 }
 
 /// One sentence: which policy, why, and what device is enough for it.
 fn recommendation(report: &TraceReport) -> String {
-    let passed = || report.pools.iter().filter(|pool| pool.outcome.stop.is_none());
-    let caching = passed().filter(|pool| {
-        // It keeps nothing, so it takes least and pays a driver call for every event: a yardstick,
-        // and advice only where nothing else gets through.
-        pool.pool != PoolKind::None && !is_model(report, pool.pool)
-    });
-    let best = caching.min_by(|one, other| {
+    let passed: Vec<&PoolReport> =
+        report.pools.iter().filter(|pool| pool.outcome.stop.is_none()).collect();
+    let advisable: Vec<&PoolReport> =
+        passed.iter().filter(|pool| !is_model(report, pool.pool)).copied().collect();
+    // `none` takes least and pays a driver call for every event: advice only for want of another.
+    let keeping = advisable.iter().filter(|pool| pool.pool != PoolKind::None);
+    let best = keeping.min_by(|one, other| {
         let reserved = |pool: &PoolReport| pool.outcome.peak_reserved;
         reserved(one).cmp(&reserved(other)).then(time(one).total_cmp(&time(other)))
     });
-    let (pool, why) = match (best, passed().find(|pool| pool.pool == PoolKind::None)) {
-        (Some(pool), _) | (None, Some(pool)) if report.pools.len() == 1 => {
-            (pool, "it gets through and reserves")
-        }
-        (Some(pool), _) => (pool, "of the pools that get through it reserves the least,"),
-        (None, Some(none)) => (
-            none,
-            "only without keeping memory, at a driver call for every event, is there enough:",
-        ),
-        (None, None) => return nothing_to_recommend(report, passed().count()),
+    let Some(pool) = best.or(advisable.first()) else {
+        return nothing_to_recommend(report, &passed);
+    };
+    let why = match advisable.len() {
+        1 if report.pools.len() == 1 => "it gets through and reserves",
+        1 => "no other gets through on this device. It reserves",
+        _ => "of the pools that get through it reserves the least,",
     };
     let mut sentence = format!(
         "Use {}: {why} {} for {} live, so a device with that much beside its context is enough",
@@ -151,29 +152,41 @@ fn recommendation(report: &TraceReport) -> String {
     sentence + "."
 }
 
-fn nothing_to_recommend(report: &TraceReport, passed: usize) -> String {
-    if passed != 0 {
-        return "Only the driver's own pool gets through, and here it is a model: replay on a real \
-                device (--device cuda:0) before relying on it."
-            .to_owned();
-    }
+fn nothing_to_recommend(report: &TraceReport, passed: &[&PoolReport]) -> String {
+    let limit = report
+        .pools
+        .iter()
+        .find_map(|pool| pool.outcome.stop.as_ref()?.evidence.limit)
+        .filter(|limit| *limit < report.device_memory);
+    let through = match passed {
+        [] => match limit {
+            Some(limit) => {
+                return format!("No pool gets through within {}; raise the limit.", Bytes(limit));
+            }
+            None => "No pool gets through on this device".to_owned(),
+        },
+        [pool] => format!("Only {} gets through on this device, and here it is a model", pool.pool),
+        [one, other, ..] => format!(
+            "Only {} and {} get through on this device, and here they are a model",
+            one.pool, other.pool
+        ),
+    };
     let smallest = report.pools.iter().filter(|pool| !is_model(report, pool.pool)).filter_map(
         |pool| match pool.minimum {
             Some(Minimum::Bytes(bytes)) => Some((bytes, pool.pool)),
             _ => None,
         },
     );
+    let asked = report.pools.iter().any(|pool| pool.minimum.is_some());
     match smallest.min_by_key(|(bytes, _)| *bytes) {
         Some((bytes, pool)) => format!(
-            "No pool gets through on this device; use {pool} on one with {} beside its context, \
-             the smallest that is enough.",
+            "{through}; use {pool} on one with {} beside its context, the smallest that is enough.",
             Bytes(bytes)
         ),
-        None if report.emulated && report.pools.iter().all(|pool| pool.minimum.is_none()) => {
-            "No pool gets through on this device; --find-minimum finds one that is enough."
-                .to_owned()
+        None if report.emulated && !asked => {
+            format!("{through}; --find-minimum finds a device that is enough.")
         }
-        None => "No pool gets through on this device.".to_owned(),
+        None => format!("{through}."),
     }
 }
 
@@ -193,18 +206,25 @@ fn failure(report: &TraceReport, pool: &PoolReport, stop: &Stop) -> String {
         Cause::Foreign => "others hold the rest of the device",
         _ => evidence.cause.name(),
     };
+    let enough = match &pool.minimum {
+        Some(Minimum::Bytes(bytes)) => format!(" It gets through on {}.", Bytes(*bytes)),
+        Some(Minimum::Never(reason)) => format!(" A larger device does not help: {reason}."),
+        None => String::new(),
+    };
     format!(
-        "{} ran out of memory at {} of {}, {} into the trace: {} requested with {} live, {} \
-         pending and {} cached, {} short, because {cause}. What would do: {}.",
+        "{} ran out of memory at {} of {}, {:.3} s into the trace: {} requested, {} short, because \
+         {cause}. It had reserved {}: {} live, {} cached, of which {} pending. What would do: {}.\
+         {enough}",
         pool.pool,
         place(stop),
         grouped(report.summary.events),
-        moment(stop.time_ns),
+        stop.time_ns as f64 / 1e9,
         Bytes(evidence.requested),
-        Bytes(evidence.live),
-        Bytes(evidence.pending),
-        Bytes(evidence.cached),
         Bytes(evidence.short_by),
+        Bytes(evidence.reserved),
+        Bytes(evidence.live),
+        Bytes(evidence.cached),
+        Bytes(evidence.pending),
         evidence.remedy()
     )
 }
@@ -218,10 +238,6 @@ fn place(stop: &Stop) -> String {
         1 => event,
         _ => format!("{event} of the second pass"),
     }
-}
-
-fn moment(nanoseconds: u64) -> String {
-    format!("{:.3?}", Duration::from_nanos(nanoseconds))
 }
 
 fn count(number: u64, what: &str) -> String {
@@ -244,7 +260,7 @@ fn grouped(number: u64) -> String {
 
 fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
     // Writing to a string does not fail.
-    let _ = writeln!(text, "{line}");
+    let _ = writeln!(text, "{}", line.to_string().trim_end());
 }
 
 /// Breaks between words, so that no line is wider than a terminal unless one word is.

@@ -1,0 +1,11 @@
+//! `gpuheap replay` as its users see it: whole commands, their output and exit codes.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod bad_input;
+mod figures;
+mod json;
+mod minimum;
+mod process;
+mod report;
+mod support;

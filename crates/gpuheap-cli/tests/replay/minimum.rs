@@ -1,0 +1,69 @@
+//! `--find-minimum` against replays on devices of that size and of 2 MiB less.
+
+use serde_json::Value;
+
+use crate::support::{SHORT, replay};
+
+const STEP: u64 = 2 << 20;
+
+fn minima(arguments: &[&str]) -> Vec<(String, u64)> {
+    let json = replay(&[arguments, &["--json", "--find-minimum"]].concat()).json();
+    let results = json[0]["results"].as_array().unwrap();
+    let minimum = |one: &Value| one["minimum_device_bytes"].as_u64().unwrap();
+    results.iter().map(|one| (one["pool"].as_str().unwrap().to_owned(), minimum(one))).collect()
+}
+
+fn gets_through(trace: &str, pool: &str, memory: u64, arguments: &[&str]) -> bool {
+    let memory = memory.to_string();
+    let own = ["--pool", pool, "--device-memory", &memory, trace];
+    match replay(&[&own, arguments].concat()).code {
+        0 => true,
+        1 => false,
+        code => panic!("exit code {code} for {trace}, {pool}, {memory}"),
+    }
+}
+
+#[test]
+fn a_minimum_is_enough_and_two_mebibytes_less_are_not() {
+    for trace in SHORT {
+        for (pool, minimum) in minima(&[trace]) {
+            assert_eq!(minimum % STEP, 0);
+            assert!(gets_through(trace, &pool, minimum, &[]), "{trace}, {pool}: {minimum}");
+            assert!(!gets_through(trace, &pool, minimum - STEP, &[]), "{trace}, {pool}: {minimum}");
+        }
+    }
+}
+
+#[test]
+fn a_minimum_is_found_from_below_too() {
+    let trace = "gpt_train_short.csv.gz";
+    for (pool, minimum) in minima(&["--device-memory", "500M", trace]) {
+        assert!(gets_through(trace, &pool, minimum, &[]), "{pool}: {minimum}");
+        assert!(!gets_through(trace, &pool, minimum - STEP, &[]), "{pool}: {minimum}");
+    }
+}
+
+#[test]
+fn a_minimum_is_that_of_the_delay_and_of_the_limit() {
+    let trace = "two_streams.csv.gz";
+    // A share of a smaller device is less.
+    for arguments in [["--delay", "5ms"], ["--limit", "80%"]] {
+        for (pool, minimum) in minima(&[&arguments[..], &[trace]].concat()) {
+            let enough = gets_through(trace, &pool, minimum, &arguments);
+            let less = gets_through(trace, &pool, minimum - STEP, &arguments);
+            assert!(enough && !less, "{arguments:?}, {pool}: {minimum}, {enough}, {less}");
+        }
+    }
+}
+
+#[test]
+fn no_device_helps_against_a_limit() {
+    let arguments = ["--find-minimum", "--limit", "1GiB", "--pool", "split", "two_streams.csv.gz"];
+    let ran = replay(&[&arguments[..], &["--json"]].concat());
+    assert_eq!(ran.code, 1);
+    assert!(ran.json()[0]["results"][0]["minimum_device_bytes"].is_null());
+    let shown = replay(&arguments).stdout.replace('\n', " ");
+    let reason = "A larger device does not help: the limit of 1.000 GiB is in the way";
+    assert!(shown.contains(reason), "{shown}");
+    assert!(shown.contains("No pool gets through within 1.000 GiB; raise the limit."), "{shown}");
+}

@@ -1,0 +1,80 @@
+//! How the command behaves as a process: memory, pipes, devices that are not there.
+
+use std::process::Stdio;
+
+use crate::support::{Ran, command, replay, traces};
+
+/// What an emulated device of 141 GiB may cost of the host's memory, bytes.
+const HOST_MEMORY: u64 = 300 << 20;
+
+#[test]
+#[cfg(target_os = "linux")]
+#[expect(clippy::zombie_processes, reason = "wait4 waits, and says what the process took")]
+fn an_emulated_device_costs_little_host_memory() {
+    for trace in ["llm_serve.csv.gz", "gpt_train.csv.gz"] {
+        let arguments = ["replay", "--json", trace];
+        let child = command(&traces(), &arguments).stdout(Stdio::null()).spawn().unwrap();
+        let mut status = 0;
+        // SAFETY: all of it is integers, for which zeros are values.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the process is a child of this one that nobody else waits for, and both pointers
+        // are valid for the call.
+        let ended = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
+        assert_eq!((ended, status), (child.id() as i32, 0));
+        let peak = usage.ru_maxrss as u64 * 1024;
+        assert!(peak < HOST_MEMORY, "{trace} took {} MiB", peak >> 20);
+        assert!(peak > 10 << 20, "{peak} bytes cannot be what was used");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let mut child = command(&traces(), &["replay", "two_streams.csv.gz"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_is_told() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output =
+        command(&traces(), &["replay", "--json", "two_streams.csv.gz"]).stdout(full).output();
+    let ran = Ran::from(output.unwrap());
+    assert_eq!(ran.code, 3);
+    assert!(ran.stderr.starts_with("error: the output cannot be written: "), "{}", ran.stderr);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_told() {
+    // With no driver and with one alike: no machine has as many devices.
+    let ran = replay(&["--device", "cuda:9999", "two_streams.csv.gz"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (3, ""));
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+}
+
+#[test]
+fn the_version_is_told() {
+    let ran = Ran::from(command(&traces(), &["--version"]).output().unwrap());
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert_eq!(ran.stdout, format!("gpuheap {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn nothing_is_coloured() {
+    for arguments in [
+        &["replay", "--help"][..],
+        &["replay", "--pool", "x", "y"],
+        &["replay", "two_streams.csv.gz"],
+    ] {
+        let output =
+            command(&traces(), arguments).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1").output();
+        let ran = Ran::from(output.unwrap());
+        assert!(!(ran.stdout + &ran.stderr).contains('\u{1b}'), "{arguments:?}");
+    }
+}

@@ -1,0 +1,71 @@
+//! What people read, whole.
+
+use crate::support::{Ran, command, replay, traces, without_times};
+
+#[test]
+fn the_table_recommends_and_marks_models() {
+    let ran = replay(&["gpt_train_short.csv.gz"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    insta::assert_snapshot!(without_times(&ran.stdout));
+}
+
+#[test]
+fn minima_have_a_column() {
+    let ran =
+        replay(&["--find-minimum", "--pool", "simple", "--pool", "binned", "two_streams.csv.gz"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    insta::assert_snapshot!(without_times(&ran.stdout));
+}
+
+#[test]
+fn failures_say_where_why_and_what_would_do() {
+    let pools = ["--pool", "none", "--pool", "simple", "--pool", "binned"];
+    let memory = ["--device-memory", "1.7GiB", "--find-minimum"];
+    let ran = replay(&[&pools[..], &memory, &["two_streams.snapshot.pickle.gz"]].concat());
+    assert_eq!((ran.code, ran.stderr.as_str()), (1, ""));
+    insta::assert_snapshot!(without_times(&ran.stdout));
+}
+
+#[test]
+fn a_request_larger_than_everything_is_a_finding() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = [("allocate", 1, u64::MAX), ("allocate", 2, u64::MAX)];
+    std::fs::write(folder.path().join("log.csv"), crate::support::log(&rows)).unwrap();
+    let ran = crate::support::replay_in(folder.path(), &["--find-minimum", "log.csv"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (1, ""));
+    insta::assert_snapshot!(without_times(&ran.stdout));
+}
+
+#[test]
+fn traces_follow_each_other() {
+    let ran = replay(&["--pool", "simple", "two_streams.csv.gz", "two_streams.snapshot.pickle.gz"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    insta::assert_snapshot!(without_times(&ran.stdout));
+}
+
+#[test]
+fn no_line_is_wider_than_a_terminal() {
+    let every = ["--find-minimum", "two_streams.csv.gz", "two_streams.snapshot.pickle.gz"];
+    for arguments in
+        [&["--limit", "1GiB"][..], &["--device-memory", "1.8GiB"], &["--profile", "t4"]]
+    {
+        let ran = replay(&[arguments, &every].concat());
+        for line in ran.stdout.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+            assert_eq!(line, line.trim_end());
+        }
+    }
+}
+
+#[test]
+fn the_help_is_what_it_should_be() {
+    for (name, arguments) in [
+        ("help", &["--help"][..]),
+        ("help_replay", &["replay", "--help"]),
+        ("help_short", &["replay", "-h"]),
+    ] {
+        let ran = Ran::from(command(&traces(), arguments).output().unwrap());
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+        insta::assert_snapshot!(name, ran.stdout);
+    }
+}

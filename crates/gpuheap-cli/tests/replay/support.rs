@@ -1,0 +1,97 @@
+//! How a command is run, and what tests read of its output.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+pub(crate) const POOLS: [&str; 5] = ["none", "simple", "binned", "split", "driver"];
+/// Those that are replayed in a moment in a debug build.
+pub(crate) const SHORT: [&str; 5] = [
+    "cupy_groupby.csv.gz",
+    "gpt_train_short.csv.gz",
+    "gpt_train_short.snapshot.pickle.gz",
+    "two_streams.csv.gz",
+    "two_streams.snapshot.pickle.gz",
+];
+
+/// What a command came to.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        Ran {
+            code: output.status.code().expect("not ended by a signal"),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Ran {
+    /// The JSON that it printed.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| {
+            panic!("{error} in {:?}, with {:?} on stderr", self.stdout, self.stderr)
+        })
+    }
+}
+
+pub(crate) fn traces() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces")
+}
+
+pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));
+    command.current_dir(folder).args(arguments);
+    command
+}
+
+/// `gpuheap replay` with these arguments, in the folder of the traces.
+pub(crate) fn replay(arguments: &[&str]) -> Ran {
+    replay_in(&traces(), arguments)
+}
+
+/// The same in another folder.
+pub(crate) fn replay_in(folder: &Path, arguments: &[&str]) -> Ran {
+    command(folder, &[&["replay"], arguments].concat()).output().unwrap().into()
+}
+
+/// A CSV log of these rows: an action, a pointer, a size.
+pub(crate) fn log(rows: &[(&str, u64, u64)]) -> String {
+    let mut text = "Thread,Time,Action,Pointer,Size,Stream\n".to_owned();
+    for (index, (action, pointer, size)) in rows.iter().enumerate() {
+        let (minute, second) = (index / 60 % 60, index % 60);
+        let time = format!("{:02}:{minute:02}:{second:02}.000000", 10 + index / 3600);
+        text += &format!("1,{time},{action},{pointer:#x},{size},0x0\n");
+    }
+    text
+}
+
+/// The output with the one column blanked out that is a matter of the machine.
+pub(crate) fn without_times(text: &str) -> String {
+    const COLUMN: &str = "ns/event";
+    let mut column = None;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        if let Some(start) = line.find(COLUMN) {
+            column = Some(start..start + COLUMN.len());
+        }
+        let is_row = POOLS.iter().any(|pool| line.starts_with(pool));
+        match &column {
+            Some(column) if is_row && !line.contains("out of memory") => {
+                let time = line[column.clone()].trim().replace(',', "");
+                assert!(time.parse::<u64>().is_ok(), "'{time}' is no time in: {line}");
+                let mut line = line.to_owned();
+                line.replace_range(column.clone(), "       ~");
+                lines.push(line);
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines.join("\n") + "\n"
+}
