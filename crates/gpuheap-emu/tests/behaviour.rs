@@ -89,6 +89,19 @@ fn memory_that_was_touched_and_freed_costs_nothing() {
 }
 
 #[test]
+fn a_freed_address_is_not_given_again_soon() {
+    let gpu = start(Options::default());
+    let mut seen = std::collections::HashSet::new();
+    for bytes in [1, 4096, 3 << 20].into_iter().cycle().take(300) {
+        let (plain, mut pooled) = (allocate(&gpu, bytes), 0);
+        ok!(gpu, cuMemAllocAsync(&mut pooled, bytes as usize, CUstream::NULL));
+        assert!(seen.insert(plain) && seen.insert(pooled));
+        ok!(gpu, cuMemFree_v2(plain));
+        ok!(gpu, cuMemFreeAsync(pooled, CUstream::NULL));
+    }
+}
+
+#[test]
 fn a_device_by_bytes_has_exactly_these() {
     let gpu = start(Options::with_device(Profile::with_memory(64 * MIB)));
     let block = allocate(&gpu, 64 * MIB);
@@ -413,6 +426,28 @@ fn emulators_share_nothing() {
 unsafe extern "C" fn set(data: *mut c_void) {
     // SAFETY: the test passes a flag that outlives the stream's work.
     unsafe { &*data.cast::<AtomicBool>() }.store(true, Ordering::SeqCst);
+}
+
+#[test]
+fn a_seed_decides_when_work_is_done() {
+    let calls_until_done = |seed| {
+        let gpu = start(Options { schedule: Schedule::Seeded(seed), ..Options::default() });
+        let called = AtomicBool::new(false);
+        let data = std::ptr::from_ref(&called).cast_mut().cast();
+        ok!(gpu, cuLaunchHostFunc(CUstream::NULL, Some(set), data));
+        let mut context = CUcontext::NULL;
+        (0..1000).position(|_| {
+            let done = called.load(Ordering::SeqCst);
+            ok!(gpu, cuCtxGetCurrent(&mut context));
+            done
+        })
+    };
+    let counts: Vec<_> = (0..20).map(|seed| calls_until_done(seed).unwrap()).collect();
+    assert!(
+        counts.iter().any(|count| *count > 1) && counts.iter().any(|count| *count < 2),
+        "{counts:?}"
+    );
+    assert_eq!(counts, (0..20).map(|seed| calls_until_done(seed).unwrap()).collect::<Vec<_>>());
 }
 
 #[test]

@@ -101,6 +101,40 @@ fn an_event_a_stream_or_a_context_wait_orders() {
 }
 
 #[test]
+fn a_context_wait_covers_destroyed_streams() {
+    expect(&[], |scene| {
+        scene.fill(scene.one);
+        assert!(call!(scene.gpu, cuStreamDestroy_v2(scene.one)).is_success());
+        assert!(call!(scene.gpu, cuCtxSynchronize()).is_success());
+        scene.fill(scene.two);
+    });
+}
+
+unsafe extern "C" fn nothing(_data: *mut std::ffi::c_void) {}
+
+#[test]
+fn a_callback_tells_the_host_what_is_done() {
+    let program = |scene: &Scene, callback_first: bool| {
+        let call_back = || {
+            let code =
+                call!(scene.gpu, cuLaunchHostFunc(scene.one, Some(nothing), std::ptr::null_mut()));
+            assert!(code.is_success());
+        };
+        if callback_first {
+            call_back();
+        }
+        scene.fill(scene.one);
+        if !callback_first {
+            call_back();
+        }
+        scene.gpu.run_to_idle();
+        scene.fill(scene.two);
+    };
+    expect(&[], |scene| program(scene, false));
+    expect(&[FindingKind::Unordered], |scene| program(scene, true));
+}
+
+#[test]
 fn a_wait_for_an_earlier_record_does_not_order_later_work() {
     expect(&[FindingKind::Unordered], |scene| {
         scene.order(scene.one, scene.two);

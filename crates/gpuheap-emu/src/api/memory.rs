@@ -81,7 +81,10 @@ impl Call<'_> {
             )) => {
                 self.alive(context)?;
                 self.wait_for_device(self.device_of(context));
-                self.free_now(pointer);
+                // A callback that ran meanwhile may have let another thread free it.
+                if self.state.space.get(pointer).is_some_and(|found| found.freed.is_none()) {
+                    self.free_now(pointer);
+                }
                 Ok(())
             }
             _ => {

@@ -49,20 +49,18 @@ impl Call<'_> {
             Some((Kind::Pool { pool, place, taken }, bytes, None)) => {
                 self.begin(stream);
                 self.note_access(stream, pointer, bytes, Access::Free);
-                let op = self.enqueue(stream, Work::FreePool(pointer), &[]);
-                let done = self.state.is_done(op);
+                // All before it is queued: what that runs may let another thread in.
+                let op = OpRef { stream, id: self.state.next_op };
+                let done = self.can_run_now();
+                if let Some(found) = self.state.space.get_mut(pointer) {
+                    found.freed = Some(op);
+                }
                 if let Some(found) = self.state.pools.get_mut(pool) {
                     let anybodys = done && found.opportunistic;
                     found.arena.give(place, taken, (!anybodys).then_some(op));
                     found.used = found.used.saturating_sub(bytes);
-                    if done {
-                        found.live -= 1;
-                    }
                 }
-                self.pool_emptied(pool);
-                if !done && let Some(found) = self.state.space.get_mut(pointer) {
-                    found.freed = Some(op);
-                }
+                self.enqueue(stream, Work::FreePool(pointer), &[]);
                 Ok(())
             }
             // Plain memory: the free waits for the stream's work here.
@@ -264,15 +262,11 @@ impl Call<'_> {
 
     /// The free of pool memory is done, in its stream's order.
     pub(crate) fn pool_free_done(&mut self, address: u64, op: OpRef) {
-        // Done in the call that freed it: that call gives the place back.
-        let at_once = self.state.space.get(address).is_some_and(|found| found.freed.is_none());
         let Some(gone) = self.state.space.remove(address) else { return };
         self.forget_range(address, &gone);
         self.drop_pages(address, gone.bytes);
         let Kind::Pool { pool, .. } = gone.kind else { return };
-        if let Some(found) = self.state.pools.get_mut(pool)
-            && !at_once
-        {
+        if let Some(found) = self.state.pools.get_mut(pool) {
             if found.opportunistic {
                 found.arena.free_done(op);
             }

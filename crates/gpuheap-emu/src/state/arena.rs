@@ -289,3 +289,89 @@ fn join(a: Extent, b: Extent) -> Extent {
     };
     Extent { bytes: a.bytes + b.bytes, freed }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Take { stream: u32, bytes: u64 },
+        Give { which: prop::sample::Index, stream: u32, done: bool },
+        Done { stream: u32 },
+        Shrink { keep: u64 },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..3_u32, prop_oneof![1..4096_u64, 1..100_000_000_u64])
+                .prop_map(|(stream, bytes)| Step::Take { stream, bytes }),
+            4 => (any::<prop::sample::Index>(), 0..3_u32, any::<bool>())
+                .prop_map(|(which, stream, done)| Step::Give { which, stream, done }),
+            1 => (0..3_u32).prop_map(|stream| Step::Done { stream }),
+            1 => (0..4 * CHUNK).prop_map(|keep| Step::Shrink { keep }),
+        ]
+    }
+
+    impl Arena {
+        /// The books agree with each other and with what is handed out.
+        fn audit(&self, live: &[(u64, u64)]) {
+            let mut ranges: Vec<(u64, u64)> = live.to_vec();
+            ranges.extend(self.extents.iter().map(|(&place, extent)| (place, extent.bytes)));
+            assert_eq!(ranges.iter().map(|range| range.1).sum::<u64>(), self.backed);
+            ranges.extend(self.holes.iter().map(|(&place, &bytes)| (place, bytes)));
+            ranges.sort_unstable();
+            let mut at = 0;
+            for (place, bytes) in ranges {
+                assert_eq!(place, at, "ranges neither overlap nor leave anything out");
+                at += bytes;
+            }
+            assert_eq!(at, self.end);
+            assert_eq!(self.by_size.len(), self.extents.len());
+            let pending = self.extents.values().filter(|extent| extent.freed.is_some()).count();
+            assert_eq!(self.pending.values().sum::<usize>(), pending);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_is_live_free_or_gone(steps in prop::collection::vec(step(), 1..120)) {
+            let mut arena = Arena::default();
+            let mut live: Vec<(u64, u64)> = Vec::new();
+            for (id, step) in (1..).zip(steps) {
+                match step {
+                    Step::Take { stream, bytes } => {
+                        let place = arena.take_own(bytes, stream).or_else(|| arena.take_idle(bytes));
+                        let place = place.unwrap_or_else(|| {
+                            let (place, more) = arena.growth(bytes, stream, CHUNK);
+                            arena.grow(place, more, bytes);
+                            place
+                        });
+                        live.push((place, bytes));
+                    }
+                    Step::Give { which, stream, done } if !live.is_empty() => {
+                        let (place, bytes) = live.swap_remove(which.index(live.len()));
+                        arena.give(place, bytes, (!done).then_some(OpRef { stream, id }));
+                    }
+                    Step::Give { .. } => {}
+                    Step::Done { stream } => arena.free_done(OpRef { stream, id }),
+                    Step::Shrink { keep } => {
+                        let before = arena.backed();
+                        prop_assert_eq!(before - arena.shrink(keep), arena.backed());
+                        prop_assert!(arena.backed() >= keep.min(before));
+                    }
+                }
+                arena.audit(&live);
+            }
+            for (place, bytes) in live.drain(..) {
+                arena.give(place, bytes, None);
+            }
+            arena.settle(|_| true);
+            arena.shrink(0);
+            arena.audit(&[]);
+            prop_assert_eq!(arena.backed(), 0, "all of it goes back");
+        }
+    }
+}

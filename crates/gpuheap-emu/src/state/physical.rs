@@ -224,3 +224,75 @@ fn fill_bytes(bytes: &mut [u8], at: u64, word: Word) {
         *byte = word[((at + i as u64) % 4) as usize];
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Enough pages for runs of whole ones with odd ends.
+    const BYTES: u64 = 5 * PAGE;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u64, u64, u8),
+        Fill(u64, u64, [u8; 4]),
+        Forget(u64, u64),
+        Copy(u64, u64, u64),
+    }
+
+    fn range() -> impl Strategy<Value = (u64, u64)> {
+        let place = || prop_oneof![0..=BYTES, (0..=5_u64).prop_map(|page| page * PAGE)];
+        (place(), place()).prop_map(|(a, b)| (a.min(b), a.max(b) - a.min(b)))
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (range(), any::<u8>()).prop_map(|((at, length), value)| Step::Write(at, length, value)),
+            (range(), any::<[u8; 4]>())
+                .prop_map(|((at, length), word)| Step::Fill(at, length, word)),
+            range().prop_map(|(at, length)| Step::Forget(at, length)),
+            (range(), 0..=BYTES).prop_map(|((from, length), to)| {
+                Step::Copy(to.min(BYTES - length), from, length)
+            }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+        #[test]
+        fn pages_hold_what_plain_bytes_hold(steps in prop::collection::vec(step(), 1..20)) {
+            let mut pages = Pages::default();
+            let mut model = vec![POISON; BYTES as usize];
+            for step in steps {
+                match step {
+                    Step::Write(at, length, value) => {
+                        let data: Vec<u8> = (0..length).map(|i| value.wrapping_add(i as u8)).collect();
+                        pages.write(at, &data);
+                        model[at as usize..][..length as usize].copy_from_slice(&data);
+                    }
+                    Step::Fill(at, length, word) => {
+                        pages.fill(at, length, word);
+                        let bytes = &mut model[at as usize..][..length as usize];
+                        bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = word[i % 4]);
+                    }
+                    Step::Forget(at, length) => {
+                        pages.forget(at, length);
+                        model[at as usize..][..length as usize].fill(POISON);
+                    }
+                    Step::Copy(to, from, length) => {
+                        pages.copy(to, from, length);
+                        model.copy_within(from as usize..(from + length) as usize, to as usize);
+                    }
+                }
+                let mut found = vec![0; BYTES as usize];
+                pages.read(0, &mut found);
+                prop_assert!(found == model);
+            }
+            pages.forget(0, BYTES);
+            prop_assert!(pages.is_empty(), "nothing is kept of what was forgotten");
+        }
+    }
+}
