@@ -41,10 +41,22 @@ impl StreamRef {
 /// One free: the stream on which it happened and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Ticket {
-    /// The stream.
-    pub(crate) stream: StreamRef,
+    /// The stream's place in the heap's table of streams.
+    slot: u32,
     /// Counts the stream's frees, from 1.
     pub(crate) number: u64,
+}
+
+impl Ticket {
+    /// The ticket of that stream and number.
+    pub(crate) fn new(slot: u32, number: u64) -> Ticket {
+        Ticket { slot, number }
+    }
+
+    /// The stream's place in the heap's table of streams.
+    pub(crate) fn slot(self) -> usize {
+        self.slot as usize
+    }
 }
 
 /// What is known of the order of a heap's streams.
@@ -100,19 +112,19 @@ impl Order {
         {
             state.fences.push_back((number, fence));
         }
-        Ticket { stream, number }
+        Ticket { slot: stream.slot, number }
     }
 
     /// Whether the block of `ticket` may be used on `stream` as things are.
     pub(crate) fn is_open(&self, ticket: Ticket, stream: StreamRef) -> bool {
-        ticket.stream.slot == stream.slot
+        ticket.slot == stream.slot
             || self.is_reached(ticket)
-            || self.after(stream, ticket.stream) >= ticket.number
+            || self.after(stream, ticket.slot()) >= ticket.number
     }
 
     /// Whether the work before `ticket` is known to be over.
     pub(crate) fn is_reached(&self, ticket: Ticket) -> bool {
-        self.streams[ticket.stream.slot()].reached >= ticket.number
+        self.streams[ticket.slot()].reached >= ticket.number
     }
 
     /// The last free of `stream` that is known to be over.
@@ -134,10 +146,10 @@ impl Order {
         let (number, fence) = self.fence(ticket, source)?;
         source.order_after(stream, fence)?;
         let after = &mut self.streams[stream.slot()].after;
-        if after.len() <= ticket.stream.slot() {
-            after.resize(ticket.stream.slot() + 1, 0);
+        if after.len() <= ticket.slot() {
+            after.resize(ticket.slot() + 1, 0);
         }
-        after[ticket.stream.slot()] = number;
+        after[ticket.slot()] = number;
         Ok(())
     }
 
@@ -198,8 +210,8 @@ impl Order {
         fenced
     }
 
-    fn after(&self, waiter: StreamRef, on: StreamRef) -> u64 {
-        self.streams[waiter.slot()].after.get(on.slot()).copied().unwrap_or(0)
+    fn after(&self, waiter: StreamRef, on: usize) -> u64 {
+        self.streams[waiter.slot()].after.get(on).copied().unwrap_or(0)
     }
 
     /// The oldest fence that covers `ticket`, with the last free that it covers.
@@ -208,7 +220,7 @@ impl Order {
         ticket: Ticket,
         source: &mut dyn MemorySource,
     ) -> Result<(u64, Fence), SourceError> {
-        let slot = ticket.stream.slot();
+        let slot = ticket.slot();
         if self.streams[slot].fenced() < ticket.number {
             self.fence_all(slot, source)?;
         }

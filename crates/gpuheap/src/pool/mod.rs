@@ -14,6 +14,7 @@
 mod binned;
 mod direct;
 mod free_list;
+mod shelf;
 mod simple;
 mod slab;
 mod split;

@@ -20,13 +20,12 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use super::shelf::{Entry, Positions, ROUNDING, Shelf};
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Policy, Shortage};
 use crate::order::{Order, StreamRef, Ticket};
 use crate::source::{GRANULE, Segment, SourceError, round_up};
 
-/// What every size is rounded up to: the alignment that the driver gives (H200, driver 580).
-const ROUNDING: u64 = 512;
 /// Requests up to this size are small. Replaying the example traces, 256 KiB and 64 KiB do alike;
 /// 1 MiB costs `gpt_train_short` 0.06 of utilisation and more growth on others.
 const SMALL: u64 = 256 << 10;
@@ -41,6 +40,7 @@ pub(crate) struct Split {
     blocks: Slab<Block>,
     small: Free,
     large: Free,
+    positions: Positions,
 }
 
 #[derive(Clone, Debug)]
@@ -48,10 +48,22 @@ struct Block {
     address: u64,
     bytes: u64,
     /// Neighbours in the segment, by address.
-    before: Option<u32>,
-    after: Option<u32>,
+    before: Link,
+    after: Link,
     small: bool,
-    state: State,
+    state: Packed,
+}
+
+/// Another block's key, or none, in four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Link(u32);
+
+impl Link {
+    const NONE: Link = Link(u32::MAX);
+
+    fn key(self) -> Option<u32> {
+        (self != Link::NONE).then_some(self.0)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,29 +75,61 @@ enum State {
     Anybodys,
 }
 
+/// A [`State`] in twelve bytes and not in 24.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, packed(4))]
+struct Packed {
+    number: u64,
+    slot: u32,
+}
+
+impl Packed {
+    const LIVE: u32 = u32::MAX;
+    const ANYBODYS: u32 = u32::MAX - 1;
+}
+
+impl From<State> for Packed {
+    fn from(state: State) -> Packed {
+        match state {
+            State::Live => Packed { number: 0, slot: Packed::LIVE },
+            State::Anybodys => Packed { number: 0, slot: Packed::ANYBODYS },
+            State::Streams(ticket) => Packed { number: ticket.number, slot: ticket.slot() as u32 },
+        }
+    }
+}
+
+// The cost of an event with 100,000 blocks live is that of missing the cache.
+const _: () = assert!(size_of::<Option<Block>>() == 40);
+
 impl Block {
+    fn state(&self) -> State {
+        match self.state.slot {
+            Packed::LIVE => State::Live,
+            Packed::ANYBODYS => State::Anybodys,
+            slot => State::Streams(Ticket::new(slot, self.state.number)),
+        }
+    }
+
+    /// Whether it is its segment.
     fn is_whole(&self) -> bool {
-        self.before.is_none() && self.after.is_none()
+        self.before == Link::NONE && self.after == Link::NONE
     }
 }
 
 /// The free blocks of one class of sizes.
 #[derive(Debug, Default)]
 struct Free {
-    anybodys: Sorted,
+    anybodys: Shelf,
     /// Of these, those that are a whole segment, and their sum.
-    whole: Sorted,
+    whole: BTreeSet<Entry>,
     whole_bytes: u64,
     /// By the slot of the stream.
     streams: Vec<Owned>,
 }
 
-/// By size, then address, so that the first that fits is the best and the lowest.
-type Sorted = BTreeSet<(u64, u64, u32)>;
-
 #[derive(Debug, Default)]
 struct Owned {
-    sorted: Sorted,
+    shelf: Shelf,
     /// The same blocks in the order of their tickets, with entries that are out of date.
     queue: VecDeque<(u64, u32)>,
 }
@@ -98,69 +142,67 @@ impl Free {
         &mut self.streams[slot]
     }
 
-    fn insert(&mut self, key: u32, block: &Block) {
-        let entry = (block.bytes, block.address, key);
-        match block.state {
+    fn insert(&mut self, key: u32, block: &Block, positions: &mut Positions) {
+        let entry = Entry::new(block.bytes, key);
+        match block.state() {
             State::Live => {}
             State::Anybodys => {
-                self.anybodys.insert(entry);
+                self.anybodys.insert(entry, positions);
                 if block.is_whole() && self.whole.insert(entry) {
                     self.whole_bytes += block.bytes;
                 }
             }
             State::Streams(ticket) => {
-                let owned = self.owned(ticket.stream.slot());
-                owned.sorted.insert(entry);
+                let owned = self.owned(ticket.slot());
+                owned.shelf.insert(entry, positions);
                 owned.queue.push_back((ticket.number, key));
             }
         }
     }
 
-    fn remove(&mut self, key: u32, block: &Block) {
-        let entry = (block.bytes, block.address, key);
-        match block.state {
+    fn remove(&mut self, key: u32, block: &Block, positions: &mut Positions) {
+        let entry = Entry::new(block.bytes, key);
+        match block.state() {
             State::Live => {}
             State::Anybodys => {
-                self.anybodys.remove(&entry);
+                self.anybodys.remove(entry, positions);
                 if self.whole.remove(&entry) {
                     self.whole_bytes -= block.bytes;
                 }
             }
             State::Streams(ticket) => {
-                self.owned(ticket.stream.slot()).sorted.remove(&entry);
+                self.owned(ticket.slot()).shelf.remove(entry, positions);
             }
         }
     }
 
     /// The best block that `stream` may use as things are.
     fn best(&self, bytes: u64, stream: StreamRef) -> Option<u32> {
-        let own = self.streams.get(stream.slot()).and_then(|owned| best(&owned.sorted, bytes));
-        let anybodys = best(&self.anybodys, bytes);
+        let own = self.streams.get(stream.slot()).and_then(|owned| owned.shelf.best(bytes));
+        let anybodys = self.anybodys.best(bytes);
         match (own, anybodys) {
             // Its own first where they are equal: others cannot use that one.
-            (Some(own), Some(other)) => Some(if own.0 <= other.0 { own.2 } else { other.2 }),
-            (one, other) => Some(one.or(other)?.2),
+            (Some(own), Some(other)) => {
+                Some(if own.bytes() <= other.bytes() { own.key } else { other.key })
+            }
+            (one, other) => Some(one.or(other)?.key),
         }
     }
 
     /// The best block of the other streams.
     fn best_of_others(&self, bytes: u64, stream: StreamRef) -> Option<u32> {
         let others = self.streams.iter().enumerate().filter(|(slot, _)| *slot != stream.slot());
-        others.filter_map(|(_, owned)| best(&owned.sorted, bytes)).min().map(|found| found.2)
+        others.filter_map(|(_, owned)| owned.shelf.best(bytes)).min().map(|found| found.key)
     }
 
     fn is_only_of(&self, stream: StreamRef) -> bool {
         let mut others = self.streams.iter().enumerate().filter(|(slot, _)| *slot != stream.slot());
-        others.all(|(_, owned)| owned.sorted.is_empty())
+        others.all(|(_, owned)| owned.shelf.len() == 0)
     }
 
-    fn all(&self) -> impl Iterator<Item = &(u64, u64, u32)> {
-        self.anybodys.iter().chain(self.streams.iter().flat_map(|owned| &owned.sorted))
+    fn all(&self) -> impl Iterator<Item = Entry> {
+        self.anybodys.iter().chain(self.streams.iter().flat_map(|owned| owned.shelf.iter()))
     }
-}
-
-fn best(sorted: &Sorted, bytes: u64) -> Option<(u64, u64, u32)> {
-    sorted.range((bytes, 0, 0)..).next().copied()
 }
 
 impl Policy for Split {
@@ -185,7 +227,7 @@ impl Policy for Split {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
-        if self.blocks.get(key).is_none_or(|block| block.state != State::Live) {
+        if self.blocks.get(key).is_none_or(|block| block.state() != State::Live) {
             return Ok(());
         }
         let ticket = environment.order.freed(stream, environment.source);
@@ -212,8 +254,9 @@ impl Policy for Split {
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
         let mut cached = Cached::default();
-        for &(bytes, _, key) in self.small.all().chain(self.large.all()) {
-            match self.blocks.get(key).map(|block| block.state) {
+        for entry in self.small.all().chain(self.large.all()) {
+            let bytes = entry.bytes();
+            match self.blocks.get(entry.key).map(Block::state) {
                 Some(State::Streams(ticket)) => cached.add(bytes, ticket, stream, order),
                 _ => {
                     cached.bytes += bytes;
@@ -226,7 +269,7 @@ impl Policy for Split {
 
     #[cfg(test)]
     fn live(&self) -> Vec<Segment> {
-        let live = self.blocks.iter().filter(|(_, block)| block.state == State::Live);
+        let live = self.blocks.iter().filter(|(_, block)| block.state() == State::Live);
         live.map(|(_, block)| Segment { address: block.address, bytes: block.bytes }).collect()
     }
 }
@@ -260,7 +303,7 @@ impl Split {
         {
             return Ok(Some(key));
         }
-        let free: u64 = self.class(small).all().map(|(bytes, _, _)| bytes).sum();
+        let free: u64 = self.class(small).all().map(|entry| entry.bytes()).sum();
         if free >= bytes {
             self.adopt(small, stream, environment)?;
         }
@@ -274,7 +317,7 @@ impl Split {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<bool, SourceError> {
-        let Some(State::Streams(ticket)) = self.blocks.get(key).map(|block| block.state) else {
+        let Some(State::Streams(ticket)) = self.blocks.get(key).map(Block::state) else {
             return Ok(true);
         };
         match environment.order.order_after(stream, ticket, environment.source) {
@@ -294,12 +337,12 @@ impl Split {
         let others: Vec<u32> = {
             let streams = self.class(small).streams.iter().enumerate();
             let others = streams.filter(|(slot, _)| *slot != stream.slot());
-            others.flat_map(|(_, owned)| owned.sorted.iter().map(|entry| entry.2)).collect()
+            others.flat_map(|(_, owned)| owned.shelf.iter().map(|entry| entry.key)).collect()
         };
         for key in others {
             // A merge on the way may have taken it up.
-            let owned_by_another = self.blocks.get(key).is_some_and(|block| match block.state {
-                State::Streams(ticket) => ticket.stream.slot() != stream.slot(),
+            let owned_by_another = self.blocks.get(key).is_some_and(|block| match block.state() {
+                State::Streams(ticket) => ticket.slot() != stream.slot(),
                 _ => false,
             });
             if owned_by_another && self.wait_for(key, stream, environment)? {
@@ -321,9 +364,9 @@ impl Split {
                         break;
                     }
                     self.class(small).streams[slot].queue.pop_front();
-                    let current = self.blocks.get(key).is_some_and(|block| match block.state {
+                    let current = self.blocks.get(key).is_some_and(|block| match block.state() {
                         State::Streams(t) => {
-                            t.stream.slot() == slot && t.number == number && block.small == small
+                            t.slot() == slot && t.number == number && block.small == small
                         }
                         _ => false,
                     });
@@ -363,10 +406,10 @@ impl Split {
         let block = Block {
             address: segment.address,
             bytes: segment.bytes,
-            before: None,
-            after: None,
+            before: Link::NONE,
+            after: Link::NONE,
             small,
-            state: State::Anybodys,
+            state: State::Anybodys.into(),
         };
         let key = self.blocks.insert(block);
         self.put(key, State::Anybodys);
@@ -381,25 +424,26 @@ impl Split {
         };
         let (address, rest, state, after, small) =
             (block.address, block.bytes - bytes, block.state, block.after, block.small);
-        block.state = State::Live;
+        block.state = State::Live.into();
         if rest > 0 {
             block.bytes = bytes;
             let remainder = Block {
                 address: address + bytes,
                 bytes: rest,
-                before: Some(key),
+                before: Link(key),
                 after,
                 small,
                 state,
             };
             let rest_key = self.blocks.insert(remainder.clone());
-            if let Some(next) = after.and_then(|next| self.blocks.get_mut(next)) {
-                next.before = Some(rest_key);
+            if let Some(next) = after.key().and_then(|next| self.blocks.get_mut(next)) {
+                next.before = Link(rest_key);
             }
             if let Some(block) = self.blocks.get_mut(key) {
-                block.after = Some(rest_key);
+                block.after = Link(rest_key);
             }
-            self.class(small).insert(rest_key, &remainder);
+            let free = if small { &mut self.small } else { &mut self.large };
+            free.insert(rest_key, &remainder, &mut self.positions);
         }
         Grant { key, address, bytes }
     }
@@ -407,7 +451,7 @@ impl Split {
     fn take_out(&mut self, key: u32) {
         if let Some(block) = self.blocks.get(key) {
             let free = if block.small { &mut self.small } else { &mut self.large };
-            free.remove(key, block);
+            free.remove(key, block, &mut self.positions);
         }
     }
 
@@ -416,22 +460,22 @@ impl Split {
         let Some(block) = self.blocks.get(key) else { return };
         let (before, after) = (block.before, block.after);
         let mut key = key;
-        if let Some(next) = after.filter(|next| self.merges(*next, state)) {
+        if let Some(next) = after.key().filter(|next| self.merges(*next, state)) {
             self.take_out(next);
             self.join(key, next);
         }
-        if let Some(previous) = before.filter(|previous| self.merges(*previous, state)) {
+        if let Some(previous) = before.key().filter(|previous| self.merges(*previous, state)) {
             self.take_out(previous);
             self.join(previous, key);
             key = previous;
         }
         if let Some(block) = self.blocks.get_mut(key) {
-            block.state = state;
+            block.state = state.into();
             let small = block.small;
             let free = if small { &mut self.small } else { &mut self.large };
-            free.insert(key, block);
+            free.insert(key, block, &mut self.positions);
             if let State::Streams(ticket) = state {
-                self.forget_stale(ticket.stream.slot(), small);
+                self.forget_stale(ticket.slot(), small);
             }
         }
     }
@@ -439,11 +483,9 @@ impl Split {
     /// Whether a block may merge with one that is in `state`. One that is anybody's may become a
     /// stream's: it is settled again with the rest.
     fn merges(&self, neighbour: u32, state: State) -> bool {
-        match (self.blocks.get(neighbour).map(|block| block.state), state) {
+        match (self.blocks.get(neighbour).map(Block::state), state) {
             (Some(State::Anybodys), _) => true,
-            (Some(State::Streams(theirs)), State::Streams(ours)) => {
-                theirs.stream.slot() == ours.stream.slot()
-            }
+            (Some(State::Streams(theirs)), State::Streams(ours)) => theirs.slot() == ours.slot(),
             _ => false,
         }
     }
@@ -455,8 +497,8 @@ impl Split {
             block.bytes += second.bytes;
             block.after = second.after;
         }
-        if let Some(next) = second.after.and_then(|next| self.blocks.get_mut(next)) {
-            next.before = Some(first);
+        if let Some(next) = second.after.key().and_then(|next| self.blocks.get_mut(next)) {
+            next.before = Link(first);
         }
     }
 
@@ -464,12 +506,12 @@ impl Split {
     fn forget_stale(&mut self, slot: usize, small: bool) {
         let free = if small { &mut self.small } else { &mut self.large };
         let owned = &mut free.streams[slot];
-        if owned.queue.len() > 2 * owned.sorted.len() + 64 {
+        if owned.queue.len() > 2 * owned.shelf.len() + 64 {
             let blocks = &self.blocks;
             owned.queue.retain(|&(number, key)| {
-                blocks.get(key).is_some_and(|block| match block.state {
+                blocks.get(key).is_some_and(|block| match block.state() {
                     State::Streams(t) => {
-                        t.number == number && t.stream.slot() == slot && block.small == small
+                        t.number == number && t.slot() == slot && block.small == small
                     }
                     _ => false,
                 })
@@ -479,10 +521,12 @@ impl Split {
 
     /// Of the segments that nobody uses the smallest of at least `bytes`, else the largest.
     fn whole_for(&self, bytes: u64) -> Option<(u32, Segment)> {
-        let covering = [&self.small, &self.large].map(|free| best(&free.whole, bytes));
+        let covering = [&self.small, &self.large]
+            .map(|free| free.whole.range(Entry::new(bytes, 0)..).next().copied());
         let covering = covering.into_iter().flatten().min();
         let largest = || self.small.whole.last().max(self.large.whole.last()).copied();
-        let (bytes, address, key) = covering.or_else(largest)?;
-        Some((key, Segment { address, bytes }))
+        let key = covering.or_else(largest)?.key;
+        let block = self.blocks.get(key)?;
+        Some((key, Segment { address: block.address, bytes: block.bytes }))
     }
 }

@@ -1,0 +1,70 @@
+//! The heap's pieces on an emulated device: `cargo bench -p gpuheap --bench heap`.
+//!
+//! * `pair`: an allocation that hits and its free, for each policy;
+//! * `live`: a random block goes and one of another random size comes, with 1,000 to 100,000 blocks
+//!   live. What it costs should not depend on how many there are.
+
+#![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
+
+use std::hint::black_box;
+
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use gpuheap::emu::Profile;
+use gpuheap::{Block, Device, Heap, PoolKind};
+
+fn pair(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("pair");
+    for pool in PoolKind::ALL {
+        let device = Device::emulated(Profile::h200()).unwrap();
+        let heap = Heap::builder(&device).pool(pool).build().unwrap();
+        let stream = device.stream().unwrap();
+        for bytes in [1 << 10, 1 << 20, 64 << 20] {
+            group.bench_function(BenchmarkId::new(pool.name(), bytes), |bencher| {
+                bencher.iter(|| drop(heap.allocate(black_box(bytes), &stream).unwrap()));
+            });
+        }
+    }
+}
+
+fn live(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("live");
+    for pool in [PoolKind::Binned, PoolKind::Split] {
+        for count in [1_000, 10_000, 100_000] {
+            let device = Device::emulated(Profile::h200()).unwrap();
+            let heap = Heap::builder(&device).pool(pool).build().unwrap();
+            let stream = device.stream().unwrap();
+            let mut random = Random(count as u64);
+            // Log-uniform from 512 bytes to 1 MiB, so that 100,000 of them fit into 141 GiB.
+            let size = |random: &mut Random| 1 << (9 + random.below(11)) | random.below(512);
+            let mut blocks: Vec<Block> =
+                (0..count).map(|_| heap.allocate(size(&mut random), &stream).unwrap()).collect();
+            // Into the steady state: as many exchanges as there are blocks.
+            let mut exchange = || {
+                let at = random.below(count as u64) as usize;
+                let bytes = size(&mut random);
+                drop(blocks.swap_remove(at));
+                blocks.push(heap.allocate(bytes, &stream).unwrap());
+            };
+            (0..count).for_each(|_| exchange());
+            group.bench_function(BenchmarkId::new(pool.name(), count), |bencher| {
+                bencher.iter_batched(|| (), |()| exchange(), BatchSize::SmallInput);
+            });
+        }
+    }
+}
+
+/// A small generator with a known sequence for each seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+criterion_group!(benches, pair, live);
+criterion_main!(benches);
