@@ -1,5 +1,5 @@
 //! What only an emulator does: capacity, profiles, failures by plan, schedules, several devices.
-#![allow(clippy::unwrap_used)] // a test's helpers are tests too
+#![allow(clippy::unwrap_used)]
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
 //! What the checks find, and what they let pass, under every schedule.
-#![allow(clippy::unwrap_used)] // a test's helpers are tests too
+#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

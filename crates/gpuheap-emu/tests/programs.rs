@@ -2,7 +2,7 @@
 //!
 //! A program with every wait in place reads the same bytes under every schedule; with one wait
 //! left out, where that leaves two accesses unordered, the checker says so.
-#![allow(clippy::unwrap_used)] // a test's helpers are tests too
+#![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,16 +1,15 @@
-//! Copies and fills.
+//! Copies.
 
 use std::ffi::c_void;
 
 use gpuheap_driver::*;
 
 use crate::Outcome;
-use crate::api::Access;
 use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::state::host;
 use crate::state::space::is_device_address;
-use crate::state::stream::{CopyWork, FillWork, Place, Work};
+use crate::state::stream::{CopyWork, Place, Work};
 
 /// One side of a copy, as the caller gave it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,9 +31,9 @@ pub(crate) enum Is {
 
 /// A copy's size.
 #[derive(Clone, Copy)]
-struct Shape {
-    width: u64,
-    height: u64,
+pub(super) struct Shape {
+    pub(super) width: u64,
+    pub(super) height: u64,
 }
 
 impl Side {
@@ -251,7 +250,7 @@ impl Call<'_> {
 
     /// Whether one side's bytes are where the caller says, and where that is: device memory, or
     /// memory of the host that is pinned, managed or pageable.
-    fn settle_side(&mut self, side: Side, shape: Shape) -> Outcome<Side> {
+    pub(super) fn settle_side(&mut self, side: Side, shape: Shape) -> Outcome<Side> {
         if side.address == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -277,182 +276,6 @@ impl Call<'_> {
 
     fn is_pageable(&self, side: Side) -> bool {
         side.is == Is::Host && self.state.space.find(side.address).is_none()
-    }
-
-    pub(crate) fn cuMemsetD8_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u8,
-        count: usize,
-    ) -> Outcome {
-        self.fill_row(pointer, word8(value), 1, count, None)
-    }
-
-    pub(crate) fn cuMemsetD16_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u16,
-        count: usize,
-    ) -> Outcome {
-        self.fill_row(pointer, word16(value), 2, count, None)
-    }
-
-    pub(crate) fn cuMemsetD32_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u32,
-        count: usize,
-    ) -> Outcome {
-        self.fill_row(pointer, value.to_ne_bytes(), 4, count, None)
-    }
-
-    pub(crate) fn cuMemsetD8Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u8,
-        count: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill_row(pointer, word8(value), 1, count, Some(stream))
-    }
-
-    pub(crate) fn cuMemsetD16Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u16,
-        count: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill_row(pointer, word16(value), 2, count, Some(stream))
-    }
-
-    pub(crate) fn cuMemsetD32Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        value: u32,
-        count: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill_row(pointer, value.to_ne_bytes(), 4, count, Some(stream))
-    }
-
-    pub(crate) fn cuMemsetD2D8_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u8,
-        width: usize,
-        height: usize,
-    ) -> Outcome {
-        self.fill(pointer, pitch, word8(value), 1, (width, height), None)
-    }
-
-    pub(crate) fn cuMemsetD2D16_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u16,
-        width: usize,
-        height: usize,
-    ) -> Outcome {
-        self.fill(pointer, pitch, word16(value), 2, (width, height), None)
-    }
-
-    pub(crate) fn cuMemsetD2D32_v2(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u32,
-        width: usize,
-        height: usize,
-    ) -> Outcome {
-        self.fill(pointer, pitch, value.to_ne_bytes(), 4, (width, height), None)
-    }
-
-    pub(crate) fn cuMemsetD2D8Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u8,
-        width: usize,
-        height: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill(pointer, pitch, word8(value), 1, (width, height), Some(stream))
-    }
-
-    pub(crate) fn cuMemsetD2D16Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u16,
-        width: usize,
-        height: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill(pointer, pitch, word16(value), 2, (width, height), Some(stream))
-    }
-
-    pub(crate) fn cuMemsetD2D32Async(
-        &mut self,
-        pointer: CUdeviceptr,
-        pitch: usize,
-        value: u32,
-        width: usize,
-        height: usize,
-        stream: CUstream,
-    ) -> Outcome {
-        self.fill(pointer, pitch, value.to_ne_bytes(), 4, (width, height), Some(stream))
-    }
-
-    fn fill_row(
-        &mut self,
-        pointer: u64,
-        pattern: [u8; 4],
-        element: u64,
-        count: usize,
-        stream: Option<CUstream>,
-    ) -> Outcome {
-        self.fill(pointer, 0, pattern, element, (count, 1), stream)
-    }
-
-    /// Fills `size` elements of a width and height; the forms without a stream wait only where the
-    /// target is the host's.
-    fn fill(
-        &mut self,
-        pointer: u64,
-        pitch: usize,
-        pattern: [u8; 4],
-        element: u64,
-        size: (usize, usize),
-        stream: Option<CUstream>,
-    ) -> Outcome {
-        let invalid = CUresult::ERROR_INVALID_VALUE;
-        let index = self.stream(stream.unwrap_or(CUstream::NULL))?;
-        let (height, pitch) = (size.1 as u64, pitch as u64);
-        let width = (size.0 as u64).checked_mul(element).ok_or(invalid)?;
-        if width == 0 || height == 0 {
-            return Ok(());
-        }
-        if !pointer.is_multiple_of(element)
-            || !pitch.is_multiple_of(element)
-            || height > 1 && pitch < width
-        {
-            return Err(invalid);
-        }
-        let shape = Shape { width, height };
-        let side = self.settle_side(Side { address: pointer, is: Is::Device, pitch }, shape)?;
-        self.begin(index);
-        for row in 0..height {
-            self.note_access(index, pointer + row * pitch, width, Access::Write);
-        }
-        let work = FillWork { target: pointer, pitch, width, height, pattern };
-        let op = self.enqueue(index, Work::Fill(work), &[]);
-        if stream.is_none() && side.is == Is::Host {
-            self.complete(op);
-            self.host_waits_for_stream(index);
-        }
-        self.alive(self.context_of(index))
     }
 }
 
@@ -493,13 +316,4 @@ fn stage(source: Side, shape: Shape) -> Vec<u8> {
         host::read(source.address + row as u64 * source.pitch, out);
     }
     staged
-}
-
-fn word8(value: u8) -> [u8; 4] {
-    [value; 4]
-}
-
-fn word16(value: u16) -> [u8; 4] {
-    let [a, b] = value.to_ne_bytes();
-    [a, b, a, b]
 }

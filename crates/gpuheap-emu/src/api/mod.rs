@@ -6,6 +6,7 @@ mod context;
 mod copy;
 mod device;
 mod event;
+mod fill;
 mod general;
 mod managed;
 mod memory;

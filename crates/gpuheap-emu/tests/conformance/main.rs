@@ -2,7 +2,7 @@
 //!
 //! It runs on the emulator under every schedule. With `GPUHEAP_TEST_DEVICE=cuda:0` it runs on
 //! that device instead; nothing here poisons a context.
-#![allow(clippy::unwrap_used)] // a test's helpers are tests too
+#![allow(clippy::unwrap_used)]
 
 mod contexts;
 mod copies;
