@@ -170,10 +170,21 @@ impl Arena {
             let spare = self.backed.saturating_sub(keep);
             let Some(&Extent { bytes, .. }) = self.extents.get(&place) else { continue };
             let end = place + bytes;
-            // The last chunk may be smaller than the others.
-            let last = if end == self.end { end } else { end - end % CHUNK };
+            // A chunk may be smaller than the others: what a nearly full device gave last. It ends
+            // where nothing is backed.
+            let last = if end == self.end || self.holes.contains_key(&end) {
+                end
+            } else {
+                end - end % CHUNK
+            };
+            let hole = self.holes.range(..place).next_back();
+            let first = if place == 0 || hole.is_some_and(|(hole, size)| hole + size == place) {
+                place
+            } else {
+                place.next_multiple_of(CHUNK)
+            };
             let kept = last.saturating_sub(spare).next_multiple_of(CHUNK);
-            let first = place.next_multiple_of(CHUNK).max(kept);
+            let first = if spare >= last.saturating_sub(first) { first } else { first.max(kept) };
             if first >= last {
                 continue;
             }
@@ -298,7 +309,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Take { stream: u32, bytes: u64 },
+        Take { stream: u32, bytes: u64, unit: u64 },
         Give { which: prop::sample::Index, stream: u32, done: bool },
         Done { stream: u32 },
         Shrink { keep: u64 },
@@ -306,8 +317,8 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => (0..3_u32, prop_oneof![1..4096_u64, 1..100_000_000_u64])
-                .prop_map(|(stream, bytes)| Step::Take { stream, bytes }),
+            4 => (0..3_u32, prop_oneof![1..4096_u64, 1..100_000_000_u64], 0..3_u32)
+                .prop_map(|(stream, bytes, halved)| Step::Take { stream, bytes, unit: CHUNK >> halved }),
             4 => (any::<prop::sample::Index>(), 0..3_u32, any::<bool>())
                 .prop_map(|(which, stream, done)| Step::Give { which, stream, done }),
             1 => (0..3_u32).prop_map(|stream| Step::Done { stream }),
@@ -342,10 +353,10 @@ mod tests {
             let mut live: Vec<(u64, u64)> = Vec::new();
             for (id, step) in (1..).zip(steps) {
                 match step {
-                    Step::Take { stream, bytes } => {
+                    Step::Take { stream, bytes, unit } => {
                         let place = arena.take_own(bytes, stream).or_else(|| arena.take_idle(bytes));
                         let place = place.unwrap_or_else(|| {
-                            let (place, more) = arena.growth(bytes, stream, CHUNK);
+                            let (place, more) = arena.growth(bytes, stream, unit);
                             arena.grow(place, more, bytes);
                             place
                         });
