@@ -79,7 +79,6 @@ fn a_policy_reserves_what_is_live_at_least_and_the_device_at_most() {
 }
 
 #[test]
-#[ignore = "the emulator gives small plain allocations addresses outside the granules it counts for them, so the heap counts more granules than there are"]
 fn policies_of_small_segments_do_so_too() {
     reserves_what_is_live_at_least_and_the_device_at_most(&["simple", "binned"]);
 }

@@ -126,26 +126,31 @@ impl Call<'_> {
     fn allocate_plain(&mut self, context: u32, bytes: u64) -> Outcome<u64> {
         let out_of_memory = CUresult::ERROR_OUT_OF_MEMORY;
         let device = self.device_of(context);
-        let small = bytes <= SMALL;
-        let unit = if small { ALIGN } else { GRANULE };
-        let taken = bytes.checked_next_multiple_of(unit).ok_or(out_of_memory)?;
-        let charged = match small {
-            true if !self.state.devices[device].small.needs_granule(taken) => 0,
-            true => GRANULE,
-            false => taken,
-        };
+        if bytes <= SMALL {
+            let taken = bytes.next_multiple_of(ALIGN);
+            if self.state.devices[device].small.needs_granule(taken) {
+                if !self.charge(device, Owner::Plain, GRANULE) {
+                    return Err(out_of_memory);
+                }
+                let Some(granule) = self.state.space.add_granule() else {
+                    self.release(device, Owner::Plain, GRANULE);
+                    return Err(out_of_memory);
+                };
+                self.state.devices[device].small.add_granule(granule);
+            }
+            let address = self.state.devices[device].small.take(taken).ok_or(out_of_memory)?;
+            self.insert(address, bytes, Kind::Small { taken }, context, device);
+            return Ok(address);
+        }
+        let charged = bytes.checked_next_multiple_of(GRANULE).ok_or(out_of_memory)?;
         if !self.charge(device, Owner::Plain, charged) {
             return Err(out_of_memory);
         }
-        let Some(address) = self.state.space.find_gap(taken, unit) else {
+        let Some(address) = self.state.space.find_gap(charged, GRANULE) else {
             self.release(device, Owner::Plain, charged);
             return Err(out_of_memory);
         };
-        let kind = if small {
-            Kind::Small { place: self.state.devices[device].small.take(taken), taken }
-        } else {
-            Kind::Large { charged }
-        };
+        let kind = Kind::Large { charged };
         self.insert(address, bytes, kind, context, device);
         Ok(address)
     }
@@ -216,8 +221,9 @@ impl Call<'_> {
         let Some(gone) = self.state.space.remove(address) else { return };
         self.forget_range(address, &gone);
         match gone.kind {
-            Kind::Small { place, taken } => {
-                if self.state.devices[gone.device].small.give(place, taken) {
+            Kind::Small { taken } => {
+                if let Some(granule) = self.state.devices[gone.device].small.give(address, taken) {
+                    self.state.space.remove_granule(granule);
                     self.release(gone.device, Owner::Plain, GRANULE);
                 }
                 self.drop_pages(address, gone.bytes);

@@ -1,4 +1,4 @@
-//! How small allocations share granules. Only places are kept here, no bytes.
+//! How small allocations share granules. Only addresses are kept here, no bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,8 @@ use crate::state::device::GRANULE;
 pub(crate) struct Slots {
     free_by_size: BTreeSet<(u64, u64)>,
     free_by_place: BTreeMap<u64, u64>,
-    /// Bytes in use of each granule.
+    /// Bytes in use of each granule, by its number: its address in units of granules.
     granules: FxHashMap<u64, u64>,
-    next_granule: u64,
-    spare: Vec<u64>,
 }
 
 impl Slots {
@@ -23,31 +21,26 @@ impl Slots {
         self.free_by_size.range((bytes, 0)..).next().is_none()
     }
 
-    /// The place of an allocation of at most a granule.
-    pub(crate) fn take(&mut self, bytes: u64) -> u64 {
-        let (size, place) = match self.free_by_size.range((bytes, 0)..).next() {
-            Some(&found) => {
-                self.remove_free(found.1, found.0);
-                found
-            }
-            None => {
-                let granule = self.spare.pop().unwrap_or_else(|| {
-                    self.next_granule += 1;
-                    self.next_granule - 1
-                });
-                self.granules.insert(granule, 0);
-                (GRANULE, granule * GRANULE)
-            }
-        };
+    /// Adds a granule that the device gave, by its address.
+    pub(crate) fn add_granule(&mut self, granule: u64) {
+        self.granules.insert(granule / GRANULE, 0);
+        self.insert_free(granule, GRANULE);
+    }
+
+    /// The address of an allocation of at most a granule, unless that
+    /// [needs a granule](Slots::needs_granule) more.
+    pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
+        let &(size, place) = self.free_by_size.range((bytes, 0)..).next()?;
+        self.remove_free(place, size);
         if size > bytes {
             self.insert_free(place + bytes, size - bytes);
         }
         *self.granules.entry(place / GRANULE).or_default() += bytes;
-        place
+        Some(place)
     }
 
-    /// Gives a place back; whether its granule is empty and gone by that.
-    pub(crate) fn give(&mut self, place: u64, bytes: u64) -> bool {
+    /// Gives a place back; the address of its granule if that is empty and gone by it.
+    pub(crate) fn give(&mut self, place: u64, bytes: u64) -> Option<u64> {
         let granule = place / GRANULE;
         let (first, end) = (granule * GRANULE, (granule + 1) * GRANULE);
         let (mut from, mut to) = (place, place + bytes);
@@ -67,11 +60,10 @@ impl Slots {
         *used -= bytes;
         if *used == 0 {
             self.granules.remove(&granule);
-            self.spare.push(granule);
-            return true;
+            return Some(first);
         }
         self.insert_free(from, to - from);
-        false
+        None
     }
 
     fn insert_free(&mut self, place: u64, size: u64) {
@@ -93,13 +85,17 @@ mod tests {
     fn small_allocations_share_a_granule_and_the_empty_one_goes_back() {
         let mut slots = Slots::default();
         assert!(slots.needs_granule(512));
-        let places: Vec<_> = (0..4096).map(|_| slots.take(512)).collect();
+        assert_eq!(slots.take(512), None);
+        slots.add_granule(7 * GRANULE);
+        let places: Vec<_> = (0..4096).map(|_| slots.take(512).unwrap()).collect();
+        assert!(places.iter().all(|place| place / GRANULE == 7));
         assert!(slots.needs_granule(512), "a full granule has no place left");
         for place in &places[1..] {
-            assert!(!slots.give(*place, 512));
+            assert_eq!(slots.give(*place, 512), None);
         }
         assert!(!slots.needs_granule(GRANULE - 512), "neighbours are joined");
-        assert!(slots.give(places[0], 512), "the last one takes the granule with it");
+        let gone = slots.give(places[0], 512);
+        assert_eq!(gone, Some(7 * GRANULE), "the last one takes the granule with it");
         assert!(slots.needs_granule(512));
     }
 }

@@ -1,7 +1,8 @@
 //! The addresses that the device sees, and what is behind each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use crate::state::device::GRANULE;
 use crate::state::stream::OpRef;
 
 /// The first address of device memory. Below 2^47 as on real devices, and where Linux puts neither
@@ -23,6 +24,8 @@ pub(crate) struct Space {
     /// start again at the end, so that freed ones stay free for long and a use after free is found.
     cursor: u64,
     limit: u64,
+    /// Granules that small allocations share: nothing else goes between those.
+    granules: BTreeSet<u64>,
 }
 
 pub(crate) struct Allocation {
@@ -51,8 +54,8 @@ pub(crate) struct Advice {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// A small plain allocation: its place in the shared granules, and how much it takes there.
-    Small { place: u64, taken: u64 },
+    /// A small plain allocation in a shared granule, and how much it takes there.
+    Small { taken: u64 },
     /// A plain allocation of its own granules.
     Large { charged: u64 },
     /// From a stream-ordered pool: its place there, and how much it takes.
@@ -88,7 +91,7 @@ impl Kind {
 
 impl Space {
     pub(crate) fn new() -> Space {
-        Space { allocations: BTreeMap::new(), cursor: FIRST, limit: END }
+        Space { allocations: BTreeMap::new(), cursor: FIRST, limit: END, granules: BTreeSet::new() }
     }
 
     /// Free addresses, or `None` when there is no such gap. They are taken by the `insert` that
@@ -100,7 +103,11 @@ impl Space {
             let end = start.checked_add(bytes)?;
             if end <= self.limit {
                 self.cursor = end;
-                return Some(start);
+                match self.granules.range(start.saturating_sub(GRANULE - 1)..end).next_back() {
+                    Some(granule) => self.cursor = granule + GRANULE,
+                    None => return Some(start),
+                }
+                continue;
             }
             match self.allocations.range(self.cursor..END).next() {
                 Some((&base, allocation)) if self.limit >= base => {
@@ -129,6 +136,18 @@ impl Space {
                 .range(..end)
                 .next_back()
                 .is_none_or(|(at, found)| at + found.bytes <= base)
+            && self.granules.range(base.saturating_sub(GRANULE - 1)..end).next().is_none()
+    }
+
+    /// Addresses for a granule that small allocations are to share.
+    pub(crate) fn add_granule(&mut self) -> Option<u64> {
+        let granule = self.find_gap(GRANULE, GRANULE)?;
+        self.granules.insert(granule);
+        Some(granule)
+    }
+
+    pub(crate) fn remove_granule(&mut self, granule: u64) {
+        self.granules.remove(&granule);
     }
 
     pub(crate) fn insert(&mut self, base: u64, allocation: Allocation) {
