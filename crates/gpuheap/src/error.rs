@@ -110,6 +110,8 @@ pub struct OutOfMemory {
     pub short_by: u64,
     /// Handed out, as requested.
     pub live: u64,
+    /// Handed out, the policy's rounding included.
+    pub live_blocks: u64,
     /// Freed, their streams not known to be there yet.
     pub pending: u64,
     /// Held by the pool and free, pending ones included.
@@ -164,6 +166,19 @@ impl Cause {
     }
 }
 
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::LargerThanDevice => "the request is larger than the device",
+            Cause::LargerThanLimit => "the request is larger than the limit",
+            Cause::Limit => "the limit is reached",
+            Cause::DeviceFull => "the device is full",
+            Cause::Fragmentation => "the cached memory is in pieces that are too small",
+            Cause::Foreign => "others hold the rest of the device",
+        })
+    }
+}
+
 impl OutOfMemory {
     /// What would have made the request succeed, in one sentence.
     pub fn remedy(&self) -> String {
@@ -194,14 +209,7 @@ impl OutOfMemory {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cause = match self.cause {
-            Cause::LargerThanDevice => "the request is larger than the device",
-            Cause::LargerThanLimit => "the request is larger than the limit",
-            Cause::Limit => "the limit is reached",
-            Cause::DeviceFull => "the device is full",
-            Cause::Fragmentation => "the cached memory is in pieces that are too small",
-            Cause::Foreign => "others hold the rest of the device",
-        };
+        let cause = self.cause;
         write!(
             f,
             "out of GPU memory: {} requested, {} short, because {cause}; {}",
@@ -211,9 +219,10 @@ impl fmt::Display for OutOfMemory {
         )?;
         write!(
             f,
-            " ({} pool: {} live, {} cached ({} pending, {} on other streams, largest {}), {} reserved",
+            " ({} pool: {} live in blocks of {}, {} cached ({} pending, {} on other streams, largest {}), {} reserved",
             self.pool,
             Bytes(self.live),
+            Bytes(self.live_blocks),
             Bytes(self.cached),
             Bytes(self.pending),
             Bytes(self.cached_on_other_streams),

@@ -129,6 +129,8 @@ impl Heap {
         let mut state = self.shared.lock();
         let state = &mut *state;
         let cached = state.policy.cached(None, &state.order);
+        // Before the questions of this call itself.
+        let driver_calls = state.source.calls();
         let reserved = state.source.reserved()?;
         // What a pool of the driver's keeps is cached too, though no policy of ours holds it.
         let kept_by_driver = if state.source.is_stream_ordered() {
@@ -145,7 +147,7 @@ impl Heap {
             largest_cached_block: cached.largest.max(kept_by_driver),
             reserved,
             reserved_peak: state.source.reserved_peak()?,
-            driver_calls: state.source.calls(),
+            driver_calls,
             ledger: state.ledger,
         })
     }
@@ -572,6 +574,7 @@ impl Shared {
             cause,
             short_by,
             live: state.ledger.live,
+            live_blocks: state.ledger.live_blocks,
             pending: cached.pending,
             cached: cached.bytes,
             largest_cached_block: cached.largest,

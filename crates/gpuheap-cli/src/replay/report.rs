@@ -2,13 +2,15 @@
 
 use std::fmt::Write;
 
-use gpuheap::{Bytes, Cause, PoolKind};
+use gpuheap::{Bytes, PoolKind};
 
 use super::engine::Stop;
 use super::minimum::Minimum;
 use super::{PoolReport, TraceReport};
 
 const WIDTH: usize = 80;
+/// Pools that reserve up to a twentieth more than the least are told apart by their speed.
+const MARGIN: u64 = 20;
 
 /// One section for each trace.
 pub(crate) fn render(reports: &[TraceReport]) -> String {
@@ -124,10 +126,13 @@ fn recommendation(report: &TraceReport) -> String {
     let advisable: Vec<&PoolReport> =
         passed.iter().filter(|pool| !is_model(report, pool.pool)).copied().collect();
     // `none` takes least and pays a driver call for every event: advice only for want of another.
-    let keeping = advisable.iter().filter(|pool| pool.pool != PoolKind::None);
-    let best = keeping.min_by(|one, other| {
-        let reserved = |pool: &PoolReport| pool.outcome.peak_reserved;
-        reserved(one).cmp(&reserved(other)).then(time(one).total_cmp(&time(other)))
+    let reserved = |pool: &PoolReport| pool.outcome.peak_reserved;
+    let keeping = || advisable.iter().filter(|pool| pool.pool != PoolKind::None);
+    let least = keeping().map(|pool| reserved(pool)).min().unwrap_or(0);
+    // A little more memory is worth a faster pool.
+    let margin = least + least / MARGIN;
+    let best = keeping().filter(|pool| reserved(pool) <= margin).min_by(|one, other| {
+        time(one).total_cmp(&time(other)).then(reserved(one).cmp(&reserved(other)))
     });
     let Some(pool) = best.or(advisable.first()) else {
         return nothing_to_recommend(report, &passed);
@@ -135,7 +140,8 @@ fn recommendation(report: &TraceReport) -> String {
     let why = match advisable.len() {
         1 if report.pools.len() == 1 => "it gets through and reserves",
         1 => "no other gets through on this device. It reserves",
-        _ => "of the pools that get through it reserves the least,",
+        _ if reserved(pool) == least => "of the pools that get through it reserves the least,",
+        _ => "it is the fastest of those that reserve little,",
     };
     let mut sentence = format!(
         "Use {}: {why} {} for {} live, so a device with that much beside its context is enough",
@@ -197,15 +203,7 @@ fn time(pool: &PoolReport) -> f64 {
 /// The event, the time, the size, the cause, and what would have made it succeed.
 fn failure(report: &TraceReport, pool: &PoolReport, stop: &Stop) -> String {
     let evidence = &stop.evidence;
-    let cause = match evidence.cause {
-        Cause::LargerThanDevice => "the request is larger than the device",
-        Cause::LargerThanLimit => "the request is larger than the limit",
-        Cause::Limit => "the limit is reached",
-        Cause::DeviceFull => "the device is full",
-        Cause::Fragmentation => "the cached memory is in pieces that are too small",
-        Cause::Foreign => "others hold the rest of the device",
-        _ => evidence.cause.name(),
-    };
+    let cause = evidence.cause;
     let enough = match &pool.minimum {
         Some(Minimum::Bytes(bytes)) => format!(" It gets through on {}.", Bytes(*bytes)),
         Some(Minimum::Never(reason)) => format!(" A larger device does not help: {reason}."),
@@ -213,7 +211,7 @@ fn failure(report: &TraceReport, pool: &PoolReport, stop: &Stop) -> String {
     };
     format!(
         "{} ran out of memory at {} of {}, {:.3} s into the trace: {} requested, {} short, because \
-         {cause}. It had reserved {}: {} live, {} cached, of which {} pending. What would do: {}.\
+         {cause}. It had reserved {}: {} live in blocks of {}, {} cached, of which {} pending. What would do: {}.\
          {enough}",
         pool.pool,
         place(stop),
@@ -223,6 +221,7 @@ fn failure(report: &TraceReport, pool: &PoolReport, stop: &Stop) -> String {
         Bytes(evidence.short_by),
         Bytes(evidence.reserved),
         Bytes(evidence.live),
+        Bytes(evidence.live_blocks),
         Bytes(evidence.cached),
         Bytes(evidence.pending),
         evidence.remedy()

@@ -31,7 +31,7 @@ pub(crate) use split::Split;
 use crate::ledger::Ledger;
 use crate::limits::Limits;
 use crate::order::{Order, StreamRef, Ticket};
-use crate::source::{MemorySource, Segment, SourceError};
+use crate::source::{GRANULE, MemorySource, Segment, SourceError, round_up};
 
 /// A policy by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -179,10 +179,12 @@ impl Environment<'_> {
                     Some(limit) => self.reserved()?.saturating_add(growth) > limit,
                     None => false,
                 };
+                // On a nearly full device a pool of the driver's takes less than its step.
+                let least = round_up(bytes, GRANULE);
                 return Err(if by_limit {
                     Shortage::Limit(growth)
                 } else {
-                    Shortage::Device(growth)
+                    Shortage::Device(least)
                 });
             }
             Err(error) => return Err(Shortage::Failed(error)),
