@@ -79,8 +79,8 @@ impl fmt::Display for Error {
             ErrorKind::Open(error) => error.fmt(f),
             ErrorKind::Driver(error) => error.fmt(f),
             ErrorKind::StreamGone => f.write_str(
-                "a stream was destroyed while blocks freed on it were not known to be out of use; \
-                 call Heap::retire before a stream ends",
+                "a thread's own default stream cannot be waited for, because its event could not be \
+                 recorded when a block was freed on it; synchronise the device",
             ),
         }
     }

@@ -205,19 +205,6 @@ impl Heap {
         self.shared.kind
     }
 
-    /// Must be called before a stream is destroyed on which blocks were given back: what was freed
-    /// there is fenced while the stream can still be named.
-    ///
-    /// # Errors
-    ///
-    /// The driver's own.
-    pub fn retire(&self, stream: &Stream) -> Result<(), Error> {
-        let mut state = self.shared.lock();
-        let stream = state.stream(stream);
-        let State { order, source, .. } = &mut *state;
-        Ok(order.retire(stream, &mut **source)?)
-    }
-
     /// Registers something that can give memory back: it is asked for a number of bytes when this
     /// heap is short, with no lock held, and says how many it gave back. It stays registered while
     /// the handle lives.
@@ -349,7 +336,7 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn stream(&mut self, stream: &Stream) -> StreamRef {
-        self.order.stream(stream.id(), stream.raw())
+        self.order.stream(stream.id(), stream.raw(), || Some(stream.guard()), &mut *self.source)
     }
 
     fn with_policy<R>(

@@ -7,6 +7,8 @@
 //! * on another stream once that stream waits for a fence recorded at or after the free;
 //! * anywhere once such a fence is known to be reached.
 //!
+//! A heap keeps a stream alive until what was freed on it is fenced.
+//!
 //! Fences are recorded when somebody else wants a block, not at every free: recording one costs
 //! 140 ns on an H200, and most blocks are reused by their own stream. So a wait may cover work that
 //! the stream was given after the free.
@@ -17,6 +19,7 @@ use gpuheap_driver::CUstream;
 use rustc_hash::FxHashMap;
 
 use crate::source::{Fence, MemorySource, SourceError};
+use crate::stream::StreamGuard;
 
 /// A stream as a heap knows it: by the driver's id for it, never by its handle alone, because
 /// handles are recycled and a per-thread default stream has one handle for many streams.
@@ -60,17 +63,23 @@ impl Ticket {
 }
 
 /// What is known of the order of a heap's streams.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Order {
     streams: Vec<StreamState>,
+    /// The slots of which something may still be learnt: not those of streams that ended and whose
+    /// frees are over.
+    active: Vec<usize>,
     /// Slots of the streams that are not retired, by the driver's id.
     slots: FxHashMap<u64, u32>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct StreamState {
     id: u64,
     raw: CUstream,
+    /// Keeps the stream alive while frees on it may have to be fenced.
+    guard: Option<StreamGuard>,
+    /// The program let go of the stream; its last fence covers all its work.
     retired: bool,
     /// The number of the last free.
     freed: u64,
@@ -89,22 +98,36 @@ impl StreamState {
 }
 
 impl Order {
-    /// The stream with the driver's `id`, registered at its first use.
-    pub(crate) fn stream(&mut self, id: u64, raw: CUstream) -> StreamRef {
-        let slot = *self.slots.entry(id).or_insert_with(|| {
-            self.streams.push(StreamState { id, raw, ..StreamState::default() });
-            self.streams.len() as u32 - 1
-        });
-        StreamRef { slot, raw }
+    /// The stream with the driver's `id`, registered at its first use with what keeps it alive.
+    pub(crate) fn stream(
+        &mut self,
+        id: u64,
+        raw: CUstream,
+        guard: impl FnOnce() -> Option<StreamGuard>,
+        source: &mut dyn MemorySource,
+    ) -> StreamRef {
+        if let Some(&slot) = self.slots.get(&id) {
+            return StreamRef { slot, raw };
+        }
+        // A program that makes streams also ends them.
+        self.retire_abandoned(source);
+        let slot = self.streams.len();
+        self.streams.push(StreamState { id, raw, guard: guard(), ..StreamState::default() });
+        self.active.push(slot);
+        self.slots.insert(id, slot as u32);
+        StreamRef { slot: slot as u32, raw }
     }
 
     /// Notes a free on `stream` and numbers it.
     ///
     /// Only a per-thread default stream makes a driver call here: no other thread can name it
     /// later, so its fence is recorded at once. Where that fails, the stream's next free covers
-    /// this one too.
+    /// this one too. A stream that ended has no work after its last fence, which covers the free.
     pub(crate) fn freed(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         let state = &mut self.streams[stream.slot()];
+        if state.retired {
+            return Ticket { slot: stream.slot, number: state.freed };
+        }
         state.freed += 1;
         let number = state.freed;
         if stream.raw == CUstream::PER_THREAD
@@ -120,6 +143,11 @@ impl Order {
         ticket.slot == stream.slot
             || self.is_reached(ticket)
             || self.after(stream, ticket.slot()) >= ticket.number
+    }
+
+    /// Whether the program let go of a stream, so that nothing can be put on it any more.
+    pub(crate) fn is_retired(&self, stream: StreamRef) -> bool {
+        self.streams[stream.slot()].retired
     }
 
     /// Whether the work before `ticket` is known to be over.
@@ -156,8 +184,10 @@ impl Order {
     /// Asks the driver how far every stream with frees has got, recording a fence where there is
     /// none yet. Whether any more of them are over than before.
     pub(crate) fn poll(&mut self, source: &mut dyn MemorySource) -> Result<bool, SourceError> {
+        self.retire_abandoned(source);
         let mut moved = false;
-        for slot in 0..self.streams.len() {
+        for at in 0..self.active.len() {
+            let slot = self.active[at];
             if self.streams[slot].reached == self.streams[slot].freed {
                 continue;
             }
@@ -179,6 +209,10 @@ impl Order {
                 moved = true;
             }
         }
+        let streams = &self.streams;
+        self.active.retain(|slot| {
+            !streams[*slot].retired || streams[*slot].reached < streams[*slot].freed
+        });
         Ok(moved)
     }
 
@@ -188,7 +222,8 @@ impl Order {
         source: &mut dyn MemorySource,
     ) -> Result<Vec<Fence>, SourceError> {
         let mut fences = Vec::new();
-        for slot in 0..self.streams.len() {
+        for at in 0..self.active.len() {
+            let slot = self.active[at];
             if self.streams[slot].reached < self.streams[slot].freed {
                 self.fence_all(slot, source)?;
                 fences.extend(self.streams[slot].fences.back().map(|(_, fence)| *fence));
@@ -197,17 +232,24 @@ impl Order {
         Ok(fences)
     }
 
-    /// The stream is about to be destroyed: what it freed is fenced while it can still be named.
-    pub(crate) fn retire(
-        &mut self,
-        stream: StreamRef,
-        source: &mut dyn MemorySource,
-    ) -> Result<(), SourceError> {
-        let fenced = self.record(stream.slot(), source);
-        let state = &mut self.streams[stream.slot()];
-        state.retired = true;
-        self.slots.remove(&state.id);
-        fenced
+    /// Fences the streams that the program let go of, all their work covered, and lets go of them
+    /// too. One that cannot be fenced now is kept for the next time.
+    fn retire_abandoned(&mut self, source: &mut dyn MemorySource) {
+        for at in 0..self.active.len() {
+            let slot = self.active[at];
+            let state = &mut self.streams[slot];
+            if !state.guard.as_ref().is_some_and(StreamGuard::is_abandoned) {
+                continue;
+            }
+            // As if one more block were freed: blocks that are live now come after that.
+            state.freed += 1;
+            if self.record(slot, source).is_ok() {
+                let state = &mut self.streams[slot];
+                state.retired = true;
+                state.guard = None;
+                self.slots.remove(&state.id);
+            }
+        }
     }
 
     fn after(&self, waiter: StreamRef, on: usize) -> u64 {

@@ -32,7 +32,6 @@ fn the_emulator_catches_a_policy_that_ignores_streams() {
                 });
                 assert!(filled.unwrap().is_success());
                 drop(block);
-                heap.retire(&stream).unwrap();
             }
             let findings = device.emulator().unwrap().findings();
             assert_eq!(!findings.is_empty(), broken, "{schedule:?}: {findings:?}");

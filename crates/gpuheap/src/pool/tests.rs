@@ -77,10 +77,11 @@ struct World {
 impl World {
     fn new(policy: Box<dyn Policy>, capacity: u64, immediate: bool) -> World {
         let mut order = Order::default();
-        let streams =
-            (0..STREAMS).map(|n| order.stream(100 + n as u64, CUstream(n + 10))).collect();
         let mut model = Model::new(capacity);
         model.immediate = immediate;
+        let streams = (0..STREAMS)
+            .map(|n| order.stream(100 + n as u64, CUstream(n + 10), || None, &mut model))
+            .collect();
         World {
             policy,
             model,
@@ -273,7 +274,7 @@ impl Policy for IgnoresStreams {
         _stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Grant, Shortage> {
-        let first = environment.order.stream(100, CUstream(10));
+        let first = environment.order.stream(100, CUstream(10), || None, environment.source);
         self.0.allocate(bytes, first, environment)
     }
 
@@ -283,7 +284,7 @@ impl Policy for IgnoresStreams {
         _stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
-        let first = environment.order.stream(100, CUstream(10));
+        let first = environment.order.stream(100, CUstream(10), || None, environment.source);
         self.0.free(key, first, environment)
     }
 

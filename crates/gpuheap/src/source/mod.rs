@@ -29,7 +29,7 @@ pub(crate) struct Fence(pub(crate) u32);
 pub(crate) enum SourceError {
     /// The device is out of memory.
     OutOfMemory,
-    /// A stream was destroyed and the heap not told while it could still be named.
+    /// A thread's own default stream whose fence could not be recorded when it could be named.
     StreamGone,
     /// Any other failure of the driver.
     Driver(gpuheap_driver::DriverError),

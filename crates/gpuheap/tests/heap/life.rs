@@ -3,7 +3,7 @@
 use gpuheap::emu::Schedule;
 use gpuheap::{Heap, PoolKind};
 
-use crate::support::{assert_all_returned, device, fill, heap, order};
+use crate::support::{assert_all_returned, device, emulated, fill, heap, order};
 
 #[test]
 fn zero_bytes_are_a_valid_allocation_that_touches_nothing() {
@@ -61,7 +61,7 @@ fn a_block_freed_on_the_stream_of_its_last_use_crosses_to_others_in_order() {
 }
 
 #[test]
-fn a_retired_stream_takes_nothing_with_it() {
+fn a_dropped_stream_takes_nothing_with_it() {
     for pool in PoolKind::ALL {
         let device = device(64 << 20, Schedule::OnDemand);
         let heap = heap(&device, pool);
@@ -71,12 +71,58 @@ fn a_retired_stream_takes_nothing_with_it() {
             let block = heap.allocate(40 << 20, &stream).unwrap();
             fill(&device, &block, round, &stream);
             drop(block);
-            heap.retire(&stream).unwrap();
             drop(stream);
             let block = heap.allocate(40 << 20, &other).unwrap();
             fill(&device, &block, round, &other);
         }
         assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn blocks_may_outlive_their_stream_and_streams_their_heap() {
+    for pool in PoolKind::ALL {
+        let device = device(200 << 20, Schedule::Seeded(4));
+        let heap = heap(&device, pool);
+        let other = device.stream().unwrap();
+        for round in 0..3 {
+            let stream = device.stream().unwrap();
+            let first = heap.allocate(30 << 20, &stream).unwrap();
+            let second = heap.allocate(1000, &stream).unwrap();
+            fill(&device, &first, round, &stream);
+            fill(&device, &second, round, &stream);
+            drop(stream.clone());
+            drop(stream);
+            // Makes the heap notice that the stream is gone, while blocks of it are live.
+            let block = heap.allocate(40 << 20, &other).unwrap();
+            fill(&device, &block, round, &other);
+            drop((first, second, block));
+            let block = heap.allocate(60 << 20, &other).unwrap();
+            fill(&device, &block, round, &other);
+        }
+        assert_all_returned(&device, &heap, pool.name());
+        let last = heap.allocate(1 << 20, &other).unwrap();
+        fill(&device, &last, 1, &other);
+        drop(heap);
+        drop(last);
+        other.synchronize().unwrap();
+        crate::support::assert_no_findings(&device, pool.name());
+    }
+}
+
+#[test]
+fn streams_that_end_are_let_go_of() {
+    let device = emulated(1 << 30, Schedule::Immediate);
+    let emulator = device.emulator().unwrap();
+    for pool in PoolKind::ALL {
+        let heap = heap(&device, pool);
+        let before = emulator.calls_of("cuStreamDestroy_v2");
+        for _ in 0..20 {
+            let stream = device.stream().unwrap();
+            drop(heap.allocate(1 << 20, &stream).unwrap());
+        }
+        let destroyed = emulator.calls_of("cuStreamDestroy_v2") - before;
+        assert!(destroyed >= 19, "{pool}: {destroyed} of 20 are gone");
     }
 }
 

@@ -26,7 +26,6 @@ fn scenario(device: &Device, heap: &Heap, streams: &[Stream; 2], errors: &mut Ve
     };
     note(heap.reclaim_all().map(|_| ()));
     note(heap.usage().map(|_| ()));
-    note(heap.retire(two));
     note(device.synchronize());
 }
 
