@@ -318,6 +318,15 @@ impl Call<'_> {
         Ok(context)
     }
 
+    /// The code for a stream or event that there is not: that of the current context, where that
+    /// was destroyed and took them along (measured).
+    pub(crate) fn stale_handle(&self) -> CUresult {
+        match self.current() {
+            Err(CUresult::ERROR_CONTEXT_IS_DESTROYED) => CUresult::ERROR_CONTEXT_IS_DESTROYED,
+            _ => CUresult::ERROR_INVALID_HANDLE,
+        }
+    }
+
     pub(crate) fn current_context(&self) -> Outcome<&Context> {
         self.state.contexts.at(self.current()?).ok_or(CUresult::ERROR_INVALID_CONTEXT)
     }

@@ -37,8 +37,7 @@ impl Call<'_> {
 
     pub(crate) fn cuEventRecord(&mut self, event: CUevent, stream: CUstream) -> Outcome {
         let index = self.stream(stream)?;
-        let context = self.event(event)?.context;
-        if self.device_of(context) != self.device_of_stream(index) {
+        if self.event(event)?.context != self.context_of(index) {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         self.begin(index);
@@ -112,11 +111,10 @@ impl Call<'_> {
         self.cuEventElapsedTime(milliseconds, start, end)
     }
 
+    /// An event, which says its context; none has to be current: measured.
     pub(crate) fn event(&self, event: CUevent) -> Outcome<&Event> {
         self.initialised()?;
-        // An event of a context that was destroyed is told by that: measured.
-        self.current()?;
-        let found = self.state.events.get(event.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let found = self.state.events.get(event.0).ok_or_else(|| self.stale_handle())?;
         self.alive(found.context)?;
         Ok(found)
     }

@@ -72,7 +72,7 @@ impl Call<'_> {
         if flags != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let place = self.managed_place(location)?;
+        let place = self.managed_place(location, self.device_of_stream(stream))?;
         let base = self.managed_range(pointer, bytes as u64)?;
         if let Some(found) = self.state.space.get_mut(base) {
             found.advice.get_or_insert_default().last_prefetch = Some(place);
@@ -100,14 +100,14 @@ impl Call<'_> {
         advice: c_int,
         location: CUmemLocation,
     ) -> Outcome {
-        self.current()?;
+        let context = self.current()?;
         if !(advice::SET_READ_MOSTLY..=advice::UNSET_ACCESSED_BY).contains(&advice) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let place = match advice {
             advice::SET_PREFERRED_LOCATION
             | advice::SET_ACCESSED_BY
-            | advice::UNSET_ACCESSED_BY => self.managed_place(location)?,
+            | advice::UNSET_ACCESSED_BY => self.managed_place(location, self.device_of(context))?,
             // The others do not look at the location.
             _ => CU_DEVICE_CPU,
         };
@@ -160,16 +160,14 @@ impl Call<'_> {
     }
 
     /// A location that managed memory may go to: the host, or a device that shares it with the
-    /// host at the same time.
-    fn managed_place(&mut self, location: CUmemLocation) -> Outcome<CUdevice> {
+    /// host at the same time. `here` is the device that is asked.
+    fn managed_place(&mut self, location: CUmemLocation, here: usize) -> Outcome<CUdevice> {
         match location.kind {
             CUmemLocationType::HOST
             | CUmemLocationType::HOST_NUMA
             | CUmemLocationType::HOST_NUMA_CURRENT => {
                 // Without concurrent access nothing can be moved at all, to the host either.
-                let context = self.current()?;
-                let device = self.device_of(context) as CUdevice;
-                self.managed_place(CUmemLocation::device(device))?;
+                self.managed_place(CUmemLocation::device(here as CUdevice), here)?;
                 Ok(CU_DEVICE_CPU)
             }
             CUmemLocationType::DEVICE => {

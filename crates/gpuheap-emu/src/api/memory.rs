@@ -8,7 +8,7 @@ use crate::args::Out;
 use crate::emulator::Call;
 use crate::state::device::{GRANULE, Owner};
 use crate::state::physical::PAGE;
-use crate::state::space::{Allocation, Kind};
+use crate::state::space::{Allocation, Kind, NO_CONTEXT};
 use crate::{Outcome, state::host};
 
 /// What small allocations are rounded up to, bytes.
@@ -73,20 +73,11 @@ impl Call<'_> {
         if pointer == 0 {
             return Ok(());
         }
-        match self.state.space.get(pointer).map(|found| (found.kind, found.freed, found.context)) {
+        match self.state.space.get(pointer).map(|found| (found.kind, found.freed)) {
             Some((
                 Kind::Small { .. } | Kind::Large { .. } | Kind::Pool { .. } | Kind::Managed { .. },
                 None,
-                context,
-            )) => {
-                self.alive(context)?;
-                self.wait_for_device(self.device_of(context));
-                // A callback that ran meanwhile may have let another thread free it.
-                if self.state.space.get(pointer).is_some_and(|found| found.freed.is_none()) {
-                    self.free_now(pointer);
-                }
-                Ok(())
-            }
+            )) => self.free_after_work(pointer),
             _ => {
                 self.find_bad_free(pointer);
                 Err(CUresult::ERROR_INVALID_VALUE)
@@ -197,8 +188,31 @@ impl Call<'_> {
         self.state.devices[device].release(owner, bytes, calls);
     }
 
+    /// Ends an allocation once the work that may use it is done.
+    pub(crate) fn free_after_work(&mut self, address: u64) -> Outcome {
+        let Some(found) = self.state.space.get(address) else { return Ok(()) };
+        let (context, on_host, mut device) = (found.context, found.kind.is_host(), found.device);
+        self.alive(context)?;
+        if on_host {
+            // Any device may be using it, and it is unmapped from this process.
+            for device in 0..self.state.devices.len() {
+                self.wait_for_device(device);
+            }
+        } else {
+            if context != NO_CONTEXT {
+                device = self.device_of(context);
+            }
+            self.wait_for_device(device);
+        }
+        // A callback that ran meanwhile may have let another thread free it.
+        if self.state.space.get(address).is_some_and(|found| found.freed.is_none()) {
+            self.free_now(address);
+        }
+        Ok(())
+    }
+
     /// Waits for all work on a device.
-    pub(crate) fn wait_for_device(&mut self, device: usize) {
+    fn wait_for_device(&mut self, device: usize) {
         if self.state.pending == 0 && self.state.checker.is_none() {
             return;
         }
@@ -261,13 +275,22 @@ impl Call<'_> {
         self.state.pages.forget(from, to - from);
     }
 
-    /// Frees all that a context holds, when it ends.
+    /// Frees all that a context holds, when it ends. Pool memory is the device's: it outlives a
+    /// context of one's own (measured), and goes with the primary one.
     pub(crate) fn free_all_of(&mut self, context: u32, report_leaks: bool) {
+        if self.state.contexts.at(context).is_some_and(|context| !context.primary) {
+            for found in self.state.space.iter_mut() {
+                if found.context == context && matches!(found.kind, Kind::Pool { .. }) {
+                    found.context = NO_CONTEXT;
+                }
+            }
+        }
         let live: Vec<u64> = self
             .state
             .space
             .iter()
-            .filter(|(_, found)| found.context == context && found.kind != Kind::Reserved)
+            // What was freed in the order of another context's stream ends there.
+            .filter(|(_, found)| found.context == context && found.freed.is_none())
             .map(|(address, _)| address)
             .collect();
         for address in live {

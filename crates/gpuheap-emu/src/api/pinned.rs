@@ -49,8 +49,9 @@ impl Call<'_> {
         pointer.write(std::ptr::with_exposed_provenance_mut(address as usize))
     }
 
+    /// The pointer says which context it is of; none has to be current: measured.
     pub(crate) fn cuMemFreeHost(&mut self, pointer: Out<c_void>) -> Outcome {
-        let context = self.current()?;
+        self.initialised()?;
         if pointer.is_null() {
             return Ok(());
         }
@@ -60,9 +61,7 @@ impl Call<'_> {
             self.find_bad_free(address);
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        self.wait_for_device(self.device_of(context));
-        self.free_now(address);
-        Ok(())
+        self.free_after_work(address)
     }
 
     pub(crate) fn cuMemHostGetDevicePointer_v2(
@@ -122,8 +121,9 @@ impl Call<'_> {
         Ok(())
     }
 
+    /// As [`cuMemFreeHost`](Call::cuMemFreeHost), measured too.
     pub(crate) fn cuMemHostUnregister(&mut self, pointer: Out<c_void>) -> Outcome {
-        let context = self.current()?;
+        self.initialised()?;
         let address = pointer.address();
         if pointer.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -133,9 +133,7 @@ impl Call<'_> {
             Some((_, Kind::Registered { .. })) => return Err(CUresult::ERROR_INVALID_VALUE),
             _ => return Err(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED),
         }
-        self.wait_for_device(self.device_of(context));
-        self.free_now(address);
-        Ok(())
+        self.free_after_work(address)
     }
 
     /// Host memory of the emulator's own, counted as pinned.

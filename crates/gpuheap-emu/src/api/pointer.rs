@@ -38,7 +38,7 @@ impl Call<'_> {
         attribute: CUpointer_attribute,
         pointer: CUdeviceptr,
     ) -> Outcome {
-        self.current()?;
+        self.initialised()?;
         data.require()?;
         let value = self.attribute_of(attribute, pointer)?.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         write(data, value)
@@ -85,7 +85,7 @@ impl Call<'_> {
         if !known {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let Some(found) = self.find_pointer(pointer) else { return Ok(None) };
+        let Some(found) = self.find_pointer(pointer)? else { return Ok(None) };
         let host = matches!(found.kind, Kind::Pinned { .. } | Kind::Registered { .. });
         Ok(Some(match attribute {
             A::CONTEXT => Value::Long(found.context.0 as u64),
@@ -115,26 +115,28 @@ impl Call<'_> {
         }))
     }
 
-    fn find_pointer(&self, pointer: u64) -> Option<Found> {
-        let (base, allocation) = self.state.space.find(pointer)?;
+    /// What is at an address. It says its context, and none has to be current: measured.
+    fn find_pointer(&self, pointer: u64) -> Outcome<Option<Found>> {
+        let found = self.state.space.find(pointer).filter(|(_, found)| found.freed.is_none());
+        let Some((base, allocation)) = found else { return Ok(None) };
+        self.alive(allocation.context)?;
         let mut found = Found {
             base,
             bytes: allocation.bytes,
             kind: allocation.kind,
-            context: CUcontext(self.state.contexts.handle(allocation.context)),
+            context: match self.state.contexts.at(allocation.context) {
+                Some(_) => CUcontext(self.state.contexts.handle(allocation.context)),
+                None => CUcontext::NULL,
+            },
             device: allocation.device,
             id: allocation.id,
             sync_memops: allocation.sync_memops,
         };
-        if allocation.freed.is_some() {
-            return None;
-        }
         if allocation.kind == Kind::Reserved {
-            let (start, mapping) = self.state.vmm.find(pointer)?;
-            found.context = CUcontext::NULL;
+            let Some((start, mapping)) = self.state.vmm.find(pointer) else { return Ok(None) };
             (found.base, found.bytes, found.device) = (start, mapping.bytes, mapping.device);
         }
-        Some(found)
+        Ok(Some(found))
     }
 }
 

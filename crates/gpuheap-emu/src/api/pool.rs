@@ -64,11 +64,16 @@ impl Call<'_> {
                 Ok(())
             }
             // Plain memory: the free waits for the stream's work here.
-            Some((Kind::Small { .. } | Kind::Large { .. } | Kind::Managed { .. }, _, None)) => {
+            Some((Kind::Small { .. } | Kind::Large { .. }, _, None)) => {
                 if let Some(op) = self.state.last_op(stream) {
                     self.complete(op);
                 }
                 self.cuMemFree_v2(pointer)
+            }
+            // It stays: measured.
+            Some((Kind::Managed { .. }, ..)) => {
+                self.find_bad_free(pointer);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
             }
             _ => {
                 self.find_bad_free(pointer);

@@ -160,25 +160,22 @@ impl Call<'_> {
         status.write(0)
     }
 
-    /// The place of a stream, a default one included.
+    /// The place of a stream. A default one is the current context's; any other says its context,
+    /// and none has to be current: measured.
     pub(crate) fn stream(&mut self, stream: CUstream) -> Outcome<u32> {
-        let context = self.current()?;
-        if stream == CUstream::LEGACY || stream.is_null() && !null_is_per_thread() {
-            return self
-                .state
-                .contexts
-                .at(context)
-                .map(|context| context.legacy)
-                .ok_or(CUresult::ERROR_INVALID_CONTEXT);
+        if self.is_default(stream) {
+            return self.default_stream(stream);
         }
-        if stream == CUstream::PER_THREAD || stream.is_null() {
-            return Ok(self.per_thread_stream(context));
+        self.initialised()?;
+        let index = self.state.streams.index(stream.0);
+        let found = index.and_then(|index| Some((index, self.state.streams.at(index)?)));
+        match found {
+            Some((index, found)) if !found.destroyed => {
+                self.alive(found.context)?;
+                Ok(index)
+            }
+            _ => Err(self.stale_handle()),
         }
-        let index = self.state.streams.index(stream.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        let found = self.state.streams.at(index).filter(|found| !found.destroyed);
-        let owner = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?.context;
-        self.alive(owner)?;
-        Ok(index)
     }
 
     pub(crate) fn context_of(&self, stream: u32) -> u32 {
@@ -196,6 +193,16 @@ impl Call<'_> {
     fn stream_state(&mut self, stream: CUstream) -> Outcome<&Stream> {
         let index = self.stream(stream)?;
         self.state.streams.at(index).ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn default_stream(&mut self, stream: CUstream) -> Outcome<u32> {
+        let context = self.current()?;
+        let per_thread = stream.is_null() && null_is_per_thread();
+        if stream == CUstream::PER_THREAD || per_thread {
+            return Ok(self.per_thread_stream(context));
+        }
+        let found = self.state.contexts.at(context).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        Ok(found.legacy)
     }
 
     fn per_thread_stream(&mut self, context: u32) -> u32 {

@@ -8,7 +8,7 @@ use crate::Outcome;
 use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::state::device::{GRANULE, Owner};
-use crate::state::space::Kind;
+use crate::state::space::{Kind, NO_CONTEXT};
 use crate::state::vmm::{Mapping, Physical, Properties};
 
 impl Call<'_> {
@@ -35,7 +35,7 @@ impl Call<'_> {
         let start =
             if wanted { Some(address) } else { self.state.space.find_gap(bytes, alignment) };
         let start = start.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        self.insert(start, bytes, Kind::Reserved, u32::MAX, 0);
+        self.insert(start, bytes, Kind::Reserved, NO_CONTEXT, 0);
         pointer.write(start)
     }
 

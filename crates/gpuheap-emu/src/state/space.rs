@@ -11,6 +11,9 @@ pub(crate) const FIRST: u64 = 0x2000_0000_0000;
 /// The end of device memory's addresses.
 pub(crate) const END: u64 = 0x5000_0000_0000;
 
+/// What has no context: reserved addresses, and pool memory that outlived its own.
+pub(crate) const NO_CONTEXT: u32 = u32::MAX;
+
 /// Whether an address is one that device memory may have.
 pub(crate) fn is_device_address(address: u64) -> bool {
     (FIRST..END).contains(&address)
@@ -32,6 +35,7 @@ pub(crate) struct Allocation {
     /// What was asked for; reserved addresses: what was reserved.
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
+    /// The place of its context, or [`NO_CONTEXT`].
     pub(crate) context: u32,
     pub(crate) device: usize,
     /// A number that no other allocation ever has.
@@ -175,6 +179,10 @@ impl Space {
         let (&base, allocation) = self.allocations.range(..=address).next_back()?;
         // An allocation of no bytes has its first address.
         (address - base < allocation.bytes.max(1)).then_some((base, allocation))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Allocation> {
+        self.allocations.values_mut()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Allocation)> {

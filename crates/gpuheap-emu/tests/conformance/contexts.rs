@@ -51,6 +51,7 @@ fn a_context_says_what_it_is() {
         ok!(gpu, cuCtxGetLimit(&mut stack, 0));
         assert!(id > 0 && version >= 3020 && stack > 0);
         assert_eq!(code!(gpu, cuCtxGetLimit(&mut stack, 99)), CUresult::ERROR_INVALID_VALUE);
+        assert_eq!(code!(gpu, cuCtxSetLimit(99, 0)), CUresult::ERROR_INVALID_VALUE);
         assert_eq!(code!(gpu, cuCtxGetLimit(&mut stack, 3)), CUresult::ERROR_UNSUPPORTED_LIMIT);
     });
 }
@@ -80,5 +81,40 @@ fn a_reset_frees_everything_and_the_handle_lives_again() {
         ok!(gpu, cuDevicePrimaryCtxRelease_v2(gpu.device));
         ok!(gpu, cuDevicePrimaryCtxGetState(gpu.device, &mut flags, &mut active));
         assert_eq!(active, 1, "the reset took no reference away");
+    });
+}
+
+#[test]
+fn pool_memory_outlives_the_context_that_it_was_allocated_in() {
+    on_every_driver(|gpu| {
+        let (mut own, mut pointer) = (CUcontext::NULL, 0);
+        ok!(gpu, cuCtxCreate_v2(&mut own, 0, gpu.device));
+        ok!(gpu, cuMemAllocAsync(&mut pointer, 1000, CUstream::NULL));
+        ok!(gpu, cuCtxDestroy_v2(own));
+        let mut kind = 0;
+        let attribute = CUpointer_attribute::MEMORY_TYPE;
+        ok!(gpu, cuPointerGetAttribute((&raw mut kind).cast(), attribute, pointer));
+        assert_eq!(kind, CUmemorytype::DEVICE.0);
+        ok!(gpu, cuMemFreeAsync(pointer, CUstream::NULL));
+    });
+}
+
+#[test]
+fn all_but_pool_memory_ends_with_its_context() {
+    on_every_driver_unchecked(|gpu| {
+        let (mut own, mut managed) = (CUcontext::NULL, 0);
+        ok!(gpu, cuCtxCreate_v2(&mut own, 0, gpu.device));
+        let (plain, pinned) = (gpu.allocate(1 << 20), gpu.pinned(4096).as_mut_ptr());
+        ok!(gpu, cuMemAllocManaged(&mut managed, 4096, CU_MEM_ATTACH_GLOBAL));
+        ok!(gpu, cuCtxDestroy_v2(own));
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        for pointer in [plain, managed, pinned.expose_provenance() as u64] {
+            let mut kind = 0;
+            let attribute = CUpointer_attribute::MEMORY_TYPE;
+            let kind = (&raw mut kind).cast();
+            assert_eq!(code!(gpu, cuPointerGetAttribute(kind, attribute, pointer)), invalid);
+            assert_eq!(code!(gpu, cuMemFree_v2(pointer)), invalid);
+        }
+        assert_eq!(code!(gpu, cuMemFreeHost(pinned.cast())), invalid);
     });
 }

@@ -78,3 +78,26 @@ fn a_wait_is_for_the_last_record_before_it() {
         gpu.free(b);
     });
 }
+
+#[test]
+fn an_event_is_recorded_in_streams_of_its_own_context() {
+    on_every_driver(|gpu| {
+        let mut own = CUcontext::NULL;
+        let outside = gpu.stream();
+        ok!(gpu, cuCtxCreate_v2(&mut own, 0, gpu.device));
+        let (stream, event) = (gpu.stream(), gpu.event());
+        ok!(gpu, cuCtxPopCurrent_v2(&mut own));
+        ok!(gpu, cuEventRecord(event, stream));
+        let handle = CUresult::ERROR_INVALID_HANDLE;
+        assert_eq!(code!(gpu, cuEventRecord(event, CUstream::NULL)), handle);
+        assert_eq!(code!(gpu, cuEventRecord(event, outside)), handle);
+        // Any stream may wait for it.
+        ok!(gpu, cuStreamWaitEvent(CUstream::NULL, event, 0));
+        ok!(gpu, cuStreamWaitEvent(outside, event, 0));
+        ok!(gpu, cuEventSynchronize(event));
+        ok!(gpu, cuStreamDestroy_v2(stream));
+        ok!(gpu, cuStreamDestroy_v2(outside));
+        ok!(gpu, cuEventDestroy_v2(event));
+        ok!(gpu, cuCtxDestroy_v2(own));
+    });
+}

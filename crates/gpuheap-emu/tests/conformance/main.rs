@@ -10,6 +10,7 @@ mod events;
 mod managed;
 mod memory;
 mod misuse;
+mod no_context;
 mod pinned;
 mod pointers;
 mod pools;

@@ -66,3 +66,16 @@ fn advice_and_prefetches_are_kept_and_bounded() {
         ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
+
+#[test]
+fn managed_memory_cannot_be_freed_in_stream_order() {
+    on_every_driver_unchecked(|gpu| {
+        let (stream, mut pointer) = (gpu.stream(), 0);
+        ok!(gpu, cuMemAllocManaged(&mut pointer, 4096, CU_MEM_ATTACH_GLOBAL));
+        assert_eq!(code!(gpu, cuMemFreeAsync(pointer, stream)), CUresult::ERROR_NOT_SUPPORTED);
+        ok!(gpu, cuMemsetD8_v2(pointer, 5, 4096));
+        assert_eq!(gpu.download(pointer, 4096), [5; 4096]);
+        gpu.free(pointer);
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}

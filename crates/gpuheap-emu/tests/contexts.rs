@@ -1,0 +1,146 @@
+//! What becomes of handles, memory and queued work when their context ends, where a real device
+//! crashes or was not measured.
+#![allow(clippy::unwrap_used)]
+
+use gpuheap_driver::*;
+use gpuheap_emu::{Emulator, FindingKind, Options, Profile, Schedule};
+
+macro_rules! call {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
+        // SAFETY: the tests pass valid pointers; handles may be stale, which the emulator finds.
+        unsafe { $gpu.$function($($arg),*) }
+    };
+}
+
+macro_rules! ok {
+    ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
+        assert_eq!(call!($gpu, $function($($arg),*)), CUresult::SUCCESS, stringify!($function))
+    };
+}
+
+const MIB: usize = 1 << 20;
+const DESTROYED: CUresult = CUresult::ERROR_CONTEXT_IS_DESTROYED;
+
+/// An emulator that does its work on demand, with the primary context of device 0 current.
+fn start(devices: usize) -> (Emulator, CUcontext) {
+    let gpu = Emulator::new(Options {
+        devices: vec![Profile::h200(); devices],
+        schedule: Schedule::OnDemand,
+        ..Options::default()
+    });
+    let mut context = CUcontext::NULL;
+    ok!(gpu, cuInit(0));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
+    ok!(gpu, cuCtxSetCurrent(context));
+    (gpu, context)
+}
+
+/// A context of one's own, current, with a stream.
+fn own_context(gpu: &Emulator) -> (CUcontext, CUstream) {
+    let (mut own, mut stream) = (CUcontext::NULL, CUstream::NULL);
+    ok!(gpu, cuCtxCreate_v2(&mut own, 0, 0));
+    ok!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
+    (own, stream)
+}
+
+#[test]
+fn a_destroyed_context_is_refused() {
+    let (gpu, primary) = start(1);
+    let (own, _) = own_context(&gpu);
+    ok!(gpu, cuCtxDestroy_v2(own));
+    assert_eq!(call!(gpu, cuCtxSetCurrent(own)), DESTROYED);
+    assert_eq!(call!(gpu, cuCtxPushCurrent_v2(own)), DESTROYED);
+    assert_eq!(call!(gpu, cuCtxDestroy_v2(own)), DESTROYED);
+    let mut current = CUcontext::NULL;
+    ok!(gpu, cuCtxGetCurrent(&mut current));
+    assert_eq!(current, primary);
+}
+
+#[test]
+fn stale_handles_are_refused_and_say_when_the_current_context_took_them_along() {
+    let (gpu, _) = start(1);
+    let (mut stream, mut event) = (CUstream::NULL, CUevent::NULL);
+    ok!(gpu, cuStreamCreate(&mut stream, 0));
+    ok!(gpu, cuEventCreate(&mut event, 0));
+    ok!(gpu, cuDevicePrimaryCtxReset_v2(0));
+    assert_eq!(call!(gpu, cuStreamSynchronize(stream)), DESTROYED);
+    assert_eq!(call!(gpu, cuEventQuery(event)), DESTROYED);
+    ok!(gpu, cuCtxSetCurrent(CUcontext::NULL));
+    assert_eq!(call!(gpu, cuStreamSynchronize(stream)), CUresult::ERROR_INVALID_HANDLE);
+    assert_eq!(call!(gpu, cuEventQuery(event)), CUresult::ERROR_INVALID_HANDLE);
+}
+
+#[test]
+fn pool_memory_of_a_context_that_is_gone_is_no_leak_and_nobody_elses() {
+    let (gpu, _) = start(1);
+    let (own, stream) = own_context(&gpu);
+    let mut pointer = 0;
+    ok!(gpu, cuMemAllocAsync(&mut pointer, MIB, stream));
+    ok!(gpu, cuCtxDestroy_v2(own));
+    // Another context in the place of the first does not take it along.
+    let (other, stream) = own_context(&gpu);
+    let mut context = other;
+    let attribute = CUpointer_attribute::CONTEXT;
+    ok!(gpu, cuPointerGetAttribute((&raw mut context).cast(), attribute, pointer));
+    assert_eq!(context, CUcontext::NULL);
+    ok!(gpu, cuCtxDestroy_v2(other));
+    assert_eq!(call!(gpu, cuStreamQuery(stream)), CUresult::ERROR_INVALID_HANDLE);
+    assert_eq!(gpu.findings(), []);
+    ok!(gpu, cuMemFree_v2(pointer));
+    ok!(gpu, cuCtxSynchronize());
+    assert_eq!(gpu.usage(0).pools, 0);
+}
+
+#[test]
+fn memory_freed_in_another_contexts_stream_is_given_back_once() {
+    let (gpu, primary) = start(1);
+    let mut pointer = 0;
+    ok!(gpu, cuMemAllocAsync(&mut pointer, 40 * MIB, CUstream::NULL));
+    ok!(gpu, cuCtxSynchronize());
+    let (own, stream) = own_context(&gpu);
+    ok!(gpu, cuMemFreeAsync(pointer, stream));
+    ok!(gpu, cuDevicePrimaryCtxReset_v2(0));
+    ok!(gpu, cuCtxSetCurrent(own));
+    // The free is still queued: its place is not another stream's yet.
+    let (mut one, mut two) = (0, 0);
+    ok!(gpu, cuMemAllocAsync(&mut one, 40 * MIB, CUstream::NULL));
+    ok!(gpu, cuMemAllocAsync(&mut two, 40 * MIB, stream));
+    assert!(gpu.usage(0).pools >= 80 * MIB as u64, "each has a place of its own");
+    ok!(gpu, cuMemFreeAsync(one, stream));
+    ok!(gpu, cuMemFreeAsync(two, stream));
+    ok!(gpu, cuCtxSynchronize());
+    assert_eq!(gpu.usage(0).pools, 0);
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut CUcontext::default(), 0));
+    ok!(gpu, cuCtxSetCurrent(primary));
+}
+
+#[test]
+fn freed_host_memory_is_not_touched_by_another_devices_work() {
+    let (gpu, here) = start(2);
+    let mut there = CUcontext::NULL;
+    let mut host = std::ptr::null_mut();
+    ok!(gpu, cuMemAllocHost_v2(&mut host, MIB));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut there, 1));
+    ok!(gpu, cuCtxPushCurrent_v2(there));
+    let (mut stream, mut pointer) = (CUstream::NULL, 0);
+    ok!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
+    ok!(gpu, cuMemAlloc_v2(&mut pointer, MIB));
+    ok!(gpu, cuMemsetD8_v2(pointer, 1, MIB));
+    ok!(gpu, cuCtxSynchronize());
+    ok!(gpu, cuMemcpyDtoHAsync_v2(host, pointer, MIB, stream));
+    ok!(gpu, cuCtxPushCurrent_v2(here));
+    assert_eq!(call!(gpu, cuMemFreeHost(host)), CUresult::SUCCESS);
+    ok!(gpu, cuStreamQuery(stream));
+}
+
+#[test]
+fn freeing_managed_memory_in_stream_order_is_found() {
+    let (gpu, _) = start(1);
+    let mut managed = 0;
+    ok!(gpu, cuMemAllocManaged(&mut managed, MIB, CU_MEM_ATTACH_GLOBAL));
+    let refused = call!(gpu, cuMemFreeAsync(managed, CUstream::NULL));
+    assert_eq!(refused, CUresult::ERROR_NOT_SUPPORTED);
+    let kinds: Vec<_> = gpu.findings().iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [FindingKind::WrongFree]);
+    ok!(gpu, cuMemFree_v2(managed));
+}
