@@ -1,11 +1,10 @@
 //! One allocation of a heap.
 
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::heap::Shared;
+use crate::heap::{Shared, State};
 use crate::order::StreamRef;
 use crate::stream::Stream;
 
@@ -21,6 +20,7 @@ pub struct Block {
     address: u64,
     bytes: u64,
     block_bytes: u64,
+    given_back: bool,
 }
 
 impl Block {
@@ -32,7 +32,7 @@ impl Block {
         bytes: u64,
         block_bytes: u64,
     ) -> Block {
-        Block { shared, stream, key, address, bytes, block_bytes }
+        Block { shared, stream, key, address, bytes, block_bytes, given_back: false }
     }
 
     /// Where the device sees it; zero for zero bytes.
@@ -54,23 +54,26 @@ impl Block {
     ///
     /// # Errors
     ///
-    /// The driver's own; the block is given back, or accounted for as pending, all the same.
-    pub fn free_on(self, stream: &Stream) -> Result<(), Error> {
-        let mut block = ManuallyDrop::new(self);
-        let result = block
-            .shared
-            .free(block.key, block.bytes, block.block_bytes, |state| state.stream(stream));
-        // SAFETY: the block is not dropped, so the handle is taken out once.
-        drop(unsafe { std::ptr::read(&raw mut block.shared) });
-        result
+    /// A stream of another device, in which case the block is given back on its own stream; the
+    /// driver's own. The block is given back, or accounted for as pending, all the same.
+    pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
+        self.shared.check_device(stream)?;
+        self.give_back(|state| state.stream(stream))
+    }
+
+    fn give_back(&mut self, stream: impl FnOnce(&mut State) -> StreamRef) -> Result<(), Error> {
+        self.given_back = true;
+        self.shared.free(self.key, self.bytes, self.block_bytes, stream)
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let stream = self.stream;
-        // A destructor reports and carries on: the heap counts the failure.
-        let _ = self.shared.free(self.key, self.bytes, self.block_bytes, |_| stream);
+        if !self.given_back {
+            let stream = self.stream;
+            // A destructor reports and carries on: the heap counts the failure.
+            let _ = self.give_back(|_| stream);
+        }
     }
 }
 

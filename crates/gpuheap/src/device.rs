@@ -105,9 +105,7 @@ impl Device {
     ///
     /// What that work failed with.
     pub fn synchronize(&self) -> Result<(), Error> {
-        let _current = self.context.enter()?;
-        // SAFETY: no pointers.
-        Ok(check("cuCtxSynchronize", unsafe { self.context.driver.cuCtxSynchronize() })?)
+        Ok(self.context.synchronize()?)
     }
 
     /// The emulator behind an emulated device.
@@ -149,7 +147,8 @@ impl Device {
         ordinal: i32,
         emulator: Option<Arc<Emulator>>,
     ) -> Result<Device, Error> {
-        let context = Arc::new(Context::retain(driver, ordinal)?);
+        let real = emulator.is_none();
+        let context = Arc::new(Context::retain(driver, ordinal, real)?);
         Ok(Device { context, emulator })
     }
 }
@@ -162,7 +161,7 @@ impl fmt::Debug for Device {
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.context.name, self.context.driver.describe())
+        self.context.fmt(f)
     }
 }
 
@@ -196,6 +195,8 @@ fn unknown_device(name: &str) -> Error {
 /// A device's primary context, held while this lives.
 pub(crate) struct Context {
     driver: Arc<dyn Driver>,
+    /// The machine's own driver, of which there is one however often it is opened.
+    real: bool,
     ordinal: CUdevice,
     raw: CUcontext,
     name: String,
@@ -204,7 +205,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    fn retain(driver: Arc<dyn Driver>, ordinal: i32) -> Result<Context, Error> {
+    fn retain(driver: Arc<dyn Driver>, ordinal: i32, real: bool) -> Result<Context, Error> {
         let mut count = 0;
         // SAFETY: the pointer is valid for the call.
         check("cuDeviceGetCount", unsafe { driver.cuDeviceGetCount(&mut count) })?;
@@ -232,6 +233,7 @@ impl Context {
         let name = name.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect();
         Ok(Context {
             driver,
+            real,
             ordinal: device,
             raw,
             name,
@@ -242,6 +244,12 @@ impl Context {
 
     pub(crate) fn driver(&self) -> &dyn Driver {
         &*self.driver
+    }
+
+    /// Whether both are the same context of the same driver.
+    pub(crate) fn is_same(&self, other: &Context) -> bool {
+        let one_driver = (self.real && other.real) || Arc::ptr_eq(&self.driver, &other.driver);
+        one_driver && self.raw == other.raw
     }
 
     pub(crate) fn ordinal(&self) -> CUdevice {
@@ -257,6 +265,13 @@ impl Context {
         self.has_pools
     }
 
+    /// Waits for all work of the context.
+    pub(crate) fn synchronize(&self) -> Result<(), DriverError> {
+        let _current = self.enter()?;
+        // SAFETY: no pointers.
+        check("cuCtxSynchronize", unsafe { self.driver.cuCtxSynchronize() })
+    }
+
     /// Makes the context current on this thread until the guard goes. What was current before
     /// belongs to the program or to another library and is put back.
     pub(crate) fn enter(&self) -> Result<Current<'_>, DriverError> {
@@ -269,6 +284,12 @@ impl Context {
             check("cuCtxPushCurrent_v2", unsafe { self.driver.cuCtxPushCurrent_v2(self.raw) })?;
         }
         Ok(Current { context: self, pushed })
+    }
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {}, {} ({})", self.ordinal, self.name, self.driver.describe())
     }
 }
 

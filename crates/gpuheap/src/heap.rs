@@ -92,9 +92,10 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// [Out of memory](Error::out_of_memory), or a driver call that failed for another reason. The
-    /// account is then as it was.
+    /// [Out of memory](Error::out_of_memory), a stream of another device, or a driver call that
+    /// failed for another reason. The account is then as it was.
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
+        self.shared.check_device(stream)?;
         let mut state = self.shared.lock();
         let stream = state.stream(stream);
         if bytes == 0 {
@@ -387,6 +388,19 @@ impl Shared {
         self.reclaimers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A stream of another device has no order with this heap's memory.
+    pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {
+        if stream.context().is_same(&self.context) {
+            return Ok(());
+        }
+        Err(ErrorKind::Name(format!(
+            "the stream is of {} and the heap of {}; use a stream of the heap's own device",
+            stream.context(),
+            self.context
+        ))
+        .into())
+    }
+
     pub(crate) fn free(
         &self,
         key: Option<u32>,
@@ -478,7 +492,8 @@ impl Shared {
                 if !self.lock().source.is_stream_ordered() {
                     return None;
                 }
-                self.wait_for_device().and_then(|()| self.lock().source.trim())
+                let waited = self.context.synchronize().map_err(SourceError::from);
+                waited.and_then(|()| self.lock().source.trim())
             }
             Step::LateRelease => {
                 if !std::path::Path::new("/dev/dxg").exists() {
@@ -509,13 +524,6 @@ impl Shared {
         let mut state = self.lock();
         let State { order, source, .. } = &mut *state;
         order.poll(&mut **source).map(|_| ())
-    }
-
-    fn wait_for_device(&self) -> Result<(), SourceError> {
-        let _current = self.context.enter()?;
-        // SAFETY: no pointers.
-        let waited = unsafe { self.context.driver().cuCtxSynchronize() };
-        Ok(gpuheap_driver::check("cuCtxSynchronize", waited)?)
     }
 
     fn evidence(

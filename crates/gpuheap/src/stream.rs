@@ -93,6 +93,10 @@ impl Stream {
         Ok(check("cuStreamSynchronize", waited)?)
     }
 
+    pub(crate) fn context(&self) -> &Context {
+        &self.handle.context
+    }
+
     pub(crate) fn guard(&self) -> StreamGuard {
         StreamGuard { _handle: self.handle.clone(), in_use: Arc::downgrade(&self.in_use) }
     }

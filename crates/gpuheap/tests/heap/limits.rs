@@ -79,6 +79,20 @@ fn what_no_device_could_hold_is_refused_before_the_driver_is_asked_for_memory() 
 }
 
 #[test]
+fn a_stream_of_another_device_is_refused_and_nothing_is_lost() {
+    let devices = [(); 2].map(|()| emulated(64 * MIB, Schedule::Immediate));
+    let [own, foreign] = [0, 1].map(|n: usize| devices[n].stream().unwrap());
+    for pool in PoolKind::ALL {
+        let heap = heap(&devices[0], pool);
+        let error = heap.allocate(1, &foreign).unwrap_err().to_string();
+        assert!(error.contains("use a stream of the heap's own device"), "{error}");
+        let block = heap.allocate(MIB, &own).unwrap();
+        block.free_on(&foreign).unwrap_err();
+        assert_all_returned(&devices[0], &heap, pool.name());
+    }
+}
+
+#[test]
 fn each_cause_has_its_evidence_and_its_remedy() {
     let device = emulated(64 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
