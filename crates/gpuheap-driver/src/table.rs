@@ -102,12 +102,18 @@ macro_rules! cuda_functions {
         cuCtxGetCurrent [4000 cuCtxGetCurrent] (context: *mut CUcontext);
         /// The device of the thread's context.
         cuCtxGetDevice [2000 cuCtxGetDevice] (device: *mut CUdevice);
+        /// The device of a context, null for the thread's.
+        cuCtxGetDevice [13000 cuCtxGetDevice_v2] (device: *mut CUdevice, context: CUcontext);
         /// The flags of the thread's context.
         cuCtxGetFlags [7000 cuCtxGetFlags] (flags: *mut c_uint);
+        /// Sets how the thread's context waits.
+        cuCtxSetFlags [12010 cuCtxSetFlags] (flags: c_uint);
         /// A number that no other context of the process ever has.
         cuCtxGetId [12000 cuCtxGetId] (context: CUcontext, id: *mut u64);
         /// Waits for all work of the thread's context.
         cuCtxSynchronize [2000 cuCtxSynchronize] ();
+        /// Waits for all work of a context, null for the thread's.
+        cuCtxSynchronize [13000 cuCtxSynchronize_v2] (context: CUcontext);
         /// Sets a limit such as the heap that kernels allocate from.
         cuCtxSetLimit [3010 cuCtxSetLimit] (limit: c_int, value: usize);
         /// Reads a limit.
@@ -131,6 +137,8 @@ macro_rules! cuda_functions {
         cuModuleUnload [2000 cuModuleUnload] (module: CUmodule);
         /// A kernel of a module by name.
         cuModuleGetFunction [2000 cuModuleGetFunction] (function: *mut CUfunction, module: CUmodule, name: *const c_char);
+        /// A variable of a module by name.
+        cuModuleGetGlobal [3020 cuModuleGetGlobal_v2] (pointer: *mut CUdeviceptr, bytes: *mut usize, module: CUmodule, name: *const c_char);
         /// Launches a kernel.
         cuLaunchKernel [4000 cuLaunchKernel, 7000 cuLaunchKernel_ptsz] (function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, parameters: *mut *mut c_void, extra: *mut *mut c_void);
 
@@ -172,6 +180,10 @@ macro_rules! cuda_functions {
         cuMemAdvise [12020 cuMemAdvise_v2] (pointer: CUdeviceptr, bytes: usize, advice: c_int, location: CUmemLocation);
         /// What was advised for a range of managed memory.
         cuMemRangeGetAttribute [8000 cuMemRangeGetAttribute] (data: *mut c_void, data_bytes: usize, attribute: c_int, pointer: CUdeviceptr, bytes: usize);
+        /// Several of these.
+        cuMemRangeGetAttributes [8000 cuMemRangeGetAttributes] (data: *mut *mut c_void, data_bytes: *mut usize, attributes: *mut c_int, count: usize, pointer: CUdeviceptr, bytes: usize);
+        /// Says which streams use managed memory, from this point of the stream.
+        cuStreamAttachMemAsync [6000 cuStreamAttachMemAsync, 7000 cuStreamAttachMemAsync_ptsz] (stream: CUstream, pointer: CUdeviceptr, bytes: usize, flags: c_uint);
         /// A property of the memory that a pointer points to.
         cuPointerGetAttribute [4000 cuPointerGetAttribute] (data: *mut c_void, attribute: CUpointer_attribute, pointer: CUdeviceptr);
         /// Several properties; those that do not apply are zeroed.
@@ -312,6 +324,10 @@ macro_rules! cuda_functions {
         cuStreamGetPriority [5050 cuStreamGetPriority, 7000 cuStreamGetPriority_ptsz] (stream: CUstream, priority: *mut c_int);
         /// A stream's context.
         cuStreamGetCtx [9020 cuStreamGetCtx, 9020 cuStreamGetCtx_ptsz] (stream: CUstream, context: *mut CUcontext);
+        /// A stream's context, and its green context, null where it has none.
+        cuStreamGetCtx [12050 cuStreamGetCtx_v2, 12050 cuStreamGetCtx_v2_ptsz] (stream: CUstream, context: *mut CUcontext, green: *mut CUgreenCtx);
+        /// A stream's device.
+        cuStreamGetDevice [12080 cuStreamGetDevice, 12080 cuStreamGetDevice_ptsz] (stream: CUstream, device: *mut CUdevice);
         /// Whether a stream is recording a graph instead of running.
         cuStreamIsCapturing [10000 cuStreamIsCapturing, 10000 cuStreamIsCapturing_ptsz] (stream: CUstream, status: *mut c_int);
 

@@ -41,6 +41,8 @@ macro_rules! handles {
 handles! {
     /// A context.
     CUcontext;
+    /// A context of a part of a device.
+    CUgreenCtx;
     /// A stream. Null is the default stream.
     CUstream;
     /// An event.
@@ -253,6 +255,8 @@ pub const CU_EVENT_DISABLE_TIMING: c_uint = 2;
 pub const CU_MEM_ATTACH_GLOBAL: c_uint = 1;
 /// Managed memory that the host uses until a stream attaches it.
 pub const CU_MEM_ATTACH_HOST: c_uint = 2;
+/// Managed memory that only one stream uses.
+pub const CU_MEM_ATTACH_SINGLE: c_uint = 4;
 /// Pinned memory that counts as pinned in all contexts.
 pub const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
 /// Pinned memory that the device sees.

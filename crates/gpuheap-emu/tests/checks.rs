@@ -321,6 +321,15 @@ fn a_kernel_is_refused_and_says_so() {
         let mut module = CUmodule::NULL;
         let code = call!(scene.gpu, cuModuleLoadData(&mut module, c".version 8.0".as_ptr().cast()));
         assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED);
+        // There is no module that a kernel or a variable could be asked of.
+        let (mut function, mut pointer, mut bytes) = (CUfunction::NULL, 0, 0);
+        let name = c"name".as_ptr();
+        for code in [
+            call!(scene.gpu, cuModuleGetFunction(&mut function, module, name)),
+            call!(scene.gpu, cuModuleGetGlobal_v2(&mut pointer, &mut bytes, module, name)),
+        ] {
+            assert_eq!(code, CUresult::ERROR_INVALID_HANDLE);
+        }
     });
 }
 

@@ -196,13 +196,22 @@ impl Call<'_> {
     }
 
     pub(crate) fn cuCtxGetDevice(&mut self, device: Out<CUdevice>) -> Outcome {
+        self.cuCtxGetDevice_v2(device, CUcontext::NULL)
+    }
+
+    pub(crate) fn cuCtxGetDevice_v2(
+        &mut self,
+        device: Out<CUdevice>,
+        context: CUcontext,
+    ) -> Outcome {
         self.initialised()?;
-        let handle = self.current_handle().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        let handle = Some(context.0).filter(|_| !context.is_null()).or(self.current_handle());
+        let handle = handle.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
         // A primary context that was reset still says whose it is: measured.
         let primary = |device: &Device| device.primary.handle == Some(handle);
         let found = match self.state.devices.iter().position(primary) {
             Some(found) => found,
-            None => self.current_context()?.device,
+            None => self.context_or_current(context)?.device,
         };
         device.write(found as CUdevice)
     }
@@ -212,13 +221,37 @@ impl Call<'_> {
         flags.write(current.flags | MAP_HOST)
     }
 
+    pub(crate) fn cuCtxSetFlags(&mut self, flags: c_uint) -> Outcome {
+        let context = self.current()?;
+        check_flags(flags)?;
+        let device = self.device_of(context);
+        if let Some(context) = self.state.contexts.at_mut(context) {
+            context.flags = flags;
+            if context.primary {
+                self.state.devices[device].primary.flags = flags;
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn cuCtxGetId(&mut self, context: CUcontext, id: Out<u64>) -> Outcome {
         let found = self.context_or_current(context)?.id;
         id.write(found)
     }
 
     pub(crate) fn cuCtxSynchronize(&mut self) -> Outcome {
-        let context = self.current()?;
+        self.cuCtxSynchronize_v2(CUcontext::NULL)
+    }
+
+    pub(crate) fn cuCtxSynchronize_v2(&mut self, context: CUcontext) -> Outcome {
+        let context = if context.is_null() {
+            self.current()?
+        } else {
+            self.initialised()?;
+            let known = self.state.contexts.index(context.0);
+            known.ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)?
+        };
+        self.alive(context)?;
         let ops = self.state.last_ops(context);
         self.complete_all(ops);
         self.host_waits_for_context(context);

@@ -9,9 +9,9 @@ use crate::api::pinned::page_bytes;
 use crate::args::Out;
 use crate::emulator::Call;
 use crate::state::space::{Advice, Kind};
-use crate::state::stream::Work;
+use crate::state::stream::{StreamKind, Work};
 
-/// `CU_MEM_ATTACH_SINGLE`, which the driver does not take here.
+/// What managed memory may be allocated with; `CU_MEM_ATTACH_SINGLE` only comes later.
 const ATTACH: [c_uint; 2] = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST];
 /// `CU_DEVICE_INVALID`: what a range says whose location was never set.
 const NO_LOCATION: c_int = -2;
@@ -157,6 +157,52 @@ impl Call<'_> {
             }
             _ => Err(invalid),
         }
+    }
+
+    pub(crate) fn cuMemRangeGetAttributes(
+        &mut self,
+        data: Out<*mut c_void>,
+        data_bytes: Out<usize>,
+        attributes: Out<c_int>,
+        count: usize,
+        pointer: CUdeviceptr,
+        bytes: usize,
+    ) -> Outcome {
+        self.current()?;
+        for index in 0..count {
+            let (data, data_bytes) = (data.at(index).follow()?, data_bytes.at(index).get()?);
+            let attribute = attributes.at(index).get()?;
+            self.cuMemRangeGetAttribute(data, data_bytes, attribute, pointer, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Which stream managed memory is attached to changes nothing here: the checks find what is not
+    /// ordered, whatever it is attached to. Pageable memory is no device's, so it is refused.
+    pub(crate) fn cuStreamAttachMemAsync(
+        &mut self,
+        stream: CUstream,
+        pointer: CUdeviceptr,
+        bytes: usize,
+        flags: c_uint,
+    ) -> Outcome {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let stream = self.stream(stream)?;
+        let kind = self.state.streams.at(stream).map(|stream| stream.kind);
+        match flags {
+            CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST => {}
+            // The legacy default stream is no one stream.
+            CU_MEM_ATTACH_SINGLE if kind != Some(StreamKind::Legacy) => {}
+            _ => return Err(invalid),
+        }
+        let found = self.state.space.get(pointer).ok_or(invalid)?;
+        let whole = bytes == 0 || bytes as u64 == found.bytes;
+        if !matches!(found.kind, Kind::Managed { .. }) || !whole {
+            return Err(invalid);
+        }
+        self.begin(stream);
+        self.enqueue(stream, Work::Nothing, &[]);
+        Ok(())
     }
 
     /// A location that managed memory may go to: the host, or a device that shares it with the

@@ -46,6 +46,22 @@ impl Call<'_> {
         Err(CUresult::ERROR_INVALID_HANDLE)
     }
 
+    pub(crate) fn cuModuleGetGlobal_v2(
+        &mut self,
+        pointer: Out<CUdeviceptr>,
+        bytes: Out<usize>,
+        _module: CUmodule,
+        name: In<c_char>,
+    ) -> Outcome {
+        self.current()?;
+        // Either may be left out.
+        if pointer.is_null() {
+            bytes.require()?;
+        }
+        name.text()?;
+        Err(CUresult::ERROR_INVALID_HANDLE)
+    }
+
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuLaunchKernel(
         &mut self,

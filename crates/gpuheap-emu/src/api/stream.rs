@@ -154,6 +154,23 @@ impl Call<'_> {
         context.write(CUcontext(handle))
     }
 
+    /// No stream is of a green context: there are none.
+    pub(crate) fn cuStreamGetCtx_v2(
+        &mut self,
+        stream: CUstream,
+        context: Out<CUcontext>,
+        green: Out<CUgreenCtx>,
+    ) -> Outcome {
+        green.require()?;
+        self.cuStreamGetCtx(stream, context)?;
+        green.write(CUgreenCtx::NULL)
+    }
+
+    pub(crate) fn cuStreamGetDevice(&mut self, stream: CUstream, device: Out<CUdevice>) -> Outcome {
+        let index = self.stream(stream)?;
+        device.write(self.device_of_stream(index) as CUdevice)
+    }
+
     /// Graphs are not modelled: no stream ever captures.
     pub(crate) fn cuStreamIsCapturing(&mut self, stream: CUstream, status: Out<c_int>) -> Outcome {
         self.stream(stream)?;

@@ -118,3 +118,50 @@ fn all_but_pool_memory_ends_with_its_context() {
         assert_eq!(code!(gpu, cuMemFreeHost(pinned.cast())), invalid);
     });
 }
+
+#[test]
+fn a_context_is_asked_and_waited_for_without_being_current() {
+    on_every_driver(|gpu| {
+        let (stream, host, pointer) = (gpu.stream(), gpu.pinned(4096), gpu.allocate(4096));
+        let mut device = -1;
+        ok!(gpu, cuCtxGetDevice_v2(&mut device, CUcontext::NULL));
+        assert_eq!(device, gpu.device);
+        ok!(gpu, cuMemsetD8Async(pointer, 7, 4096, stream));
+        ok!(gpu, cuMemcpyDtoHAsync_v2(host.as_mut_ptr().cast(), pointer, 4096, stream));
+        ok!(gpu, cuCtxSetCurrent(CUcontext::NULL));
+        device = -1;
+        ok!(gpu, cuCtxGetDevice_v2(&mut device, gpu.context));
+        assert_eq!(device, gpu.device);
+        ok!(gpu, cuCtxSynchronize_v2(gpu.context));
+        assert_eq!(host, [7; 4096]);
+        let none = CUresult::ERROR_INVALID_CONTEXT;
+        assert_eq!(code!(gpu, cuCtxSynchronize_v2(CUcontext::NULL)), none);
+        assert_eq!(code!(gpu, cuCtxGetDevice_v2(&mut device, CUcontext::NULL)), none);
+        ok!(gpu, cuCtxSetCurrent(gpu.context));
+        ok!(gpu, cuCtxSynchronize_v2(CUcontext::NULL));
+        gpu.unpin(host);
+        gpu.free(pointer);
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}
+
+#[test]
+fn the_flags_of_a_context_can_be_set() {
+    const SPIN: u32 = 1;
+    const YIELD: u32 = 2;
+    on_every_driver(|gpu| {
+        let (mut own, mut flags) = (CUcontext::NULL, 0);
+        ok!(gpu, cuCtxCreate_v2(&mut own, SPIN, gpu.device));
+        ok!(gpu, cuCtxGetFlags(&mut flags));
+        assert_eq!(flags & 7, SPIN);
+        ok!(gpu, cuCtxSetFlags(YIELD));
+        ok!(gpu, cuCtxGetFlags(&mut flags));
+        assert_eq!(flags & 7, YIELD);
+        assert_eq!(code!(gpu, cuCtxSetFlags(SPIN | YIELD)), CUresult::ERROR_INVALID_VALUE);
+        assert_eq!(code!(gpu, cuCtxSetFlags(1 << 20)), CUresult::ERROR_INVALID_VALUE);
+        ok!(gpu, cuCtxDestroy_v2(own));
+        assert_eq!(code!(gpu, cuCtxSetCurrent(CUcontext::NULL)), CUresult::SUCCESS);
+        assert_eq!(code!(gpu, cuCtxSetFlags(YIELD)), CUresult::ERROR_INVALID_CONTEXT);
+        ok!(gpu, cuCtxSetCurrent(gpu.context));
+    });
+}

@@ -79,3 +79,52 @@ fn managed_memory_cannot_be_freed_in_stream_order() {
         ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
+
+#[test]
+fn several_attributes_of_a_range_are_read_at_once() {
+    on_every_driver(|gpu| {
+        let mut pointer = 0;
+        ok!(gpu, cuMemAllocManaged(&mut pointer, MIB, CU_MEM_ATTACH_GLOBAL));
+        ok!(gpu, cuMemAdvise(pointer, MIB, 1, gpu.device));
+        let (mut read_mostly, mut preferred) = (9_i32, 9_i32);
+        let mut data = [(&raw mut read_mostly).cast(), (&raw mut preferred).cast()];
+        let (mut sizes, mut attributes) = ([4, 4], [READ_MOSTLY, PREFERRED_LOCATION]);
+        let (data, sizes) = (data.as_mut_ptr(), sizes.as_mut_ptr());
+        let attributes = attributes.as_mut_ptr();
+        ok!(gpu, cuMemRangeGetAttributes(data, sizes, attributes, 2, pointer, MIB));
+        assert_eq!((read_mostly, preferred), (1, -2));
+        gpu.free(pointer);
+        assert_eq!(
+            code!(gpu, cuMemRangeGetAttributes(data, sizes, attributes, 2, pointer, MIB)),
+            CUresult::ERROR_INVALID_VALUE
+        );
+    });
+}
+
+#[test]
+fn managed_memory_is_attached_to_streams_whole() {
+    on_every_driver_unchecked(|gpu| {
+        let (stream, mut pointer) = (gpu.stream(), 0);
+        ok!(gpu, cuMemAllocManaged(&mut pointer, MIB, CU_MEM_ATTACH_GLOBAL));
+        ok!(gpu, cuStreamAttachMemAsync(stream, pointer, 0, CU_MEM_ATTACH_SINGLE));
+        ok!(gpu, cuMemsetD8Async(pointer, 5, MIB, stream));
+        ok!(gpu, cuStreamAttachMemAsync(stream, pointer, MIB, CU_MEM_ATTACH_HOST));
+        ok!(gpu, cuStreamAttachMemAsync(CUstream::NULL, pointer, 0, CU_MEM_ATTACH_GLOBAL));
+        ok!(gpu, cuStreamSynchronize(stream));
+        assert_eq!(gpu.download(pointer, MIB), vec![5; MIB]);
+        let plain = gpu.allocate(MIB);
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        for (stream, pointer, bytes, flags) in [
+            (stream, pointer, MIB / 2, CU_MEM_ATTACH_GLOBAL),
+            (stream, pointer, 0, 9),
+            (CUstream::NULL, pointer, 0, CU_MEM_ATTACH_SINGLE),
+            (stream, plain, 0, CU_MEM_ATTACH_GLOBAL),
+        ] {
+            let code = code!(gpu, cuStreamAttachMemAsync(stream, pointer, bytes, flags));
+            assert_eq!(code, invalid, "{bytes} {flags}");
+        }
+        gpu.free(plain);
+        gpu.free(pointer);
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}

@@ -186,3 +186,23 @@ fn waiting_for_the_default_stream_waits_for_blocking_streams_too() {
         ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
+
+#[test]
+fn a_stream_says_its_contexts_and_its_device() {
+    on_every_driver(|gpu| {
+        let (mut own, outside) = (CUcontext::NULL, gpu.stream());
+        ok!(gpu, cuCtxCreate_v2(&mut own, 0, gpu.device));
+        let inside = gpu.stream();
+        for (stream, wanted) in [(outside, gpu.context), (inside, own), (CUstream::NULL, own)] {
+            let (mut context, mut green) = (CUcontext::NULL, CUgreenCtx(1));
+            ok!(gpu, cuStreamGetCtx_v2(stream, &mut context, &mut green));
+            assert_eq!((context, green), (wanted, CUgreenCtx::NULL));
+            let mut device = -1;
+            ok!(gpu, cuStreamGetDevice(stream, &mut device));
+            assert_eq!(device, gpu.device);
+        }
+        ok!(gpu, cuStreamDestroy_v2(inside));
+        ok!(gpu, cuCtxDestroy_v2(own));
+        ok!(gpu, cuStreamDestroy_v2(outside));
+    });
+}
