@@ -50,7 +50,9 @@ impl Block {
         self.block_bytes
     }
 
-    /// Gives it back in the order of `stream`, on which it was last used. Does not block.
+    /// Gives it back in the order of `stream`, on which it was last used. Does not wait for the
+    /// device, unless memory goes back to the driver by it: above a soft limit, or of the `binned`
+    /// pool above 128 MiB.
     ///
     /// # Errors
     ///

@@ -246,6 +246,11 @@ impl Context {
         &*self.driver
     }
 
+    /// Whether the host of this device gives freed memory back late, as WSL2's does.
+    pub(crate) fn gives_back_late(&self) -> bool {
+        self.real && Path::new("/dev/dxg").exists()
+    }
+
     /// Whether both are the same context of the same driver.
     pub(crate) fn is_same(&self, other: &Context) -> bool {
         let one_driver = (self.real && other.real) || Arc::ptr_eq(&self.driver, &other.driver);

@@ -65,7 +65,10 @@ impl From<SourceError> for Error {
         match error {
             SourceError::Driver(error) => ErrorKind::Driver(error),
             SourceError::StreamGone => ErrorKind::StreamGone,
-            SourceError::OutOfMemory => ErrorKind::Name("the driver is out of memory".to_owned()),
+            SourceError::OutOfMemory => ErrorKind::Name(
+                "the driver has no memory left for its own bookkeeping; free some and try again"
+                    .to_owned(),
+            ),
         }
         .into()
     }

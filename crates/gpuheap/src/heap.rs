@@ -1,6 +1,8 @@
 //! The heap of one device.
 
+use std::cell::Cell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,7 +14,7 @@ use crate::ledger::Ledger;
 use crate::limits::Limits;
 use crate::order::{Order, StreamRef};
 use crate::pool::{Binned, Direct, Environment, Grant, Policy, PoolKind, Shortage, Simple, Split};
-use crate::source::{MemorySource, OrderedSource, PlainSource, SourceError};
+use crate::source::{GRANULE, MemorySource, OrderedSource, PlainSource, Segment, SourceError};
 use crate::stream::Stream;
 
 /// How long the ladder waits on WSL2 for memory that the host gives back late.
@@ -34,6 +36,10 @@ const CONTEXT_ALLOWANCE: u64 = 1 << 30;
 ///
 /// Cheap to clone; clones are the same heap. It may be used from any thread. Metadata lives on the
 /// host. When the last clone and the last block are gone, everything goes back to the driver.
+///
+/// A callback that a stream runs on the host (`cuLaunchHostFunc`) must neither allocate nor free:
+/// the driver forbids its calls there, and the heap may be waiting for that very stream with its
+/// lock held.
 #[derive(Clone)]
 pub struct Heap {
     shared: Arc<Shared>,
@@ -66,7 +72,8 @@ pub struct Usage {
     pub reserved: u64,
     /// The high-water mark of `reserved`.
     pub reserved_peak: u64,
-    /// Driver calls made for memory and for order, a count.
+    /// Driver calls made for memory, order and figures, a count; those that make the context
+    /// current are not in it.
     pub driver_calls: u64,
     /// The account.
     pub ledger: Ledger,
@@ -87,8 +94,10 @@ impl Heap {
         HeapBuilder { device: device.clone(), pool: PoolKind::Split, limits: Limits::default() }
     }
 
-    /// Memory for use on `stream` from this point of it on. Does not wait for the device unless
-    /// memory is short; then it climbs the ladder ([`Step`]) before it gives up.
+    /// Memory for use on `stream` from this point of it on. A request that the cache serves does not
+    /// wait for the device; one that takes memory from the driver may, because giving unused
+    /// segments back for it does (`cuMemFree`). Where memory is short it climbs the ladder
+    /// ([`Step`]) before it gives up.
     ///
     /// # Errors
     ///
@@ -129,6 +138,8 @@ impl Heap {
     pub fn usage(&self) -> Result<Usage, Error> {
         let mut state = self.shared.lock();
         let state = &mut *state;
+        state.keep_soft_limit()?;
+        let stranded: u64 = state.stranded.iter().map(|segment| segment.bytes).sum();
         let cached = state.policy.cached(None, &state.order);
         // Before the questions of this call itself.
         let driver_calls = state.source.calls();
@@ -144,7 +155,7 @@ impl Heap {
             live_blocks: state.ledger.live_blocks,
             live_peak: state.ledger.live_peak,
             pending: cached.pending,
-            cached: cached.bytes + kept_by_driver,
+            cached: cached.bytes + stranded + kept_by_driver,
             largest_cached_block: cached.largest.max(kept_by_driver),
             reserved,
             reserved_peak: state.source.reserved_peak()?,
@@ -162,12 +173,13 @@ impl Heap {
     /// The driver's own.
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
         self.shared.wait_for_pending()?;
-        let mut state = self.shared.lock();
-        let mut released = state.release(bytes)?;
-        if released < bytes {
-            released += state.source.trim()?;
+        let released = self.shared.lock().release(bytes)?;
+        if released >= bytes || !self.shared.lock().source.is_stream_ordered() {
+            return Ok(released);
         }
-        Ok(released)
+        // What is freed in stream order is the driver's to know of.
+        self.shared.context.synchronize()?;
+        Ok(released + self.shared.lock().source.trim()?)
     }
 
     /// The same with everything that is cached.
@@ -185,11 +197,21 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The driver's own; the limits are changed all the same.
+    /// The driver's own, and a hard limit above the one that a `none` or `driver` heap was built
+    /// with, to which the driver holds its pool: a new heap can have it. The limits are changed
+    /// all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         let above = {
             let mut state = self.shared.lock();
             state.limits = limits;
+            if !state.source.limit(limits)? {
+                return Err(ErrorKind::Limits(format!(
+                    "the hard limit of a heap with the {} pool can be lowered and not raised above \
+                     the one that it was built with; build another heap",
+                    self.shared.kind
+                ))
+                .into());
+            }
             let most = limits.soft.unwrap_or(u64::MAX).min(limits.hard.unwrap_or(u64::MAX));
             state.source.reserved()?.saturating_sub(most)
         };
@@ -207,8 +229,8 @@ impl Heap {
     }
 
     /// Registers something that can give memory back: it is asked for a number of bytes when this
-    /// heap is short, with no lock held, and says how many it gave back. It stays registered while
-    /// the handle lives.
+    /// heap is short, with no lock held, and says how many it gave back. It may use the heap, but is
+    /// not asked again while it does. It stays registered while the handle lives.
     pub fn register_reclaimer(
         &self,
         reclaimer: impl Fn(u64) -> u64 + Send + Sync + 'static,
@@ -239,7 +261,7 @@ impl HeapBuilder {
         self
     }
 
-    /// Bytes above which cached memory is given back as soon as it is out of use.
+    /// Bytes above which cached memory is given back at the next call that finds it out of use.
     pub fn soft_limit(mut self, bytes: u64) -> HeapBuilder {
         self.limits.soft = Some(bytes);
         self
@@ -253,13 +275,12 @@ impl HeapBuilder {
     pub fn build(self) -> Result<Heap, Error> {
         let context = self.device.context().clone();
         let plain = || Box::new(PlainSource::new(context.clone()));
-        let ordered =
-            |keep| OrderedSource::new(context.clone(), keep, self.limits.hard).map(Box::new);
+        let ordered = |keeps| OrderedSource::new(context.clone(), keeps, self.limits).map(Box::new);
         let (policy, source): (Box<dyn Policy>, Box<dyn MemorySource>) = match self.pool {
-            PoolKind::None if context.has_pools() => (Box::new(Direct::default()), ordered(0)?),
+            PoolKind::None if context.has_pools() => (Box::new(Direct::default()), ordered(false)?),
             PoolKind::None => (Box::new(Direct::default()), plain()),
             PoolKind::Driver if context.has_pools() => {
-                (Box::new(Direct::default()), ordered(self.limits.soft.unwrap_or(u64::MAX))?)
+                (Box::new(Direct::default()), ordered(true)?)
             }
             PoolKind::Driver => {
                 return Err(ErrorKind::Limits(format!(
@@ -284,8 +305,14 @@ impl Heap {
         policy: Box<dyn Policy>,
         source: Box<dyn MemorySource>,
     ) -> Heap {
-        let state =
-            State { policy, source, order: Order::default(), ledger: Ledger::default(), limits };
+        let state = State {
+            policy,
+            source,
+            order: Order::default(),
+            ledger: Ledger::default(),
+            limits,
+            stranded: Vec::new(),
+        };
         Heap {
             shared: Arc::new(Shared {
                 context,
@@ -295,6 +322,16 @@ impl Heap {
             }),
         }
     }
+
+    #[cfg(test)]
+    pub(crate) fn streams(&self) -> usize {
+        self.shared.lock().order.places()
+    }
+}
+
+thread_local! {
+    /// Whether this thread is asking reclaimers: one that allocates itself must not start over.
+    static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
 type ReclaimerFn = Arc<dyn Fn(u64) -> u64 + Send + Sync>;
@@ -333,6 +370,7 @@ pub(crate) struct State {
     order: Order,
     ledger: Ledger,
     limits: Limits,
+    stranded: Vec<Segment>,
 }
 
 impl State {
@@ -349,6 +387,7 @@ impl State {
             order: &mut self.order,
             ledger: &mut self.ledger,
             limits: self.limits,
+            stranded: &mut self.stranded,
         };
         work(&mut *self.policy, &mut environment)
     }
@@ -367,14 +406,39 @@ impl State {
         if bytes > shared.context.total_memory() {
             return Err(Shortage::Device(bytes));
         }
-        let grant = self.with_policy(|policy, env| policy.allocate(bytes, stream, env))?;
+        let grant = self.with_policy(|policy, env| policy.allocate(bytes, stream, env));
+        let grant = grant.map_err(|shortage| match shortage {
+            // An event that could not be made, say: memory is short all the same.
+            Shortage::Failed(SourceError::OutOfMemory) => Shortage::Device(GRANULE),
+            shortage => shortage,
+        })?;
         self.ledger.allocated(bytes, grant.bytes);
+        // What above a soft limit was still in use at its free may be out of use by now.
+        if self.limits.soft.is_some() && self.ledger.cached() > 0 {
+            let _ = self.keep_soft_limit();
+        }
         Ok(grant)
     }
 
     fn release(&mut self, target: u64) -> Result<u64, SourceError> {
         self.order.poll(&mut *self.source)?;
+        for segment in std::mem::take(&mut self.stranded) {
+            if self.with_policy(|_, env| env.give_back(segment)).is_err() {
+                self.stranded.push(segment);
+            }
+        }
         self.with_policy(|policy, env| policy.release(target, env))
+    }
+
+    /// Gives back what is above the soft limit and out of use. A pool of the driver's does so
+    /// itself.
+    fn keep_soft_limit(&mut self) -> Result<(), SourceError> {
+        let Some(soft) = self.limits.soft else { return Ok(()) };
+        if self.source.is_stream_ordered() {
+            return Ok(());
+        }
+        let above = self.source.reserved()?.saturating_sub(soft);
+        if above == 0 { Ok(()) } else { self.release(above).map(|_| ()) }
     }
 }
 
@@ -413,12 +477,7 @@ impl Shared {
         let Some(key) = key else { return Ok(()) };
         let stream = stream(&mut state);
         let mut freed = state.with_policy(|policy, env| policy.free(key, stream, env));
-        if let Some(soft) = state.limits.soft
-            && state.ledger.taken > soft
-        {
-            let above = state.ledger.taken - soft;
-            freed = freed.and(state.release(above).map(|_| ()));
-        }
+        freed = freed.and(state.keep_soft_limit());
         if freed.is_err() {
             state.ledger.failed_frees += 1;
         }
@@ -442,9 +501,17 @@ impl Shared {
                     let mut state = self.lock();
                     // Nothing here can make it worse: what fails shows in the attempt.
                     let _ = state.wait_for_pending().and_then(|()| state.release(u64::MAX));
-                    let _ = state.source.trim();
+                    if state.source.is_stream_ordered() {
+                        let _ = self.context.synchronize();
+                        let _ = state.source.trim();
+                    }
                     tried.push((*step, 0));
-                    state.allocate(bytes, stream, self)
+                    let attempt = state.allocate(bytes, stream, self);
+                    if let Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) = attempt {
+                        // Under the same lock, so that the figures are those of the attempt.
+                        return Err(self.evidence(&mut state, bytes, stream, &shortage, tried));
+                    }
+                    attempt
                 }
                 step => {
                     let Some(regained) = self.take_step(*step, missing) else { continue };
@@ -459,9 +526,7 @@ impl Shared {
         }
         match shortage {
             Shortage::Failed(error) => Err(error.into()),
-            shortage => {
-                Err(ErrorKind::OutOfMemory(self.evidence(bytes, stream, shortage, tried)).into())
-            }
+            shortage => Err(self.evidence(&mut self.lock(), bytes, stream, &shortage, tried)),
         }
     }
 
@@ -483,10 +548,17 @@ impl Shared {
             Step::WholeCache => self.lock().release(u64::MAX),
             Step::Reclaimers => {
                 let reclaimers = self.reclaimers().clone();
-                if reclaimers.is_empty() {
+                if reclaimers.is_empty() || ASKING.get() {
                     return None;
                 }
-                Ok(reclaimers.iter().map(|reclaimer| reclaimer(missing)).sum())
+                ASKING.set(true);
+                // One that panics gave nothing back; the others are asked all the same.
+                let ask = |reclaimer: &ReclaimerFn| {
+                    catch_unwind(AssertUnwindSafe(|| reclaimer(missing))).unwrap_or(0)
+                };
+                let regained = reclaimers.iter().map(ask).fold(0, u64::saturating_add);
+                ASKING.set(false);
+                Ok(regained)
             }
             Step::DriverPool => {
                 if !self.lock().source.is_stream_ordered() {
@@ -496,7 +568,7 @@ impl Shared {
                 waited.and_then(|()| self.lock().source.trim())
             }
             Step::LateRelease => {
-                if !std::path::Path::new("/dev/dxg").exists() {
+                if !self.context.gives_back_late() {
                     return None;
                 }
                 let start = Instant::now();
@@ -528,20 +600,19 @@ impl Shared {
 
     fn evidence(
         &self,
+        state: &mut State,
         bytes: u64,
         stream: StreamRef,
-        shortage: Shortage,
+        shortage: &Shortage,
         tried: Vec<(Step, u64)>,
-    ) -> OutOfMemory {
-        let mut state = self.lock();
-        let state = &mut *state;
+    ) -> Error {
         let cached = state.policy.cached(Some(stream), &state.order);
         let reserved = state.source.reserved().unwrap_or(state.ledger.taken);
         let device = self.context.total_memory();
         let (device_free, _) = state.source.device_memory().unwrap_or((0, device));
         let limit = state.limits.hard;
         let foreign = device.saturating_sub(device_free).saturating_sub(reserved);
-        let (needed, available, by_limit) = match shortage {
+        let (needed, available, by_limit) = match *shortage {
             Shortage::Limit(needed) => (needed, limit.unwrap_or(0).saturating_sub(reserved), true),
             Shortage::Device(needed) => (needed, device_free, false),
             Shortage::Failed(_) => (bytes, 0, false),
@@ -549,9 +620,16 @@ impl Shared {
         let cause = match () {
             () if bytes > device => Cause::LargerThanDevice,
             () if limit.is_some_and(|limit| bytes > limit) => Cause::LargerThanLimit,
-            () if cached.bytes > 0 && cached.bytes + available >= needed => Cause::Fragmentation,
+            () if cached.largest < bytes
+                && cached.bytes > 0
+                && cached.bytes + available >= needed =>
+            {
+                Cause::Fragmentation
+            }
             () if by_limit => Cause::Limit,
-            () if reserved.saturating_add(needed).saturating_add(CONTEXT_ALLOWANCE) <= device => {
+            () if foreign > 0
+                && reserved.saturating_add(needed).saturating_add(CONTEXT_ALLOWANCE) <= device =>
+            {
                 Cause::Foreign
             }
             () => Cause::DeviceFull,
@@ -563,7 +641,7 @@ impl Shared {
             _ if available >= needed => needed,
             _ => needed - available,
         };
-        OutOfMemory {
+        ErrorKind::OutOfMemory(OutOfMemory {
             requested: bytes,
             pool: self.kind,
             cause,
@@ -580,7 +658,8 @@ impl Shared {
             device_free,
             limit,
             tried,
-        }
+        })
+        .into()
     }
 }
 
@@ -603,9 +682,21 @@ impl State {
     }
 }
 
-impl Drop for State {
+/// How often a heap that ends tries to give everything back: a call may fail for the moment.
+const LAST_TRIES: u32 = 3;
+
+impl Drop for Shared {
     fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Nobody is left to be told; what cannot be given back goes with the context.
-        let _ = self.wait_for_pending().and_then(|()| self.release(u64::MAX));
+        for _ in 0..LAST_TRIES {
+            let _ = state.wait_for_pending().and_then(|()| state.release(u64::MAX));
+            if state.ledger.taken == 0 {
+                break;
+            }
+            if self.context.synchronize().is_ok() {
+                state.order.all_over(&mut *state.source);
+            }
+        }
     }
 }

@@ -3,7 +3,8 @@
 /// The limits of one heap, in bytes taken from the driver; `None` for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Above this, cached memory is given back as soon as it is out of use.
+    /// Above this, cached memory is given back at the next call of the heap that finds it out of
+    /// use.
     pub soft: Option<u64>,
     /// This is never exceeded: an allocation that would is refused with an error.
     pub hard: Option<u64>,

@@ -69,6 +69,10 @@ pub(crate) struct Order {
     /// The slots of which something may still be learnt: not those of streams that ended and whose
     /// frees are over.
     active: Vec<usize>,
+    /// The slots of the others, for new streams. Their numbers go on, so that what is known of old
+    /// tickets stays true; a block of the old stream that is freed later follows the new one, which
+    /// is later than it need be and never too early.
+    spare: Vec<usize>,
     /// Slots of the streams that are not retired, by the driver's id.
     slots: FxHashMap<u64, u32>,
 }
@@ -88,7 +92,7 @@ struct StreamState {
     /// Fences not known to be reached, oldest first, each with the last free that it covers.
     fences: VecDeque<(u64, Fence)>,
     /// Frees of other streams, by slot, that this stream already waits for.
-    after: Vec<u64>,
+    after: FxHashMap<u32, u64>,
 }
 
 impl StreamState {
@@ -111,8 +115,16 @@ impl Order {
         }
         // A program that makes streams also ends them.
         self.retire_abandoned(source);
-        let slot = self.streams.len();
-        self.streams.push(StreamState { id, raw, guard: guard(), ..StreamState::default() });
+        // A per-thread default stream's fences are recorded by its own thread alone: it must not
+        // inherit blocks that another thread frees.
+        let spare = if raw == CUstream::PER_THREAD { None } else { self.spare.pop() };
+        let slot = spare.unwrap_or_else(|| {
+            self.streams.push(StreamState::default());
+            self.streams.len() - 1
+        });
+        let StreamState { freed, reached, .. } = self.streams[slot];
+        let fresh = StreamState { id, raw, guard: guard(), freed, reached, ..Default::default() };
+        self.streams[slot] = fresh;
         self.active.push(slot);
         self.slots.insert(id, slot as u32);
         StreamRef { slot: slot as u32, raw }
@@ -130,8 +142,9 @@ impl Order {
         }
         state.freed += 1;
         let number = state.freed;
-        if stream.raw == CUstream::PER_THREAD
-            && let Ok(fence) = source.record(stream)
+        let raw = state.raw;
+        if raw == CUstream::PER_THREAD
+            && let Ok(fence) = source.record(StreamRef { slot: stream.slot, raw })
         {
             state.fences.push_back((number, fence));
         }
@@ -142,12 +155,30 @@ impl Order {
     pub(crate) fn is_open(&self, ticket: Ticket, stream: StreamRef) -> bool {
         ticket.slot == stream.slot
             || self.is_reached(ticket)
-            || self.after(stream, ticket.slot()) >= ticket.number
+            || self.after(stream, ticket.slot) >= ticket.number
     }
 
-    /// Whether the program let go of a stream, so that nothing can be put on it any more.
-    pub(crate) fn is_retired(&self, stream: StreamRef) -> bool {
-        self.streams[stream.slot()].retired
+    /// The stream that a block's stream stands for now, if any: itself, the one that has its slot
+    /// since, or none where nothing can be put on it any more.
+    pub(crate) fn current(&self, stream: StreamRef) -> Option<StreamRef> {
+        let state = &self.streams[stream.slot()];
+        (!state.retired).then_some(StreamRef { slot: stream.slot, raw: state.raw })
+    }
+
+    /// How many places for streams there are.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// All work of the device is over, so every free is.
+    pub(crate) fn all_over(&mut self, source: &mut dyn MemorySource) {
+        for state in &mut self.streams {
+            state.reached = state.freed;
+            for (_, fence) in state.fences.drain(..) {
+                source.forget(fence);
+            }
+        }
     }
 
     /// Whether the work before `ticket` is known to be over.
@@ -173,11 +204,7 @@ impl Order {
         }
         let (number, fence) = self.fence(ticket, source)?;
         source.order_after(stream, fence)?;
-        let after = &mut self.streams[stream.slot()].after;
-        if after.len() <= ticket.slot() {
-            after.resize(ticket.slot() + 1, 0);
-        }
-        after[ticket.slot()] = number;
+        self.streams[stream.slot()].after.insert(ticket.slot, number);
         Ok(())
     }
 
@@ -209,10 +236,16 @@ impl Order {
                 moved = true;
             }
         }
-        let streams = &self.streams;
-        self.active.retain(|slot| {
-            !streams[*slot].retired || streams[*slot].reached < streams[*slot].freed
-        });
+        let streams = &mut self.streams;
+        let ended = |slot: &mut usize| {
+            let state = &mut streams[*slot];
+            let ended = state.retired && state.reached == state.freed;
+            if ended {
+                state.after.clear();
+            }
+            ended
+        };
+        self.spare.extend(self.active.extract_if(.., ended));
         Ok(moved)
     }
 
@@ -252,8 +285,8 @@ impl Order {
         }
     }
 
-    fn after(&self, waiter: StreamRef, on: usize) -> u64 {
-        self.streams[waiter.slot()].after.get(on).copied().unwrap_or(0)
+    fn after(&self, waiter: StreamRef, on: u32) -> u64 {
+        self.streams[waiter.slot()].after.get(&on).copied().unwrap_or(0)
     }
 
     /// The oldest fence that covers `ticket`, with the last free that it covers.

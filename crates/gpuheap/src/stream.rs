@@ -29,14 +29,15 @@ struct Handle {
 
 /// A heap's hold on a stream.
 pub(crate) struct StreamGuard {
-    _handle: Arc<Handle>,
+    handle: Arc<Handle>,
     in_use: Weak<()>,
 }
 
 impl StreamGuard {
-    /// Whether the program holds the stream no more.
+    /// Whether the program holds the stream no more. A default stream is there for everybody, so
+    /// nobody can let go of it.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.in_use.strong_count() == 0
+        self.handle.owned && self.in_use.strong_count() == 0
     }
 }
 
@@ -98,7 +99,7 @@ impl Stream {
     }
 
     pub(crate) fn guard(&self) -> StreamGuard {
-        StreamGuard { _handle: self.handle.clone(), in_use: Arc::downgrade(&self.in_use) }
+        StreamGuard { handle: self.handle.clone(), in_use: Arc::downgrade(&self.in_use) }
     }
 }
 

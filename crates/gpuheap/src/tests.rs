@@ -38,3 +38,21 @@ fn the_emulator_catches_a_policy_that_ignores_streams() {
         }
     }
 }
+
+/// A program may use many short-lived streams: what the heap knows of those that ended is used
+/// again, so that neither its memory nor its time grows with their number.
+#[test]
+fn the_places_of_streams_that_ended_are_used_again() {
+    for pool in PoolKind::ALL {
+        let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
+        let heap = Heap::builder(&device).pool(pool).build().unwrap();
+        for _ in 0..300 {
+            let stream = device.stream().unwrap();
+            let block = heap.allocate(1 << 20, &stream).unwrap();
+            drop(stream);
+            drop(block);
+            heap.reclaim(1).unwrap();
+        }
+        assert!(heap.streams() <= 4, "{pool}: {} places for 300 streams", heap.streams());
+    }
+}

@@ -38,7 +38,9 @@ impl Policy for Direct {
         environment: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         let Some(segment) = self.live.remove(key) else { return Ok(()) };
-        if environment.source.is_stream_ordered() && !environment.order.is_retired(stream) {
+        if environment.source.is_stream_ordered()
+            && let Some(stream) = environment.order.current(stream)
+        {
             let given_back = environment.give_back_on(segment, stream);
             if given_back.is_err() {
                 // Tried again at the next allocation, so that a failed free loses nothing.

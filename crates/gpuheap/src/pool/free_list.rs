@@ -52,24 +52,27 @@ impl FreeList {
         target: u64,
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        let mut released = 0;
+        let reached = |(ticket, _): &mut (Ticket, Segment)| environment.order.is_reached(*ticket);
+        let mut spare: Vec<_> = self.blocks.extract_if(.., reached).collect();
+        spare.sort_unstable_by_key(|(_, segment)| segment.bytes);
+        let (mut released, mut failed) = (0, None);
         while released < target {
-            let left = target - released;
-            let reached =
-                self.blocks.iter().enumerate().filter_map(|(position, (ticket, segment))| {
-                    environment.order.is_reached(*ticket).then_some((position, *segment))
-                });
-            // Smaller is better among those that cover it, larger is among the others.
-            let rank = |bytes: u64| if bytes >= left { (1, u64::MAX - bytes) } else { (0, bytes) };
-            let Some((position, segment)) = reached.max_by_key(|(_, segment)| rank(segment.bytes))
-            else {
-                break;
-            };
-            environment.give_back(segment)?;
-            self.blocks.remove(position);
-            released += segment.bytes;
+            let covering = spare.partition_point(|(_, found)| found.bytes < target - released);
+            let next =
+                if covering < spare.len() { Some(covering) } else { spare.len().checked_sub(1) };
+            let Some(position) = next else { break };
+            let (ticket, segment) = spare.remove(position);
+            match environment.give_back(segment) {
+                Ok(()) => released += segment.bytes,
+                Err(error) => {
+                    spare.push((ticket, segment));
+                    failed = Some(error);
+                    break;
+                }
+            }
         }
-        Ok(released)
+        self.blocks.append(&mut spare);
+        failed.map_or(Ok(released), Err)
     }
 
     pub(super) fn is_empty(&self) -> bool {

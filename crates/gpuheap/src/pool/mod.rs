@@ -157,6 +157,8 @@ pub(crate) struct Environment<'a> {
     pub(crate) ledger: &'a mut Ledger,
     /// How much may be taken.
     pub(crate) limits: Limits,
+    /// Segments that are out of use and that the driver did not take back when it was asked.
+    pub(crate) stranded: &'a mut Vec<Segment>,
 }
 
 impl Environment<'_> {
@@ -165,11 +167,11 @@ impl Environment<'_> {
         let growth = self.source.growth(bytes);
         let ordered = self.source.is_stream_ordered();
         if let Some(limit) = self.limits.hard {
-            // A pool of the driver's may have the bytes already: what it adds is seen afterwards.
-            let (held, more) =
-                if ordered { (self.ledger.taken, bytes) } else { (self.reserved()?, growth) };
-            if held.saturating_add(more) > limit {
-                return Err(Shortage::Limit(more));
+            let reserved = self.reserved()?;
+            // A pool of the driver's may have the bytes already.
+            let kept = if ordered { reserved.saturating_sub(self.ledger.taken) } else { 0 };
+            if reserved.saturating_add(growth) > limit && kept < bytes {
+                return Err(Shortage::Limit(growth));
             }
         }
         let segment = match self.source.take(bytes, stream) {
@@ -190,12 +192,16 @@ impl Environment<'_> {
             Err(error) => return Err(Shortage::Failed(error)),
         };
         self.ledger.took(segment.bytes);
-        if ordered
-            && let Some(limit) = self.limits.hard
-            && self.reserved()? > limit
-        {
-            self.give_back_on(segment, stream).map_err(Shortage::Failed)?;
-            return Err(Shortage::Limit(growth));
+        if ordered && let Some(limit) = self.limits.hard {
+            // What the pool kept was in pieces, or cannot be asked about: not taken after all.
+            let reserved = self.reserved();
+            if !matches!(reserved, Ok(reserved) if reserved <= limit) {
+                if self.give_back(segment).is_err() {
+                    self.stranded.push(segment);
+                }
+                let _ = self.source.trim();
+                return Err(reserved.err().unwrap_or(Shortage::Limit(growth)));
+            }
         }
         Ok(segment)
     }

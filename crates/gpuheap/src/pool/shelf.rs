@@ -19,18 +19,15 @@ const WORDS: usize = BINS as usize / 64 + 1;
 /// A free block's size and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
-    /// In units of [`ROUNDING`]: 32 bits are 2 TiB.
-    units: u32,
+    /// A multiple of [`ROUNDING`], or a size that is asked for.
+    pub(super) bytes: u64,
     pub(super) key: u32,
 }
 
 impl Entry {
-    pub(super) fn new(bytes: u64, key: u32) -> Entry {
-        Entry { units: u32::try_from(bytes.div_ceil(ROUNDING)).unwrap_or(u32::MAX), key }
-    }
-
-    pub(super) fn bytes(self) -> u64 {
-        u64::from(self.units) * ROUNDING
+    /// Its bin, where its size has one.
+    fn bin(self) -> Option<u32> {
+        u32::try_from(self.bytes.div_ceil(ROUNDING)).ok().filter(|units| *units <= BINS)
     }
 }
 
@@ -70,24 +67,24 @@ impl Default for Shelf {
 impl Shelf {
     pub(super) fn insert(&mut self, entry: Entry, positions: &mut Positions) {
         self.len += 1;
-        if entry.units > BINS {
+        let Some(units) = entry.bin() else {
             self.large.insert(entry);
             return;
-        }
-        let bin = self.bins.entry(entry.units).or_default();
+        };
+        let bin = self.bins.entry(units).or_default();
         positions.set(entry.key, bin.len());
         bin.push(entry.key);
-        let word = entry.units as usize / 64;
-        self.bitmap[word] |= 1 << (entry.units % 64);
+        let word = units as usize / 64;
+        self.bitmap[word] |= 1 << (units % 64);
         self.summary |= 1 << word;
     }
 
     pub(super) fn remove(&mut self, entry: Entry, positions: &mut Positions) {
-        if entry.units > BINS {
+        let Some(units) = entry.bin() else {
             self.len -= usize::from(self.large.remove(&entry));
             return;
-        }
-        let Some(bin) = self.bins.get_mut(&entry.units) else { return };
+        };
+        let Some(bin) = self.bins.get_mut(&units) else { return };
         let Some(position) = positions.0.get(entry.key as usize).map(|at| *at as usize) else {
             return;
         };
@@ -100,8 +97,8 @@ impl Shelf {
             positions.set(*moved, position);
         }
         if bin.is_empty() {
-            let word = entry.units as usize / 64;
-            self.bitmap[word] &= !(1 << (entry.units % 64));
+            let word = units as usize / 64;
+            self.bitmap[word] &= !(1 << (units % 64));
             if self.bitmap[word] == 0 {
                 self.summary &= !(1 << word);
             }
@@ -110,15 +107,15 @@ impl Shelf {
 
     /// The smallest block of at least `bytes`.
     pub(super) fn best(&self, bytes: u64) -> Option<Entry> {
-        let wanted = Entry::new(bytes, 0);
-        self.binned(wanted.units).or_else(|| self.large.range(wanted..).next().copied())
+        let wanted = Entry { bytes, key: 0 };
+        let binned = wanted.bin().and_then(|units| self.binned(units));
+        binned.or_else(|| self.large.range(wanted..).next().copied())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Entry> {
-        let binned = self
-            .bins
-            .iter()
-            .flat_map(|(&units, keys)| keys.iter().map(move |&key| Entry { units, key }));
+        let binned = self.bins.iter().flat_map(|(&units, keys)| {
+            keys.iter().map(move |&key| Entry { bytes: u64::from(units) * ROUNDING, key })
+        });
         binned.chain(self.large.iter().copied())
     }
 
@@ -127,9 +124,6 @@ impl Shelf {
     }
 
     fn binned(&self, units: u32) -> Option<Entry> {
-        if units > BINS {
-            return None;
-        }
         let first = units as usize / 64;
         let here = self.bitmap[first] & (u64::MAX << (units % 64));
         let (word, bits) = if here != 0 {
@@ -145,7 +139,7 @@ impl Shelf {
         };
         let units = word as u32 * 64 + bits.trailing_zeros();
         let key = *self.bins.get(&units)?.last()?;
-        Some(Entry { units, key })
+        Some(Entry { bytes: u64::from(units) * ROUNDING, key })
     }
 }
 
@@ -166,25 +160,25 @@ mod tests {
             let mut naive: Vec<(u64, u32)> =
                 sizes.iter().enumerate().map(|(key, units)| (units * ROUNDING, key as u32)).collect();
             for &(bytes, key) in &naive {
-                shelf.insert(Entry::new(bytes, key), &mut positions);
+                shelf.insert(Entry { bytes, key }, &mut positions);
             }
             for index in removed {
                 if naive.is_empty() {
                     break;
                 }
                 let (bytes, key) = naive.swap_remove(index.index(naive.len()));
-                shelf.remove(Entry::new(bytes, key), &mut positions);
+                shelf.remove(Entry { bytes, key }, &mut positions);
                 // Twice is harmless.
-                shelf.remove(Entry::new(bytes, key), &mut positions);
+                shelf.remove(Entry { bytes, key }, &mut positions);
             }
-            let mut left: Vec<_> = shelf.iter().map(|entry| (entry.bytes(), entry.key)).collect();
+            let mut left: Vec<_> = shelf.iter().map(|entry| (entry.bytes, entry.key)).collect();
             left.sort_unstable();
             naive.sort_unstable();
             prop_assert_eq!(&left, &naive);
             prop_assert_eq!(shelf.len(), naive.len());
             for units in asked {
                 let best = naive.iter().map(|found| found.0).find(|bytes| *bytes >= units * ROUNDING);
-                prop_assert_eq!(shelf.best(units * ROUNDING).map(Entry::bytes), best);
+                prop_assert_eq!(shelf.best(units * ROUNDING).map(|entry| entry.bytes), best);
             }
         }
     }

@@ -68,6 +68,7 @@ struct World {
     order: Order,
     ledger: Ledger,
     limits: Limits,
+    stranded: Vec<Segment>,
     streams: Vec<StreamRef>,
     live: BTreeMap<u64, Live>,
     /// By start: end, the stream that used the range last and how far it had got.
@@ -80,7 +81,11 @@ impl World {
         let mut model = Model::new(capacity);
         model.immediate = immediate;
         let streams = (0..STREAMS)
-            .map(|n| order.stream(100 + n as u64, CUstream(n + 10), || None, &mut model))
+            .map(|n| {
+                // The last is a thread's own default stream, fenced at every free.
+                let raw = if n == STREAMS - 1 { CUstream::PER_THREAD } else { CUstream(n + 10) };
+                order.stream(100 + n as u64, raw, || None, &mut model)
+            })
             .collect();
         World {
             policy,
@@ -88,6 +93,7 @@ impl World {
             order,
             ledger: Ledger::default(),
             limits: Limits::default(),
+            stranded: Vec::new(),
             streams,
             live: BTreeMap::new(),
             used: BTreeMap::new(),
@@ -100,6 +106,7 @@ impl World {
             order: &mut self.order,
             ledger: &mut self.ledger,
             limits: self.limits,
+            stranded: &mut self.stranded,
         };
         work(&mut *self.policy, &mut environment)
     }
@@ -219,6 +226,10 @@ impl World {
             self.free(0, 0);
         }
         (0..STREAMS).for_each(|slot| self.model.complete(slot));
+        self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
+        // A fence that could not be recorded on a thread's own stream leaves its free pending until
+        // that stream's next one, or until the whole device was waited for, as here.
+        self.order.all_over(&mut self.model);
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
         let released = self.act(|policy, env| policy.release(u64::MAX, env));
         released.map_err(|error| format!("{error:?}"))?;

@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::{Fence, GRANULE, MemorySource, Segment, SourceError, Waiter, round_up};
 use crate::device::Context;
+use crate::limits::Limits;
 use crate::order::StreamRef;
 
 /// What a stream-ordered pool grows by (one H200, driver 580).
@@ -30,6 +31,10 @@ pub(crate) struct PlainSource {
 pub(crate) struct OrderedSource {
     events: Events,
     pool: CUmemoryPool,
+    /// Whether the pool keeps what is freed.
+    keeps: bool,
+    /// What the driver itself holds the pool to.
+    bound: Option<u64>,
 }
 
 impl PlainSource {
@@ -53,25 +58,32 @@ impl PlainSource {
 }
 
 impl OrderedSource {
-    /// A pool that keeps up to `keep` bytes when a stream is waited for, and that drivers from
-    /// 12.2 on hold to `limit`.
+    /// A pool that keeps what is freed, up to a soft limit, or nothing; drivers from 12.2 on hold
+    /// it to a hard limit.
     pub(crate) fn new(
         context: Arc<Context>,
-        keep: u64,
-        limit: Option<u64>,
+        keeps: bool,
+        limits: Limits,
     ) -> Result<OrderedSource, SourceError> {
-        let mut source = OrderedSource { events: Events::new(context), pool: CUmemoryPool::NULL };
+        let events = Events::new(context);
+        let bound = limits.hard.map(|limit| limit / POOL_STEP * POOL_STEP);
+        let mut source = OrderedSource { events, pool: CUmemoryPool::NULL, keeps, bound };
         let mut properties = CUmemPoolProps::device(source.events.context.ordinal());
         // Zero means no bound, so a limit below one step is left to our own check.
-        properties.max_size = limit.map_or(0, |limit| (limit / POOL_STEP * POOL_STEP) as usize);
+        properties.max_size = bound.unwrap_or(0) as usize;
         let mut pool = CUmemoryPool::NULL;
         source.events.call("cuMemPoolCreate", |context| {
             // SAFETY: both pointers are valid for the call.
             unsafe { context.driver().cuMemPoolCreate(&mut pool, &properties) }
         })?;
         source.pool = pool;
-        source.set(CUmemPool_attribute::RELEASE_THRESHOLD, keep)?;
+        source.set_threshold(limits)?;
         Ok(source)
+    }
+
+    fn set_threshold(&mut self, limits: Limits) -> Result<(), SourceError> {
+        let keep = if self.keeps { limits.soft.unwrap_or(u64::MAX) } else { 0 };
+        self.set(CUmemPool_attribute::RELEASE_THRESHOLD, keep)
     }
 
     fn get(&mut self, attribute: CUmemPool_attribute) -> Result<u64, SourceError> {
@@ -305,6 +317,10 @@ impl MemorySource for PlainSource {
         Ok(0)
     }
 
+    fn limit(&mut self, _limits: Limits) -> Result<bool, SourceError> {
+        Ok(true)
+    }
+
     order_by_events!();
 }
 
@@ -364,6 +380,13 @@ impl MemorySource for OrderedSource {
             unsafe { context.driver().cuMemPoolTrimTo(pool, 0) }
         })?;
         Ok(before.saturating_sub(self.reserved()?))
+    }
+
+    fn limit(&mut self, limits: Limits) -> Result<bool, SourceError> {
+        self.set_threshold(limits)?;
+        Ok(self
+            .bound
+            .is_none_or(|bound| limits.hard.is_some_and(|limit| limit < bound + POOL_STEP)))
     }
 
     order_by_events!();

@@ -9,6 +9,7 @@ pub(crate) mod model;
 
 pub(crate) use driver::{OrderedSource, PlainSource};
 
+use crate::limits::Limits;
 use crate::order::StreamRef;
 
 /// Memory taken from the driver: one allocation of its own.
@@ -65,8 +66,12 @@ pub(crate) trait MemorySource: Send {
     /// The most that taking `bytes` can add to [`reserved`](MemorySource::reserved).
     fn growth(&self, bytes: u64) -> u64;
 
-    /// Gives back what the driver itself keeps; the bytes that it regained.
+    /// Gives back what the driver itself keeps and is out of use; the bytes that it regained.
     fn trim(&mut self) -> Result<u64, SourceError>;
+
+    /// Takes other limits, where the driver itself holds to them. False where a hard limit cannot
+    /// be raised any more.
+    fn limit(&mut self, limits: Limits) -> Result<bool, SourceError>;
 
     /// Free and total bytes of the device, all processes counted.
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError>;

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Fence, GRANULE, MemorySource, Segment, SourceError, Waiter, round_up};
+use crate::limits::Limits;
 use crate::order::StreamRef;
 
 /// How far every stream had got, by slot.
@@ -151,6 +152,10 @@ impl MemorySource for Model {
 
     fn trim(&mut self) -> Result<u64, SourceError> {
         Ok(0)
+    }
+
+    fn limit(&mut self, _limits: Limits) -> Result<bool, SourceError> {
+        Ok(true)
     }
 
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {

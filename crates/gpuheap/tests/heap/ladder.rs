@@ -110,3 +110,53 @@ fn the_drivers_own_pool_is_trimmed_for_others() {
     drop(block);
     assert_all_returned(&device, &heap, "driver");
 }
+
+#[test]
+fn a_reclaim_waits_for_frees_in_flight_of_every_policy() {
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let stream = device.stream().unwrap();
+        let block = heap.allocate(64 * MIB, &stream).unwrap();
+        fill(&device, &block, 1, &stream);
+        drop(block);
+        heap.reclaim_all().unwrap();
+        assert_eq!(heap.usage().unwrap().reserved, 0, "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn a_reclaimer_may_allocate_and_may_panic() {
+    let device = emulated(64 * MIB, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Split);
+    let stream = device.stream().unwrap();
+    let _bad = heap.register_reclaimer(|_| panic!("on purpose"));
+    let _greedy = {
+        let (heap, stream) = (heap.clone(), stream.clone());
+        heap.clone().register_reclaimer(move |_| {
+            heap.allocate(60 * MIB, &stream).unwrap_err();
+            u64::MAX
+        })
+    };
+    let _most = heap.register_reclaimer(|_| 1);
+    let block = heap.allocate(60 * MIB, &stream).unwrap();
+    let error = heap.allocate(30 * MIB, &stream).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    drop(block);
+    assert_all_returned(&device, &heap, "split");
+}
+
+#[test]
+fn memory_that_is_short_for_the_drivers_own_events_is_found_too() {
+    use gpuheap::emu::{Fault, FaultPlan};
+    use gpuheap_driver::CUresult;
+    let device = emulated(64 * MIB, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Split);
+    let [one, two] = [(); 2].map(|()| device.stream().unwrap());
+    drop(heap.allocate(40 * MIB, &one).unwrap());
+    let fault = Fault::nth("cuEventCreate", 1, CUresult::ERROR_OUT_OF_MEMORY);
+    device.emulator().unwrap().set_faults(FaultPlan::new([fault]));
+    drop(heap.allocate(50 * MIB, &two).unwrap());
+    assert_all_returned(&device, &heap, "split");
+}

@@ -174,3 +174,62 @@ fn blocks_are_aligned_as_the_driver_aligns_them() {
         }
     }
 }
+
+#[test]
+fn the_default_stream_is_nobodys_to_let_go_of() {
+    for pool in PoolKind::ALL {
+        let device = device(100 << 20, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let [one, two] = [(); 2].map(|()| device.default_stream().unwrap());
+        let kept = heap.allocate(40 << 20, &two).unwrap();
+        drop(heap.allocate(1 << 20, &one).unwrap());
+        drop(one);
+        let other = device.stream().unwrap();
+        drop(heap.allocate(1 << 20, &other).unwrap());
+        // The other handle of the same stream still works on its block.
+        fill(&device, &kept, 1, &two);
+        drop(kept);
+        let block = heap.allocate(40 << 20, &other).unwrap();
+        fill(&device, &block, 2, &other);
+        drop(block);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn blocks_larger_than_two_tebibytes_are_what_they_say() {
+    let device = emulated(16 << 40, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    for pool in PoolKind::ALL {
+        let heap = heap(&device, pool);
+        drop(heap.allocate(5 << 39, &stream).unwrap());
+        let block = heap.allocate(3 << 40, &stream).unwrap();
+        assert!(heap.usage().unwrap().reserved >= 3 << 40, "{pool}: {:?}", heap.usage());
+        drop(block);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn a_heap_that_ends_gives_back_what_a_failing_call_held_up() {
+    use gpuheap::emu::{Fault, FaultPlan};
+    use gpuheap_driver::CUresult;
+    for pool in PoolKind::ALL {
+        for symbol in ["cuMemFree_v2", "cuEventSynchronize", "cuEventQuery", "cuEventRecord"] {
+            let device = emulated(1 << 30, Schedule::Seeded(2));
+            let emulator = device.emulator().unwrap();
+            let heap = heap(&device, pool);
+            let streams = [(); 2].map(|()| device.stream().unwrap());
+            for stream in &streams {
+                drop(heap.allocate(64 << 20, stream).unwrap());
+            }
+            let plan = FaultPlan::new([Fault::nth(symbol, 1, CUresult::ERROR_UNKNOWN)]);
+            emulator.set_faults(plan);
+            drop(heap);
+            emulator.set_faults(FaultPlan::default());
+            device.synchronize().unwrap();
+            let usage = emulator.usage(0);
+            assert_eq!((usage.plain, usage.pools), (0, 0), "{pool}, {symbol}");
+        }
+    }
+}

@@ -42,7 +42,7 @@ fn a_hard_limit_is_never_exceeded_and_can_be_changed() {
 #[test]
 fn above_a_soft_limit_cached_memory_goes_back_once_it_is_out_of_use() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
-        let device = device(1 << 30, Schedule::Immediate);
+        let device = device(1 << 30, Schedule::OnDemand);
         let builder = gpuheap::Heap::builder(&device).pool(pool);
         let heap = builder.soft_limit(64 * MIB).build().unwrap();
         let stream = device.stream().unwrap();
@@ -50,8 +50,6 @@ fn above_a_soft_limit_cached_memory_goes_back_once_it_is_out_of_use() {
         assert!(heap.usage().unwrap().reserved >= 256 * MIB, "{pool}: live memory may exceed it");
         drop(blocks);
         device.synchronize().unwrap();
-        // Frees that were in flight are looked at by the next one.
-        drop(heap.allocate(32 * MIB, &stream).unwrap());
         assert!(heap.usage().unwrap().reserved <= 64 * MIB, "{pool}: {:?}", heap.usage());
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -76,6 +74,53 @@ fn what_no_device_could_hold_is_refused_before_the_driver_is_asked_for_memory() 
         assert_eq!(asked, 0, "{pool}");
         assert_all_returned(&device, &heap, pool.name());
     }
+}
+
+#[test]
+fn a_limit_below_the_drivers_step_is_not_exceeded_either() {
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::Seeded(3));
+        for limit in [10 * MIB, 20 * MIB, 40 * MIB] {
+            let heap =
+                gpuheap::Heap::builder(&device).pool(pool).hard_limit(limit).build().unwrap();
+            let stream = device.stream().unwrap();
+            let blocks: Vec<_> = (0..60).map_while(|_| heap.allocate(MIB, &stream).ok()).collect();
+            let usage = heap.usage().unwrap();
+            assert!(usage.reserved_peak <= limit, "{pool}, {limit}: {usage:?}");
+            drop(blocks);
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+#[test]
+fn the_drivers_pool_takes_new_limits_or_says_that_it_cannot() {
+    let device = device(1 << 30, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    let built = gpuheap::Heap::builder(&device).pool(PoolKind::Driver).hard_limit(64 * MIB);
+    let heap = built.build().unwrap();
+    let error = heap.set_limits(Limits::default()).unwrap_err().to_string();
+    assert!(error.contains("build another heap"), "{error}");
+    let heap = crate::support::heap(&device, PoolKind::Driver);
+    drop(heap.allocate(128 * MIB, &stream).unwrap());
+    device.synchronize().unwrap();
+    assert!(heap.usage().unwrap().reserved >= 128 * MIB, "it keeps what is freed");
+    heap.set_limits(Limits { soft: Some(MIB), hard: None }).unwrap();
+    drop(heap.allocate(MIB, &stream).unwrap());
+    device.synchronize().unwrap();
+    assert!(heap.usage().unwrap().reserved <= 32 * MIB, "{:?}", heap.usage());
+    assert_all_returned(&device, &heap, "driver");
+}
+
+#[test]
+fn a_small_request_takes_from_a_large_block_rather_than_fail() {
+    let device = emulated(20 * MIB, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Split);
+    let stream = device.stream().unwrap();
+    let large = heap.allocate(MIB, &stream).unwrap();
+    let small = heap.allocate(1000, &stream).unwrap();
+    drop((large, small));
+    assert_all_returned(&device, &heap, "split");
 }
 
 #[test]

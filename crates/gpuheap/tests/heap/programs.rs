@@ -60,7 +60,13 @@ fn run(device: &Device, pool: PoolKind, actions: &[Action]) {
     let heap = heap(device, pool);
     let mut witness = Witness::new(device, 128);
     {
-        let streams: Vec<Stream> = (0..STREAMS).map(|_| device.stream().unwrap()).collect();
+        let streams: Vec<Stream> = (0..STREAMS)
+            .map(|n| match n {
+                // The first is the default stream, which others of its name share.
+                0 => device.default_stream().unwrap(),
+                _ => device.stream().unwrap(),
+            })
+            .collect();
         let mut held: Vec<Held> = Vec::new();
         for (number, action) in actions.iter().enumerate() {
             match *action {

@@ -5,7 +5,7 @@ use gpuheap::emu::{FaultPlan, Schedule};
 use gpuheap::{Block, Device, Error, Heap, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 
-use crate::support::{emulated, heap};
+use crate::support::emulated;
 
 const MIB: u64 = 1 << 20;
 
@@ -31,10 +31,14 @@ fn scenario(device: &Device, heap: &Heap, streams: &[Stream; 2], errors: &mut Ve
 
 /// Runs the scenario with one call failing: its errors, those of destructors counted, and whether
 /// it got that far.
-fn run(pool: PoolKind, nth: u64, code: CUresult) -> (usize, bool) {
+fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool) {
     let device = emulated(96 * MIB, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();
-    let heap = heap(&device, pool);
+    let mut builder = Heap::builder(&device).pool(pool);
+    if limited {
+        builder = builder.hard_limit(96 * MIB).soft_limit(40 * MIB);
+    }
+    let heap = builder.build().unwrap();
     let streams = [(); 2].map(|()| device.stream().unwrap());
     let start = emulator.calls();
     emulator.set_faults(FaultPlan::fail_call(nth, code));
@@ -43,7 +47,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (usize, bool) {
     let got_there = emulator.calls() - start >= nth;
     emulator.set_faults(FaultPlan::default());
 
-    let what = format!("{pool}, {code:?} at call {nth}: {errors:?}");
+    let what = format!("{pool}, limited {limited}, {code:?} at call {nth}: {errors:?}");
     let usage = heap.usage().unwrap();
     assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{what}");
     assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
@@ -62,12 +66,13 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (usize, bool) {
 
 #[test]
 fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
+    let codes = [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN];
     for pool in PoolKind::ALL {
-        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
-            let (undisturbed, _) = run(pool, 0, code);
+        for (code, limited) in codes.into_iter().flat_map(|code| [(code, false), (code, true)]) {
+            let (undisturbed, _) = run(pool, limited, 0, code);
             let (mut made_good, mut failed) = (0, 0);
             for nth in 1.. {
-                let (errors, got_there) = run(pool, nth, code);
+                let (errors, got_there) = run(pool, limited, nth, code);
                 if !got_there {
                     break;
                 }
