@@ -56,6 +56,42 @@ fn above_a_soft_limit_cached_memory_goes_back_once_it_is_out_of_use() {
 }
 
 #[test]
+fn a_free_above_the_soft_limit_gives_back_by_itself() {
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
+        let device = emulated(1 << 30, Schedule::Immediate);
+        let builder = gpuheap::Heap::builder(&device).pool(pool);
+        let heap = builder.soft_limit(64 * MIB).build().unwrap();
+        let stream = device.stream().unwrap();
+        let blocks: Vec<_> = (0..8).map(|_| heap.allocate(32 * MIB, &stream).unwrap()).collect();
+        drop(blocks);
+        // Asked of the device, because the heap's own figures look after the limit too.
+        let used = device.emulator().unwrap().usage(0).plain;
+        assert!(used <= 64 * MIB, "{pool}: {used}");
+    }
+}
+
+#[test]
+fn a_segment_that_cannot_be_kept_nor_given_back_is_not_lost() {
+    use gpuheap::emu::{Fault, FaultPlan};
+    use gpuheap_driver::CUresult;
+    let device = emulated(1 << 30, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    let builder = gpuheap::Heap::builder(&device).pool(PoolKind::Driver);
+    let heap = builder.hard_limit(64 * MIB).build().unwrap();
+    // Whether the limit holds cannot be asked, and the segment does not go back either.
+    let faults = [
+        Fault::nth("cuMemPoolGetAttribute", 2, CUresult::ERROR_UNKNOWN),
+        Fault::nth("cuMemFree_v2", 1, CUresult::ERROR_UNKNOWN),
+    ];
+    device.emulator().unwrap().set_faults(FaultPlan::new(faults));
+    heap.allocate(MIB, &stream).unwrap_err();
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.ledger.taken), (0, MIB));
+    assert!(usage.cached >= MIB, "{usage:?}");
+    assert_all_returned(&device, &heap, "driver");
+}
+
+#[test]
 fn what_no_device_could_hold_is_refused_before_the_driver_is_asked_for_memory() {
     for pool in PoolKind::ALL {
         let device = emulated(64 * MIB, Schedule::Immediate);
@@ -106,7 +142,7 @@ fn the_drivers_pool_takes_new_limits_or_says_that_it_cannot() {
     device.synchronize().unwrap();
     assert!(heap.usage().unwrap().reserved >= 128 * MIB, "it keeps what is freed");
     heap.set_limits(Limits { soft: Some(MIB), hard: None }).unwrap();
-    drop(heap.allocate(MIB, &stream).unwrap());
+    drop(heap.allocate(128 * MIB, &stream).unwrap());
     device.synchronize().unwrap();
     assert!(heap.usage().unwrap().reserved <= 32 * MIB, "{:?}", heap.usage());
     assert_all_returned(&device, &heap, "driver");
