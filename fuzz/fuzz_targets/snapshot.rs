@@ -1,15 +1,19 @@
-//! Memory snapshots: as given, and as the body of a pickle.
+//! Memory snapshots: as given, and as the body of a pickle; within a limit of memory.
 
 #![no_main]
 
 use gpuheap_trace::{ReadOptions, read_bytes};
 use libfuzzer_sys::fuzz_target;
 
+/// Far below what the fuzzer may take: what gets around the limit is found as a lack of memory.
+const UNPACKED_LIMIT: u64 = 64 << 20;
+
 fuzz_target!(|data: &[u8]| {
     let body = [b"\x80\x04", data, b"."].concat();
     for bytes in [data, &body] {
         for recorded_only in [false, true] {
-            let options = ReadOptions::default().recorded_only(recorded_only);
+            let options =
+                ReadOptions::default().recorded_only(recorded_only).unpacked_limit(UNPACKED_LIMIT);
             for trace in read_bytes("fuzz", bytes, &options).iter().flatten() {
                 let summary = trace.summary();
                 assert!(summary.peak_live_bytes >= summary.live_before_bytes);

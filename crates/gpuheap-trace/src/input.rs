@@ -13,8 +13,8 @@ const PICKLE_PROTO: u8 = 0x80;
 /// How to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadOptions {
-    recorded_only: bool,
-    unpacked_limit: u64,
+    pub(crate) recorded_only: bool,
+    pub(crate) unpacked_limit: u64,
 }
 
 impl Default for ReadOptions {
@@ -31,8 +31,9 @@ impl ReadOptions {
         self
     }
 
-    /// The most bytes that a file may have once unpacked, so that a small hostile file cannot fill
-    /// the memory. Default: 4 GiB.
+    /// The most bytes that a file may have once unpacked, and the most that the values of a pickle
+    /// may take beside it, so that a small hostile file cannot fill the memory. A pickle whose
+    /// values take far more than its bytes do is refused in any case. Default: 4 GiB.
     pub fn unpacked_limit(mut self, bytes: u64) -> Self {
         self.unpacked_limit = bytes;
         self
@@ -92,7 +93,7 @@ fn recognise_and_read(
     let mut source = Source::open(reader, options.unpacked_limit)?;
     match source.peek()? {
         [] => Err(source.emptiness()),
-        [PICKLE_PROTO, ..] => snapshot::read(name, source, options.recorded_only),
+        [PICKLE_PROTO, ..] => snapshot::read(name, source, options),
         start if is_text(start) => Ok(vec![rmm::read(name, source)?]),
         start => Err(Error::new(
             format!("begins with the bytes {start:02x?}, which is no trace format"),

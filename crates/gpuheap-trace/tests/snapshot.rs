@@ -286,7 +286,7 @@ fn lists_that_stand_in_many_places_do_not_multiply_the_work() {
 
 #[test]
 fn deep_nesting_and_values_that_contain_themselves() {
-    let deep = raw(&[&b"]".repeat(1_000_000), &b"a".repeat(999_999)]);
+    let deep = raw(&[&b"]".repeat(100_000), &b"a".repeat(99_999)]);
     assert!(refused(&deep).what().contains("is a list of 1 instead of a dict"));
     let marks = raw(&[&b"(".repeat(1_000_000), b"N"]);
     assert!(refused(&marks).what().contains("None instead of a dict"));
@@ -319,4 +319,27 @@ fn a_file_that_unpacks_to_more_than_the_limit() {
     let log = support::log(&["allocate,0xa,8,0"; 40]);
     let error = read_bytes("bomb", &gzip(log.as_bytes()), &options).unwrap_err();
     assert!(error.to_string().contains("more than 1000 bytes once unpacked"), "{error}");
+}
+
+#[test]
+fn a_small_file_that_unpacks_to_many_lists_is_refused_at_their_first_megabytes() {
+    let unpacked = [b"\x80\x04", &vec![b']'; 64 << 20][..], b"."].concat();
+    let packed = gzip(&unpacked);
+    assert!(packed.len() < 100_000);
+    let error = read_bytes("bomb", &packed, &ReadOptions::default()).unwrap_err();
+    let &Place::Byte(at) = error.place() else { panic!("{error}") };
+    assert!(at < 1 << 20, "{error}");
+}
+
+#[test]
+fn one_entry_in_millions_of_places_is_refused() {
+    let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
+    let with = |places: usize| {
+        let many = [&b"("[..], &b"h\xc9".repeat(places), b"e"].concat();
+        let before = [&one[11..one.len() - 1], b"q\xc90}\x8c\x08segments]s"].concat();
+        raw(&[&before, b"\x8c\x0ddevice_traces]]", &many, b"as"])
+    };
+    assert_eq!(read_one(&with(1000)).summary().events, 1000);
+    let error = refused(&with(2_000_000));
+    assert!(error.what().contains("in far more places"), "{error}");
 }

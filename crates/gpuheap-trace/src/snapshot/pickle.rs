@@ -1,8 +1,9 @@
 //! A reader for pickles of plain data. It has no way to import, call or build anything: opcodes
 //! that would are refused by name.
 //!
-//! Work and memory are linear in the input: lengths are checked against what is left of it, shared
-//! values are shared, and nothing recurses.
+//! Work is linear in the input: lengths are checked against what is left of it, shared values are
+//! shared, and nothing recurses. So is memory, and a file is refused as soon as it makes more of
+//! its bytes than a recording does.
 
 use rustc_hash::FxHashMap;
 
@@ -11,19 +12,18 @@ use super::opcode as op;
 use crate::error::quote;
 use crate::{Error, Place};
 
+/// The most bytes of memory that a byte of the pickle may come to. The example recordings come to
+/// 4, dicts of three numbers, as frames that are not shared would be, to 8.
+const HELD_PER_BYTE: usize = 16;
+/// What may be held beside that, since the start of a file need not be like the rest.
+const HELD_AT_ONCE: usize = 4 << 20;
+/// A memo entry, the share of the hash table that is empty included.
+const MEMO_ENTRY: usize = 24;
+
 /// The value that the pickle holds, and what it refers to. Bytes after the end are ignored, as
-/// Python does.
-pub(super) fn read(input: &[u8]) -> Result<(Value, Heap<'_>), Error> {
-    let mut machine = Machine {
-        input,
-        position: 0,
-        opcode: 0,
-        opcode_at: 0,
-        stack: Vec::new(),
-        marks: Vec::new(),
-        memo: FxHashMap::default(),
-        heap: Heap::default(),
-    };
+/// Python does. All values together may take `limit` bytes.
+pub(super) fn read(input: &[u8], limit: u64) -> Result<(Value, Heap<'_>), Error> {
+    let mut machine = Machine::new(input, limit);
     let value = machine.run().map_err(|error| error.at(Place::Byte(machine.opcode_at as u64)))?;
     Ok((value, machine.heap))
 }
@@ -38,9 +38,24 @@ struct Machine<'a> {
     marks: Vec<usize>,
     memo: FxHashMap<u32, Value>,
     heap: Heap<'a>,
+    limit: usize,
 }
 
 impl<'a> Machine<'a> {
+    fn new(input: &'a [u8], limit: u64) -> Self {
+        Self {
+            input,
+            position: 0,
+            opcode: 0,
+            opcode_at: 0,
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: FxHashMap::default(),
+            heap: Heap::default(),
+            limit: usize::try_from(limit).unwrap_or(usize::MAX),
+        }
+    }
+
     fn run(&mut self) -> Result<Value, Error> {
         loop {
             self.opcode_at = self.position;
@@ -57,7 +72,39 @@ impl<'a> Machine<'a> {
                 return self.pop();
             }
             self.step()?;
+            self.keep_to_the_budget()?;
         }
+    }
+
+    /// A packed file of some hundred kilobytes can unpack to any number of opcodes that are one
+    /// byte each and make a value of tens of bytes. The budget grows with the bytes that were read,
+    /// and not with those that are there, so that such a file is found out at once.
+    fn keep_to_the_budget(&self) -> Result<(), Error> {
+        let held = self.held();
+        if held > self.position.saturating_mul(HELD_PER_BYTE).saturating_add(HELD_AT_ONCE) {
+            return Err(Error::new(
+                format!(
+                    "{} bytes of the pickle hold values of {held} bytes, far more than a recording",
+                    self.position
+                ),
+                "this is no recording of an allocator; record again",
+            ));
+        }
+        if held > self.limit {
+            return Err(Error::new(
+                format!("the values of the pickle take more than {} bytes", self.limit),
+                "raise ReadOptions::unpacked_limit if the file is meant to be this large",
+            ));
+        }
+        Ok(())
+    }
+
+    /// How many bytes all values take, but for what vectors have in reserve.
+    fn held(&self) -> usize {
+        self.heap.held()
+            + size_of_val(&self.stack[..])
+            + size_of_val(&self.marks[..])
+            + self.memo.len() * MEMO_ENTRY
     }
 
     fn step(&mut self) -> Result<(), Error> {
@@ -81,17 +128,16 @@ impl<'a> Machine<'a> {
             op::NONE => self.push(Value::None),
             op::NEWTRUE => self.push(Value::Bool(true)),
             op::NEWFALSE => self.push(Value::Bool(false)),
-            op::BININT => {
-                self.array().and_then(|b| self.push(Value::Int(i32::from_le_bytes(b).into())))
-            }
-            op::BININT1 => self.length1().and_then(|n| self.push(Value::Int(n as i64))),
+            op::BININT => self.array().and_then(|b| self.push(Value::Int(i32::from_le_bytes(b)))),
+            op::BININT1 => self.array().and_then(|[n]| self.push(Value::Int(n.into()))),
             op::BININT2 => {
                 self.array().and_then(|b| self.push(Value::Int(u16::from_le_bytes(b).into())))
             }
             op::LONG1 => self.length1().and_then(|length| self.long(length)),
             op::LONG4 => self.length4().and_then(|length| self.long(length)),
             op::BINFLOAT => {
-                self.array().and_then(|b| self.push(Value::Float(f64::from_be_bytes(b))))
+                let float = self.array().map(f64::from_be_bytes)?;
+                self.heap.add_float(float).and_then(|float| self.push(float))
             }
 
             op::SHORT_BINUNICODE => self.length1().and_then(|length| self.text(length)),
@@ -105,13 +151,13 @@ impl<'a> Machine<'a> {
             op::APPEND => {
                 let item = self.pop()?;
                 let list = self.list_on_top()?;
-                self.heap.extend_list(list, [item].into_iter());
+                self.heap.extend_list(list, &[item]);
                 Ok(())
             }
             op::APPENDS => {
                 let items = self.take_to_mark()?;
                 let list = self.list_on_top()?;
-                self.heap.extend_list(list, items.into_iter());
+                self.heap.extend_list(list, &items);
                 Ok(())
             }
             op::EMPTY_TUPLE => self.tuple(0),
@@ -127,7 +173,7 @@ impl<'a> Machine<'a> {
                 let value = self.pop()?;
                 let key = self.pop()?;
                 let dict = self.dict_on_top()?;
-                self.heap.extend_dict(dict, [(key, value)].into_iter());
+                self.heap.extend_dict(dict, &[[key, value]]);
                 Ok(())
             }
             op::SETITEMS => self.set_items(),
@@ -164,7 +210,7 @@ impl<'a> Machine<'a> {
         let (pairs, []) = items.as_chunks::<2>() else {
             return Err(self.malformed("finds a key without a value"));
         };
-        self.heap.extend_dict(dict, pairs.iter().map(|&[key, value]| (key, value)));
+        self.heap.extend_dict(dict, pairs);
         Ok(())
     }
 
@@ -176,10 +222,10 @@ impl<'a> Machine<'a> {
                 let mut extended = [if last & 0x80 == 0 { 0 } else { 0xff }; 8];
                 extended[..low.len()].copy_from_slice(low);
                 extended[low.len()] = *last;
-                Value::Int(i64::from_le_bytes(extended))
+                self.heap.add_int(i64::from_le_bytes(extended))?
             }
             [low @ .., 0] => match low.try_into() {
-                Ok(low) => Value::Unsigned(u64::from_le_bytes(low)),
+                Ok(low) => self.heap.add_unsigned(u64::from_le_bytes(low))?,
                 Err(_) => Value::HugeInt,
             },
             _ => Value::HugeInt,
@@ -343,4 +389,66 @@ impl<'a> Machine<'a> {
 fn memo_index(index: u64) -> Result<u32, Error> {
     u32::try_from(index)
         .map_err(|_| Error::new("more than 2^32 memo entries", "split the recording"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 4 << 30;
+
+    /// The densest opcodes, again and again: what each makes of a byte is more than a recording does.
+    #[test]
+    fn a_bomb_is_refused_before_it_takes_much_memory() {
+        let bombs: [(&str, &[u8], &[u8]); 9] = [
+            ("lists", b"", b"]"),
+            ("dicts", b"", b"}"),
+            ("tuples", b"", b")"),
+            ("nested tuples", b"N", b"\x85"),
+            ("lists of one", b"", b"]Na"),
+            ("dicts of one", b"", b"}NNs"),
+            ("marked lists of one", b"](", b"](Ne"),
+            ("memo", b"N", b"\x94"),
+            ("memoised lists", b"", b"]\x94"),
+        ];
+        for (name, start, repeated) in bombs {
+            let body = repeated.repeat((64 << 20) / repeated.len());
+            let input = [b"\x80\x04", start, &body, b"."].concat();
+            let error = read(&input, LIMIT).expect_err(name);
+            assert!(error.what().ends_with("far more than a recording"), "{name}: {error}");
+            let &Place::Byte(at) = error.place() else { panic!("{name}: {error}") };
+            // Each byte that was read came to more than the budget allows; nothing after it was.
+            assert!(at < 4 << 20, "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_less_dense_is_refused_at_the_limit() {
+        let repeated: [&[u8]; 3] = [b"N", b"\x8c\0", b"G\0\0\0\0\0\0\0\0"];
+        for repeated in repeated {
+            let body = repeated.repeat((4 << 20) / repeated.len());
+            let input = [b"\x80\x04(", &body[..], b"t."].concat();
+            assert!(read(&input, LIMIT).is_ok());
+            let error = read(&input, 1 << 20).unwrap_err();
+            assert_eq!(error.what(), "the values of the pickle take more than 1048576 bytes");
+            let &Place::Byte(at) = error.place() else { panic!("{error}") };
+            assert!(at < 1 << 20, "{error}");
+        }
+    }
+
+    #[test]
+    fn recordings_are_far_below_the_budget() {
+        for file in ["two_streams", "gpt_train_short"] {
+            let path = format!("../../examples/traces/{file}.snapshot.pickle.gz");
+            let mut packed = flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap());
+            let mut input = Vec::new();
+            std::io::Read::read_to_end(&mut packed, &mut input).unwrap();
+            let mut machine = Machine::new(&input, LIMIT);
+            machine.run().unwrap();
+            let allowed = input.len() * HELD_PER_BYTE;
+            assert!(machine.held() * 3 < allowed, "{file}: {} of {allowed}", machine.held());
+            // Not because nothing is counted.
+            assert!(machine.held() > input.len(), "{file}: {}", machine.held());
+        }
+    }
 }

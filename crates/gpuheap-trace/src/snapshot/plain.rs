@@ -8,12 +8,18 @@ use crate::{Error, Place};
 
 const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
 
+/// What may be visited beside an item for each byte of the pickle, for small files.
+const VISITS_AT_ONCE: u64 = 1_000_000;
+/// An entry takes at least six visits, one for itself in its list, one for its dict and four for
+/// its keys; its event, its place and its address take about a hundred bytes.
+const HELD_PER_VISIT: u64 = 16;
+
 /// Values to look into.
 pub(super) struct Plain<'h, 'a> {
     heap: &'h Heap<'a>,
-    /// How many more items may be visited. Each item takes some bytes of the pickle, so visiting
-    /// far more items than there are bytes means that lists stand in many places at once: a small
-    /// file that would take hours.
+    /// How many more items may be visited. Each item takes some bytes of the pickle, and what stands
+    /// in many places, frames and stacks, is visited once. So visiting more items than there are
+    /// bytes means that lists stand in many places at once: a small file that would take hours.
     visits_left: Cell<u64>,
     input_len: usize,
 }
@@ -40,8 +46,9 @@ pub(super) struct Fields<'p, const N: usize> {
 }
 
 impl<'h, 'a> Plain<'h, 'a> {
-    pub(super) fn new(heap: &'h Heap<'a>, input_len: usize) -> Self {
-        let visits = (input_len as u64).saturating_mul(64).saturating_add(1_000_000);
+    /// What is made of the items may take about `limit` bytes.
+    pub(super) fn new(heap: &'h Heap<'a>, input_len: usize, limit: u64) -> Self {
+        let visits = (input_len as u64).saturating_add(VISITS_AT_ONCE).min(limit / HELD_PER_VISIT);
         Self { heap, visits_left: Cell::new(visits), input_len }
     }
 
@@ -83,8 +90,11 @@ impl<'h, 'a> Plain<'h, 'a> {
     /// A whole number from 0 up.
     pub(super) fn number(&self, value: Value, path: &Path<'_>) -> Result<u64, Error> {
         match value {
-            Value::Int(number) if number >= 0 => Ok(number.unsigned_abs()),
-            Value::Unsigned(number) => Ok(number),
+            Value::Int(number) if number >= 0 => Ok(number.unsigned_abs().into()),
+            Value::Long(number) if self.heap.long(number) >= 0 => {
+                Ok(self.heap.long(number).unsigned_abs())
+            }
+            Value::Unsigned(number) => Ok(self.heap.unsigned(number)),
             other => Err(self.wrong_type(other, "a whole number from 0 up to 2^64 - 1", path)),
         }
     }

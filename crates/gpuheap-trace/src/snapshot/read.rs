@@ -11,13 +11,13 @@ use super::plain::{Path, Plain};
 use crate::error::escape;
 use crate::model::Odd;
 use crate::source::Source;
-use crate::{At, Error, Format, Place, Trace, TraceBuilder, WarningKind};
+use crate::{At, Error, Format, Place, ReadOptions, Trace, TraceBuilder, WarningKind};
 
 /// Reads a snapshot: the devices that have events, in their order.
 pub(crate) fn read(
     name: &str,
     mut source: Source<'_>,
-    recorded_only: bool,
+    options: &ReadOptions,
 ) -> Result<Vec<Trace>, Error> {
     let input = source.read_all()?;
     if let Some(reason) = source.damage() {
@@ -26,9 +26,9 @@ pub(crate) fn read(
             "copy the file again, or record again",
         ));
     }
-    let (value, heap) = pickle::read(&input)?;
-    let plain = Plain::new(&heap, input.len());
-    read_devices(name, &plain, value, recorded_only)
+    let (value, heap) = pickle::read(&input, options.unpacked_limit)?;
+    let plain = Plain::new(&heap, input.len(), options.unpacked_limit);
+    read_devices(name, &plain, value, options.recorded_only)
 }
 
 fn read_devices(
