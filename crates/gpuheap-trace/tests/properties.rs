@@ -80,6 +80,8 @@ fn row() -> impl Strategy<Value = Row> {
 #[derive(Default)]
 struct NaiveLog {
     ops: Vec<Op>,
+    /// The row that each op is of.
+    rows: Vec<u32>,
     live: Vec<(u32, u64, u64)>,
     allocations: u32,
     unknown_frees: u64,
@@ -89,12 +91,13 @@ struct NaiveLog {
 impl NaiveLog {
     fn of(rows: &[Row]) -> Self {
         let mut log = Self::default();
-        for row in rows {
+        for (row, number) in rows.iter().zip(1..) {
             match row.action {
                 "allocate" => log.allocate(row.pointer, row.size),
                 "free" => log.free(row.pointer, row.size),
                 _ => log.ops.push(Op::Fail { bytes: row.size }),
             }
+            log.rows.resize(log.ops.len(), number);
         }
         log
     }
@@ -131,6 +134,8 @@ impl NaiveLog {
 
     fn assert_is(&self, trace: &Trace) {
         assert_eq!(ops(trace), self.ops);
+        let numbers: Vec<_> = trace.events().iter().map(|event| event.number).collect();
+        assert_eq!(numbers, self.rows);
         assert_eq!(trace.unknown_frees(), self.unknown_frees);
         assert_eq!(trace.inferred_frees(), self.inferred_frees);
         let summary = trace.summary();
@@ -385,7 +390,11 @@ proptest! {
         let shifted: Vec<_> = trace
             .events()
             .iter()
-            .map(|&event| gpuheap_trace::Event { time_ns: event.time_ns - first_ns, ..event })
+            .zip(1..)
+            .map(|(&event, number)| {
+                // Inferred frees are written as rows, unknown ones are not.
+                gpuheap_trace::Event { time_ns: event.time_ns - first_ns, number, ..event }
+            })
             .collect();
         prop_assert_eq!(again.events(), &shifted[..]);
         prop_assert_eq!(again.addresses(), trace.addresses());

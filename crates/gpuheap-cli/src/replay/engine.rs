@@ -65,7 +65,7 @@ pub(crate) struct Outcome {
 /// Where and why a replay ran out of memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop {
-    /// The recorded event, counted from 1; 0 for a block that was live before the recording.
+    /// The event's number in the file; 0 for a block that was live before the recording.
     pub(crate) event: u64,
     /// Nanoseconds since the first recorded event.
     pub(crate) time_ns: u64,
@@ -297,14 +297,10 @@ impl Shortage {
     /// Finds the event of the step again.
     fn locate(self, trace: &Trace, pass: u32) -> Stop {
         let is_step = |op| matches!(op, Op::Allocate { .. } | Op::Free { .. });
-        let is_counted = |op| is_step(op) || matches!(op, Op::Fail { .. });
-        let events = trace.events();
-        let index = (0..events.len()).filter(|index| is_step(events[*index].op)).nth(self.step);
-        let index = index.unwrap_or(0);
-        let recorded = events.get(trace.reconstructed_events()..=index).unwrap_or(&[]);
+        let event = trace.events().iter().filter(|event| is_step(event.op)).nth(self.step);
         Stop {
-            event: recorded.iter().filter(|event| is_counted(event.op)).count() as u64,
-            time_ns: events.get(index).map_or(0, |event| event.time_ns),
+            event: event.map_or(0, |event| event.number.into()),
+            time_ns: event.map_or(0, |event| event.time_ns),
             pass,
             evidence: self.evidence,
         }

@@ -117,27 +117,49 @@ fn the_later_work_ends_the_longer_blocks_are_kept_from_other_streams() {
 #[test]
 fn an_event_is_a_row_of_the_log() {
     const MIB: u64 = 1 << 20;
-    let folder = tempfile::tempdir().unwrap();
-    let rows = [
+    let plain = [
         ("allocate", 0x1000, 4 * MIB),
         ("allocate", 0x2000, 4 * MIB),
         ("free", 0x1000, 4 * MIB),
         ("allocate", 0x3000, 7 * MIB),
     ];
-    std::fs::write(folder.path().join("log.csv"), log(&rows)).unwrap();
-    let ran = replay_in(folder.path(), &["--json", "--device-memory", "10MiB", "log.csv"]);
-    assert_eq!(ran.code, 1);
-    let json = ran.json();
-    assert_eq!(json[0]["left_live"], 2);
-    let results = json[0]["results"].as_array().unwrap();
-    assert_eq!(results.len(), POOLS.len());
-    for result in results {
-        let out_of_memory = &result["out_of_memory"];
-        assert_eq!(out_of_memory["event"], 4, "{result}");
-        assert_eq!(out_of_memory["requested_bytes"], 7 * MIB, "{result}");
-        assert_eq!(out_of_memory["live_bytes"], 4 * MIB, "{result}");
-        assert_eq!(out_of_memory["cause"], "device_full", "{result}");
-        assert!(result["ns_per_event"].is_null() && result["cold_ns_per_event"].is_null());
+    let lost_frees = [
+        ("allocate", 0x1000, MIB),
+        ("allocate", 0x1000, 2 * MIB),
+        ("allocate", 0x1000, 4 * MIB),
+        ("allocate", 0x3000, 7 * MIB),
+    ];
+    let unknown_frees = [
+        ("free", 0x1000, MIB),
+        ("free", 0x2000, MIB),
+        ("free", 0x3000, MIB),
+        ("allocate", 0x4000, 11 * MIB),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for (rows, left_live) in [(plain, 2), (lost_frees, 2), (unknown_frees, 1)] {
+        std::fs::write(folder.path().join("log.csv"), log(&rows)).unwrap();
+        let arguments = ["--device-memory", "10MiB", "log.csv"];
+        let ran = replay_in(folder.path(), &[&["--json"], &arguments[..]].concat());
+        assert_eq!(ran.code, 1);
+        let json = ran.json();
+        assert_eq!((&json[0]["events"], &json[0]["left_live"]), (&4.into(), &left_live.into()));
+        let results = json[0]["results"].as_array().unwrap();
+        assert_eq!(results.len(), POOLS.len());
+        for result in results {
+            let out_of_memory = &result["out_of_memory"];
+            assert_eq!(out_of_memory["event"], 4, "{result}");
+            assert_eq!(out_of_memory["requested_bytes"], rows[3].2, "{result}");
+            assert_eq!(out_of_memory["live_bytes"], (left_live - 1) * 4 * MIB, "{result}");
+            let cause = if left_live == 1 { "larger_than_device" } else { "device_full" };
+            assert_eq!(out_of_memory["cause"], cause, "{result}");
+            assert!(result["ns_per_event"].is_null() && result["cold_ns_per_event"].is_null());
+        }
+        let text = replay_in(folder.path(), &arguments).stdout.replace('\n', " ");
+        assert_eq!(
+            text.matches("ran out of memory at event 4 of 4,").count(),
+            POOLS.len(),
+            "{text}"
+        );
     }
 }
 

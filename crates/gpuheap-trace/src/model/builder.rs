@@ -47,6 +47,8 @@ pub struct TraceBuilder {
     live_empty: FxHashMap<u64, Vec<Live>>,
     pending: FxHashMap<u64, Live>,
     time_ns: u64,
+    /// Of the last event that the file counts.
+    number: u32,
 }
 
 /// When, where and by whom.
@@ -89,6 +91,7 @@ impl TraceBuilder {
             live_empty: FxHashMap::default(),
             pending: FxHashMap::default(),
             time_ns: 0,
+            number: 0,
         }
     }
 
@@ -105,8 +108,10 @@ impl TraceBuilder {
     pub fn begin_recording(&mut self) {
         for event in &mut self.events {
             event.time_ns = 0;
+            event.number = 0;
         }
         self.time_ns = 0;
+        self.number = 0;
         self.recorded_from = self.events.len();
         self.unknown_frees = 0;
         self.inferred_frees = 0;
@@ -116,8 +121,9 @@ impl TraceBuilder {
     /// should be.
     ///
     /// # Errors
-    /// When there are more allocations, streams or threads than 32 bits can number.
+    /// When there are more events, allocations, streams or threads than 32 bits can number.
     pub fn allocate(&mut self, at: At, address: u64, bytes: u64) -> Result<bool, Error> {
+        self.count()?;
         let allocation = next(self.addresses.len())?;
         let stream = self.streams.of(at.stream)?;
         if let Some(pending) = self.pending.remove(&address) {
@@ -145,8 +151,9 @@ impl TraceBuilder {
     /// The program freed the block of `bytes` bytes at `address`. Returns whether it was live.
     ///
     /// # Errors
-    /// When there are more streams or threads than 32 bits can number.
+    /// When there are more events, streams or threads than 32 bits can number.
     pub fn free(&mut self, at: At, address: u64, bytes: u64) -> Result<bool, Error> {
+        self.count()?;
         let found = if bytes == 0 {
             self.take_empty(address).or_else(|| self.live.remove(&address))
         } else {
@@ -190,8 +197,9 @@ impl TraceBuilder {
     /// A request for `bytes` bytes failed.
     ///
     /// # Errors
-    /// When there are more streams or threads than 32 bits can number.
+    /// When there are more events, streams or threads than 32 bits can number.
     pub fn fail(&mut self, at: At, bytes: u64) -> Result<(), Error> {
+        self.count()?;
         let stream = self.streams.of(at.stream)?;
         self.push(at, stream, Op::Fail { bytes })
     }
@@ -264,10 +272,17 @@ impl TraceBuilder {
         latest
     }
 
+    /// The file has one more event.
+    fn count(&mut self) -> Result<(), Error> {
+        self.number = next(self.number as usize + 1)?;
+        Ok(())
+    }
+
     fn push(&mut self, at: At, stream: u32, op: Op) -> Result<(), Error> {
         self.time_ns = self.time_ns.max(at.time_ns);
         let thread = self.threads.of(at.thread)?;
-        self.events.push(Event { time_ns: self.time_ns, stream, thread, stack: at.stack, op });
+        let Self { time_ns, number, .. } = *self;
+        self.events.push(Event { time_ns, stream, thread, stack: at.stack, number, op });
         Ok(())
     }
 }

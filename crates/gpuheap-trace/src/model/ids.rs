@@ -46,7 +46,7 @@ impl Ids {
 pub(crate) fn next(len: usize) -> Result<u32, Error> {
     u32::try_from(len).ok().filter(|&number| number < u32::MAX).ok_or_else(|| {
         Error::new(
-            format!("more than {len} allocations, streams, threads or stacks in one trace"),
+            format!("more than {len} events, allocations, streams, threads or stacks in one trace"),
             "split the recording",
         )
     })

@@ -25,7 +25,7 @@ pub use warning::{Warning, WarningKind};
 ///   once;
 /// * `stream`, `thread` and `stack` of an event index [`streams`](Self::streams),
 ///   [`threads`](Self::threads) (zero where the format has none) and [`stack`](Self::stack);
-/// * times never decrease.
+/// * times and event numbers never decrease.
 #[derive(Debug, Clone)]
 pub struct Trace {
     name: String,
@@ -53,6 +53,10 @@ pub struct Event {
     pub thread: u32,
     /// For [`Trace::stack`]; zero where none was recorded.
     pub stack: u32,
+    /// Which of the file's events this is, counted from one as [`Summary::events`] counts them; of
+    /// a log, the row after the header. What the file does not count has the number of the counted
+    /// event that showed it or that was last before it; what happened before the recording has 0.
+    pub number: u32,
     /// What happened.
     pub op: Op,
 }

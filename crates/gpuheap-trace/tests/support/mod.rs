@@ -43,8 +43,8 @@ pub(crate) fn assert_keeps_its_word(trace: &Trace) {
         Completed,
     }
     let mut states = Vec::new();
-    let mut time_ns = 0;
-    for event in trace.events() {
+    let (mut time_ns, mut number) = (0, 0);
+    for (index, event) in trace.events().iter().enumerate() {
         match event.op {
             Op::Allocate { allocation, .. } => {
                 assert_eq!(allocation as usize, states.len(), "numbers are dense and in order");
@@ -65,6 +65,13 @@ pub(crate) fn assert_keeps_its_word(trace: &Trace) {
         }
         assert!(event.time_ns >= time_ns, "time never goes back");
         time_ns = event.time_ns;
+        assert!(event.number >= number, "neither do numbers");
+        number = event.number;
+        if index < trace.reconstructed_events() {
+            assert_eq!(number, 0, "{event:?}");
+        } else if matches!(event.op, Op::Allocate { .. } | Op::Free { .. } | Op::Fail { .. }) {
+            assert!(number > 0, "{event:?}");
+        }
         assert!((event.stream as usize) < trace.streams().len());
         match trace.threads() {
             Some(threads) => assert!((event.thread as usize) < threads.len()),
@@ -75,6 +82,7 @@ pub(crate) fn assert_keeps_its_word(trace: &Trace) {
     assert_eq!(states.len(), trace.allocations() as usize);
     assert_eq!(states.len(), trace.addresses().len());
     let summary = trace.summary();
+    assert!(u64::from(number) <= summary.events, "{number} of {}", summary.events);
     let frees = summary.frees + summary.inferred_frees;
     assert_eq!(summary.left_live + frees, summary.live_before + summary.allocations);
     let left_live = states.iter().filter(|&state| *state == State::Live).count();
