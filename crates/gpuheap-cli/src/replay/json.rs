@@ -17,6 +17,7 @@ pub(crate) fn render(reports: &[TraceReport]) -> Result<String, serde_json::Erro
 struct Trace<'a> {
     trace: &'a str,
     format: &'static str,
+    device: Option<u32>,
     events: u64,
     allocations: u64,
     frees: u64,
@@ -61,6 +62,7 @@ impl<'a> Trace<'a> {
         Trace {
             trace: &report.name,
             format: report.format.as_str(),
+            device: report.recorded_on,
             events: summary.events,
             allocations: summary.allocations,
             frees: summary.frees,

@@ -2,11 +2,12 @@
 
 use serde_json::Value;
 
-use crate::support::{POOLS, replay};
+use crate::support::{POOLS, replay, replay_in};
 
-const TRACE_FIELDS: [&str; 13] = [
+const TRACE_FIELDS: [&str; 14] = [
     "trace",
     "format",
+    "device",
     "events",
     "allocations",
     "frees",
@@ -52,8 +53,9 @@ fn check_trace(trace: &Value) {
     for name in ["trace", "format"] {
         assert!(trace[name].is_string(), "{name}");
     }
-    for name in &TRACE_FIELDS[2..12] {
-        let is_unknown = *name == "threads" && trace["format"] == "pytorch-snapshot";
+    let unknown = if trace["format"] == "pytorch-snapshot" { "threads" } else { "device" };
+    for name in &TRACE_FIELDS[2..13] {
+        let is_unknown = *name == unknown;
         assert!(trace[*name].is_u64() != is_unknown, "{name} of {}", trace["trace"]);
         assert!(trace[*name].is_null() == is_unknown, "{name} of {}", trace["trace"]);
     }
@@ -117,4 +119,38 @@ fn pools_come_in_the_order_asked_for_and_once() {
     let results = json[0]["results"].as_array().unwrap();
     let pools: Vec<_> = results.iter().map(|result| result["pool"].as_str().unwrap()).collect();
     assert_eq!(pools, ["split", "none"]);
+}
+
+/// A snapshot in which each device has allocated once, so many bytes; none at all for 0.
+fn snapshot(devices: &[u8]) -> Vec<u8> {
+    let text =
+        |text: &str| [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
+    let entries = |bytes: &u8| match *bytes {
+        0 => b"]".to_vec(),
+        bytes => [
+            &b"]}("[..],
+            &text("action"),
+            &text("alloc"),
+            &text("addr"),
+            b"K\x10",
+            &text("size"),
+            &[b'K', bytes],
+            &text("stream"),
+            b"K\0ua",
+        ]
+        .concat(),
+    };
+    let devices: Vec<u8> = devices.iter().flat_map(entries).collect();
+    let (segments, traces) = (text("segments"), text("device_traces"));
+    [b"\x80\x02}(", &segments[..], b"]", &traces, b"](", &devices, b"eu."].concat()
+}
+
+#[test]
+fn devices_of_a_snapshot_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("three.pickle"), snapshot(&[70, 0, 90])).unwrap();
+    let json = replay_in(folder.path(), &["--json", "--pool", "split", "three.pickle"]).json();
+    let traces = json.as_array().unwrap().iter();
+    let found: Vec<_> = traces.map(|trace| (&trace["device"], &trace["peak_live_bytes"])).collect();
+    assert_eq!(found, [(&0.into(), &70.into()), (&2.into(), &90.into())]);
 }
