@@ -48,7 +48,8 @@ Sizes: bytes (10000), a unit (100M, 1.5GiB), for --limit also a share of the dev
 What the figures mean:
   peak reserved    the most that the driver counted for the pool, both passes
   utilisation      peak live (as requested) / peak reserved
-  driver calls     calls made for memory and for order, both passes together
+  driver calls     calls made for memory, order and figures, both passes
+                   together; those that make the context current are not counted
   ns/event         host time of an allocation or a free, median of up to three
                    later passes; the first pass is cold_ns_per_event in --json
   smallest device  got through on it, and not on one with 2 MiB less
