@@ -137,11 +137,24 @@ fn recommendation(report: &TraceReport) -> String {
     let Some(pool) = best.or(advisable.first()) else {
         return nothing_to_recommend(report, &passed);
     };
-    let why = match advisable.len() {
-        1 if report.pools.len() == 1 => "it gets through and reserves",
-        1 => "no other gets through on this device. It reserves",
-        _ if reserved(pool) == least => "of the pools that get through it reserves the least,",
-        _ => "it is the fastest of those that reserve little,",
+    // What is set aside may do better, and that must not be denied.
+    let aside = passed.iter().filter(|other| !keeping().any(|kept| kept.pool == other.pool));
+    let is_least = reserved(pool) == least;
+    let outdone = aside.clone().any(|other| match is_least {
+        true => reserved(other) < least,
+        false => reserved(other) <= margin && time(other) < time(pool),
+    });
+    let among = match (outdone, report.emulated) {
+        (false, _) => "",
+        (true, true) => " and are no model",
+        (true, false) => " and keep what is freed",
+    };
+    let why = match (passed.len(), advisable.len()) {
+        (1, _) if report.pools.len() == 1 => "it gets through and reserves".to_owned(),
+        (1, _) => "no other gets through on this device. It reserves".to_owned(),
+        (_, 1) => format!("{}. It reserves", are_models(aside, " too")),
+        _ if is_least => format!("of the pools that get through{among} it reserves the least,"),
+        _ => format!("it is the fastest of those that reserve little{among},"),
     };
     let mut sentence = format!(
         "Use {}: {why} {} for {} live, so a device with that much beside its context is enough",
@@ -158,6 +171,17 @@ fn recommendation(report: &TraceReport) -> String {
     sentence + "."
 }
 
+/// `the pool driver gets through too, and here it is a model`.
+fn are_models<'a>(pools: impl Iterator<Item = &'a &'a PoolReport>, too: &str) -> String {
+    let names: Vec<&str> = pools.map(|pool| pool.pool.name()).collect();
+    // The pool called none would be read as no pool.
+    let (the, get, are) = match names.len() {
+        1 => ("the pool", "gets", "it is"),
+        _ => ("the pools", "get", "they are"),
+    };
+    format!("{the} {} {get} through{too}, and here {are} a model", names.join(" and "))
+}
+
 fn nothing_to_recommend(report: &TraceReport, passed: &[&PoolReport]) -> String {
     let limit = report
         .pools
@@ -171,12 +195,14 @@ fn nothing_to_recommend(report: &TraceReport, passed: &[&PoolReport]) -> String 
             }
             None => "No pool gets through on this device".to_owned(),
         },
-        [pool] => format!("Only {} gets through on this device, and here it is a model", pool.pool),
-        [one, other, ..] => format!(
-            "Only {} and {} get through on this device, and here they are a model",
-            one.pool, other.pool
-        ),
+        _ => {
+            let only = if passed.len() < report.pools.len() { "only " } else { "" };
+            format!("On this device {only}{}", are_models(passed.iter(), ""))
+        }
     };
+    if !passed.is_empty() && report.pools.iter().all(|pool| is_model(report, pool.pool)) {
+        return format!("{through}; ask for simple, binned or split too.");
+    }
     let smallest = report.pools.iter().filter(|pool| !is_model(report, pool.pool)).filter_map(
         |pool| match pool.minimum {
             Some(Minimum::Bytes(bytes)) => Some((bytes, pool.pool)),
@@ -283,7 +309,107 @@ fn paragraph(text: &mut String, words: &str) {
 
 #[cfg(test)]
 mod tests {
+    use gpuheap_trace::{Format, TraceBuilder};
+
+    use super::super::engine::Outcome;
     use super::*;
+
+    /// A pool that gets through, what it reserves, and its time.
+    type Passed = (PoolKind, u64, f64);
+
+    fn recommended(emulated: bool, pools: &[Passed]) -> String {
+        let trace = TraceBuilder::new("made up", Format::RmmCsv).finish();
+        let pool = |&(pool, peak_reserved, time): &Passed| {
+            let (cold_ns, warm_ns) = (Some(time), Some(time));
+            let outcome = Outcome {
+                peak_live: 50,
+                peak_reserved,
+                driver_calls: 1,
+                cold_ns,
+                warm_ns,
+                stop: None,
+            };
+            PoolReport { pool, outcome, minimum: None }
+        };
+        let sentence = recommendation(&TraceReport {
+            name: trace.name().to_owned(),
+            format: trace.format(),
+            recorded_on: None,
+            summary: trace.summary(),
+            device: "a device".to_owned(),
+            device_memory: 1000,
+            emulated,
+            pools: pools.iter().map(pool).collect(),
+        });
+        sentence.split(" for 50 bytes live").next().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn nothing_is_claimed_over_a_pool_that_does_better() {
+        use PoolKind::{Binned, Driver, None, Simple, Split};
+        let cases: [(bool, &[Passed], &str); 11] = [
+            (true, &[(Split, 60, 1.0)], "Use split: it gets through and reserves 60 bytes"),
+            (
+                true,
+                &[(Split, 60, 1.0), (Driver, 50, 1.0)],
+                "Use split: the pool driver gets through too, and here it is a model. It reserves 60 bytes",
+            ),
+            (
+                true,
+                &[(None, 70, 1.0), (Split, 60, 1.0), (Driver, 70, 1.0)],
+                "Use split: the pools none and driver get through too, and here they are a model. It \
+                 reserves 60 bytes",
+            ),
+            (
+                true,
+                &[(Simple, 90, 1.0), (Split, 60, 2.0), (Driver, 70, 1.0)],
+                "Use split: of the pools that get through it reserves the least, 60 bytes",
+            ),
+            (
+                true,
+                &[(Simple, 90, 1.0), (Split, 60, 2.0), (Driver, 55, 1.0)],
+                "Use split: of the pools that get through and are no model it reserves the \
+                 least, 60 bytes",
+            ),
+            (
+                true,
+                &[(Binned, 102, 1.0), (Split, 100, 2.0), (Driver, 101, 3.0)],
+                "Use binned: it is the fastest of those that reserve little, 102 bytes",
+            ),
+            (
+                true,
+                &[(Binned, 102, 1.0), (Split, 100, 2.0), (Driver, 101, 0.5)],
+                "Use binned: it is the fastest of those that reserve little and are no model, \
+                 102 bytes",
+            ),
+            (
+                false,
+                &[(None, 55, 9.0), (Split, 60, 1.0)],
+                "Use split: of the pools that get through and keep what is freed it reserves \
+                 the least, 60 bytes",
+            ),
+            (
+                false,
+                &[(Split, 60, 1.0), (Driver, 55, 1.0)],
+                "Use driver: of the pools that get through it reserves the least, 55 bytes",
+            ),
+            (
+                true,
+                &[(Driver, 55, 1.0)],
+                "On this device the pool driver gets through, and here it is a model; ask for simple, \
+                 binned or split too.",
+            ),
+            (
+                true,
+                &[(None, 55, 1.0), (Driver, 55, 1.0)],
+                "On this device the pools none and driver get through, and here they are a model; ask \
+                 for simple, binned or split too.",
+            ),
+        ];
+        for (emulated, pools, sentence) in cases {
+            assert_eq!(recommended(emulated, pools), sentence);
+        }
+    }
 
     #[test]
     fn groups_digits() {

@@ -10,6 +10,32 @@ fn the_table_recommends_and_marks_models() {
 }
 
 #[test]
+fn the_recommendation_says_who_gets_through() {
+    for (arguments, said) in [
+        (
+            "--pool split --pool driver",
+            "Use split: the pool driver gets through too, and here it is a model. It reserves 664.000 MiB",
+        ),
+        (
+            "--pool split --pool simple --device-memory 700MiB",
+            "Use split: no other gets through on this device. It reserves 664.000 MiB",
+        ),
+        (
+            "--pool split --pool simple --pool none --device-memory 700MiB",
+            "Use split: the pool none gets through too, and here it is a model. It reserves 664.000 MiB",
+        ),
+        (
+            "--pool simple --pool none --device-memory 700MiB",
+            "On this device only the pool none gets through, and here it is a model; --find-minimum finds",
+        ),
+    ] {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let shown = replay(&[&arguments[..], &["gpt_train_short.csv.gz"]].concat()).stdout;
+        assert!(shown.replace('\n', " ").contains(said), "{shown}");
+    }
+}
+
+#[test]
 fn minima_have_a_column() {
     let ran =
         replay(&["--find-minimum", "--pool", "simple", "--pool", "binned", "two_streams.csv.gz"]);
