@@ -44,6 +44,7 @@ fn files() -> Vec<(&'static str, Vec<u8>)> {
         ("call.pickle", pickle(b"}q\x00(K\x01K\x02R")),
         ("number.pickle", pickle(b"K\x01")),
         ("cut.pickle", b"\x80\x02}q".to_vec()),
+        ("bomb.pickle.gz", gzipped(&pickle(&b"]".repeat(64 << 20)))),
     ]
 }
 
