@@ -210,11 +210,15 @@ fn size(text: &str) -> Result<Size, String> {
     Size::parse(text).map_err(|error| error.to_string())
 }
 
+/// What devices hand memory out in.
+const GRANULE: u64 = 2 << 20;
+
 /// A size that cannot be a share: this is the memory that there could be a share of.
 fn bytes(text: &str) -> Result<u64, String> {
     missing(text)?;
     let reason = match Size::parse(text) {
-        Ok(Size::Bytes(bytes)) => return Ok(bytes),
+        Ok(Size::Bytes(bytes)) if bytes >= GRANULE => return Ok(bytes),
+        Ok(Size::Bytes(_)) => "it is less than the 2 MiB that a device hands out at a time",
         Ok(Size::Percent(_)) => "it is a share",
         Err(error) => error.reason(),
     };

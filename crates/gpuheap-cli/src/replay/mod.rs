@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use gpuheap::emu::Profile;
 use gpuheap::{Device, Error, PoolKind};
-use gpuheap_trace::{Format, ReadOptions, Summary, Trace};
+use gpuheap_trace::{Format, Op, ReadOptions, Summary, Trace};
 
 use self::engine::{Outcome, Program, Target};
 use self::minimum::Minimum;
@@ -25,12 +25,20 @@ struct TraceReport {
     /// The device that the trace was recorded on, as the recorded program counted them.
     recorded_on: Option<u32>,
     summary: Summary,
+    /// The first request that failed when the trace was recorded.
+    first_failure: Option<RecordedFailure>,
     /// The device of the replay, in words.
     device: String,
     device_memory: u64,
     /// Whether driver pools are a model.
     emulated: bool,
     pools: Vec<PoolReport>,
+}
+
+/// A request that the recorded program made in vain.
+struct RecordedFailure {
+    event: u64,
+    bytes: u64,
 }
 
 /// What is known of one policy.
@@ -98,13 +106,19 @@ fn target(arguments: &ReplayArguments) -> Result<Target, Failure> {
         return Ok(Target::Real(device));
     }
     let profile = match (&arguments.profile, arguments.device_memory) {
-        (None, None) => Profile::h200(),
+        (None, None) => beside_context(Profile::h200()),
         (None, Some(bytes)) => Profile::with_memory(bytes),
-        (Some(profile), None) => profile.clone(),
+        (Some(profile), None) => beside_context(profile.clone()),
         (Some(profile), Some(bytes)) => profile.clone().memory_bytes(bytes),
     };
     let profile = profile.without_context();
     Ok(Target::Emulated { profile, delay: arguments.delay })
+}
+
+/// What a device of that kind leaves to a program once its context is there.
+fn beside_context(profile: Profile) -> Profile {
+    let bytes = profile.memory_bytes.saturating_sub(profile.context_bytes);
+    profile.memory_bytes(bytes)
 }
 
 /// Measures on one core, so that replays do not disturb each other's times; then finds minima on
@@ -156,6 +170,10 @@ impl TraceReport {
             format: trace.format(),
             recorded_on: trace.device(),
             summary: trace.summary(),
+            first_failure: trace.events().iter().find_map(|event| match event.op {
+                Op::Fail { bytes } => Some(RecordedFailure { event: event.number.into(), bytes }),
+                _ => None,
+            }),
             device,
             device_memory,
             emulated,

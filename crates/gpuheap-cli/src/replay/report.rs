@@ -11,6 +11,8 @@ use super::{PoolReport, TraceReport};
 const WIDTH: usize = 80;
 /// Pools that reserve up to a twentieth more than the least are told apart by their speed.
 const MARGIN: u64 = 20;
+/// How many times faster one of them has to be: less is noise, and the advice would change with it.
+const FASTER: f64 = 1.5;
 
 /// One section for each trace.
 pub(crate) fn render(reports: &[TraceReport]) -> String {
@@ -53,7 +55,17 @@ fn header(text: &mut String, report: &TraceReport) {
     );
     let (an, beside) = if report.emulated { ("an ", " beside its context") } else { ("", "") };
     let memory = Bytes(report.device_memory);
-    line(text, format_args!("on {an}{} with {memory}{beside}", report.device));
+    paragraph(text, &format!("on {an}{} with {memory}{beside}", report.device));
+    if let Some(first) = &report.first_failure {
+        let failed = format!(
+            "{} failed when this was recorded, the first of {} at event {}. They are not replayed: \
+             what is enough here was not enough for them.",
+            count(summary.failures, "request"),
+            Bytes(first.bytes),
+            grouped(first.event)
+        );
+        paragraph(text, &failed);
+    }
     text.push('\n');
 }
 
@@ -81,7 +93,7 @@ fn table(text: &mut String, report: &TraceReport) {
         let name = format!("{}{mark}", pool.pool);
         let smallest = minimum(&match pool.minimum {
             Some(Minimum::Bytes(bytes)) => Bytes(bytes).to_string(),
-            Some(Minimum::Never(_)) | None => "none".to_owned(),
+            Some(Minimum::Never(_)) | None => "-".to_owned(),
         });
         match &outcome.stop {
             Some(stop) => line(
@@ -131,9 +143,16 @@ fn recommendation(report: &TraceReport) -> String {
     let least = keeping().map(|pool| reserved(pool)).min().unwrap_or(0);
     // A little more memory is worth a faster pool.
     let margin = least + least / MARGIN;
-    let best = keeping().filter(|pool| reserved(pool) <= margin).min_by(|one, other| {
-        time(one).total_cmp(&time(other)).then(reserved(one).cmp(&reserved(other)))
-    });
+    let smallest = keeping().min_by_key(|pool| reserved(pool));
+    let fastest = keeping()
+        .filter(|pool| reserved(pool) <= margin)
+        .min_by(|one, other| time(one).total_cmp(&time(other)));
+    let best = match (smallest, fastest) {
+        (Some(smallest), Some(fastest)) if time(fastest) * FASTER <= time(smallest) => {
+            Some(fastest)
+        }
+        _ => smallest,
+    };
     let Some(pool) = best.or(advisable.first()) else {
         return nothing_to_recommend(report, &passed);
     };
@@ -168,7 +187,23 @@ fn recommendation(report: &TraceReport) -> String {
         let less = format!(", and with {} it gets through by giving memory back", Bytes(bytes));
         sentence.push_str(&less);
     }
-    sentence + "."
+    sentence.push('.');
+    let minima = advisable.iter().filter_map(|other| match other.minimum {
+        Some(Minimum::Bytes(bytes)) if other.pool != pool.pool => Some((bytes, other.pool)),
+        _ => None,
+    });
+    if let (Some(Minimum::Bytes(own)), Some((bytes, other))) =
+        (&pool.minimum, minima.min_by_key(|found| found.0))
+        && bytes < *own
+    {
+        let smaller = format!(
+            " The smallest device of all, {}, is enough for {other}, at the price of giving memory \
+             back and taking it again.",
+            Bytes(bytes)
+        );
+        sentence.push_str(&smaller);
+    }
+    sentence
 }
 
 /// `the pool driver gets through too, and here it is a model`.
@@ -230,14 +265,19 @@ fn time(pool: &PoolReport) -> f64 {
 fn failure(report: &TraceReport, pool: &PoolReport, stop: &Stop) -> String {
     let evidence = &stop.evidence;
     let cause = evidence.cause;
+    // What one request lacked says little of those after it; a minimum that was found says it all.
     let enough = match &pool.minimum {
-        Some(Minimum::Bytes(bytes)) => format!(" It gets through on {}.", Bytes(*bytes)),
-        Some(Minimum::Never(reason)) => format!(" A larger device does not help: {reason}."),
-        None => String::new(),
+        Some(Minimum::Bytes(bytes)) => format!("It gets through on {}.", Bytes(*bytes)),
+        Some(Minimum::Never(reason)) => format!("A larger device does not help: {reason}."),
+        None if report.emulated => format!(
+            "For this request alone: {}; --find-minimum tells what the whole trace needs.",
+            evidence.remedy()
+        ),
+        None => format!("For this request alone: {}.", evidence.remedy()),
     };
     format!(
         "{} ran out of memory at {} of {}, {:.3} s into the trace: {} requested, {} short, because \
-         {cause}. It had reserved {}: {} live in blocks of {}, {} cached, of which {} pending. What would do: {}.\
+         {cause}. It had reserved {}: {} live in blocks of {}, {} cached, of which {} pending. \
          {enough}",
         pool.pool,
         place(stop),
@@ -250,7 +290,6 @@ fn failure(report: &TraceReport, pool: &PoolReport, stop: &Stop) -> String {
         Bytes(evidence.live_blocks),
         Bytes(evidence.cached),
         Bytes(evidence.pending),
-        evidence.remedy()
     )
 }
 
@@ -335,6 +374,7 @@ mod tests {
             name: trace.name().to_owned(),
             format: trace.format(),
             recorded_on: None,
+            first_failure: None,
             summary: trace.summary(),
             device: "a device".to_owned(),
             device_memory: 1000,

@@ -87,6 +87,7 @@ fn arguments_that_mean_nothing() {
         &["replay", "--pool", "best", "t"],
         &["replay", "--pool", "--json", "t"],
         &["replay", "--profile", "h100", "t"],
+        &["replay", "--device-memory", "16", "t"],
         &["replay", "--device-memory", "12XB", "t"],
         &["replay", "--device-memory", "-1", "t"],
         &["replay", "--device-memory", "0", "t"],

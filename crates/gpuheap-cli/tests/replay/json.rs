@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::support::{POOLS, replay, replay_in};
 
-const TRACE_FIELDS: [&str; 14] = [
+const TRACE_FIELDS: [&str; 15] = [
     "trace",
     "format",
     "device",
@@ -12,6 +12,7 @@ const TRACE_FIELDS: [&str; 14] = [
     "allocations",
     "frees",
     "unknown_frees",
+    "failures",
     "left_live",
     "streams",
     "threads",
@@ -60,7 +61,10 @@ fn check_trace(trace: &Value) {
         assert!(trace[*name].is_null() == is_unknown, "{name} of {}", trace["trace"]);
     }
     let count = |name: &str| trace[name].as_u64().unwrap();
-    assert_eq!(count("events"), count("allocations") + count("frees") + count("unknown_frees"));
+    assert_eq!(
+        count("events"),
+        count("allocations") + count("frees") + count("unknown_frees") + count("failures")
+    );
 }
 
 fn check_pool(result: &Value, with_minimum: bool) {

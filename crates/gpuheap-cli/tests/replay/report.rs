@@ -36,6 +36,28 @@ fn the_recommendation_says_who_gets_through() {
 }
 
 #[test]
+fn a_request_that_failed_when_recorded_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = [("allocate", 1, 1 << 30), ("allocate failure", 0, 8 << 30)];
+    std::fs::write(folder.path().join("log.csv"), crate::support::log(&rows)).unwrap();
+    let shown = crate::support::replay_in(folder.path(), &["log.csv"]).stdout.replace('\n', " ");
+    let said =
+        "1 request failed when this was recorded, the first of 8.000 GiB at event 2. They are";
+    assert!(shown.contains(said), "{shown}");
+    let shown = crate::support::replay_in(folder.path(), &["--json", "log.csv"]).stdout;
+    assert!(shown.contains("\"failures\": 1"), "{shown}");
+}
+
+#[test]
+fn a_profile_leaves_what_its_context_does_not_take() {
+    for (profile, free) in [("h200", 149_557_477_376_u64), ("rtx4090", 24_847_056_896)] {
+        let shown = replay(&["--json", "--profile", profile, "gpt_train_short.csv.gz"]).stdout;
+        // What cuMemGetInfo calls free once the context is there; on the H200 it was measured.
+        assert!(shown.contains(&format!("\"device_memory_bytes\": {free},")), "{shown}");
+    }
+}
+
+#[test]
 fn minima_have_a_column() {
     let ran =
         replay(&["--find-minimum", "--pool", "simple", "--pool", "binned", "two_streams.csv.gz"]);
