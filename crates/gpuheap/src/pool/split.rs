@@ -18,7 +18,7 @@
 //! Small requests have segments of their own, so that a small block that lives long does not split
 //! a large range. Only when no segment can be had does one class take from the other.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use super::shelf::{Entry, Positions, ROUNDING, Shelf};
 use super::slab::Slab;
@@ -130,8 +130,8 @@ struct Free {
 #[derive(Debug, Default)]
 struct Owned {
     shelf: Shelf,
-    /// The same blocks in the order of their tickets, with entries that are out of date.
-    queue: VecDeque<(u64, u32)>,
+    /// How far the stream was known to have got when its blocks were last looked through.
+    settled: u64,
 }
 
 impl Free {
@@ -155,7 +155,6 @@ impl Free {
             State::Streams(ticket) => {
                 let owned = self.owned(ticket.slot());
                 owned.shelf.insert(entry, positions);
-                owned.queue.push_back((ticket.number, key));
             }
         }
     }
@@ -238,7 +237,9 @@ impl Policy for Split {
             return Ok(());
         }
         let ticket = environment.order.freed(stream, environment.source);
-        self.put(key, State::Streams(ticket));
+        // The stream of a block may have ended before it, and all its work with it.
+        let over = environment.order.is_reached(ticket);
+        self.put(key, if over { State::Anybodys } else { State::Streams(ticket) });
         Ok(())
     }
 
@@ -361,23 +362,30 @@ impl Split {
         Ok(())
     }
 
-    /// Blocks whose stream is known to have got past their free become anybody's.
+    /// Blocks whose stream is known to have got past their free become anybody's. They are looked
+    /// through only when the stream got further: a program with one stream never pays for it.
     fn settle(&mut self, order: &Order) {
         for small in [true, false] {
             for slot in 0..self.class(small).streams.len() {
                 let reached = order.reached(slot);
-                while let Some(&(number, key)) = self.class(small).streams[slot].queue.front() {
-                    if number > reached {
-                        break;
-                    }
-                    self.class(small).streams[slot].queue.pop_front();
-                    let current = self.blocks.get(key).is_some_and(|block| match block.state() {
-                        State::Streams(t) => {
-                            t.slot() == slot && t.number == number && block.small == small
-                        }
+                let owned = &mut self.class(small).streams[slot];
+                if owned.settled == reached {
+                    continue;
+                }
+                owned.settled = reached;
+                let mut keys: Vec<u32> = owned.shelf.iter().map(|entry| entry.key).collect();
+                // As they were freed, so that what was used last is used next: in the order of the
+                // shelf `serve_threads` loses 0.06 of utilisation.
+                keys.sort_unstable_by_key(|key| {
+                    self.blocks.get(*key).map_or(0, |block| block.state.number)
+                });
+                for key in keys {
+                    // A merge on the way may have taken it up.
+                    let over = self.blocks.get(key).is_some_and(|block| match block.state() {
+                        State::Streams(t) => t.slot() == slot && t.number <= reached,
                         _ => false,
                     });
-                    if current {
+                    if over {
                         self.take_out(key);
                         self.put(key, State::Anybodys);
                     }
@@ -486,9 +494,6 @@ impl Split {
             let small = block.small;
             let free = if small { &mut self.small } else { &mut self.large };
             free.insert(key, block, &mut self.positions);
-            if let State::Streams(ticket) = state {
-                self.forget_stale(ticket.slot(), small);
-            }
         }
     }
 
@@ -511,23 +516,6 @@ impl Split {
         }
         if let Some(next) = second.after.key().and_then(|next| self.blocks.get_mut(next)) {
             next.before = Link(first);
-        }
-    }
-
-    /// Bounds a queue that nobody settles: a program with one stream never asks.
-    fn forget_stale(&mut self, slot: usize, small: bool) {
-        let free = if small { &mut self.small } else { &mut self.large };
-        let owned = &mut free.streams[slot];
-        if owned.queue.len() > 2 * owned.shelf.len() + 64 {
-            let blocks = &self.blocks;
-            owned.queue.retain(|&(number, key)| {
-                blocks.get(key).is_some_and(|block| match block.state() {
-                    State::Streams(t) => {
-                        t.number == number && t.slot() == slot && block.small == small
-                    }
-                    _ => false,
-                })
-            });
         }
     }
 
