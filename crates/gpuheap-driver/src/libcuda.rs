@@ -245,3 +245,39 @@ impl fmt::Display for OpenError {
 }
 
 impl std::error::Error for OpenError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_an_error_that_says_where_it_was_looked_for() {
+        let error = LibCuda::open_at(Path::new("/nowhere/libcuda.so.1")).unwrap_err();
+        assert!(matches!(&error, OpenError::NotFound { tried } if tried.len() == 1));
+        let text = error.to_string();
+        assert!(text.contains("/nowhere/libcuda.so.1") && text.contains("install"), "{text}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks() {
+        let error = LibCuda::open_at(Path::new("libm.so.6")).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("libm.so.6 is no CUDA driver"), "{text}");
+        assert!(text.contains("cuDriverGetVersion"), "{text}");
+    }
+
+    #[test]
+    fn a_driver_that_is_too_old_or_does_not_start_says_what_to_do() {
+        let path = PathBuf::from("libcuda.so.1");
+        assert_eq!(
+            OpenError::TooOld { path: path.clone(), found: 11_080 }.to_string(),
+            "the CUDA driver at libcuda.so.1 supports CUDA 11.8 and gpuheap needs 12.0; install a \
+             driver of the 525 branch or newer"
+        );
+        let code = CUresult::ERROR_NO_DEVICE;
+        let text = OpenError::Initialise { path, function: "cuInit", code }.to_string();
+        assert!(text.contains("cuInit returned CUDA_ERROR_NO_DEVICE (100)"), "{text}");
+        assert!(text.contains("CUDA_VISIBLE_DEVICES"), "{text}");
+    }
+}
