@@ -176,7 +176,7 @@ pub fn profile(text: &str) -> Result<Profile, Error> {
     }
     match Size::parse(text) {
         Ok(Size::Bytes(bytes)) => Ok(Profile::with_memory(bytes)),
-        _ => Err(ErrorKind::Name(format!(
+        _ => Err(ErrorKind::Refused(format!(
             "'{text}' is neither a profile nor a size; the profiles are {}, a size is like 16GiB",
             Profile::NAMES.join(", ")
         ))
@@ -185,7 +185,7 @@ pub fn profile(text: &str) -> Result<Profile, Error> {
 }
 
 fn unknown_device(name: &str) -> Error {
-    ErrorKind::Name(format!(
+    ErrorKind::Refused(format!(
         "'{name}' is not a device; write cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of {}",
         Profile::NAMES.join(", ")
     ))
@@ -210,7 +210,7 @@ impl Context {
         // SAFETY: the pointer is valid for the call.
         check("cuDeviceGetCount", unsafe { driver.cuDeviceGetCount(&mut count) })?;
         if !(0..count).contains(&ordinal) {
-            return Err(ErrorKind::Name(format!(
+            return Err(ErrorKind::Refused(format!(
                 "there is no device cuda:{ordinal}; this machine has {count}, counted from cuda:0"
             ))
             .into());

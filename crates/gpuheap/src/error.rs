@@ -20,14 +20,13 @@ pub struct Error(Box<ErrorKind>);
 #[derive(Clone, Debug)]
 pub(crate) enum ErrorKind {
     OutOfMemory(OutOfMemory),
-    /// A name or a size that means nothing.
-    Name(String),
+    /// What cannot be done as it was asked for: a name that means nothing, a limit, a stream of
+    /// another device.
+    Refused(String),
     /// The machine's driver cannot be used.
     Open(OpenError),
     Driver(DriverError),
     StreamGone,
-    /// The limits of a heap.
-    Limits(String),
 }
 
 impl Error {
@@ -65,7 +64,7 @@ impl From<SourceError> for Error {
         match error {
             SourceError::Driver(error) => ErrorKind::Driver(error),
             SourceError::StreamGone => ErrorKind::StreamGone,
-            SourceError::OutOfMemory => ErrorKind::Name(
+            SourceError::OutOfMemory => ErrorKind::Refused(
                 "the driver has no memory left for its own bookkeeping; free some and try again"
                     .to_owned(),
             ),
@@ -78,7 +77,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
             ErrorKind::OutOfMemory(evidence) => evidence.fmt(f),
-            ErrorKind::Name(text) | ErrorKind::Limits(text) => f.write_str(text),
+            ErrorKind::Refused(text) => f.write_str(text),
             ErrorKind::Open(error) => error.fmt(f),
             ErrorKind::Driver(error) => error.fmt(f),
             ErrorKind::StreamGone => f.write_str(

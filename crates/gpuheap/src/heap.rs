@@ -205,7 +205,7 @@ impl Heap {
             let mut state = self.shared.lock();
             state.limits = limits;
             if !state.source.limit(limits)? {
-                return Err(ErrorKind::Limits(format!(
+                return Err(ErrorKind::Refused(format!(
                     "the hard limit of a heap with the {} pool can be lowered and not raised above \
                      the one that it was built with; build another heap",
                     self.shared.kind
@@ -283,7 +283,7 @@ impl HeapBuilder {
                 (Box::new(Direct::default()), ordered(true)?)
             }
             PoolKind::Driver => {
-                return Err(ErrorKind::Limits(format!(
+                return Err(ErrorKind::Refused(format!(
                     "{} has no stream-ordered pools; use the split pool",
                     self.device
                 ))
@@ -392,20 +392,14 @@ impl State {
         work(&mut *self.policy, &mut environment)
     }
 
-    /// Refuses what no device or limit could hold before the driver is called; else asks the
-    /// policy and keeps the account.
+    /// Asks the policy and keeps the account.
     fn allocate(
         &mut self,
         bytes: u64,
         stream: StreamRef,
         shared: &Shared,
     ) -> Result<Grant, Shortage> {
-        if self.limits.hard.is_some_and(|limit| bytes > limit) {
-            return Err(Shortage::Limit(bytes));
-        }
-        if bytes > shared.context.total_memory() {
-            return Err(Shortage::Device(bytes));
-        }
+        self.refuse(bytes, shared)?;
         let grant = self.with_policy(|policy, env| policy.allocate(bytes, stream, env));
         let grant = grant.map_err(|shortage| match shortage {
             // An event that could not be made, say: memory is short all the same.
@@ -420,8 +414,24 @@ impl State {
         Ok(grant)
     }
 
+    /// Refuses what no device or limit could hold, before the driver is called.
+    fn refuse(&self, bytes: u64, shared: &Shared) -> Result<(), Shortage> {
+        if self.limits.hard.is_some_and(|limit| bytes > limit) {
+            return Err(Shortage::Limit(bytes));
+        }
+        if bytes > shared.context.total_memory() {
+            return Err(Shortage::Device(bytes));
+        }
+        Ok(())
+    }
+
+    /// Asks the driver which frees are over.
+    fn poll(&mut self) -> Result<(), SourceError> {
+        self.order.poll(&mut *self.source)
+    }
+
     fn release(&mut self, target: u64) -> Result<u64, SourceError> {
-        self.order.poll(&mut *self.source)?;
+        self.poll()?;
         for segment in std::mem::take(&mut self.stranded) {
             if self.with_policy(|_, env| env.give_back(segment)).is_err() {
                 self.stranded.push(segment);
@@ -457,7 +467,7 @@ impl Shared {
         if stream.context().is_same(&self.context) {
             return Ok(());
         }
-        Err(ErrorKind::Name(format!(
+        Err(ErrorKind::Refused(format!(
             "the stream is of {} and the heap of {}; use a stream of the heap's own device",
             stream.context(),
             self.context
@@ -486,10 +496,7 @@ impl Shared {
 
     /// Climbs the ladder: does each step in turn and tries again after it.
     fn climb(&self, bytes: u64, stream: StreamRef, mut shortage: Shortage) -> Result<Grant, Error> {
-        let hopeless = {
-            let limit = self.lock().limits.hard;
-            bytes > self.context.total_memory() || limit.is_some_and(|limit| bytes > limit)
-        };
+        let hopeless = self.lock().refuse(bytes, self).is_err();
         let mut tried = Vec::new();
         for step in LADDER.iter().filter(|_| !hopeless) {
             let missing = match shortage {
@@ -534,11 +541,7 @@ impl Shared {
     /// not apply. What fails in a step shows in the attempt after it.
     fn take_step(&self, step: Step, missing: u64) -> Option<u64> {
         let regained = match step {
-            Step::Ready => {
-                let mut state = self.lock();
-                let State { order, source, .. } = &mut *state;
-                order.poll(&mut **source).map(|_| 0)
-            }
+            Step::Ready => self.lock().poll().map(|()| 0),
             Step::InFlight => self.wait_for_pending().map(|()| 0),
             Step::Cache => {
                 let mut state = self.lock();
@@ -593,9 +596,7 @@ impl Shared {
             fences.into_iter().map(|fence| source.waiter(fence)).collect()
         };
         waiters.into_iter().try_for_each(|wait| wait())?;
-        let mut state = self.lock();
-        let State { order, source, .. } = &mut *state;
-        order.poll(&mut **source).map(|_| ())
+        self.lock().poll()
     }
 
     fn evidence(
@@ -678,7 +679,7 @@ impl State {
         for fence in self.order.pending(&mut *self.source)? {
             self.source.wait(fence)?;
         }
-        self.order.poll(&mut *self.source).map(|_| ())
+        self.poll()
     }
 }
 

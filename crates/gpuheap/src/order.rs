@@ -209,10 +209,9 @@ impl Order {
     }
 
     /// Asks the driver how far every stream with frees has got, recording a fence where there is
-    /// none yet. Whether any more of them are over than before.
-    pub(crate) fn poll(&mut self, source: &mut dyn MemorySource) -> Result<bool, SourceError> {
+    /// none yet.
+    pub(crate) fn poll(&mut self, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         self.retire_abandoned(source);
-        let mut moved = false;
         for at in 0..self.active.len() {
             let slot = self.active[at];
             if self.streams[slot].reached == self.streams[slot].freed {
@@ -233,7 +232,6 @@ impl Order {
                 let state = &mut self.streams[slot];
                 state.fences.pop_front();
                 state.reached = number;
-                moved = true;
             }
         }
         let streams = &mut self.streams;
@@ -246,7 +244,7 @@ impl Order {
             ended
         };
         self.spare.extend(self.active.extract_if(.., ended));
-        Ok(moved)
+        Ok(())
     }
 
     /// The newest fence of every stream whose frees are not all known to be over.
