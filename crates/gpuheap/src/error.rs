@@ -4,7 +4,8 @@ use std::fmt;
 
 use gpuheap_driver::{DriverError, OpenError};
 
-use crate::ladder::Step;
+use crate::heap::ladder::Step;
+use crate::kind::MemoryKind;
 use crate::pool::PoolKind;
 use crate::size::Bytes;
 use crate::source::SourceError;
@@ -104,6 +105,8 @@ impl std::error::Error for Error {
 pub struct OutOfMemory {
     /// What was asked for.
     pub requested: u64,
+    /// Of what kind of memory.
+    pub kind: MemoryKind,
     /// The policy.
     pub pool: PoolKind,
     /// What is in the way.

@@ -24,15 +24,10 @@
 //! # Ok(()) }
 //! ```
 
-mod block;
 mod device;
 mod error;
 mod heap;
 mod kind;
-mod ladder;
-mod ledger;
-mod limits;
-mod order;
 mod pool;
 mod size;
 mod source;
@@ -40,15 +35,18 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use block::Block;
 pub use device::{Device, profile};
 pub use error::{Cause, Error, OutOfMemory};
 pub use gpuheap_emu as emu;
-pub use heap::{Heap, HeapBuilder, Reclaimer, Usage};
+pub use heap::Heap;
+pub use heap::block::Block;
+pub use heap::builder::HeapBuilder;
+pub use heap::ladder::Step;
+pub use heap::ledger::Ledger;
+pub use heap::limits::Limits;
+pub use heap::reclaimers::Reclaimer;
+pub use heap::usage::Usage;
 pub use kind::MemoryKind;
-pub use ladder::Step;
-pub use ledger::Ledger;
-pub use limits::Limits;
 pub use pool::{PoolKind, UnknownPool};
 pub use size::{Bytes, Size, SizeError};
 pub use stream::Stream;

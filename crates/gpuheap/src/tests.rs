@@ -1,10 +1,9 @@
 //! What needs the heap's inside.
 
 use crate::emu::{Options, Profile, Schedule};
-use crate::limits::Limits;
 use crate::pool::tests::IgnoresStreams;
 use crate::source::PlainSource;
-use crate::{Device, Heap, PoolKind};
+use crate::{Device, Heap, MemoryKind, PoolKind};
 
 /// The emulator's checker, not only our model, sees memory cross streams with no order: the same
 /// program is clean with `split` and found out with a `split` that ignores streams.
@@ -16,10 +15,10 @@ fn the_emulator_catches_a_policy_that_ignores_streams() {
             let options = Options { schedule, ..Options::with_device(profile) };
             let device = Device::emulated_with(options).unwrap();
             let heap = if broken {
-                let source = Box::new(PlainSource::new(device.context().clone()));
-                let policy = Box::new(IgnoresStreams::default());
                 let context = device.context().clone();
-                Heap::from_parts(context, PoolKind::Split, Limits::default(), policy, source)
+                let source = Box::new(PlainSource::new(context, MemoryKind::Device));
+                let policy = Box::new(IgnoresStreams::default());
+                Heap::builder(&device).build_over(PoolKind::Split, policy, source)
             } else {
                 Heap::new(&device).unwrap()
             };

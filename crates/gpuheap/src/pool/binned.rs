@@ -7,7 +7,7 @@
 use super::free_list::FreeList;
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Policy, Shortage};
-use crate::order::{Order, StreamRef};
+use crate::heap::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError};
 
 /// The largest bin, 128 MiB, as a power of two; bin `n` holds blocks of `2^n` bytes.
@@ -96,6 +96,20 @@ impl Policy for Binned {
             released += free.release(target - released, environment)?;
         }
         Ok(released)
+    }
+
+    fn release_at(
+        &mut self,
+        address: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        for free in self.bins.iter_mut().chain([&mut self.unpooled]) {
+            let released = free.release_at(address, environment)?;
+            if released > 0 {
+                return Ok(released);
+            }
+        }
+        Ok(0)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

@@ -6,7 +6,7 @@
 
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Policy, Shortage};
-use crate::order::{Order, StreamRef, Ticket};
+use crate::heap::order::{Order, StreamRef, Ticket};
 use crate::source::{Segment, SourceError};
 
 #[derive(Debug, Default)]
@@ -72,6 +72,15 @@ impl Policy for Direct {
             }
         }
         Ok(released)
+    }
+
+    fn release_at(
+        &mut self,
+        _address: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        // Nothing is kept: what waits for its stream goes now.
+        self.release(u64::MAX, environment)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

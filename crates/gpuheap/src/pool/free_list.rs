@@ -1,7 +1,7 @@
 //! Free blocks that are whole segments: what `simple` keeps, and each bin of `binned`.
 
 use super::{Cached, Environment, Shortage};
-use crate::order::{Order, StreamRef, Ticket};
+use crate::heap::order::{Order, StreamRef, Ticket};
 use crate::source::{Segment, SourceError};
 
 #[derive(Debug, Default)]
@@ -73,6 +73,22 @@ impl FreeList {
         }
         self.blocks.append(&mut spare);
         failed.map_or(Ok(released), Err)
+    }
+
+    /// Gives the block at `address` back, if it is here and out of use.
+    pub(super) fn release_at(
+        &mut self,
+        address: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        let at = self.blocks.iter().position(|(ticket, segment)| {
+            segment.address == address && environment.order.is_reached(*ticket)
+        });
+        let Some(at) = at else { return Ok(0) };
+        let (_, segment) = self.blocks[at];
+        environment.give_back(segment)?;
+        self.blocks.remove(at);
+        Ok(segment.bytes)
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -28,9 +28,9 @@ pub(crate) use direct::Direct;
 pub(crate) use simple::Simple;
 pub(crate) use split::Split;
 
-use crate::ledger::Ledger;
-use crate::limits::Limits;
-use crate::order::{Order, StreamRef, Ticket};
+use crate::heap::ledger::Ledger;
+use crate::heap::limits::Limits;
+use crate::heap::order::{Order, StreamRef, Ticket};
 use crate::source::{GRANULE, MemorySource, Segment, SourceError, round_up};
 
 /// A policy by its name.
@@ -117,6 +117,16 @@ pub(crate) enum Shortage {
     Device(u64),
     /// The driver failed in another way.
     Failed(SourceError),
+}
+
+impl Shortage {
+    /// About how many bytes are missing.
+    pub(crate) fn missing(&self) -> u64 {
+        match *self {
+            Shortage::Limit(missing) | Shortage::Device(missing) => missing,
+            Shortage::Failed(_) => 0,
+        }
+    }
 }
 
 /// How much of a policy's memory is not in use.
@@ -257,6 +267,14 @@ pub(crate) trait Policy: Send {
     fn release(
         &mut self,
         target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError>;
+
+    /// Gives the segment that holds `address` back to the driver if nothing of it is in use: the
+    /// bytes that went.
+    fn release_at(
+        &mut self,
+        address: u64,
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError>;
 

@@ -6,7 +6,7 @@
 use super::free_list::FreeList;
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Policy, Shortage};
-use crate::order::{Order, StreamRef};
+use crate::heap::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError};
 
 /// Requests up to this size may waste [`SMALL_WASTE`], larger ones [`LARGE_WASTE`].
@@ -55,6 +55,14 @@ impl Policy for Simple {
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
         self.free.release(target, environment)
+    }
+
+    fn release_at(
+        &mut self,
+        address: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.free.release_at(address, environment)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

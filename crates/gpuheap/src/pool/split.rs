@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use super::shelf::{Entry, Positions, ROUNDING, Shelf};
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Policy, Shortage};
-use crate::order::{Order, StreamRef, Ticket};
+use crate::heap::order::{Order, StreamRef, Ticket};
 use crate::source::{GRANULE, Segment, SourceError, round_up};
 
 /// Requests up to this size are small. Replaying the example traces, 256 KiB and 64 KiB do alike;
@@ -252,12 +252,26 @@ impl Policy for Split {
         let mut released = 0;
         while released < target {
             let Some((key, segment)) = self.whole_for(target - released) else { break };
-            environment.give_back(segment)?;
-            self.take_out(key);
-            self.blocks.remove(key);
-            released += segment.bytes;
+            released += self.give_back(key, segment, environment)?;
         }
         Ok(released)
+    }
+
+    fn release_at(
+        &mut self,
+        address: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.settle(environment.order);
+        let whole = self.small.whole.iter().chain(&self.large.whole).find_map(|entry| {
+            let block = self.blocks.get(entry.key)?;
+            let holds = (block.address..block.address + block.bytes).contains(&address);
+            holds.then_some((entry.key, Segment { address: block.address, bytes: block.bytes }))
+        });
+        match whole {
+            Some((key, segment)) => self.give_back(key, segment, environment),
+            None => Ok(0),
+        }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
@@ -517,6 +531,19 @@ impl Split {
         if let Some(next) = second.after.key().and_then(|next| self.blocks.get_mut(next)) {
             next.before = Link(first);
         }
+    }
+
+    /// Gives a segment that nobody uses back, whose only block is `key`.
+    fn give_back(
+        &mut self,
+        key: u32,
+        segment: Segment,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        environment.give_back(segment)?;
+        self.take_out(key);
+        self.blocks.remove(key);
+        Ok(segment.bytes)
     }
 
     /// Of the segments that nobody uses the smallest of at least `bytes`, else the largest.

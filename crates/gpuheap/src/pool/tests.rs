@@ -307,6 +307,14 @@ impl Policy for IgnoresStreams {
         self.0.release(target, environment)
     }
 
+    fn release_at(
+        &mut self,
+        address: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.0.release_at(address, environment)
+    }
+
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
         self.0.cached(stream, order)
     }

@@ -1,24 +1,31 @@
 //! The two sources of real memory: plain allocations, and a stream-ordered pool of our own.
 
+use std::ffi::c_void;
+use std::ptr;
 use std::sync::Arc;
 
 use gpuheap_driver::{
-    CU_EVENT_DISABLE_TIMING, CUdeviceptr, CUevent, CUmemPool_attribute, CUmemPoolProps,
-    CUmemoryPool, CUresult, check,
+    CU_EVENT_DISABLE_TIMING, CU_MEM_ATTACH_GLOBAL, CU_MEMHOSTALLOC_DEVICEMAP,
+    CU_MEMHOSTALLOC_PORTABLE, CUdeviceptr, CUevent, CUmemPool_attribute, CUmemPoolProps,
+    CUmemoryPool, CUresult, CUstream, check,
 };
 use rustc_hash::FxHashMap;
 
+use super::host::host_memory;
 use super::{Fence, GRANULE, MemorySource, Segment, SourceError, Waiter, round_up};
 use crate::device::Context;
-use crate::limits::Limits;
-use crate::order::StreamRef;
+use crate::heap::limits::Limits;
+use crate::heap::order::StreamRef;
+use crate::kind::MemoryKind;
 
 /// What a stream-ordered pool grows by (one H200, driver 580).
 const POOL_STEP: u64 = 32 << 20;
 
-/// `cuMemAlloc` and `cuMemFree`, which waits for the device.
+/// The driver's plain allocations of one kind of memory: `cuMemAlloc`, `cuMemAllocManaged`,
+/// `cuMemHostAlloc`. Giving back waits for the device.
 pub(crate) struct PlainSource {
     events: Events,
+    kind: MemoryKind,
     /// How many small segments lie in each granule of 2 MiB, by its number.
     shared_granules: FxHashMap<u64, u32>,
     /// What larger segments take, which have their granules to themselves.
@@ -38,9 +45,10 @@ pub(crate) struct OrderedSource {
 }
 
 impl PlainSource {
-    pub(crate) fn new(context: Arc<Context>) -> PlainSource {
+    pub(crate) fn new(context: Arc<Context>, kind: MemoryKind) -> PlainSource {
         PlainSource {
             events: Events::new(context),
+            kind,
             shared_granules: FxHashMap::default(),
             large: 0,
             reserved_peak: 0,
@@ -49,6 +57,39 @@ impl PlainSource {
 
     fn granules_now(&self) -> u64 {
         self.large + self.shared_granules.len() as u64 * GRANULE
+    }
+
+    /// Whether the driver counts a segment by granules of the device's that it shares with others.
+    fn shares_granules(&self, segment: Segment) -> bool {
+        self.kind == MemoryKind::Device && segment.bytes <= GRANULE
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<CUdeviceptr, SourceError> {
+        let mut address: CUdeviceptr = 0;
+        match self.kind {
+            MemoryKind::Device => self.events.call("cuMemAlloc_v2", |context| {
+                // SAFETY: the pointer is valid for the call.
+                unsafe { context.driver().cuMemAlloc_v2(&mut address, bytes) }
+            })?,
+            MemoryKind::Unified => self.events.call("cuMemAllocManaged", |context| {
+                // SAFETY: the pointer is valid for the call.
+                unsafe {
+                    context.driver().cuMemAllocManaged(&mut address, bytes, CU_MEM_ATTACH_GLOBAL)
+                }
+            })?,
+            MemoryKind::Pinned | MemoryKind::Registered => {
+                let mut pointer: *mut c_void = ptr::null_mut();
+                let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+                self.events.call("cuMemHostAlloc", |context| {
+                    // SAFETY: the pointer is valid for the call.
+                    unsafe { context.driver().cuMemHostAlloc(&mut pointer, bytes, flags) }
+                })?;
+                // With unified addressing, which every 64-bit driver has, the device sees pinned
+                // memory at the host's own address.
+                address = pointer.expose_provenance() as CUdeviceptr;
+            }
+        }
+        Ok(address)
     }
 
     /// The granules of a small segment: one, unless the driver laid it across a border.
@@ -199,6 +240,25 @@ impl Events {
         })
     }
 
+    fn zero(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        stream: Option<StreamRef>,
+    ) -> Result<(), SourceError> {
+        let bytes = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        let raw = stream.map_or(CUstream::LEGACY, StreamRef::raw);
+        self.call("cuMemsetD8Async", |context| {
+            // SAFETY: the block is the heap's own and has these bytes; the stream is alive.
+            unsafe { context.driver().cuMemsetD8Async(address, 0, bytes, raw) }
+        })?;
+        if stream.is_none() {
+            self.calls += 1;
+            self.context.synchronize()?;
+        }
+        Ok(())
+    }
+
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
         let (mut free, mut total) = (0, 0);
         self.call("cuMemGetInfo_v2", |context| {
@@ -223,8 +283,13 @@ impl Drop for Events {
 
 macro_rules! order_by_events {
     () => {
-        fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
-            self.events.device_memory()
+        fn zero(
+            &mut self,
+            address: u64,
+            bytes: u64,
+            stream: Option<StreamRef>,
+        ) -> Result<(), SourceError> {
+            self.events.zero(address, bytes, stream)
         }
 
         fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
@@ -256,14 +321,9 @@ macro_rules! order_by_events {
 impl MemorySource for PlainSource {
     fn take(&mut self, bytes: u64, _stream: StreamRef) -> Result<Segment, SourceError> {
         let bytes_asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
-        let mut address: CUdeviceptr = 0;
-        self.events.call("cuMemAlloc_v2", |context| {
-            // SAFETY: the pointer is valid for the call.
-            unsafe { context.driver().cuMemAlloc_v2(&mut address, bytes_asked) }
-        })?;
-        let segment = Segment { address, bytes };
-        if bytes > GRANULE {
-            self.large += round_up(bytes, GRANULE);
+        let segment = Segment { address: self.allocate(bytes_asked)?, bytes };
+        if !self.shares_granules(segment) {
+            self.large += self.growth(bytes);
         } else {
             for granule in PlainSource::granules_of(segment) {
                 *self.shared_granules.entry(granule).or_insert(0) += 1;
@@ -274,12 +334,21 @@ impl MemorySource for PlainSource {
     }
 
     fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
-        self.events.call("cuMemFree_v2", |context| {
+        let is_host = matches!(self.kind, MemoryKind::Pinned | MemoryKind::Registered);
+        let function = if is_host { "cuMemFreeHost" } else { "cuMemFree_v2" };
+        self.events.call(function, |context| {
+            let driver = context.driver();
             // SAFETY: the segment was taken by this source and all its uses are over.
-            unsafe { context.driver().cuMemFree_v2(segment.address) }
+            unsafe {
+                if is_host {
+                    driver.cuMemFreeHost(ptr::with_exposed_provenance_mut(segment.address as usize))
+                } else {
+                    driver.cuMemFree_v2(segment.address)
+                }
+            }
         })?;
-        if segment.bytes > GRANULE {
-            self.large -= round_up(segment.bytes, GRANULE);
+        if !self.shares_granules(segment) {
+            self.large -= self.growth(segment.bytes);
             return Ok(());
         }
         for granule in PlainSource::granules_of(segment) {
@@ -310,7 +379,7 @@ impl MemorySource for PlainSource {
     }
 
     fn growth(&self, bytes: u64) -> u64 {
-        round_up(bytes, GRANULE)
+        if self.kind == MemoryKind::Device { round_up(bytes, GRANULE) } else { bytes }
     }
 
     fn trim(&mut self) -> Result<u64, SourceError> {
@@ -319,6 +388,22 @@ impl MemorySource for PlainSource {
 
     fn limit(&mut self, _limits: Limits) -> Result<bool, SourceError> {
         Ok(true)
+    }
+
+    fn capacity(&self) -> u64 {
+        match self.kind {
+            MemoryKind::Device => self.events.context.total_memory(),
+            // It may be larger than the device; what is not there is found out by touching it.
+            MemoryKind::Unified => u64::MAX,
+            MemoryKind::Pinned | MemoryKind::Registered => host_memory().1,
+        }
+    }
+
+    fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
+        match self.kind {
+            MemoryKind::Device | MemoryKind::Unified => self.events.device_memory(),
+            MemoryKind::Pinned | MemoryKind::Registered => Ok(host_memory()),
+        }
     }
 
     order_by_events!();
@@ -387,6 +472,14 @@ impl MemorySource for OrderedSource {
         Ok(self
             .bound
             .is_none_or(|bound| limits.hard.is_some_and(|limit| limit < bound + POOL_STEP)))
+    }
+
+    fn capacity(&self) -> u64 {
+        self.events.context.total_memory()
+    }
+
+    fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
+        self.events.device_memory()
     }
 
     order_by_events!();

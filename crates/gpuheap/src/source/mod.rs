@@ -4,13 +4,14 @@
 //! the two traits here, so that a policy can be tested with no driver at all.
 
 mod driver;
+mod host;
 #[cfg(test)]
 pub(crate) mod model;
 
 pub(crate) use driver::{OrderedSource, PlainSource};
 
-use crate::limits::Limits;
-use crate::order::StreamRef;
+use crate::heap::limits::Limits;
+use crate::heap::order::StreamRef;
 
 /// Memory taken from the driver: one allocation of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +74,18 @@ pub(crate) trait MemorySource: Send {
     /// be raised any more.
     fn limit(&mut self, limits: Limits) -> Result<bool, SourceError>;
 
-    /// Free and total bytes of the device, all processes counted.
+    /// Fills a block with zeros at this point of `stream`; with none, at once, and waits for it.
+    fn zero(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        stream: Option<StreamRef>,
+    ) -> Result<(), SourceError>;
+
+    /// The most that could ever be taken, bytes.
+    fn capacity(&self) -> u64;
+
+    /// Free and total bytes of the device, all processes counted; of the host for pinned memory.
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError>;
 
     /// Marks this point of `stream`.

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Fence, GRANULE, MemorySource, Segment, SourceError, Waiter, round_up};
-use crate::limits::Limits;
-use crate::order::StreamRef;
+use crate::heap::limits::Limits;
+use crate::heap::order::StreamRef;
 
 /// How far every stream had got, by slot.
 pub(crate) type Clock = Vec<u64>;
@@ -156,6 +156,19 @@ impl MemorySource for Model {
 
     fn limit(&mut self, _limits: Limits) -> Result<bool, SourceError> {
         Ok(true)
+    }
+
+    fn zero(
+        &mut self,
+        _address: u64,
+        _bytes: u64,
+        _stream: Option<StreamRef>,
+    ) -> Result<(), SourceError> {
+        self.call()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.capacity
     }
 
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {

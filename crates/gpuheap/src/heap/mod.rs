@@ -1,0 +1,209 @@
+//! The heap of one device.
+
+pub(crate) mod block;
+pub(crate) mod builder;
+pub(crate) mod climb;
+pub(crate) mod ladder;
+pub(crate) mod ledger;
+pub(crate) mod limits;
+pub(crate) mod order;
+pub(crate) mod reclaimers;
+pub(crate) mod store;
+pub(crate) mod usage;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::device::Context;
+use crate::device::Device;
+use crate::error::Error;
+use crate::heap::block::Block;
+use crate::heap::builder::{HeapBuilder, policy_and_source};
+use crate::heap::limits::Limits;
+use crate::heap::reclaimers::{Reclaimer, Reclaimers};
+use crate::heap::store::{Lease, Store};
+use crate::heap::usage::Usage;
+use crate::kind::MemoryKind;
+use crate::pool::PoolKind;
+use crate::stream::Stream;
+
+/// The memory of one device, handed out in stream order.
+///
+/// ```text
+/// Block ─► Heap ─► policy: none | simple | binned | split | driver
+///            │        └► source: driver calls (plain, stream-ordered)
+///            ├─ order       which stream may reuse what, and behind which fence
+///            ├─ ledger      bytes handed out, taken, given back
+///            ├─ limits      soft (give back above it) and hard (never exceed)
+///            └─ reclaimers  callbacks that others registered
+/// ```
+///
+/// Cheap to clone; clones are the same heap. It may be used from any thread. Metadata lives on the
+/// host. When the last clone and the last block are gone, everything goes back to the driver.
+///
+/// A callback that a stream runs on the host (`cuLaunchHostFunc`) must neither allocate nor free:
+/// the driver forbids its calls there, and the heap may be waiting for that very stream with its
+/// lock held.
+#[derive(Clone)]
+pub struct Heap {
+    inner: Arc<Inner>,
+}
+
+/// What clones of a heap, its blocks and its arrays share.
+pub(crate) struct Inner {
+    context: Arc<Context>,
+    pool: PoolKind,
+    device: Store,
+    /// Made when the first memory of their kind is asked for.
+    unified: OnceLock<Store>,
+    pinned: OnceLock<Store>,
+    pinned_limit: Option<u64>,
+    reclaimers: Arc<Reclaimers>,
+    zero_on_free: bool,
+    zero_on_alloc: bool,
+}
+
+impl Heap {
+    /// A heap as the environment says, by default with the policy `split` and no limits.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](HeapBuilder::build).
+    pub fn new(device: &Device) -> Result<Heap, Error> {
+        Heap::builder(device).build()
+    }
+
+    /// Chooses policy, limits and the rest.
+    pub fn builder(device: &Device) -> HeapBuilder {
+        HeapBuilder::new(device)
+    }
+
+    /// Memory for use on `stream` from this point of it on. A request that the cache serves does not
+    /// wait for the device; one that takes memory from the driver may, because giving unused
+    /// segments back for it does (`cuMemFree`). Where memory is short it climbs the ladder
+    /// ([`Step`](crate::Step)) before it gives up.
+    ///
+    /// # Errors
+    ///
+    /// [Out of memory](Error::out_of_memory), a stream of another device, or a driver call that
+    /// failed for another reason. The account is then as it was.
+    pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
+        let lease = self.lease(MemoryKind::Device, bytes, stream, false)?;
+        Ok(Block::new(self.clone(), lease))
+    }
+
+    /// What the heap holds of the device's memory.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own, where it is asked.
+    pub fn usage(&self) -> Result<Usage, Error> {
+        self.inner.device.usage()
+    }
+
+    /// Gives cached memory back to the driver until at least `bytes` went, largest first. Waits
+    /// for frees in flight. Returns the bytes of the frees that succeeded, which is less where
+    /// less was cached.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own.
+    pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
+        self.inner.device.reclaim(bytes)
+    }
+
+    /// The same with everything that is cached.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own.
+    pub fn reclaim_all(&self) -> Result<u64, Error> {
+        self.reclaim(u64::MAX)
+    }
+
+    /// Changes the limits, and gives cached memory above the new ones back, for which it waits for
+    /// frees in flight. What is live stays: a heap above its limit serves requests from its cache
+    /// and takes nothing more. Returns the bytes that went back.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own, and a hard limit above the one that a `none` or `driver` heap was built
+    /// with, to which the driver holds its pool: a new heap can have it. The limits are changed
+    /// all the same.
+    pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
+        self.inner.device.set_limits(limits)
+    }
+
+    /// The limits in force.
+    pub fn limits(&self) -> Limits {
+        self.inner.device.lock().limits
+    }
+
+    /// The policy.
+    pub fn pool(&self) -> PoolKind {
+        self.inner.pool
+    }
+
+    /// Registers something that can give memory back: it is asked for a number of bytes when this
+    /// heap is short, with no lock held, and says how many it gave back. It may use the heap, but is
+    /// not asked again while it does. It stays registered while the handle lives.
+    pub fn register_reclaimer(
+        &self,
+        reclaimer: impl Fn(u64) -> u64 + Send + Sync + 'static,
+    ) -> Reclaimer {
+        self.inner.reclaimers.register(reclaimer)
+    }
+
+    /// Memory of a kind, accounted for.
+    pub(crate) fn lease(
+        &self,
+        kind: MemoryKind,
+        bytes: u64,
+        stream: &Stream,
+        zeroed: bool,
+    ) -> Result<Lease, Error> {
+        self.store(kind).allocate(bytes, stream, zeroed || self.inner.zero_on_alloc)
+    }
+
+    /// Takes a lease back in the order of `stream`, else of its own.
+    pub(crate) fn free(
+        &self,
+        kind: MemoryKind,
+        lease: Lease,
+        stream: Option<&Stream>,
+        zeroed: bool,
+    ) -> Result<(), Error> {
+        self.store(kind).free(lease, stream, zeroed || self.inner.zero_on_free)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn streams(&self) -> usize {
+        self.inner.device.lock().order.places()
+    }
+
+    pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {
+        self.inner.device.check_device(stream)
+    }
+
+    /// The pooled memory of a kind; registered memory is not pooled and counts with pinned.
+    pub(crate) fn store(&self, kind: MemoryKind) -> &Store {
+        let inner = &*self.inner;
+        let (slot, limit) = match kind {
+            MemoryKind::Device => return &inner.device,
+            MemoryKind::Unified => (&inner.unified, None),
+            MemoryKind::Pinned | MemoryKind::Registered => (&inner.pinned, inner.pinned_limit),
+        };
+        slot.get_or_init(|| {
+            let limits = Limits { soft: None, hard: limit };
+            let parts = policy_and_source(&inner.context, kind, inner.pool);
+            let (context, reclaimers) = (inner.context.clone(), inner.reclaimers.clone());
+            Store::new(context, kind, inner.pool, limits, reclaimers, parts)
+        })
+    }
+}
+
+impl fmt::Debug for Heap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Heap ({})", self.inner.pool)
+    }
+}

@@ -1,0 +1,415 @@
+//! The memory of one kind: a policy over a source, with its order, ledger and limits, under one
+//! lock.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::device::Context;
+use crate::error::{Error, ErrorKind};
+use crate::heap::climb::Attempt;
+use crate::heap::ledger::Ledger;
+use crate::heap::limits::Limits;
+use crate::heap::order::{Order, StreamRef};
+use crate::heap::reclaimers::Reclaimers;
+use crate::heap::usage::Usage;
+use crate::kind::MemoryKind;
+use crate::pool::{Environment, Grant, Policy, PoolKind, Shortage};
+use crate::source::{GRANULE, MemorySource, Segment, SourceError};
+use crate::stream::Stream;
+
+/// One kind's memory.
+pub(crate) struct Store {
+    pub(crate) context: Arc<Context>,
+    pub(crate) kind: MemoryKind,
+    pub(crate) pool: PoolKind,
+    pub(crate) reclaimers: Arc<Reclaimers>,
+    state: Mutex<State>,
+}
+
+/// What was handed out, as plain data: whoever holds it gives it back exactly once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lease {
+    /// The stream on which it was allocated.
+    pub(crate) stream: StreamRef,
+    /// The policy's name for it; `None` for zero bytes.
+    pub(crate) key: Option<u32>,
+    /// Where the device sees it; zero for zero bytes.
+    pub(crate) address: u64,
+    /// Its size as requested.
+    pub(crate) bytes: u64,
+    /// Its size with the policy's rounding.
+    pub(crate) block_bytes: u64,
+}
+
+/// Everything that one call at a time may touch.
+pub(crate) struct State {
+    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) source: Box<dyn MemorySource>,
+    pub(crate) order: Order,
+    pub(crate) ledger: Ledger,
+    pub(crate) limits: Limits,
+    pub(crate) stranded: Vec<Segment>,
+}
+
+impl Store {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        kind: MemoryKind,
+        pool: PoolKind,
+        limits: Limits,
+        reclaimers: Arc<Reclaimers>,
+        (policy, source): (Box<dyn Policy>, Box<dyn MemorySource>),
+    ) -> Store {
+        let state = State {
+            policy,
+            source,
+            order: Order::default(),
+            ledger: Ledger::default(),
+            limits,
+            stranded: Vec::new(),
+        };
+        Store { context, kind, pool, reclaimers, state: Mutex::new(state) }
+    }
+
+    /// Memory for use on `stream` from this point of it on, filled with zeros if `zeroed`.
+    pub(crate) fn allocate(
+        &self,
+        bytes: u64,
+        stream: &Stream,
+        zeroed: bool,
+    ) -> Result<Lease, Error> {
+        self.check_device(stream)?;
+        let mut state = self.lock();
+        let stream = state.stream(stream);
+        if bytes == 0 {
+            state.ledger.allocated(0, 0);
+            return Ok(Lease { stream, key: None, address: 0, bytes: 0, block_bytes: 0 });
+        }
+        let grant = match state.allocate(bytes, stream) {
+            Ok(grant) => grant,
+            Err(Shortage::Failed(error)) => return Err(error.into()),
+            Err(shortage) => {
+                drop(state);
+                self.climb_for(bytes, stream, shortage)?
+            }
+        };
+        let Grant { key, address, bytes: block_bytes } = grant;
+        let lease = Lease { stream, key: Some(key), address, bytes, block_bytes };
+        if zeroed {
+            let zeroed = self.lock().source.zero(address, block_bytes, Some(stream));
+            if let Err(error) = zeroed {
+                let _ = self.free(lease, None, false);
+                return Err(error.into());
+            }
+        }
+        Ok(lease)
+    }
+
+    /// Takes a lease back in the order of `stream`, else of its own stream; filled with zeros
+    /// before anything else can have it if `zeroed`.
+    pub(crate) fn free(
+        &self,
+        lease: Lease,
+        stream: Option<&Stream>,
+        zeroed: bool,
+    ) -> Result<(), Error> {
+        let mut state = self.lock();
+        let Lease { bytes, block_bytes, .. } = lease;
+        let Some(key) = lease.key else {
+            state.ledger.freed(bytes, block_bytes);
+            return Ok(());
+        };
+        let stream = match stream {
+            Some(stream) => state.stream(stream),
+            None => lease.stream,
+        };
+        if zeroed {
+            self.zero(&mut state, lease.address, block_bytes, stream)?;
+        }
+        state.ledger.freed(bytes, block_bytes);
+        let mut freed = state.with_policy(|policy, env| policy.free(key, stream, env));
+        freed = freed.and(state.keep_soft_limit());
+        if freed.is_err() {
+            state.ledger.failed_frees += 1;
+        }
+        Ok(freed?)
+    }
+
+    /// Waits for a lease's stream and gives its memory back to the driver, past the cache: the
+    /// bytes that the driver regained.
+    pub(crate) fn release_lease(
+        &self,
+        lease: Lease,
+        stream: &Stream,
+        zeroed: bool,
+    ) -> Result<u64, Error> {
+        let before = self.lock().ledger.given_back;
+        self.free(lease, Some(stream), zeroed)?;
+        self.wait_for_pending()?;
+        let mut state = self.lock();
+        state.poll()?;
+        if lease.key.is_some() {
+            state.with_policy(|policy, env| policy.release_at(lease.address, env))?;
+        }
+        if state.source.is_stream_ordered() {
+            self.context.synchronize()?;
+            let trimmed = state.source.trim()?;
+            return Ok(trimmed);
+        }
+        Ok(state.ledger.given_back - before)
+    }
+
+    /// Fills a block that is being freed with zeros. Where that fails the block stays with its
+    /// heap, accounted as live: what must not be read by the next tenant has no next tenant.
+    fn zero(
+        &self,
+        state: &mut State,
+        address: u64,
+        bytes: u64,
+        stream: StreamRef,
+    ) -> Result<(), Error> {
+        let current = state.order.current(stream);
+        let ready = match current {
+            Some(_) => Ok(()),
+            // The stream ended, so there is none left to do it in order.
+            None => self.context.synchronize().map_err(SourceError::from),
+        };
+        let on_stream = ready.and_then(|()| state.source.zero(address, bytes, current));
+        if on_stream.is_err() {
+            state.ledger.failed_frees += 1;
+        }
+        Ok(on_stream?)
+    }
+
+    pub(crate) fn usage(&self) -> Result<Usage, Error> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.keep_soft_limit()?;
+        let stranded: u64 = state.stranded.iter().map(|segment| segment.bytes).sum();
+        let cached = state.policy.cached(None, &state.order);
+        // Before the questions of this call itself.
+        let driver_calls = state.source.calls();
+        let reserved = state.source.reserved()?;
+        // What a pool of the driver's keeps is cached too, though no policy of ours holds it.
+        let kept_by_driver = if state.source.is_stream_ordered() {
+            reserved.saturating_sub(state.ledger.taken)
+        } else {
+            0
+        };
+        Ok(Usage {
+            live: state.ledger.live,
+            live_blocks: state.ledger.live_blocks,
+            live_peak: state.ledger.live_peak,
+            pending: cached.pending,
+            cached: cached.bytes + stranded + kept_by_driver,
+            largest_cached_block: cached.largest.max(kept_by_driver),
+            reserved,
+            reserved_peak: state.source.reserved_peak()?,
+            driver_calls,
+            ledger: state.ledger,
+        })
+    }
+
+    /// Gives cached memory back until `bytes` went; waits for frees in flight.
+    pub(crate) fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
+        self.wait_for_pending()?;
+        let released = self.lock().release(bytes)?;
+        if released >= bytes || !self.lock().source.is_stream_ordered() {
+            return Ok(released);
+        }
+        // What is freed in stream order is the driver's to know of.
+        self.context.synchronize()?;
+        Ok(released + self.lock().source.trim()?)
+    }
+
+    pub(crate) fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
+        let above = {
+            let mut state = self.lock();
+            state.limits = limits;
+            if !state.source.limit(limits)? {
+                return Err(ErrorKind::Refused(format!(
+                    "the hard limit of a heap with the {} pool can be lowered and not raised above \
+                     the one that it was built with; build another heap",
+                    self.pool
+                ))
+                .into());
+            }
+            let most = limits.soft.unwrap_or(u64::MAX).min(limits.hard.unwrap_or(u64::MAX));
+            state.source.reserved()?.saturating_sub(most)
+        };
+        if above == 0 { Ok(0) } else { self.reclaim(above) }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic under the lock would be a bug of ours; the account is still the best there is.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A stream of another device has no order with this heap's memory.
+    pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {
+        if stream.context().is_same(&self.context) {
+            return Ok(());
+        }
+        Err(ErrorKind::Refused(format!(
+            "the stream is of {} and the heap of {}; use a stream of the heap's own device",
+            stream.context(),
+            self.context
+        ))
+        .into())
+    }
+
+    /// Waits, without the lock, until every free so far is over.
+    pub(crate) fn wait_for_pending(&self) -> Result<(), SourceError> {
+        let waiters: Vec<_> = {
+            let mut state = self.lock();
+            let State { order, source, .. } = &mut *state;
+            let fences = order.pending(&mut **source)?;
+            fences.into_iter().map(|fence| source.waiter(fence)).collect()
+        };
+        waiters.into_iter().try_for_each(|wait| wait())?;
+        self.lock().poll()
+    }
+
+    /// Climbs the ladder for a request that there is no memory for as things are.
+    #[cold]
+    fn climb_for(&self, bytes: u64, stream: StreamRef, first: Shortage) -> Result<Grant, Error> {
+        if self.lock().refuse(bytes).is_err() {
+            return Err(self.evidence(&mut self.lock(), bytes, stream, &first, Vec::new()));
+        }
+        let mut last = first.clone();
+        let climbed = self.climb(first.missing(), |held, tried| {
+            let attempt = match held {
+                None => self.lock().allocate(bytes, stream),
+                Some(state) => match state.allocate(bytes, stream) {
+                    // Under the same lock, so that the figures are those of the attempt.
+                    Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
+                        let tried = tried.to_vec();
+                        let error = self.evidence(state, bytes, stream, &shortage, tried);
+                        return Attempt::Failed(error);
+                    }
+                    attempt => attempt,
+                },
+            };
+            match attempt {
+                Ok(grant) => Attempt::Got(grant),
+                Err(Shortage::Failed(error)) => Attempt::Failed(error.into()),
+                Err(shortage) => {
+                    last = shortage;
+                    Attempt::Short(last.missing())
+                }
+            }
+        });
+        climbed.unwrap_or_else(|tried| {
+            Err(self.evidence(&mut self.lock(), bytes, stream, &last, tried))
+        })
+    }
+}
+
+impl State {
+    pub(crate) fn stream(&mut self, stream: &Stream) -> StreamRef {
+        self.order.stream(stream.id(), stream.raw(), || Some(stream.guard()), &mut *self.source)
+    }
+
+    pub(crate) fn with_policy<R>(
+        &mut self,
+        work: impl FnOnce(&mut dyn Policy, &mut Environment<'_>) -> R,
+    ) -> R {
+        let mut environment = Environment {
+            source: &mut *self.source,
+            order: &mut self.order,
+            ledger: &mut self.ledger,
+            limits: self.limits,
+            stranded: &mut self.stranded,
+        };
+        work(&mut *self.policy, &mut environment)
+    }
+
+    /// Asks the policy and keeps the account.
+    fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
+        self.refuse(bytes)?;
+        let grant = self.with_policy(|policy, env| policy.allocate(bytes, stream, env));
+        let grant = grant.map_err(|shortage| match shortage {
+            // An event that could not be made, say: memory is short all the same.
+            Shortage::Failed(SourceError::OutOfMemory) => Shortage::Device(GRANULE),
+            shortage => shortage,
+        })?;
+        self.ledger.allocated(bytes, grant.bytes);
+        // What above a soft limit was still in use at its free may be out of use by now.
+        if self.limits.soft.is_some() && self.ledger.cached() > 0 {
+            let _ = self.keep_soft_limit();
+        }
+        Ok(grant)
+    }
+
+    /// Refuses what no device or limit could hold, before the driver is called.
+    fn refuse(&self, bytes: u64) -> Result<(), Shortage> {
+        if self.limits.hard.is_some_and(|limit| bytes > limit) {
+            return Err(Shortage::Limit(bytes));
+        }
+        if bytes > self.source.capacity() {
+            return Err(Shortage::Device(bytes));
+        }
+        Ok(())
+    }
+
+    /// Asks the driver which frees are over.
+    pub(crate) fn poll(&mut self) -> Result<(), SourceError> {
+        self.order.poll(&mut *self.source)
+    }
+
+    pub(crate) fn release(&mut self, target: u64) -> Result<u64, SourceError> {
+        self.poll()?;
+        for segment in std::mem::take(&mut self.stranded) {
+            if self.with_policy(|_, env| env.give_back(segment)).is_err() {
+                self.stranded.push(segment);
+            }
+        }
+        self.with_policy(|policy, env| policy.release(target, env))
+    }
+
+    /// Gives back what is above the soft limit and out of use. A pool of the driver's does so
+    /// itself.
+    fn keep_soft_limit(&mut self) -> Result<(), SourceError> {
+        let Some(soft) = self.limits.soft else { return Ok(()) };
+        if self.source.is_stream_ordered() {
+            return Ok(());
+        }
+        let above = self.source.reserved()?.saturating_sub(soft);
+        if above == 0 { Ok(()) } else { self.release(above).map(|_| ()) }
+    }
+
+    /// Bytes that may still be taken from the driver, by the limit and by the device.
+    pub(crate) fn available(&mut self) -> Result<u64, SourceError> {
+        let (free, _) = self.source.device_memory()?;
+        let allowed = match self.limits.hard {
+            Some(limit) => limit.saturating_sub(self.source.reserved()?),
+            None => u64::MAX,
+        };
+        Ok(free.min(allowed))
+    }
+
+    pub(crate) fn wait_for_pending(&mut self) -> Result<(), SourceError> {
+        for fence in self.order.pending(&mut *self.source)? {
+            self.source.wait(fence)?;
+        }
+        self.poll()
+    }
+}
+
+/// How often a heap that ends tries to give everything back: a call may fail for the moment.
+const LAST_TRIES: u32 = 3;
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Nobody is left to be told; what cannot be given back goes with the context.
+        for _ in 0..LAST_TRIES {
+            let _ = state.wait_for_pending().and_then(|()| state.release(u64::MAX));
+            if state.ledger.taken == 0 {
+                break;
+            }
+            if self.context.synchronize().is_ok() {
+                state.order.all_over(&mut *state.source);
+            }
+        }
+    }
+}
