@@ -27,6 +27,8 @@
 mod block;
 mod device;
 mod error;
+mod event;
+mod fork;
 mod heap;
 mod kind;
 mod ladder;
@@ -41,8 +43,9 @@ mod stream;
 mod tests;
 
 pub use block::Block;
-pub use device::{Device, profile};
+pub use device::{Device, DeviceInfo, profile};
 pub use error::{Cause, Error, OutOfMemory};
+pub use event::Event;
 pub use gpuheap_emu as emu;
 pub use heap::{Heap, HeapBuilder, Reclaimer, Usage};
 pub use kind::MemoryKind;
