@@ -4,6 +4,7 @@ use std::fmt;
 
 use gpuheap_driver::{DriverError, OpenError};
 
+use crate::device::Gone;
 use crate::heap::ladder::Step;
 use crate::kind::MemoryKind;
 use crate::pool::PoolKind;
@@ -28,6 +29,8 @@ pub(crate) enum ErrorKind {
     Open(OpenError),
     Driver(DriverError),
     StreamGone,
+    /// The context cannot be used any more: after a fork, or after a reset.
+    Gone(Gone),
 }
 
 impl Error {
@@ -65,6 +68,7 @@ impl From<SourceError> for Error {
         match error {
             SourceError::Driver(error) => ErrorKind::Driver(error),
             SourceError::StreamGone => ErrorKind::StreamGone,
+            SourceError::Gone(gone) => ErrorKind::Gone(gone),
             SourceError::OutOfMemory => ErrorKind::Refused(
                 "the driver has no memory left for its own bookkeeping; free some and try again"
                     .to_owned(),
@@ -81,6 +85,7 @@ impl fmt::Display for Error {
             ErrorKind::Refused(text) => f.write_str(text),
             ErrorKind::Open(error) => error.fmt(f),
             ErrorKind::Driver(error) => error.fmt(f),
+            ErrorKind::Gone(gone) => gone.fmt(f),
             ErrorKind::StreamGone => f.write_str(
                 "a thread's own default stream cannot be waited for, because its event could not be \
                  recorded when a block was freed on it; synchronise the device",

@@ -26,6 +26,8 @@
 
 mod device;
 mod error;
+mod event;
+mod fork;
 mod heap;
 mod kind;
 mod pool;
@@ -35,8 +37,9 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use device::{Device, profile};
+pub use device::{Device, DeviceInfo, profile};
 pub use error::{Cause, Error, OutOfMemory};
+pub use event::Event;
 pub use gpuheap_emu as emu;
 pub use heap::Heap;
 pub use heap::block::Block;

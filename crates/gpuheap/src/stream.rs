@@ -5,18 +5,25 @@ use std::sync::{Arc, Weak};
 
 use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, check};
 
-use crate::device::Context;
-use crate::error::Error;
+use crate::device::{Context, Device};
+use crate::error::{Error, ErrorKind};
+use crate::event::Event;
 
 /// A stream of one device. Clones are the same stream.
 ///
 /// The driver's stream is destroyed once no clone is left and no heap needs it to order what was
 /// freed on it, so a stream may be dropped before the blocks that were used on it.
+///
+/// A thread's own default stream (`CU_STREAM_PER_THREAD`) cannot be had as one of these: its handle
+/// means another stream on every thread, and a `Stream` may go to any.
 #[derive(Clone)]
 pub struct Stream {
-    handle: Arc<Handle>,
     /// Held by the program's clones and not by heaps, which see by it that the last one went.
-    in_use: Arc<()>,
+    inner: Arc<InUse>,
+}
+
+struct InUse {
+    handle: Arc<Handle>,
 }
 
 /// The driver's stream, destroyed with the last reference.
@@ -30,7 +37,7 @@ struct Handle {
 /// A heap's hold on a stream.
 pub(crate) struct StreamGuard {
     handle: Arc<Handle>,
-    in_use: Weak<()>,
+    in_use: Weak<InUse>,
 }
 
 impl StreamGuard {
@@ -69,17 +76,22 @@ impl Stream {
             check("cuStreamGetId", asked)?;
         }
         handle.id = id;
-        Ok(Stream { handle: Arc::new(handle), in_use: Arc::new(()) })
+        Ok(Stream { inner: Arc::new(InUse { handle: Arc::new(handle) }) })
     }
 
     /// The driver's handle for it.
     pub fn raw(&self) -> CUstream {
-        self.handle.raw
+        self.handle().raw
     }
 
     /// The driver's number for it, which no other stream of the process ever has.
     pub fn id(&self) -> u64 {
-        self.handle.id
+        self.handle().id
+    }
+
+    /// The device that it is of.
+    pub fn device(&self) -> Device {
+        Device::from(self.context_arc().clone())
     }
 
     /// Waits for its work.
@@ -88,18 +100,82 @@ impl Stream {
     ///
     /// What that work failed with.
     pub fn synchronize(&self) -> Result<(), Error> {
-        let _current = self.handle.context.enter()?;
+        let _current = self.context().enter()?;
         // SAFETY: the stream is alive.
-        let waited = unsafe { self.handle.context.driver().cuStreamSynchronize(self.handle.raw) };
+        let waited = unsafe { self.context().driver().cuStreamSynchronize(self.raw()) };
         Ok(check("cuStreamSynchronize", waited)?)
     }
 
+    /// Whether all the work that it was given is done. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// What that work failed with.
+    pub fn is_done(&self) -> Result<bool, Error> {
+        let _current = self.context().enter()?;
+        // SAFETY: the stream is alive.
+        match unsafe { self.context().driver().cuStreamQuery(self.raw()) } {
+            CUresult::ERROR_NOT_READY => Ok(false),
+            code => Ok(check("cuStreamQuery", code).map(|()| true)?),
+        }
+    }
+
+    /// Marks this point of the stream. The event keeps no time, which makes it cheap.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own.
+    pub fn record(&self) -> Result<Event, Error> {
+        Ok(Event::record(self.context_arc(), self.raw(), false)?)
+    }
+
+    /// The same with an event that keeps the time at which it was reached.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own.
+    pub fn record_timed(&self) -> Result<Event, Error> {
+        Ok(Event::record(self.context_arc(), self.raw(), true)?)
+    }
+
+    /// Makes the work that the stream is given from now on wait for `event`, which may be of
+    /// another device of the same driver. The host does not wait.
+    ///
+    /// # Errors
+    ///
+    /// An event of another driver, such as an emulated device's on a real one's stream; the
+    /// driver's own.
+    pub fn wait(&self, event: &Event) -> Result<(), Error> {
+        let context = self.context();
+        if !context.shares_driver(event.context()) {
+            return Err(ErrorKind::Refused(format!(
+                "the stream is of {context} and the event of {}, which know nothing of each other; \
+                 call synchronize on the event instead",
+                event.context()
+            ))
+            .into());
+        }
+        event.context().check_alive()?;
+        let _current = context.enter()?;
+        // SAFETY: the stream and the event are alive.
+        let waits = unsafe { context.driver().cuStreamWaitEvent(self.raw(), event.raw(), 0) };
+        Ok(check("cuStreamWaitEvent", waits)?)
+    }
+
     pub(crate) fn context(&self) -> &Context {
-        &self.handle.context
+        &self.handle().context
+    }
+
+    pub(crate) fn context_arc(&self) -> &Arc<Context> {
+        &self.handle().context
     }
 
     pub(crate) fn guard(&self) -> StreamGuard {
-        StreamGuard { handle: self.handle.clone(), in_use: Arc::downgrade(&self.in_use) }
+        StreamGuard { handle: self.inner.handle.clone(), in_use: Arc::downgrade(&self.inner) }
+    }
+
+    fn handle(&self) -> &Handle {
+        &self.inner.handle
     }
 }
 
@@ -116,6 +192,6 @@ impl Drop for Handle {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream {}", self.handle.id)
+        write!(f, "Stream {}", self.id())
     }
 }

@@ -33,6 +33,8 @@ pub(crate) enum SourceError {
     OutOfMemory,
     /// A thread's own default stream whose fence could not be recorded when it could be named.
     StreamGone,
+    /// The context cannot be used any more.
+    Gone(crate::device::Gone),
     /// Any other failure of the driver.
     Driver(gpuheap_driver::DriverError),
 }

@@ -1,0 +1,29 @@
+//! What may be an element of an array.
+
+use bytemuck::{CheckedBitPattern, NoUninit};
+
+/// Plain data that means the same on the device as on the host: all integers and floats, `bool`,
+/// `half`'s and `num_complex`'s numbers (with their `bytemuck` features), arrays of these, and
+/// structs that derive `bytemuck::Pod`, or `bytemuck::NoUninit` and `bytemuck::CheckedBitPattern`.
+///
+/// There is nothing to implement: it is there for every type that `bytemuck` calls free of
+/// padding and knows the valid bit patterns of. What is read back is checked: a byte that is
+/// neither 0 nor 1 does not become a `bool` but an error.
+///
+/// Anything with heap pointers is not plain data. Upload what it points to, or adapt the structure
+/// that holds it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an element of a device array",
+    label = "not plain data",
+    note = "elements are plain data with no pointers and no padding: numbers, `bool`, arrays of them, and structs that derive `bytemuck::Pod`",
+    note = "what a `Vec`, `String` or `Box` points to lives in the host's memory: upload its contents as an array of its own"
+)]
+pub trait Element: CheckedBitPattern + NoUninit + Send + Sync {}
+
+#[diagnostic::do_not_recommend]
+impl<T: CheckedBitPattern + NoUninit + Send + Sync> Element for T {}
+
+/// The bytes of elements; none for elements of no size.
+pub(super) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
+    if size_of::<T>() == 0 { &[] } else { bytemuck::cast_slice(elements) }
+}

@@ -1,0 +1,78 @@
+//! Host data that arrays are made from.
+
+use ndarray::{ArrayRef, Data, Dimension, Ix1};
+
+use super::element::Element;
+
+/// Host data with a shape: slices, vectors, arrays and `ndarray`'s arrays and views.
+pub trait HostData {
+    /// What it holds.
+    type Element: Element;
+    /// Its dimensions.
+    type Dim: Dimension;
+
+    /// Its shape.
+    fn shape(&self) -> Self::Dim;
+
+    /// Hands its elements over in row-major order. They are copied first where they are laid out
+    /// in another order.
+    fn with_elements<R>(&self, work: impl FnOnce(&[Self::Element]) -> R) -> R;
+}
+
+impl<T: Element> HostData for [T] {
+    type Element = T;
+    type Dim = Ix1;
+
+    fn shape(&self) -> Ix1 {
+        Ix1(self.len())
+    }
+
+    fn with_elements<R>(&self, work: impl FnOnce(&[T]) -> R) -> R {
+        work(self)
+    }
+}
+
+impl<T: Element, const N: usize> HostData for [T; N] {
+    type Element = T;
+    type Dim = Ix1;
+
+    fn shape(&self) -> Ix1 {
+        Ix1(N)
+    }
+
+    fn with_elements<R>(&self, work: impl FnOnce(&[T]) -> R) -> R {
+        work(self)
+    }
+}
+
+impl<T: Element> HostData for Vec<T> {
+    type Element = T;
+    type Dim = Ix1;
+
+    fn shape(&self) -> Ix1 {
+        Ix1(self.len())
+    }
+
+    fn with_elements<R>(&self, work: impl FnOnce(&[T]) -> R) -> R {
+        work(self)
+    }
+}
+
+impl<T: Element, S: Data<Elem = T>, D: Dimension> HostData for ndarray::ArrayBase<S, D> {
+    type Element = T;
+    type Dim = D;
+
+    fn shape(&self) -> D {
+        self.raw_dim()
+    }
+
+    fn with_elements<R>(&self, work: impl FnOnce(&[T]) -> R) -> R {
+        let array: &ArrayRef<T, D> = self;
+        let standard = array.as_standard_layout();
+        match standard.as_slice() {
+            Some(elements) => work(elements),
+            // Never: a standard layout is a slice.
+            None => work(&array.iter().copied().collect::<Vec<T>>()),
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! A device's primary context: held, entered, and lost.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use gpuheap_driver::{CUcontext, CUdevice, CUresult, Driver, DriverError, check};
+use gpuheap_emu::Emulator;
+
+use super::info::DeviceInfo;
+use crate::error::{Error, ErrorKind};
+use crate::fork;
+use crate::source::SourceError;
+
+/// A device's primary context, held while this lives.
+///
+/// There is one of these for each context that is alive, however often its device is opened.
+pub(crate) struct Context {
+    driver: Arc<dyn Driver>,
+    emulator: Option<Arc<Emulator>>,
+    info: DeviceInfo,
+    raw: CUcontext,
+    /// Which one of the process this is: a driver uses handles again, this is never used again.
+    number: u64,
+    /// The count of forks when it was retained.
+    forks: u32,
+    /// It was reset: what the driver kept for it is gone.
+    lost: AtomicBool,
+    /// The contexts whose memory this one's device was asked to reach, by number, and whether it
+    /// does.
+    peers: Mutex<Vec<(u64, bool)>>,
+    holders: Mutex<Vec<Weak<dyn Holder>>>,
+}
+
+/// What holds things of a context that must go before the context is reset.
+pub(crate) trait Holder: Send + Sync {
+    /// Gives back what a reset does not end properly, such as pinned memory. The context is still
+    /// alive and idle. Must not panic.
+    fn before_reset(&self);
+}
+
+/// Why a context can be used no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// It was opened before this process was forked off.
+    Forked,
+    /// [`Device::reset`](super::Device::reset) ended it.
+    Reset,
+}
+
+/// Why a context could not do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ContextError {
+    Gone(Gone),
+    Driver(DriverError),
+}
+
+impl Context {
+    /// Retains the primary context of the device that the driver counts as `ordinal`, which people
+    /// call `name`.
+    pub(super) fn retain(
+        driver: Arc<dyn Driver>,
+        emulator: Option<Arc<Emulator>>,
+        ordinal: i32,
+        name: &str,
+    ) -> Result<Arc<Context>, Error> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let forks = fork::watch();
+        let info = DeviceInfo::read(&*driver, ordinal, name, emulator.is_some())?;
+        let mut raw = CUcontext::NULL;
+        // SAFETY: the pointer is valid for the call.
+        let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, ordinal) };
+        check("cuDevicePrimaryCtxRetain", retained)?;
+        Ok(Arc::new(Context {
+            driver,
+            emulator,
+            info,
+            raw,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            forks,
+            lost: AtomicBool::new(false),
+            peers: Mutex::default(),
+            holders: Mutex::default(),
+        }))
+    }
+
+    pub(crate) fn driver(&self) -> &dyn Driver {
+        &*self.driver
+    }
+
+    pub(crate) fn emulator(&self) -> Option<&Arc<Emulator>> {
+        self.emulator.as_ref()
+    }
+
+    /// What the device is and can do.
+    pub(crate) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Whether the host of this device gives freed memory back late, as WSL2's does.
+    pub(crate) fn gives_back_late(&self) -> bool {
+        !self.info.is_emulated && Path::new("/dev/dxg").exists()
+    }
+
+    /// Whether both are the same context of the same driver.
+    pub(crate) fn is_same(&self, other: &Context) -> bool {
+        self.number == other.number
+    }
+
+    /// Whether both are reached through one driver. The machine's own is one however often it is
+    /// opened.
+    pub(crate) fn shares_driver(&self, other: &Context) -> bool {
+        Arc::ptr_eq(&self.driver, &other.driver)
+    }
+
+    pub(crate) fn ordinal(&self) -> CUdevice {
+        self.info.ordinal
+    }
+
+    pub(crate) fn total_memory(&self) -> u64 {
+        self.info.total_memory
+    }
+
+    /// Whether the driver has stream-ordered pools for this device.
+    pub(crate) fn has_pools(&self) -> bool {
+        self.info.memory_pools
+    }
+
+    /// Whether the context can be used at all. To be asked before any lock is taken that another
+    /// thread of the parent may have held when this process was forked off.
+    pub(crate) fn check_alive(&self) -> Result<(), Gone> {
+        if self.forks != fork::count() {
+            return Err(Gone::Forked);
+        }
+        if self.lost.load(Ordering::Relaxed) { Err(Gone::Reset) } else { Ok(()) }
+    }
+
+    /// Waits for all work of the context.
+    pub(crate) fn synchronize(&self) -> Result<(), ContextError> {
+        let _current = self.enter()?;
+        // SAFETY: no pointers.
+        Ok(check("cuCtxSynchronize", unsafe { self.driver.cuCtxSynchronize() })?)
+    }
+
+    /// Makes the context current on this thread until the guard goes. What was current before
+    /// belongs to the program or to another library and is put back.
+    ///
+    /// Everything that calls the driver passes through here, so nothing reaches it in a forked
+    /// child or after a reset.
+    pub(crate) fn enter(&self) -> Result<Current<'_>, ContextError> {
+        self.check_alive()?;
+        let mut current = CUcontext::NULL;
+        // SAFETY: the pointer is valid for the call.
+        check("cuCtxGetCurrent", unsafe { self.driver.cuCtxGetCurrent(&mut current) })?;
+        let pushed = current != self.raw;
+        if pushed {
+            // SAFETY: the context is held by self.
+            check("cuCtxPushCurrent_v2", unsafe { self.driver.cuCtxPushCurrent_v2(self.raw) })?;
+        }
+        Ok(Current { context: self, pushed })
+    }
+
+    /// Whether work on this device may touch memory of `other`. Peer access, where it takes any,
+    /// is enabled by the first question of a pair.
+    ///
+    /// This covers plain allocations; a stream-ordered pool is opened to other devices by its own
+    /// call.
+    pub(crate) fn can_reach(&self, other: &Context) -> Result<bool, ContextError> {
+        self.check_alive()?;
+        other.check_alive()?;
+        if self.is_same(other) {
+            return Ok(true);
+        }
+        if !self.shares_driver(other) {
+            return Ok(false);
+        }
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, reached)) = peers.iter().find(|(number, _)| *number == other.number) {
+            return Ok(*reached);
+        }
+        let reached = self.enable_peer(other)?;
+        peers.push((other.number, reached));
+        Ok(reached)
+    }
+
+    fn enable_peer(&self, other: &Context) -> Result<bool, ContextError> {
+        let _current = self.enter()?;
+        let mut can = 0;
+        // SAFETY: the pointer is valid for the call.
+        let asked =
+            unsafe { self.driver.cuDeviceCanAccessPeer(&mut can, self.ordinal(), other.ordinal()) };
+        check("cuDeviceCanAccessPeer", asked)?;
+        if can == 0 {
+            return Ok(false);
+        }
+        // SAFETY: the other context is held by `other`.
+        match unsafe { self.driver.cuCtxEnablePeerAccess(other.raw, 0) } {
+            // The program or another library was first.
+            CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(true),
+            CUresult::ERROR_PEER_ACCESS_UNSUPPORTED => Ok(false),
+            code => Ok(check("cuCtxEnablePeerAccess", code).map(|()| true)?),
+        }
+    }
+
+    /// Has `holder` told before the context is reset, for as long as it lives.
+    #[allow(dead_code, reason = "heaps register themselves once they hold more than device memory")]
+    pub(crate) fn register_holder(&self, holder: Weak<dyn Holder>) {
+        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        holders.retain(|known| known.strong_count() > 0);
+        holders.push(holder);
+    }
+
+    /// Ends the context with all that the process has in it, and gives up our reference to it.
+    ///
+    /// # Safety
+    ///
+    /// As [`Device::reset`](super::Device::reset).
+    pub(super) unsafe fn reset(&self) -> Result<(), ContextError> {
+        // Work that failed is a reason for a reset, not against it.
+        match self.synchronize() {
+            Err(ContextError::Gone(gone)) => return Err(gone.into()),
+            Err(ContextError::Driver(_)) | Ok(()) => {}
+        }
+        let holders = {
+            let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *holders)
+        };
+        for holder in holders.iter().filter_map(Weak::upgrade) {
+            holder.before_reset();
+        }
+        self.lost.store(true, Ordering::Relaxed);
+        // SAFETY: nobody uses what is in the context from here on, which the caller promises.
+        let reset = unsafe { self.driver.cuDevicePrimaryCtxReset_v2(self.ordinal()) };
+        if let Err(error) = check("cuDevicePrimaryCtxReset_v2", reset) {
+            self.lost.store(false, Ordering::Relaxed);
+            return Err(error.into());
+        }
+        // A reset leaves references as they are (driver 580, and the emulator). Ours is given up
+        // while the context is not active, when that ends nothing; a driver that had taken it away
+        // would say so here, to no harm. Before the reset it could end the context under others.
+        // SAFETY: retained once by `retain`, and `drop` releases no context that is lost.
+        let _: CUresult = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal()) };
+        Ok(())
+    }
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DeviceInfo { ordinal, product, driver, .. } = &self.info;
+        write!(f, "device {ordinal}, {product} ({driver})")
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        match self.check_alive() {
+            Ok(()) => {
+                // SAFETY: retained once by `retain`. A failure means that the driver is gone already.
+                let _: CUresult =
+                    unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal()) };
+            }
+            // The driver too is left alone: a thread of the parent may have been inside it.
+            Err(Gone::Forked) => std::mem::forget((self.driver.clone(), self.emulator.clone())),
+            Err(Gone::Reset) => {}
+        }
+    }
+}
+
+/// While it lives, a context is current on the thread that made it.
+pub(crate) struct Current<'a> {
+    context: &'a Context,
+    pushed: bool,
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = CUcontext::NULL;
+            // SAFETY: the pointer is valid for the call; pops what `enter` pushed.
+            let _: CUresult = unsafe { self.context.driver.cuCtxPopCurrent_v2(&mut popped) };
+        }
+    }
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Gone::Forked => {
+                "this process was forked off after the device was opened, and CUDA does not survive \
+                 a fork: the driver's state and its threads stay in the parent; fork before opening \
+                 a device, or start the child by exec (as std::process::Command does)"
+            }
+            Gone::Reset => {
+                "the device was reset since this was made, and all that was in its context went with \
+                 it; make it again on the device that Device::reset returned"
+            }
+        })
+    }
+}
+
+impl From<Gone> for ContextError {
+    fn from(gone: Gone) -> ContextError {
+        ContextError::Gone(gone)
+    }
+}
+
+impl From<DriverError> for ContextError {
+    fn from(error: DriverError) -> ContextError {
+        ContextError::Driver(error)
+    }
+}
+
+impl From<Gone> for Error {
+    fn from(gone: Gone) -> Error {
+        ErrorKind::Gone(gone).into()
+    }
+}
+
+impl From<ContextError> for Error {
+    fn from(error: ContextError) -> Error {
+        match error {
+            ContextError::Gone(gone) => gone.into(),
+            ContextError::Driver(error) => error.into(),
+        }
+    }
+}
+
+impl From<ContextError> for SourceError {
+    fn from(error: ContextError) -> SourceError {
+        match error {
+            ContextError::Gone(gone) => SourceError::Gone(gone),
+            ContextError::Driver(error) => error.into(),
+        }
+    }
+}

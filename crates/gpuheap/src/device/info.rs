@@ -1,0 +1,143 @@
+//! What a device is and can do.
+
+use std::fmt;
+
+use gpuheap_driver::{CUdevice_attribute, CUuuid, Driver, check};
+
+use crate::error::{Error, ErrorKind};
+use crate::size::Bytes;
+
+/// What a device is and can do. Its text is one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// What [`Device::open`](crate::Device::open) calls it: `cuda:0`, `emulated:t4`.
+    pub name: String,
+    /// What the driver calls it: `NVIDIA H200`.
+    pub product: String,
+    /// Whether it is an emulated one.
+    pub is_emulated: bool,
+    /// Its number in the driver's order.
+    pub ordinal: i32,
+    /// Its memory, bytes.
+    pub total_memory: u64,
+    /// Its compute capability, major and minor.
+    pub compute_capability: (i32, i32),
+    /// Its place on the PCI bus, as `0000:01:00.0`.
+    pub pci_bus_id: String,
+    /// Its identity, as `GPU-01234567-89ab-cdef-0123-456789abcdef`.
+    pub uuid: String,
+    /// The driver, and where it was found.
+    pub driver: String,
+    /// The version of CUDA that the driver supports, as 1000 × major + 10 × minor.
+    pub driver_version: i32,
+    /// Whether there are stream-ordered pools.
+    pub memory_pools: bool,
+    /// Whether unified memory can be had.
+    pub managed_memory: bool,
+    /// Whether host and device may touch unified memory at the same time.
+    pub concurrent_managed_access: bool,
+    /// Whether the device reads the host's pageable memory in place.
+    pub pageable_memory_access: bool,
+    /// Whether the device can have pinned memory of the host mapped.
+    pub can_map_host: bool,
+    /// Whether memory of the program's own can be registered.
+    pub host_register: bool,
+}
+
+impl DeviceInfo {
+    /// Asks the driver, which needs no context for it.
+    pub(super) fn read(
+        driver: &dyn Driver,
+        ordinal: i32,
+        name: &str,
+        is_emulated: bool,
+    ) -> Result<DeviceInfo, Error> {
+        let count = count(driver)?;
+        if !(0..count).contains(&ordinal) {
+            return Err(ErrorKind::Refused(format!(
+                "there is no device cuda:{ordinal}; this machine has {count}, counted from cuda:0"
+            ))
+            .into());
+        }
+        let (mut device, mut total, mut driver_version) = (0, 0, 0);
+        let (mut product, mut pci_bus_id, mut uuid) = ([0; 128], [0; 32], CUuuid::default());
+        // SAFETY: all pointers are valid for their calls, and the lengths are those of the buffers.
+        unsafe {
+            check("cuDeviceGet", driver.cuDeviceGet(&mut device, ordinal))?;
+            let named = driver.cuDeviceGetName(product.as_mut_ptr(), product.len() as i32, device);
+            check("cuDeviceGetName", named)?;
+            check("cuDeviceTotalMem_v2", driver.cuDeviceTotalMem_v2(&mut total, device))?;
+            let (id, length) = (pci_bus_id.as_mut_ptr(), pci_bus_id.len() as i32);
+            check("cuDeviceGetPCIBusId", driver.cuDeviceGetPCIBusId(id, length, device))?;
+            check("cuDeviceGetUuid_v2", driver.cuDeviceGetUuid_v2(&mut uuid, device))?;
+            check("cuDriverGetVersion", driver.cuDriverGetVersion(&mut driver_version))?;
+        }
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: the pointer is valid for the call.
+            let asked = unsafe { driver.cuDeviceGetAttribute(&mut value, attribute, device) };
+            check("cuDeviceGetAttribute", asked).map(|()| value)
+        };
+        let can = |what| attribute(what).map(|value| value != 0);
+        type A = CUdevice_attribute;
+        Ok(DeviceInfo {
+            name: name.to_owned(),
+            product: text(&product),
+            is_emulated,
+            ordinal: device,
+            total_memory: total as u64,
+            compute_capability: (
+                attribute(A::COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(A::COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            pci_bus_id: text(&pci_bus_id).to_ascii_lowercase(),
+            uuid: identity(&uuid.bytes),
+            driver: driver.describe(),
+            driver_version,
+            memory_pools: can(A::MEMORY_POOLS_SUPPORTED)?,
+            managed_memory: can(A::MANAGED_MEMORY)?,
+            concurrent_managed_access: can(A::CONCURRENT_MANAGED_ACCESS)?,
+            pageable_memory_access: can(A::PAGEABLE_MEMORY_ACCESS)?,
+            can_map_host: can(A::CAN_MAP_HOST_MEMORY)?,
+            host_register: can(A::HOST_REGISTER_SUPPORTED)?,
+        })
+    }
+}
+
+/// How many devices a driver has.
+pub(super) fn count(driver: &dyn Driver) -> Result<i32, Error> {
+    let mut count = 0;
+    // SAFETY: the pointer is valid for the call.
+    check("cuDeviceGetCount", unsafe { driver.cuDeviceGetCount(&mut count) })?;
+    Ok(count)
+}
+
+fn text(buffer: &[std::ffi::c_char]) -> String {
+    buffer.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect()
+}
+
+fn identity(bytes: &[u8; 16]) -> String {
+    let mut text = "GPU".to_owned();
+    for (index, byte) in bytes.iter().enumerate() {
+        let dash = if matches!(index, 0 | 4 | 6 | 8 | 10) { "-" } else { "" };
+        text += &format!("{dash}{byte:02x}");
+    }
+    text
+}
+
+impl fmt::Display for DeviceInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (major, minor) = self.compute_capability;
+        write!(
+            f,
+            "{}: {}, {}, compute capability {major}.{minor}, PCI {}, {} ({})",
+            self.name,
+            self.product,
+            Bytes(self.total_memory),
+            self.pci_bus_id,
+            self.uuid,
+            self.driver
+        )
+    }
+}

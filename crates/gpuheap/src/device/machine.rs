@@ -1,0 +1,84 @@
+//! The machine's own driver, of which a process has one, and the contexts opened through it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use gpuheap_driver::{LibCuda, OpenError};
+
+use super::context::{Context, Gone};
+use crate::error::{Error, ErrorKind};
+use crate::fork;
+
+/// The driver stays loaded to the end of the process: what ran in it may have threads there.
+static MACHINE: Mutex<Machine> = Mutex::new(Machine { driver: None, contexts: Vec::new() });
+/// The count of forks when the driver was opened, plus one; zero before. Read before the lock is
+/// taken, because in a forked child nobody may be left to let go of it.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+struct Machine {
+    driver: Option<Arc<LibCuda>>,
+    contexts: Vec<Weak<Context>>,
+}
+
+/// The primary context of a real device: the one that is held already, or a fresh one.
+pub(super) fn context(ordinal: i32) -> Result<Arc<Context>, Error> {
+    let mut machine = open()?;
+    let driver = machine.driver()?;
+    machine.contexts.retain(|known| known.strong_count() > 0);
+    let held = machine.contexts.iter().filter_map(Weak::upgrade);
+    if let Some(held) = held.into_iter().find(|held| is_of(held, ordinal)) {
+        return Ok(held);
+    }
+    let context = Context::retain(driver, None, ordinal, &format!("cuda:{ordinal}"))?;
+    machine.contexts.push(Arc::downgrade(&context));
+    Ok(context)
+}
+
+/// The driver, or `None` on a machine without a GPU. A machine that has a GPU (`/dev/nvidiactl`,
+/// `/dev/nvidia0`, `/dev/dxg`) whose driver does not start is an error, and so is a library that
+/// is no driver or too old a one.
+pub(super) fn driver_if_any() -> Result<Option<Arc<LibCuda>>, Error> {
+    let error = match open()?.start() {
+        Ok(driver) => return Ok(Some(driver)),
+        Err(error) => error,
+    };
+    let has_gpu = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"];
+    let has_gpu = has_gpu.iter().any(|path| Path::new(path).exists());
+    match error {
+        OpenError::NotFound { .. } | OpenError::Initialise { .. } if !has_gpu => Ok(None),
+        error => Err(ErrorKind::Open(error).into()),
+    }
+}
+
+fn is_of(context: &Context, ordinal: i32) -> bool {
+    context.ordinal() == ordinal && context.check_alive().is_ok()
+}
+
+fn open() -> Result<MutexGuard<'static, Machine>, Error> {
+    let now = u64::from(fork::watch()) + 1;
+    match OPENED.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
+        Err(before) if before != now => Err(Gone::Forked.into()),
+        _ => Ok(MACHINE.lock().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+impl Machine {
+    fn driver(&mut self) -> Result<Arc<LibCuda>, Error> {
+        Ok(self.start().map_err(ErrorKind::Open)?)
+    }
+
+    fn start(&mut self) -> Result<Arc<LibCuda>, OpenError> {
+        if let Some(driver) = &self.driver {
+            return Ok(driver.clone());
+        }
+        match LibCuda::open() {
+            Ok(driver) => Ok(self.driver.insert(Arc::new(driver)).clone()),
+            Err(error) => {
+                // Nothing was opened, so there is nothing that a child could not do for itself.
+                OPENED.store(0, Ordering::Relaxed);
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Events: points of streams that can be waited for.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, CUresult, CUstream, check};
+
+use crate::device::{Context, ContextError};
+use crate::error::{Error, ErrorKind};
+
+/// A point of a stream, made by [`Stream::record`](crate::Stream::record): it is reached when the
+/// work that the stream was given before is done.
+///
+/// It outlives its stream, and may be used from any thread.
+pub struct Event {
+    context: Arc<Context>,
+    raw: CUevent,
+    timed: bool,
+}
+
+impl Event {
+    /// Marks this point of a stream of `context`.
+    pub(crate) fn record(
+        context: &Arc<Context>,
+        stream: CUstream,
+        timed: bool,
+    ) -> Result<Event, ContextError> {
+        let _current = context.enter()?;
+        let mut raw = CUevent::NULL;
+        let flags = if timed { 0 } else { CU_EVENT_DISABLE_TIMING };
+        // SAFETY: the pointer is valid for the call.
+        check("cuEventCreate", unsafe { context.driver().cuEventCreate(&mut raw, flags) })?;
+        // First, so that an event that cannot be recorded is destroyed.
+        let event = Event { context: context.clone(), raw, timed };
+        // SAFETY: the event is ours and the stream is alive, which its user promises.
+        let recorded = unsafe { context.driver().cuEventRecord(raw, stream) };
+        check("cuEventRecord", recorded)?;
+        Ok(event)
+    }
+
+    /// Whether it is reached. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// What the work before it failed with.
+    pub fn is_done(&self) -> Result<bool, Error> {
+        let _current = self.context.enter()?;
+        // SAFETY: the event is ours.
+        match unsafe { self.context.driver().cuEventQuery(self.raw) } {
+            CUresult::ERROR_NOT_READY => Ok(false),
+            code => Ok(check("cuEventQuery", code).map(|()| true)?),
+        }
+    }
+
+    /// Blocks this thread until it is reached.
+    ///
+    /// # Errors
+    ///
+    /// What the work before it failed with.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        let _current = self.context.enter()?;
+        // SAFETY: the event is ours.
+        let waited = unsafe { self.context.driver().cuEventSynchronize(self.raw) };
+        Ok(check("cuEventSynchronize", waited)?)
+    }
+
+    /// The time on the device from `earlier` to this one, to about half a microsecond. Does not
+    /// wait: both must be reached.
+    ///
+    /// # Errors
+    ///
+    /// Events that keep no time, that are not reached yet, that are of two devices, or of which
+    /// `earlier` is the later one.
+    pub fn elapsed_since(&self, earlier: &Event) -> Result<Duration, Error> {
+        let refused = |text: String| Err(ErrorKind::Refused(text).into());
+        if !self.timed || !earlier.timed {
+            return refused(
+                "an event made by Stream::record keeps no time; make both by Stream::record_timed"
+                    .to_owned(),
+            );
+        }
+        if !self.context.is_same(&earlier.context) {
+            return refused(format!(
+                "one event is of {} and the other of {}, which have no clock in common; record both \
+                 on streams of one device",
+                self.context, earlier.context
+            ));
+        }
+        let mut milliseconds = 0.0;
+        let _current = self.context.enter()?;
+        // SAFETY: the pointer is valid for the call and both events are ours.
+        let asked = unsafe {
+            self.context.driver().cuEventElapsedTime(&mut milliseconds, earlier.raw, self.raw)
+        };
+        if asked == CUresult::ERROR_NOT_READY {
+            return refused(
+                "the time between two events is known once both are reached; call synchronize on \
+                 them first"
+                    .to_owned(),
+            );
+        }
+        check("cuEventElapsedTime", asked)?;
+        match Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3) {
+            Ok(elapsed) => Ok(elapsed),
+            Err(_) => refused(format!(
+                "the event given as the earlier one is {} ms later; swap them",
+                -milliseconds
+            )),
+        }
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn raw(&self) -> CUevent {
+        self.raw
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: the event is ours and is not used again; work that waits for it still does.
+            let _: CUresult = unsafe { self.context.driver().cuEventDestroy_v2(self.raw) };
+        }
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.timed { "Event (timed)" } else { "Event" })
+    }
+}

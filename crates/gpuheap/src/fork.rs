@@ -1,0 +1,40 @@
+//! Whether this process is a child that was forked off without exec.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How many forks lie between the process in which [`watch`] was first called and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Begins to count forks and returns the count so far.
+///
+/// A process id would do too and costs a system call at every question; the count is one load.
+pub(crate) fn watch() -> u32 {
+    #[cfg(unix)]
+    unix::register();
+    count()
+}
+
+/// The count so far.
+pub(crate) fn count() -> u32 {
+    FORKS.load(Ordering::Relaxed)
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::sync::Once;
+
+    use super::{FORKS, Ordering};
+
+    pub(super) fn register() {
+        static REGISTERED: Once = Once::new();
+        REGISTERED.call_once(|| {
+            // SAFETY: the handler adds to one atomic and nothing else, which is allowed in a forked
+            // child. Where it cannot be registered, for want of memory, forks go unnoticed.
+            let _: libc::c_int = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        });
+    }
+
+    unsafe extern "C" fn in_child() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+}
