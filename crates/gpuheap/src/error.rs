@@ -4,6 +4,7 @@ use std::fmt;
 
 use gpuheap_driver::{DriverError, OpenError};
 
+use crate::array::storage::Freed;
 use crate::device::Gone;
 use crate::heap::ladder::Step;
 use crate::kind::MemoryKind;
@@ -29,6 +30,8 @@ pub(crate) enum ErrorKind {
     Open(OpenError),
     Driver(DriverError),
     StreamGone,
+    /// An array whose memory was freed before it.
+    Freed(Freed),
     /// The context cannot be used any more: after a fork, or after a reset.
     Gone(Gone),
 }
@@ -40,6 +43,11 @@ impl Error {
             ErrorKind::OutOfMemory(evidence) => Some(evidence),
             _ => None,
         }
+    }
+
+    /// Whether this is about an array that was used after it was freed.
+    pub fn is_freed(&self) -> bool {
+        matches!(&*self.0, ErrorKind::Freed(_))
     }
 
     /// The driver call that failed, where this is about one.
@@ -83,6 +91,19 @@ impl fmt::Display for Error {
         match &*self.0 {
             ErrorKind::OutOfMemory(evidence) => evidence.fmt(f),
             ErrorKind::Refused(text) => f.write_str(text),
+            ErrorKind::Freed(Freed::Early(at)) => write!(
+                f,
+                "the array was freed at {}:{}; keep it until its last use, or make a copy before",
+                at.file(),
+                at.line()
+            ),
+            ErrorKind::Freed(Freed::Scope(at)) => write!(
+                f,
+                "the array was freed at the end of the scope that began at {}:{}; hand it to the \
+                 scope's keep to use it longer",
+                at.file(),
+                at.line()
+            ),
             ErrorKind::Open(error) => error.fmt(f),
             ErrorKind::Driver(error) => error.fmt(f),
             ErrorKind::Gone(gone) => gone.fmt(f),

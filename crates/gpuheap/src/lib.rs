@@ -24,6 +24,7 @@
 //! # Ok(()) }
 //! ```
 
+mod array;
 mod device;
 mod error;
 mod event;
@@ -34,9 +35,14 @@ mod pool;
 mod size;
 mod source;
 mod stream;
+mod target;
 #[cfg(test)]
 mod tests;
 
+pub use array::{
+    ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Element, Hold, HoldMut, HostData, HostMut,
+    HostRef, Owned, Shared, SharedArray, UninitArray, View, ViewMut,
+};
 pub use device::{Device, DeviceInfo, profile};
 pub use error::{Cause, Error, OutOfMemory};
 pub use event::Event;
@@ -53,3 +59,4 @@ pub use kind::MemoryKind;
 pub use pool::{PoolKind, UnknownPool};
 pub use size::{Bytes, Size, SizeError};
 pub use stream::Stream;
+pub use target::Target;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, check};
+use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, Driver, check};
 
 use crate::device::{Context, Device};
 use crate::error::{Error, ErrorKind};
@@ -160,6 +160,16 @@ impl Stream {
         // SAFETY: the stream and the event are alive.
         let waits = unsafe { context.driver().cuStreamWaitEvent(self.raw(), event.raw(), 0) };
         Ok(check("cuStreamWaitEvent", waits)?)
+    }
+
+    /// Makes one driver call that gives the stream work.
+    pub(crate) fn enqueue(
+        &self,
+        function: &'static str,
+        call: impl FnOnce(&dyn Driver) -> CUresult,
+    ) -> Result<(), Error> {
+        let _current = self.context().enter()?;
+        Ok(check(function, call(self.context().driver()))?)
     }
 
     pub(crate) fn context(&self) -> &Context {

@@ -11,6 +11,7 @@ use gpuheap_emu::Emulator;
 use super::info::DeviceInfo;
 use crate::error::{Error, ErrorKind};
 use crate::fork;
+use crate::heap::Inner;
 use crate::source::SourceError;
 
 /// A device's primary context, held while this lives.
@@ -31,6 +32,8 @@ pub(crate) struct Context {
     /// does.
     peers: Mutex<Vec<(u64, bool)>>,
     holders: Mutex<Vec<Weak<dyn Holder>>>,
+    /// The device's own heap, while anything uses it.
+    pub(crate) heap: Mutex<Weak<Inner>>,
 }
 
 /// What holds things of a context that must go before the context is reset.
@@ -82,6 +85,7 @@ impl Context {
             lost: AtomicBool::new(false),
             peers: Mutex::default(),
             holders: Mutex::default(),
+            heap: Mutex::default(),
         }))
     }
 
@@ -112,6 +116,11 @@ impl Context {
     /// opened.
     pub(crate) fn shares_driver(&self, other: &Context) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)
+    }
+
+    /// The driver's handle for it.
+    pub(crate) fn raw(&self) -> CUcontext {
+        self.raw
     }
 
     pub(crate) fn ordinal(&self) -> CUdevice {

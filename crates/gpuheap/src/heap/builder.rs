@@ -122,6 +122,7 @@ impl HeapBuilder {
                 device,
                 unified: OnceLock::new(),
                 pinned: OnceLock::new(),
+                stream: OnceLock::new(),
                 pinned_limit: self.pinned_limit,
                 reclaimers,
                 zero_on_free: self.zero_on_free.unwrap_or(false),

@@ -12,7 +12,7 @@ pub(crate) mod store;
 pub(crate) mod usage;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use crate::device::Context;
 use crate::device::Device;
@@ -26,6 +26,7 @@ use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::pool::PoolKind;
 use crate::stream::Stream;
+use crate::target::Target;
 
 /// The memory of one device, handed out in stream order.
 ///
@@ -57,6 +58,8 @@ pub(crate) struct Inner {
     /// Made when the first memory of their kind is asked for.
     unified: OnceLock<Store>,
     pinned: OnceLock<Store>,
+    /// Made when a target is first asked for without one.
+    stream: OnceLock<Stream>,
     pinned_limit: Option<u64>,
     reclaimers: Arc<Reclaimers>,
     zero_on_free: bool,
@@ -154,6 +157,30 @@ impl Heap {
         self.inner.reclaimers.register(reclaimer)
     }
 
+    /// Where arrays are made that are first used on `stream`.
+    pub fn on(&self, stream: &Stream) -> Target {
+        Target::new(self.clone(), stream.clone())
+    }
+
+    /// Where arrays are made, on a stream of the heap's own.
+    ///
+    /// All that is made with it runs in one order; threads that are to run beside each other each
+    /// need a [`Stream`] and [`on`](Heap::on).
+    ///
+    /// # Errors
+    ///
+    /// The driver's own, when the stream is made at the first call.
+    pub fn target(&self) -> Result<Target, Error> {
+        let stream = match self.inner.stream.get() {
+            Some(stream) => stream,
+            None => {
+                let stream = Stream::new(self.inner.context.clone())?;
+                self.inner.stream.get_or_init(|| stream)
+            }
+        };
+        Ok(self.on(stream))
+    }
+
     /// Memory of a kind, accounted for.
     pub(crate) fn lease(
         &self,
@@ -181,6 +208,32 @@ impl Heap {
         self.inner.device.lock().order.places()
     }
 
+    /// Waits for a lease's last use and gives its memory back to the driver: the bytes regained.
+    pub(crate) fn release(
+        &self,
+        kind: MemoryKind,
+        lease: Lease,
+        stream: &Stream,
+        zeroed: bool,
+    ) -> Result<u64, Error> {
+        self.store(kind).release_lease(lease, stream, zeroed || self.inner.zero_on_free)
+    }
+
+    /// Waits until the host may touch memory of a kind whose last use is on `stream`.
+    pub(crate) fn wait_for_host_use(&self, kind: MemoryKind, stream: &Stream) -> Result<(), Error> {
+        // Without concurrent access the host may touch no managed memory while anything runs.
+        if kind == MemoryKind::Unified && !self.inner.context.info().concurrent_managed_access {
+            return Ok(self.inner.context.synchronize()?);
+        }
+        stream.synchronize()
+    }
+
+    /// Whether the device's memory is a stream-ordered pool's.
+    pub(crate) fn is_stream_ordered(&self) -> bool {
+        matches!(self.inner.pool, PoolKind::None | PoolKind::Driver)
+            && self.inner.context.has_pools()
+    }
+
     pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {
         self.inner.device.check_device(stream)
     }
@@ -199,6 +252,26 @@ impl Heap {
             let (context, reclaimers) = (inner.context.clone(), inner.reclaimers.clone());
             Store::new(context, kind, inner.pool, limits, reclaimers, parts)
         })
+    }
+}
+
+impl Device {
+    /// The device's own heap, as the environment says: the same one for everybody, for as long as
+    /// anybody uses it. A program that wants another policy or limits
+    /// [builds](Heap::builder) its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeapBuilder::build`].
+    pub fn heap(&self) -> Result<Heap, Error> {
+        self.context().check_alive()?;
+        let mut shared = self.context().heap.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inner) = shared.upgrade() {
+            return Ok(Heap { inner });
+        }
+        let heap = Heap::new(self)?;
+        *shared = Arc::downgrade(&heap.inner);
+        Ok(heap)
     }
 }
 

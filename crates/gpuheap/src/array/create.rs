@@ -1,0 +1,104 @@
+//! How arrays are made.
+
+use std::sync::Arc;
+
+use bytemuck::Zeroable;
+use ndarray::{Dimension, IntoDimension};
+
+use super::element::Element;
+use super::fill::fill;
+use super::shape::sizes;
+use super::source::HostData;
+use super::storage::{Memory, Storage};
+use super::{ArrayBase, DeviceArray, Hold, UninitArray};
+use crate::error::Error;
+use crate::target::Target;
+
+impl Target {
+    /// An array of that shape with nothing in it yet: it becomes readable by being written.
+    ///
+    /// Does not wait for the device where the heap's cache serves it; where memory is short the
+    /// heap climbs its ladder first.
+    ///
+    /// # Errors
+    ///
+    /// [Out of memory](Error::out_of_memory), a shape larger than any memory, a stream of another
+    /// device than the heap's.
+    #[track_caller]
+    pub fn uninit<T: Element, I: IntoDimension>(
+        &self,
+        shape: I,
+    ) -> Result<UninitArray<T, I::Dim>, Error> {
+        let shape = shape.into_dimension();
+        let (_, bytes) = sizes::<T, _>(&shape)?;
+        Ok(UninitArray(DeviceArray::over(self.storage(bytes)?, shape)))
+    }
+
+    /// An array of zeros.
+    ///
+    /// # Errors
+    ///
+    /// As [`uninit`](Target::uninit).
+    #[track_caller]
+    pub fn zeroed<T: Element + Zeroable, I: IntoDimension>(
+        &self,
+        shape: I,
+    ) -> Result<DeviceArray<T, I::Dim>, Error> {
+        self.filled(shape, T::zeroed())
+    }
+
+    /// An array with `value` everywhere.
+    ///
+    /// # Errors
+    ///
+    /// As [`uninit`](Target::uninit).
+    #[track_caller]
+    pub fn filled<T: Element, I: IntoDimension>(
+        &self,
+        shape: I,
+        value: T,
+    ) -> Result<DeviceArray<T, I::Dim>, Error> {
+        let UninitArray(array) = self.uninit(shape)?;
+        fill(&array, value)?;
+        Ok(array)
+    }
+
+    /// An array with the shape and the elements of host data: a slice, a vector, an `ndarray` array.
+    /// The source may be changed as soon as this returns.
+    ///
+    /// # Errors
+    ///
+    /// As [`uninit`](Target::uninit).
+    #[track_caller]
+    pub fn array<H: HostData + ?Sized>(
+        &self,
+        source: &H,
+    ) -> Result<DeviceArray<H::Element, H::Dim>, Error> {
+        self.uninit(source.shape())?.write_from(source)
+    }
+
+    /// An array with the shape and the elements of another one, which may be of another kind or on
+    /// another device.
+    ///
+    /// # Errors
+    ///
+    /// As [`uninit`](Target::uninit), and a source that was freed.
+    #[track_caller]
+    pub fn copy_of<S: Hold, T: Element, D: Dimension>(
+        &self,
+        source: &ArrayBase<S, T, D>,
+    ) -> Result<DeviceArray<T, D>, Error> {
+        let UninitArray(mut array) = self.uninit(source.raw_dim())?;
+        array.copy_from(source)?;
+        Ok(array)
+    }
+
+    #[track_caller]
+    fn storage(&self, bytes: u64) -> Result<Arc<Storage>, Error> {
+        let lease = self.heap.lease(self.kind, bytes, &self.stream, self.zero_on_alloc)?;
+        let (heap, home) = (self.heap.clone(), self.stream.clone());
+        let memory = Memory::Lease(lease);
+        let storage = Storage::new(heap, self.kind, bytes, memory, home, self.zero_on_free);
+        Ok(Arc::new(storage))
+    }
+}

@@ -1,0 +1,112 @@
+//! Filling arrays with one value.
+
+use ndarray::Dimension;
+
+use super::element::{Element, bytes_of};
+use super::{ArrayBase, Hold, HoldMut};
+use crate::error::Error;
+use crate::stream::Stream;
+
+impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
+    /// Writes `value` everywhere, in stream order.
+    ///
+    /// # Errors
+    ///
+    /// An array that was freed; the driver's own.
+    pub fn fill(&mut self, value: T) -> Result<(), Error> {
+        fill(self, value)
+    }
+}
+
+/// Fills an array that nobody else has yet, or that is borrowed for writing.
+pub(super) fn fill<S: Hold, T: Element, D: Dimension>(
+    array: &ArrayBase<S, T, D>,
+    value: T,
+) -> Result<(), Error> {
+    let (count, bytes) = (array.len(), array.bytes());
+    if bytes == 0 {
+        return array.storage().use_on(None, |_, _| Ok(()));
+    }
+    let value = [value];
+    let pattern = shortest_period(bytes_of(&value));
+    array.storage().use_on(None, |address, stream| {
+        let address = array.at(address);
+        match *pattern {
+            [byte] => stream.enqueue("cuMemsetD8Async", |driver| {
+                // SAFETY: the array has these bytes, its stream is alive.
+                unsafe { driver.cuMemsetD8Async(address, byte, bytes as usize, stream.raw()) }
+            }),
+            [a, b] => stream.enqueue("cuMemsetD16Async", |driver| {
+                let value = u16::from_ne_bytes([a, b]);
+                // SAFETY: as above, in units of two bytes; the elements are aligned to them.
+                unsafe { driver.cuMemsetD16Async(address, value, bytes as usize / 2, stream.raw()) }
+            }),
+            [a, b, c, d] => stream.enqueue("cuMemsetD32Async", |driver| {
+                let value = u32::from_ne_bytes([a, b, c, d]);
+                // SAFETY: as above, in units of four bytes.
+                unsafe { driver.cuMemsetD32Async(address, value, bytes as usize / 4, stream.raw()) }
+            }),
+            ref pattern => fill_by_doubling(address, pattern, count, stream),
+        }
+    })
+}
+
+/// The shortest run of 1, 2 or 4 bytes that repeats through `bytes`, else all of it: a fill knows
+/// those widths alone.
+fn shortest_period(bytes: &[u8]) -> &[u8] {
+    for period in [1, 2, 4] {
+        // Elements of two bytes and more are aligned to their fill only if it divides them.
+        if bytes.len().is_multiple_of(period)
+            && bytes.chunks(period).all(|chunk| chunk == &bytes[..period])
+        {
+            return &bytes[..period];
+        }
+    }
+    bytes
+}
+
+/// Uploads a few elements and doubles what is there by copies: 30 of them fill 64 GiB.
+fn fill_by_doubling(
+    address: u64,
+    pattern: &[u8],
+    count: usize,
+    stream: &Stream,
+) -> Result<(), Error> {
+    // Enough that the first copies are not the most of the time.
+    let seed = pattern.repeat(count.min(4096 / pattern.len() + 1));
+    let (total, mut done) = (pattern.len() * count, seed.len());
+    stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
+        // SAFETY: the seed is pageable, so the driver has copied it when this returns; the array is
+        // at least as long.
+        unsafe {
+            driver.cuMemcpyHtoDAsync_v2(address, seed.as_ptr().cast(), seed.len(), stream.raw())
+        }
+    })?;
+    while done < total {
+        let more = done.min(total - done);
+        stream.enqueue("cuMemcpyDtoDAsync_v2", |driver| {
+            // SAFETY: both ranges are in the array and do not overlap.
+            unsafe {
+                driver.cuMemcpyDtoDAsync_v2(address + done as u64, address, more, stream.raw())
+            }
+        })?;
+        done += more;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_a_fill_can_repeat() {
+        let period = |bytes: &[u8]| shortest_period(bytes).len();
+        assert_eq!(period(&[7, 7, 7, 7]), 1);
+        assert_eq!(period(&[7, 8, 7, 8]), 2);
+        assert_eq!(period(&[1, 2, 3, 4, 1, 2, 3, 4]), 4);
+        assert_eq!(period(&[1, 2, 3, 4, 1, 2, 3, 5]), 8);
+        assert_eq!(period(&[1, 2, 3]), 3);
+        assert_eq!(period(&[0, 0, 0]), 1);
+    }
+}

@@ -1,0 +1,125 @@
+//! Memory that the host reads and writes in place.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::slice;
+
+use ndarray::Dimension;
+
+use super::DeviceArray;
+use super::element::Element;
+use super::storage::Storage;
+use crate::error::{Error, ErrorKind};
+
+impl<T: Element, D: Dimension> DeviceArray<T, D> {
+    /// Its elements, in place, for unified, pinned and registered memory. Waits for what the array
+    /// was last used for; without concurrent access to managed memory (WSL2), for all work of the
+    /// device.
+    ///
+    /// # Errors
+    ///
+    /// An array in the device's own memory, or that was freed; bytes that are no valid `T`.
+    pub fn as_slice(&self) -> Result<HostRef<'_, T>, Error> {
+        let (borrow, pointer) = self.borrow_for_host()?;
+        // SAFETY: the memory is there until the borrow ends, all work on it is done, and what is
+        // written to it needs the array borrowed mutably.
+        let elements = unsafe { slice::from_raw_parts(pointer, self.len()) };
+        Ok(HostRef { elements, _borrow: borrow })
+    }
+
+    /// The same for writing. What is enqueued after it is gone sees what was written.
+    ///
+    /// # Errors
+    ///
+    /// As [`as_slice`](ArrayBase::as_slice).
+    pub fn as_mut_slice(&mut self) -> Result<HostMut<'_, T>, Error> {
+        let (borrow, pointer) = self.borrow_for_host()?;
+        // SAFETY: as above, and the array is borrowed mutably.
+        let elements = unsafe { slice::from_raw_parts_mut(pointer, self.len()) };
+        Ok(HostMut { elements, _borrow: borrow })
+    }
+
+    fn borrow_for_host(&self) -> Result<(Borrow<'_>, *mut T), Error> {
+        if !self.kind().is_host_accessible() {
+            return Err(ErrorKind::Refused(format!(
+                "the host cannot read an array of shape {:?} in place, because it is in the memory of \
+                 {}; copy it with to_vec, or allocate it as unified or pinned memory",
+                self.shape(),
+                self.device()
+            ))
+            .into());
+        }
+        let address = self.storage().begin_borrow()?;
+        let borrow = Borrow(self.storage());
+        let pointer = match self.bytes() {
+            0 => std::ptr::dangling_mut::<T>(),
+            _ => std::ptr::with_exposed_provenance_mut::<T>(self.at(address) as usize),
+        };
+        // SAFETY: the memory is there until the borrow ends and all work on it is done; any bits
+        // are valid bits.
+        let bits = unsafe { slice::from_raw_parts(pointer.cast::<T::Bits>(), self.len()) };
+        if let Some(at) = bits.iter().position(|bits| !T::is_valid_bit_pattern(bits)) {
+            return Err(ErrorKind::Refused(format!(
+                "element {at} of the array is no valid {}: its bytes were written as something else",
+                std::any::type_name::<T>()
+            ))
+            .into());
+        }
+        Ok((borrow, pointer))
+    }
+}
+
+/// The elements of an array that the host reads in place. The memory stays while this lives, even if
+/// the array is freed early.
+pub struct HostRef<'a, T> {
+    elements: &'a [T],
+    _borrow: Borrow<'a>,
+}
+
+/// The elements of an array that the host writes in place.
+pub struct HostMut<'a, T> {
+    elements: &'a mut [T],
+    _borrow: Borrow<'a>,
+}
+
+impl<T> Deref for HostRef<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.elements
+    }
+}
+
+impl<T> Deref for HostMut<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.elements
+    }
+}
+
+impl<T> DerefMut for HostMut<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.elements
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for HostRef<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.elements.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for HostMut<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.elements.fmt(f)
+    }
+}
+
+struct Borrow<'a>(&'a Storage);
+
+impl Drop for Borrow<'_> {
+    fn drop(&mut self) {
+        self.0.end_borrow();
+    }
+}

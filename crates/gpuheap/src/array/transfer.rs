@@ -1,0 +1,208 @@
+//! Copies between host and device, and between arrays.
+
+use gpuheap_driver::{CUmemorytype, CUpointer_attribute};
+use ndarray::{Array, Dimension};
+
+use super::element::{Element, bytes_of};
+use super::source::HostData;
+use super::{ArrayBase, DeviceArray, Hold, HoldMut};
+use crate::error::{Error, ErrorKind};
+use crate::stream::Stream;
+use crate::target::Target;
+
+impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
+    /// Writes all of it from host data, in stream order. The source may be changed as soon as this
+    /// returns: the driver has taken a copy of pageable memory, and what is page-locked is waited
+    /// for.
+    ///
+    /// # Errors
+    ///
+    /// A source with another number of elements, an array that was freed; the driver's own.
+    pub fn write_from<H: HostData<Element = T> + ?Sized>(
+        &mut self,
+        source: &H,
+    ) -> Result<(), Error> {
+        self.same_length(source.shape().size(), source.shape().slice())?;
+        source.with_elements(|elements| self.upload(bytes_of(elements)))
+    }
+
+    /// Writes all of it from another array, in stream order and without waiting. The source may be
+    /// of another kind, or on another device: then the driver copies from one to the other, or, where
+    /// they have no driver in common, the host does and waits.
+    ///
+    /// # Errors
+    ///
+    /// A source with another number of elements, an array that was freed; the driver's own.
+    pub fn copy_from<R: Hold, E: Dimension>(
+        &mut self,
+        source: &ArrayBase<R, T, E>,
+    ) -> Result<(), Error> {
+        self.same_length(source.len(), source.shape())?;
+        let (ours, theirs) = (self.storage().context(), source.storage().context());
+        if !ours.shares_driver(theirs) {
+            return self.upload(bytes_of(&source.to_vec()?));
+        }
+        let bytes = self.bytes() as usize;
+        self.storage().use_with(source.storage(), |to, from, stream| {
+            let (to, from) = (self.at(to), source.at(from));
+            if bytes == 0 || to == from {
+                return Ok(());
+            }
+            let crosses = !ours.is_same(theirs);
+            let function = if crosses { "cuMemcpyPeerAsync" } else { "cuMemcpyAsync" };
+            stream.enqueue(function, |driver| {
+                // SAFETY: both arrays have these bytes and are alive, as is the stream.
+                unsafe {
+                    if crosses {
+                        let (into, out_of) = (ours.raw(), theirs.raw());
+                        driver.cuMemcpyPeerAsync(to, into, from, out_of, bytes, stream.raw())
+                    } else {
+                        driver.cuMemcpyAsync(to, from, bytes, stream.raw())
+                    }
+                }
+            })
+        })
+    }
+
+    fn upload(&self, bytes: &[u8]) -> Result<(), Error> {
+        self.storage().use_on(None, |address, stream| {
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
+                let (from, length) = (bytes.as_ptr().cast(), bytes.len());
+                // SAFETY: the array has these bytes; the source is kept until the driver is done
+                // with it: at once if it is pageable, else waited for below.
+                unsafe { driver.cuMemcpyHtoDAsync_v2(self.at(address), from, length, stream.raw()) }
+            })?;
+            if is_read_later(bytes, stream)? { stream.synchronize() } else { Ok(()) }
+        })
+    }
+
+    fn same_length(&self, count: usize, shape: &[usize]) -> Result<(), Error> {
+        if count == self.len() {
+            return Ok(());
+        }
+        Err(ErrorKind::Refused(format!(
+            "the array has {} elements (shape {:?}) and the source {count} (shape {shape:?}); slice \
+             one of them to the other's length",
+            self.len(),
+            self.shape()
+        ))
+        .into())
+    }
+}
+
+impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
+    /// Its elements in row-major order. Waits for what it was last used for.
+    ///
+    /// # Errors
+    ///
+    /// An array that was freed; bytes that are no valid `T`; the driver's own.
+    pub fn to_vec(&self) -> Result<Vec<T>, Error> {
+        self.first(self.len())
+    }
+
+    /// The same with its shape.
+    ///
+    /// # Errors
+    ///
+    /// As [`to_vec`](ArrayBase::to_vec).
+    pub fn to_ndarray(&self) -> Result<Array<T, D>, Error> {
+        let elements = self.to_vec()?;
+        Array::from_shape_vec(self.raw_dim(), elements)
+            .map_err(|error| ErrorKind::Refused(error.to_string()).into())
+    }
+
+    /// Reads all of it into host memory. Waits for what it was last used for.
+    ///
+    /// # Errors
+    ///
+    /// A slice of another length; as [`to_vec`](ArrayBase::to_vec), with the slice unchanged.
+    pub fn read_into(&self, target: &mut [T]) -> Result<(), Error> {
+        if target.len() != self.len() {
+            return Err(ErrorKind::Refused(format!(
+                "the array has {} elements (shape {:?}) and the slice to read it into {}",
+                self.len(),
+                self.shape(),
+                target.len()
+            ))
+            .into());
+        }
+        // By way of a vector, so that a byte that is no `T` never stands in the slice.
+        target.copy_from_slice(&self.to_vec()?);
+        Ok(())
+    }
+
+    /// A copy with memory of its own, of the same heap, kind and stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`Target::uninit`], and an array that was freed.
+    #[track_caller]
+    pub fn copy(&self) -> Result<DeviceArray<T, D>, Error> {
+        self.target().copy_of(self)
+    }
+
+    /// A copy on another heap, device, stream or kind of memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy`](ArrayBase::copy).
+    #[track_caller]
+    pub fn copy_to(&self, target: &Target) -> Result<DeviceArray<T, D>, Error> {
+        target.copy_of(self)
+    }
+
+    /// The first `count` elements.
+    pub(super) fn first(&self, count: usize) -> Result<Vec<T>, Error> {
+        let bytes = count * size_of::<T>();
+        // Their bits, which may be anything, before they are known to be elements.
+        let mut bits: Vec<T::Bits> = Vec::with_capacity(count);
+        self.storage().use_on(None, |address, stream| {
+            if bytes > 0 {
+                let to = bits.as_mut_ptr().cast();
+                stream.enqueue("cuMemcpyDtoHAsync_v2", |driver| {
+                    // SAFETY: both sides have these bytes, and the copy is waited for below.
+                    unsafe {
+                        driver.cuMemcpyDtoHAsync_v2(to, self.at(address), bytes, stream.raw())
+                    }
+                })?;
+                stream.synchronize()?;
+            }
+            Ok(())
+        })?;
+        // SAFETY: the copy wrote them all, or they have no size; any bits are valid bits.
+        unsafe { bits.set_len(count) };
+        if let Some(at) = bits.iter().position(|bits| !T::is_valid_bit_pattern(bits)) {
+            return Err(ErrorKind::Refused(format!(
+                "element {at} of the array is no valid {}: its bytes were written as something else",
+                std::any::type_name::<T>()
+            ))
+            .into());
+        }
+        let mut bits = std::mem::ManuallyDrop::new(bits);
+        // SAFETY: bits have the size and alignment of their elements, and all are valid.
+        Ok(unsafe { Vec::from_raw_parts(bits.as_mut_ptr().cast(), count, bits.capacity()) })
+    }
+}
+
+/// Whether the driver may still read `bytes` after the call that copies them returned: page-locked
+/// memory, and all memory of a host whose pages the device reads itself.
+fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error> {
+    if stream.context().info().pageable_memory_access {
+        return Ok(true);
+    }
+    let mut kind = CUmemorytype(0);
+    let _current = stream.context().enter()?;
+    // SAFETY: the attribute is an enumeration of 32 bits.
+    let asked = unsafe {
+        stream.context().driver().cuPointerGetAttribute(
+            (&raw mut kind).cast(),
+            CUpointer_attribute::MEMORY_TYPE,
+            bytes.as_ptr() as u64,
+        )
+    };
+    // Memory that the driver does not know is pageable.
+    Ok(asked.is_success())
+}

@@ -1,0 +1,70 @@
+//! Where arrays are made.
+
+use crate::heap::Heap;
+use crate::kind::MemoryKind;
+use crate::stream::Stream;
+
+/// Where arrays are made: a heap, a stream, a kind of memory, and whether it is filled with zeros.
+/// From [`Heap::on`] or [`Heap::target`]. Cheap to clone.
+///
+/// ```
+/// # fn main() -> Result<(), gpuheap::Error> {
+/// use gpuheap::{Device, DeviceArray, MemoryKind};
+///
+/// let device = Device::open("emulated:1GiB")?;
+/// let target = device.heap()?.target()?;
+/// let a = target.array(&[1.0_f32, 2.0, 3.0])?;
+/// let b: DeviceArray<i32, _> = target.kind(MemoryKind::Pinned).zeroed((2, 3))?;
+/// assert_eq!((a.to_vec()?, b.shape()), (vec![1.0, 2.0, 3.0], &[2, 3][..]));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub(crate) heap: Heap,
+    pub(crate) stream: Stream,
+    pub(crate) kind: MemoryKind,
+    pub(crate) zero_on_free: bool,
+    pub(crate) zero_on_alloc: bool,
+}
+
+impl Target {
+    pub(crate) fn new(heap: Heap, stream: Stream) -> Target {
+        Target { heap, stream, kind: MemoryKind::Device, zero_on_free: false, zero_on_alloc: false }
+    }
+
+    /// The same heap, on another stream.
+    pub fn on(&self, stream: &Stream) -> Target {
+        Target { stream: stream.clone(), ..self.clone() }
+    }
+
+    /// The same heap and stream with another kind of memory.
+    pub fn kind(&self, kind: MemoryKind) -> Target {
+        Target { kind, ..self.clone() }
+    }
+
+    /// Whether what its arrays leave behind is filled with zeros, rounding included, before anything
+    /// else can have it. A heap that fills all that it frees does so whatever is said here.
+    pub fn zero_on_free(&self, zero: bool) -> Target {
+        Target { zero_on_free: zero, ..self.clone() }
+    }
+
+    /// Whether its arrays' memory is filled with zeros when it is allocated, rounding included.
+    pub fn zero_on_alloc(&self, zero: bool) -> Target {
+        Target { zero_on_alloc: zero, ..self.clone() }
+    }
+
+    /// The heap.
+    pub fn heap(&self) -> &Heap {
+        &self.heap
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The kind of memory.
+    pub fn memory_kind(&self) -> MemoryKind {
+        self.kind
+    }
+}
