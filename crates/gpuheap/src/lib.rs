@@ -39,6 +39,8 @@ mod source;
 mod stream;
 #[cfg(test)]
 mod tests;
+#[allow(dead_code, reason = "heaps do not call it yet")]
+mod track;
 
 pub use block::Block;
 pub use device::{Device, profile};
@@ -52,3 +54,7 @@ pub use limits::Limits;
 pub use pool::{PoolKind, UnknownPool};
 pub use size::{Bytes, Size, SizeError};
 pub use stream::Stream;
+pub use track::{
+    CallStack, Change, Diff, Frame, Leak, Leaks, Outstanding, Snapshot, ThreadEnd, ThreadShare,
+    Tracking, UnknownTracking, assert_no_leaks,
+};
