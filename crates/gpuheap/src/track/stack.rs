@@ -16,10 +16,13 @@ pub(super) const DEPTH: usize = 64;
 pub(super) fn capture(addresses: &mut [usize]) -> usize {
     let mut len = 0;
     backtrace::trace(|frame| {
-        if let Some(place) = addresses.get_mut(len) {
-            *place = frame.ip().addr();
-            len += 1;
+        let address = frame.ip().addr();
+        // The stack of a thread may end with a return to nowhere.
+        match addresses.get_mut(len) {
+            Some(place) if address != 0 => *place = address,
+            _ => return false,
         }
+        len += 1;
         len < addresses.len()
     });
     len
@@ -84,9 +87,14 @@ impl CallStack {
         self.resolved().missing != Missing::Nothing
     }
 
+    /// How many frames were captured, gpuheap's own and none that was inlined; costs nothing.
+    pub fn depth(&self) -> usize {
+        self.0.addresses.len()
+    }
+
     /// Whether it was too deep to be kept whole.
     pub fn is_cut(&self) -> bool {
-        self.0.addresses.len() == DEPTH
+        self.depth() == DEPTH
     }
 
     fn resolved(&self) -> &Resolved {
@@ -121,7 +129,7 @@ impl fmt::Display for CallStack {
 
 impl fmt::Debug for CallStack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CallStack of {} at {}", self.0.addresses.len(), self.0.at)
+        write!(f, "CallStack of {} frames at {}", self.depth(), self.0.at)
     }
 }
 
@@ -186,10 +194,13 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
 
 /// Leaves what the caller wrote: from the frame of the line `at` to where the thread starts.
 fn tidy(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
-    let is_captured = !frames.is_empty();
     let first = caller(&frames, at);
-    let lacks_symbols = frames.iter().all(|frame| frame.name.is_none());
-    let lacks_lines = !first.is_some_and(|first| frames[first].file.is_some());
+    let missing = match first {
+        _ if frames.is_empty() => Missing::Nothing,
+        None => Missing::Symbols,
+        Some(first) if frames[first].file.is_none() => Missing::Lines,
+        Some(_) => Missing::Nothing,
+    };
     match first {
         Some(first) => drop(frames.drain(..first)),
         None => frames.clear(),
@@ -214,11 +225,6 @@ fn tidy(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
             address: None,
         }),
     }
-    let missing = match (is_captured, lacks_symbols, lacks_lines) {
-        (true, true, _) => Missing::Symbols,
-        (true, false, true) => Missing::Lines,
-        _ => Missing::Nothing,
-    };
     Resolved { frames, missing }
 }
 
@@ -231,9 +237,9 @@ fn caller(frames: &[Frame], at: &Location<'_>) -> Option<usize> {
         .position(|frame| in_file(frame) && frame.line == Some(at.line()))
         .or_else(|| frames.iter().position(|frame| in_file(frame) && !is_ours(frame)))
         .or_else(|| {
-            frames.iter().position(|frame| {
-                frame.name.is_some() && !is_ours(frame) && !is_glue(frame) && !is_start(frame)
-            })
+            let first = frames.iter().position(|frame| !is_ours(frame) && !is_glue(frame))?;
+            // With no name it may be ours, and with it all up to the first that has one.
+            (frames[first].name.is_some() && !is_start(&frames[first])).then_some(first)
         })
 }
 
@@ -248,9 +254,11 @@ fn is_ours(frame: &Frame) -> bool {
     has_prefix(frame, &["gpuheap", "backtrace"])
 }
 
-/// What the compiler and the standard library put between a caller and what it calls.
+/// What the compiler and the standard library put between a caller and what it calls. By file as
+/// well: of line tables alone names come without their crates.
 fn is_glue(frame: &Frame) -> bool {
     has_prefix(frame, &["core", "alloc", "std"])
+        || frame.file.as_deref().is_some_and(|file| file.starts_with("/rustc/"))
 }
 
 /// Where the standard library starts a thread, the main one included: it marks that itself.
@@ -316,6 +324,8 @@ mod tests {
             frame("program::load", &file, at.line()),
             frame("program::main", "/home/me/work/src/main.rs", 3),
             frame("core::ops::function::FnOnce::call_once", "/rustc/abc/library/core/f.rs", 250),
+            frame("<fn() as core::ops::function::FnOnce<()>>::call_once", "/rustc/abc/f.rs", 250),
+            frame("call_once<fn(), ()>", "/rustc/abc/f.rs", 250),
             frame("std::sys::backtrace::__rust_begin_short_backtrace", "/rustc/abc/b.rs", 166),
             frame("main", "", 0),
         ];
@@ -362,7 +372,9 @@ mod tests {
     #[test]
     fn with_no_symbols_the_first_frame_is_the_line_alone() {
         let at = Location::caller();
-        let lines = shown(vec![frame("", "", 0), frame("", "", 0)], at);
+        // The C library may have symbols though the program has none.
+        let frames = vec![frame("", "", 0), frame("", "", 0), frame("start_thread", "", 0)];
+        let lines = shown(frames, at);
         assert_eq!(lines[0], format!(" [1] caller at {}:{}", at.file(), at.line()));
         assert!(lines[1].contains("No symbols"), "{lines:?}");
         assert!(lines.iter().all(|line| line.len() <= 80), "{lines:?}");

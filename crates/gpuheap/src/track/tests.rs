@@ -94,8 +94,19 @@ fn leaks_read_well() {
         };
         named.spawn_scoped(scope, body).unwrap().join().unwrap();
     });
-    insta::assert_snapshot!(redacted(&tracker.leaks().to_string()), @"");
-    insta::assert_snapshot!(Tracker::new(Tracking::Counts).leaks(), @"");
+    insta::assert_snapshot!(redacted(&tracker.leaks().to_string()), @r"
+    3 allocations outstanding: 16.008 KiB from 2 sites
+
+    16.000 KiB in 2 allocations of device memory, N TIME to N TIME old
+    by thread 'loader' (ID, ended): 16.000 KiB
+     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+
+    8 bytes in 1 allocation of device memory, N TIME old
+    by thread 'loader' (ID, ended): 8 bytes
+     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+    ");
+    let empty = Tracker::new(Tracking::Counts).leaks();
+    assert_eq!(empty.to_string(), "0 allocations outstanding: 0 bytes");
 }
 
 /// Without what differs from one run to the next: times, identifiers and lines.
@@ -166,7 +177,15 @@ fn a_diff_has_what_came_and_what_went() {
         diff.changes.iter().map(|change| (change.at, change.allocations, change.bytes)).collect();
     assert_eq!(changes, [(comes, 2, 16), (goes, -1, -4096)]);
     assert_eq!((diff.allocations, diff.bytes), (1, -4080));
-    insta::assert_snapshot!(redacted(&diff.to_string()), @"");
+    insta::assert_snapshot!(redacted(&diff.to_string()), @r"
+    -3.984 KiB in +1 allocation in N TIME at 2 sites
+
+    +16 bytes in +2 allocations of device memory
+     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+
+    -4.000 KiB in -1 allocation of device memory
+     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+    ");
     assert!(after.diff(&after).is_empty());
     assert!(after.diff(&after).to_string().starts_with("Nothing changed in "));
 }
@@ -243,15 +262,17 @@ fn the_first_frame_is_the_callers_and_inlined_ones_are_marked() {
     let shown = one.to_string();
     assert!(!one.stack.lacks_line_tables() && !one.stack.is_cut(), "{shown}");
 
-    assert_eq!(frames[0].name.as_deref(), Some("gpuheap::track::tests::inner"), "{shown}");
+    let name = |frame: &Frame| frame.name.clone().unwrap_or_default();
+    // Of line tables alone names come without their modules.
+    assert!(["gpuheap::track::tests::inner", "inner"].contains(&&*name(&frames[0])), "{shown}");
     assert_eq!(frames[0].file.as_deref(), Some(at.file()));
     assert_eq!(frames[0].line, Some(at.line()));
     assert!(frames[0].inlined, "{shown}");
-    assert_eq!(frames[1].name.as_deref(), Some("gpuheap::track::tests::outer"), "{shown}");
+    assert!(name(&frames[1]).ends_with("outer"), "{shown}");
     assert_eq!(frames[1].file.as_deref(), Some(at.file()), "as short as the first frame's");
     assert!(!frames[1].inlined, "{shown}");
     let this = "the_first_frame_is_the_callers_and_inlined_ones_are_marked";
-    assert!(frames.iter().any(|frame| frame.name.as_deref().is_some_and(|n| n.contains(this))));
+    assert!(frames.iter().any(|frame| name(frame).contains(this)), "{shown}");
     assert!(!shown.contains("__rust_begin_short_backtrace"), "{shown}");
     assert!(!shown.contains("::h") && !shown.contains("backtrace::"), "{shown}");
 
@@ -259,8 +280,7 @@ fn the_first_frame_is_the_callers_and_inlined_ones_are_marked() {
     write_blocks(&mut text, &all).unwrap();
     let lines: Vec<_> = text.lines().collect();
     let block = format!("Outstanding memory allocation of 8 bytes at {:#x}", one.address);
-    let first =
-        format!(" [1] gpuheap::track::tests::inner at {}:{} [inlined]", at.file(), at.line());
+    let first = format!(" [1] {} at {}:{} [inlined]", name(&frames[0]), at.file(), at.line());
     assert_eq!(lines[..3], ["", &block, &first]);
 }
 
@@ -292,7 +312,14 @@ fn a_threads_end_is_reported_by_its_name() {
     let told: Vec<_> =
         ends.iter().map(|end| (&*end.name, end.leaks.allocations, end.leaks.bytes)).collect();
     assert_eq!(told, [("untidy", 2, 8192), ("producer", 1, 16)]);
-    insta::assert_snapshot!(redacted(&ends[0].to_string()), @"");
+    insta::assert_snapshot!(redacted(&ends[0].to_string()), @r"
+    Thread 'untidy' (ID) ended and left behind or handed on:
+    2 allocations outstanding: 8.000 KiB from 1 site
+
+    8.000 KiB in 2 allocations of device memory, N TIME to N TIME old
+    by thread 'untidy' (ID, ended): 8.000 KiB
+     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+    ");
     let leaks = tracker.leaks();
     let threads = leaks.sites.iter().flat_map(|site| &site.threads);
     let ended: Vec<_> = threads.filter(|thread| thread.ended).map(|thread| &*thread.name).collect();
