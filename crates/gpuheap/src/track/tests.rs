@@ -80,6 +80,20 @@ fn counts_group_by_line_and_kind_with_the_most_bytes_first() {
     assert_eq!(json["sites"][0]["stack"]["frames"][0]["line"], large.line());
 }
 
+/// As the compiler does with a generic function that several crates use.
+#[test]
+fn a_line_that_is_at_several_addresses_is_one_site() {
+    let tracker = Tracker::new(Tracking::Counts);
+    let at = here();
+    let again: &'static Location<'static> = Box::leak(Box::new(*at));
+    for at in [at, again, at, again] {
+        allocate_at(&tracker, 8, at);
+    }
+    let leaks = tracker.leaks();
+    let [site] = &leaks.sites[..] else { panic!("{leaks}") };
+    assert_eq!(site.allocations, 4);
+}
+
 #[test]
 fn leaks_read_well() {
     let tracker = Tracker::new(Tracking::Counts);
