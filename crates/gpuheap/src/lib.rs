@@ -38,6 +38,7 @@ mod stream;
 mod target;
 #[cfg(test)]
 mod tests;
+mod track;
 
 pub use array::{
     ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Element, Hold, HoldMut, HostData, HostMut,
@@ -60,3 +61,7 @@ pub use pool::{PoolKind, UnknownPool};
 pub use size::{Bytes, Size, SizeError};
 pub use stream::Stream;
 pub use target::Target;
+pub use track::{
+    CallStack, Change, Diff, Frame, Leak, Leaks, Outstanding, Snapshot, ThreadEnd, ThreadShare,
+    Tracking, UnknownTracking, assert_no_leaks,
+};

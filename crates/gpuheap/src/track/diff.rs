@@ -1,0 +1,173 @@
+//! Two moments compared.
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::report::{Age, Many, line, seconds};
+use super::site::Site;
+use super::stack::CallStack;
+use super::{MemoryKind, Tracking};
+use crate::Bytes;
+
+/// How much was outstanding at each site at one moment.
+#[derive(Clone)]
+pub struct Snapshot {
+    tracking: Tracking,
+    taken: Instant,
+    sites: Vec<(Arc<Site>, u64, u64)>,
+}
+
+impl Snapshot {
+    pub(super) fn new(tracking: Tracking, sites: Vec<(Arc<Site>, u64, u64)>) -> Snapshot {
+        Snapshot { tracking, taken: Instant::now(), sites }
+    }
+
+    /// Allocations that were outstanding.
+    pub fn allocations(&self) -> u64 {
+        self.sites.iter().map(|(_, allocations, _)| allocations).sum()
+    }
+
+    /// Their bytes, as requested.
+    pub fn bytes(&self) -> u64 {
+        self.sites.iter().map(|(_, _, bytes)| bytes).sum()
+    }
+
+    /// What is outstanding here and was not in `earlier`, and the other way round, by site.
+    ///
+    /// Both are of the same heap: sites of two heaps are never the same.
+    pub fn diff(&self, earlier: &Snapshot) -> Diff {
+        let mut sites: FxHashMap<*const Site, (&Arc<Site>, i64, i64)> = FxHashMap::default();
+        for (sign, snapshot) in [(1, self), (-1, earlier)] {
+            for (site, allocations, bytes) in &snapshot.sites {
+                let change = sites.entry(Arc::as_ptr(site)).or_insert((site, 0, 0));
+                change.1 += sign * *allocations as i64;
+                change.2 += sign * *bytes as i64;
+            }
+        }
+        let changed = sites.into_values().filter(|(_, allocations, bytes)| {
+            // As many allocations of other sizes are a change too.
+            *allocations != 0 || *bytes != 0
+        });
+        let show = |(site, allocations, bytes): (&Arc<Site>, i64, i64)| Change {
+            at: site.at,
+            kind: site.kind,
+            allocations,
+            bytes,
+            stack: site.stack.clone(),
+        };
+        let mut changes: Vec<_> = changed.map(show).collect();
+        changes.sort_by_key(|change| {
+            (Reverse(change.bytes), Reverse(change.allocations), *change.at, change.kind)
+        });
+        Diff {
+            tracking: self.tracking,
+            elapsed: self.taken.saturating_duration_since(earlier.taken),
+            allocations: changes.iter().map(|change| change.allocations).sum(),
+            bytes: changes.iter().map(|change| change.bytes).sum(),
+            changes,
+        }
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (allocations, bytes) = (self.allocations(), self.bytes());
+        write!(f, "Snapshot of {allocations} allocations of {bytes} bytes")
+    }
+}
+
+/// What changed between two moments.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Diff {
+    /// What is remembered of an allocation; with [`Tracking::Off`] nothing is known.
+    pub tracking: Tracking,
+    /// The time between the moments; seconds in JSON.
+    #[serde(rename = "elapsed_seconds", serialize_with = "seconds")]
+    pub elapsed: Duration,
+    /// How many more allocations are outstanding.
+    pub allocations: i64,
+    /// How many more bytes, as requested.
+    pub bytes: i64,
+    /// The sites that changed, the largest growth first and the largest decrease last.
+    pub changes: Vec<Change>,
+}
+
+/// What changed at one site.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Change {
+    /// The line that allocated.
+    #[serde(serialize_with = "line")]
+    pub at: &'static Location<'static>,
+    /// The kind of the memory.
+    pub kind: MemoryKind,
+    /// How many more allocations are outstanding.
+    pub allocations: i64,
+    /// How many more bytes, as requested.
+    pub bytes: i64,
+    /// How the line was reached.
+    pub stack: CallStack,
+}
+
+impl Diff {
+    /// Whether no site changed.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}
+
+impl fmt::Display for Diff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tracking == Tracking::Off {
+            return f.write_str("What changed is not known: tracking is off");
+        }
+        let (sites, elapsed) = (Many(self.changes.len() as u64, "site"), Age(self.elapsed));
+        if self.is_empty() {
+            return write!(f, "Nothing changed in {elapsed}");
+        }
+        let (more, bytes) = (More(self.allocations), MoreBytes(self.bytes));
+        write!(f, "{bytes} in {more} in {elapsed} at {sites}")?;
+        self.changes.iter().try_for_each(|change| write!(f, "\n\n{change}"))
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Change { kind, stack, .. } = self;
+        let (more, bytes) = (More(self.allocations), MoreBytes(self.bytes));
+        write!(f, "{bytes} in {more} of {kind} memory\n{stack}")
+    }
+}
+
+/// `+2 allocations`.
+struct More(i64);
+
+impl fmt::Display for More {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", sign(self.0), Many(self.0.unsigned_abs(), "allocation"))
+    }
+}
+
+/// `-8.000 KiB`.
+struct MoreBytes(i64);
+
+impl fmt::Display for MoreBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", sign(self.0), Bytes(self.0.unsigned_abs()))
+    }
+}
+
+fn sign(number: i64) -> &'static str {
+    match number {
+        0 => "",
+        n if n < 0 => "-",
+        _ => "+",
+    }
+}

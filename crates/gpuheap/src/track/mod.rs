@@ -1,0 +1,288 @@
+//! Who allocated what is outstanding: the sites, ages and threads of allocations that were not
+//! freed.
+//!
+//! * This module: what is recorded, at an allocation and at its free.
+//! * [`site`]: the places in code that allocate, each kept once.
+//! * [`stack`]: stacks, captured as addresses and resolved when they are shown.
+//! * [`thread`]: threads, and what they leave behind at their end.
+//! * [`report`] and [`diff`]: what people and programs read.
+
+mod diff;
+mod report;
+mod site;
+mod stack;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+pub use diff::{Change, Diff, Snapshot};
+pub use report::{Leak, Leaks, Outstanding, ThreadShare, assert_no_leaks};
+pub use stack::{CallStack, Frame};
+pub use thread::ThreadEnd;
+
+use crate::MemoryKind;
+use site::Sites;
+use thread::{ThreadEndHandler, Threads};
+
+/// How much is remembered of each outstanding allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Tracking {
+    /// Nothing.
+    #[default]
+    Off,
+    /// The line that allocated, the thread and the time.
+    Counts,
+    /// These and the whole stack.
+    Backtraces,
+}
+
+impl Tracking {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Tracking; 3] = [Tracking::Off, Tracking::Counts, Tracking::Backtraces];
+
+    /// The name that settings and the command line use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tracking::Off => "off",
+            Tracking::Counts => "counts",
+            Tracking::Backtraces => "backtraces",
+        }
+    }
+
+    /// The tracking of that name.
+    ///
+    /// # Errors
+    ///
+    /// A text that lists the names, for any other.
+    pub fn parse(name: &str) -> Result<Tracking, UnknownTracking> {
+        Tracking::ALL
+            .into_iter()
+            .find(|tracking| tracking.name() == name)
+            .ok_or_else(|| UnknownTracking(name.to_owned()))
+    }
+}
+
+impl fmt::Display for Tracking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No tracking has that name. Its text lists the names that there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownTracking(String);
+
+impl fmt::Display for UnknownTracking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = Tracking::ALL.iter().map(|tracking| tracking.name()).collect();
+        write!(f, "'{}' is not a kind of tracking; write {}", self.0, names.join(", "))
+    }
+}
+
+impl std::error::Error for UnknownTracking {}
+
+/// What is outstanding of one heap, its memory of all kinds together.
+pub(crate) struct Tracker {
+    tracking: Tracking,
+    /// Itself, for what a thread remembers of the trackers in which it allocated.
+    this: Weak<Tracker>,
+    state: Mutex<State>,
+}
+
+/// An allocation that a tracker knows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TrackId(NonZeroU32);
+
+#[derive(Default)]
+struct State {
+    /// By identifier; `None` where an allocation was freed.
+    records: Vec<Option<Record>>,
+    vacant: Vec<u32>,
+    sites: Sites,
+    threads: Threads,
+    on_thread_end: Option<ThreadEndHandler>,
+}
+
+#[derive(Clone, Copy)]
+struct Record {
+    address: u64,
+    bytes: u64,
+    time: Instant,
+    site: u32,
+    thread: u32,
+}
+
+impl Tracker {
+    /// With nothing outstanding.
+    pub(crate) fn new(tracking: Tracking) -> Arc<Tracker> {
+        Arc::new_cyclic(|this| Tracker { tracking, this: this.clone(), state: Mutex::default() })
+    }
+
+    /// How much it remembers.
+    pub(crate) fn tracking(&self) -> Tracking {
+        self.tracking
+    }
+
+    /// An allocation was handed out to the line `at`, which a chain of `#[track_caller]` brought
+    /// here. `None` with tracking off.
+    #[inline]
+    pub(crate) fn allocated(
+        &self,
+        address: u64,
+        bytes: u64,
+        kind: MemoryKind,
+        at: &'static Location<'static>,
+    ) -> Option<TrackId> {
+        match self.tracking {
+            Tracking::Off => None,
+            _ => self.record(address, bytes, kind, at),
+        }
+    }
+
+    /// It came back. Twice is harmless, until its identifier is used again.
+    pub(crate) fn freed(&self, id: TrackId) {
+        let index = id.0.get() - 1;
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(record) = state.records.get_mut(index as usize).and_then(Option::take) else {
+            return;
+        };
+        state.vacant.push(index);
+        state.sites.freed(record.site, record.bytes);
+        state.threads.freed(record.thread);
+    }
+
+    /// What is outstanding, by site.
+    pub(crate) fn leaks(&self) -> Leaks {
+        self.leaks_of(None)
+    }
+
+    /// Every outstanding allocation, the oldest first.
+    pub(crate) fn outstanding(&self) -> Vec<Outstanding> {
+        let now = Instant::now();
+        let state = self.lock();
+        let mut all: Vec<_> = state.records.iter().flatten().collect();
+        all.sort_by_key(|record| record.time);
+        let show = |record: &Record| {
+            let site = state.sites.get(record.site);
+            Outstanding {
+                address: record.address,
+                bytes: record.bytes,
+                kind: site.kind,
+                age: now.saturating_duration_since(record.time),
+                thread: state.threads.share(record.thread, 1, record.bytes),
+                at: site.at,
+                stack: site.stack.clone(),
+            }
+        };
+        all.into_iter().map(show).collect()
+    }
+
+    /// How much is outstanding at each site at this moment: the cost is one step a site, however
+    /// many allocations there are.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self.tracking, self.lock().sites.outstanding())
+    }
+
+    /// What is told when a thread ends that left allocations behind or handed them on, instead of
+    /// writing it to the standard error. It is called on that thread at its very end, with no lock
+    /// held; what it panics with is dropped.
+    pub(crate) fn set_on_thread_end(&self, handler: ThreadEndHandler) {
+        self.lock().on_thread_end = Some(handler);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn record(
+        &self,
+        address: u64,
+        bytes: u64,
+        kind: MemoryKind,
+        at: &'static Location<'static>,
+    ) -> Option<TrackId> {
+        // The stack and the thread before the lock: they are most of the time.
+        let key = site::Key::here(at, kind, self.tracking);
+        let thread = thread::place_in(self);
+        let time = Instant::now();
+        let mut state = self.lock();
+        let state = &mut *state;
+        // Four billion outstanding allocations do not fit: what is beyond them is not tracked.
+        let index = match state.vacant.pop() {
+            Some(index) => index,
+            None => u32::try_from(state.records.len()).ok().filter(|index| *index < u32::MAX)?,
+        };
+        let site = state.sites.allocated(&key, at, kind, bytes);
+        let thread = state.threads.allocated(thread);
+        let record = Some(Record { address, bytes, time, site, thread });
+        match state.records.get_mut(index as usize) {
+            Some(place) => *place = record,
+            None => state.records.push(record),
+        }
+        NonZeroU32::new(index + 1).map(TrackId)
+    }
+
+    /// What is outstanding by site, of all threads or of one.
+    fn leaks_of(&self, thread: Option<u32>) -> Leaks {
+        struct Group {
+            allocations: u64,
+            bytes: u64,
+            oldest: Duration,
+            youngest: Duration,
+            threads: FxHashMap<u32, (u64, u64)>,
+        }
+        let now = Instant::now();
+        let state = self.lock();
+        let mut groups: FxHashMap<u32, Group> = FxHashMap::default();
+        for record in state.records.iter().flatten() {
+            if thread.is_some_and(|thread| thread != record.thread) {
+                continue;
+            }
+            let age = now.saturating_duration_since(record.time);
+            let group = groups.entry(record.site).or_insert_with(|| Group {
+                allocations: 0,
+                bytes: 0,
+                oldest: age,
+                youngest: age,
+                threads: FxHashMap::default(),
+            });
+            group.allocations += 1;
+            group.bytes += record.bytes;
+            group.oldest = group.oldest.max(age);
+            group.youngest = group.youngest.min(age);
+            let share = group.threads.entry(record.thread).or_default();
+            share.0 += 1;
+            share.1 += record.bytes;
+        }
+        let show = |(site, group): (u32, Group)| {
+            let site = state.sites.get(site);
+            let share =
+                |(thread, (allocations, bytes))| state.threads.share(thread, allocations, bytes);
+            Leak {
+                at: site.at,
+                kind: site.kind,
+                allocations: group.allocations,
+                bytes: group.bytes,
+                oldest: group.oldest,
+                youngest: group.youngest,
+                threads: group.threads.into_iter().map(share).collect(),
+                stack: site.stack.clone(),
+            }
+        };
+        Leaks::new(self.tracking, groups.into_iter().map(show).collect())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,222 @@
+//! What is outstanding, as people and programs read it.
+
+use std::fmt;
+use std::panic::Location;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::stack::CallStack;
+use super::{MemoryKind, Tracking};
+use crate::Bytes;
+
+/// What is outstanding, by the site that allocated it: the line, with backtraces the whole stack.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Leaks {
+    /// What is remembered of an allocation; with [`Tracking::Off`] nothing is known.
+    pub tracking: Tracking,
+    /// Allocations that are outstanding.
+    pub allocations: u64,
+    /// Their bytes, as requested.
+    pub bytes: u64,
+    /// Where they were made, the most bytes first.
+    pub sites: Vec<Leak>,
+}
+
+/// What is outstanding of one site.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Leak {
+    /// The line that allocated.
+    #[serde(serialize_with = "line")]
+    pub at: &'static Location<'static>,
+    /// The kind of the memory.
+    pub kind: MemoryKind,
+    /// Allocations that are outstanding.
+    pub allocations: u64,
+    /// Their bytes, as requested.
+    pub bytes: u64,
+    /// The time since the first of them was made; seconds in JSON.
+    #[serde(rename = "oldest_seconds", serialize_with = "seconds")]
+    pub oldest: Duration,
+    /// The time since the last of them was made; seconds in JSON.
+    #[serde(rename = "youngest_seconds", serialize_with = "seconds")]
+    pub youngest: Duration,
+    /// Which threads made them, the most bytes first.
+    pub threads: Vec<ThreadShare>,
+    /// How the line was reached.
+    pub stack: CallStack,
+}
+
+/// What one thread allocated of something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ThreadShare {
+    /// Its name; `unnamed` without one.
+    pub name: String,
+    /// What the system knows it by; `None` where that cannot be told. Used again by other threads
+    /// once it ended.
+    pub id: Option<u64>,
+    /// Whether it ended.
+    pub ended: bool,
+    /// Allocations of it that are outstanding.
+    pub allocations: u64,
+    /// Their bytes, as requested.
+    pub bytes: u64,
+}
+
+/// One outstanding allocation.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Outstanding {
+    /// Where the device sees it; zero for zero bytes.
+    pub address: u64,
+    /// Its size as requested, bytes.
+    pub bytes: u64,
+    /// The kind of its memory.
+    pub kind: MemoryKind,
+    /// The time since it was made; seconds in JSON.
+    #[serde(rename = "age_seconds", serialize_with = "seconds")]
+    pub age: Duration,
+    /// The thread that made it.
+    pub thread: ThreadShare,
+    /// The line that allocated.
+    #[serde(serialize_with = "line")]
+    pub at: &'static Location<'static>,
+    /// How the line was reached.
+    pub stack: CallStack,
+}
+
+/// For tests: that nothing is outstanding.
+///
+/// # Panics
+///
+/// With the report if something is. Also with tracking off, as nothing is known then.
+#[track_caller]
+pub fn assert_no_leaks(leaks: &Leaks) {
+    assert!(
+        leaks.tracking != Tracking::Off,
+        "leaks are not known: tracking is off; build the heap with tracking of counts or backtraces"
+    );
+    assert!(leaks.is_empty(), "{leaks}");
+}
+
+impl Leaks {
+    pub(super) fn new(tracking: Tracking, mut sites: Vec<Leak>) -> Leaks {
+        for site in &mut sites {
+            site.threads.sort_by(|a, b| {
+                (b.bytes, b.allocations).cmp(&(a.bytes, a.allocations)).then(a.name.cmp(&b.name))
+            });
+        }
+        sites.sort_by(|a, b| {
+            (b.bytes, b.allocations).cmp(&(a.bytes, a.allocations)).then(a.at.cmp(b.at))
+        });
+        Leaks {
+            tracking,
+            allocations: sites.iter().map(|site| site.allocations).sum(),
+            bytes: sites.iter().map(|site| site.bytes).sum(),
+            sites,
+        }
+    }
+
+    /// Whether nothing is known to be outstanding.
+    pub fn is_empty(&self) -> bool {
+        self.sites.is_empty()
+    }
+}
+
+impl fmt::Display for Leaks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.tracking == Tracking::Off {
+            return f.write_str("Outstanding allocations are not known: tracking is off");
+        }
+        let (count, sites) = (Many(self.allocations, "allocation"), self.sites.len() as u64);
+        write!(f, "{count} outstanding: {}", Bytes(self.bytes))?;
+        if sites > 0 {
+            write!(f, " from {}", Many(sites, "site"))?;
+        }
+        self.sites.iter().try_for_each(|site| write!(f, "\n\n{site}"))
+    }
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, kind) = (Many(self.allocations, "allocation"), self.kind);
+        write!(f, "{} in {count} of {kind} memory, ", Bytes(self.bytes))?;
+        match self.allocations {
+            1 => writeln!(f, "{} old", Age(self.oldest))?,
+            _ => writeln!(f, "{} to {} old", Age(self.youngest), Age(self.oldest))?,
+        }
+        let mut threads = self.threads.iter();
+        f.write_str("by ")?;
+        for (number, thread) in threads.by_ref().take(THREADS).enumerate() {
+            let comma = if number == 0 { "" } else { ",\n   " };
+            write!(f, "{comma}thread {thread}: {}", Bytes(thread.bytes))?;
+        }
+        if threads.len() > 0 {
+            write!(f, ",\n   {} more", threads.len())?;
+        }
+        write!(f, "\n{}", self.stack)
+    }
+}
+
+/// How many threads of a site are listed: the fields have all.
+const THREADS: usize = 8;
+
+impl fmt::Display for ThreadShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}'", self.name)?;
+        match (self.id, self.ended) {
+            (Some(id), true) => write!(f, " ({id}, ended)"),
+            (Some(id), false) => write!(f, " ({id})"),
+            (None, true) => f.write_str(" (ended)"),
+            (None, false) => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Outstanding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outstanding { address, stack, .. } = self;
+        write!(f, "Outstanding memory allocation of {} at {address:#x}\n{stack}", Bytes(self.bytes))
+    }
+}
+
+/// Each of them after a blank line, in the order given; ends with the end of a line.
+pub(crate) fn write_blocks(out: &mut dyn fmt::Write, all: &[Outstanding]) -> fmt::Result {
+    all.iter().try_for_each(|one| writeln!(out, "\n{one}"))
+}
+
+/// `1 site`, `2 sites`.
+pub(super) struct Many(pub(super) u64, pub(super) &'static str);
+
+impl fmt::Display for Many {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}{}", self.0, self.1, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
+/// A time in the unit that people would say it in.
+pub(super) struct Age(pub(super) Duration);
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs_f64();
+        match seconds {
+            s if s < 1e-3 => write!(f, "{:.0} µs", s * 1e6),
+            s if s < 1.0 => write!(f, "{:.0} ms", s * 1e3),
+            s if s < 120.0 => write!(f, "{s:.1} s"),
+            s if s < 7200.0 => write!(f, "{:.0} min", s / 60.0),
+            s => write!(f, "{:.1} h", s / 3600.0),
+        }
+    }
+}
+
+pub(super) fn line<S: Serializer>(at: &&Location<'_>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(at)
+}
+
+pub(super) fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
+}

@@ -1,0 +1,179 @@
+//! The places in code that allocate, each kept once with what is outstanding from it.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::stack::{self, CallStack};
+use super::{MemoryKind, Tracking};
+
+/// A place in code: a line, and with backtraces the stack that led there.
+pub(super) struct Site {
+    pub(super) at: &'static Location<'static>,
+    pub(super) kind: MemoryKind,
+    pub(super) stack: CallStack,
+}
+
+/// What a site is found by: line, kind and stack in one slice, so that one look-up does.
+pub(super) struct Key {
+    words: [usize; 2 + stack::DEPTH],
+    len: usize,
+}
+
+impl Key {
+    /// The key of the stack that this is called on.
+    pub(super) fn here(
+        at: &'static Location<'static>,
+        kind: MemoryKind,
+        tracking: Tracking,
+    ) -> Key {
+        let mut words = [0; 2 + stack::DEPTH];
+        words[0] = std::ptr::from_ref(at).addr();
+        words[1] = kind as usize;
+        let frames = match tracking {
+            Tracking::Backtraces => stack::capture(&mut words[2..]),
+            _ => 0,
+        };
+        Key { words, len: 2 + frames }
+    }
+
+    /// One that no stack has.
+    #[cfg(test)]
+    pub(super) fn made_up(number: usize) -> Key {
+        let mut words = [0; 2 + stack::DEPTH];
+        words[0] = number;
+        Key { words, len: 2 }
+    }
+
+    fn words(&self) -> &[usize] {
+        &self.words[..self.len]
+    }
+
+    fn addresses(&self) -> &[usize] {
+        &self.words[2..self.len]
+    }
+}
+
+/// All sites of a tracker.
+pub(super) struct Sites {
+    by_key: FxHashMap<Box<[usize]>, u32>,
+    /// The compiler may keep the same line at several addresses: the one that stands for it.
+    lines: FxHashMap<Location<'static>, &'static Location<'static>>,
+    all: Vec<Entry>,
+    vacant: Vec<u32>,
+    /// At how many sites those with nothing outstanding are forgotten.
+    sweep_at: usize,
+}
+
+struct Entry {
+    site: Arc<Site>,
+    allocations: u64,
+    bytes: u64,
+}
+
+const LEAST_SWEEP: usize = 4096;
+
+impl Default for Sites {
+    fn default() -> Sites {
+        Sites {
+            by_key: FxHashMap::default(),
+            lines: FxHashMap::default(),
+            all: Vec::new(),
+            vacant: Vec::new(),
+            sweep_at: LEAST_SWEEP,
+        }
+    }
+}
+
+impl Sites {
+    /// Counts an allocation of the site with that key.
+    pub(super) fn allocated(
+        &mut self,
+        key: &Key,
+        at: &'static Location<'static>,
+        kind: MemoryKind,
+        bytes: u64,
+    ) -> u32 {
+        let index = match self.by_key.get(key.words()) {
+            Some(index) => *index,
+            None => self.add(key, at, kind),
+        };
+        let entry = &mut self.all[index as usize];
+        entry.allocations += 1;
+        entry.bytes += bytes;
+        index
+    }
+
+    pub(super) fn freed(&mut self, index: u32, bytes: u64) {
+        let entry = &mut self.all[index as usize];
+        entry.allocations -= 1;
+        entry.bytes -= bytes;
+    }
+
+    pub(super) fn get(&self, index: u32) -> &Arc<Site> {
+        &self.all[index as usize].site
+    }
+
+    /// Sites with something outstanding: allocations and bytes.
+    pub(super) fn outstanding(&self) -> Vec<(Arc<Site>, u64, u64)> {
+        let busy = self.all.iter().filter(|entry| entry.allocations > 0);
+        busy.map(|entry| (entry.site.clone(), entry.allocations, entry.bytes)).collect()
+    }
+
+    /// How many are known.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.all.len() - self.vacant.len()
+    }
+
+    #[cold]
+    fn add(&mut self, key: &Key, at: &'static Location<'static>, kind: MemoryKind) -> u32 {
+        if self.by_key.len() >= self.sweep_at {
+            self.sweep();
+        }
+        let line: &'static Location<'static> = self.lines.entry(*at).or_insert(at);
+        let mut words: Box<[usize]> = key.words().into();
+        if !std::ptr::eq(line, at) {
+            // Under the line's own address, and under this one as another name for the same site.
+            words[0] = std::ptr::from_ref(line).addr();
+            if let Some(&index) = self.by_key.get(&words) {
+                self.by_key.insert(key.words().into(), index);
+                return index;
+            }
+        }
+        let stack = CallStack::new(line, key.addresses());
+        let site = Arc::new(Site { at: line, kind, stack });
+        let entry = Entry { site, allocations: 0, bytes: 0 };
+        let index = match self.vacant.pop() {
+            Some(index) => {
+                self.all[index as usize] = entry;
+                index
+            }
+            None => {
+                self.all.push(entry);
+                (self.all.len() - 1) as u32
+            }
+        };
+        if !std::ptr::eq(line, at) {
+            self.by_key.insert(key.words().into(), index);
+        }
+        self.by_key.insert(words, index);
+        index
+    }
+
+    /// Forgets sites with nothing outstanding, or a program whose stacks never repeat would fill
+    /// the memory with them. A site that a snapshot holds stays: a later one is compared by it.
+    fn sweep(&mut self) {
+        let all = &self.all;
+        let mut gone = vec![false; all.len()];
+        self.by_key.retain(|_, index| {
+            let entry = &all[*index as usize];
+            let keep = entry.allocations > 0 || Arc::strong_count(&entry.site) > 1;
+            gone[*index as usize] |= !keep;
+            keep
+        });
+        self.vacant.extend((0_u32..).zip(&gone).filter(|(_, gone)| **gone).map(|(index, _)| index));
+        self.sweep_at = LEAST_SWEEP.max(2 * self.by_key.len());
+    }
+}

@@ -1,0 +1,382 @@
+//! Stacks: captured as addresses, resolved to names and lines when they are shown.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::{Arc, OnceLock};
+
+use serde::Serialize;
+use serde::ser::{SerializeStruct, Serializer};
+
+/// How many frames of a stack are kept, gpuheap's own included.
+pub(super) const DEPTH: usize = 64;
+
+/// Writes the return addresses of this thread's stack, innermost first, and says how many. What
+/// does not fit is left out.
+#[inline(never)]
+pub(super) fn capture(addresses: &mut [usize]) -> usize {
+    let mut len = 0;
+    backtrace::trace(|frame| {
+        let address = frame.ip().addr();
+        // The stack of a thread may end with a return to nowhere.
+        match addresses.get_mut(len) {
+            Some(place) if address != 0 => *place = address,
+            _ => return false,
+        }
+        len += 1;
+        len < addresses.len()
+    });
+    len
+}
+
+/// The stack of an allocation, the caller of gpuheap first.
+///
+/// Its names and lines are looked up when they are first asked for, which reads the program's debug
+/// information and takes milliseconds to seconds once; a clone shares them. With
+/// [`Tracking::Counts`](crate::Tracking::Counts) it is one frame, of which only the line is known.
+#[derive(Clone)]
+pub struct CallStack(Arc<Inner>);
+
+struct Inner {
+    at: &'static Location<'static>,
+    addresses: Box<[usize]>,
+    resolved: OnceLock<Resolved>,
+}
+
+/// One function on a stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Frame {
+    /// Its name, without the compiler's hash. `None` where the program has no symbol for it.
+    pub name: Option<String>,
+    /// Its source file, as short as it is known: relative to the workspace for the program's own.
+    pub file: Option<String>,
+    /// The line of the call, from 1.
+    pub line: Option<u32>,
+    /// Whether it was inlined into the frame that follows.
+    pub inlined: bool,
+    /// Where the call returns to; `None` for a frame of which only the line is known.
+    pub address: Option<u64>,
+}
+
+struct Resolved {
+    frames: Vec<Frame>,
+    missing: Missing,
+}
+
+/// What a program does not say about its stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    Nothing,
+    Lines,
+    Symbols,
+}
+
+impl CallStack {
+    pub(super) fn new(at: &'static Location<'static>, addresses: &[usize]) -> CallStack {
+        CallStack(Arc::new(Inner { at, addresses: addresses.into(), resolved: OnceLock::new() }))
+    }
+
+    /// Its frames, innermost first; at least one. May take seconds the first time.
+    pub fn frames(&self) -> &[Frame] {
+        &self.resolved().frames
+    }
+
+    /// Whether the program was built without line tables, so that all lines but the first are
+    /// unknown. May take seconds the first time.
+    pub fn lacks_line_tables(&self) -> bool {
+        self.resolved().missing != Missing::Nothing
+    }
+
+    /// How many frames were captured, gpuheap's own and none that was inlined; costs nothing.
+    pub fn depth(&self) -> usize {
+        self.0.addresses.len()
+    }
+
+    /// Whether it was too deep to be kept whole.
+    pub fn is_cut(&self) -> bool {
+        self.depth() == DEPTH
+    }
+
+    fn resolved(&self) -> &Resolved {
+        self.0.resolved.get_or_init(|| tidy(resolve(&self.0.addresses), self.0.at))
+    }
+}
+
+/// ` [1] name at file:line` a frame, each on a line of its own and the last without its end.
+impl fmt::Display for CallStack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let resolved = self.resolved();
+        for (number, frame) in (1..).zip(&resolved.frames) {
+            let end = if number == 1 { "" } else { "\n" };
+            write!(f, "{end} [{number}] {frame}")?;
+        }
+        match resolved.missing {
+            Missing::Nothing => {}
+            Missing::Lines => f.write_str(
+                "\n No line tables: build with debug = \"line-tables-only\" for files and lines",
+            )?,
+            Missing::Symbols => f.write_str(
+                "\n No symbols and no line tables: build with debug = \"line-tables-only\" and\n \
+                 without strip for the rest of the stack",
+            )?,
+        }
+        if self.is_cut() && resolved.missing != Missing::Symbols {
+            write!(f, "\n The stack is deeper: {DEPTH} frames are kept")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for CallStack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CallStack of {} frames at {}", self.depth(), self.0.at)
+    }
+}
+
+impl Serialize for CallStack {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("CallStack", 3)?;
+        fields.serialize_field("frames", self.frames())?;
+        fields.serialize_field("lacks_line_tables", &self.lacks_line_tables())?;
+        fields.serialize_field("is_cut", &self.is_cut())?;
+        fields.end()
+    }
+}
+
+/// `name at file:line [inlined]`.
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.name, self.address) {
+            (Some(name), _) => f.write_str(name)?,
+            (None, Some(address)) => write!(f, "{address:#x}")?,
+            (None, None) => f.write_str("caller")?,
+        }
+        if let Some(file) = &self.file {
+            write!(f, " at {file}")?;
+            if let Some(line) = self.line {
+                write!(f, ":{line}")?;
+            }
+        }
+        if self.inlined { f.write_str(" [inlined]") } else { Ok(()) }
+    }
+}
+
+/// All that the program's debug information says of these addresses.
+fn resolve(addresses: &[usize]) -> Vec<Frame> {
+    let mut frames = Vec::with_capacity(addresses.len());
+    for &address in addresses {
+        let unknown = Frame {
+            name: None,
+            file: None,
+            line: None,
+            inlined: false,
+            address: Some(address as u64),
+        };
+        let first = frames.len();
+        backtrace::resolve(std::ptr::without_provenance_mut(address), |symbol| {
+            frames.push(Frame {
+                name: symbol.name().map(|name| format!("{name:#}")),
+                file: symbol.filename().map(|file| file.to_string_lossy().into_owned()),
+                line: symbol.lineno(),
+                // The function itself comes last, after what was inlined into it.
+                inlined: true,
+                ..unknown.clone()
+            });
+        });
+        if frames.len() == first {
+            frames.push(unknown);
+        } else if let Some(function) = frames.last_mut() {
+            function.inlined = false;
+        }
+    }
+    frames
+}
+
+/// Leaves what the caller wrote: from the frame of the line `at` to where the thread starts.
+fn tidy(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
+    let first = caller(&frames, at);
+    let missing = match first {
+        _ if frames.is_empty() => Missing::Nothing,
+        None => Missing::Symbols,
+        Some(first) if frames[first].file.is_none() => Missing::Lines,
+        Some(_) => Missing::Nothing,
+    };
+    match first {
+        Some(first) => drop(frames.drain(..first)),
+        None => frames.clear(),
+    }
+    if let Some(start) = frames.iter().position(is_start) {
+        frames.truncate(start.max(1));
+        while frames.len() > 1 && frames.last().is_some_and(is_glue) {
+            frames.pop();
+        }
+    }
+    shorten(&mut frames, at);
+    match frames.first_mut() {
+        Some(first) => {
+            first.file = Some(at.file().to_owned());
+            first.line = Some(at.line());
+        }
+        None => frames.push(Frame {
+            name: None,
+            file: Some(at.file().to_owned()),
+            line: Some(at.line()),
+            inlined: false,
+            address: None,
+        }),
+    }
+    Resolved { frames, missing }
+}
+
+/// Which frame is that of the line `at`: by file and line; by file, where the line tables say
+/// another line of the same call; by name, where there are no line tables.
+fn caller(frames: &[Frame], at: &Location<'_>) -> Option<usize> {
+    let in_file = |frame: &Frame| frame.file.as_deref().is_some_and(|file| is_file(file, at));
+    frames
+        .iter()
+        .position(|frame| in_file(frame) && frame.line == Some(at.line()))
+        .or_else(|| frames.iter().position(|frame| in_file(frame) && !is_ours(frame)))
+        .or_else(|| {
+            let first = frames.iter().position(|frame| !is_ours(frame) && !is_glue(frame))?;
+            // With no name it may be ours, and with it all up to the first that has one.
+            (frames[first].name.is_some() && !is_start(&frames[first])).then_some(first)
+        })
+}
+
+/// Whether the line tables' `file`, an absolute path, is the file of `at`, which the compiler was
+/// mostly given as a relative one.
+fn is_file(file: &str, at: &Location<'_>) -> bool {
+    let rest = file.strip_suffix(at.file());
+    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
+}
+
+fn is_ours(frame: &Frame) -> bool {
+    has_prefix(frame, &["gpuheap", "backtrace"])
+}
+
+/// What the compiler and the standard library put between a caller and what it calls. By file as
+/// well: of line tables alone names come without their crates.
+fn is_glue(frame: &Frame) -> bool {
+    has_prefix(frame, &["core", "alloc", "std"])
+        || frame.file.as_deref().is_some_and(|file| file.starts_with("/rustc/"))
+}
+
+/// Where the standard library starts a thread, the main one included: it marks that itself.
+fn is_start(frame: &Frame) -> bool {
+    frame.name.as_deref().is_some_and(|name| name.contains("__rust_begin_short_backtrace"))
+}
+
+fn has_prefix(frame: &Frame, crates: &[&str]) -> bool {
+    let Some(name) = frame.name.as_deref() else { return false };
+    let name = name.trim_start_matches(['<', '&', '[', '(']);
+    crates.iter().any(|one| name.strip_prefix(one).is_some_and(|rest| rest.starts_with("::")))
+}
+
+/// Drops what the paths of the caller's workspace begin with, as the line tables and `at` differ by
+/// it, and what the paths of the standard library begin with.
+fn shorten(frames: &mut [Frame], at: &Location<'_>) {
+    let workspace = frames.first().and_then(|first| first.file.as_deref());
+    let workspace =
+        workspace.and_then(|file| file.strip_suffix(at.file())).unwrap_or("").to_owned();
+    for file in frames.iter_mut().filter_map(|frame| frame.file.as_mut()) {
+        if !workspace.is_empty()
+            && let Some(rest) = file.strip_prefix(&workspace)
+        {
+            *file = rest.to_owned();
+        } else if let Some((_, rest)) =
+            file.strip_prefix("/rustc/").and_then(|rest| rest.split_once('/'))
+        {
+            *file = rest.to_owned();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(name: &str, file: &str, line: u32) -> Frame {
+        let known = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        Frame {
+            name: known(name),
+            file: known(file),
+            line: Some(line).filter(|line| *line > 0),
+            inlined: false,
+            address: Some(0x1000),
+        }
+    }
+
+    /// The frames that are left, and the last line of the text if it is about what is missing.
+    fn shown(frames: Vec<Frame>, at: &'static Location<'static>) -> Vec<String> {
+        let addresses = vec![0x1000; frames.len()];
+        let stack = CallStack::new(at, &addresses);
+        assert!(stack.0.resolved.set(tidy(frames, at)).is_ok());
+        stack.to_string().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_first_frame_is_the_callers_and_paths_are_short() {
+        let at = Location::caller();
+        let file = format!("/home/me/work/{}", at.file());
+        let frames = vec![
+            frame("backtrace::backtrace::trace", "/registry/backtrace.rs", 66),
+            frame("gpuheap::heap::Heap::allocate", "/elsewhere/heap.rs", 9),
+            frame("program::load", &file, at.line()),
+            frame("program::main", "/home/me/work/src/main.rs", 3),
+            frame("core::ops::function::FnOnce::call_once", "/rustc/abc/library/core/f.rs", 250),
+            frame("<fn() as core::ops::function::FnOnce<()>>::call_once", "/rustc/abc/f.rs", 250),
+            frame("call_once<fn(), ()>", "/rustc/abc/f.rs", 250),
+            frame("std::sys::backtrace::__rust_begin_short_backtrace", "/rustc/abc/b.rs", 166),
+            frame("main", "", 0),
+        ];
+        let expected = [
+            format!(" [1] program::load at {}:{}", at.file(), at.line()),
+            " [2] program::main at src/main.rs:3".to_owned(),
+        ];
+        assert_eq!(shown(frames, at), expected);
+    }
+
+    #[test]
+    fn another_line_of_the_same_call_is_found_by_its_file() {
+        let at = Location::caller();
+        let file = format!("/work/{}", at.file());
+        let frames = vec![
+            frame("gpuheap::heap::Heap::allocate", "/elsewhere/heap.rs", at.line()),
+            frame("program::load", &file, at.line() + 2),
+        ];
+        assert_eq!(
+            shown(frames, at),
+            [format!(" [1] program::load at {}:{}", at.file(), at.line())]
+        );
+    }
+
+    #[test]
+    fn missing_line_tables_are_told() {
+        let at = Location::caller();
+        let frames = vec![
+            frame("backtrace::backtrace::trace", "", 0),
+            frame("<gpuheap::heap::Heap as core::ops::Drop>::drop", "", 0),
+            frame("core::ops::function::FnOnce::call_once", "", 0),
+            frame("program::load", "", 0),
+            frame("program::main", "", 0),
+        ];
+        let expected = [
+            format!(" [1] program::load at {}:{}", at.file(), at.line()),
+            " [2] program::main".to_owned(),
+            " No line tables: build with debug = \"line-tables-only\" for files and lines"
+                .to_owned(),
+        ];
+        assert_eq!(shown(frames, at), expected);
+    }
+
+    #[test]
+    fn with_no_symbols_the_first_frame_is_the_line_alone() {
+        let at = Location::caller();
+        // The C library may have symbols though the program has none.
+        let frames = vec![frame("", "", 0), frame("", "", 0), frame("start_thread", "", 0)];
+        let lines = shown(frames, at);
+        assert_eq!(lines[0], format!(" [1] caller at {}:{}", at.file(), at.line()));
+        assert!(lines[1].contains("No symbols"), "{lines:?}");
+        assert!(lines.iter().all(|line| line.len() <= 80), "{lines:?}");
+    }
+}

@@ -1,0 +1,409 @@
+//! The tracker with made-up addresses: no device is involved.
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use super::report::write_blocks;
+use super::*;
+
+fn allocate(tracker: &Tracker, bytes: u64) -> TrackId {
+    allocate_at(tracker, bytes, Location::caller()).unwrap()
+}
+
+#[track_caller]
+fn here() -> &'static Location<'static> {
+    Location::caller()
+}
+
+fn allocate_at(tracker: &Tracker, bytes: u64, at: &'static Location<'static>) -> Option<TrackId> {
+    static ADDRESS: AtomicU64 = AtomicU64::new(0x7f00_0000_0000);
+    let address = ADDRESS.fetch_add(bytes.max(1), Ordering::Relaxed);
+    tracker.allocated(address, bytes, MemoryKind::Device, at)
+}
+
+#[test]
+fn names_are_read_and_others_refused_with_the_list() {
+    for tracking in Tracking::ALL {
+        assert_eq!(Tracking::parse(tracking.name()), Ok(tracking));
+    }
+    insta::assert_snapshot!(
+        Tracking::parse("on").unwrap_err(),
+        @"'on' is not a kind of tracking; write off, counts, backtraces"
+    );
+}
+
+#[test]
+fn off_records_nothing_and_no_assertion_is_won_by_it() {
+    let tracker = Tracker::new(Tracking::Off);
+    assert_eq!(allocate_at(&tracker, 8, here()), None);
+    let leaks = tracker.leaks();
+    assert!(leaks.is_empty() && tracker.outstanding().is_empty());
+    assert_eq!(leaks.to_string(), "Outstanding allocations are not known: tracking is off");
+    assert_eq!(tracker.snapshot().diff(&tracker.snapshot()).changes.len(), 0);
+    assert!(std::panic::catch_unwind(|| assert_no_leaks(&leaks)).is_err());
+}
+
+#[test]
+fn counts_group_by_line_and_kind_with_the_most_bytes_first() {
+    let tracker = Tracker::new(Tracking::Counts);
+    let (small, large) = (here(), here());
+    let ids: Vec<_> = (0..3).map(|_| allocate_at(&tracker, 8, small).unwrap()).collect();
+    allocate_at(&tracker, 4096, large).unwrap();
+    allocate_at(&tracker, 0, large).unwrap();
+    tracker.allocated(1, 100, MemoryKind::Pinned, small).unwrap();
+    tracker.freed(ids[1]);
+
+    let leaks = tracker.leaks();
+    assert_eq!((leaks.allocations, leaks.bytes), (5, 4212));
+    let sites: Vec<_> =
+        leaks.sites.iter().map(|site| (site.at, site.kind, site.allocations, site.bytes)).collect();
+    assert_eq!(
+        sites,
+        [
+            (large, MemoryKind::Device, 2, 4096),
+            (small, MemoryKind::Pinned, 1, 100),
+            (small, MemoryKind::Device, 2, 16),
+        ]
+    );
+    assert!(leaks.sites.iter().all(|site| site.oldest >= site.youngest));
+    assert!(leaks.sites[2].oldest > leaks.sites[2].youngest);
+    let name = thread::current().name().unwrap().to_owned();
+    let [only] = &leaks.sites[2].threads[..] else { panic!("{leaks}") };
+    assert_eq!((&only.name, only.allocations, only.bytes, only.ended), (&name, 2, 16, false));
+
+    let json = serde_json::to_value(&leaks).unwrap();
+    assert_eq!(json["sites"][0]["at"], large.to_string());
+    assert_eq!(json["sites"][0]["kind"], "device");
+    assert!(json["sites"][0]["oldest_seconds"].is_f64());
+    assert_eq!(json["sites"][0]["stack"]["frames"][0]["line"], large.line());
+}
+
+/// As the compiler does with a generic function that several crates use.
+#[test]
+fn a_line_that_is_at_several_addresses_is_one_site() {
+    let tracker = Tracker::new(Tracking::Counts);
+    let at = here();
+    let again: &'static Location<'static> = Box::leak(Box::new(*at));
+    for at in [at, again, at, again] {
+        allocate_at(&tracker, 8, at);
+    }
+    let leaks = tracker.leaks();
+    let [site] = &leaks.sites[..] else { panic!("{leaks}") };
+    assert_eq!(site.allocations, 4);
+}
+
+#[test]
+fn leaks_read_well() {
+    let tracker = Tracker::new(Tracking::Counts);
+    let at = here();
+    let named = thread::Builder::new().name("loader".to_owned());
+    tracker.set_on_thread_end(Arc::new(|_| ()));
+    thread::scope(|scope| {
+        let body = || {
+            allocate_at(&tracker, 8192, at);
+            allocate_at(&tracker, 8192, at);
+            allocate_at(&tracker, 8, here());
+        };
+        named.spawn_scoped(scope, body).unwrap().join().unwrap();
+    });
+    insta::assert_snapshot!(redacted(&tracker.leaks().to_string()), @r"
+    3 allocations outstanding: 16.008 KiB from 2 sites
+
+    16.000 KiB in 2 allocations of device memory, N TIME to N TIME old
+    by thread 'loader' (ID, ended): 16.000 KiB
+     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+
+    8 bytes in 1 allocation of device memory, N TIME old
+    by thread 'loader' (ID, ended): 8 bytes
+     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+    ");
+    let empty = Tracker::new(Tracking::Counts).leaks();
+    assert_eq!(empty.to_string(), "0 allocations outstanding: 0 bytes");
+}
+
+/// Without what differs from one run to the next: times, identifiers and lines.
+fn redacted(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let words = line.split(' ').map(|word| {
+            let number = word.trim_start_matches('(').trim_end_matches([',', ')']);
+            match word.split_once(".rs:") {
+                Some((file, _)) => format!("{file}.rs:LINE"),
+                None if word.starts_with('(') && number.parse::<u64>().is_ok() => {
+                    word.replace(number, "ID")
+                }
+                None => word.to_owned(),
+            }
+        });
+        let mut words: Vec<_> = words.collect();
+        for at in 1..words.len() {
+            if ["µs", "ms", "s"].contains(&words[at].as_str()) {
+                words[at - 1] = "N".to_owned();
+                words[at] = "TIME".to_owned();
+            }
+        }
+        out += words.join(" ").trim_end();
+        out += "\n";
+    }
+    out
+}
+
+#[test]
+fn what_was_freed_twice_or_used_again_counts_once() {
+    let tracker = Tracker::new(Tracking::Counts);
+    let first = allocate(&tracker, 8);
+    let second = allocate(&tracker, 16);
+    tracker.freed(first);
+    tracker.freed(first);
+    assert_eq!(tracker.leaks().bytes, 16);
+    assert_eq!(allocate(&tracker, 32), first, "identifiers are used again");
+    tracker.freed(second);
+    tracker.freed(first);
+    assert_no_leaks(&tracker.leaks());
+    assert_eq!(tracker.outstanding().len(), 0);
+}
+
+#[test]
+#[should_panic = "1 allocation outstanding: 8 bytes from 1 site"]
+fn the_assertion_panics_with_the_report() {
+    let tracker = Tracker::new(Tracking::Counts);
+    allocate(&tracker, 8);
+    assert_no_leaks(&tracker.leaks());
+}
+
+#[test]
+fn a_diff_has_what_came_and_what_went() {
+    let tracker = Tracker::new(Tracking::Counts);
+    let (stays, goes, comes) = (here(), here(), here());
+    allocate_at(&tracker, 1, stays);
+    let gone = allocate_at(&tracker, 4096, goes).unwrap();
+    let before = tracker.snapshot();
+    tracker.freed(gone);
+    allocate_at(&tracker, 8, comes);
+    allocate_at(&tracker, 8, comes);
+    let after = tracker.snapshot();
+    assert_eq!((before.allocations(), before.bytes()), (2, 4097));
+
+    let diff = after.diff(&before);
+    let changes: Vec<_> =
+        diff.changes.iter().map(|change| (change.at, change.allocations, change.bytes)).collect();
+    assert_eq!(changes, [(comes, 2, 16), (goes, -1, -4096)]);
+    assert_eq!((diff.allocations, diff.bytes), (1, -4080));
+    insta::assert_snapshot!(redacted(&diff.to_string()), @r"
+    -3.984 KiB in +1 allocation in N TIME at 2 sites
+
+    +16 bytes in +2 allocations of device memory
+     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+
+    -4.000 KiB in -1 allocation of device memory
+     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+    ");
+    assert!(after.diff(&after).is_empty());
+    assert!(after.diff(&after).to_string().starts_with("Nothing changed in "));
+}
+
+#[test]
+fn equal_stacks_are_kept_once_and_found_again() {
+    let tracker = Tracker::new(Tracking::Backtraces);
+    for _ in 0..100 {
+        allocate(&tracker, 8);
+    }
+    let other = allocate(&tracker, 8);
+    assert_eq!(tracker.lock().sites.len(), 2);
+    let leaks = tracker.leaks();
+    assert_eq!(leaks.sites.iter().map(|site| site.allocations).collect::<Vec<_>>(), [100, 1]);
+    // What was freed keeps its site, so that the next one does not make it again.
+    tracker.freed(other);
+    assert_eq!(tracker.lock().sites.len(), 2);
+    assert_eq!(tracker.leaks().sites.len(), 1);
+}
+
+/// A program whose sites never repeat does not fill the memory, and what a snapshot holds stays
+/// comparable.
+#[test]
+fn sites_with_nothing_outstanding_are_forgotten() {
+    let tracker = Tracker::new(Tracking::Counts);
+    let kept = here();
+    let kept_id = allocate_at(&tracker, 8, kept).unwrap();
+    let before = tracker.snapshot();
+    tracker.freed(kept_id);
+    let live = allocate_at(&tracker, 16, here()).unwrap();
+    let mut state = tracker.lock();
+    for number in 0..20_000 {
+        let key = site::Key::made_up(number);
+        let index = state.sites.allocated(&key, here(), MemoryKind::Device, 1);
+        state.sites.freed(index, 1);
+    }
+    assert!(state.sites.len() < 10_000, "{}", state.sites.len());
+    drop(state);
+    allocate_at(&tracker, 8, kept);
+    let diff = tracker.snapshot().diff(&before);
+    assert_eq!(diff.changes.iter().map(|change| change.bytes).collect::<Vec<_>>(), [16]);
+    tracker.freed(live);
+    assert_eq!(tracker.leaks().bytes, 8);
+}
+
+#[inline(never)]
+fn outer(tracker: &Tracker) -> &'static Location<'static> {
+    let at = inner(tracker);
+    std::hint::black_box(at)
+}
+
+#[inline(always)]
+fn inner(tracker: &Tracker) -> &'static Location<'static> {
+    let at = public(tracker);
+    std::hint::black_box(at)
+}
+
+/// As a function of the library: what it does itself is not shown.
+#[track_caller]
+#[inline(never)]
+fn public(tracker: &Tracker) -> &'static Location<'static> {
+    let at = Location::caller();
+    let _ = std::hint::black_box(allocate_at(tracker, 8, at));
+    at
+}
+
+#[test]
+fn the_first_frame_is_the_callers_and_inlined_ones_are_marked() {
+    let tracker = Tracker::new(Tracking::Backtraces);
+    let at = outer(&tracker);
+    let all = tracker.outstanding();
+    let [one] = &all[..] else { panic!("{all:?}") };
+    let frames = one.stack.frames();
+    let shown = one.to_string();
+    assert!(!one.stack.lacks_line_tables() && !one.stack.is_cut(), "{shown}");
+
+    let name = |frame: &Frame| frame.name.clone().unwrap_or_default();
+    // Of line tables alone names come without their modules.
+    assert!(["gpuheap::track::tests::inner", "inner"].contains(&&*name(&frames[0])), "{shown}");
+    assert_eq!(frames[0].file.as_deref(), Some(at.file()));
+    assert_eq!(frames[0].line, Some(at.line()));
+    assert!(frames[0].inlined, "{shown}");
+    assert!(name(&frames[1]).ends_with("outer"), "{shown}");
+    assert_eq!(frames[1].file.as_deref(), Some(at.file()), "as short as the first frame's");
+    assert!(!frames[1].inlined, "{shown}");
+    let this = "the_first_frame_is_the_callers_and_inlined_ones_are_marked";
+    assert!(frames.iter().any(|frame| name(frame).contains(this)), "{shown}");
+    assert!(!shown.contains("__rust_begin_short_backtrace"), "{shown}");
+    assert!(!shown.contains("::h") && !shown.contains("backtrace::"), "{shown}");
+
+    let mut text = String::new();
+    write_blocks(&mut text, &all).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    let block = format!("Outstanding memory allocation of 8 bytes at {:#x}", one.address);
+    let first = format!(" [1] {} at {}:{} [inlined]", name(&frames[0]), at.file(), at.line());
+    assert_eq!(lines[..3], ["", &block, &first]);
+}
+
+#[test]
+fn a_threads_end_is_reported_by_its_name() {
+    let tracker = Tracker::new(Tracking::Counts);
+    let ends = Arc::new(Mutex::new(Vec::new()));
+    let seen = ends.clone();
+    tracker.set_on_thread_end(Arc::new(move |end: &ThreadEnd| {
+        seen.lock().unwrap().push(end.clone());
+        panic!("a handler's panic goes no further");
+    }));
+    allocate(&tracker, 1);
+    let run = |name: &str, body: &(dyn Fn() + Sync)| {
+        let builder = thread::Builder::new().name(name.to_owned());
+        // Joined, and not scoped: a scope does not wait for the end of thread-local variables.
+        thread::scope(|scope| builder.spawn_scoped(scope, body).unwrap().join().unwrap());
+    };
+    let handed_on = Mutex::new(None);
+    run("tidy", &|| tracker.freed(allocate(&tracker, 8)));
+    run("idle", &|| ());
+    run("untidy", &|| {
+        allocate(&tracker, 4096);
+        allocate(&tracker, 4096);
+    });
+    run("producer", &|| *handed_on.lock().unwrap() = Some(allocate(&tracker, 16)));
+
+    let ends = ends.lock().unwrap();
+    let told: Vec<_> =
+        ends.iter().map(|end| (&*end.name, end.leaks.allocations, end.leaks.bytes)).collect();
+    assert_eq!(told, [("untidy", 2, 8192), ("producer", 1, 16)]);
+    insta::assert_snapshot!(redacted(&ends[0].to_string()), @r"
+    Thread 'untidy' (ID) ended and left behind or handed on:
+    2 allocations outstanding: 8.000 KiB from 1 site
+
+    8.000 KiB in 2 allocations of device memory, N TIME to N TIME old
+    by thread 'untidy' (ID, ended): 8.000 KiB
+     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+    ");
+    let leaks = tracker.leaks();
+    let threads = leaks.sites.iter().flat_map(|site| &site.threads);
+    let ended: Vec<_> = threads.filter(|thread| thread.ended).map(|thread| &*thread.name).collect();
+    assert_eq!(ended, ["untidy", "producer"], "{leaks}");
+
+    // The places of threads of which nothing is left are used again.
+    tracker.freed(handed_on.lock().unwrap().unwrap());
+    let places = tracker.lock().threads.len();
+    for _ in 0..10 {
+        run("tidy", &|| tracker.freed(allocate(&tracker, 8)));
+    }
+    assert_eq!(tracker.lock().threads.len(), places);
+}
+
+/// A tracker that is gone when a thread ends has nothing to report, and another that this thread
+/// used has.
+#[test]
+fn each_tracker_of_a_thread_reports_for_itself() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let trackers: Vec<_> = (0..3).map(|_| Tracker::new(Tracking::Counts)).collect();
+    for (number, tracker) in trackers.iter().enumerate() {
+        let told = told.clone();
+        tracker.set_on_thread_end(Arc::new(move |end| {
+            told.lock().unwrap().push((number, end.leaks.bytes));
+        }));
+    }
+    let kept = [trackers[0].clone(), trackers[2].clone()];
+    thread::spawn(move || {
+        for (tracker, bytes) in trackers.iter().zip([1, 2, 3]) {
+            allocate(tracker, bytes);
+        }
+        drop(trackers);
+    })
+    .join()
+    .unwrap();
+    assert_eq!(*told.lock().unwrap(), [(0, 1), (2, 3)]);
+    drop(kept);
+}
+
+#[test]
+fn eight_threads_end_exact() {
+    for tracking in [Tracking::Counts, Tracking::Backtraces] {
+        let tracker = Tracker::new(tracking);
+        tracker.set_on_thread_end(Arc::new(|_| ()));
+        let left = Mutex::new(Vec::new());
+        let work = |number: u64| {
+            let mut held = Vec::new();
+            for step in 0..2000 {
+                held.push(allocate(&tracker, number + step));
+                if step % 3 != 0 {
+                    tracker.freed(held.swap_remove(step as usize % held.len()));
+                }
+            }
+            // Others free what it leaves.
+            left.lock().unwrap().extend(held);
+        };
+        thread::scope(|scope| {
+            for number in 0..8 {
+                scope.spawn(move || work(number));
+            }
+        });
+        let left = left.into_inner().unwrap();
+        let (leaks, snapshot) = (tracker.leaks(), tracker.snapshot());
+        assert_eq!(leaks.allocations, left.len() as u64);
+        assert_eq!(left.len(), 8 * 667);
+        assert_eq!((leaks.allocations, leaks.bytes), (snapshot.allocations(), snapshot.bytes()));
+        let threads = leaks.sites.iter().flat_map(|site| &site.threads);
+        assert_eq!(threads.map(|thread| thread.bytes).sum::<u64>(), leaks.bytes);
+        left.into_iter().for_each(|id| tracker.freed(id));
+        assert_no_leaks(&tracker.leaks());
+        assert_eq!(tracker.snapshot().bytes(), 0);
+    }
+}
