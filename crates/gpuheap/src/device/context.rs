@@ -334,3 +334,39 @@ impl From<ContextError> for SourceError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emu::Profile;
+    use crate::{Device, Error};
+
+    /// Notes how the context was when it was told.
+    struct Notes(Arc<Context>, Mutex<Vec<Result<(), ContextError>>>);
+
+    impl Holder for Notes {
+        fn before_reset(&self) {
+            self.1.lock().unwrap_or_else(PoisonError::into_inner).push(self.0.synchronize());
+        }
+    }
+
+    #[test]
+    fn holders_are_told_once_and_before_the_context_ends() -> Result<(), Error> {
+        let device = Device::emulated(Profile::with_memory(1 << 20))?;
+        let context = device.context().clone();
+        let notes = Arc::new(Notes(context.clone(), Mutex::default()));
+        let holder: Arc<dyn Holder> = notes.clone();
+        context.register_holder(Arc::downgrade(&holder));
+        let gone: Arc<dyn Holder> = Arc::new(Notes(context.clone(), Mutex::default()));
+        context.register_holder(Arc::downgrade(&gone));
+        drop(gone);
+        // SAFETY: nothing else uses this device.
+        let fresh = unsafe { device.reset() }?;
+        // SAFETY: nothing else uses this device.
+        let _again = unsafe { fresh.reset() }?;
+        let seen = notes.1.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        assert_eq!(seen, [Ok(())]);
+        assert_eq!(context.synchronize(), Err(Gone::Reset.into()));
+        Ok(())
+    }
+}
