@@ -36,6 +36,7 @@ mod ledger;
 mod limits;
 mod order;
 mod pool;
+mod settings;
 mod size;
 mod source;
 mod stream;

@@ -1,7 +1,6 @@
 //! A fork without exec: the child gets a clear error, the parent goes on. A target of its own,
 //! because no other thread may run tests meanwhile.
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Error, Heap};

@@ -1,5 +1,7 @@
 //! Finding, opening and describing devices.
 
+use std::process::Command;
+
 use gpuheap::Device;
 use gpuheap::emu::{Options, Profile, Schedule};
 
@@ -61,10 +63,31 @@ fn a_real_device_that_is_opened_again_is_the_same_one() {
 }
 
 #[test]
-fn the_default_device_is_real_where_there_is_a_real_one() {
+fn the_default_device_is_named_or_real_where_there_is_a_real_one() {
     let device = Device::open_default().unwrap();
     let real = Device::list().unwrap().iter().any(|info| !info.is_emulated);
-    assert_eq!(device.name(), if real { "cuda:0" } else { "emulated" });
+    let named = std::env::var(NAMES_IT).ok();
+    assert_eq!(device.name(), named.as_deref().unwrap_or(if real { "cuda:0" } else { "emulated" }));
+}
+
+const NAMES_IT: &str = "GPUHEAP_DEVICE";
+
+/// The environment is read once, so each value takes a process: this program again, with the test
+/// above alone.
+#[test]
+fn the_environment_names_the_default_device() {
+    let run = |value: &str| {
+        let mut this = Command::new(std::env::current_exe().unwrap());
+        let test = "open::the_default_device_is_named_or_real_where_there_is_a_real_one";
+        let output = this.args(["--exact", test]).env(NAMES_IT, value).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("running 1 test"), "{text}");
+        (output.status.success(), text)
+    };
+    let (success, text) = run("emulated:t4");
+    assert!(success, "{text}");
+    let (success, text) = run("emulated:k80");
+    assert!(!success && text.contains("GPUHEAP_DEVICE is set to 'emulated:k80'"), "{text}");
 }
 
 #[test]
