@@ -35,8 +35,9 @@ pub(crate) struct Context {
 
 /// What holds things of a context that must go before the context is reset.
 pub(crate) trait Holder: Send + Sync {
-    /// Gives back what a reset does not end properly, such as pinned memory. The context is still
-    /// alive and idle. Must not panic.
+    /// Gives back what a reset does not end: a stream-ordered pool outlives the context, with all
+    /// that is allocated from it (the emulator reports it as in use), and pinned memory is to be
+    /// unmapped by whoever mapped it. The context is still alive and idle. Must not panic.
     fn before_reset(&self);
 }
 
@@ -70,7 +71,7 @@ impl Context {
         let info = DeviceInfo::read(&*driver, ordinal, name, emulator.is_some())?;
         let mut raw = CUcontext::NULL;
         // SAFETY: the pointer is valid for the call.
-        let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, ordinal) };
+        let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, info.ordinal) };
         check("cuDevicePrimaryCtxRetain", retained)?;
         Ok(Arc::new(Context {
             driver,
