@@ -32,6 +32,7 @@ mod fork;
 mod heap;
 mod kind;
 mod pool;
+mod settings;
 mod size;
 mod source;
 mod stream;

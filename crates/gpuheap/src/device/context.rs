@@ -38,8 +38,9 @@ pub(crate) struct Context {
 
 /// What holds things of a context that must go before the context is reset.
 pub(crate) trait Holder: Send + Sync {
-    /// Gives back what a reset does not end properly, such as pinned memory. The context is still
-    /// alive and idle. Must not panic.
+    /// Gives back what a reset does not end: a stream-ordered pool outlives the context, with all
+    /// that is allocated from it (the emulator reports it as in use), and pinned memory is to be
+    /// unmapped by whoever mapped it. The context is still alive and idle. Must not panic.
     fn before_reset(&self);
 }
 
@@ -73,7 +74,7 @@ impl Context {
         let info = DeviceInfo::read(&*driver, ordinal, name, emulator.is_some())?;
         let mut raw = CUcontext::NULL;
         // SAFETY: the pointer is valid for the call.
-        let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, ordinal) };
+        let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, info.ordinal) };
         check("cuDevicePrimaryCtxRetain", retained)?;
         Ok(Arc::new(Context {
             driver,
@@ -341,5 +342,41 @@ impl From<ContextError> for SourceError {
             ContextError::Gone(gone) => SourceError::Gone(gone),
             ContextError::Driver(error) => error.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emu::Profile;
+    use crate::{Device, Error};
+
+    /// Notes how the context was when it was told.
+    struct Notes(Arc<Context>, Mutex<Vec<Result<(), ContextError>>>);
+
+    impl Holder for Notes {
+        fn before_reset(&self) {
+            self.1.lock().unwrap_or_else(PoisonError::into_inner).push(self.0.synchronize());
+        }
+    }
+
+    #[test]
+    fn holders_are_told_once_and_before_the_context_ends() -> Result<(), Error> {
+        let device = Device::emulated(Profile::with_memory(1 << 20))?;
+        let context = device.context().clone();
+        let notes = Arc::new(Notes(context.clone(), Mutex::default()));
+        let holder: Arc<dyn Holder> = notes.clone();
+        context.register_holder(Arc::downgrade(&holder));
+        let gone: Arc<dyn Holder> = Arc::new(Notes(context.clone(), Mutex::default()));
+        context.register_holder(Arc::downgrade(&gone));
+        drop(gone);
+        // SAFETY: nothing else uses this device.
+        let fresh = unsafe { device.reset() }?;
+        // SAFETY: nothing else uses this device.
+        let _again = unsafe { fresh.reset() }?;
+        let seen = notes.1.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        assert_eq!(seen, [Ok(())]);
+        assert_eq!(context.synchronize(), Err(Gone::Reset.into()));
+        Ok(())
     }
 }

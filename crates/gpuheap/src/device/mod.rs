@@ -19,6 +19,7 @@ pub(crate) use context::{Context, ContextError, Gone};
 pub use info::DeviceInfo;
 
 use crate::error::{Error, ErrorKind};
+use crate::settings::Settings;
 use crate::size::Size;
 use crate::stream::Stream;
 
@@ -41,25 +42,23 @@ impl Device {
     /// A name of another form, an unknown profile, no driver, no such device; the text says what
     /// would do.
     pub fn open(name: &str) -> Result<Device, Error> {
-        if let Some(ordinal) = name.strip_prefix("cuda:") {
-            let ordinal = ordinal.parse().map_err(|_| unknown_device(name))?;
-            return Ok(Device::from(machine::context(ordinal)?));
+        match Name::parse(name)? {
+            Name::Real(ordinal) => Ok(Device::from(machine::context(ordinal)?)),
+            Name::Emulated(profile) => Device::first(name, fast(profile)),
         }
-        let profile = match name.strip_prefix("emulated") {
-            Some("") => Profile::h200(),
-            Some(what) if what.starts_with(':') => profile(&what[1..])?,
-            _ => return Err(unknown_device(name)),
-        };
-        Device::first(name, fast(profile))
     }
 
-    /// The first real GPU, else an emulated H200; [`describe`](Device::describe) says which. A
-    /// machine that has a GPU whose driver does not work is an error, never a silent fall back.
+    /// The device that `GPUHEAP_DEVICE` names; where it names none the first real GPU, else an
+    /// emulated H200. [`describe`](Device::describe) says which. A machine that has a GPU whose
+    /// driver does not work is an error, never a silent fall back.
     ///
     /// # Errors
     ///
-    /// As [`open`](Device::open).
+    /// As [`open`](Device::open); a variable of the environment that means nothing.
     pub fn open_default() -> Result<Device, Error> {
+        if let Some(name) = &Settings::get()?.device {
+            return Device::open(name);
+        }
         match machine::driver_if_any()? {
             Some(_) => Device::open("cuda:0"),
             None => Device::open("emulated"),
@@ -298,10 +297,33 @@ pub fn profile(text: &str) -> Result<Profile, Error> {
     }
 }
 
-fn unknown_device(name: &str) -> Error {
-    ErrorKind::Refused(format!(
-        "'{name}' is not a device; write cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of {}",
-        Profile::NAMES.join(", ")
-    ))
-    .into()
+/// A device's name, taken apart.
+enum Name {
+    Real(i32),
+    Emulated(Profile),
+}
+
+impl Name {
+    fn parse(name: &str) -> Result<Name, Error> {
+        let unknown = || ErrorKind::Refused(format!("'{name}' is not a device; write {}", names()));
+        if let Some(ordinal) = name.strip_prefix("cuda:") {
+            return Ok(Name::Real(ordinal.parse().map_err(|_| unknown())?));
+        }
+        match name.strip_prefix(EMULATED) {
+            Some("") => Ok(Name::Emulated(Profile::h200())),
+            Some(what) if what.starts_with(':') => Ok(Name::Emulated(profile(&what[1..])?)),
+            _ => Err(unknown().into()),
+        }
+    }
+}
+
+/// Whether [`Device::open`] would know what is meant.
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
+    Name::parse(name).map(|_| ())
+}
+
+/// The names that [`Device::open`] takes.
+pub(crate) fn names() -> String {
+    let profiles = Profile::NAMES.join(", ");
+    format!("cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of {profiles}")
 }

@@ -1,0 +1,344 @@
+//! What the environment says: read once, at the first use of a default.
+//!
+//! [`TABLE`] is the one place that knows the variables: their errors, `docs/environment.md` (a test
+//! compares) and [`Settings`] come from it. What a builder is told wins over it.
+
+use std::ffi::OsString;
+use std::sync::OnceLock;
+
+use crate::device;
+use crate::error::{Error, ErrorKind};
+use crate::pool::PoolKind;
+use crate::size::Size;
+
+/// What the environment says; `None` where it says nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(dead_code, reason = "the builder of heaps reads the others once it has their methods")]
+pub(crate) struct Settings {
+    /// The device that is opened by default.
+    pub(crate) device: Option<String>,
+    /// The policy.
+    pub(crate) pool: Option<PoolKind>,
+    /// What is never exceeded.
+    pub(crate) hard_limit: Option<Size>,
+    /// Above this, cached memory is given back.
+    pub(crate) soft_limit: Option<Size>,
+    /// What is kept of each allocation.
+    pub(crate) track: Option<Tracking>,
+    /// Whether memory is zeroed before it can be cached.
+    pub(crate) zero_on_free: Option<bool>,
+    /// Whether memory is zeroed before it is handed out.
+    pub(crate) zero_on_alloc: Option<bool>,
+}
+
+/// What is kept of each allocation that is outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tracking {
+    /// Nothing.
+    Off,
+    /// How many there are, by site.
+    Counts,
+    /// Where each was made.
+    Backtraces,
+}
+
+impl Settings {
+    /// Those of this process, read at the first call.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`](Settings::parse), the same at every call.
+    pub(crate) fn get() -> Result<&'static Settings, Error> {
+        static SETTINGS: OnceLock<Result<Settings, Error>> = OnceLock::new();
+        let read = SETTINGS.get_or_init(|| Settings::parse(|variable| std::env::var_os(variable)));
+        read.as_ref().map_err(Error::clone)
+    }
+
+    /// Reads every variable of the table through `lookup`. One that is empty is not set; case and
+    /// blanks around a value do not matter.
+    ///
+    /// # Errors
+    ///
+    /// A value that means nothing, by variable, value, and what would do.
+    pub(crate) fn parse(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Settings, Error> {
+        let mut settings = Settings::default();
+        for setting in &TABLE {
+            let Some(value) = lookup(setting.variable) else { continue };
+            let read = match value.to_str().map(|text| text.trim().to_ascii_lowercase()) {
+                Some(text) if text.is_empty() => continue,
+                Some(text) => (setting.read)(&mut settings, &text),
+                None => Err("is not UTF-8".to_owned()),
+            };
+            read.map_err(|reason| {
+                ErrorKind::Refused(format!(
+                    "{} is set to '{}', which {reason}; it takes {}",
+                    setting.variable,
+                    value.to_string_lossy(),
+                    (setting.takes)()
+                ))
+            })?;
+        }
+        Ok(settings)
+    }
+}
+
+impl Tracking {
+    const ALL: [Tracking; 3] = [Tracking::Off, Tracking::Counts, Tracking::Backtraces];
+
+    fn name(self) -> &'static str {
+        match self {
+            Tracking::Off => "off",
+            Tracking::Counts => "counts",
+            Tracking::Backtraces => "backtraces",
+        }
+    }
+
+    fn parse(name: &str) -> Option<Tracking> {
+        Tracking::ALL.into_iter().find(|tracking| tracking.name() == name)
+    }
+}
+
+/// One variable of the environment.
+struct Setting {
+    variable: &'static str,
+    /// What it chooses.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
+    what: &'static str,
+    /// What is so where it is not set.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
+    default: &'static str,
+    /// What says the same in a program, and wins.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
+    method: &'static str,
+    /// The values that it takes.
+    takes: fn() -> String,
+    /// Puts a value into the settings, or says what is wrong with it.
+    read: fn(&mut Settings, &str) -> Result<(), String>,
+}
+
+const TABLE: [Setting; 7] = [
+    Setting {
+        variable: "GPUHEAP_DEVICE",
+        what: "the device that `Device::open_default` opens",
+        default: "the first real GPU, else `emulated`",
+        method: "`Device::open`",
+        takes: device::names,
+        read: |settings, text| {
+            device::check_name(text).map_err(|_| "is not a device".to_owned())?;
+            settings.device = Some(text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
+        variable: "GPUHEAP_POOL",
+        what: "the policy by which a heap caches",
+        default: "`split`",
+        method: "`HeapBuilder::pool`",
+        takes: || one_of(PoolKind::ALL.map(PoolKind::name)),
+        read: |settings, text| {
+            let pool = PoolKind::parse(text).map_err(|_| "is not a pool".to_owned())?;
+            settings.pool = Some(pool);
+            Ok(())
+        },
+    },
+    Setting {
+        variable: "GPUHEAP_MEMORY_LIMIT",
+        what: "what a heap never takes more than from the driver",
+        default: "no limit",
+        method: "`HeapBuilder::hard_limit`",
+        takes: sizes,
+        read: |settings, text| {
+            settings.hard_limit = Some(size(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        variable: "GPUHEAP_SOFT_MEMORY_LIMIT",
+        what: "above what a heap gives cached memory back",
+        default: "no limit",
+        method: "`HeapBuilder::soft_limit`",
+        takes: sizes,
+        read: |settings, text| {
+            settings.soft_limit = Some(size(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        variable: "GPUHEAP_TRACK",
+        what: "what is kept of each outstanding allocation",
+        default: "`off`",
+        method: "`HeapBuilder::track`",
+        takes: || one_of(Tracking::ALL.map(Tracking::name)),
+        read: |settings, text| {
+            let tracking = Tracking::parse(text);
+            settings.track = Some(tracking.ok_or_else(|| "is not a way of tracking".to_owned())?);
+            Ok(())
+        },
+    },
+    Setting {
+        variable: "GPUHEAP_ZERO_ON_FREE",
+        what: "whether memory is zeroed before it can be cached",
+        default: "`off`",
+        method: "`HeapBuilder::zero_on_free`",
+        takes: switches,
+        read: |settings, text| {
+            settings.zero_on_free = Some(switch(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        variable: "GPUHEAP_ZERO_ON_ALLOC",
+        what: "whether memory is zeroed before it is handed out",
+        default: "`off`",
+        method: "`HeapBuilder::zero_on_alloc`",
+        takes: switches,
+        read: |settings, text| {
+            settings.zero_on_alloc = Some(switch(text)?);
+            Ok(())
+        },
+    },
+];
+
+const ON: [&str; 4] = ["1", "true", "on", "yes"];
+const OFF: [&str; 4] = ["0", "false", "off", "no"];
+
+fn switch(text: &str) -> Result<bool, String> {
+    match () {
+        () if ON.contains(&text) => Ok(true),
+        () if OFF.contains(&text) => Ok(false),
+        () => Err("is neither on nor off".to_owned()),
+    }
+}
+
+fn switches() -> String {
+    format!("{} for on, {} for off", one_of(ON), one_of(OFF))
+}
+
+fn size(text: &str) -> Result<Size, String> {
+    Size::parse(text).map_err(|error| format!("is not a size: {}", error.reason()))
+}
+
+fn sizes() -> String {
+    "bytes (10000), a unit (100M, 1.5GiB) or a share of the device (50%)".to_owned()
+}
+
+fn one_of<const N: usize>(names: [&str; N]) -> String {
+    match &names[..] {
+        [] => String::new(),
+        [all @ .., last] if !all.is_empty() => format!("{} or {last}", all.join(", ")),
+        [last, ..] => (*last).to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(variable: &str, value: &str) -> Result<Settings, Error> {
+        Settings::parse(|asked| (asked == variable).then(|| value.into()))
+    }
+
+    #[test]
+    fn each_variable_sets_its_own() -> Result<(), Error> {
+        let none = Settings::default();
+        let set = |variable, value| parse(variable, value);
+        assert_eq!(Settings::parse(|_| None)?, none);
+        assert_eq!(
+            set("GPUHEAP_DEVICE", "emulated:t4")?,
+            Settings { device: Some("emulated:t4".to_owned()), ..none.clone() }
+        );
+        assert_eq!(
+            set("GPUHEAP_POOL", "binned")?,
+            Settings { pool: Some(PoolKind::Binned), ..none.clone() }
+        );
+        assert_eq!(
+            set("GPUHEAP_MEMORY_LIMIT", "1.5GiB")?,
+            Settings { hard_limit: Some(Size::Bytes(3 << 29)), ..none.clone() }
+        );
+        assert_eq!(
+            set("GPUHEAP_SOFT_MEMORY_LIMIT", "50%")?,
+            Settings { soft_limit: Some(Size::Percent(50.0)), ..none.clone() }
+        );
+        assert_eq!(
+            set("GPUHEAP_TRACK", "backtraces")?,
+            Settings { track: Some(Tracking::Backtraces), ..none.clone() }
+        );
+        assert_eq!(
+            set("GPUHEAP_ZERO_ON_FREE", "1")?,
+            Settings { zero_on_free: Some(true), ..none.clone() }
+        );
+        assert_eq!(
+            set("GPUHEAP_ZERO_ON_ALLOC", "off")?,
+            Settings { zero_on_alloc: Some(false), ..none.clone() }
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn every_value_that_is_listed_is_taken() -> Result<(), Error> {
+        for pool in PoolKind::ALL {
+            assert_eq!(parse("GPUHEAP_POOL", pool.name())?.pool, Some(pool));
+        }
+        for tracking in Tracking::ALL {
+            assert_eq!(parse("GPUHEAP_TRACK", tracking.name())?.track, Some(tracking));
+        }
+        for (values, on) in [(ON, true), (OFF, false)] {
+            for value in values {
+                assert_eq!(parse("GPUHEAP_ZERO_ON_FREE", value)?.zero_on_free, Some(on));
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn case_and_blanks_do_not_matter_and_empty_is_not_set() -> Result<(), Error> {
+        assert_eq!(parse("GPUHEAP_POOL", " Split\n")?.pool, Some(PoolKind::Split));
+        assert_eq!(parse("GPUHEAP_ZERO_ON_ALLOC", "True")?.zero_on_alloc, Some(true));
+        assert_eq!(parse("GPUHEAP_DEVICE", "CUDA:1")?.device.as_deref(), Some("cuda:1"));
+        for setting in &TABLE {
+            assert_eq!(parse(setting.variable, "")?, Settings::default());
+            assert_eq!(parse(setting.variable, "  ")?, Settings::default());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_value_that_means_nothing_is_an_error_that_lists_what_does() {
+        let error = |variable, value| parse(variable, value).unwrap_err();
+        insta::assert_snapshot!(error("GPUHEAP_DEVICE", "gpu0"), @"GPUHEAP_DEVICE is set to 'gpu0', which is not a device; it takes cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of h200, rtx4090, t4, wsl2-rtx4060");
+        insta::assert_snapshot!(error("GPUHEAP_DEVICE", "emulated:K80"), @"GPUHEAP_DEVICE is set to 'emulated:K80', which is not a device; it takes cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of h200, rtx4090, t4, wsl2-rtx4060");
+        insta::assert_snapshot!(error("GPUHEAP_POOL", "cuda"), @"GPUHEAP_POOL is set to 'cuda', which is not a pool; it takes none, simple, binned, split or driver");
+        insta::assert_snapshot!(error("GPUHEAP_MEMORY_LIMIT", "12XB"), @"GPUHEAP_MEMORY_LIMIT is set to '12XB', which is not a size: it has an unknown unit; it takes bytes (10000), a unit (100M, 1.5GiB) or a share of the device (50%)");
+        insta::assert_snapshot!(error("GPUHEAP_SOFT_MEMORY_LIMIT", "0"), @"GPUHEAP_SOFT_MEMORY_LIMIT is set to '0', which is not a size: it is zero; it takes bytes (10000), a unit (100M, 1.5GiB) or a share of the device (50%)");
+        insta::assert_snapshot!(error("GPUHEAP_TRACK", "1"), @"GPUHEAP_TRACK is set to '1', which is not a way of tracking; it takes off, counts or backtraces");
+        insta::assert_snapshot!(error("GPUHEAP_ZERO_ON_FREE", "2"), @"GPUHEAP_ZERO_ON_FREE is set to '2', which is neither on nor off; it takes 1, true, on or yes for on, 0, false, off or no for off");
+        for setting in &TABLE {
+            let text = error(setting.variable, "?!").to_string();
+            assert!(text.starts_with(&format!("{} is set to '?!'", setting.variable)), "{text}");
+            assert!(text.ends_with(&(setting.takes)()), "{text}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_value_that_is_no_text_is_an_error() {
+        use std::os::unix::ffi::OsStringExt;
+        let value = |_: &str| Some(OsString::from_vec(vec![b'o', 0xff, b'n']));
+        insta::assert_snapshot!(Settings::parse(value).unwrap_err(), @"GPUHEAP_DEVICE is set to 'o�n', which is not UTF-8; it takes cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of h200, rtx4090, t4, wsl2-rtx4060");
+    }
+
+    #[test]
+    fn the_documentation_has_a_row_for_every_setting() {
+        let page = include_str!("../../../docs/environment.md");
+        for Setting { variable, what, takes, default, method, .. } in &TABLE {
+            let row = format!("| `{variable}` | {what} | {} | {default} | {method} |", takes());
+            assert!(page.contains(&row), "docs/environment.md lacks this row:\n{row}");
+        }
+        let rows = page.lines().filter(|line| line.starts_with("| `GPUHEAP_")).count();
+        assert_eq!(
+            rows,
+            TABLE.len(),
+            "docs/environment.md has rows of settings that there are not"
+        );
+    }
+}

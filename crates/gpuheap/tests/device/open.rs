@@ -1,0 +1,116 @@
+//! Finding, opening and describing devices.
+
+use std::process::Command;
+
+use gpuheap::Device;
+use gpuheap::emu::{Options, Profile, Schedule};
+
+use crate::support::{assert_no_findings, device, on_real_gpu};
+
+#[test]
+fn the_list_has_the_real_devices_and_then_the_emulated_one() {
+    let list = Device::list().unwrap();
+    let (emulated, real) = list.split_last().unwrap();
+    assert!(emulated.is_emulated);
+    insta::assert_snapshot!(emulated, @"emulated: emulated NVIDIA H200, 139.801 GiB, compute capability 9.0, PCI 0000:01:00.0, GPU-67707568-6561-702d-656d-750000000000 (emulated CUDA driver 13.0: emulated NVIDIA H200)");
+    assert!(!on_real_gpu() || !real.is_empty());
+    for (ordinal, info) in real.iter().enumerate() {
+        assert!(!info.is_emulated, "{info}");
+        assert_eq!((info.name.clone(), info.ordinal), (format!("cuda:{ordinal}"), ordinal as i32));
+        assert_eq!(Device::open(&info.name).unwrap().describe(), *info);
+    }
+}
+
+#[test]
+fn a_device_describes_itself_in_one_line() {
+    let device = device(Schedule::Immediate);
+    let info = device.describe();
+    assert_eq!(info.to_string().lines().count(), 1, "{info}");
+    assert!(info.to_string().starts_with(&format!("{}: {}", device.name(), info.product)));
+    assert_eq!(info.is_emulated, device.is_emulated());
+    assert_eq!(info.is_emulated, !on_real_gpu());
+    assert_eq!((info.ordinal, info.total_memory), (device.ordinal(), device.total_memory()));
+    assert!(info.driver_version >= 12_000, "{info:?}");
+    assert!(info.managed_memory && info.can_map_host && info.host_register, "{info:?}");
+    assert_no_findings(&device);
+}
+
+#[test]
+fn profiles_answer_for_themselves() {
+    for name in ["emulated", "emulated:t4", "emulated:16GiB"] {
+        assert_eq!(Device::open(name).unwrap().name(), name);
+    }
+    let t4 = Device::open("emulated:t4").unwrap().describe();
+    assert_eq!(t4.compute_capability, (7, 5));
+    assert!(t4.concurrent_managed_access);
+    let wsl2 = Device::open("emulated:wsl2-rtx4060").unwrap().describe();
+    assert!(!wsl2.concurrent_managed_access && wsl2.managed_memory);
+    let poor = Profile { pools: false, ..Profile::t4() };
+    assert!(!Device::emulated(poor).unwrap().describe().memory_pools);
+    let old = Options { driver_version: 12_020, ..Options::default() };
+    assert_eq!(Device::emulated_with(old).unwrap().describe().driver_version, 12_020);
+}
+
+#[test]
+fn a_real_device_that_is_opened_again_is_the_same_one() {
+    let one = device(Schedule::Immediate);
+    let two = if on_real_gpu() { device(Schedule::Immediate) } else { one.clone() };
+    let heap = gpuheap::Heap::new(&one).unwrap();
+    let stream = two.stream().unwrap();
+    drop(two);
+    drop(heap.allocate(1000, &stream).unwrap());
+    assert_no_findings(&one);
+}
+
+#[test]
+fn the_default_device_is_named_or_real_where_there_is_a_real_one() {
+    let device = Device::open_default().unwrap();
+    let real = Device::list().unwrap().iter().any(|info| !info.is_emulated);
+    let named = std::env::var(NAMES_IT).ok();
+    assert_eq!(device.name(), named.as_deref().unwrap_or(if real { "cuda:0" } else { "emulated" }));
+}
+
+const NAMES_IT: &str = "GPUHEAP_DEVICE";
+
+/// The environment is read once, so each value takes a process: this program again, with the test
+/// above alone.
+#[test]
+fn the_environment_names_the_default_device() {
+    let run = |value: &str| {
+        let mut this = Command::new(std::env::current_exe().unwrap());
+        let test = "open::the_default_device_is_named_or_real_where_there_is_a_real_one";
+        let output = this.args(["--exact", test]).env(NAMES_IT, value).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("running 1 test"), "{text}");
+        (output.status.success(), text)
+    };
+    let (success, text) = run("emulated:t4");
+    assert!(success, "{text}");
+    let (success, text) = run("emulated:k80");
+    assert!(!success && text.contains("GPUHEAP_DEVICE is set to 'emulated:k80'"), "{text}");
+}
+
+#[test]
+fn names_that_mean_nothing_say_what_would_do() {
+    for (name, part) in [
+        ("gpu0", "'gpu0' is not a device; write cuda:0, emulated"),
+        ("cuda:first", "'cuda:first' is not a device"),
+        ("emulated:", "is neither a profile nor a size"),
+        ("emulated:h100", "'h100' is neither a profile nor a size; the profiles are h200,"),
+        ("", "'' is not a device"),
+    ] {
+        let error = Device::open(name).unwrap_err().to_string();
+        assert!(error.contains(part), "{name}: {error}");
+    }
+    let error = Device::open("cuda:1000").unwrap_err().to_string();
+    let expected =
+        if on_real_gpu() { "there is no device cuda:1000; this machine has" } else { "" };
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn an_emulator_without_devices_is_no_device() {
+    let none = Options { devices: Vec::new(), ..Options::default() };
+    let error = Device::emulated_with(none).unwrap_err();
+    insta::assert_snapshot!(error, @"cuInit failed with CUDA_ERROR_NO_DEVICE (100): no CUDA device");
+}

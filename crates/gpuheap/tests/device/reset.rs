@@ -1,0 +1,165 @@
+//! A reset: what is older gives an error and frees nothing twice, what is newer works.
+
+use std::ptr::from_mut;
+
+use gpuheap::emu::{Fault, FaultPlan, Options, Schedule};
+use gpuheap::{Device, Heap, PoolKind};
+use gpuheap_driver::{CUresult, check};
+
+use crate::support::{assert_no_findings, device, emulated, fill, read};
+
+fn reset(device: Device) -> Device {
+    // SAFETY: nothing else of this process uses the device while the test that called this runs,
+    // and what was made before is only asked for its error.
+    unsafe { device.reset() }.unwrap()
+}
+
+fn is_active(device: &Device) -> bool {
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: both pointers are valid for the call.
+    let asked = unsafe {
+        device.driver().cuDevicePrimaryCtxGetState(
+            device.ordinal(),
+            from_mut(&mut flags),
+            from_mut(&mut active),
+        )
+    };
+    check("cuDevicePrimaryCtxGetState", asked).unwrap();
+    active != 0
+}
+
+#[test]
+fn what_is_older_than_a_reset_says_so_and_frees_nothing() {
+    for pool in PoolKind::ALL {
+        for schedule in [Schedule::Immediate, Schedule::OnDemand] {
+            let device = device(schedule);
+            let (clone, stream) = (device.clone(), device.stream().unwrap());
+            let heap = Heap::builder(&device).pool(pool).build().unwrap();
+            let live = heap.allocate(3 << 20, &stream).unwrap();
+            fill(&live, 1, &stream);
+            drop(heap.allocate(5 << 20, &stream).unwrap());
+            let event = stream.record().unwrap();
+
+            let fresh = reset(device);
+            insta::allow_duplicates! {
+                insta::assert_snapshot!(clone.synchronize().unwrap_err(), @"the device was reset since this was made, and all that was in its context went with it; make it again on the device that Device::reset returned");
+            }
+            let gone = clone.synchronize().unwrap_err().to_string();
+            for error in [
+                clone.stream().unwrap_err(),
+                clone.with_current(|_| ()).unwrap_err(),
+                clone.can_reach(&fresh).unwrap_err(),
+                fresh.can_reach(&clone).unwrap_err(),
+                stream.synchronize().unwrap_err(),
+                stream.is_done().unwrap_err(),
+                stream.record().unwrap_err(),
+                event.is_done().unwrap_err(),
+                event.synchronize().unwrap_err(),
+                fresh.stream().unwrap().wait(&event).unwrap_err(),
+                heap.allocate(64 << 20, &stream).unwrap_err(),
+                // SAFETY: as in `reset`.
+                unsafe { clone.clone().reset() }.unwrap_err(),
+            ] {
+                assert_eq!(error.to_string(), gone, "{pool}");
+            }
+            // A stream of before has no order with what a heap of after holds.
+            let newer = Heap::builder(&fresh).pool(pool).build().unwrap();
+            assert!(newer.allocate(1, &stream).is_err());
+
+            // Memory of after is at the addresses of before, which the old ones must not free.
+            let again = fresh.stream().unwrap();
+            let block = newer.allocate(3 << 20, &again).unwrap();
+            fill(&block, 2, &again);
+            drop((live, event, stream, heap, clone));
+            assert!(read(&block, &fresh).iter().all(|byte| *byte == 2), "{pool}");
+            drop((block, newer, again));
+            fresh.synchronize().unwrap();
+            assert_no_findings(&fresh);
+        }
+    }
+}
+
+#[test]
+fn references_to_the_primary_context_are_as_many_as_before() {
+    let device = device(Schedule::Immediate);
+    assert!(is_active(&device));
+    let older = device.clone();
+    let fresh = reset(device);
+    assert!(is_active(&fresh));
+    drop(older);
+    assert!(is_active(&fresh), "the old handle took no reference of the new one's");
+    fresh.synchronize().unwrap();
+    let Some(emulator) = fresh.emulator().cloned() else { return };
+    let again = reset(fresh);
+    drop(again);
+    assert_eq!(emulator.usage(0).context, 0, "nobody holds it");
+    // SAFETY: no pointers.
+    let released = unsafe { gpuheap_driver::Driver::cuDevicePrimaryCtxRelease_v2(&*emulator, 0) };
+    assert_eq!(released, CUresult::ERROR_INVALID_CONTEXT, "there is no reference left over");
+}
+
+#[test]
+fn another_users_reference_stays() {
+    let device = emulated(Schedule::Immediate);
+    let emulator = device.emulator().unwrap().clone();
+    let mut theirs = Default::default();
+    // SAFETY: the pointer is valid for the call.
+    let code = unsafe {
+        gpuheap_driver::Driver::cuDevicePrimaryCtxRetain(&*emulator, from_mut(&mut theirs), 0)
+    };
+    assert!(code.is_success());
+    let fresh = reset(device);
+    drop(fresh);
+    // SAFETY: retained above.
+    let code = unsafe { gpuheap_driver::Driver::cuDevicePrimaryCtxRelease_v2(&*emulator, 0) };
+    assert!(code.is_success());
+    assert_eq!(emulator.usage(0), emulated(Schedule::Immediate).emulator().unwrap().usage(0));
+}
+
+#[test]
+fn a_context_that_the_driver_lost_is_whole_again() {
+    let device = emulated(Schedule::Immediate);
+    let emulator = device.emulator().unwrap().clone();
+    let fault = Fault::nth("cuCtxSynchronize", 1, CUresult::ERROR_ILLEGAL_ADDRESS).context_lost();
+    emulator.set_faults(FaultPlan::new([fault]));
+    assert!(device.synchronize().is_err());
+    assert!(device.stream().is_err());
+    let fresh = reset(device);
+    let stream = fresh.stream().unwrap();
+    let heap = Heap::new(&fresh).unwrap();
+    drop(heap.allocate(1 << 20, &stream).unwrap());
+    assert_no_findings(&fresh);
+}
+
+#[test]
+fn a_reset_that_the_driver_refuses_changes_nothing() {
+    let device = emulated(Schedule::Immediate);
+    let emulator = device.emulator().unwrap().clone();
+    let (clone, stream) = (device.clone(), device.stream().unwrap());
+    let heap = Heap::new(&device).unwrap();
+    let live = heap.allocate(1 << 20, &stream).unwrap();
+    let symbol = "cuDevicePrimaryCtxReset_v2";
+    emulator.set_faults(FaultPlan::new([Fault::nth(symbol, 1, CUresult::ERROR_NOT_SUPPORTED)]));
+    // SAFETY: as in `reset`.
+    let error = unsafe { device.reset() }.unwrap_err();
+    assert_eq!(error.driver().unwrap().function(), symbol);
+    fill(&live, 1, &stream);
+    drop((live, heap, stream));
+    clone.synchronize().unwrap();
+    assert_no_findings(&clone);
+}
+
+#[test]
+fn a_reset_ends_one_device_of_several() {
+    let options = Options { devices: vec![gpuheap::emu::Profile::t4(); 2], ..Options::default() };
+    let mut devices = Device::emulated_devices(options).unwrap();
+    let (two, one) = (devices.pop().unwrap(), devices.pop().unwrap());
+    assert!(one.can_reach(&two).unwrap());
+    let fresh = reset(one);
+    assert!(two.synchronize().is_ok());
+    // What was enabled went with the context, and is enabled again.
+    assert!(fresh.can_reach(&two).unwrap());
+    assert_eq!(fresh.emulator().unwrap().calls_of("cuCtxEnablePeerAccess"), 2);
+    assert!(two.can_reach(&fresh).unwrap());
+    assert_no_findings(&two);
+}
