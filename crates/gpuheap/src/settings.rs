@@ -10,10 +10,10 @@ use crate::device;
 use crate::error::{Error, ErrorKind};
 use crate::pool::PoolKind;
 use crate::size::Size;
+use crate::track::Tracking;
 
 /// What the environment says; `None` where it says nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[allow(dead_code, reason = "the builder of heaps reads the others once it has their methods")]
 pub(crate) struct Settings {
     /// The device that is opened by default.
     pub(crate) device: Option<String>,
@@ -29,17 +29,6 @@ pub(crate) struct Settings {
     pub(crate) zero_on_free: Option<bool>,
     /// Whether memory is zeroed before it is handed out.
     pub(crate) zero_on_alloc: Option<bool>,
-}
-
-/// What is kept of each allocation that is outstanding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tracking {
-    /// Nothing.
-    Off,
-    /// How many there are, by site.
-    Counts,
-    /// Where each was made.
-    Backtraces,
 }
 
 impl Settings {
@@ -79,22 +68,6 @@ impl Settings {
             })?;
         }
         Ok(settings)
-    }
-}
-
-impl Tracking {
-    const ALL: [Tracking; 3] = [Tracking::Off, Tracking::Counts, Tracking::Backtraces];
-
-    fn name(self) -> &'static str {
-        match self {
-            Tracking::Off => "off",
-            Tracking::Counts => "counts",
-            Tracking::Backtraces => "backtraces",
-        }
-    }
-
-    fn parse(name: &str) -> Option<Tracking> {
-        Tracking::ALL.into_iter().find(|tracking| tracking.name() == name)
     }
 }
 
@@ -144,7 +117,7 @@ const TABLE: [Setting; 7] = [
     Setting {
         variable: "GPUHEAP_MEMORY_LIMIT",
         what: "what a heap never takes more than from the driver",
-        default: "no limit",
+        default: "no limit; on WSL2 80 % of what is free",
         method: "`HeapBuilder::hard_limit`",
         takes: sizes,
         read: |settings, text| {
@@ -170,8 +143,8 @@ const TABLE: [Setting; 7] = [
         method: "`HeapBuilder::track`",
         takes: || one_of(Tracking::ALL.map(Tracking::name)),
         read: |settings, text| {
-            let tracking = Tracking::parse(text);
-            settings.track = Some(tracking.ok_or_else(|| "is not a way of tracking".to_owned())?);
+            let tracking = Tracking::parse(text).map_err(|_| "is not a way of tracking".to_owned());
+            settings.track = Some(tracking?);
             Ok(())
         },
     },

@@ -238,7 +238,7 @@ impl<'p> Replay<'p> {
                 _ => device.stream(),
             })
             .collect();
-        let mut heap = Heap::builder(&device).pool(pool);
+        let mut heap = Heap::builder(&device).without_environment().pool(pool);
         if let Some(limit) = limit {
             heap = heap.hard_limit(limit.of(device.total_memory()));
         }

@@ -1,5 +1,6 @@
 //! How arrays are made.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use bytemuck::Zeroable;
@@ -95,7 +96,8 @@ impl Target {
 
     #[track_caller]
     fn storage(&self, bytes: u64) -> Result<Arc<Storage>, Error> {
-        let lease = self.heap.lease(self.kind, bytes, &self.stream, self.zero_on_alloc)?;
+        let at = Location::caller();
+        let lease = self.heap.lease(self.kind, bytes, &self.stream, self.zero_on_alloc, at)?;
         let (heap, home) = (self.heap.clone(), self.stream.clone());
         let memory = Memory::Lease(lease);
         let storage = Storage::new(heap, self.kind, bytes, memory, home, self.zero_on_free);

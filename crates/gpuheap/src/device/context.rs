@@ -103,9 +103,16 @@ impl Context {
         &self.info
     }
 
-    /// Whether the host of this device gives freed memory back late, as WSL2's does.
-    pub(crate) fn gives_back_late(&self) -> bool {
-        !self.info.is_emulated && Path::new("/dev/dxg").exists()
+    /// Whether the device is Windows' and lent to WSL2: its host gives freed memory back late, and
+    /// calls memory free that cannot be had.
+    pub(crate) fn is_wsl2(&self) -> bool {
+        match &self.emulator {
+            None => Path::new("/dev/dxg").exists(),
+            Some(emulator) => {
+                let options = emulator.options();
+                options.devices.get(self.ordinal() as usize).is_some_and(|profile| profile.wsl2)
+            }
+        }
     }
 
     /// Whether both are the same context of the same driver.

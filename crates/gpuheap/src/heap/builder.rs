@@ -10,17 +10,23 @@ use crate::heap::store::Store;
 use crate::heap::{Heap, Inner};
 use crate::kind::MemoryKind;
 use crate::pool::{Binned, Direct, Policy, PoolKind, Simple, Split};
+use crate::settings::Settings;
+use crate::size::Size;
 use crate::source::{MemorySource, OrderedSource, PlainSource};
+use crate::track::{Tracker, Tracking};
 
 /// Chooses what a heap is made of.
 #[derive(Clone, Debug)]
 pub struct HeapBuilder {
     device: Device,
     pool: Option<PoolKind>,
-    limits: Limits,
+    hard: Option<u64>,
+    soft: Option<u64>,
     pinned_limit: Option<u64>,
     zero_on_free: Option<bool>,
     zero_on_alloc: Option<bool>,
+    track: Option<Tracking>,
+    environment: bool,
 }
 
 impl HeapBuilder {
@@ -28,10 +34,13 @@ impl HeapBuilder {
         HeapBuilder {
             device: device.clone(),
             pool: None,
-            limits: Limits::default(),
+            hard: None,
+            soft: None,
             pinned_limit: None,
             zero_on_free: None,
             zero_on_alloc: None,
+            track: None,
+            environment: true,
         }
     }
 
@@ -43,13 +52,13 @@ impl HeapBuilder {
 
     /// Bytes never to be exceeded by what is taken from the driver of the device's memory.
     pub fn hard_limit(mut self, bytes: u64) -> HeapBuilder {
-        self.limits.hard = Some(bytes);
+        self.hard = Some(bytes);
         self
     }
 
     /// Bytes above which cached memory is given back at the next call that finds it out of use.
     pub fn soft_limit(mut self, bytes: u64) -> HeapBuilder {
-        self.limits.soft = Some(bytes);
+        self.soft = Some(bytes);
         self
     }
 
@@ -72,16 +81,38 @@ impl HeapBuilder {
         self
     }
 
+    /// How much is remembered of each outstanding allocation; nothing unless said otherwise.
+    pub fn track(mut self, tracking: Tracking) -> HeapBuilder {
+        self.track = Some(tracking);
+        self
+    }
+
+    /// Takes nothing from the environment, and no limit by default on WSL2: what is not said here
+    /// is as if no variable were set.
+    pub fn without_environment(mut self) -> HeapBuilder {
+        self.environment = false;
+        self
+    }
+
     /// Makes the heap. Takes no memory yet.
+    ///
+    /// What is not said here is taken from the environment, which is read once in a process. On WSL2
+    /// a heap that was given no hard limit at all gets one of 80 % of what is free: its host lends
+    /// more than it has, and other programs of the host pay for it.
     ///
     /// # Errors
     ///
-    /// `driver` on a device without stream-ordered pools; the driver's own.
-    pub fn build(self) -> Result<Heap, Error> {
+    /// A variable of the environment that means nothing; `driver` on a device without
+    /// stream-ordered pools; the driver's own.
+    pub fn build(mut self) -> Result<Heap, Error> {
         let context = self.device.context().clone();
+        if self.environment {
+            self.complete(&context, Settings::get()?)?;
+        }
         let pool = self.pool.unwrap_or(PoolKind::Split);
+        let limits = Limits { soft: self.soft, hard: self.hard };
         let ordered = |keeps| -> Result<(Box<dyn Policy>, Box<dyn MemorySource>), Error> {
-            let source = OrderedSource::new(context.clone(), keeps, self.limits)?;
+            let source = OrderedSource::new(context.clone(), keeps, limits)?;
             Ok((Box::new(Direct::default()), Box::new(source)))
         };
         let parts = match pool {
@@ -99,6 +130,24 @@ impl HeapBuilder {
         Ok(self.build_over(pool, parts.0, parts.1))
     }
 
+    /// Takes from the environment what was not said.
+    fn complete(&mut self, context: &Context, settings: &Settings) -> Result<(), Error> {
+        let total = context.total_memory();
+        let bytes = |size: Option<Size>| size.map(|size| size.of(total));
+        self.pool = self.pool.or(settings.pool);
+        self.hard = self.hard.or(bytes(settings.hard_limit));
+        self.soft = self.soft.or(bytes(settings.soft_limit));
+        self.track = self.track.or(settings.track);
+        self.zero_on_free = self.zero_on_free.or(settings.zero_on_free);
+        self.zero_on_alloc = self.zero_on_alloc.or(settings.zero_on_alloc);
+        if self.hard.is_none() && context.is_wsl2() {
+            let (free, _) = PlainSource::new(self.device.context().clone(), MemoryKind::Device)
+                .device_memory()?;
+            self.hard = Some(free / 5 * 4);
+        }
+        Ok(())
+    }
+
     pub(crate) fn build_over(
         self,
         pool: PoolKind,
@@ -111,7 +160,7 @@ impl HeapBuilder {
             context.clone(),
             MemoryKind::Device,
             pool,
-            self.limits,
+            Limits { soft: self.soft, hard: self.hard },
             reclaimers.clone(),
             (policy, source),
         );
@@ -127,6 +176,7 @@ impl HeapBuilder {
                 reclaimers,
                 zero_on_free: self.zero_on_free.unwrap_or(false),
                 zero_on_alloc: self.zero_on_alloc.unwrap_or(false),
+                tracker: Tracker::new(self.track.unwrap_or_default()),
             }),
         }
     }

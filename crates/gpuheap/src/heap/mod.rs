@@ -4,6 +4,7 @@ pub(crate) mod block;
 pub(crate) mod builder;
 pub(crate) mod climb;
 pub(crate) mod ladder;
+pub(crate) mod leaks;
 pub(crate) mod ledger;
 pub(crate) mod limits;
 pub(crate) mod order;
@@ -12,6 +13,7 @@ pub(crate) mod store;
 pub(crate) mod usage;
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 use crate::device::Context;
@@ -27,6 +29,7 @@ use crate::kind::MemoryKind;
 use crate::pool::PoolKind;
 use crate::stream::Stream;
 use crate::target::Target;
+use crate::track::Tracker;
 
 /// The memory of one device, handed out in stream order.
 ///
@@ -64,6 +67,7 @@ pub(crate) struct Inner {
     reclaimers: Arc<Reclaimers>,
     zero_on_free: bool,
     zero_on_alloc: bool,
+    tracker: Arc<Tracker>,
 }
 
 impl Heap {
@@ -90,8 +94,9 @@ impl Heap {
     ///
     /// [Out of memory](Error::out_of_memory), a stream of another device, or a driver call that
     /// failed for another reason. The account is then as it was.
+    #[track_caller]
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
-        let lease = self.lease(MemoryKind::Device, bytes, stream, false)?;
+        let lease = self.lease(MemoryKind::Device, bytes, stream, false, Location::caller())?;
         Ok(Block::new(self.clone(), lease))
     }
 
@@ -181,15 +186,19 @@ impl Heap {
         Ok(self.on(stream))
     }
 
-    /// Memory of a kind, accounted for.
+    /// Memory of a kind, accounted for, which the program asked for at `at`.
     pub(crate) fn lease(
         &self,
         kind: MemoryKind,
         bytes: u64,
         stream: &Stream,
         zeroed: bool,
+        at: &'static Location<'static>,
     ) -> Result<Lease, Error> {
-        self.store(kind).allocate(bytes, stream, zeroed || self.inner.zero_on_alloc)
+        let zeroed = zeroed || self.inner.zero_on_alloc;
+        let mut lease = self.store(kind).allocate(bytes, stream, zeroed)?;
+        lease.track = self.inner.tracker.allocated(lease.address, bytes, kind, at);
+        Ok(lease)
     }
 
     /// Takes a lease back in the order of `stream`, else of its own.
@@ -200,6 +209,9 @@ impl Heap {
         stream: Option<&Stream>,
         zeroed: bool,
     ) -> Result<(), Error> {
+        if let Some(track) = lease.track {
+            self.inner.tracker.freed(track);
+        }
         self.store(kind).free(lease, stream, zeroed || self.inner.zero_on_free)
     }
 
@@ -216,6 +228,9 @@ impl Heap {
         stream: &Stream,
         zeroed: bool,
     ) -> Result<u64, Error> {
+        if let Some(track) = lease.track {
+            self.inner.tracker.freed(track);
+        }
         self.store(kind).release_lease(lease, stream, zeroed || self.inner.zero_on_free)
     }
 

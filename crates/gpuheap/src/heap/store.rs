@@ -15,6 +15,7 @@ use crate::kind::MemoryKind;
 use crate::pool::{Environment, Grant, Policy, PoolKind, Shortage};
 use crate::source::{GRANULE, MemorySource, Segment, SourceError};
 use crate::stream::Stream;
+use crate::track::TrackId;
 
 /// One kind's memory.
 pub(crate) struct Store {
@@ -38,6 +39,8 @@ pub(crate) struct Lease {
     pub(crate) bytes: u64,
     /// Its size with the policy's rounding.
     pub(crate) block_bytes: u64,
+    /// Its record, where allocations are tracked.
+    pub(crate) track: Option<TrackId>,
 }
 
 /// Everything that one call at a time may touch.
@@ -82,7 +85,14 @@ impl Store {
         let stream = state.stream(stream);
         if bytes == 0 {
             state.ledger.allocated(0, 0);
-            return Ok(Lease { stream, key: None, address: 0, bytes: 0, block_bytes: 0 });
+            return Ok(Lease {
+                stream,
+                key: None,
+                address: 0,
+                bytes: 0,
+                block_bytes: 0,
+                track: None,
+            });
         }
         let grant = match state.allocate(bytes, stream) {
             Ok(grant) => grant,
@@ -93,7 +103,7 @@ impl Store {
             }
         };
         let Grant { key, address, bytes: block_bytes } = grant;
-        let lease = Lease { stream, key: Some(key), address, bytes, block_bytes };
+        let lease = Lease { stream, key: Some(key), address, bytes, block_bytes, track: None };
         if zeroed {
             let zeroed = self.lock().source.zero(address, block_bytes, Some(stream));
             if let Err(error) = zeroed {

@@ -1,0 +1,64 @@
+//! What is outstanding, as the tracker of a heap knows it.
+
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind};
+use crate::heap::Heap;
+use crate::track::{Leaks, Outstanding, Snapshot, ThreadEnd, Tracking};
+
+impl Heap {
+    /// How much is remembered of each outstanding allocation.
+    pub fn tracking(&self) -> Tracking {
+        self.inner.tracker.tracking()
+    }
+
+    /// The outstanding allocations of all kinds by the line, or the stack, that made them, most
+    /// bytes first. At a time when all should be freed, these are leaks.
+    ///
+    /// # Errors
+    ///
+    /// Tracking is off, so nothing is known of them.
+    pub fn leaks(&self) -> Result<Leaks, Error> {
+        self.tracked()?;
+        Ok(self.inner.tracker.leaks())
+    }
+
+    /// Every outstanding allocation by itself, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`leaks`](Heap::leaks).
+    pub fn outstanding(&self) -> Result<Vec<Outstanding>, Error> {
+        self.tracked()?;
+        Ok(self.inner.tracker.outstanding())
+    }
+
+    /// What is outstanding at this moment, by site, to be compared with a later one by
+    /// [`diff`](Snapshot::diff).
+    ///
+    /// # Errors
+    ///
+    /// As [`leaks`](Heap::leaks).
+    pub fn snapshot(&self) -> Result<Snapshot, Error> {
+        self.tracked()?;
+        Ok(self.inner.tracker.snapshot())
+    }
+
+    /// Has `handler` told, on the ending thread, what each thread left behind at its end. Without
+    /// one it is written to stderr.
+    pub fn on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
+        self.inner.tracker.set_on_thread_end(Arc::new(handler));
+    }
+
+    fn tracked(&self) -> Result<(), Error> {
+        if self.tracking() != Tracking::Off {
+            return Ok(());
+        }
+        Err(ErrorKind::Refused(
+            "allocations are not tracked; build the heap with HeapBuilder::track, or set \
+             GPUHEAP_TRACK to counts or backtraces"
+                .to_owned(),
+        )
+        .into())
+    }
+}
