@@ -3,7 +3,7 @@
 //! * `pair`: from cache, a block of the raw heap and an array, each made and dropped. Their difference
 //!   is what an array adds.
 //! * `tracking`: an array made and dropped with tracking off, with counts, and with backtraces of
-//!   stacks of 10 and 30 frames; those of gpuheap and of the thread's start are among them.
+//!   stacks of 12 and 30 frames; those of gpuheap and of the thread's start are among them.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 
@@ -38,13 +38,14 @@ fn tracking(criterion: &mut Criterion) {
     for (tracking, depth) in [
         (Tracking::Off, 10),
         (Tracking::Counts, 10),
-        (Tracking::Backtraces, 10),
+        (Tracking::Backtraces, 12),
         (Tracking::Backtraces, 30),
     ] {
         let heap = heap(tracking);
         group.bench_function(BenchmarkId::new(tracking.name(), depth), |bencher| {
             let least = at_depth(&heap, 0, frames);
-            let levels = if tracking == Tracking::Backtraces { depth - least } else { 0 };
+            assert!(tracking != Tracking::Backtraces || least <= depth, "{least} frames at least");
+            let levels = depth.saturating_sub(least);
             bencher
                 .iter_custom(|count| at_depth(&heap, levels, move |target| pairs(target, count)));
         });
