@@ -1,0 +1,159 @@
+//! 16 threads over one heap at 95 % of its limit, for as long as `GPUHEAP_SOAK_SECONDS` says (5, and
+//! 60 in CI), on the emulator with its checks on or on the device of `GPUHEAP_TEST_DEVICE`. A target
+//! of its own: it is the only one whose length can be chosen.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+#[path = "heap/support.rs"]
+#[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
+mod support;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Device, DeviceArray, Heap, PoolKind, Stream};
+use support::{assert_all_returned, device};
+
+const THREADS: u64 = 16;
+const LIMIT: u64 = 64 << 20;
+/// What the threads together try to keep live.
+const LEVEL: u64 = LIMIT / 100 * 95;
+
+#[test]
+fn sixteen_threads_at_the_limit_fail_only_for_what_is_live() {
+    let seconds = std::env::var("GPUHEAP_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    let total = Duration::from_secs(seconds.unwrap_or(5));
+    for (pool, share) in [(PoolKind::Split, 4), (PoolKind::Binned, 1)] {
+        let device = device(4 << 30, Schedule::Seeded(23));
+        let heap = Heap::builder(&device).pool(pool).hard_limit(LIMIT).build().unwrap();
+        let soak = Soak {
+            heap: &heap,
+            device: &device,
+            end: Instant::now() + total * share / 5,
+            live: AtomicU64::new(0),
+            short: AtomicU64::new(0),
+            handed_over: Mutex::new(Vec::new()),
+        };
+        std::thread::scope(|scope| {
+            for seed in 0..THREADS {
+                let soak = &soak;
+                scope.spawn(move || soak.run(seed));
+            }
+        });
+        let Soak { short, handed_over, .. } = soak;
+        drop(handed_over);
+        let usage = heap.usage().unwrap();
+        assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{pool}: {usage:?}");
+        assert!(usage.live_peak >= LEVEL / 2, "{pool}: it never came near: {usage:?}");
+        assert!(usage.reserved_peak <= LIMIT, "{pool}: {usage:?}");
+        assert!(usage.ledger.allocations > 1000, "{pool}: {usage:?}");
+        // Binned rounds up to powers of two, so the level is above what fits.
+        assert!(pool != PoolKind::Binned || short.into_inner() > 0, "{pool}: never short");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+/// What the threads share.
+struct Soak<'a> {
+    heap: &'a Heap,
+    device: &'a Device,
+    end: Instant,
+    live: AtomicU64,
+    short: AtomicU64,
+    /// Arrays that one thread made and another one reads and frees, each with its number.
+    handed_over: Mutex<Vec<(DeviceArray<u64>, u64)>>,
+}
+
+impl Soak<'_> {
+    fn run(&self, seed: u64) {
+        let mut random = Random(seed);
+        let streams = [self.device.stream().unwrap(), self.device.stream().unwrap()];
+        let mut held: Vec<(DeviceArray<u64>, u64)> = Vec::new();
+        while Instant::now() < self.end {
+            let bytes = (1 << (10 + random.below(11))) | (random.below(1 << 10) * 8);
+            if self.live.fetch_add(bytes, Ordering::Relaxed) + bytes > LEVEL {
+                self.live.fetch_sub(bytes, Ordering::Relaxed);
+                self.give_up_one(&mut held, &mut random, &streams);
+                continue;
+            }
+            let number = random.below(u64::MAX);
+            match self
+                .heap
+                .on(&streams[random.below(2) as usize])
+                .filled(bytes as usize / 8, number)
+            {
+                Ok(array) => held.push((array, number)),
+                Err(error) => {
+                    self.live.fetch_sub(bytes, Ordering::Relaxed);
+                    self.short.fetch_add(1, Ordering::Relaxed);
+                    // The last attempt was made with the others held off, and these are its
+                    // figures: a manual reclaim would have found nothing of use.
+                    let evidence = error.out_of_memory().unwrap_or_else(|| panic!("{error}"));
+                    assert!(evidence.largest_cached_block < evidence.requested, "{error}");
+                    assert_eq!(evidence.pending, 0, "{error}");
+                    self.give_up_one(&mut held, &mut random, &streams);
+                }
+            }
+        }
+        held.into_iter().for_each(|held| self.check(held));
+    }
+
+    /// Frees one array, or hands it to another thread and frees one of another thread.
+    fn give_up_one(
+        &self,
+        held: &mut Vec<(DeviceArray<u64>, u64)>,
+        random: &mut Random,
+        streams: &[Stream; 2],
+    ) {
+        if held.is_empty() {
+            let other = self.handed_over.lock().unwrap().pop();
+            match other {
+                Some(other) => self.check(other),
+                None => std::thread::yield_now(),
+            }
+            return;
+        }
+        let (array, number) = held.swap_remove(random.below(held.len() as u64) as usize);
+        match random.below(4) {
+            0 => {
+                let mut handed_over = self.handed_over.lock().unwrap();
+                handed_over.push((array, number));
+                let other =
+                    if handed_over.len() > 8 { Some(handed_over.swap_remove(0)) } else { None };
+                drop(handed_over);
+                other.into_iter().for_each(|other| self.check(other));
+            }
+            // Used on the thread's other stream and freed there at once, nothing waited for.
+            1 => {
+                array.device_ptr(&streams[random.below(2) as usize]).unwrap();
+                self.live.fetch_sub(array.bytes(), Ordering::Relaxed);
+            }
+            _ => self.check((array, number)),
+        }
+    }
+
+    /// Whoever overwrote an array before it was freed is found here.
+    fn check(&self, (array, number): (DeviceArray<u64>, u64)) {
+        let length = array.len();
+        let ends = [array.slice(..1).unwrap(), array.slice(length - 1..).unwrap()];
+        for end in ends {
+            assert_eq!(end.to_vec().unwrap(), [number], "of {length}");
+        }
+        self.live.fetch_sub(array.bytes(), Ordering::Relaxed);
+    }
+}
+
+/// A small generator with a known sequence for each seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
