@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::report::{Age, Many, line, seconds};
+use super::report::{Age, Many, line, merge_alike, seconds};
 use super::site::Site;
 use super::stack::CallStack;
 use super::{MemoryKind, Tracking};
@@ -61,7 +61,16 @@ impl Snapshot {
             bytes,
             stack: site.stack.clone(),
         };
-        let mut changes: Vec<_> = changed.map(show).collect();
+        let merge = |change: &mut Change, other: Change| {
+            change.allocations += other.allocations;
+            change.bytes += other.bytes;
+        };
+        let mut changes = merge_alike(
+            changed.map(show).collect(),
+            |change: &Change| (change.at, change.kind, &change.stack),
+            merge,
+        );
+        changes.retain(|change| (change.allocations, change.bytes) != (0, 0));
         changes.sort_by_key(|change| {
             (Reverse(change.bytes), Reverse(change.allocations), *change.at, change.kind)
         });

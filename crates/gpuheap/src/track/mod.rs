@@ -279,7 +279,10 @@ impl Tracker {
                 stack: site.stack.clone(),
             }
         };
-        Leaks::new(self.tracking, groups.into_iter().map(show).collect())
+        let sites = groups.into_iter().map(show).collect();
+        drop(state);
+        // Without the lock: stacks may be looked up, which takes long.
+        Leaks::new(self.tracking, sites)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

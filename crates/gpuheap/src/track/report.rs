@@ -1,9 +1,11 @@
 //! What is outstanding, as people and programs read it.
 
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
 
+use rustc_hash::FxHashMap;
 use serde::{Serialize, Serializer};
 
 use super::stack::CallStack;
@@ -103,7 +105,8 @@ pub fn assert_no_leaks(leaks: &Leaks) {
 }
 
 impl Leaks {
-    pub(super) fn new(tracking: Tracking, mut sites: Vec<Leak>) -> Leaks {
+    pub(super) fn new(tracking: Tracking, sites: Vec<Leak>) -> Leaks {
+        let mut sites = merge_alike(sites, |leak| (leak.at, leak.kind, &leak.stack), Leak::merge);
         for site in &mut sites {
             site.threads.sort_by(|a, b| {
                 (b.bytes, b.allocations).cmp(&(a.bytes, a.allocations)).then(a.name.cmp(&b.name))
@@ -124,6 +127,57 @@ impl Leaks {
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }
+}
+
+impl Leak {
+    fn merge(&mut self, other: Leak) {
+        self.allocations += other.allocations;
+        self.bytes += other.bytes;
+        self.oldest = self.oldest.max(other.oldest);
+        self.youngest = self.youngest.min(other.youngest);
+        for share in other.threads {
+            let known = self.threads.iter_mut().find(|known| {
+                (&known.name, known.id, known.ended) == (&share.name, share.id, share.ended)
+            });
+            match known {
+                Some(known) => {
+                    known.allocations += share.allocations;
+                    known.bytes += share.bytes;
+                }
+                None => self.threads.push(share),
+            }
+        }
+    }
+}
+
+/// Makes one of those that read the same: a loop that the compiler unrolled has a stack for each
+/// turn. Only where several are of one line are their stacks looked up.
+pub(super) fn merge_alike<T>(
+    all: Vec<T>,
+    site: impl Fn(&T) -> (&'static Location<'static>, MemoryKind, &CallStack),
+    mut merge: impl FnMut(&mut T, T),
+) -> Vec<T> {
+    let mut lines: FxHashMap<_, u32> = FxHashMap::default();
+    for one in &all {
+        let (at, kind, _) = site(one);
+        *lines.entry((*at, kind)).or_default() += 1;
+    }
+    let mut merged: Vec<T> = Vec::with_capacity(all.len());
+    let mut places: FxHashMap<_, usize> = FxHashMap::default();
+    for one in all {
+        let (at, kind, stack) = site(&one);
+        if lines.get(&(*at, kind)).is_some_and(|count| *count > 1) {
+            match places.entry((*at, kind, stack.to_string())) {
+                Entry::Occupied(place) => {
+                    merge(&mut merged[*place.get()], one);
+                    continue;
+                }
+                Entry::Vacant(place) => place.insert(merged.len()),
+            };
+        }
+        merged.push(one);
+    }
+    merged
 }
 
 impl fmt::Display for Leaks {
