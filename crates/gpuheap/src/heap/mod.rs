@@ -3,11 +3,16 @@
 pub(crate) mod block;
 pub(crate) mod builder;
 pub(crate) mod climb;
+pub(crate) mod fit;
+pub(crate) mod flush;
+pub(crate) mod idle;
 pub(crate) mod ladder;
 pub(crate) mod ledger;
 pub(crate) mod limits;
 pub(crate) mod order;
 pub(crate) mod reclaimers;
+pub(crate) mod retry;
+pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod usage;
 
@@ -19,11 +24,13 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
+use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::store::{Lease, Store};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
+use crate::measure;
 use crate::pool::PoolKind;
 use crate::stream::Stream;
 use crate::target::Target;
@@ -64,6 +71,8 @@ pub(crate) struct Inner {
     reclaimers: Arc<Reclaimers>,
     zero_on_free: bool,
     zero_on_alloc: bool,
+    /// The thread that gives cached memory back when nothing happens, where there is to be one.
+    idle: OnceLock<IdleTrim>,
 }
 
 impl Heap {
@@ -101,10 +110,11 @@ impl Heap {
     ///
     /// The driver's own, where it is asked.
     pub fn usage(&self) -> Result<Usage, Error> {
+        self.inner.context.check_alive()?;
         self.inner.device.usage()
     }
 
-    /// Gives cached memory back to the driver until at least `bytes` went, largest first. Waits
+    /// Gives cached memory of the device back to the driver until at least `bytes` went, largest first. Waits
     /// for frees in flight. Returns the bytes of the frees that succeeded, which is less where
     /// less was cached.
     ///
@@ -112,10 +122,12 @@ impl Heap {
     ///
     /// The driver's own.
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
+        self.inner.context.check_alive()?;
         self.inner.device.reclaim(bytes)
     }
 
-    /// The same with everything that is cached.
+    /// The same with everything that is cached of the device's memory; [`flush`](Heap::flush) empties
+    /// the pools of the other kinds too.
     ///
     /// # Errors
     ///
@@ -134,11 +146,15 @@ impl Heap {
     /// with, to which the driver holds its pool: a new heap can have it. The limits are changed
     /// all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
+        self.inner.context.check_alive()?;
         self.inner.device.set_limits(limits)
     }
 
-    /// The limits in force.
+    /// The limits in force; none once the device is gone.
     pub fn limits(&self) -> Limits {
+        if self.inner.context.check_alive().is_err() {
+            return Limits::default();
+        }
         self.inner.device.lock().limits
     }
 
@@ -171,6 +187,7 @@ impl Heap {
     ///
     /// The driver's own, when the stream is made at the first call.
     pub fn target(&self) -> Result<Target, Error> {
+        self.inner.context.check_alive()?;
         let stream = match self.inner.stream.get() {
             Some(stream) => stream,
             None => {
@@ -189,7 +206,13 @@ impl Heap {
         stream: &Stream,
         zeroed: bool,
     ) -> Result<Lease, Error> {
-        self.store(kind).allocate(bytes, stream, zeroed || self.inner.zero_on_alloc)
+        // Before any lock is taken: a thread of a forked child's parent may have held it.
+        self.inner.context.check_alive()?;
+        let _time = measure::memory_management();
+        let zeroed = zeroed || self.inner.zero_on_alloc;
+        let lease = self.store(kind).allocate(bytes, stream, zeroed)?;
+        measure::note(bytes);
+        Ok(lease)
     }
 
     /// Takes a lease back in the order of `stream`, else of its own.
@@ -200,6 +223,8 @@ impl Heap {
         stream: Option<&Stream>,
         zeroed: bool,
     ) -> Result<(), Error> {
+        self.inner.context.check_alive()?;
+        let _time = measure::memory_management();
         self.store(kind).free(lease, stream, zeroed || self.inner.zero_on_free)
     }
 
@@ -216,6 +241,8 @@ impl Heap {
         stream: &Stream,
         zeroed: bool,
     ) -> Result<u64, Error> {
+        self.inner.context.check_alive()?;
+        let _time = measure::memory_management();
         self.store(kind).release_lease(lease, stream, zeroed || self.inner.zero_on_free)
     }
 

@@ -341,7 +341,7 @@ impl State {
     }
 
     /// Refuses what no device or limit could hold, before the driver is called.
-    fn refuse(&self, bytes: u64) -> Result<(), Shortage> {
+    pub(crate) fn refuse(&self, bytes: u64) -> Result<(), Shortage> {
         if self.limits.hard.is_some_and(|limit| bytes > limit) {
             return Err(Shortage::Limit(bytes));
         }
