@@ -253,8 +253,8 @@ impl Context {
             Err(ContextError::Driver(_)) | Ok(()) => {}
         }
         let holders = {
-            let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *holders)
+            let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+            holders.clone()
         };
         for holder in holders.iter().filter_map(Weak::upgrade) {
             holder.before_reset();

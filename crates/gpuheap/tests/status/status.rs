@@ -5,7 +5,7 @@ use std::fmt::Write;
 use gpuheap::emu::Schedule;
 use gpuheap::{Heap, Limits, MemoryKind, PoolKind, Since};
 
-use crate::support::{assert_all_returned, device, emulated, heap};
+use crate::support::{assert_all_returned, device, emulated, heap, on_real_gpu};
 
 const MIB: u64 = 1 << 20;
 
@@ -41,7 +41,10 @@ fn a_dropped_array_is_cached_at_once_and_the_device_counts_everybody() {
     let before = mine.memory_status().unwrap();
     let array = other.target().unwrap().zeroed::<u8, _>(32 << 20).unwrap();
     let status = mine.memory_status().unwrap();
-    assert!(status.device_used >= before.device_used + 32 * MIB);
+    // On a real GPU the tests that run beside this one free theirs.
+    if !on_real_gpu() {
+        assert_eq!(status.device_used, before.device_used + 32 * MIB);
+    }
     assert_eq!((status.taken, status.allocated, status.cached), (0, 0, 0));
     drop(array);
     let status = other.memory_status().unwrap();
