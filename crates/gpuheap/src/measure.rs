@@ -200,3 +200,35 @@ impl Drop for Timing {
         BLOCKS.set(BLOCKS.get().saturating_sub(1));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the clock would be read now.
+    fn is_timed() -> bool {
+        memory_management().is_some()
+    }
+
+    #[test]
+    fn the_clock_is_read_in_time_blocks_only_however_they_are_left() {
+        assert!(!is_timed());
+        let _ = crate::time! {
+            let _ = crate::time! { assert!(is_timed()) };
+            assert!(is_timed());
+            let _inside = memory_management();
+            assert!(!is_timed(), "what is being timed already is not timed twice");
+        };
+        assert!(!is_timed());
+        let left = || -> Option<()> {
+            let ((), _) = crate::time! { None? };
+            Some(())
+        };
+        assert_eq!(left(), None);
+        assert!(!is_timed());
+        let panicked =
+            std::panic::catch_unwind(|| crate::time! { if is_timed() { panic!("on purpose") } });
+        assert!(panicked.is_err());
+        assert!(!is_timed());
+    }
+}

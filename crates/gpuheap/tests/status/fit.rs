@@ -148,6 +148,25 @@ fn the_answer_says_what_would_have_to_go() {
     assert_eq!(fit, Fit::No { short_by: 4 * MIB, cause: Cause::DeviceFull, would_have_to_go });
 }
 
+/// What two streams free side by side counts as one piece: the ladder waits for both.
+#[test]
+fn neighbours_that_are_pending_on_different_streams_count_together() {
+    let device = device(256 * MIB, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    heap.set_limits(Limits { soft: None, hard: Some(20 * MIB) }).unwrap();
+    let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
+    let [left, right, _rest] = [&one, &two, &three].map(|stream| {
+        let block = heap.allocate(6 * MIB, stream).unwrap();
+        fill(&device, &block, 1, stream);
+        block
+    });
+    drop((left, right));
+    assert_eq!(heap.would_fit(12 * MIB).unwrap(), Fit::Yes { take: 0 });
+    assert!(!heap.would_fit(13 * MIB).unwrap().is_yes());
+    heap.allocate(13 * MIB, &three).unwrap_err();
+    drop(heap.allocate(12 * MIB, &three).unwrap());
+}
+
 #[test]
 fn a_pool_of_the_drivers_is_close() {
     for pool in [PoolKind::None, PoolKind::Driver] {
