@@ -3,6 +3,7 @@
 use std::fmt;
 
 use gpuheap_driver::{DriverError, OpenError};
+use serde::Serialize;
 
 use crate::array::storage::Freed;
 use crate::device::Gone;
@@ -166,7 +167,8 @@ pub struct OutOfMemory {
 }
 
 /// What is in the way of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cause {
     /// The request alone is larger than the device.

@@ -11,7 +11,7 @@ use gpuheap_emu::Emulator;
 use super::info::DeviceInfo;
 use crate::error::{Error, ErrorKind};
 use crate::fork;
-use crate::heap::Inner;
+use crate::heap::{Heap, Inner};
 use crate::source::SourceError;
 
 /// A device's primary context, held while this lives.
@@ -42,6 +42,11 @@ pub(crate) trait Holder: Send + Sync {
     /// that is allocated from it (the emulator reports it as in use), and pinned memory is to be
     /// unmapped by whoever mapped it. The context is still alive and idle. Must not panic.
     fn before_reset(&self);
+
+    /// It as a heap, if it is one.
+    fn heap(self: Arc<Self>) -> Option<Heap> {
+        None
+    }
 }
 
 /// Why a context can be used no more.
@@ -221,11 +226,27 @@ impl Context {
     }
 
     /// Has `holder` told before the context is reset, for as long as it lives.
-    #[allow(dead_code, reason = "heaps register themselves once they hold more than device memory")]
     pub(crate) fn register_holder(&self, holder: Weak<dyn Holder>) {
         let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         holders.retain(|known| known.strong_count() > 0);
         holders.push(holder);
+    }
+
+    /// The heaps of the context.
+    pub(crate) fn heaps(&self) -> Vec<Heap> {
+        // A heap that ends here asks for nothing of this, so the lock may be held meanwhile.
+        let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        holders.iter().filter_map(Weak::upgrade).filter_map(Holder::heap).collect()
+    }
+
+    /// Free and total bytes of the device, all processes counted.
+    pub(crate) fn memory(&self) -> Result<(u64, u64), ContextError> {
+        let (mut free, mut total) = (0, 0);
+        let _current = self.enter()?;
+        // SAFETY: both pointers are valid for the call.
+        let asked = unsafe { self.driver.cuMemGetInfo_v2(&mut free, &mut total) };
+        check("cuMemGetInfo_v2", asked)?;
+        Ok((free as u64, total as u64))
     }
 
     /// Ends the context with all that the process has in it, and gives up our reference to it.
@@ -240,8 +261,8 @@ impl Context {
             Err(ContextError::Driver(_)) | Ok(()) => {}
         }
         let holders = {
-            let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *holders)
+            let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+            holders.clone()
         };
         for holder in holders.iter().filter_map(Weak::upgrade) {
             holder.before_reset();

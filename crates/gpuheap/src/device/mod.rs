@@ -10,12 +10,7 @@ use std::sync::Arc;
 use gpuheap_driver::{Driver, check};
 use gpuheap_emu::{Emulator, Options, Profile};
 
-#[allow(
-    unused_imports,
-    reason = "heaps register themselves once they hold more than device memory"
-)]
-pub(crate) use context::Holder;
-pub(crate) use context::{Context, ContextError, Gone};
+pub(crate) use context::{Context, ContextError, Gone, Holder};
 pub use info::DeviceInfo;
 
 use crate::error::{Error, ErrorKind};

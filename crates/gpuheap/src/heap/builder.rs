@@ -1,9 +1,11 @@
 //! What a heap is made of.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
-use crate::device::{Context, Device};
+use crate::device::{Context, Device, Holder};
 use crate::error::{Error, ErrorKind};
+use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::store::Store;
@@ -27,6 +29,7 @@ pub struct HeapBuilder {
     zero_on_alloc: Option<bool>,
     track: Option<Tracking>,
     environment: bool,
+    idle_trim: Option<Duration>,
 }
 
 impl HeapBuilder {
@@ -41,6 +44,7 @@ impl HeapBuilder {
             zero_on_alloc: None,
             track: None,
             environment: true,
+            idle_trim: None,
         }
     }
 
@@ -94,6 +98,13 @@ impl HeapBuilder {
         self
     }
 
+    /// Has a thread give all cached memory back, of all kinds, once nothing was allocated or freed
+    /// for as long as `after`, or up to twice that. No thread unless this is set.
+    pub fn idle_trim(mut self, after: Duration) -> HeapBuilder {
+        self.idle_trim = Some(after);
+        self
+    }
+
     /// Makes the heap. Takes no memory yet.
     ///
     /// What is not said here is taken from the environment, which is read once in a process. On WSL2
@@ -102,10 +113,12 @@ impl HeapBuilder {
     ///
     /// # Errors
     ///
-    /// A variable of the environment that means nothing; `driver` on a device without
+    /// A device that is gone; a variable of the environment that means nothing; a thread for
+    /// [`idle_trim`](HeapBuilder::idle_trim) that cannot be had; `driver` on a device without
     /// stream-ordered pools; the driver's own.
     pub fn build(mut self) -> Result<Heap, Error> {
         let context = self.device.context().clone();
+        context.check_alive()?;
         if self.environment {
             self.complete(&context, Settings::get()?)?;
         }
@@ -127,7 +140,17 @@ impl HeapBuilder {
             }
             pool => policy_and_source(&context, MemoryKind::Device, pool),
         };
-        Ok(self.build_over(pool, parts.0, parts.1))
+        let idle_trim = self.idle_trim;
+        let heap = self.build_over(pool, parts.0, parts.1);
+        if let Some(after) = idle_trim {
+            let idle = IdleTrim::start(Arc::downgrade(&heap.inner), after).map_err(|error| {
+                ErrorKind::Refused(format!(
+                    "no thread for the heap's idle trimming: {error}; build it without idle_trim"
+                ))
+            })?;
+            heap.inner.idle.get_or_init(|| idle);
+        }
+        Ok(heap)
     }
 
     /// Takes from the environment what was not said.
@@ -164,21 +187,23 @@ impl HeapBuilder {
             reclaimers.clone(),
             (policy, source),
         );
-        Heap {
-            inner: Arc::new(Inner {
-                context,
-                pool,
-                device,
-                unified: OnceLock::new(),
-                pinned: OnceLock::new(),
-                stream: OnceLock::new(),
-                pinned_limit: self.pinned_limit,
-                reclaimers,
-                zero_on_free: self.zero_on_free.unwrap_or(false),
-                zero_on_alloc: self.zero_on_alloc.unwrap_or(false),
-                tracker: Tracker::new(self.track.unwrap_or_default()),
-            }),
-        }
+        let inner = Arc::new(Inner {
+            context,
+            pool,
+            device,
+            unified: OnceLock::new(),
+            pinned: OnceLock::new(),
+            stream: OnceLock::new(),
+            pinned_limit: self.pinned_limit,
+            reclaimers,
+            zero_on_free: self.zero_on_free.unwrap_or(false),
+            zero_on_alloc: self.zero_on_alloc.unwrap_or(false),
+            tracker: Tracker::new(self.track.unwrap_or_default()),
+            idle: OnceLock::new(),
+        });
+        let holder: Weak<dyn Holder> = Arc::<Inner>::downgrade(&inner);
+        inner.context.register_holder(holder);
+        Heap { inner }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::{Cause, Error, ErrorKind, OutOfMemory};
 use crate::heap::ladder::{LADDER, Step};
 use crate::heap::order::StreamRef;
 use crate::heap::store::{State, Store};
-use crate::pool::Shortage;
+use crate::pool::{Cached, Shortage};
 use crate::source::SourceError;
 
 /// How long the ladder waits on WSL2 for memory that the host gives back late.
@@ -110,12 +110,64 @@ impl Store {
         shortage: &Shortage,
         tried: Vec<(Step, u64)>,
     ) -> Error {
-        let cached = state.policy.cached(Some(stream), &state.order);
-        let reserved = state.source.reserved().unwrap_or(state.ledger.taken);
-        let capacity = state.source.capacity();
-        let (device_free, device) = state.source.device_memory().unwrap_or((0, capacity));
-        let limit = state.limits.hard;
-        let foreign = device.saturating_sub(device_free).saturating_sub(reserved);
+        let figures = state.figures(Some(stream));
+        let (cause, short_by) = figures.judge(bytes, shortage);
+        let Figures { cached, reserved, device, device_free, limit, .. } = figures;
+        ErrorKind::OutOfMemory(OutOfMemory {
+            requested: bytes,
+            kind: self.kind,
+            pool: self.pool,
+            cause,
+            short_by,
+            live: state.ledger.live,
+            live_blocks: state.ledger.live_blocks,
+            pending: cached.pending,
+            cached: cached.bytes,
+            largest_cached_block: cached.largest,
+            cached_on_other_streams: cached.on_other_streams,
+            reserved,
+            foreign: figures.foreign(),
+            device,
+            device_free,
+            limit,
+            tried,
+        })
+        .into()
+    }
+}
+
+/// Who has how much, bytes: what is said of a request that there is no memory for comes from these.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figures {
+    pub(crate) cached: Cached,
+    pub(crate) reserved: u64,
+    pub(crate) capacity: u64,
+    pub(crate) device: u64,
+    pub(crate) device_free: u64,
+    pub(crate) limit: Option<u64>,
+}
+
+impl State {
+    /// The figures as they are, seen from `stream`; where the driver does not answer, what is known
+    /// without it.
+    pub(crate) fn figures(&mut self, stream: Option<StreamRef>) -> Figures {
+        let cached = self.policy.cached(stream, &self.order);
+        let reserved = self.source.reserved().unwrap_or(self.ledger.taken);
+        let capacity = self.source.capacity();
+        let (device_free, device) = self.source.device_memory().unwrap_or((0, capacity));
+        Figures { cached, reserved, capacity, device, device_free, limit: self.limits.hard }
+    }
+}
+
+impl Figures {
+    /// What others hold of the device.
+    pub(crate) fn foreign(&self) -> u64 {
+        self.device.saturating_sub(self.device_free).saturating_sub(self.reserved)
+    }
+
+    /// What is in the way of a request of `bytes` that met `shortage`, and how much is missing.
+    pub(crate) fn judge(&self, bytes: u64, shortage: &Shortage) -> (Cause, u64) {
+        let Figures { cached, reserved, capacity, device, device_free, limit } = *self;
         let (needed, available, by_limit) = match *shortage {
             Shortage::Limit(needed) => (needed, limit.unwrap_or(0).saturating_sub(reserved), true),
             Shortage::Device(needed) => (needed, device_free, false),
@@ -131,7 +183,7 @@ impl Store {
                 Cause::Fragmentation
             }
             () if by_limit => Cause::Limit,
-            () if foreign > 0
+            () if self.foreign() > 0
                 && reserved.saturating_add(needed).saturating_add(CONTEXT_ALLOWANCE) <= device =>
             {
                 Cause::Foreign
@@ -145,25 +197,6 @@ impl Store {
             _ if available >= needed => needed,
             _ => needed - available,
         };
-        ErrorKind::OutOfMemory(OutOfMemory {
-            requested: bytes,
-            kind: self.kind,
-            pool: self.pool,
-            cause,
-            short_by,
-            live: state.ledger.live,
-            live_blocks: state.ledger.live_blocks,
-            pending: cached.pending,
-            cached: cached.bytes,
-            largest_cached_block: cached.largest,
-            cached_on_other_streams: cached.on_other_streams,
-            reserved,
-            foreign,
-            device,
-            device_free,
-            limit,
-            tried,
-        })
-        .into()
+        (cause, short_by)
     }
 }

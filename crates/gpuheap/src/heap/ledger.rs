@@ -15,6 +15,8 @@ pub struct Ledger {
     pub taken: u64,
     /// Allocations ever made.
     pub allocations: u64,
+    /// Bytes ever handed out, as requested.
+    pub allocated_bytes: u64,
     /// Allocations ever freed.
     pub frees: u64,
     /// Bytes ever given back to the driver.
@@ -30,6 +32,7 @@ impl Ledger {
         self.live_blocks += block;
         self.live_allocations += 1;
         self.allocations += 1;
+        self.allocated_bytes += bytes;
         self.live_peak = self.live_peak.max(self.live);
     }
 

@@ -3,12 +3,17 @@
 pub(crate) mod block;
 pub(crate) mod builder;
 pub(crate) mod climb;
+pub(crate) mod fit;
+pub(crate) mod flush;
+pub(crate) mod idle;
 pub(crate) mod ladder;
 pub(crate) mod leaks;
 pub(crate) mod ledger;
 pub(crate) mod limits;
 pub(crate) mod order;
 pub(crate) mod reclaimers;
+pub(crate) mod retry;
+pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod usage;
 
@@ -21,11 +26,13 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
+use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::store::{Lease, Store};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
+use crate::measure;
 use crate::pool::PoolKind;
 use crate::stream::Stream;
 use crate::target::Target;
@@ -68,6 +75,8 @@ pub(crate) struct Inner {
     zero_on_free: bool,
     zero_on_alloc: bool,
     tracker: Arc<Tracker>,
+    /// The thread that gives cached memory back when nothing happens, where there is to be one.
+    idle: OnceLock<IdleTrim>,
 }
 
 impl Heap {
@@ -106,10 +115,11 @@ impl Heap {
     ///
     /// The driver's own, where it is asked.
     pub fn usage(&self) -> Result<Usage, Error> {
+        self.inner.context.check_alive()?;
         self.inner.device.usage()
     }
 
-    /// Gives cached memory back to the driver until at least `bytes` went, largest first. Waits
+    /// Gives cached memory of the device back to the driver until at least `bytes` went, largest first. Waits
     /// for frees in flight. Returns the bytes of the frees that succeeded, which is less where
     /// less was cached.
     ///
@@ -117,10 +127,12 @@ impl Heap {
     ///
     /// The driver's own.
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
+        self.inner.context.check_alive()?;
         self.inner.device.reclaim(bytes)
     }
 
-    /// The same with everything that is cached.
+    /// The same with everything that is cached of the device's memory; [`flush`](Heap::flush) empties
+    /// the pools of the other kinds too.
     ///
     /// # Errors
     ///
@@ -139,11 +151,15 @@ impl Heap {
     /// with, to which the driver holds its pool: a new heap can have it. The limits are changed
     /// all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
+        self.inner.context.check_alive()?;
         self.inner.device.set_limits(limits)
     }
 
-    /// The limits in force.
+    /// The limits in force; none once the device is gone.
     pub fn limits(&self) -> Limits {
+        if self.inner.context.check_alive().is_err() {
+            return Limits::default();
+        }
         self.inner.device.lock().limits
     }
 
@@ -176,6 +192,7 @@ impl Heap {
     ///
     /// The driver's own, when the stream is made at the first call.
     pub fn target(&self) -> Result<Target, Error> {
+        self.inner.context.check_alive()?;
         let stream = match self.inner.stream.get() {
             Some(stream) => stream,
             None => {
@@ -195,9 +212,13 @@ impl Heap {
         zeroed: bool,
         at: &'static Location<'static>,
     ) -> Result<Lease, Error> {
+        // Before any lock is taken: a thread of a forked child's parent may have held it.
+        self.inner.context.check_alive()?;
+        let _time = measure::memory_management();
         let zeroed = zeroed || self.inner.zero_on_alloc;
         let mut lease = self.store(kind).allocate(bytes, stream, zeroed)?;
         lease.track = self.inner.tracker.allocated(lease.address, bytes, kind, at);
+        measure::note(bytes);
         Ok(lease)
     }
 
@@ -209,6 +230,8 @@ impl Heap {
         stream: Option<&Stream>,
         zeroed: bool,
     ) -> Result<(), Error> {
+        self.inner.context.check_alive()?;
+        let _time = measure::memory_management();
         if let Some(track) = lease.track {
             self.inner.tracker.freed(track);
         }
@@ -228,6 +251,8 @@ impl Heap {
         stream: &Stream,
         zeroed: bool,
     ) -> Result<u64, Error> {
+        self.inner.context.check_alive()?;
+        let _time = measure::memory_management();
         if let Some(track) = lease.track {
             self.inner.tracker.freed(track);
         }

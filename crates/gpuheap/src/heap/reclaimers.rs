@@ -5,6 +5,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::fork;
+
 /// Keeps a reclaimer registered.
 #[must_use]
 pub struct Reclaimer {
@@ -14,7 +16,9 @@ pub struct Reclaimer {
 
 impl Drop for Reclaimer {
     fn drop(&mut self) {
-        if let Some(reclaimers) = self.reclaimers.upgrade() {
+        if let Some(reclaimers) = self.reclaimers.upgrade()
+            && reclaimers.is_here()
+        {
             reclaimers.lock().retain(|other| !Arc::ptr_eq(other, &self.reclaimer));
         }
     }
@@ -29,9 +33,17 @@ impl fmt::Debug for Reclaimer {
 type ReclaimerFn = Arc<dyn Fn(u64) -> u64 + Send + Sync>;
 
 /// What is asked, in the order of registration.
-#[derive(Default)]
 pub(crate) struct Reclaimers {
     list: Mutex<Vec<ReclaimerFn>>,
+    /// The count of forks when it was made: a forked child leaves the lock alone, which a thread of
+    /// its parent may have held.
+    forks: u32,
+}
+
+impl Default for Reclaimers {
+    fn default() -> Reclaimers {
+        Reclaimers { list: Mutex::default(), forks: fork::count() }
+    }
 }
 
 thread_local! {
@@ -45,7 +57,9 @@ impl Reclaimers {
         reclaimer: impl Fn(u64) -> u64 + Send + Sync + 'static,
     ) -> Reclaimer {
         let reclaimer: ReclaimerFn = Arc::new(reclaimer);
-        self.lock().push(reclaimer.clone());
+        if self.is_here() {
+            self.lock().push(reclaimer.clone());
+        }
         Reclaimer { reclaimers: Arc::downgrade(self), reclaimer }
     }
 
@@ -64,6 +78,11 @@ impl Reclaimers {
         let regained = reclaimers.iter().map(ask).fold(0, u64::saturating_add);
         ASKING.set(false);
         Some(regained)
+    }
+
+    /// Whether it was made in this process.
+    fn is_here(&self) -> bool {
+        self.forks == fork::count()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<ReclaimerFn>> {

@@ -221,14 +221,19 @@ impl Store {
 
     /// Gives cached memory back until `bytes` went; waits for frees in flight.
     pub(crate) fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
+        let reserved_by_driver = {
+            let source = &mut self.lock().source;
+            if source.is_stream_ordered() { Some(source.reserved()?) } else { None }
+        };
         self.wait_for_pending()?;
         let released = self.lock().release(bytes)?;
-        if released >= bytes || !self.lock().source.is_stream_ordered() {
-            return Ok(released);
-        }
-        // What is freed in stream order is the driver's to know of.
+        let Some(before) = reserved_by_driver else { return Ok(released) };
+        // What is freed in stream order is the driver's to know of, and the wait alone makes a pool
+        // give back what is above its threshold.
         self.context.synchronize()?;
-        Ok(released + self.lock().source.trim()?)
+        let mut state = self.lock();
+        state.source.trim()?;
+        Ok(before.saturating_sub(state.source.reserved()?))
     }
 
     pub(crate) fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
@@ -351,7 +356,7 @@ impl State {
     }
 
     /// Refuses what no device or limit could hold, before the driver is called.
-    fn refuse(&self, bytes: u64) -> Result<(), Shortage> {
+    pub(crate) fn refuse(&self, bytes: u64) -> Result<(), Shortage> {
         if self.limits.hard.is_some_and(|limit| bytes > limit) {
             return Err(Shortage::Limit(bytes));
         }

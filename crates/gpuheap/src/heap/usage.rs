@@ -1,5 +1,7 @@
 //! What a heap holds at one moment.
 
+use serde::Serialize;
+
 use crate::heap::ledger::Ledger;
 
 /// What a heap holds at one moment, in bytes unless said otherwise.
@@ -26,4 +28,34 @@ pub struct Usage {
     pub driver_calls: u64,
     /// The account.
     pub ledger: Ledger,
+}
+
+/// What happened in a heap between two moments. From [`Usage::since`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Since {
+    /// Allocations.
+    pub allocations: u64,
+    /// Their bytes, as requested.
+    pub allocated_bytes: u64,
+    /// Frees.
+    pub frees: u64,
+    /// Bytes taken from the driver.
+    pub taken: u64,
+    /// Bytes given back to it.
+    pub given_back: u64,
+}
+
+impl Usage {
+    /// What happened since `before`, an earlier moment of the same heap.
+    pub fn since(&self, before: &Usage) -> Since {
+        let (now, before) = (&self.ledger, &before.ledger);
+        let between = |count: fn(&Ledger) -> u64| count(now).saturating_sub(count(before));
+        Since {
+            allocations: between(|ledger| ledger.allocations),
+            allocated_bytes: between(|ledger| ledger.allocated_bytes),
+            frees: between(|ledger| ledger.frees),
+            taken: between(|ledger| ledger.taken + ledger.given_back),
+            given_back: between(|ledger| ledger.given_back),
+        }
+    }
 }

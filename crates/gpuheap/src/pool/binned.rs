@@ -6,7 +6,7 @@
 
 use super::free_list::FreeList;
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Policy, Shortage};
+use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
 use crate::heap::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError};
 
@@ -110,6 +110,12 @@ impl Policy for Binned {
             }
         }
         Ok(0)
+    }
+
+    fn outlook(&self, bytes: u64) -> Outlook {
+        let is_cached = self.bins.get(bin(bytes)).is_some_and(|free| !free.is_empty());
+        let spare = self.bins.iter().chain([&self.unpooled]).flat_map(FreeList::segments);
+        Outlook { is_cached, take: rounded(bytes), spare: spare.collect(), largest_left: 0 }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

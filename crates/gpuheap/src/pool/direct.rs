@@ -5,7 +5,7 @@
 //! plain one, and a free waits until the stream got there.
 
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Policy, Shortage};
+use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
 use crate::heap::order::{Order, StreamRef, Ticket};
 use crate::source::{Segment, SourceError};
 
@@ -81,6 +81,11 @@ impl Policy for Direct {
     ) -> Result<u64, SourceError> {
         // Nothing is kept: what waits for its stream goes now.
         self.release(u64::MAX, environment)
+    }
+
+    fn outlook(&self, bytes: u64) -> Outlook {
+        let spare = self.waiting.iter().map(|(_, segment)| *segment).collect();
+        Outlook { is_cached: false, take: bytes, spare, largest_left: 0 }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

@@ -91,6 +91,10 @@ impl FreeList {
         Ok(segment.bytes)
     }
 
+    pub(super) fn segments(&self) -> impl Iterator<Item = Segment> {
+        self.blocks.iter().map(|(_, segment)| *segment)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }

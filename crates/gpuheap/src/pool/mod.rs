@@ -23,6 +23,8 @@ pub(crate) mod tests;
 
 use std::fmt;
 
+use serde::Serialize;
+
 pub(crate) use binned::Binned;
 pub(crate) use direct::Direct;
 pub(crate) use simple::Simple;
@@ -34,7 +36,8 @@ use crate::heap::order::{Order, StreamRef, Ticket};
 use crate::source::{GRANULE, MemorySource, Segment, SourceError, round_up};
 
 /// A policy by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PoolKind {
     /// The driver every time, nothing kept.
@@ -62,6 +65,17 @@ impl PoolKind {
             PoolKind::Binned => "binned",
             PoolKind::Split => "split",
             PoolKind::Driver => "driver",
+        }
+    }
+
+    /// The name that a [`MemoryStatus`](crate::MemoryStatus) prints.
+    pub fn title(self) -> &'static str {
+        match self {
+            PoolKind::None => "NonePool",
+            PoolKind::Simple => "SimplePool",
+            PoolKind::Binned => "BinnedPool",
+            PoolKind::Split => "SplitPool",
+            PoolKind::Driver => "DriverPool",
         }
     }
 
@@ -154,6 +168,19 @@ impl Cached {
             }
         }
     }
+}
+
+/// What a policy could do for a request once every free so far is over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outlook {
+    /// Whether something cached holds it in one piece.
+    pub(crate) is_cached: bool,
+    /// The least that it would take from the driver for it otherwise.
+    pub(crate) take: u64,
+    /// The segments that nobody uses, which the driver could have back.
+    pub(crate) spare: Vec<Segment>,
+    /// The largest free piece of the other segments.
+    pub(crate) largest_left: u64,
 }
 
 /// What a policy may reach while it works: the driver behind limits and ledger, and the order of
@@ -277,6 +304,9 @@ pub(crate) trait Policy: Send {
         address: u64,
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError>;
+
+    /// What it could do for a request of `bytes`, which is not zero, if no work were in flight.
+    fn outlook(&self, bytes: u64) -> Outlook;
 
     /// What is not in use, seen from `stream`.
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;

@@ -5,7 +5,7 @@
 
 use super::free_list::FreeList;
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Policy, Shortage};
+use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
 use crate::heap::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError};
 
@@ -27,9 +27,7 @@ impl Policy for Simple {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Grant, Shortage> {
-        let most = bytes + if bytes <= SMALL { SMALL_WASTE } else { LARGE_WASTE };
-        let fits = |block| bytes <= block && block <= most;
-        let segment = match self.free.find(stream, environment, fits)? {
+        let segment = match self.free.find(stream, environment, fits(bytes))? {
             Some(segment) => segment,
             None => environment.take(bytes, stream)?,
         };
@@ -65,6 +63,12 @@ impl Policy for Simple {
         self.free.release_at(address, environment)
     }
 
+    fn outlook(&self, bytes: u64) -> Outlook {
+        let spare: Vec<_> = self.free.segments().collect();
+        let is_cached = spare.iter().any(|segment| fits(bytes)(segment.bytes));
+        Outlook { is_cached, take: bytes, spare, largest_left: 0 }
+    }
+
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
         let mut cached = Cached::default();
         self.free.count(&mut cached, stream, order);
@@ -75,4 +79,10 @@ impl Policy for Simple {
     fn live(&self) -> Vec<Segment> {
         self.live.iter().map(|(_, segment)| *segment).collect()
     }
+}
+
+/// Whether a cached block is large enough for `bytes` and not too large.
+fn fits(bytes: u64) -> impl Fn(u64) -> bool {
+    let most = bytes + if bytes <= SMALL { SMALL_WASTE } else { LARGE_WASTE };
+    move |block| bytes <= block && block <= most
 }

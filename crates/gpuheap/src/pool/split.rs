@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 
 use super::shelf::{Entry, Positions, ROUNDING, Shelf};
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Policy, Shortage};
+use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
 use crate::heap::order::{Order, StreamRef, Ticket};
 use crate::source::{GRANULE, Segment, SourceError, round_up};
 
@@ -274,6 +274,31 @@ impl Policy for Split {
         }
     }
 
+    fn outlook(&self, bytes: u64) -> Outlook {
+        let rounded = round_up(bytes, ROUNDING);
+        let mut outlook = Outlook { take: round_up(rounded, GRANULE), ..Outlook::default() };
+        // Frees that are over merge whatever stream they were on, so each run of free blocks counts
+        // as one. It is measured from its first block on.
+        for entry in self.small.all().chain(self.large.all()) {
+            let Some(first) = self.blocks.get(entry.key) else { continue };
+            if self.free_neighbour(first.before).is_some() {
+                continue;
+            }
+            let (mut run, mut last) = (first.bytes, first);
+            while let Some(next) = self.free_neighbour(last.after) {
+                run += next.bytes;
+                last = next;
+            }
+            outlook.is_cached |= run >= rounded;
+            if first.before == Link::NONE && last.after == Link::NONE {
+                outlook.spare.push(Segment { address: first.address, bytes: run });
+            } else {
+                outlook.largest_left = outlook.largest_left.max(run);
+            }
+        }
+        outlook
+    }
+
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
         let mut cached = Cached::default();
         for entry in self.small.all().chain(self.large.all()) {
@@ -297,6 +322,10 @@ impl Policy for Split {
 }
 
 impl Split {
+    fn free_neighbour(&self, link: Link) -> Option<&Block> {
+        self.blocks.get(link.key()?).filter(|block| block.state() != State::Live)
+    }
+
     fn class(&mut self, small: bool) -> &mut Free {
         if small { &mut self.small } else { &mut self.large }
     }

@@ -315,6 +315,10 @@ impl Policy for IgnoresStreams {
         self.0.release_at(address, environment)
     }
 
+    fn outlook(&self, bytes: u64) -> Outlook {
+        self.0.outlook(bytes)
+    }
+
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
         self.0.cached(stream, order)
     }

@@ -260,12 +260,8 @@ impl Events {
     }
 
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
-        let (mut free, mut total) = (0, 0);
-        self.call("cuMemGetInfo_v2", |context| {
-            // SAFETY: both pointers are valid for the call.
-            unsafe { context.driver().cuMemGetInfo_v2(&mut free, &mut total) }
-        })?;
-        Ok((free as u64, total as u64))
+        self.calls += 1;
+        Ok(self.context.memory()?)
     }
 }
 
@@ -382,6 +378,23 @@ impl MemorySource for PlainSource {
         if self.kind == MemoryKind::Device { round_up(bytes, GRANULE) } else { bytes }
     }
 
+    fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+        let (mut regained, mut left) = (0, FxHashMap::default());
+        for &segment in segments {
+            if !self.shares_granules(segment) {
+                regained += self.growth(segment.bytes);
+                continue;
+            }
+            for granule in PlainSource::granules_of(segment) {
+                let held = self.shared_granules.get(&granule).copied().unwrap_or(0);
+                let left: &mut u32 = left.entry(granule).or_insert(held);
+                *left = left.saturating_sub(1);
+            }
+        }
+        let emptied = left.values().filter(|left| **left == 0).count();
+        Ok(regained + emptied as u64 * GRANULE)
+    }
+
     fn trim(&mut self) -> Result<u64, SourceError> {
         Ok(0)
     }
@@ -455,6 +468,14 @@ impl MemorySource for OrderedSource {
 
     fn growth(&self, bytes: u64) -> u64 {
         round_up(bytes, POOL_STEP)
+    }
+
+    /// As if the pool could give back all that is not in use; what shares a step with something in
+    /// use stays.
+    fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+        let used = self.get(CUmemPool_attribute::USED_MEM_CURRENT)?;
+        let given: u64 = segments.iter().map(|segment| segment.bytes).sum();
+        Ok(self.reserved()?.saturating_sub(used) + given)
     }
 
     fn trim(&mut self) -> Result<u64, SourceError> {

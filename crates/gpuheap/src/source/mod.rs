@@ -69,6 +69,10 @@ pub(crate) trait MemorySource: Send {
     /// The most that taking `bytes` can add to [`reserved`](MemorySource::reserved).
     fn growth(&self, bytes: u64) -> u64;
 
+    /// By how much [`reserved`](MemorySource::reserved) would fall if these segments of it were
+    /// given back and nothing were kept.
+    fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError>;
+
     /// Gives back what the driver itself keeps and is out of use; the bytes that it regained.
     fn trim(&mut self) -> Result<u64, SourceError>;
 

@@ -150,6 +150,10 @@ impl MemorySource for Model {
         round_up(bytes, GRANULE)
     }
 
+    fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+        Ok(segments.iter().map(|segment| round_up(segment.bytes, GRANULE)).sum())
+    }
+
     fn trim(&mut self) -> Result<u64, SourceError> {
         Ok(0)
     }

@@ -237,11 +237,6 @@ impl fmt::Display for Outstanding {
     }
 }
 
-/// Each of them after a blank line, in the order given; ends with the end of a line.
-pub(crate) fn write_blocks(out: &mut dyn fmt::Write, all: &[Outstanding]) -> fmt::Result {
-    all.iter().try_for_each(|one| writeln!(out, "\n{one}"))
-}
-
 /// `1 site`, `2 sites`.
 pub(super) struct Many(pub(super) u64, pub(super) &'static str);
 

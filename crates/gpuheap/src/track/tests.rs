@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use super::report::write_blocks;
 use super::*;
 
 fn allocate(tracker: &Tracker, bytes: u64) -> TrackId {
@@ -291,7 +290,7 @@ fn the_first_frame_is_the_callers_and_inlined_ones_are_marked() {
     assert!(!shown.contains("::h") && !shown.contains("backtrace::"), "{shown}");
 
     let mut text = String::new();
-    write_blocks(&mut text, &all).unwrap();
+    all.iter().for_each(|one| text.push_str(&format!("\n{one}\n")));
     let lines: Vec<_> = text.lines().collect();
     let block = format!("Outstanding memory allocation of 8 bytes at {:#x}", one.address);
     let first = format!(" [1] {} at {}:{} [inlined]", name(&frames[0]), at.file(), at.line());

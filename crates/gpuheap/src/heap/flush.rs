@@ -1,0 +1,212 @@
+//! Giving everything back, and saying what is left and why.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::device::{Context, Device, Holder};
+use crate::error::Error;
+use crate::heap::store::Store;
+use crate::heap::{Heap, Inner};
+use crate::kind::MemoryKind;
+use crate::size::Bytes;
+use crate::track::Leak;
+
+/// What a flush gave back, and what is left and why, in bytes. From [`Heap::flush`] and
+/// [`Device::flush`].
+#[derive(Clone, Debug, Serialize)]
+pub struct FlushReport {
+    /// What [`Device::open`] calls the device.
+    pub device: String,
+    /// By kind; those that the heaps never handed out are missing.
+    pub kinds: Vec<FlushedKind>,
+    /// What other heaps of this process hold of the device's memory; none after a flush of the
+    /// device.
+    pub other_heaps: u64,
+    /// What the device has in use beyond its heaps: contexts, modules, other libraries and other
+    /// processes, which cannot be told apart here. Unified memory that is on the device counts here
+    /// too.
+    pub context_and_others: u64,
+    /// What the driver calls free.
+    pub device_free: u64,
+    /// The device's memory.
+    pub device_total: u64,
+    /// With tracking on, the sites that what is live comes from, most bytes first.
+    pub sites: Vec<Leak>,
+}
+
+/// What a flush did to one kind of memory, in bytes unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct FlushedKind {
+    /// Which.
+    pub kind: MemoryKind,
+    /// What the driver got back.
+    pub given_back: u64,
+    /// What is still handed out, rounding included: live arrays and blocks.
+    pub live: u64,
+    /// How many they are.
+    pub live_allocations: u64,
+    /// What is free and could not go: it shares segments with what is live.
+    pub still_cached: u64,
+}
+
+impl Heap {
+    /// Gives back all that the heap has cached, of all kinds: waits for the frees in flight, empties
+    /// the pools of device, unified and pinned memory, trims the driver's own. What is live stays,
+    /// and the report says what that is.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own.
+    pub fn flush(&self) -> Result<FlushReport, Error> {
+        flush(&self.inner.context, std::slice::from_ref(self))
+    }
+}
+
+impl Device {
+    /// [Flushes](Heap::flush) all heaps of the device in this process.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own.
+    pub fn flush(&self) -> Result<FlushReport, Error> {
+        self.context().check_alive()?;
+        flush(self.context(), &self.context().heaps())
+    }
+}
+
+impl FlushReport {
+    /// What the driver got back, of all kinds.
+    pub fn given_back(&self) -> u64 {
+        self.kinds.iter().map(|kind| kind.given_back).sum()
+    }
+
+    /// The same as JSON, by the names of the fields. They stay as they are.
+    pub fn to_json(&self) -> String {
+        // Names, numbers and texts: nothing here can fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
+    context.check_alive()?;
+    let mut kinds: Vec<FlushedKind> = Vec::new();
+    for store in heaps.iter().flat_map(|heap| heap.inner.stores()) {
+        let flushed = flush_store(store)?;
+        match kinds.iter_mut().find(|known| known.kind == flushed.kind) {
+            Some(known) => known.add(flushed),
+            None => kinds.push(flushed),
+        }
+    }
+    kinds.sort_unstable_by_key(|kind| kind.kind);
+    let (mut own, mut other_heaps) = (0, 0);
+    for heap in context.heaps() {
+        let reserved = heap.inner.device.lock().source.reserved()?;
+        let is_flushed = heaps.iter().any(|flushed| flushed.is_same(&heap));
+        *(if is_flushed { &mut own } else { &mut other_heaps }) += reserved;
+    }
+    let (device_free, device_total) = context.memory()?;
+    let used = device_total.saturating_sub(device_free);
+    Ok(FlushReport {
+        device: context.info().name.clone(),
+        kinds,
+        other_heaps,
+        context_and_others: used.saturating_sub(own).saturating_sub(other_heaps),
+        device_free,
+        device_total,
+        sites: heaps.iter().flat_map(|heap| heap.inner.tracker.leaks().sites).collect(),
+    })
+}
+
+fn flush_store(store: &Store) -> Result<FlushedKind, Error> {
+    let given_back = store.reclaim(u64::MAX)?;
+    let usage = store.usage()?;
+    Ok(FlushedKind {
+        kind: store.kind,
+        given_back,
+        live: usage.live_blocks,
+        live_allocations: usage.ledger.live_allocations,
+        still_cached: usage.cached,
+    })
+}
+
+impl FlushedKind {
+    fn add(&mut self, other: FlushedKind) {
+        self.given_back += other.given_back;
+        self.live += other.live;
+        self.live_allocations += other.live_allocations;
+        self.still_cached += other.still_cached;
+    }
+}
+
+impl Heap {
+    fn is_same(&self, other: &Heap) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Inner {
+    /// The memory of each kind that was asked for so far.
+    pub(crate) fn stores(&self) -> impl Iterator<Item = &Store> {
+        [Some(&self.device), self.unified.get(), self.pinned.get()].into_iter().flatten()
+    }
+
+    /// Waits for frees in flight and gives everything back that is cached: the bytes that went.
+    pub(crate) fn reclaim_every_kind(&self) -> Result<u64, Error> {
+        self.stores().map(|store| store.reclaim(u64::MAX)).sum()
+    }
+}
+
+impl Holder for Inner {
+    fn before_reset(&self) {
+        // Nothing may use the device while it is reset.
+        if let Some(idle) = self.idle.get() {
+            idle.stop();
+        }
+        // What does not go now goes with the context, as what is live does.
+        for store in self.stores() {
+            let _ = store.reclaim(u64::MAX);
+        }
+    }
+
+    fn heap(self: Arc<Self>) -> Option<Heap> {
+        Some(Heap { inner: self })
+    }
+}
+
+impl fmt::Display for FlushReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} given back to the driver", Bytes(self.given_back()))?;
+        for kind in self.kinds.iter().filter(|kind| kind.given_back > 0) {
+            write!(f, "\n  {}: {}", kind.kind, Bytes(kind.given_back))?;
+        }
+        write!(
+            f,
+            "\nleft on {}: {} of {}",
+            self.device,
+            Bytes(self.device_total.saturating_sub(self.device_free)),
+            Bytes(self.device_total)
+        )?;
+        for kind in &self.kinds {
+            if kind.live > 0 {
+                let (live, count) = (Bytes(kind.live), kind.live_allocations);
+                let plural = if count == 1 { "" } else { "s" };
+                write!(f, "\n  {}: {live} live in {count} allocation{plural}", kind.kind)?;
+            }
+            if kind.still_cached > 0 {
+                let cached = Bytes(kind.still_cached);
+                write!(f, "\n  {}: {cached} free in segments that are in use", kind.kind)?;
+            }
+        }
+        for (what, bytes) in [
+            ("other heaps of this process", self.other_heaps),
+            ("context and other processes", self.context_and_others),
+        ] {
+            if bytes > 0 {
+                write!(f, "\n  {what}: {}", Bytes(bytes))?;
+            }
+        }
+        self.sites.iter().try_for_each(|site| write!(f, "\n\n{site}"))
+    }
+}

@@ -1,0 +1,92 @@
+//! Giving cached memory back when nothing happens.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use crate::heap::Inner;
+
+/// A shorter time would be a busy loop.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// The thread that watches a heap; it ends with this.
+pub(crate) struct IdleTrim {
+    shared: Arc<Shared>,
+    thread: Thread,
+}
+
+#[derive(Default)]
+struct Shared {
+    ended: AtomicBool,
+    /// Held by the thread while it uses the heap.
+    pass: Mutex<()>,
+}
+
+impl IdleTrim {
+    /// Has a thread give everything back that `heap` has cached, of all kinds, once nothing was
+    /// allocated or freed for as long as `after`.
+    pub(crate) fn start(heap: Weak<Inner>, after: Duration) -> io::Result<IdleTrim> {
+        let shared: Arc<Shared> = Arc::default();
+        let watched = shared.clone();
+        let name = "gpuheap-idle".to_owned();
+        let spawned = thread::Builder::new()
+            .name(name)
+            .spawn(move || watch(&heap, after.max(SHORTEST), &watched))?;
+        Ok(IdleTrim { shared, thread: spawned.thread().clone() })
+    }
+
+    /// Ends the thread and returns once it uses the heap no more.
+    pub(crate) fn stop(&self) {
+        self.end();
+        let _pass = self.shared.pass.lock();
+    }
+
+    /// Takes no lock: the thread itself may end its heap, and so may a forked child, in which the
+    /// thread does not run.
+    fn end(&self) {
+        self.shared.ended.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+impl Drop for IdleTrim {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn watch(heap: &Weak<Inner>, after: Duration, shared: &Shared) {
+    let (mut last, mut since) = (None, Instant::now());
+    // Nothing happened since all was given back.
+    let mut done = false;
+    loop {
+        let wait = if done { after } else { after.saturating_sub(since.elapsed()) };
+        thread::park_timeout(wait);
+        let _pass = shared.pass.lock();
+        if shared.ended.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(inner) = heap.upgrade() else { return };
+        if inner.context.check_alive().is_err() {
+            return;
+        }
+        let now = inner.events();
+        if last != Some(now) {
+            (last, since, done) = (Some(now), Instant::now(), false);
+        } else if !done && since.elapsed() >= after {
+            // What fails now is tried again after the next wait.
+            done = inner.reclaim_every_kind().is_ok();
+            since = Instant::now();
+        }
+    }
+}
+
+impl Inner {
+    /// Counts allocations and frees of all kinds.
+    fn events(&self) -> u64 {
+        let ledgers = self.stores().map(|store| store.lock().ledger);
+        ledgers.map(|ledger| ledger.allocations + ledger.frees).sum()
+    }
+}

@@ -1,0 +1,87 @@
+//! Calls of others that may run out of memory, through the ladder.
+
+use gpuheap_driver::DriverError;
+
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::climb::Attempt;
+
+/// An error that may say that memory ran out, for [`Heap::retry`].
+pub trait RunsOut {
+    /// Whether memory ran out, so that the call may succeed once some is given back.
+    fn is_out_of_memory(&self) -> bool;
+
+    /// How many bytes are missing, where it is known.
+    fn missing(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl RunsOut for Error {
+    fn is_out_of_memory(&self) -> bool {
+        self.out_of_memory().is_some()
+            || self.driver().is_some_and(|error| error.is_out_of_memory())
+    }
+
+    fn missing(&self) -> Option<u64> {
+        self.out_of_memory().map(|evidence| evidence.short_by)
+    }
+}
+
+impl RunsOut for DriverError {
+    fn is_out_of_memory(&self) -> bool {
+        DriverError::is_out_of_memory(self)
+    }
+}
+
+impl Heap {
+    /// Makes a call that may run out of the device's memory: a module that is loaded, memory that is
+    /// pinned, a library with an allocator of its own. While it runs out, the heap climbs its ladder
+    /// ([`Step`](crate::Step)) and calls again after each step, and once more when everything that
+    /// the heap has cached, of all kinds, went back. No lock is held during a call, so it may use the
+    /// heap. May wait for the device.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// # let device = gpuheap::Device::open("emulated:1GiB")?;
+    /// # let heap = device.heap()?;
+    /// let other = gpuheap::Heap::new(&device)?;
+    /// let stream = device.stream()?;
+    /// let block = heap.retry(|| other.allocate(1 << 20, &stream))?;
+    /// # drop(block);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The call's own: the first that is not about memory, else the last one.
+    pub fn retry<T, E: RunsOut>(&self, mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+        let first = match call() {
+            Err(error) if error.is_out_of_memory() => error,
+            done => return done,
+        };
+        if self.inner.context.check_alive().is_err() {
+            return Err(first);
+        }
+        let missing = first.missing().unwrap_or(u64::MAX);
+        let climbed = self.inner.device.climb(missing, |held, _| {
+            if held.is_some() {
+                return Attempt::Short(missing);
+            }
+            match call() {
+                Err(error) if error.is_out_of_memory() => {
+                    Attempt::Short(error.missing().unwrap_or(u64::MAX))
+                }
+                done => Attempt::Got(done),
+            }
+        });
+        if let Ok(Ok(done)) = climbed {
+            return done;
+        }
+        for store in self.inner.stores() {
+            // What fails here shows in the call after it.
+            let _ = store.reclaim(u64::MAX);
+        }
+        call()
+    }
+}

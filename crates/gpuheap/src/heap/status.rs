@@ -1,0 +1,193 @@
+//! A heap's memory at a glance.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::heap::Heap;
+use crate::heap::limits::Limits;
+use crate::heap::store::Store;
+use crate::kind::MemoryKind;
+use crate::pool::PoolKind;
+use crate::size::Bytes;
+use crate::track::Outstanding;
+
+/// What a heap and its device hold at one moment, in bytes. From [`Heap::memory_status`].
+///
+/// Its text is for people:
+///
+/// ```
+/// # fn main() -> Result<(), gpuheap::Error> {
+/// use gpuheap::{Device, Heap, PoolKind};
+///
+/// let device = Device::open("emulated:16GiB")?;
+/// let heap = Heap::builder(&device).pool(PoolKind::Binned).build()?;
+/// let _array = heap.target()?.zeroed::<i64, _>(1024)?;
+/// assert_eq!(
+///     heap.memory_status()?.to_string(),
+///     "Effective GPU memory usage: 0.01% (2.000 MiB/16.000 GiB)\n\
+///      CUDA GPU memory usage: 8.000 KiB\n\
+///      BinnedPool usage: 8.000 KiB (8.000 KiB allocated, 0 bytes cached)"
+/// );
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryStatus {
+    /// What [`Device::open`](crate::Device::open) calls the device.
+    pub device: String,
+    /// The policy.
+    pub pool: PoolKind,
+    /// The device's memory.
+    pub device_total: u64,
+    /// What of it the driver calls in use, by all processes.
+    pub device_used: u64,
+    /// What the heap took of the device's memory, as asked of the driver; of `none` and `driver`
+    /// heaps what the driver's pool holds.
+    pub taken: u64,
+    /// Of that, what is handed out, the policy's rounding included.
+    pub allocated: u64,
+    /// Of that, what is not handed out, frees in flight included.
+    pub cached: u64,
+    /// Of the cached bytes, those whose stream is not known to have got to their free.
+    pub pending: u64,
+    /// The largest cached block in one piece.
+    pub largest_free_block: u64,
+    /// The soft limit of the device's memory.
+    pub soft_limit: Option<u64>,
+    /// The hard limit of the device's memory.
+    pub hard_limit: Option<u64>,
+    /// The limit of pinned memory.
+    pub pinned_limit: Option<u64>,
+    /// Unified memory.
+    pub unified: KindStatus,
+    /// Pinned memory.
+    pub pinned: KindStatus,
+    /// Memory of the program's own that is registered.
+    pub registered: KindStatus,
+    /// With tracking on, every outstanding allocation, oldest first.
+    pub outstanding: Vec<Outstanding>,
+}
+
+/// What a heap holds of one kind of memory besides the device's own, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KindStatus {
+    /// Handed out and cached.
+    pub taken: u64,
+    /// Handed out, rounding included.
+    pub allocated: u64,
+    /// Free and kept.
+    pub cached: u64,
+}
+
+impl Heap {
+    /// The figures of the heap and its device at this moment, for people ([`Display`](fmt::Display))
+    /// and programs ([`to_json`](MemoryStatus::to_json)). Does not wait for the device.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own, where it is asked.
+    pub fn memory_status(&self) -> Result<MemoryStatus, Error> {
+        let inner = &*self.inner;
+        let usage = self.usage()?;
+        let (soft_limit, hard_limit, (free, total), ordered) = {
+            let mut state = inner.device.lock();
+            let Limits { soft, hard } = state.limits;
+            (soft, hard, state.source.device_memory()?, state.source.is_stream_ordered())
+        };
+        let taken = if ordered { usage.reserved } else { usage.ledger.taken };
+        Ok(MemoryStatus {
+            device: inner.context.info().name.clone(),
+            pool: inner.pool,
+            device_total: total,
+            device_used: total.saturating_sub(free),
+            taken,
+            allocated: usage.live_blocks,
+            cached: taken.saturating_sub(usage.live_blocks),
+            pending: usage.pending,
+            largest_free_block: usage.largest_cached_block,
+            soft_limit,
+            hard_limit,
+            pinned_limit: inner.pinned_limit,
+            unified: KindStatus::of(inner.unified.get()),
+            pinned: KindStatus::of(inner.pinned.get()),
+            registered: self.registered(),
+            outstanding: inner.tracker.outstanding(),
+        })
+    }
+
+    /// Memory that the program registered, which no pool holds.
+    fn registered(&self) -> KindStatus {
+        KindStatus::default()
+    }
+}
+
+impl KindStatus {
+    fn of(store: Option<&Store>) -> KindStatus {
+        let Some(store) = store else { return KindStatus::default() };
+        let ledger = store.lock().ledger;
+        let (taken, allocated) = (ledger.taken, ledger.live_blocks);
+        KindStatus { taken, allocated, cached: taken.saturating_sub(allocated) }
+    }
+}
+
+impl MemoryStatus {
+    /// The same as JSON, by the names of the fields. They stay as they are.
+    pub fn to_json(&self) -> String {
+        // Names, numbers and texts: nothing here can fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for MemoryStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let share = self.device_used as f64 / self.device_total.max(1) as f64 * 100.0;
+        let (used, total) = (Bytes(self.device_used), Bytes(self.device_total));
+        writeln!(f, "Effective GPU memory usage: {share:.2}% ({used}/{total})")?;
+        writeln!(f, "CUDA GPU memory usage: {}", Bytes(self.taken))?;
+        let device =
+            KindStatus { taken: self.taken, allocated: self.allocated, cached: self.cached };
+        write!(f, "{} usage: {device}", self.pool.title())?;
+        self.limits(f)?;
+        for (kind, status) in [
+            (MemoryKind::Unified, self.unified),
+            (MemoryKind::Pinned, self.pinned),
+            (MemoryKind::Registered, self.registered),
+        ] {
+            if status.taken > 0 {
+                write!(f, "\n{} usage: {status}", title(kind))?;
+            }
+        }
+        self.outstanding.iter().try_for_each(|one| write!(f, "\n\n{one}"))
+    }
+}
+
+impl MemoryStatus {
+    fn limits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all =
+            [("soft", self.soft_limit), ("hard", self.hard_limit), ("pinned", self.pinned_limit)];
+        let given = all.into_iter().filter_map(|(name, limit)| Some((name, limit?)));
+        for (index, (name, limit)) in given.enumerate() {
+            let before = if index == 0 { "\nMemory limit: " } else { ", " };
+            write!(f, "{before}{name} = {}", Bytes(limit))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for KindStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KindStatus { taken, allocated, cached } = *self;
+        let (taken, allocated, cached) = (Bytes(taken), Bytes(allocated), Bytes(cached));
+        write!(f, "{taken} ({allocated} allocated, {cached} cached)")
+    }
+}
+
+fn title(kind: MemoryKind) -> &'static str {
+    match kind {
+        MemoryKind::Device => "Device memory",
+        MemoryKind::Unified => "Unified memory",
+        MemoryKind::Pinned => "Pinned memory",
+        MemoryKind::Registered => "Registered memory",
+    }
+}

@@ -1,0 +1,184 @@
+//! Whether a request would fit agrees with what happens when it is made.
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, PoolKind, Stream};
+use proptest::prelude::*;
+
+use crate::support::{assert_all_returned, device, emulated, fill, heap};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: u64 = 48 * MIB;
+
+#[derive(Clone, Debug)]
+enum Action {
+    Allocate { bytes: u64, stream: usize },
+    Free { which: usize, stream: Option<usize> },
+}
+
+fn bytes() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        1_u64..5000,
+        1_u64..(2 * MIB),
+        (1_u64..40).prop_map(|units| units * MIB / 2),
+        (1_u64..70).prop_map(|mib| mib * MIB),
+    ]
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let allocate =
+        || (bytes(), 0..3_usize).prop_map(|(bytes, stream)| Action::Allocate { bytes, stream });
+    let free = (0..8_usize, prop::option::of(0..3_usize))
+        .prop_map(|(which, stream)| Action::Free { which, stream });
+    prop::collection::vec(prop_oneof![2 => allocate(), 1 => free], 1..40)
+}
+
+/// Runs a program and asks before every request; `check` is told the bytes, the answer, and the
+/// error, if any.
+fn run(
+    device: &Device,
+    heap: &Heap,
+    actions: &[Action],
+    check: impl Fn(u64, &Fit, Option<&gpuheap::Error>),
+) {
+    let streams: Vec<Stream> = (0..3).map(|_| device.stream().unwrap()).collect();
+    let mut live: Vec<Block> = Vec::new();
+    for action in actions {
+        match *action {
+            Action::Allocate { bytes, stream } => {
+                let before = heap.usage().unwrap();
+                let fit = heap.would_fit(bytes).unwrap();
+                assert_eq!(heap.usage().unwrap().ledger, before.ledger, "it changes nothing");
+                match heap.allocate(bytes, &streams[stream]) {
+                    Ok(block) => {
+                        check(bytes, &fit, None);
+                        fill(device, &block, 1, &streams[stream]);
+                        live.push(block);
+                    }
+                    Err(error) => check(bytes, &fit, Some(&error)),
+                }
+            }
+            Action::Free { which, stream } => {
+                if live.is_empty() {
+                    continue;
+                }
+                let block = live.swap_remove(which % live.len());
+                match stream {
+                    // As the fills of its own stream are over.
+                    Some(stream) => {
+                        device.synchronize().unwrap();
+                        block.free_on(&streams[stream]).unwrap();
+                    }
+                    None => drop(block),
+                }
+            }
+        }
+    }
+    drop(live);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
+
+    #[test]
+    fn under_a_limit_yes_is_yes_and_no_is_no(actions in actions()) {
+        for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
+            let device = device(256 * MIB, Schedule::OnDemand);
+            let heap = heap(&device, pool);
+            heap.set_limits(Limits { soft: None, hard: Some(LIMIT) }).unwrap();
+            run(&device, &heap, &actions, |bytes, fit, error| match (fit, error) {
+                (Fit::Yes { .. }, None) => {}
+                (Fit::No { short_by, cause, .. }, Some(error)) => {
+                    let evidence = error.out_of_memory().unwrap();
+                    assert_eq!((*cause, *short_by), (evidence.cause, evidence.short_by), "{pool} {bytes}: {error}");
+                }
+                _ => panic!("{pool}: {bytes}: {fit:?}, {error:?}"),
+            });
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+
+    #[test]
+    fn on_a_full_device_only_a_granule_in_use_makes_a_difference(actions in actions()) {
+        for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
+            let device = emulated(LIMIT, Schedule::OnDemand);
+            let heap = heap(&device, pool);
+            run(&device, &heap, &actions, |bytes, fit, error| {
+                let exact = pool == PoolKind::Split || bytes > 2 * MIB;
+                assert!(
+                    fit.is_yes() == error.is_none() || !exact && error.is_none(),
+                    "{pool}: {bytes}: {fit:?}, {error:?}"
+                );
+            });
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+#[test]
+fn the_answer_says_what_would_have_to_go() {
+    let device = emulated(256 * MIB, Schedule::Immediate);
+    let mine = heap(&device, PoolKind::Split);
+    mine.set_limits(Limits { soft: None, hard: Some(100 * MIB) }).unwrap();
+    let stream = device.stream().unwrap();
+    let _live = mine.allocate(40 * MIB, &stream).unwrap();
+    drop(mine.allocate(50 * MIB, &stream).unwrap());
+    for (bytes, text) in [
+        (0, "yes, without taking more from the driver"),
+        (50 * MIB, "yes, without taking more from the driver"),
+        (60 * MIB, "yes, by taking 60.000 MiB from the driver"),
+        (
+            80 * MIB,
+            "no, 20.000 MiB short: the limit is reached; what would have to go: the limit, which is \
+             20.000 MiB too low, some of the 40.000 MiB that are live here",
+        ),
+        (
+            120 * MIB,
+            "no, 20.000 MiB short: the request is larger than the limit; what would have to go: the \
+             limit, which is 20.000 MiB too low, some of the 40.000 MiB that are live here",
+        ),
+        (300 * MIB, "no, 44.000 MiB short: the request is larger than the device"),
+    ] {
+        assert_eq!(mine.would_fit(bytes).unwrap().to_string(), text);
+    }
+    let other = heap(&device, PoolKind::Split);
+    let _theirs = other.allocate(140 * MIB, &stream).unwrap();
+    mine.set_limits(Limits::default()).unwrap();
+    let fit = mine.would_fit(80 * MIB).unwrap();
+    let would_have_to_go = vec![InTheWay::Live(40 * MIB), InTheWay::Others(140 * MIB)];
+    assert_eq!(fit, Fit::No { short_by: 4 * MIB, cause: Cause::DeviceFull, would_have_to_go });
+}
+
+/// What two streams free side by side counts as one piece: the ladder waits for both.
+#[test]
+fn neighbours_that_are_pending_on_different_streams_count_together() {
+    let device = device(256 * MIB, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    heap.set_limits(Limits { soft: None, hard: Some(20 * MIB) }).unwrap();
+    let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
+    let [left, right, _rest] = [&one, &two, &three].map(|stream| {
+        let block = heap.allocate(6 * MIB, stream).unwrap();
+        fill(&device, &block, 1, stream);
+        block
+    });
+    drop((left, right));
+    assert_eq!(heap.would_fit(12 * MIB).unwrap(), Fit::Yes { take: 0 });
+    assert!(!heap.would_fit(13 * MIB).unwrap().is_yes());
+    heap.allocate(13 * MIB, &three).unwrap_err();
+    drop(heap.allocate(12 * MIB, &three).unwrap());
+}
+
+#[test]
+fn a_pool_of_the_drivers_is_close() {
+    for pool in [PoolKind::None, PoolKind::Driver] {
+        let device = emulated(256 * MIB, Schedule::Immediate);
+        let heap = Heap::builder(&device).pool(pool).hard_limit(128 * MIB).build().unwrap();
+        let stream = device.stream().unwrap();
+        drop(heap.allocate(64 * MIB, &stream).unwrap());
+        let _live = heap.allocate(32 * MIB, &stream).unwrap();
+        for bytes in [1, 32 * MIB, 96 * MIB, 97 * MIB, 128 * MIB, 129 * MIB, 300 * MIB] {
+            let fit = heap.would_fit(bytes).unwrap();
+            let allocated = heap.allocate(bytes, &stream);
+            assert_eq!(fit.is_yes(), allocated.is_ok(), "{pool} {bytes}: {fit}");
+        }
+    }
+}

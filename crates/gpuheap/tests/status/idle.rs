@@ -1,0 +1,55 @@
+//! Giving memory back when nothing happens.
+
+use std::time::{Duration, Instant};
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Heap, MemoryKind, PoolKind};
+
+use crate::support::{assert_all_returned, device};
+
+/// Far longer than it takes: a test that waits this long fails.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < DEADLINE, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The threads of the process are counted; those of other tests end as well.
+#[test]
+fn idle_memory_of_all_kinds_goes_back_and_the_thread_ends_with_its_heap() {
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::OnDemand);
+        let builder = Heap::builder(&device).pool(pool).idle_trim(Duration::from_millis(20));
+        let heap = builder.build().unwrap();
+        wait_until("no thread watches", || threads() > 0);
+        let target = heap.target().unwrap();
+        for _ in 0..2 {
+            let kept = target.filled(1 << 20, 1_u8).unwrap();
+            for kind in [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned] {
+                drop(target.kind(kind).filled(64 << 20, 1_u8).unwrap());
+            }
+            wait_until(&format!("{pool}: nothing came back"), || {
+                let status = heap.memory_status().unwrap();
+                // What is live keeps its own segment.
+                let left = status.taken + status.unified.taken + status.pinned.taken;
+                left < 64 << 20
+            });
+            drop(kept);
+        }
+        drop(target);
+        assert_all_returned(&device, &heap, pool.name());
+        drop(heap);
+        wait_until("the thread goes on without its heap", || threads() == 0);
+    }
+}
+
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "gpuheap-idle").count()
+}

@@ -1,0 +1,91 @@
+//! Calls of others that run out of memory, through the ladder.
+
+use gpuheap::emu::Schedule;
+use gpuheap::{PoolKind, RunsOut};
+use gpuheap_driver::{CUdeviceptr, DriverError, check};
+
+use crate::support::{assert_all_returned, assert_no_findings, emulated, fill, heap};
+
+const MIB: u64 = 1 << 20;
+
+/// A library's error, with the number of the call that it came from.
+#[derive(Debug, PartialEq)]
+enum Theirs {
+    NoMemory(u32),
+    Other(u32),
+}
+
+impl RunsOut for Theirs {
+    fn is_out_of_memory(&self) -> bool {
+        matches!(self, Theirs::NoMemory(_))
+    }
+}
+
+#[test]
+fn a_call_gets_what_a_heap_has_cached_and_in_flight() {
+    for pool in PoolKind::ALL {
+        let device = emulated(64 * MIB, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let stream = device.stream().unwrap();
+        let block = heap.allocate(40 * MIB, &stream).unwrap();
+        fill(&device, &block, 1, &stream);
+        drop(block);
+        let take = || -> Result<CUdeviceptr, DriverError> {
+            // No lock is held.
+            heap.usage().unwrap();
+            let mut address = 0;
+            let taken = device.with_current(|driver| {
+                // SAFETY: the pointer is valid for the call.
+                unsafe { driver.cuMemAlloc_v2(&mut address, 60 << 20) }
+            });
+            check("cuMemAlloc_v2", taken.unwrap()).map(|()| address)
+        };
+        let address = heap.retry(take).unwrap();
+        // SAFETY: taken above and used by nobody.
+        let freed = device.with_current(|driver| unsafe { driver.cuMemFree_v2(address) });
+        check("cuMemFree_v2", freed.unwrap()).unwrap();
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn another_heap_of_the_device_is_helped_by_its_own_errors() {
+    let device = emulated(64 * MIB, Schedule::Immediate);
+    let [hoard, poor] = [(); 2].map(|()| heap(&device, PoolKind::Split));
+    let stream = device.stream().unwrap();
+    drop(hoard.allocate(40 * MIB, &stream).unwrap());
+    poor.allocate(60 * MIB, &stream).unwrap_err();
+    let block = hoard.retry(|| poor.allocate(60 * MIB, &stream)).unwrap();
+    let error = hoard.retry(|| poor.allocate(60 * MIB, &stream)).unwrap_err();
+    assert!(error.out_of_memory().is_some());
+    drop(block);
+    assert_all_returned(&device, &poor, "poor");
+}
+
+#[test]
+fn it_is_called_after_each_step_and_once_more_and_the_last_error_counts() {
+    let device = emulated(64 * MIB, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Split);
+    let mut calls = 0;
+    let never: Result<(), Theirs> = heap.retry(|| {
+        calls += 1;
+        Err(Theirs::NoMemory(calls))
+    });
+    // First, after ready frees, frees in flight, some cache, all of it, and at the end.
+    assert_eq!((never, calls), (Err(Theirs::NoMemory(6)), 6));
+
+    calls = 0;
+    let other: Result<(), Theirs> = heap.retry(|| {
+        calls += 1;
+        Err(if calls == 3 { Theirs::Other(calls) } else { Theirs::NoMemory(calls) })
+    });
+    assert_eq!((other, calls), (Err(Theirs::Other(3)), 3));
+
+    calls = 0;
+    let fine: Result<u32, Theirs> = heap.retry(|| {
+        calls += 1;
+        Ok(calls)
+    });
+    assert_eq!(fine, Ok(1));
+    assert_no_findings(&device, "retry");
+}

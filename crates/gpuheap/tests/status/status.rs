@@ -1,0 +1,116 @@
+//! A heap's memory at a glance.
+
+use std::fmt::Write;
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Heap, Limits, MemoryKind, PoolKind, Since};
+
+use crate::support::{assert_all_returned, device, emulated, heap, on_real_gpu};
+
+const MIB: u64 = 1 << 20;
+
+/// The transcript of CUDA.jl's documentation, by every pool.
+#[test]
+fn the_text_follows_an_array_from_its_making_to_a_reclaim() {
+    for pool in PoolKind::ALL {
+        let device = emulated(16 << 30, Schedule::Immediate);
+        let heap = heap(&device, pool);
+        let mut text = String::new();
+        let mut note = |what: &str| {
+            writeln!(text, "{what}\n{}\n", heap.memory_status().unwrap()).unwrap();
+        };
+        note("at first");
+        let array = heap.target().unwrap().zeroed::<i64, _>(1024).unwrap();
+        note("an array of 1024 i64");
+        drop(array);
+        note("dropped");
+        let reclaimed = heap.reclaim_all().unwrap();
+        note(&format!("reclaimed {reclaimed}"));
+        if pool == PoolKind::Binned {
+            assert_eq!(reclaimed, 8192);
+        }
+        insta::assert_snapshot!(pool.name(), text);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn a_dropped_array_is_cached_at_once_and_the_device_counts_everybody() {
+    let device = device(1 << 30, Schedule::OnDemand);
+    let [mine, other] = [(); 2].map(|()| heap(&device, PoolKind::Split));
+    let before = mine.memory_status().unwrap();
+    let array = other.target().unwrap().zeroed::<u8, _>(32 << 20).unwrap();
+    let status = mine.memory_status().unwrap();
+    // On a real GPU the tests that run beside this one free theirs.
+    if !on_real_gpu() {
+        assert_eq!(status.device_used, before.device_used + 32 * MIB);
+    }
+    assert_eq!((status.taken, status.allocated, status.cached), (0, 0, 0));
+    drop(array);
+    let status = other.memory_status().unwrap();
+    assert_eq!((status.allocated, status.cached), (0, 32 * MIB));
+    assert_eq!(status.largest_free_block, 32 * MIB);
+    assert_all_returned(&device, &other, "split");
+}
+
+#[test]
+fn limits_and_other_kinds_have_their_lines_when_there_are_any() {
+    let device = device(8 << 30, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Simple);
+    assert_eq!(heap.memory_status().unwrap().to_string().lines().count(), 3);
+    for (soft, hard, line) in [
+        (Some(1 << 30), Some(2 << 30), "\nMemory limit: soft = 1.000 GiB, hard = 2.000 GiB"),
+        (Some(1 << 30), None, "\nMemory limit: soft = 1.000 GiB"),
+        (None, Some(2 << 30), "\nMemory limit: hard = 2.000 GiB"),
+    ] {
+        heap.set_limits(Limits { soft, hard }).unwrap();
+        let text = heap.memory_status().unwrap().to_string();
+        assert!(text.ends_with(line), "{text}");
+    }
+    heap.set_limits(Limits::default()).unwrap();
+    let target = heap.target().unwrap();
+    let pinned = target.kind(MemoryKind::Pinned).zeroed::<u8, _>(1 << 20).unwrap();
+    let unified = target.kind(MemoryKind::Unified).zeroed::<u8, _>(2 << 20).unwrap();
+    drop(pinned);
+    let text = heap.memory_status().unwrap().to_string();
+    let lines: Vec<_> = text.lines().skip(3).collect();
+    assert_eq!(
+        lines,
+        [
+            "Unified memory usage: 2.000 MiB (2.000 MiB allocated, 0 bytes cached)",
+            "Pinned memory usage: 1.000 MiB (0 bytes allocated, 1.000 MiB cached)",
+        ]
+    );
+    drop(unified);
+    heap.flush().unwrap();
+    assert_eq!(heap.memory_status().unwrap().to_string().lines().count(), 3);
+    assert_all_returned(&device, &heap, "simple");
+}
+
+#[test]
+fn json_has_the_same_figures_by_stable_names() {
+    let device = emulated(1 << 30, Schedule::Immediate);
+    let heap =
+        Heap::builder(&device).pool(PoolKind::Binned).pinned_limit(64 * MIB).build().unwrap();
+    let _array = heap.target().unwrap().zeroed::<i64, _>(1024).unwrap();
+    insta::assert_snapshot!("json", heap.memory_status().unwrap().to_json());
+}
+
+#[test]
+fn what_happened_since_a_moment_is_counted() {
+    let device = device(1 << 30, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Binned);
+    let target = heap.target().unwrap();
+    drop(target.zeroed::<u8, _>(1000).unwrap());
+    let before = heap.usage().unwrap();
+    assert_eq!(before.since(&before), Since::default());
+    let kept = target.zeroed::<u8, _>(1000).unwrap();
+    drop(target.zeroed::<u8, _>(5000).unwrap());
+    heap.reclaim_all().unwrap();
+    let since = heap.usage().unwrap().since(&before);
+    let expected =
+        Since { allocations: 2, allocated_bytes: 6000, frees: 1, taken: 8192, given_back: 8192 };
+    assert_eq!(since, expected);
+    drop(kept);
+    assert_all_returned(&device, &heap, "binned");
+}
