@@ -181,6 +181,10 @@ impl Heap {
         Ok(self.on(stream))
     }
 
+    pub(crate) fn is_same(&self, other: &Heap) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Memory of a kind, accounted for.
     pub(crate) fn lease(
         &self,
