@@ -142,7 +142,12 @@ impl Store {
         stream: &Stream,
         zeroed: bool,
     ) -> Result<u64, Error> {
-        let before = self.lock().ledger.given_back;
+        let (before, reserved) = {
+            let mut state = self.lock();
+            let ordered = state.source.is_stream_ordered();
+            let reserved = if ordered { state.source.reserved().unwrap_or(0) } else { 0 };
+            (state.ledger.given_back, reserved)
+        };
         self.free(lease, Some(stream), zeroed)?;
         self.wait_for_pending()?;
         let mut state = self.lock();
@@ -152,8 +157,9 @@ impl Store {
         }
         if state.source.is_stream_ordered() {
             self.context.synchronize()?;
-            let trimmed = state.source.trim()?;
-            return Ok(trimmed);
+            // A pool that keeps nothing has given it back by itself by now.
+            state.source.trim()?;
+            return Ok(reserved.saturating_sub(state.source.reserved()?));
         }
         Ok(state.ledger.given_back - before)
     }

@@ -190,7 +190,9 @@ fn what_cannot_be_wrapped_says_why() {
     let calls = Arc::new(AtomicU64::new(0));
     let refused = |address: u64, count: usize| {
         let calls = calls.clone();
-        let owner = move |_: u64, _: &Stream| drop(calls.fetch_add(1, Ordering::Relaxed));
+        let owner = move |_: u64, _: &Stream| {
+            calls.fetch_add(1, Ordering::Relaxed);
+        };
         // SAFETY: never used, because it is refused.
         let wrapped = unsafe { target.wrap_owned::<u32, _>(address, count, owner) };
         wrapped.unwrap_err().to_string()
