@@ -198,10 +198,26 @@ impl fmt::Display for ScopeReport {
         match failed.first() {
             None => Ok(()),
             Some(first) => {
-                write!(f, "\n  failed to free {}; the first because\n  {first}", failed.len())
+                write!(f, "\n  failed to free {}; the first because", failed.len())?;
+                wrapped(f, &first.to_string())
             }
         }
     }
+}
+
+/// Words in lines of at most 80 columns, where they are no longer than that.
+fn wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    let mut column = usize::MAX;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column.saturating_add(length + 1) > 80 {
+            f.write_str("\n   ")?;
+            column = 3;
+        }
+        write!(f, " {word}")?;
+        column += length + 1;
+    }
+    Ok(())
 }
 
 /// A place in the program in that many columns: the end of its path says most.
@@ -400,4 +416,25 @@ fn close() {
     let closed = OPEN.try_with(|open| open.borrow_mut().pop());
     DEPTH.set(DEPTH.get().saturating_sub(1));
     drop(closed);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Device;
+
+    #[test]
+    fn a_long_scope_does_not_remember_what_went() {
+        let heap = Device::open("emulated:1GiB").unwrap().heap().unwrap();
+        let (longest, _) = heap.scope(|scope| {
+            let target = scope.target().unwrap();
+            let made = (0..10_000).map(|n| {
+                let array = target.uninit::<u8, _>(1).unwrap();
+                drop(if n % 2 == 0 { scope.keep(array) } else { array });
+                let lists = scope.state.lock();
+                lists.members.entries.len().max(lists.kept.entries.len())
+            });
+            made.max()
+        });
+        assert_eq!(longest, Some(64));
+    }
 }

@@ -140,6 +140,8 @@ fn show<'a, T: fmt::Debug + 'a>(
 ) -> fmt::Result {
     let ([length, shape @ ..], [count, shown @ ..]) = (shape, shown) else {
         return match elements.next() {
+            // Never over several lines.
+            Some(element) if f.alternate() => write!(f, "{element:?}"),
             Some(element) => element.fmt(f),
             None => f.write_str("…"),
         };

@@ -243,6 +243,7 @@ fn the_end_of_a_scope_on_a_device_that_is_gone_is_an_error() {
     assert_eq!((report.freed, report.failed.len()), (0, 1));
     let text = report.to_string();
     assert!(text.contains("failed to free 1") && text.contains("the device was reset"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
 #[test]
