@@ -1,7 +1,8 @@
 //! Arrays and several devices.
 
-use gpuheap::emu::{Options, Profile, Schedule};
+use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Device, MemoryKind, PoolKind};
+use gpuheap_driver::CUresult;
 
 use crate::create::KINDS;
 use crate::support::{assert_all_returned, emulated, heap};
@@ -55,6 +56,36 @@ fn copies_go_from_device_to_device() {
             assert_all_returned(&devices[0], &heaps[0], pool.name());
             assert_all_returned(&devices[1], &heaps[1], pool.name());
         }
+    }
+}
+
+/// The copy is under way when the source's stream cannot be made to wait for it: its memory is not
+/// had by anybody else before the copy is over all the same.
+#[test]
+fn a_source_outlasts_a_copy_that_could_not_be_waited_for() {
+    for fails in [&["cuStreamWaitEvent"][..], &["cuStreamWaitEvent", "cuStreamSynchronize"]] {
+        let profile = || Profile::with_memory(1 << 30).without_context();
+        let devices = vec![profile(), profile()];
+        let options = Options { devices, schedule: Schedule::OnDemand, ..Options::default() };
+        let devices = Device::emulated_devices(options).unwrap();
+        let heaps = [heap(&devices[0], PoolKind::Split), heap(&devices[1], PoolKind::Split)];
+        let targets = [heaps[0].target().unwrap(), heaps[1].target().unwrap()];
+        let a = targets[0].filled(1 << 20, 1_u8).unwrap();
+        let mut b = targets[1].filled(1 << 20, 2_u8).unwrap();
+        let nth = |name: &&'static str| {
+            // The copy waits for the source first.
+            let nth = if *name == "cuStreamWaitEvent" { 2 } else { 1 };
+            Fault::nth(name, nth, CUresult::ERROR_UNKNOWN)
+        };
+        let emulator = devices[0].emulator().unwrap();
+        emulator.set_faults(FaultPlan::new(fails.iter().map(nth)));
+        assert_eq!(b.copy_from(&a).is_ok(), fails.len() == 1);
+        emulator.set_faults(FaultPlan::default());
+        drop(a);
+        let next = targets[0].filled(1 << 20, 3_u8).unwrap();
+        assert_eq!((next.to_vec().unwrap()[0], b.to_vec().unwrap()), (3, vec![1; 1 << 20]));
+        drop((b, next));
+        assert_all_returned(&devices[0], &heaps[0], "sources");
     }
 }
 

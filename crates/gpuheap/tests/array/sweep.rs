@@ -32,7 +32,11 @@ fn scenario(heaps: &[Heap; 2], streams: &[Stream; 2], far: &Stream) -> Result<()
     }
     assert_eq!(kept.to_vec()?, [1.0, 1.0, 2.0]);
     shared.free_early()?;
+    // Last used on the other device.
+    kept.device_ptr(far)?;
+    drop(kept);
     a.free()?;
+    b.device_ptr(far)?;
     b.release()?;
     Ok(())
 }
