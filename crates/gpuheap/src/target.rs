@@ -1,11 +1,17 @@
 //! Where arrays are made.
 
+use std::sync::Arc;
+
+use crate::array::storage::Storage;
+use crate::error::Error;
 use crate::heap::Heap;
 use crate::kind::MemoryKind;
+use crate::scope::{self, ScopeState};
 use crate::stream::Stream;
 
 /// Where arrays are made: a heap, a stream, a kind of memory, and whether it is filled with zeros.
-/// From [`Heap::on`] or [`Heap::target`]. Cheap to clone.
+/// From [`Heap::on`] or [`Heap::target`], or from a [`Scope`](crate::Scope), to which what it makes
+/// then belongs. Cheap to clone.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -25,11 +31,32 @@ pub struct Target {
     pub(crate) kind: MemoryKind,
     pub(crate) zero_on_free: bool,
     pub(crate) zero_on_alloc: bool,
+    scope: Option<Arc<ScopeState>>,
 }
 
 impl Target {
     pub(crate) fn new(heap: Heap, stream: Stream) -> Target {
-        Target { heap, stream, kind: MemoryKind::Device, zero_on_free: false, zero_on_alloc: false }
+        Target {
+            heap,
+            stream,
+            kind: MemoryKind::Device,
+            zero_on_free: false,
+            zero_on_alloc: false,
+            scope: None,
+        }
+    }
+
+    /// The same, with what it makes belonging to a scope.
+    pub(crate) fn within(self, scope: Option<Arc<ScopeState>>) -> Target {
+        Target { scope, ..self }
+    }
+
+    /// Has the scope of what this makes, if any, free a storage at its end.
+    pub(crate) fn join(&self, storage: &Arc<Storage>) -> Result<(), Error> {
+        match scope::of(&self.heap, self.scope.as_ref()) {
+            None => Ok(()),
+            Some(scope) => scope.add(storage),
+        }
     }
 
     /// The same heap, on another stream.

@@ -8,7 +8,7 @@ use ndarray::{Dimension, IntoDimension};
 
 use super::element::Element;
 use super::fill::fill;
-use super::shape::sizes;
+use super::shape::{check_alignment, sizes};
 use super::source::HostData;
 use super::storage::{Memory, Storage};
 use super::{ArrayBase, DeviceArray, Hold, UninitArray};
@@ -23,8 +23,9 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// [Out of memory](Error::out_of_memory), a shape larger than any memory, a stream of another
-    /// device than the heap's.
+    /// [Out of memory](Error::out_of_memory), a shape larger than any memory, elements that have to
+    /// lie at multiples of more bytes than memory of the heap does, a stream of another device than
+    /// the heap's, a [scope](crate::Scope) that ended.
     #[track_caller]
     pub fn uninit<T: Element, I: IntoDimension>(
         &self,
@@ -32,7 +33,7 @@ impl Target {
     ) -> Result<UninitArray<T, I::Dim>, Error> {
         let shape = shape.into_dimension();
         let (_, bytes) = sizes::<T, _>(&shape)?;
-        Ok(UninitArray(DeviceArray::over(self.storage(bytes)?, shape)))
+        Ok(UninitArray(DeviceArray::over(self.storage::<T>(bytes)?, shape)))
     }
 
     /// An array of zeros.
@@ -95,12 +96,14 @@ impl Target {
     }
 
     #[track_caller]
-    fn storage(&self, bytes: u64) -> Result<Arc<Storage>, Error> {
+    fn storage<T>(&self, bytes: u64) -> Result<Arc<Storage>, Error> {
         let at = Location::caller();
         let lease = self.heap.lease(self.kind, bytes, &self.stream, self.zero_on_alloc, at)?;
-        let (heap, home) = (self.heap.clone(), self.stream.clone());
-        let memory = Memory::Lease(lease);
-        let storage = Storage::new(heap, self.kind, bytes, memory, home, self.zero_on_free);
-        Ok(Arc::new(storage))
+        let (address, memory) = (lease.address, Memory::Lease(lease));
+        let storage = Storage::new(self, self.kind, bytes, memory, at);
+        check_alignment::<T>(address)?;
+        let storage = Arc::new(storage);
+        self.join(&storage)?;
+        Ok(storage)
     }
 }

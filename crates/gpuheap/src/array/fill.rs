@@ -28,35 +28,38 @@ pub(super) fn fill<S: Hold, T: Element, D: Dimension>(
         return array.storage().use_on(None, |_, _| Ok(()));
     }
     let value = [value];
-    let pattern = shortest_period(bytes_of(&value));
     array.storage().use_on(None, |address, stream| {
         let address = array.at(address);
-        match *pattern {
+        match *shortest_period(bytes_of(&value), address) {
             [byte] => stream.enqueue("cuMemsetD8Async", |driver| {
                 // SAFETY: the array has these bytes, its stream is alive.
                 unsafe { driver.cuMemsetD8Async(address, byte, bytes as usize, stream.raw()) }
             }),
-            [a, b] => stream.enqueue("cuMemsetD16Async", |driver| {
+            [a, b] if address.is_multiple_of(2) => stream.enqueue("cuMemsetD16Async", |driver| {
                 let value = u16::from_ne_bytes([a, b]);
-                // SAFETY: as above, in units of two bytes; the elements are aligned to them.
+                // SAFETY: as above, in units of two bytes.
                 unsafe { driver.cuMemsetD16Async(address, value, bytes as usize / 2, stream.raw()) }
             }),
-            [a, b, c, d] => stream.enqueue("cuMemsetD32Async", |driver| {
-                let value = u32::from_ne_bytes([a, b, c, d]);
-                // SAFETY: as above, in units of four bytes.
-                unsafe { driver.cuMemsetD32Async(address, value, bytes as usize / 4, stream.raw()) }
-            }),
+            [a, b, c, d] if address.is_multiple_of(4) => {
+                stream.enqueue("cuMemsetD32Async", |driver| {
+                    let value = u32::from_ne_bytes([a, b, c, d]);
+                    // SAFETY: as above, in units of four bytes.
+                    unsafe {
+                        driver.cuMemsetD32Async(address, value, bytes as usize / 4, stream.raw())
+                    }
+                })
+            }
             ref pattern => fill_by_doubling(address, pattern, count, stream),
         }
     })
 }
 
 /// The shortest run of 1, 2 or 4 bytes that repeats through `bytes`, else all of it: a fill knows
-/// those widths alone.
-fn shortest_period(bytes: &[u8]) -> &[u8] {
+/// those widths alone, and at multiples of them.
+fn shortest_period(bytes: &[u8], address: u64) -> &[u8] {
     for period in [1, 2, 4] {
-        // Elements of two bytes and more are aligned to their fill only if it divides them.
         if bytes.len().is_multiple_of(period)
+            && address.is_multiple_of(period as u64)
             && bytes.chunks(period).all(|chunk| chunk == &bytes[..period])
         {
             return &bytes[..period];
@@ -101,12 +104,14 @@ mod tests {
 
     #[test]
     fn finds_what_a_fill_can_repeat() {
-        let period = |bytes: &[u8]| shortest_period(bytes).len();
+        let at = |address, bytes: &[u8]| shortest_period(bytes, address).len();
+        let period = |bytes: &[u8]| at(256, bytes);
         assert_eq!(period(&[7, 7, 7, 7]), 1);
         assert_eq!(period(&[7, 8, 7, 8]), 2);
         assert_eq!(period(&[1, 2, 3, 4, 1, 2, 3, 4]), 4);
         assert_eq!(period(&[1, 2, 3, 4, 1, 2, 3, 5]), 8);
         assert_eq!(period(&[1, 2, 3]), 3);
         assert_eq!(period(&[0, 0, 0]), 1);
+        assert_eq!((at(2, &[1, 2, 3, 4, 1, 2, 3, 4]), at(1, &[7, 8]), at(3, &[5, 5])), (8, 2, 1));
     }
 }

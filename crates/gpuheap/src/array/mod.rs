@@ -4,6 +4,7 @@ mod create;
 mod debug;
 mod element;
 mod fill;
+mod foreign;
 mod host;
 mod shape;
 mod source;
@@ -152,11 +153,13 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.storage().stream()
     }
 
-    /// Where its like would be made: its heap and kind, on the stream of its last use.
+    /// Where its like would be made: its heap and kind, on the stream of its last use or, if that is
+    /// of another device, of its first; in its scope, while that lasts.
     pub fn target(&self) -> Target {
         let storage = self.storage();
-        let target = storage.heap().on(&storage.stream()).kind(storage.kind());
-        target.zero_on_free(storage.zeroes_on_free())
+        let target = storage.heap().on(&storage.own_stream()).kind(storage.kind());
+        let target = target.zero_on_free(storage.zeroes_on_free());
+        target.within(storage.scope().filter(|scope| scope.is_open()))
     }
 
     /// Whether it was freed early, by its owner or by the end of a scope.
@@ -173,7 +176,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// An array that was freed; a stream of a device that cannot reach the array's memory.
     pub fn device_ptr(&self, stream: &Stream) -> Result<u64, Error> {
-        self.storage().use_on(Some(stream), |address, _| Ok(self.at(address)))
+        let pointer = |address| if self.bytes() == 0 { 0 } else { self.at(address) };
+        self.storage().use_on(Some(stream), |address, _| Ok(pointer(address)))
     }
 
     pub(crate) fn storage(&self) -> &Arc<Storage> {
@@ -258,6 +262,10 @@ mod sealed {
 
     /// Where the memory is.
     pub trait Storage {
+        /// What arrays that are held so are called.
+        #[doc(hidden)]
+        const NAME: &'static str;
+
         /// The storage.
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "sealed: nobody outside can name it")]
@@ -266,24 +274,32 @@ mod sealed {
 
     #[allow(private_interfaces)]
     impl Storage for super::Owned {
+        const NAME: &'static str = "DeviceArray";
+
         fn storage(&self) -> &Arc<super::Storage> {
             &self.0
         }
     }
     #[allow(private_interfaces)]
     impl Storage for super::Shared {
+        const NAME: &'static str = "SharedArray";
+
         fn storage(&self) -> &Arc<super::Storage> {
             &self.0
         }
     }
     #[allow(private_interfaces)]
     impl Storage for super::View<'_> {
+        const NAME: &'static str = "DeviceView";
+
         fn storage(&self) -> &Arc<super::Storage> {
             self.0
         }
     }
     #[allow(private_interfaces)]
     impl Storage for super::ViewMut<'_> {
+        const NAME: &'static str = "DeviceViewMut";
+
         fn storage(&self) -> &Arc<super::Storage> {
             self.0
         }

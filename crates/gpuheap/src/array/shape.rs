@@ -4,6 +4,19 @@ use ndarray::Dimension;
 
 use crate::error::{Error, ErrorKind};
 
+/// Whether `T` may lie at an address; any will do for nothing.
+pub(super) fn check_alignment<T>(address: u64) -> Result<(), Error> {
+    let align = align_of::<T>() as u64;
+    if address.is_multiple_of(align) {
+        return Ok(());
+    }
+    Err(ErrorKind::Refused(format!(
+        "elements of type {} lie at multiples of {align} bytes, and {address:#x} is none",
+        std::any::type_name::<T>()
+    ))
+    .into())
+}
+
 /// The number of elements of a shape and their bytes.
 ///
 /// # Errors

@@ -4,18 +4,24 @@ use std::any::Any;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::device::Context;
+use crate::device::{Context, Gone};
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
 use crate::heap::store::Lease;
 use crate::kind::MemoryKind;
+use crate::scope::ScopeState;
 use crate::stream::Stream;
+use crate::target::Target;
 
 /// One piece of memory.
 ///
 /// Work is enqueued with its lock held, so that a free by another thread comes wholly before or
 /// wholly after it. Of several streams the last one to use it is remembered, and the next one waits
 /// for it, so a free on the last one comes after them all.
+///
+/// Locks are taken in this order: a storage, or two by their addresses; then the heap's. Nothing of
+/// the program's own is called with one held. In a forked child none is taken: a thread of the
+/// parent may have held it.
 pub(crate) struct Storage {
     heap: Heap,
     kind: MemoryKind,
@@ -23,6 +29,8 @@ pub(crate) struct Storage {
     zero_on_free: bool,
     /// The stream it was made on, of the heap's device.
     home: Stream,
+    /// Where in the program it was made.
+    made: &'static Location<'static>,
     state: Mutex<State>,
 }
 
@@ -32,6 +40,8 @@ struct State {
     last: Option<Stream>,
     /// How many host borrows of the memory are out.
     borrows: u32,
+    /// The scope whose end frees it.
+    scope: Option<Arc<ScopeState>>,
 }
 
 /// What a storage is made of.
@@ -56,17 +66,29 @@ pub(crate) enum Freed {
     Scope(&'static Location<'static>),
 }
 
+/// What is left to do with memory that was marked as freed.
+enum Taken {
+    /// To give it back, in the order of this stream, else of home.
+    Memory(Memory, Option<Stream>),
+    /// Nothing before the last host borrow ends.
+    Borrowed,
+    /// Nothing: it was freed before.
+    Nothing,
+}
+
 impl Storage {
+    /// Memory of a kind, first used where `target` says.
     pub(crate) fn new(
-        heap: Heap,
+        target: &Target,
         kind: MemoryKind,
         bytes: u64,
         memory: Memory,
-        home: Stream,
-        zero_on_free: bool,
+        made: &'static Location<'static>,
     ) -> Storage {
-        let state = Mutex::new(State { memory, last: None, borrows: 0 });
-        Storage { heap, kind, bytes, zero_on_free, home, state }
+        let Target { heap, stream, zero_on_free, .. } = target;
+        let state = Mutex::new(State { memory, last: None, borrows: 0, scope: None });
+        let (heap, home, zero_on_free) = (heap.clone(), stream.clone(), *zero_on_free);
+        Storage { heap, kind, bytes, zero_on_free, home, made, state }
     }
 
     pub(crate) fn heap(&self) -> &Heap {
@@ -89,19 +111,48 @@ impl Storage {
         self.zero_on_free
     }
 
-    /// The stream of last use.
-    pub(crate) fn stream(&self) -> Stream {
-        self.lock().stream(&self.home).clone()
+    /// Where in the program it was made.
+    pub(crate) fn made(&self) -> &'static Location<'static> {
+        self.made
     }
 
-    /// Whether the memory is still there.
+    /// The stream of last use.
+    pub(crate) fn stream(&self) -> Stream {
+        self.peek().map_or_else(|| self.home.clone(), |state| state.stream(&self.home).clone())
+    }
+
+    /// A stream of the heap's own device for its like: the one of last use, unless another device
+    /// used it last.
+    pub(crate) fn own_stream(&self) -> Stream {
+        let stream = self.stream();
+        if stream.context().is_same(self.context()) { stream } else { self.home.clone() }
+    }
+
+    /// Whether the memory was freed while there were handles to it.
     pub(crate) fn is_freed(&self) -> bool {
-        matches!(self.lock().memory, Memory::Freed { .. })
+        self.peek().is_some_and(|state| matches!(state.memory, Memory::Freed { .. }))
     }
 
     /// Its address as things are, without claiming a use of it.
     pub(crate) fn address(&self) -> Option<u64> {
-        self.lock().address().ok()
+        self.peek()?.address().ok()
+    }
+
+    /// The scope whose end frees it.
+    pub(crate) fn scope(&self) -> Option<Arc<ScopeState>> {
+        self.peek()?.scope.clone()
+    }
+
+    /// Has the end of `scope` free it.
+    pub(crate) fn join(&self, scope: Option<Arc<ScopeState>>) {
+        self.lock().scope = scope;
+    }
+
+    /// Drops what was to be called at its end, uncalled.
+    pub(crate) fn disown(&self) {
+        let nothing = Memory::Foreign { address: 0, owner: None };
+        let memory = std::mem::replace(&mut self.lock().memory, nothing);
+        drop(memory);
     }
 
     /// Has `stream` wait for all work that the memory was given so far, and enqueues more with
@@ -149,7 +200,7 @@ impl Storage {
         let (to, from) = (mine.address()?, theirs.address()?);
         let stream = mine.stream(&self.home).clone();
         let their_stream = theirs.stream(&source.home).clone();
-        let crosses = their_stream.id() != stream.id();
+        let crosses = !is_same_stream(&their_stream, &stream);
         if crosses {
             stream.wait(&their_stream.record()?)?;
         }
@@ -159,9 +210,14 @@ impl Storage {
         }
         if source.context().is_same(stream.context()) {
             theirs.last = Some(stream);
-        } else {
-            // The source stays with a stream that may free it.
-            their_stream.wait(&stream.record()?)?;
+            return Ok(done);
+        }
+        // The source stays with a stream of its own device, behind this copy of it.
+        let ordered = stream.record().and_then(|event| their_stream.wait(&event));
+        if let Err(error) = ordered.or_else(|_| stream.synchronize()) {
+            // Its free is to come after the copy all the same.
+            theirs.last = Some(stream);
+            return Err(error);
         }
         Ok(done)
     }
@@ -178,80 +234,99 @@ impl Storage {
     }
 
     pub(crate) fn end_borrow(&self) {
-        let mut state = self.lock();
-        state.borrows = state.borrows.saturating_sub(1);
-        if state.borrows == 0
-            && let Memory::Freed { rest, .. } = &mut state.memory
-            && let Some(rest) = rest.take()
-        {
-            // A destructor reports and carries on: the heap counts the failure.
-            let _ = self.give_back(*rest, &state);
+        if self.forked() {
+            return;
         }
+        let (rest, last) = {
+            let mut state = self.lock();
+            state.borrows = state.borrows.saturating_sub(1);
+            if state.borrows > 0 {
+                return;
+            }
+            let Memory::Freed { rest, .. } = &mut state.memory else { return };
+            let Some(rest) = rest.take() else { return };
+            (rest, state.last.clone())
+        };
+        // A destructor reports and carries on: the heap counts the failure.
+        let _ = self.give_back(*rest, last);
     }
 
     /// Frees it now, in the order of its last use; later uses are errors that say `how`. Whether it
     /// was there to be freed.
     pub(crate) fn free_early(&self, how: Freed) -> Result<bool, Error> {
         self.check_alive()?;
-        let mut state = self.lock();
-        if matches!(state.memory, Memory::Freed { .. }) {
-            return Ok(false);
+        match self.take(how) {
+            Taken::Memory(memory, last) => self.give_back(memory, last).map(|()| true),
+            Taken::Borrowed => Ok(true),
+            Taken::Nothing => Ok(false),
         }
-        let freed = Memory::Freed { how, rest: None };
-        let memory = std::mem::replace(&mut state.memory, freed);
-        if state.borrows > 0 {
-            state.memory = Memory::Freed { how, rest: Some(Box::new(memory)) };
-            return Ok(true);
-        }
-        self.give_back(memory, &state).map(|()| true)
     }
 
     /// Waits for the last use and gives the memory back to the driver, past the cache: the bytes
     /// that the driver regained.
     pub(crate) fn release(&self, how: Freed) -> Result<u64, Error> {
         self.check_alive()?;
-        let mut state = self.lock();
-        if state.borrows > 0 {
-            drop(state);
-            return self.free_early(how).map(|_| 0);
-        }
-        let freed = Memory::Freed { how, rest: None };
-        match std::mem::replace(&mut state.memory, freed) {
-            Memory::Lease(lease) => {
-                let stream = self.last_stream(&state)?;
+        match self.take(how) {
+            Taken::Memory(Memory::Lease(lease), last) => {
+                let stream = self.last_stream(last)?;
                 self.heap.release(self.kind, lease, &stream, self.zero_on_free)
             }
-            other => self.give_back(other, &state).map(|()| 0),
+            Taken::Memory(other, last) => self.give_back(other, last).map(|()| 0),
+            Taken::Borrowed | Taken::Nothing => Ok(0),
         }
     }
 
-    fn give_back(&self, memory: Memory, state: &State) -> Result<(), Error> {
+    /// Marks it freed, with what is then to be given back. All work on it is enqueued by then, so
+    /// that happens with the lock let go: the owner of wrapped memory may use the array's handles.
+    fn take(&self, how: Freed) -> Taken {
+        let mut state = self.lock();
+        if matches!(state.memory, Memory::Freed { .. }) {
+            return Taken::Nothing;
+        }
+        let freed = Memory::Freed { how, rest: None };
+        let memory = std::mem::replace(&mut state.memory, freed);
+        if state.borrows > 0 {
+            state.memory = Memory::Freed { how, rest: Some(Box::new(memory)) };
+            return Taken::Borrowed;
+        }
+        Taken::Memory(memory, state.last.clone())
+    }
+
+    /// Memory whose order cannot be kept stays with the heap, accounted as live: nobody else may
+    /// have it.
+    fn give_back(&self, memory: Memory, last: Option<Stream>) -> Result<(), Error> {
         match memory {
             Memory::Lease(lease) => {
-                let stream = match &state.last {
+                let stream = match last {
                     None => None,
-                    Some(_) => Some(self.last_stream(state)?),
+                    last => Some(self.last_stream(last)?),
                 };
                 self.heap.free(self.kind, lease, stream.as_ref(), self.zero_on_free)
             }
             Memory::Foreign { address, owner: Some(owner) } => {
-                let stream = self.last_stream(state)?;
+                // What a reset took with it is not freed again.
+                self.check_alive()?;
+                let stream = self.last_stream(last)?;
+                // For an owner that calls the driver; one that does not can do without.
+                let _current = self.context().enter();
                 let end = std::panic::AssertUnwindSafe(|| owner(address, &stream));
-                std::panic::catch_unwind(end).map_err(|panic| owner_panicked(&*panic))
+                std::panic::catch_unwind(end).map_err(owner_panicked)
             }
             Memory::Foreign { owner: None, .. } => Ok(()),
-            Memory::Freed { rest: Some(rest), .. } => self.give_back(*rest, state),
+            Memory::Freed { rest: Some(rest), .. } => self.give_back(*rest, last),
             Memory::Freed { rest: None, .. } => Ok(()),
         }
     }
 
     /// A stream of the heap's device that comes after every use.
-    fn last_stream(&self, state: &State) -> Result<Stream, Error> {
-        match &state.last {
+    fn last_stream(&self, last: Option<Stream>) -> Result<Stream, Error> {
+        match last {
             None => Ok(self.home.clone()),
-            Some(last) if last.context().is_same(self.home.context()) => Ok(last.clone()),
+            Some(last) if last.context().is_same(self.home.context()) => Ok(last),
             Some(last) => {
-                self.home.wait(&last.record()?)?;
+                let ordered = last.record().and_then(|event| self.home.wait(&event));
+                // Where that fails the host waits, so that the memory can be freed after all.
+                ordered.or_else(|_| last.synchronize())?;
                 Ok(self.home.clone())
             }
         }
@@ -260,14 +335,18 @@ impl Storage {
     /// Makes `stream` the one of last use, behind the one that was.
     fn hand_over(&self, state: &mut State, stream: &Stream) -> Result<(), Error> {
         let last = state.stream(&self.home);
-        if last.id() == stream.id() && last.context().is_same(stream.context()) {
+        if is_same_stream(last, stream) {
             return Ok(());
         }
         let (user, owner) = (stream.context(), self.home.context());
-        if !user.is_same(owner) && !self.can_be_reached_by(user)? {
+        if !user.is_same(owner) && !self.can_be_reached_by(user, &state.memory)? {
+            let remedies = match user.shares_driver(owner) {
+                true => "copy it there with copy_to, or allocate it as unified memory",
+                false => "copy it there with copy_to",
+            };
             return Err(ErrorKind::Refused(format!(
                 "the array is on {owner} and is used on {user}, which cannot reach its memory (no \
-                 peer access); copy it there with copy_to, or allocate it as unified memory"
+                 peer access); {remedies}"
             ))
             .into());
         }
@@ -276,19 +355,30 @@ impl Storage {
         Ok(())
     }
 
-    fn can_be_reached_by(&self, user: &Context) -> Result<bool, Error> {
+    fn can_be_reached_by(&self, user: &Context, memory: &Memory) -> Result<bool, Error> {
         let owner = self.home.context();
         if self.kind.is_host_accessible() {
             return Ok(user.shares_driver(owner));
         }
         // Memory of a stream-ordered pool is opened to other devices by a call on the whole pool,
         // after which writes of a peer were seen to be lost (driver 590, NVIDIA bug 6098762).
-        Ok(!self.heap.is_stream_ordered() && user.can_reach(owner)?)
+        // Wrapped memory may be of such a pool.
+        let may_be_pooled = self.heap.is_stream_ordered() || !matches!(memory, Memory::Lease(_));
+        Ok(!may_be_pooled && user.can_reach(owner)?)
     }
 
     /// Before the lock is taken: a thread of a forked child's parent may have held it.
     fn check_alive(&self) -> Result<(), Error> {
         Ok(self.home.context().check_alive()?)
+    }
+
+    fn forked(&self) -> bool {
+        self.home.context().check_alive() == Err(Gone::Forked)
+    }
+
+    /// How things are, for what has no error to give; `None` in a forked child.
+    fn peek(&self) -> Option<MutexGuard<'_, State>> {
+        (!self.forked()).then(|| self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -312,31 +402,33 @@ impl State {
 
 impl Drop for Storage {
     fn drop(&mut self) {
+        let forked = self.forked();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Memory::Lease(lease) = state.memory
-            && state.last.is_none()
-        {
-            // A destructor reports and carries on: the heap counts the failure.
-            let _ = self.heap.free(self.kind, lease, None, self.zero_on_free);
+        let nothing = Memory::Foreign { address: 0, owner: None };
+        let memory = std::mem::replace(&mut state.memory, nothing);
+        if forked {
+            // All of it is the parent's, what an owner captured included.
+            std::mem::forget(memory);
             return;
         }
-        let empty = Memory::Foreign { address: 0, owner: None };
-        let memory = std::mem::replace(&mut state.memory, empty);
-        let state = State {
-            memory: Memory::Foreign { address: 0, owner: None },
-            last: state.last.take(),
-            borrows: 0,
-        };
-        let _ = self.give_back(memory, &state);
+        let last = state.last.take();
+        // A destructor reports and carries on: the heap counts the failure.
+        let _ = self.give_back(memory, last);
     }
 }
 
-fn owner_panicked(panic: &(dyn Any + Send)) -> Error {
+fn is_same_stream(one: &Stream, other: &Stream) -> bool {
+    one.id() == other.id() && one.context().is_same(other.context())
+}
+
+fn owner_panicked(panic: Box<dyn Any + Send>) -> Error {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    ErrorKind::Refused(format!(
+    let error = ErrorKind::Refused(format!(
         "what was to free a wrapped pointer panicked: {}; the memory behind it may not be freed",
         text.unwrap_or("with no text")
-    ))
-    .into()
+    ));
+    // It may be of a type whose own destructor panics.
+    std::mem::forget(panic);
+    error.into()
 }

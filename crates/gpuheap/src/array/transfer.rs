@@ -1,5 +1,8 @@
 //! Copies between host and device, and between arrays.
 
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+
 use gpuheap_driver::{CUmemorytype, CUpointer_attribute};
 use ndarray::{Array, Dimension};
 
@@ -48,7 +51,18 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
             if bytes == 0 || to == from {
                 return Ok(());
             }
-            let crosses = !ours.is_same(theirs);
+            if to.abs_diff(from) < bytes as u64 {
+                return Err(ErrorKind::Refused(format!(
+                    "the source overlaps what it is to be copied to: both are windows of one memory, \
+                     {} bytes apart, and have {bytes}; copy the source first",
+                    to.abs_diff(from)
+                ))
+                .into());
+            }
+            // What the host can touch has one address for all devices of a driver.
+            let crosses = !ours.is_same(theirs)
+                && !self.kind().is_host_accessible()
+                && !source.kind().is_host_accessible();
             let function = if crosses { "cuMemcpyPeerAsync" } else { "cuMemcpyAsync" };
             stream.enqueue(function, |driver| {
                 // SAFETY: both arrays have these bytes and are alive, as is the stream.
@@ -69,13 +83,14 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
             if bytes.is_empty() {
                 return Ok(());
             }
+            let later = is_read_later(bytes, stream)?;
             stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
                 let (from, length) = (bytes.as_ptr().cast(), bytes.len());
                 // SAFETY: the array has these bytes; the source is kept until the driver is done
                 // with it: at once if it is pageable, else waited for below.
                 unsafe { driver.cuMemcpyHtoDAsync_v2(self.at(address), from, length, stream.raw()) }
             })?;
-            if is_read_later(bytes, stream)? { stream.synchronize() } else { Ok(()) }
+            if later { settle(stream).0 } else { Ok(()) }
         })
     }
 
@@ -100,7 +115,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// An array that was freed; bytes that are no valid `T`; the driver's own.
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
-        self.first(self.len())
+        self.ranges(std::iter::once(0..self.len()))
     }
 
     /// The same with its shape.
@@ -154,25 +169,51 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         target.copy_of(self)
     }
 
-    /// The first `count` elements.
-    pub(super) fn first(&self, count: usize) -> Result<Vec<T>, Error> {
-        let bytes = count * size_of::<T>();
+    /// The elements of some ranges of them all, one after the other. Waits once.
+    pub(super) fn ranges(
+        &self,
+        ranges: impl IntoIterator<Item = Range<usize>> + Clone,
+    ) -> Result<Vec<T>, Error> {
+        let count = ranges.clone().into_iter().map(|range| range.len()).sum();
         // Their bits, which may be anything, before they are known to be elements.
-        let mut bits: Vec<T::Bits> = Vec::with_capacity(count);
-        self.storage().use_on(None, |address, stream| {
-            if bytes > 0 {
-                let to = bits.as_mut_ptr().cast();
-                stream.enqueue("cuMemcpyDtoHAsync_v2", |driver| {
+        let mut bits: Vec<T::Bits> = Vec::new();
+        if bits.try_reserve_exact(count).is_err() {
+            return Err(ErrorKind::Refused(format!(
+                "the host has no memory for the {} bytes to be read; read a slice at a time",
+                count * size_of::<T>()
+            ))
+            .into());
+        }
+        let mut bits = ManuallyDrop::new(bits);
+        let read = self.storage().use_on(None, |address, stream| {
+            let mut done = 0;
+            for range in ranges {
+                let bytes = range.len() * size_of::<T>();
+                if bytes == 0 {
+                    continue;
+                }
+                let from = self.at(address) + (range.start * size_of::<T>()) as u64;
+                // SAFETY: the buffer was made for all ranges together.
+                let to = unsafe { bits.as_mut_ptr().add(done) }.cast();
+                done += range.len();
+                let copied = stream.enqueue("cuMemcpyDtoHAsync_v2", |driver| {
                     // SAFETY: both sides have these bytes, and the copy is waited for below.
-                    unsafe {
-                        driver.cuMemcpyDtoHAsync_v2(to, self.at(address), bytes, stream.raw())
-                    }
-                })?;
-                stream.synchronize()?;
+                    unsafe { driver.cuMemcpyDtoHAsync_v2(to, from, bytes, stream.raw()) }
+                });
+                if copied.is_err() {
+                    return Ok((copied, settle(stream).1));
+                }
             }
-            Ok(())
-        })?;
-        // SAFETY: the copy wrote them all, or they have no size; any bits are valid bits.
+            Ok(if done > 0 { settle(stream) } else { (Ok(()), true) })
+        });
+        let (read, settled) = read.unwrap_or_else(|error| (Err(error), true));
+        // A buffer that the driver may still write to is never freed.
+        let mut bits = match settled {
+            true => ManuallyDrop::into_inner(bits),
+            false => Vec::new(),
+        };
+        read?;
+        // SAFETY: the copies wrote them all, or they have no size; any bits are valid bits.
         unsafe { bits.set_len(count) };
         if let Some(at) = bits.iter().position(|bits| !T::is_valid_bit_pattern(bits)) {
             return Err(ErrorKind::Refused(format!(
@@ -181,9 +222,18 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
             ))
             .into());
         }
-        let mut bits = std::mem::ManuallyDrop::new(bits);
+        let mut bits = ManuallyDrop::new(bits);
         // SAFETY: bits have the size and alignment of their elements, and all are valid.
         Ok(unsafe { Vec::from_raw_parts(bits.as_mut_ptr().cast(), count, bits.capacity()) })
+    }
+}
+
+/// Waits for a stream, and where that fails for its device: what the wait came to, and whether the
+/// work is known to be over.
+fn settle(stream: &Stream) -> (Result<(), Error>, bool) {
+    match stream.synchronize() {
+        Ok(()) => (Ok(()), true),
+        Err(error) => (Err(error), stream.context().synchronize().is_ok()),
     }
 }
 

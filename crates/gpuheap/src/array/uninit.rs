@@ -1,7 +1,5 @@
 //! Arrays that were not written yet.
 
-use std::fmt;
-
 use ndarray::{Dimension, Ix1};
 
 use super::element::Element;
@@ -13,7 +11,7 @@ use crate::stream::Stream;
 
 /// An array with nothing in it yet. It becomes a [`DeviceArray`] by being written.
 #[must_use]
-pub struct UninitArray<T, D = Ix1>(pub(super) DeviceArray<T, D>);
+pub struct UninitArray<T, D = Ix1>(pub(crate) DeviceArray<T, D>);
 
 impl<T: Element, D: Dimension> UninitArray<T, D> {
     /// Writes all of it from host data, which may be changed as soon as this returns.
@@ -69,11 +67,5 @@ impl<T: Element, D: Dimension> UninitArray<T, D> {
     /// All of it is written by work on its stream by then, with valid bit patterns of `T`.
     pub unsafe fn assume_written(self) -> DeviceArray<T, D> {
         self.0
-    }
-}
-
-impl<T: Element, D: Dimension> fmt::Debug for UninitArray<T, D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "UninitArray({:?}, {})", self.0.shape(), self.0.kind())
     }
 }

@@ -111,7 +111,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     where
         D: RemoveAxis,
     {
-        let end = index.checked_add(1).unwrap_or(usize::MAX);
+        let end = index.saturating_add(1);
         let one = self.into_slice(index..end)?;
         let shape = one.shape.remove_axis(ndarray::Axis(0));
         Ok(ArrayBase { held: one.held, offset: one.offset, shape, element: PhantomData })
@@ -170,11 +170,11 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
             }
             *last = bytes / new;
         }
-        // Storages begin at multiples of what any element needs: 256 bytes and more.
         let align = align_of::<U>() as u64;
-        if !self.offset.is_multiple_of(align) {
+        let start = self.storage().address().map_or(self.offset, |address| self.at(address));
+        if !start.is_multiple_of(align) {
             return Err(refused(format!(
-                "it begins {} bytes into its memory, which is no multiple of {align}",
+                "it begins at {start:#x}, {} bytes into its memory, which is no multiple of {align}",
                 self.offset
             )));
         }

@@ -17,6 +17,9 @@ use crate::size::Size;
 use crate::source::{MemorySource, OrderedSource, PlainSource};
 use crate::track::{Tracker, Tracking};
 
+/// A policy and where its memory comes from.
+pub(crate) type Parts = (Box<dyn Policy>, Box<dyn MemorySource>);
+
 /// Chooses what a heap is made of.
 #[derive(Clone, Debug)]
 pub struct HeapBuilder {
@@ -124,7 +127,7 @@ impl HeapBuilder {
         }
         let pool = self.pool.unwrap_or(PoolKind::Split);
         let limits = Limits { soft: self.soft, hard: self.hard };
-        let ordered = |keeps| -> Result<(Box<dyn Policy>, Box<dyn MemorySource>), Error> {
+        let ordered = |keeps| -> Result<Parts, Error> {
             let source = OrderedSource::new(context.clone(), keeps, limits)?;
             Ok((Box::new(Direct::default()), Box::new(source)))
         };
@@ -209,11 +212,7 @@ impl HeapBuilder {
 
 /// A policy over plain allocations of a kind. Only device memory has stream-ordered pools of the
 /// driver's, so a `driver` heap keeps its other kinds by `split`.
-pub(crate) fn policy_and_source(
-    context: &Arc<Context>,
-    kind: MemoryKind,
-    pool: PoolKind,
-) -> (Box<dyn Policy>, Box<dyn MemorySource>) {
+pub(crate) fn policy_and_source(context: &Arc<Context>, kind: MemoryKind, pool: PoolKind) -> Parts {
     let policy: Box<dyn Policy> = match pool {
         PoolKind::None => Box::new(Direct::default()),
         PoolKind::Simple => Box::new(Simple::default()),

@@ -140,12 +140,6 @@ impl FlushedKind {
     }
 }
 
-impl Heap {
-    fn is_same(&self, other: &Heap) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
-    }
-}
-
 impl Inner {
     /// The memory of each kind that was asked for so far.
     pub(crate) fn stores(&self) -> impl Iterator<Item = &Store> {

@@ -203,6 +203,10 @@ impl Heap {
         Ok(self.on(stream))
     }
 
+    pub(crate) fn is_same(&self, other: &Heap) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Memory of a kind, accounted for, which the program asked for at `at`.
     pub(crate) fn lease(
         &self,

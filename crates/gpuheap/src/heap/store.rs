@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
+use crate::heap::builder::Parts;
 use crate::heap::climb::Attempt;
 use crate::heap::ledger::Ledger;
 use crate::heap::limits::Limits;
@@ -60,7 +61,7 @@ impl Store {
         pool: PoolKind,
         limits: Limits,
         reclaimers: Arc<Reclaimers>,
-        (policy, source): (Box<dyn Policy>, Box<dyn MemorySource>),
+        (policy, source): Parts,
     ) -> Store {
         let state = State {
             policy,
@@ -152,7 +153,12 @@ impl Store {
         stream: &Stream,
         zeroed: bool,
     ) -> Result<u64, Error> {
-        let before = self.lock().ledger.given_back;
+        let (before, reserved) = {
+            let mut state = self.lock();
+            let ordered = state.source.is_stream_ordered();
+            let reserved = if ordered { state.source.reserved().unwrap_or(0) } else { 0 };
+            (state.ledger.given_back, reserved)
+        };
         self.free(lease, Some(stream), zeroed)?;
         self.wait_for_pending()?;
         let mut state = self.lock();
@@ -162,8 +168,9 @@ impl Store {
         }
         if state.source.is_stream_ordered() {
             self.context.synchronize()?;
-            let trimmed = state.source.trim()?;
-            return Ok(trimmed);
+            // A pool that keeps nothing has given it back by itself by now.
+            state.source.trim()?;
+            return Ok(reserved.saturating_sub(state.source.reserved()?));
         }
         Ok(state.ledger.given_back - before)
     }

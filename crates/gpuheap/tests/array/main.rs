@@ -3,7 +3,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
-mod life;
+mod create;
+mod debug;
+mod devices;
+mod elements;
+mod foreign;
+mod lifetime;
+mod programs;
+mod scope;
+mod streams;
 #[path = "../heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
+mod sweep;
+mod views;

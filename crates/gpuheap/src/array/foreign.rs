@@ -1,0 +1,183 @@
+//! Arrays over memory that somebody else allocated.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use gpuheap_driver::{CUmemorytype, CUpointer_attribute, check};
+use ndarray::IntoDimension;
+
+use super::DeviceArray;
+use super::element::Element;
+use super::shape::{check_alignment, sizes};
+use super::storage::{Memory, Owner, Storage};
+use crate::error::{Error, ErrorKind};
+use crate::kind::MemoryKind;
+use crate::stream::Stream;
+use crate::target::Target;
+
+impl Target {
+    /// An array over memory of the target's device that stays somebody else's: dropping, freeing and
+    /// releasing the array leave it. The driver says which kind of memory it is; page-locked memory
+    /// of any origin counts as pinned. The target's stream is taken for the one of its last use.
+    ///
+    /// # Safety
+    ///
+    /// The memory has room for the shape, holds valid elements by the time the stream gets there,
+    /// and stays until all work on the array is done. Nobody else uses it meanwhile, except in the
+    /// order of the array's [stream](super::ArrayBase::stream).
+    ///
+    /// # Errors
+    ///
+    /// An address that the driver does not know, that is of another device, that `T` cannot lie at,
+    /// or that is null though the shape has elements; a shape larger than any memory.
+    #[track_caller]
+    pub unsafe fn wrap<T: Element, I: IntoDimension>(
+        &self,
+        address: u64,
+        shape: I,
+    ) -> Result<DeviceArray<T, I::Dim>, Error> {
+        self.foreign(address, shape.into_dimension(), None)
+    }
+
+    /// The same with an owner: it is called once, when the array's memory is freed in whatever way,
+    /// with the address and a stream that comes after every use of it. The device's context is
+    /// current then. It must not wait for another thread that uses the array.
+    ///
+    /// After a fork or a [reset](crate::Device::reset) it is not called, because what it would free
+    /// is no more.
+    ///
+    /// # Safety
+    ///
+    /// As [`wrap`](Target::wrap), until the owner is called.
+    ///
+    /// # Errors
+    ///
+    /// As [`wrap`](Target::wrap), and a scope that ended. The owner is then dropped and not called.
+    #[track_caller]
+    pub unsafe fn wrap_owned<T: Element, I: IntoDimension>(
+        &self,
+        address: u64,
+        shape: I,
+        owner: impl FnOnce(u64, &Stream) + Send + 'static,
+    ) -> Result<DeviceArray<T, I::Dim>, Error> {
+        self.foreign(address, shape.into_dimension(), Some(Box::new(owner)))
+    }
+
+    #[track_caller]
+    fn foreign<T: Element, D: ndarray::Dimension>(
+        &self,
+        address: u64,
+        shape: D,
+        owner: Option<Owner>,
+    ) -> Result<DeviceArray<T, D>, Error> {
+        let (_, bytes) = sizes::<T, _>(&shape)?;
+        self.heap.check_device(&self.stream)?;
+        let kind = match bytes {
+            0 => self.kind,
+            bytes => self.kind_of_foreign::<T>(address, bytes)?,
+        };
+        let owned = owner.is_some();
+        let memory = Memory::Foreign { address, owner };
+        let storage = Arc::new(Storage::new(self, kind, bytes, memory, Location::caller()));
+        // What is not owned has nothing that a scope could free.
+        if owned && let Err(error) = self.join(&storage) {
+            storage.disown();
+            return Err(error);
+        }
+        Ok(DeviceArray::over(storage, shape))
+    }
+
+    fn kind_of_foreign<T>(&self, address: u64, bytes: u64) -> Result<MemoryKind, Error> {
+        let refused = |why: String| -> Error {
+            ErrorKind::Refused(format!("{address:#x} cannot be wrapped: {why}")).into()
+        };
+        if address == 0 {
+            return Err(refused(format!("it is null, and the shape takes {bytes} bytes")));
+        }
+        check_alignment::<T>(address).map_err(|error| refused(error.to_string()))?;
+        let last = address
+            .checked_add(bytes - 1)
+            .ok_or_else(|| refused(format!("{bytes} bytes from there are past every address")))?;
+        for asked in [address, last] {
+            let found = Attributes::of(&self.stream, asked)?;
+            match found.memory_type {
+                CUmemorytype::HOST | CUmemorytype::DEVICE => {}
+                _ if asked == address => {
+                    return Err(refused(
+                        "the driver does not know it; was it freed, or is it pageable memory of the \
+                         host?"
+                            .to_owned(),
+                    ));
+                }
+                _ => {
+                    return Err(refused(format!(
+                        "the shape takes {bytes} bytes, and the driver knows nothing at {last:#x}, the \
+                         last of them"
+                    )));
+                }
+            }
+            let context = self.stream.context();
+            if found.kind() == MemoryKind::Device && found.device != context.ordinal() {
+                return Err(refused(format!(
+                    "it is memory of device {}, and the target is of {context}; use a target of a \
+                     heap of that device, and copy_to to bring it here",
+                    found.device
+                )));
+            }
+            // The host reads such arrays in place, at the device's address.
+            if found.kind() == MemoryKind::Pinned && found.host != asked {
+                return Err(refused(format!(
+                    "the host sees it at {:#x}, and the library takes both addresses to be one",
+                    found.host
+                )));
+            }
+            if asked == last {
+                return Ok(found.kind());
+            }
+        }
+        Ok(self.kind)
+    }
+}
+
+/// What the driver knows of an address.
+struct Attributes {
+    memory_type: CUmemorytype,
+    managed: i32,
+    device: i32,
+    host: u64,
+}
+
+impl Attributes {
+    fn of(stream: &Stream, address: u64) -> Result<Attributes, Error> {
+        let mut found = Attributes { memory_type: CUmemorytype(0), managed: 0, device: 0, host: 0 };
+        type A = CUpointer_attribute;
+        let mut names = [A::MEMORY_TYPE, A::IS_MANAGED, A::DEVICE_ORDINAL, A::HOST_POINTER];
+        let mut values = [
+            (&raw mut found.memory_type).cast(),
+            (&raw mut found.managed).cast(),
+            (&raw mut found.device).cast(),
+            (&raw mut found.host).cast(),
+        ];
+        let _current = stream.context().enter()?;
+        // SAFETY: as many names as values, each of the type that its name has.
+        let asked = unsafe {
+            let (names_at, values_at) = (names.as_mut_ptr(), values.as_mut_ptr());
+            stream.context().driver().cuPointerGetAttributes(
+                names.len() as u32,
+                names_at,
+                values_at,
+                address,
+            )
+        };
+        check("cuPointerGetAttributes", asked)?;
+        Ok(found)
+    }
+
+    fn kind(&self) -> MemoryKind {
+        match self.memory_type {
+            _ if self.managed != 0 => MemoryKind::Unified,
+            CUmemorytype::HOST => MemoryKind::Pinned,
+            _ => MemoryKind::Device,
+        }
+    }
+}

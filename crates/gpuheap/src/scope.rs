@@ -1,0 +1,440 @@
+//! Scopes: what is made in them is freed at their end.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ndarray::Dimension;
+
+use crate::array::storage::{Freed, Storage};
+use crate::array::{ArrayBase, Element, Hold, UninitArray};
+use crate::error::{Error, ErrorKind};
+use crate::heap::Heap;
+use crate::kind::MemoryKind;
+use crate::size::Bytes;
+use crate::stream::Stream;
+use crate::target::Target;
+
+impl Heap {
+    /// Runs `work` with a scope: the arrays that it makes with the scope's [targets](Scope::on)
+    /// are freed at its end, also when it panics, unless they were [kept](Scope::keep). Frees are in
+    /// the order of each array's last use and do not wait. An array that was freed so is an error to
+    /// use, which says where the scope began.
+    ///
+    /// Arrays that were dropped before need nothing; those of a reference cycle, or forgotten, are
+    /// freed all the same. [Blocks](crate::Block) do not belong to scopes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// let heap = gpuheap::Device::open("emulated:1GiB")?.heap()?;
+    /// let (sum, report) = heap.scope(|scope| -> Result<_, gpuheap::Error> {
+    ///     let target = scope.target()?;
+    ///     std::mem::forget(target.zeroed::<f32, _>(1000)?);
+    ///     Ok(scope.keep(target.array(&[1.0, 2.0])?))
+    /// });
+    /// assert_eq!((report.freed, report.freed_bytes, report.kept.len()), (1, 4000, 1));
+    /// assert_eq!(sum?.to_vec()?, [1.0, 2.0]);
+    /// # Ok(()) }
+    /// ```
+    #[track_caller]
+    pub fn scope<R>(&self, work: impl FnOnce(&Scope) -> R) -> (R, ScopeReport) {
+        let scope = Scope::new(self, Location::caller());
+        let end = End { scope: &scope, of_thread: false };
+        let result = work(&scope);
+        (result, end.now())
+    }
+
+    /// The same for all arrays that this thread makes of this heap until `work` returns, with
+    /// whatever target. Of nested ones an array belongs to the innermost, and one that was kept
+    /// there to the next.
+    #[track_caller]
+    pub fn thread_scope<R>(&self, work: impl FnOnce(&Scope) -> R) -> (R, ScopeReport) {
+        let scope = Scope::new(self, Location::caller());
+        let end = End { scope: &scope, of_thread: open(&scope.state) };
+        let result = work(&scope);
+        (result, end.now())
+    }
+}
+
+/// A part of a program whose end frees what was made in it: from [`Heap::scope`] and
+/// [`Heap::thread_scope`].
+pub struct Scope {
+    heap: Heap,
+    state: Arc<ScopeState>,
+}
+
+impl Scope {
+    fn new(heap: &Heap, began: &'static Location<'static>) -> Scope {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let state = ScopeState {
+            heap: heap.clone(),
+            began,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            outer: innermost(heap),
+            lists: Mutex::new(Lists { open: true, members: Few::default(), kept: Few::default() }),
+        };
+        Scope { heap: heap.clone(), state: Arc::new(state) }
+    }
+
+    /// Where arrays are made that belong to the scope and are first used on `stream`. Once the scope
+    /// ended, nothing can be made with it.
+    pub fn on(&self, stream: &Stream) -> Target {
+        self.heap.on(stream).within(Some(self.state.clone()))
+    }
+
+    /// The same on the heap's own stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::target`].
+    pub fn target(&self) -> Result<Target, Error> {
+        Ok(self.heap.target()?.within(Some(self.state.clone())))
+    }
+
+    /// The heap.
+    pub fn heap(&self) -> &Heap {
+        &self.heap
+    }
+
+    /// Moves an array, of which a handle or a reference to one is given, out of the scope: its end
+    /// does not free the memory, and reports it if it is still there. It then belongs to the thread
+    /// scope in which this one began, if any. What does not belong to the scope is left as it is.
+    pub fn keep<A: Handle>(&self, array: A) -> A {
+        array.leave(self);
+        array
+    }
+
+    fn let_go(&self, storage: &Arc<Storage>) {
+        if !self.state.has(storage) {
+            return;
+        }
+        self.state.lock().kept.push(storage);
+        let outer = self.state.outer.as_ref();
+        if outer.is_none_or(|outer| outer.add(storage).is_err()) {
+            storage.join(None);
+        }
+    }
+}
+
+/// A handle to an array that can be [kept](Scope::keep): every kind of array and view, and
+/// references to them.
+pub trait Handle: sealed::Handle {}
+
+impl<A: sealed::Handle> Handle for A {}
+
+mod sealed {
+    pub trait Handle {
+        fn leave(&self, scope: &super::Scope);
+    }
+}
+
+impl<S: Hold, T: Element, D: Dimension> sealed::Handle for ArrayBase<S, T, D> {
+    fn leave(&self, scope: &Scope) {
+        scope.let_go(self.storage());
+    }
+}
+
+impl<T: Element, D: Dimension> sealed::Handle for UninitArray<T, D> {
+    fn leave(&self, scope: &Scope) {
+        self.0.leave(scope);
+    }
+}
+
+impl<A: sealed::Handle> sealed::Handle for &A {
+    fn leave(&self, scope: &Scope) {
+        (**self).leave(scope);
+    }
+}
+
+/// What the end of a scope found. Its text has at most 80 columns.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ScopeReport {
+    /// Where in the program the scope began.
+    pub began: &'static Location<'static>,
+    /// How many arrays its end freed; those that were dropped before are not counted.
+    pub freed: u64,
+    /// Their bytes.
+    pub freed_bytes: u64,
+    /// What was moved out and is still there, in the order in which it was moved.
+    pub kept: Vec<Kept>,
+    /// Why arrays could not be freed, one error each.
+    pub failed: Vec<Error>,
+}
+
+/// An array that was moved out of a scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Kept {
+    /// Where the device sees it; zero for no bytes.
+    pub address: u64,
+    /// The bytes of its memory.
+    pub bytes: u64,
+    /// The kind of memory.
+    pub kind: MemoryKind,
+    /// Where in the program it was made.
+    pub made: &'static Location<'static>,
+}
+
+impl fmt::Display for ScopeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ScopeReport { began, freed, freed_bytes, kept, failed } = self;
+        let bytes: u64 = kept.iter().map(|kept| kept.bytes).sum();
+        writeln!(f, "scope that began at {}", Place(began, 60))?;
+        write!(
+            f,
+            "  freed {freed} ({}), kept {} ({})",
+            Bytes(*freed_bytes),
+            kept.len(),
+            Bytes(bytes)
+        )?;
+        for Kept { address, bytes, kind, made } in kept {
+            let what = format!("{address:#x}: {}, {kind}, made at ", Bytes(*bytes));
+            let left = 76_usize.saturating_sub(what.len());
+            write!(f, "\n    {what}{}", Place(made, left))?;
+        }
+        match failed.first() {
+            None => Ok(()),
+            Some(first) => {
+                write!(f, "\n  failed to free {}; the first because", failed.len())?;
+                wrapped(f, &first.to_string())
+            }
+        }
+    }
+}
+
+/// Words in lines of at most 80 columns, where they are no longer than that.
+fn wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    let mut column = usize::MAX;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column.saturating_add(length + 1) > 80 {
+            f.write_str("\n   ")?;
+            column = 3;
+        }
+        write!(f, " {word}")?;
+        column += length + 1;
+    }
+    Ok(())
+}
+
+/// A place in the program in that many columns: the end of its path says most.
+struct Place(&'static Location<'static>, usize);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}:{}", self.0.file(), self.0.line());
+        let length = text.chars().count();
+        if length <= self.1 {
+            return f.write_str(&text);
+        }
+        f.write_str("…")?;
+        f.write_str(&text.chars().skip(length + 1 - self.1.max(1)).collect::<String>())
+    }
+}
+
+/// What a scope, its targets and its arrays share.
+pub(crate) struct ScopeState {
+    heap: Heap,
+    began: &'static Location<'static>,
+    /// Later ones have greater numbers.
+    number: u64,
+    /// The thread scope in which this one began.
+    outer: Option<Arc<ScopeState>>,
+    lists: Mutex<Lists>,
+}
+
+struct Lists {
+    open: bool,
+    members: Few,
+    kept: Few,
+}
+
+impl ScopeState {
+    pub(crate) fn is_open(&self) -> bool {
+        self.lock().open
+    }
+
+    /// Has the end of the scope free a storage.
+    pub(crate) fn add(self: &Arc<Self>, storage: &Arc<Storage>) -> Result<(), Error> {
+        // First, so that a scope that ends meanwhile finds it to be its own.
+        storage.join(Some(self.clone()));
+        let mut lists = self.lock();
+        if lists.open {
+            lists.members.push(storage);
+            return Ok(());
+        }
+        drop(lists);
+        storage.join(None);
+        Err(ErrorKind::Refused(format!(
+            "the scope that began at {}:{} ended, and nothing can be made in it any more; make the \
+             array with a target of the heap",
+            self.began.file(),
+            self.began.line()
+        ))
+        .into())
+    }
+
+    fn has(&self, storage: &Storage) -> bool {
+        storage.scope().is_some_and(|scope| std::ptr::eq(&*scope, self))
+    }
+
+    fn end(&self) -> ScopeReport {
+        let (members, kept) = {
+            let mut lists = self.lock();
+            lists.open = false;
+            (std::mem::take(&mut lists.members), std::mem::take(&mut lists.kept))
+        };
+        let began = self.began;
+        let mut report =
+            ScopeReport { began, freed: 0, freed_bytes: 0, kept: Vec::new(), failed: Vec::new() };
+        for storage in members.alive().filter(|storage| self.has(storage)) {
+            match storage.free_early(Freed::Scope(began)) {
+                Ok(true) => {
+                    report.freed += 1;
+                    report.freed_bytes += storage.bytes();
+                }
+                Ok(false) => {}
+                Err(error) => report.failed.push(error),
+            }
+        }
+        for storage in kept.alive() {
+            let Some(address) = storage.address() else { continue };
+            let (bytes, kind, made) = (storage.bytes(), storage.kind(), storage.made());
+            report.kept.push(Kept { address, bytes, kind, made });
+        }
+        report
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for ScopeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "scope that began at {}:{}", self.began.file(), self.began.line())
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.state.fmt(f)
+    }
+}
+
+/// Storages, those that went forgotten now and then: at most twice as many entries as there ever
+/// were alive at once.
+#[derive(Default)]
+struct Few {
+    entries: Vec<Weak<Storage>>,
+    tidy_at: usize,
+}
+
+impl Few {
+    fn push(&mut self, storage: &Arc<Storage>) {
+        if self.entries.len() >= self.tidy_at {
+            self.entries.retain(|entry| entry.strong_count() > 0);
+            self.tidy_at = (2 * self.entries.len()).max(64);
+        }
+        self.entries.push(Arc::downgrade(storage));
+    }
+
+    fn alive(&self) -> impl Iterator<Item = Arc<Storage>> {
+        self.entries.iter().filter_map(Weak::upgrade)
+    }
+}
+
+/// The end of a scope, also by a panic.
+struct End<'a> {
+    scope: &'a Scope,
+    of_thread: bool,
+}
+
+impl End<'_> {
+    fn now(self) -> ScopeReport {
+        self.close();
+        let report = self.scope.state.end();
+        std::mem::forget(self);
+        report
+    }
+
+    fn close(&self) {
+        if self.of_thread {
+            close();
+        }
+    }
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.close();
+        self.scope.state.end();
+    }
+}
+
+thread_local! {
+    /// How many thread scopes are open: what every array that is made looks at.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    static OPEN: RefCell<Vec<Arc<ScopeState>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The scope to which what is made of `heap` belongs: of the target's own and this thread's the
+/// later one.
+pub(crate) fn of(heap: &Heap, own: Option<&Arc<ScopeState>>) -> Option<Arc<ScopeState>> {
+    if DEPTH.get() == 0 {
+        return own.cloned();
+    }
+    match (innermost(heap), own) {
+        (Some(thread), Some(own)) if own.number > thread.number => Some(own.clone()),
+        (None, own) => own.cloned(),
+        (thread, _) => thread,
+    }
+}
+
+fn innermost(heap: &Heap) -> Option<Arc<ScopeState>> {
+    if DEPTH.get() == 0 {
+        return None;
+    }
+    let of_heap = |open: &RefCell<Vec<Arc<ScopeState>>>| {
+        open.borrow().iter().rev().find(|scope| scope.heap.is_same(heap)).cloned()
+    };
+    OPEN.try_with(of_heap).ok().flatten()
+}
+
+/// Makes a scope this thread's innermost. A thread that is over, and runs the destructors of its
+/// locals, has none.
+fn open(scope: &Arc<ScopeState>) -> bool {
+    let opened = OPEN.try_with(|open| open.borrow_mut().push(scope.clone())).is_ok();
+    DEPTH.set(DEPTH.get() + usize::from(opened));
+    opened
+}
+
+fn close() {
+    let closed = OPEN.try_with(|open| open.borrow_mut().pop());
+    DEPTH.set(DEPTH.get().saturating_sub(1));
+    drop(closed);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Device;
+
+    #[test]
+    fn a_long_scope_does_not_remember_what_went() {
+        let heap = Device::open("emulated:1GiB").unwrap().heap().unwrap();
+        let (longest, _) = heap.scope(|scope| {
+            let target = scope.target().unwrap();
+            let made = (0..10_000).map(|n| {
+                let array = target.uninit::<u8, _>(1).unwrap();
+                drop(if n % 2 == 0 { scope.keep(array) } else { array });
+                let lists = scope.state.lock();
+                lists.members.entries.len().max(lists.kept.entries.len())
+            });
+            made.max()
+        });
+        assert_eq!(longest, Some(64));
+    }
+}

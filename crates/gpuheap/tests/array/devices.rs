@@ -1,0 +1,161 @@
+//! Arrays and several devices.
+
+use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
+use gpuheap::{Device, MemoryKind, PoolKind};
+use gpuheap_driver::CUresult;
+
+use crate::create::KINDS;
+use crate::support::{assert_all_returned, emulated, heap};
+
+fn two(profile: impl Fn() -> Profile, schedule: Schedule) -> [Device; 2] {
+    // The first two GPUs of a machine that is said to have them.
+    if std::env::var_os("GPUHEAP_TEST_TWO_DEVICES").is_some() {
+        return ["cuda:0", "cuda:1"].map(|name| Device::open(name).unwrap());
+    }
+    let options = Options { devices: vec![profile(), profile()], schedule, ..Options::default() };
+    Device::emulated_devices(options).unwrap().try_into().unwrap()
+}
+
+fn peers(schedule: Schedule) -> [Device; 2] {
+    two(|| Profile::with_memory(1 << 30).without_context(), schedule)
+}
+
+/// Of one driver that gives them no access to each other.
+fn strangers() -> [Device; 2] {
+    let profile = || {
+        let mut profile = Profile::with_memory(1 << 30).without_context();
+        profile.wsl2 = true;
+        profile
+    };
+    let options = Options { devices: vec![profile(), profile()], ..Options::default() };
+    Device::emulated_devices(options).unwrap().try_into().unwrap()
+}
+
+#[test]
+fn copies_go_from_device_to_device() {
+    for pool in PoolKind::ALL {
+        for schedule in [Schedule::OnDemand, Schedule::Seeded(3)] {
+            let devices = peers(schedule);
+            let heaps = [heap(&devices[0], pool), heap(&devices[1], pool)];
+            for (from, to) in KINDS.into_iter().flat_map(|from| KINDS.map(|to| (from, to))) {
+                let targets =
+                    [heaps[0].target().unwrap().kind(from), heaps[1].target().unwrap().kind(to)];
+                let a = targets[0].array(&[1.0_f32, 2.0, 3.0]).unwrap();
+                let b = a.copy_to(&targets[1]).unwrap();
+                assert_eq!(b.device().ordinal(), 1);
+                assert_eq!(a.stream().id(), targets[0].stream().id(), "stays with its own");
+                // Freed at once and written over, the copy being under way.
+                drop(a);
+                let over = targets[0].filled(3, 9.0_f32).unwrap();
+                let mut back = targets[0].copy_of(&b).unwrap();
+                assert_eq!(back.to_vec().unwrap(), [1.0, 2.0, 3.0], "{pool} {from} {to}");
+                back.slice_mut(1..).unwrap().copy_from(&b.slice(..2).unwrap()).unwrap();
+                assert_eq!(back.to_vec().unwrap(), [1.0, 1.0, 2.0]);
+                drop((b, over, back));
+            }
+            assert_all_returned(&devices[0], &heaps[0], pool.name());
+            assert_all_returned(&devices[1], &heaps[1], pool.name());
+        }
+    }
+}
+
+/// The copy is under way when the source's stream cannot be made to wait for it: its memory is not
+/// had by anybody else before the copy is over all the same.
+#[test]
+fn a_source_outlasts_a_copy_that_could_not_be_waited_for() {
+    for fails in [&["cuStreamWaitEvent"][..], &["cuStreamWaitEvent", "cuStreamSynchronize"]] {
+        let profile = || Profile::with_memory(1 << 30).without_context();
+        let devices = vec![profile(), profile()];
+        let options = Options { devices, schedule: Schedule::OnDemand, ..Options::default() };
+        let devices = Device::emulated_devices(options).unwrap();
+        let heaps = [heap(&devices[0], PoolKind::Split), heap(&devices[1], PoolKind::Split)];
+        let targets = [heaps[0].target().unwrap(), heaps[1].target().unwrap()];
+        let a = targets[0].filled(1 << 20, 1_u8).unwrap();
+        let mut b = targets[1].filled(1 << 20, 2_u8).unwrap();
+        let nth = |name: &&'static str| {
+            // The copy waits for the source first.
+            let nth = if *name == "cuStreamWaitEvent" { 2 } else { 1 };
+            Fault::nth(name, nth, CUresult::ERROR_UNKNOWN)
+        };
+        let emulator = devices[0].emulator().unwrap();
+        emulator.set_faults(FaultPlan::new(fails.iter().map(nth)));
+        let copied = b.copy_from(&a);
+        assert_eq!(copied.is_ok(), fails.len() == 1, "{copied:?}");
+        emulator.set_faults(FaultPlan::default());
+        drop(a);
+        let next = targets[0].filled(1 << 20, 3_u8).unwrap();
+        assert!(next.to_vec().unwrap() == [3; 1 << 20] && b.to_vec().unwrap() == [1; 1 << 20]);
+        drop((b, next));
+        assert_all_returned(&devices[0], &heaps[0], "sources");
+    }
+}
+
+#[test]
+fn copies_between_devices_of_different_drivers_pass_through_the_host() {
+    let devices = [(); 2].map(|()| emulated(1 << 30, Schedule::OnDemand));
+    let heaps = [heap(&devices[0], PoolKind::Split), heap(&devices[1], PoolKind::Split)];
+    let a = heaps[0].target().unwrap().array(&[1_u8, 2, 3]).unwrap();
+    let b = a.copy_to(&heaps[1].target().unwrap()).unwrap();
+    assert_eq!(b.to_vec().unwrap(), [1, 2, 3]);
+    let error = a.device_ptr(b.target().stream()).unwrap_err().to_string();
+    assert!(error.ends_with("(no peer access); copy it there with copy_to"), "{error}");
+    drop((a, b));
+    for (device, heap) in devices.iter().zip(&heaps) {
+        assert_all_returned(device, heap, "two drivers");
+    }
+}
+
+#[test]
+fn an_array_is_used_on_a_device_that_reaches_it() {
+    for schedule in [Schedule::OnDemand, Schedule::Seeded(8)] {
+        let devices = peers(schedule);
+        if !devices[1].can_reach(&devices[0]).unwrap() {
+            return;
+        }
+        let heap = heap(&devices[0], PoolKind::Split);
+        let near = devices[0].stream().unwrap();
+        let far = devices[1].stream().unwrap();
+        for kind in KINDS {
+            let a = heap.on(&near).kind(kind).filled(1 << 16, 5_u8).unwrap();
+            let address = a.device_ptr(&far).unwrap();
+            assert_eq!(a.stream().id(), far.id());
+            let filled = devices[1].with_current(|driver| {
+                // SAFETY: the array has these bytes and the stream is alive.
+                unsafe { driver.cuMemsetD8Async(address, 6, 1 << 16, far.raw()) }
+            });
+            assert!(filled.unwrap().is_success());
+            // Its like is made on its own device all the same.
+            let copy = a.copy().unwrap();
+            assert_eq!(copy.device().ordinal(), a.device().ordinal());
+            let read = a.to_vec().unwrap();
+            // Freed on its own device behind the other's work: no finding.
+            drop(a);
+            let next = heap.on(&near).kind(kind).filled(1 << 16, 7_u8).unwrap();
+            assert_eq!((read, copy.to_vec().unwrap()), (vec![6; 1 << 16], vec![6; 1 << 16]));
+            drop((copy, next));
+        }
+        assert_all_returned(&devices[0], &heap, "peers");
+    }
+}
+
+#[test]
+fn without_peer_access_the_error_names_both_devices_and_both_remedies() {
+    let devices = strangers();
+    let heap = heap(&devices[0], PoolKind::Split);
+    let a = heap.target().unwrap().filled(3, 5_u8).unwrap();
+    let far = devices[1].stream().unwrap();
+    let error = a.device_ptr(&far).unwrap_err().to_string();
+    assert!(error.contains(&devices[0].to_string()), "{error}");
+    assert!(error.contains(&devices[1].to_string()), "{error}");
+    assert!(
+        error.contains("copy it there with copy_to, or allocate it as unified memory"),
+        "{error}"
+    );
+    assert_eq!(a.to_vec().unwrap(), [5; 3], "as it was");
+    let pinned = heap.target().unwrap().kind(MemoryKind::Pinned).filled(3, 5_u8).unwrap();
+    pinned.device_ptr(&far).unwrap();
+    let error = heap.on(&far).uninit::<u8, _>(3).unwrap_err().to_string();
+    assert!(error.contains("use a stream of the heap's own device"), "{error}");
+    drop((a, pinned));
+    assert_all_returned(&devices[0], &heap, "strangers");
+}

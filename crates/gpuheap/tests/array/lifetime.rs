@@ -1,0 +1,180 @@
+//! How arrays end.
+
+use std::sync::Barrier;
+use std::thread;
+
+use gpuheap::emu::{Profile, Schedule};
+use gpuheap::{Device, Heap, MemoryKind, PoolKind};
+
+use crate::create::KINDS;
+use crate::support::{assert_all_returned, device, heap, on_real_gpu};
+
+#[test]
+fn free_gives_it_back_to_the_pool_now() {
+    let device = device(1 << 30, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    for kind in KINDS {
+        let a = heap.target().unwrap().kind(kind).filled(1 << 20, 1_u8).unwrap();
+        a.free().unwrap();
+    }
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.cached > 0), (0, true));
+    assert_all_returned(&device, &heap, "free");
+}
+
+#[test]
+fn release_says_what_the_driver_regained() {
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let target = heap.target().unwrap();
+        let a = target.filled(32 << 20, 1_u8).unwrap();
+        let regained = a.release().unwrap();
+        assert!(regained >= 32 << 20, "{pool}: {regained}");
+        assert_eq!(heap.usage().unwrap().reserved, 0, "{pool}");
+        let held = target.filled(32 << 20, 1_u8).unwrap().into_shared();
+        assert_eq!(target.zeroed::<u8, _>(0).unwrap().release().unwrap(), 0, "{pool}");
+        assert_eq!(held.to_vec().unwrap()[0], 1);
+        drop(held);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn an_array_that_was_freed_early_says_so() {
+    let device = device(1 << 30, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    let mut a = target.array(&[1_u32, 2, 3]).unwrap().into_shared();
+    let other = a.clone().into_slice(1..).unwrap();
+    assert!(a.free_early().unwrap());
+    let line = line!() - 1;
+    assert!(!a.free_early().unwrap() && !other.free_early().unwrap(), "twice is harmless");
+    assert_eq!(heap.usage().unwrap().live, 0);
+    assert!(a.is_freed() && other.is_freed());
+    assert_eq!((a.shape(), other.shape(), a.kind()), (&[3][..], &[2][..], MemoryKind::Device));
+    let said = format!(
+        "the array was freed at {}:{line}; keep it until its last use, or make a copy before",
+        file!()
+    );
+    let mut errors = vec![
+        a.to_vec().unwrap_err(),
+        other.to_vec().unwrap_err(),
+        a.copy().unwrap_err(),
+        a.device_ptr(target.stream()).unwrap_err(),
+        a.view().reinterpret::<u8>().unwrap().to_vec().unwrap_err(),
+        target.zeroed::<u32, _>(3).unwrap().copy_from(&a).unwrap_err(),
+        a.fill(1).unwrap_err(),
+        a.write_from(&[1, 2, 3]).unwrap_err(),
+    ];
+    let fresh = target.array(&[1_u32, 2, 3]).unwrap();
+    errors.push(a.copy_from(&fresh).unwrap_err());
+    for error in errors {
+        assert!(error.is_freed(), "{error}");
+        assert_eq!(error.to_string(), said);
+    }
+    drop((a, other, fresh));
+    assert_all_returned(&device, &heap, "early");
+}
+
+#[test]
+fn a_free_comes_wholly_before_or_after_another_thread_s_use() {
+    let device = device(1 << 30, Schedule::Seeded(1));
+    let heap = heap(&device, PoolKind::Split);
+    for _ in 0..50 {
+        let a = heap.target().unwrap().filled(1000, 7_u8).unwrap().into_shared();
+        let start = Barrier::new(3);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    start.wait();
+                    for _ in 0..20 {
+                        match a.copy().and_then(|copy| copy.to_vec()) {
+                            Ok(read) => assert_eq!(read, [7; 1000]),
+                            Err(error) => assert!(error.is_freed(), "{error}"),
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| {
+                start.wait();
+                a.free_early().unwrap();
+                // Somebody else's from now on.
+                heap.target().unwrap().filled(1000, 8_u8).unwrap();
+            });
+        });
+    }
+    assert_all_returned(&device, &heap, "races");
+}
+
+#[test]
+fn memory_that_the_host_reads_stays_until_it_is_done() {
+    let device = device(1 << 30, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    let mut array = None;
+    let (_, report) = heap.scope(|scope| {
+        let target = scope.target().unwrap().kind(MemoryKind::Pinned);
+        array = Some(target.array(&[1_u32, 2, 3]).unwrap());
+        // As long as the array, which is longer than the scope.
+        std::mem::forget(array.as_ref().unwrap().as_slice().unwrap());
+    });
+    assert_eq!(report.freed, 1);
+    let array = array.unwrap();
+    assert!(array.is_freed() && array.as_slice().unwrap_err().is_freed());
+    drop(array);
+    assert_all_returned(&device, &heap, "borrows");
+}
+
+#[test]
+fn what_is_to_be_zeroed_is() {
+    if on_real_gpu() {
+        return;
+    }
+    for kind in KINDS {
+        let device = device(1 << 30, Schedule::Seeded(6));
+        let heap = heap(&device, PoolKind::Split);
+        let target = heap.target().unwrap().kind(kind);
+        drop(target.zero_on_free(true).filled(600, 7_u8).unwrap());
+        // The same block, rounding included, unwritten.
+        let next = target.uninit::<u8, _>(1024).unwrap();
+        // SAFETY: written by the zeros.
+        let next = unsafe { next.assume_written() };
+        assert_eq!(next.to_vec().unwrap(), [0; 1024], "{kind}");
+        drop(next);
+        assert_all_returned(&device, &heap, kind.name());
+    }
+}
+
+#[test]
+fn an_array_keeps_its_heap_and_stream_alive() {
+    let device = device(1 << 30, Schedule::OnDemand);
+    let a = {
+        let heap = heap(&device, PoolKind::Split);
+        heap.on(&device.stream().unwrap()).array(&[1_u8, 2, 3]).unwrap()
+    };
+    assert_eq!(a.to_vec().unwrap(), [1, 2, 3]);
+    let heap: Heap = a.target().heap().clone();
+    drop(a);
+    assert_all_returned(&device, &heap, "kept alive");
+}
+
+#[test]
+fn after_a_reset_arrays_are_errors_and_free_nothing() {
+    if on_real_gpu() {
+        return;
+    }
+    let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
+    let heap = heap(&device, PoolKind::Split);
+    let a = heap.target().unwrap().array(&[1_u8, 2, 3]).unwrap().into_shared();
+    let emulator = device.emulator().unwrap().clone();
+    // SAFETY: nothing else uses the device.
+    let fresh = unsafe { device.reset() }.unwrap();
+    let frees = emulator.calls_of("cuMemFree_v2");
+    for error in [a.to_vec().unwrap_err(), a.free_early().unwrap_err(), a.copy().unwrap_err()] {
+        assert!(error.to_string().starts_with("the device was reset"), "{error}");
+    }
+    assert!(format!("{a:?}").contains("unreadable: the device was reset"), "{a:?}");
+    drop((a, heap));
+    assert_eq!(emulator.calls_of("cuMemFree_v2"), frees);
+    drop(fresh.heap().unwrap().target().unwrap().array(&[1_u8]).unwrap());
+}

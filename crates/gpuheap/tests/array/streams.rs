@@ -1,0 +1,74 @@
+//! Arrays on several streams of one device.
+
+use std::sync::Barrier;
+use std::thread;
+
+use gpuheap::PoolKind;
+use gpuheap::emu::Schedule;
+
+use crate::support::{assert_all_returned, device, emulated, heap};
+
+#[test]
+fn an_array_follows_the_streams_it_is_used_on() {
+    let device = device(1 << 30, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    let streams = [device.stream().unwrap(), device.stream().unwrap()];
+    let a = heap.on(&streams[0]).filled(1 << 20, 3_u8).unwrap();
+    a.device_ptr(&streams[1]).unwrap();
+    assert_eq!(a.stream().id(), streams[1].id());
+    let b = heap.on(&streams[1]).copy_of(&a).unwrap();
+    drop(a);
+    let c = heap.on(&streams[1]).filled(1 << 20, 4_u8).unwrap();
+    assert_eq!((b.to_vec().unwrap(), c.to_vec().unwrap()), (vec![3; 1 << 20], vec![4; 1 << 20]));
+    drop((b, c));
+    assert_all_returned(&device, &heap, "streams");
+}
+
+/// Neither making, copying, handing over nor freeing waits: nothing runs before somebody asks.
+#[test]
+fn only_reading_waits() {
+    let device = emulated(1 << 30, Schedule::OnDemand);
+    let emulator = device.emulator().unwrap().clone();
+    let heap = heap(&device, PoolKind::Split);
+    let streams = [device.stream().unwrap(), device.stream().unwrap()];
+    let waits = || {
+        ["cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize"]
+            .map(|name| emulator.calls_of(name))
+    };
+    let before = waits();
+    let a = heap.on(&streams[0]).filled(1000, 1.0_f32).unwrap();
+    let b = heap.on(&streams[1]).copy_of(&a).unwrap();
+    let mut c = a.copy().unwrap();
+    c.copy_from(&b).unwrap();
+    a.device_ptr(&streams[1]).unwrap();
+    drop(a);
+    b.free().unwrap();
+    assert_eq!(waits(), before);
+    assert_eq!(c.to_vec().unwrap(), [1.0; 1000]);
+    assert_ne!(waits(), before);
+    drop(c);
+    assert_all_returned(&device, &heap, "waits");
+}
+
+#[test]
+fn threads_that_copy_both_ways_do_not_wait_for_each_other() {
+    let device = device(1 << 30, Schedule::Seeded(9));
+    let heap = heap(&device, PoolKind::Split);
+    let make = || heap.on(&device.stream().unwrap()).filled(64, 1_u32).unwrap().into_shared();
+    let (a, b) = (make(), make());
+    let start = Barrier::new(2);
+    thread::scope(|scope| {
+        for (mut to, from) in [(a.clone(), b.clone()), (b.clone(), a.clone())] {
+            let start = &start;
+            scope.spawn(move || {
+                start.wait();
+                for _ in 0..200 {
+                    to.copy_from(&from).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(a.to_vec().unwrap(), b.to_vec().unwrap());
+    drop((a, b));
+    assert_all_returned(&device, &heap, "both ways");
+}

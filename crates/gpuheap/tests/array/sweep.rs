@@ -1,0 +1,98 @@
+//! Every driver call of a scenario with arrays fails in turn: each time an error value or a
+//! successful retry, the ledger exact, nothing lost.
+
+use gpuheap::emu::{FaultPlan, Options, Profile, Schedule};
+use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind, Stream};
+use gpuheap_driver::CUresult;
+
+use crate::support::heap;
+
+/// Arrays made, written, copied between streams, kinds and devices, read, printed and freed.
+fn scenario(heaps: &[Heap; 2], streams: &[Stream; 2], far: &Stream) -> Result<(), Error> {
+    let targets = [heaps[0].on(&streams[0]), heaps[0].on(&streams[1])];
+    let mut a = targets[0].array(&[1.0_f32, 2.0, 3.0])?;
+    let b = targets[1].copy_of(&a)?;
+    a.slice_mut(1..)?.copy_from(&b.slice(..2)?)?;
+    a.device_ptr(&streams[1])?;
+    let mut pinned = targets[0].kind(MemoryKind::Pinned).filled(100, [1_u8, 2, 3])?;
+    pinned.as_mut_slice()?[0] = [4, 5, 6];
+    let up = targets[1].array(&pinned.as_slice()?[..])?;
+    assert_eq!(up.slice(..2)?.to_vec()?, [[4, 5, 6], [1, 2, 3]]);
+    let over = heaps[1].on(far).copy_of(&a)?;
+    a.device_ptr(far)?;
+    assert_eq!(a.copy()?.to_vec()?, [1.0, 1.0, 2.0]);
+    let shared = over.into_shared();
+    let (kept, report) = heaps[0].scope(|scope| -> Result<_, Error> {
+        std::mem::forget(scope.on(&streams[0]).filled(5, 1_u64)?);
+        scope.on(&streams[1]).copy_of(&shared).map(|array| scope.keep(array))
+    });
+    let kept = kept?;
+    if let Some(error) = report.failed.first() {
+        return Err(error.clone());
+    }
+    assert_eq!(kept.to_vec()?, [1.0, 1.0, 2.0]);
+    shared.free_early()?;
+    // Last used on the other device.
+    kept.device_ptr(far)?;
+    drop(kept);
+    a.free()?;
+    b.device_ptr(far)?;
+    b.release()?;
+    Ok(())
+}
+
+/// Runs the scenario with one call failing: whether it failed, and whether it got that far.
+fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
+    let profile = || Profile::with_memory(96 << 20).without_context();
+    let devices = vec![profile(), profile()];
+    let options = Options { devices, schedule: Schedule::Seeded(1), ..Options::default() };
+    let devices: [Device; 2] = Device::emulated_devices(options).unwrap().try_into().unwrap();
+    let emulator = devices[0].emulator().unwrap().clone();
+    let heaps = [heap(&devices[0], pool), heap(&devices[1], pool)];
+    let streams = [(); 2].map(|()| devices[0].stream().unwrap());
+    let far = devices[1].stream().unwrap();
+    let start = emulator.calls();
+    emulator.set_faults(FaultPlan::fail_call(nth, code));
+    let result = scenario(&heaps, &streams, &far);
+    let got_there = emulator.calls() - start >= nth;
+    emulator.set_faults(FaultPlan::default());
+
+    let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
+    for (device, heap) in devices.iter().zip(&heaps) {
+        let usage = heap.usage().unwrap();
+        assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{what}");
+        assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
+        // Another life works, and in the end everything is back.
+        let again = heap.target().unwrap().filled(1 << 20, 1_u8).unwrap();
+        assert_eq!(again.to_vec().unwrap(), vec![1; 1 << 20], "{what}");
+        drop(again);
+        device.synchronize().unwrap();
+        heap.reclaim_all().unwrap();
+        assert_eq!(heap.usage().unwrap().ledger.taken, 0, "{what}");
+    }
+    drop(heaps);
+    for ordinal in 0..2 {
+        let used = emulator.usage(ordinal);
+        assert_eq!((used.plain, used.pools), (0, 0), "{what}");
+    }
+    assert!(emulator.findings().is_empty(), "{what}: {:?}", emulator.findings());
+    (result.is_err(), got_there)
+}
+
+#[test]
+fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
+    for pool in [PoolKind::Split, PoolKind::Binned, PoolKind::Simple] {
+        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+            assert!(!run(pool, 0, code).0, "{pool}");
+            let (mut made_good, mut failed) = (0, 0);
+            for nth in 1.. {
+                let (is_err, got_there) = run(pool, nth, code);
+                if !got_there {
+                    break;
+                }
+                (made_good, failed) = (made_good + u64::from(!is_err), failed + u64::from(is_err));
+            }
+            assert!(failed > 100 && made_good > 0, "{pool}: {failed} failed, {made_good} not");
+        }
+    }
+}

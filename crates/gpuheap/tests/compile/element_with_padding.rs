@@ -1,0 +1,14 @@
+//! A struct with padding has bytes that mean nothing.
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Padded {
+    small: u8,
+    large: u32,
+}
+
+fn upload(target: &gpuheap::Target, of: &[Padded]) {
+    let _ = target.array(of);
+}
+
+fn main() {}

@@ -1,0 +1,8 @@
+//! An array that was freed is gone.
+
+fn free(array: gpuheap::DeviceArray<f32>) -> Result<Vec<f32>, gpuheap::Error> {
+    array.free()?;
+    array.to_vec()
+}
+
+fn main() {}
