@@ -5,10 +5,12 @@ mod debug;
 mod element;
 mod fill;
 mod host;
+mod registered;
 mod shape;
 mod source;
 pub(crate) mod storage;
 mod transfer;
+pub(crate) mod unified;
 mod uninit;
 mod view;
 
@@ -20,6 +22,7 @@ use ndarray::{Dimension, Ix1};
 
 pub use element::Element;
 pub use host::{HostMut, HostRef};
+pub use registered::RegisterError;
 pub use source::HostData;
 pub use uninit::UninitArray;
 
@@ -152,10 +155,15 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.storage().stream()
     }
 
-    /// Where its like would be made: its heap and kind, on the stream of its last use.
+    /// Where its like would be made: its heap and kind, on the stream of its last use. Registered
+    /// memory is the program's own, and its like is pinned.
     pub fn target(&self) -> Target {
         let storage = self.storage();
-        let target = storage.heap().on(&storage.stream()).kind(storage.kind());
+        let kind = match storage.kind() {
+            MemoryKind::Registered => MemoryKind::Pinned,
+            kind => kind,
+        };
+        let target = storage.heap().on(&storage.stream()).kind(kind);
         target.zero_on_free(storage.zeroes_on_free())
     }
 
@@ -173,7 +181,10 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// An array that was freed; a stream of a device that cannot reach the array's memory.
     pub fn device_ptr(&self, stream: &Stream) -> Result<u64, Error> {
-        self.storage().use_on(Some(stream), |address, _| Ok(self.at(address)))
+        self.storage().use_on(Some(stream), |address, stream| {
+            let _working = stream.context().gate.work()?;
+            Ok(self.at(address))
+        })
     }
 
     pub(crate) fn storage(&self) -> &Arc<Storage> {

@@ -4,6 +4,9 @@ use std::any::Any;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::element::Element;
+use super::registered::Registered;
+use super::unified::Told;
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
@@ -32,12 +35,16 @@ struct State {
     last: Option<Stream>,
     /// How many host borrows of the memory are out.
     borrows: u32,
+    /// What takes back the advice that was given for it.
+    advice: Vec<Told>,
 }
 
 /// What a storage is made of.
 pub(crate) enum Memory {
     /// The heap's.
     Lease(Lease),
+    /// The program's own, page-locked.
+    Registered(Registered),
     /// Somebody else's, with what is to be done with it at the end.
     Foreign { address: u64, owner: Option<Owner> },
     /// Freed before its handles went; what is left is given back when the last host borrow ends.
@@ -65,7 +72,7 @@ impl Storage {
         home: Stream,
         zero_on_free: bool,
     ) -> Storage {
-        let state = Mutex::new(State { memory, last: None, borrows: 0 });
+        let state = Mutex::new(State { memory, last: None, borrows: 0, advice: Vec::new() });
         Storage { heap, kind, bytes, zero_on_free, home, state }
     }
 
@@ -170,9 +177,9 @@ impl Storage {
     pub(crate) fn begin_borrow(&self) -> Result<u64, Error> {
         self.check_alive()?;
         let mut state = self.lock();
-        let address = state.address()?;
+        let address = state.host_address()?;
         let stream = state.stream(&self.home).clone();
-        self.heap.wait_for_host_use(self.kind, &stream)?;
+        self.heap.begin_host_use(self.kind, &stream)?;
         state.borrows += 1;
         Ok(address)
     }
@@ -180,6 +187,7 @@ impl Storage {
     pub(crate) fn end_borrow(&self) {
         let mut state = self.lock();
         state.borrows = state.borrows.saturating_sub(1);
+        self.heap.end_host_use(self.kind);
         if state.borrows == 0
             && let Memory::Freed { rest, .. } = &mut state.memory
             && let Some(rest) = rest.take()
@@ -218,6 +226,7 @@ impl Storage {
         let freed = Memory::Freed { how, rest: None };
         match std::mem::replace(&mut state.memory, freed) {
             Memory::Lease(lease) => {
+                self.take_advice_back(&lease, &state);
                 let stream = self.last_stream(&state)?;
                 self.heap.release(self.kind, lease, &stream, self.zero_on_free)
             }
@@ -228,11 +237,15 @@ impl Storage {
     fn give_back(&self, memory: Memory, state: &State) -> Result<(), Error> {
         match memory {
             Memory::Lease(lease) => {
+                self.take_advice_back(&lease, state);
                 let stream = match &state.last {
                     None => None,
                     Some(_) => Some(self.last_stream(state)?),
                 };
                 self.heap.free(self.kind, lease, stream.as_ref(), self.zero_on_free)
+            }
+            Memory::Registered(registered) => {
+                registered.free(&self.last_stream(state)?, self.zero_on_free)
             }
             Memory::Foreign { address, owner: Some(owner) } => {
                 let stream = self.last_stream(state)?;
@@ -242,6 +255,44 @@ impl Storage {
             Memory::Foreign { owner: None, .. } => Ok(()),
             Memory::Freed { rest: Some(rest), .. } => self.give_back(*rest, state),
             Memory::Freed { rest: None, .. } => Ok(()),
+        }
+    }
+
+    /// Notes how advice that was given is taken back.
+    pub(super) fn remember(&self, told: Told) {
+        let mut state = self.lock();
+        if !state.advice.contains(&told) {
+            state.advice.push(told);
+        }
+    }
+
+    /// Advice stays with pages, which the next tenant is to find as new. Where it cannot be taken
+    /// back, that one is slower and not wrong.
+    fn take_advice_back(&self, lease: &Lease, state: &State) {
+        for told in &state.advice {
+            let _ = told.tell(self.context(), lease.address, lease.bytes);
+        }
+    }
+
+    /// Whether it is registered memory: a vector of that many `T`.
+    pub(super) fn is_vector_of<T: Element>(&self, count: usize) -> bool {
+        match &self.lock().memory {
+            Memory::Registered(registered) => registered.is_vector_of::<T>(count),
+            _ => false,
+        }
+    }
+
+    /// Waits for the last use of registered memory and unlocks it: the vector.
+    pub(super) fn take_registered(&self, how: Freed) -> Result<Box<dyn Any + Send>, Error> {
+        let mut state = self.lock();
+        state.address()?;
+        let last = self.last_stream(&state)?;
+        match std::mem::replace(&mut state.memory, Memory::Freed { how, rest: None }) {
+            Memory::Registered(registered) => registered.unlock(&last),
+            other => {
+                state.memory = other;
+                Err(ErrorKind::Refused("the array is not registered memory".to_owned()).into())
+            }
         }
     }
 
@@ -304,8 +355,17 @@ impl State {
     fn address(&self) -> Result<u64, Error> {
         match &self.memory {
             Memory::Lease(lease) => Ok(lease.address),
+            Memory::Registered(registered) => Ok(registered.device),
             Memory::Foreign { address, .. } => Ok(*address),
             Memory::Freed { how, .. } => Err(ErrorKind::Freed(*how).into()),
+        }
+    }
+
+    /// Where the host sees it, for memory that it does.
+    fn host_address(&self) -> Result<u64, Error> {
+        match &self.memory {
+            Memory::Registered(registered) if registered.device != 0 => Ok(registered.host),
+            _ => self.address(),
         }
     }
 }
@@ -315,6 +375,7 @@ impl Drop for Storage {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Memory::Lease(lease) = state.memory
             && state.last.is_none()
+            && state.advice.is_empty()
         {
             // A destructor reports and carries on: the heap counts the failure.
             let _ = self.heap.free(self.kind, lease, None, self.zero_on_free);
@@ -326,6 +387,7 @@ impl Drop for Storage {
             memory: Memory::Foreign { address: 0, owner: None },
             last: state.last.take(),
             borrows: 0,
+            advice: std::mem::take(&mut state.advice),
         };
         let _ = self.give_back(memory, &state);
     }

@@ -170,9 +170,11 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
             }
             *last = bytes / new;
         }
-        // Storages begin at multiples of what any element needs: 256 bytes and more.
+        // The driver's allocations begin at multiples of what any element needs; registered and
+        // wrapped memory may begin anywhere.
         let align = align_of::<U>() as u64;
-        if !self.offset.is_multiple_of(align) {
+        let start = self.storage().address().unwrap_or(0) + self.offset;
+        if !start.is_multiple_of(align) {
             return Err(refused(format!(
                 "it begins {} bytes into its memory, which is no multiple of {align}",
                 self.offset

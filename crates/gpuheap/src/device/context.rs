@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use gpuheap_driver::{CUcontext, CUdevice, CUresult, Driver, DriverError, check};
 use gpuheap_emu::Emulator;
 
+use super::gate::HostGate;
 use super::info::DeviceInfo;
 use crate::error::{Error, ErrorKind};
 use crate::fork;
@@ -32,6 +33,8 @@ pub(crate) struct Context {
     /// does.
     peers: Mutex<Vec<(u64, bool)>>,
     holders: Mutex<Vec<Weak<dyn Holder>>>,
+    /// Who may be at work: the device, or the host in unified memory.
+    pub(crate) gate: HostGate,
     /// The device's own heap, while anything uses it.
     pub(crate) heap: Mutex<Weak<Inner>>,
 }
@@ -75,6 +78,7 @@ impl Context {
         // SAFETY: the pointer is valid for the call.
         let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, ordinal) };
         check("cuDevicePrimaryCtxRetain", retained)?;
+        let gate = HostGate::new(info.concurrent_managed_access);
         Ok(Arc::new(Context {
             driver,
             emulator,
@@ -85,6 +89,7 @@ impl Context {
             lost: AtomicBool::new(false),
             peers: Mutex::default(),
             holders: Mutex::default(),
+            gate,
             heap: Mutex::default(),
         }))
     }
@@ -100,6 +105,17 @@ impl Context {
     /// What the device is and can do.
     pub(crate) fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    /// Whether it is a device that Windows lends to Linux, or looks like one.
+    pub(crate) fn is_wsl2(&self) -> bool {
+        match &self.emulator {
+            Some(emulator) => {
+                let devices = emulator.options().devices;
+                devices.get(self.ordinal() as usize).is_some_and(|profile| profile.wsl2)
+            }
+            None => Path::new("/dev/dxg").exists(),
+        }
     }
 
     /// Whether the host of this device gives freed memory back late, as WSL2's does.

@@ -1,6 +1,7 @@
 //! Devices: real ones through the machine's driver, emulated ones anywhere.
 
 mod context;
+mod gate;
 mod info;
 mod machine;
 
@@ -16,6 +17,7 @@ use gpuheap_emu::{Emulator, Options, Profile};
 )]
 pub(crate) use context::Holder;
 pub(crate) use context::{Context, ContextError, Gone};
+pub(crate) use gate::HostBorrowed;
 pub use info::DeviceInfo;
 
 use crate::error::{Error, ErrorKind};

@@ -6,6 +6,7 @@ use crate::error::{Cause, Error, ErrorKind, OutOfMemory};
 use crate::heap::ladder::{LADDER, Step};
 use crate::heap::order::StreamRef;
 use crate::heap::store::{State, Store};
+use crate::kind::MemoryKind;
 use crate::pool::Shortage;
 use crate::source::SourceError;
 
@@ -131,6 +132,7 @@ impl Store {
                 Cause::Fragmentation
             }
             () if by_limit => Cause::Limit,
+            () if self.kind != MemoryKind::Device && available >= needed => Cause::Refused,
             () if foreign > 0
                 && reserved.saturating_add(needed).saturating_add(CONTEXT_ALLOWANCE) <= device =>
             {
@@ -162,6 +164,7 @@ impl Store {
             device,
             device_free,
             limit,
+            on_wsl2: self.context.is_wsl2(),
             tried,
         })
         .into()

@@ -8,6 +8,7 @@ pub(crate) mod ledger;
 pub(crate) mod limits;
 pub(crate) mod order;
 pub(crate) mod reclaimers;
+pub(crate) mod registrations;
 pub(crate) mod store;
 pub(crate) mod usage;
 
@@ -21,10 +22,12 @@ use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
+use crate::heap::registrations::Registrations;
 use crate::heap::store::{Lease, Store};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::pool::PoolKind;
+use crate::source::SourceError;
 use crate::stream::Stream;
 use crate::target::Target;
 
@@ -61,6 +64,7 @@ pub(crate) struct Inner {
     /// Made when a target is first asked for without one.
     stream: OnceLock<Stream>,
     pinned_limit: Option<u64>,
+    registered: Registrations,
     reclaimers: Arc<Reclaimers>,
     zero_on_free: bool,
     zero_on_alloc: bool,
@@ -102,6 +106,19 @@ impl Heap {
     /// The driver's own, where it is asked.
     pub fn usage(&self) -> Result<Usage, Error> {
         self.inner.device.usage()
+    }
+
+    /// The same for one kind of memory: device memory, and unified and pinned memory, each with a
+    /// pool of its own. Registered memory is the program's, so all of it is live.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own, where it is asked.
+    pub fn usage_of(&self, kind: MemoryKind) -> Result<Usage, Error> {
+        match kind {
+            MemoryKind::Registered => Ok(self.inner.registered.usage()),
+            kind => self.store(kind).usage(),
+        }
     }
 
     /// Gives cached memory back to the driver until at least `bytes` went, largest first. Waits
@@ -189,6 +206,7 @@ impl Heap {
         stream: &Stream,
         zeroed: bool,
     ) -> Result<Lease, Error> {
+        kind.check(self.inner.context.info())?;
         self.store(kind).allocate(bytes, stream, zeroed || self.inner.zero_on_alloc)
     }
 
@@ -219,13 +237,42 @@ impl Heap {
         self.store(kind).release_lease(lease, stream, zeroed || self.inner.zero_on_free)
     }
 
-    /// Waits until the host may touch memory of a kind whose last use is on `stream`.
-    pub(crate) fn wait_for_host_use(&self, kind: MemoryKind, stream: &Stream) -> Result<(), Error> {
-        // Without concurrent access the host may touch no managed memory while anything runs.
-        if kind == MemoryKind::Unified && !self.inner.context.info().concurrent_managed_access {
-            return Ok(self.inner.context.synchronize()?);
+    /// Waits until the host may touch memory of a kind whose last use is on `stream`. Where that
+    /// works, [`end_host_use`](Heap::end_host_use) comes later.
+    pub(crate) fn begin_host_use(&self, kind: MemoryKind, stream: &Stream) -> Result<(), Error> {
+        let context = &self.inner.context;
+        if kind != MemoryKind::Unified || !context.gate.begin_borrow() {
+            return stream.synchronize();
         }
-        stream.synchronize()
+        // The host may touch no managed memory while anything runs.
+        let idle = context.synchronize().map_err(Error::from).and_then(|()| stream.synchronize());
+        idle.inspect_err(|_| context.gate.end_borrow())
+    }
+
+    pub(crate) fn end_host_use(&self, kind: MemoryKind) {
+        if kind == MemoryKind::Unified {
+            self.inner.context.gate.end_borrow();
+        }
+    }
+
+    /// Page-locks memory with `register`, and where the driver locks no more, climbs the ladder
+    /// over the pinned memory.
+    pub(crate) fn pin(
+        &self,
+        bytes: u64,
+        stream: &Stream,
+        register: impl FnMut() -> Result<(), SourceError>,
+    ) -> Result<(), Error> {
+        self.store(MemoryKind::Pinned).climb_with(bytes, stream, register)
+    }
+
+    /// The account of registered memory.
+    pub(crate) fn registered(&self) -> &Registrations {
+        &self.inner.registered
+    }
+
+    pub(crate) fn zeroes_on_free(&self) -> bool {
+        self.inner.zero_on_free
     }
 
     /// Whether the device's memory is a stream-ordered pool's.
@@ -238,7 +285,8 @@ impl Heap {
         self.inner.device.check_device(stream)
     }
 
-    /// The pooled memory of a kind; registered memory is not pooled and counts with pinned.
+    /// The pooled memory of a kind. Registered memory is not pooled; what is said of it here is
+    /// said of pinned memory.
     pub(crate) fn store(&self, kind: MemoryKind) -> &Store {
         let inner = &*self.inner;
         let (slot, limit) = match kind {
