@@ -88,13 +88,12 @@ impl Store {
             state.ledger.allocated(0, 0);
             return Ok(Lease { stream, key: None, address: 0, bytes: 0, block_bytes: 0 });
         }
-        let grant = match state.allocate(bytes, stream) {
+        let granted = state.allocate(bytes, stream);
+        drop(state);
+        let grant = match granted {
             Ok(grant) => grant,
             Err(Shortage::Failed(error)) => return Err(error.into()),
-            Err(shortage) => {
-                drop(state);
-                self.climb_for(bytes, stream, shortage)?
-            }
+            Err(shortage) => self.climb_for(bytes, stream, shortage)?,
         };
         let Grant { key, address, bytes: block_bytes } = grant;
         let lease = Lease { stream, key: Some(key), address, bytes, block_bytes };
