@@ -135,8 +135,8 @@ fn threads_that_work_and_threads_that_look_take_turns() {
             scope.spawn(move || {
                 let mut array = heap.on(stream).uninit::<u8, _>(4096).unwrap();
                 let mut array = loop {
-                    // SAFETY: any byte is a u8.
                     array = match array.device_ptr(stream) {
+                        // SAFETY: any byte is a u8.
                         Ok(_) => break unsafe { array.assume_written() },
                         Err(_) => array,
                     };

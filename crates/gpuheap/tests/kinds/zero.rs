@@ -35,7 +35,8 @@ fn secret(target: &Target) -> DeviceArray<u8> {
 
 #[test]
 fn an_array_of_its_own_leaves_zeros_in_its_whole_block_however_it_goes() {
-    let ways: [(&str, fn(DeviceArray<u8>)); 4] = [
+    type Way = fn(DeviceArray<u8>);
+    let ways: [(&str, Way); 4] = [
         ("drop", |array| drop(array)),
         ("free", |array| array.free().unwrap()),
         ("shared", |array| {
