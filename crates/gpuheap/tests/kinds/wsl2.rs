@@ -128,8 +128,16 @@ fn threads_that_work_and_threads_that_look_take_turns() {
     let device = wsl2(Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let streams: Vec<_> = (0..3).map(|_| device.stream().unwrap()).collect();
+    /// Set by a test that fails too, so that the others end.
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _done = Done(&done);
         for stream in &streams {
             let (heap, done) = (&heap, &done);
             scope.spawn(move || {
@@ -162,7 +170,6 @@ fn threads_that_work_and_threads_that_look_take_turns() {
             std::thread::yield_now();
             assert!(streams.iter().all(|stream| stream.is_done().unwrap()), "{round}");
         }
-        done.store(true, Ordering::Relaxed);
     });
     assert_all_returned(&device, &heap, "turns");
 }
