@@ -6,7 +6,7 @@ use gpuheap_driver::{DriverError, OpenError};
 use serde::Serialize;
 
 use crate::array::storage::Freed;
-use crate::device::Gone;
+use crate::device::{Gone, HostBorrowed};
 use crate::heap::ladder::Step;
 use crate::kind::MemoryKind;
 use crate::pool::PoolKind;
@@ -78,12 +78,19 @@ impl From<SourceError> for Error {
             SourceError::Driver(error) => ErrorKind::Driver(error),
             SourceError::StreamGone => ErrorKind::StreamGone,
             SourceError::Gone(gone) => ErrorKind::Gone(gone),
+            SourceError::HostBorrowed => return HostBorrowed.into(),
             SourceError::OutOfMemory => ErrorKind::Refused(
                 "the driver has no memory left for its own bookkeeping; free some and try again"
                     .to_owned(),
             ),
         }
         .into()
+    }
+}
+
+impl From<HostBorrowed> for Error {
+    fn from(_: HostBorrowed) -> Error {
+        ErrorKind::Refused(HostBorrowed::TEXT.to_owned()).into()
     }
 }
 
@@ -156,12 +163,14 @@ pub struct OutOfMemory {
     pub reserved: u64,
     /// Taken by others: other heaps and libraries of this process, contexts, other processes.
     pub foreign: u64,
-    /// The device's memory.
+    /// The device's memory; of the host, and so below, for pinned memory.
     pub device: u64,
     /// What of it the driver called free.
     pub device_free: u64,
-    /// The heap's hard limit.
+    /// The heap's hard limit for this kind of memory.
     pub limit: Option<u64>,
+    /// Whether the device is one that Windows lends to Linux.
+    pub on_wsl2: bool,
     /// The steps of the ladder, in order, with the bytes that each gave back to the driver.
     pub tried: Vec<(Step, u64)>,
 }
@@ -183,6 +192,8 @@ pub enum Cause {
     Fragmentation,
     /// Others hold what is missing.
     Foreign,
+    /// The driver gives no more of this kind of memory, though what it is made of is not full.
+    Refused,
 }
 
 impl Cause {
@@ -195,6 +206,7 @@ impl Cause {
             Cause::DeviceFull => "device_full",
             Cause::Fragmentation => "fragmentation",
             Cause::Foreign => "foreign",
+            Cause::Refused => "refused",
         }
     }
 }
@@ -208,6 +220,7 @@ impl fmt::Display for Cause {
             Cause::DeviceFull => "the device is full",
             Cause::Fragmentation => "the cached memory is in pieces that are too small",
             Cause::Foreign => "others hold the rest of the device",
+            Cause::Refused => "the driver gives no more of it",
         })
     }
 }
@@ -216,7 +229,11 @@ impl OutOfMemory {
     /// What would have made the request succeed, in one sentence.
     pub fn remedy(&self) -> String {
         let short = Bytes(self.short_by);
+        if self.is_on_host() {
+            return self.remedy_on_host();
+        }
         match self.cause {
+            Cause::Refused => format!("free {short} of it first, or use device memory"),
             Cause::LargerThanDevice => format!(
                 "the device has {}; work in smaller pieces, or use a device with {} more",
                 Bytes(self.device),
@@ -240,14 +257,67 @@ impl OutOfMemory {
     }
 }
 
+impl OutOfMemory {
+    fn is_on_host(&self) -> bool {
+        matches!(self.kind, MemoryKind::Pinned | MemoryKind::Registered)
+    }
+
+    fn remedy_on_host(&self) -> String {
+        let short = Bytes(self.short_by);
+        match self.cause {
+            Cause::LargerThanDevice => {
+                format!("the host has {}; work in smaller pieces", Bytes(self.device))
+            }
+            Cause::LargerThanLimit => {
+                format!("raise pinned_limit by {short}, or work in smaller pieces")
+            }
+            Cause::Limit => format!("raise pinned_limit by {short}, or free as much first"),
+            Cause::DeviceFull => format!("free {short} of the host's memory first"),
+            Cause::Fragmentation => format!(
+                "{} are cached and the largest piece is {}; {short} more would do",
+                Bytes(self.cached),
+                Bytes(self.largest_cached_block)
+            ),
+            Cause::Foreign => format!(
+                "others hold {} of the host's memory; end them, or free {short}",
+                Bytes(self.foreign)
+            ),
+            // Seen: 0.5 GiB under Docker Desktop, 0.75 to 1 GiB on a host of 63 GiB.
+            Cause::Refused if self.on_wsl2 => "WSL2 lets a process pin 0.5 to 1 GiB, however much \
+                the host has; pin a few buffers and use them again, or use pageable memory"
+                .to_owned(),
+            Cause::Refused => {
+                format!("free {short} of pinned memory first, or use pageable memory")
+            }
+        }
+    }
+
+    fn because(&self) -> String {
+        match self.cause {
+            cause if !self.is_on_host() => cause.to_string(),
+            Cause::LargerThanDevice => "the request is larger than the host's memory".to_owned(),
+            Cause::DeviceFull => "the host's memory is full".to_owned(),
+            Cause::Foreign => "others hold the rest of the host's memory".to_owned(),
+            Cause::Limit => "the limit of pinned memory is reached".to_owned(),
+            cause => cause.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cause = self.cause;
+        let (memory, place) = match self.kind {
+            MemoryKind::Device => ("GPU", "device"),
+            MemoryKind::Unified => ("unified", "device"),
+            MemoryKind::Pinned => ("pinned host", "host"),
+            MemoryKind::Registered => ("registered host", "host"),
+        };
         write!(
             f,
-            "out of GPU memory: {} requested, {} short, because {cause}; {}",
+            "out of {memory} memory: {} requested, {} short, because {}; {}",
             Bytes(self.requested),
             Bytes(self.short_by),
+            self.because(),
             self.remedy()
         )?;
         write!(
@@ -267,7 +337,7 @@ impl fmt::Display for OutOfMemory {
         }
         write!(
             f,
-            "; device: {} of {} free, {} foreign",
+            "; {place}: {} of {} free, {} foreign",
             Bytes(self.device_free),
             Bytes(self.device),
             Bytes(self.foreign)

@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::device::DeviceInfo;
+use crate::error::{Error, ErrorKind};
+
 /// Where memory lives and who may touch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -38,10 +41,44 @@ impl MemoryKind {
     pub fn is_host_accessible(self) -> bool {
         self != MemoryKind::Device
     }
+
+    /// Refuses to allocate what a device cannot have.
+    pub(crate) fn check(self, info: &DeviceInfo) -> Result<(), Error> {
+        let why = match self {
+            MemoryKind::Unified if !info.managed_memory => format!(
+                "{} has no unified memory; use device memory, and pinned memory for what the host \
+                 touches",
+                info.name
+            ),
+            MemoryKind::Registered => "registered memory is the program's own and cannot be \
+                allocated; hand a vector to Target::register, or allocate pinned memory"
+                .to_owned(),
+            _ => return Ok(()),
+        };
+        Err(ErrorKind::Refused(why).into())
+    }
 }
 
 impl fmt::Display for MemoryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    #[test]
+    fn what_a_device_lacks_is_refused_with_a_remedy() {
+        let mut info = Device::open("emulated:1GiB").unwrap().describe();
+        for kind in [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned] {
+            kind.check(&info).unwrap();
+        }
+        info.managed_memory = false;
+        let error = MemoryKind::Unified.check(&info).unwrap_err().to_string();
+        assert!(error.starts_with("emulated:1GiB has no unified memory; use device"), "{error}");
+        MemoryKind::Pinned.check(&info).unwrap();
     }
 }

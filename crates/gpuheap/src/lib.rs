@@ -70,9 +70,10 @@ mod target;
 mod tests;
 mod track;
 
+pub use array::unified::{Advice, Location};
 pub use array::{
     ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Element, Hold, HoldMut, HostData, HostMut,
-    HostRef, Owned, Shared, SharedArray, UninitArray, View, ViewMut,
+    HostRef, Owned, RegisterError, Shared, SharedArray, UninitArray, View, ViewMut,
 };
 pub use device::{Device, DeviceInfo, profile};
 pub use error::{Cause, Error, OutOfMemory};

@@ -168,6 +168,7 @@ impl Stream {
         function: &'static str,
         call: impl FnOnce(&dyn Driver) -> CUresult,
     ) -> Result<(), Error> {
+        let _working = self.context().gate.work()?;
         let _current = self.context().enter()?;
         Ok(check(function, call(self.context().driver()))?)
     }

@@ -6,10 +6,12 @@ mod element;
 mod fill;
 mod foreign;
 mod host;
+mod registered;
 mod shape;
 mod source;
 pub(crate) mod storage;
 mod transfer;
+pub(crate) mod unified;
 mod uninit;
 mod view;
 
@@ -21,6 +23,7 @@ use ndarray::{Dimension, Ix1};
 
 pub use element::Element;
 pub use host::{HostMut, HostRef};
+pub use registered::RegisterError;
 pub use source::HostData;
 pub use uninit::UninitArray;
 
@@ -154,10 +157,15 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     }
 
     /// Where its like would be made: its heap and kind, on the stream of its last use or, if that is
-    /// of another device, of its first; in its scope, while that lasts.
+    /// of another device, of its first; in its scope, while that lasts. Registered memory is the
+    /// program's own, and its like is pinned.
     pub fn target(&self) -> Target {
         let storage = self.storage();
-        let target = storage.heap().on(&storage.own_stream()).kind(storage.kind());
+        let kind = match storage.kind() {
+            MemoryKind::Registered => MemoryKind::Pinned,
+            kind => kind,
+        };
+        let target = storage.heap().on(&storage.own_stream()).kind(kind);
         let target = target.zero_on_free(storage.zeroes_on_free());
         target.within(storage.scope().filter(|scope| scope.is_open()))
     }
@@ -176,8 +184,10 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// An array that was freed; a stream of a device that cannot reach the array's memory.
     pub fn device_ptr(&self, stream: &Stream) -> Result<u64, Error> {
-        let pointer = |address| if self.bytes() == 0 { 0 } else { self.at(address) };
-        self.storage().use_on(Some(stream), |address, _| Ok(pointer(address)))
+        self.storage().use_on(Some(stream), |address, stream| {
+            let _working = stream.context().gate.work()?;
+            Ok(if self.bytes() == 0 { 0 } else { self.at(address) })
+        })
     }
 
     pub(crate) fn storage(&self) -> &Arc<Storage> {

@@ -4,6 +4,9 @@ use std::any::Any;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::element::Element;
+use super::registered::Registered;
+use super::unified::Told;
 use crate::device::{Context, Gone};
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
@@ -42,12 +45,16 @@ struct State {
     borrows: u32,
     /// The scope whose end frees it.
     scope: Option<Arc<ScopeState>>,
+    /// What takes back the advice that was given for it.
+    advice: Vec<Told>,
 }
 
 /// What a storage is made of.
 pub(crate) enum Memory {
     /// The heap's.
     Lease(Lease),
+    /// The program's own, page-locked.
+    Registered(Registered),
     /// Somebody else's, with what is to be done with it at the end.
     Foreign { address: u64, owner: Option<Owner> },
     /// Freed before its handles went; what is left is given back when the last host borrow ends.
@@ -68,12 +75,20 @@ pub(crate) enum Freed {
 
 /// What is left to do with memory that was marked as freed.
 enum Taken {
-    /// To give it back, in the order of this stream, else of home.
-    Memory(Memory, Option<Stream>),
+    /// To give it back.
+    Memory(Memory, Ending),
     /// Nothing before the last host borrow ends.
     Borrowed,
     /// Nothing: it was freed before.
     Nothing,
+}
+
+/// What its end has to know of memory.
+struct Ending {
+    /// The stream of last use, where that is not home.
+    last: Option<Stream>,
+    /// What takes back the advice that was given for it.
+    advice: Vec<Told>,
 }
 
 impl Storage {
@@ -86,9 +101,9 @@ impl Storage {
         made: &'static Location<'static>,
     ) -> Storage {
         let Target { heap, stream, zero_on_free, .. } = target;
-        let state = Mutex::new(State { memory, last: None, borrows: 0, scope: None });
+        let state = State { memory, last: None, borrows: 0, scope: None, advice: Vec::new() };
         let (heap, home, zero_on_free) = (heap.clone(), stream.clone(), *zero_on_free);
-        Storage { heap, kind, bytes, zero_on_free, home, made, state }
+        Storage { heap, kind, bytes, zero_on_free, home, made, state: Mutex::new(state) }
     }
 
     pub(crate) fn heap(&self) -> &Heap {
@@ -226,9 +241,9 @@ impl Storage {
     pub(crate) fn begin_borrow(&self) -> Result<u64, Error> {
         self.check_alive()?;
         let mut state = self.lock();
-        let address = state.address()?;
+        let address = state.host_address()?;
         let stream = state.stream(&self.home).clone();
-        self.heap.wait_for_host_use(self.kind, &stream)?;
+        self.heap.begin_host_use(self.kind, &stream)?;
         state.borrows += 1;
         Ok(address)
     }
@@ -237,18 +252,19 @@ impl Storage {
         if self.forked() {
             return;
         }
-        let (rest, last) = {
+        let (rest, ending) = {
             let mut state = self.lock();
             state.borrows = state.borrows.saturating_sub(1);
+            self.heap.end_host_use(self.kind);
             if state.borrows > 0 {
                 return;
             }
             let Memory::Freed { rest, .. } = &mut state.memory else { return };
             let Some(rest) = rest.take() else { return };
-            (rest, state.last.clone())
+            (rest, state.ending())
         };
         // A destructor reports and carries on: the heap counts the failure.
-        let _ = self.give_back(*rest, last);
+        let _ = self.give_back(*rest, ending);
     }
 
     /// Frees it now, in the order of its last use; later uses are errors that say `how`. Whether it
@@ -267,11 +283,12 @@ impl Storage {
     pub(crate) fn release(&self, how: Freed) -> Result<u64, Error> {
         self.check_alive()?;
         match self.take(how) {
-            Taken::Memory(Memory::Lease(lease), last) => {
-                let stream = self.last_stream(last)?;
+            Taken::Memory(Memory::Lease(lease), ending) => {
+                self.take_advice_back(&lease, &ending);
+                let stream = self.last_stream(ending.last)?;
                 self.heap.release(self.kind, lease, &stream, self.zero_on_free)
             }
-            Taken::Memory(other, last) => self.give_back(other, last).map(|()| 0),
+            Taken::Memory(other, ending) => self.give_back(other, ending).map(|()| 0),
             Taken::Borrowed | Taken::Nothing => Ok(0),
         }
     }
@@ -289,32 +306,75 @@ impl Storage {
             state.memory = Memory::Freed { how, rest: Some(Box::new(memory)) };
             return Taken::Borrowed;
         }
-        Taken::Memory(memory, state.last.clone())
+        let ending = state.ending();
+        Taken::Memory(memory, ending)
     }
 
     /// Memory whose order cannot be kept stays with the heap, accounted as live: nobody else may
     /// have it.
-    fn give_back(&self, memory: Memory, last: Option<Stream>) -> Result<(), Error> {
+    fn give_back(&self, memory: Memory, ending: Ending) -> Result<(), Error> {
         match memory {
             Memory::Lease(lease) => {
-                let stream = match last {
+                self.take_advice_back(&lease, &ending);
+                let stream = match ending.last {
                     None => None,
                     last => Some(self.last_stream(last)?),
                 };
                 self.heap.free(self.kind, lease, stream.as_ref(), self.zero_on_free)
             }
+            Memory::Registered(registered) => {
+                registered.free(&self.last_stream(ending.last)?, self.zero_on_free)
+            }
             Memory::Foreign { address, owner: Some(owner) } => {
                 // What a reset took with it is not freed again.
                 self.check_alive()?;
-                let stream = self.last_stream(last)?;
+                let stream = self.last_stream(ending.last)?;
                 // For an owner that calls the driver; one that does not can do without.
                 let _current = self.context().enter();
                 let end = std::panic::AssertUnwindSafe(|| owner(address, &stream));
                 std::panic::catch_unwind(end).map_err(owner_panicked)
             }
             Memory::Foreign { owner: None, .. } => Ok(()),
-            Memory::Freed { rest: Some(rest), .. } => self.give_back(*rest, last),
+            Memory::Freed { rest: Some(rest), .. } => self.give_back(*rest, ending),
             Memory::Freed { rest: None, .. } => Ok(()),
+        }
+    }
+
+    /// Notes how advice that was given is taken back.
+    pub(super) fn remember(&self, told: Told) {
+        let mut state = self.lock();
+        if !state.advice.contains(&told) {
+            state.advice.push(told);
+        }
+    }
+
+    /// Advice stays with pages, which the next tenant is to find as new. Where it cannot be taken
+    /// back, that one is slower and not wrong.
+    fn take_advice_back(&self, lease: &Lease, ending: &Ending) {
+        for told in &ending.advice {
+            let _ = told.tell(self.context(), lease.address, lease.bytes);
+        }
+    }
+
+    /// Whether it is registered memory: a vector of that many `T`.
+    pub(super) fn is_vector_of<T: Element>(&self, count: usize) -> bool {
+        match &self.lock().memory {
+            Memory::Registered(registered) => registered.is_vector_of::<T>(count),
+            _ => false,
+        }
+    }
+
+    /// Waits for the last use of registered memory and unlocks it: the vector.
+    pub(super) fn take_registered(&self, how: Freed) -> Result<Box<dyn Any + Send>, Error> {
+        let mut state = self.lock();
+        state.address()?;
+        let last = self.last_stream(state.last.clone())?;
+        match std::mem::replace(&mut state.memory, Memory::Freed { how, rest: None }) {
+            Memory::Registered(registered) => registered.unlock(&last),
+            other => {
+                state.memory = other;
+                Err(ErrorKind::Refused("the array is not registered memory".to_owned()).into())
+            }
         }
     }
 
@@ -387,6 +447,10 @@ impl Storage {
 }
 
 impl State {
+    fn ending(&mut self) -> Ending {
+        Ending { last: self.last.clone(), advice: std::mem::take(&mut self.advice) }
+    }
+
     fn stream<'a>(&'a self, home: &'a Stream) -> &'a Stream {
         self.last.as_ref().unwrap_or(home)
     }
@@ -394,8 +458,17 @@ impl State {
     fn address(&self) -> Result<u64, Error> {
         match &self.memory {
             Memory::Lease(lease) => Ok(lease.address),
+            Memory::Registered(registered) => Ok(registered.device),
             Memory::Foreign { address, .. } => Ok(*address),
             Memory::Freed { how, .. } => Err(ErrorKind::Freed(*how).into()),
+        }
+    }
+
+    /// Where the host sees it, for memory that it does.
+    fn host_address(&self) -> Result<u64, Error> {
+        match &self.memory {
+            Memory::Registered(registered) if registered.device != 0 => Ok(registered.host),
+            _ => self.address(),
         }
     }
 }
@@ -411,9 +484,9 @@ impl Drop for Storage {
             std::mem::forget(memory);
             return;
         }
-        let last = state.last.take();
+        let ending = state.ending();
         // A destructor reports and carries on: the heap counts the failure.
-        let _ = self.give_back(memory, last);
+        let _ = self.give_back(memory, ending);
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use gpuheap_driver::{CUcontext, CUdevice, CUresult, Driver, DriverError, check};
 use gpuheap_emu::Emulator;
 
+use super::gate::HostGate;
 use super::info::DeviceInfo;
 use crate::error::{Error, ErrorKind};
 use crate::fork;
@@ -32,6 +33,8 @@ pub(crate) struct Context {
     /// does.
     peers: Mutex<Vec<(u64, bool)>>,
     holders: Mutex<Vec<Weak<dyn Holder>>>,
+    /// Who may be at work: the device, or the host in unified memory.
+    pub(crate) gate: HostGate,
     /// The device's own heap, while anything uses it.
     pub(crate) heap: Mutex<Weak<Inner>>,
 }
@@ -81,6 +84,7 @@ impl Context {
         // SAFETY: the pointer is valid for the call.
         let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, info.ordinal) };
         check("cuDevicePrimaryCtxRetain", retained)?;
+        let gate = HostGate::new(info.concurrent_managed_access);
         Ok(Arc::new(Context {
             driver,
             emulator,
@@ -91,6 +95,7 @@ impl Context {
             lost: AtomicBool::new(false),
             peers: Mutex::default(),
             holders: Mutex::default(),
+            gate,
             heap: Mutex::default(),
         }))
     }

@@ -1,6 +1,7 @@
 //! Devices: real ones through the machine's driver, emulated ones anywhere.
 
 mod context;
+mod gate;
 mod info;
 mod machine;
 
@@ -11,6 +12,7 @@ use gpuheap_driver::{Driver, check};
 use gpuheap_emu::{Emulator, Options, Profile};
 
 pub(crate) use context::{Context, ContextError, Gone, Holder};
+pub(crate) use gate::HostBorrowed;
 pub use info::DeviceInfo;
 
 use crate::error::{Error, ErrorKind};

@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind};
 use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::Reclaimers;
+use crate::heap::registrations::Registrations;
 use crate::heap::store::Store;
 use crate::heap::{Heap, Inner};
 use crate::kind::MemoryKind;
@@ -198,6 +199,7 @@ impl HeapBuilder {
             pinned: OnceLock::new(),
             stream: OnceLock::new(),
             pinned_limit: self.pinned_limit,
+            registered: Registrations::default(),
             reclaimers,
             zero_on_free: self.zero_on_free.unwrap_or(false),
             zero_on_alloc: self.zero_on_alloc.unwrap_or(false),

@@ -6,6 +6,7 @@ use crate::error::{Cause, Error, ErrorKind, OutOfMemory};
 use crate::heap::ladder::{LADDER, Step};
 use crate::heap::order::StreamRef;
 use crate::heap::store::{State, Store};
+use crate::kind::MemoryKind;
 use crate::pool::{Cached, Shortage};
 use crate::source::SourceError;
 
@@ -110,7 +111,7 @@ impl Store {
         shortage: &Shortage,
         tried: Vec<(Step, u64)>,
     ) -> Error {
-        let figures = state.figures(Some(stream));
+        let figures = state.figures(self.kind, Some(stream));
         let (cause, short_by) = figures.judge(bytes, shortage);
         let Figures { cached, reserved, device, device_free, limit, .. } = figures;
         ErrorKind::OutOfMemory(OutOfMemory {
@@ -130,6 +131,7 @@ impl Store {
             device,
             device_free,
             limit,
+            on_wsl2: self.context.is_wsl2(),
             tried,
         })
         .into()
@@ -139,6 +141,7 @@ impl Store {
 /// Who has how much, bytes: what is said of a request that there is no memory for comes from these.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
+    pub(crate) kind: MemoryKind,
     pub(crate) cached: Cached,
     pub(crate) reserved: u64,
     pub(crate) capacity: u64,
@@ -150,12 +153,13 @@ pub(crate) struct Figures {
 impl State {
     /// The figures as they are, seen from `stream`; where the driver does not answer, what is known
     /// without it.
-    pub(crate) fn figures(&mut self, stream: Option<StreamRef>) -> Figures {
+    pub(crate) fn figures(&mut self, kind: MemoryKind, stream: Option<StreamRef>) -> Figures {
         let cached = self.policy.cached(stream, &self.order);
         let reserved = self.source.reserved().unwrap_or(self.ledger.taken);
         let capacity = self.source.capacity();
         let (device_free, device) = self.source.device_memory().unwrap_or((0, capacity));
-        Figures { cached, reserved, capacity, device, device_free, limit: self.limits.hard }
+        let limit = self.limits.hard;
+        Figures { kind, cached, reserved, capacity, device, device_free, limit }
     }
 }
 
@@ -167,7 +171,7 @@ impl Figures {
 
     /// What is in the way of a request of `bytes` that met `shortage`, and how much is missing.
     pub(crate) fn judge(&self, bytes: u64, shortage: &Shortage) -> (Cause, u64) {
-        let Figures { cached, reserved, capacity, device, device_free, limit } = *self;
+        let Figures { kind, cached, reserved, capacity, device, device_free, limit } = *self;
         let (needed, available, by_limit) = match *shortage {
             Shortage::Limit(needed) => (needed, limit.unwrap_or(0).saturating_sub(reserved), true),
             Shortage::Device(needed) => (needed, device_free, false),
@@ -183,6 +187,7 @@ impl Figures {
                 Cause::Fragmentation
             }
             () if by_limit => Cause::Limit,
+            () if kind != MemoryKind::Device && available >= needed => Cause::Refused,
             () if self.foreign() > 0
                 && reserved.saturating_add(needed).saturating_add(CONTEXT_ALLOWANCE) <= device =>
             {

@@ -8,6 +8,7 @@ use crate::error::{Cause, Error};
 use crate::heap::Heap;
 use crate::heap::climb::Figures;
 use crate::heap::store::State;
+use crate::kind::MemoryKind;
 use crate::pool::{Cached, Shortage};
 use crate::size::Bytes;
 use crate::source::{GRANULE, SourceError, round_up};
@@ -85,7 +86,7 @@ impl State {
         outlook.spare.extend_from_slice(&self.stranded);
         let regained = self.source.regained(&outlook.spare)?;
         let spare: u64 = outlook.spare.iter().map(|segment| segment.bytes).sum();
-        let now = self.figures(None);
+        let now = self.figures(MemoryKind::Device, None);
         let left = Cached {
             bytes: now.cached.bytes.saturating_sub(spare),
             largest: outlook.largest_left,

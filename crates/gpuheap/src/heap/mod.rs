@@ -12,6 +12,7 @@ pub(crate) mod ledger;
 pub(crate) mod limits;
 pub(crate) mod order;
 pub(crate) mod reclaimers;
+pub(crate) mod registrations;
 pub(crate) mod retry;
 pub(crate) mod status;
 pub(crate) mod store;
@@ -29,14 +30,16 @@ use crate::heap::builder::{HeapBuilder, policy_and_source};
 use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
+use crate::heap::registrations::Registrations;
 use crate::heap::store::{Lease, Store};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::measure;
 use crate::pool::PoolKind;
+use crate::source::SourceError;
 use crate::stream::Stream;
 use crate::target::Target;
-use crate::track::Tracker;
+use crate::track::{TrackId, Tracker};
 
 /// The memory of one device, handed out in stream order.
 ///
@@ -71,6 +74,7 @@ pub(crate) struct Inner {
     /// Made when a target is first asked for without one.
     stream: OnceLock<Stream>,
     pinned_limit: Option<u64>,
+    registered: Registrations,
     reclaimers: Arc<Reclaimers>,
     zero_on_free: bool,
     zero_on_alloc: bool,
@@ -117,6 +121,19 @@ impl Heap {
     pub fn usage(&self) -> Result<Usage, Error> {
         self.inner.context.check_alive()?;
         self.inner.device.usage()
+    }
+
+    /// The same for one kind of memory: device memory, and unified and pinned memory, each with a
+    /// pool of its own. Registered memory is the program's, so all of it is live.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own, where it is asked.
+    pub fn usage_of(&self, kind: MemoryKind) -> Result<Usage, Error> {
+        match kind {
+            MemoryKind::Registered => Ok(self.inner.registered.usage()),
+            kind => self.store(kind).usage(),
+        }
     }
 
     /// Gives cached memory of the device back to the driver until at least `bytes` went, largest first. Waits
@@ -218,10 +235,11 @@ impl Heap {
     ) -> Result<Lease, Error> {
         // Before any lock is taken: a thread of a forked child's parent may have held it.
         self.inner.context.check_alive()?;
+        kind.check(self.inner.context.info())?;
         let _time = measure::memory_management();
         let zeroed = zeroed || self.inner.zero_on_alloc;
         let mut lease = self.store(kind).allocate(bytes, stream, zeroed)?;
-        lease.track = self.inner.tracker.allocated(lease.address, bytes, kind, at);
+        lease.track = self.track(lease.address, bytes, kind, at);
         measure::note(bytes);
         Ok(lease)
     }
@@ -236,9 +254,7 @@ impl Heap {
     ) -> Result<(), Error> {
         self.inner.context.check_alive()?;
         let _time = measure::memory_management();
-        if let Some(track) = lease.track {
-            self.inner.tracker.freed(track);
-        }
+        self.untrack(lease.track);
         self.store(kind).free(lease, stream, zeroed || self.inner.zero_on_free)
     }
 
@@ -257,19 +273,63 @@ impl Heap {
     ) -> Result<u64, Error> {
         self.inner.context.check_alive()?;
         let _time = measure::memory_management();
-        if let Some(track) = lease.track {
-            self.inner.tracker.freed(track);
-        }
+        self.untrack(lease.track);
         self.store(kind).release_lease(lease, stream, zeroed || self.inner.zero_on_free)
     }
 
-    /// Waits until the host may touch memory of a kind whose last use is on `stream`.
-    pub(crate) fn wait_for_host_use(&self, kind: MemoryKind, stream: &Stream) -> Result<(), Error> {
-        // Without concurrent access the host may touch no managed memory while anything runs.
-        if kind == MemoryKind::Unified && !self.inner.context.info().concurrent_managed_access {
-            return Ok(self.inner.context.synchronize()?);
+    /// Waits until the host may touch memory of a kind whose last use is on `stream`. Where that
+    /// works, [`end_host_use`](Heap::end_host_use) comes later.
+    pub(crate) fn begin_host_use(&self, kind: MemoryKind, stream: &Stream) -> Result<(), Error> {
+        let context = &self.inner.context;
+        if kind != MemoryKind::Unified || !context.gate.begin_borrow() {
+            return stream.synchronize();
         }
-        stream.synchronize()
+        // The host may touch no managed memory while anything runs.
+        let idle = context.synchronize().map_err(Error::from).and_then(|()| stream.synchronize());
+        idle.inspect_err(|_| context.gate.end_borrow())
+    }
+
+    pub(crate) fn end_host_use(&self, kind: MemoryKind) {
+        if kind == MemoryKind::Unified {
+            self.inner.context.gate.end_borrow();
+        }
+    }
+
+    /// Page-locks memory with `register`, and where the driver locks no more, climbs the ladder
+    /// over the pinned memory.
+    pub(crate) fn pin(
+        &self,
+        bytes: u64,
+        stream: &Stream,
+        register: impl FnMut() -> Result<(), SourceError>,
+    ) -> Result<(), Error> {
+        self.store(MemoryKind::Pinned).climb_with(bytes, stream, register)
+    }
+
+    /// Remembers an allocation, where they are tracked.
+    pub(crate) fn track(
+        &self,
+        address: u64,
+        bytes: u64,
+        kind: MemoryKind,
+        at: &'static Location<'static>,
+    ) -> Option<TrackId> {
+        self.inner.tracker.allocated(address, bytes, kind, at)
+    }
+
+    pub(crate) fn untrack(&self, track: Option<TrackId>) {
+        if let Some(track) = track {
+            self.inner.tracker.freed(track);
+        }
+    }
+
+    /// The account of registered memory.
+    pub(crate) fn registered(&self) -> &Registrations {
+        &self.inner.registered
+    }
+
+    pub(crate) fn zeroes_on_free(&self) -> bool {
+        self.inner.zero_on_free
     }
 
     /// Whether the device's memory is a stream-ordered pool's.
@@ -282,7 +342,8 @@ impl Heap {
         self.inner.device.check_device(stream)
     }
 
-    /// The pooled memory of a kind; registered memory is not pooled and counts with pinned.
+    /// The pooled memory of a kind. Registered memory is not pooled; what is said of it here is
+    /// said of pinned memory.
     pub(crate) fn store(&self, kind: MemoryKind) -> &Store {
         let inner = &*self.inner;
         let (slot, limit) = match kind {

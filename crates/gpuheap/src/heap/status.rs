@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::heap::Heap;
+use crate::heap::ledger::Ledger;
 use crate::heap::limits::Limits;
 use crate::heap::store::Store;
 use crate::kind::MemoryKind;
@@ -111,21 +112,19 @@ impl Heap {
             pinned_limit: inner.pinned_limit,
             unified: KindStatus::of(inner.unified.get()),
             pinned: KindStatus::of(inner.pinned.get()),
-            registered: self.registered(),
+            registered: KindStatus::from_ledger(&inner.registered.usage().ledger),
             outstanding: inner.tracker.outstanding(),
         })
-    }
-
-    /// Memory that the program registered, which no pool holds.
-    fn registered(&self) -> KindStatus {
-        KindStatus::default()
     }
 }
 
 impl KindStatus {
     fn of(store: Option<&Store>) -> KindStatus {
         let Some(store) = store else { return KindStatus::default() };
-        let ledger = store.lock().ledger;
+        KindStatus::from_ledger(&store.lock().ledger)
+    }
+
+    fn from_ledger(ledger: &Ledger) -> KindStatus {
         let (taken, allocated) = (ledger.taken, ledger.live_blocks);
         KindStatus { taken, allocated, cached: taken.saturating_sub(allocated) }
     }

@@ -52,6 +52,9 @@ pub(crate) struct State {
     pub(crate) ledger: Ledger,
     pub(crate) limits: Limits,
     pub(crate) stranded: Vec<Segment>,
+    /// Freed, and not to be had again before they are filled with zeros, which failed so far. They
+    /// count as live.
+    pub(crate) unzeroed: Vec<Lease>,
 }
 
 impl Store {
@@ -70,6 +73,7 @@ impl Store {
             ledger: Ledger::default(),
             limits,
             stranded: Vec::new(),
+            unzeroed: Vec::new(),
         };
         Store { context, kind, pool, reclaimers, state: Mutex::new(state) }
     }
@@ -95,13 +99,12 @@ impl Store {
                 track: None,
             });
         }
-        let grant = match state.allocate(bytes, stream) {
+        let granted = state.allocate(bytes, stream);
+        drop(state);
+        let grant = match granted {
             Ok(grant) => grant,
             Err(Shortage::Failed(error)) => return Err(error.into()),
-            Err(shortage) => {
-                drop(state);
-                self.climb_for(bytes, stream, shortage)?
-            }
+            Err(shortage) => self.climb_for(bytes, stream, shortage)?,
         };
         let Grant { key, address, bytes: block_bytes } = grant;
         let lease = Lease { stream, key: Some(key), address, bytes, block_bytes, track: None };
@@ -133,8 +136,10 @@ impl Store {
             Some(stream) => state.stream(stream),
             None => lease.stream,
         };
-        if zeroed {
-            self.zero(&mut state, lease.address, block_bytes, stream)?;
+        if zeroed && let Err(error) = state.zero(&self.context, &lease, stream) {
+            state.ledger.failed_frees += 1;
+            state.unzeroed.push(Lease { stream, ..lease });
+            return Err(error.into());
         }
         state.ledger.freed(bytes, block_bytes);
         let mut freed = state.with_policy(|policy, env| policy.free(key, stream, env));
@@ -173,28 +178,6 @@ impl Store {
             return Ok(reserved.saturating_sub(state.source.reserved()?));
         }
         Ok(state.ledger.given_back - before)
-    }
-
-    /// Fills a block that is being freed with zeros. Where that fails the block stays with its
-    /// heap, accounted as live: what must not be read by the next tenant has no next tenant.
-    fn zero(
-        &self,
-        state: &mut State,
-        address: u64,
-        bytes: u64,
-        stream: StreamRef,
-    ) -> Result<(), Error> {
-        let current = state.order.current(stream);
-        let ready = match current {
-            Some(_) => Ok(()),
-            // The stream ended, so there is none left to do it in order.
-            None => self.context.synchronize().map_err(SourceError::from),
-        };
-        let on_stream = ready.and_then(|()| state.source.zero(address, bytes, current));
-        if on_stream.is_err() {
-            state.ledger.failed_frees += 1;
-        }
-        Ok(on_stream?)
     }
 
     pub(crate) fn usage(&self) -> Result<Usage, Error> {
@@ -283,12 +266,37 @@ impl Store {
     pub(crate) fn wait_for_pending(&self) -> Result<(), SourceError> {
         let waiters: Vec<_> = {
             let mut state = self.lock();
+            state.zero_again(&self.context);
             let State { order, source, .. } = &mut *state;
             let fences = order.pending(&mut **source)?;
             fences.into_iter().map(|fence| source.waiter(fence)).collect()
         };
         waiters.into_iter().try_for_each(|wait| wait())?;
         self.lock().poll()
+    }
+
+    /// Does what takes memory of this kind past the pool, and climbs the ladder where the driver
+    /// has none.
+    pub(crate) fn climb_with(
+        &self,
+        bytes: u64,
+        stream: &Stream,
+        mut take: impl FnMut() -> Result<(), SourceError>,
+    ) -> Result<(), Error> {
+        match take() {
+            Err(SourceError::OutOfMemory) => {}
+            taken => return Ok(taken?),
+        }
+        let climbed = self.climb(bytes, |_, _| match take() {
+            Ok(()) => Attempt::Got(()),
+            Err(SourceError::OutOfMemory) => Attempt::Short(bytes),
+            Err(error) => Attempt::Failed(error.into()),
+        });
+        climbed.unwrap_or_else(|tried| {
+            let mut state = self.lock();
+            let stream = state.stream(stream);
+            Err(self.evidence(&mut state, bytes, stream, &Shortage::Device(bytes), tried))
+        })
     }
 
     /// Climbs the ladder for a request that there is no memory for as things are.
@@ -362,6 +370,36 @@ impl State {
         Ok(grant)
     }
 
+    /// Fills a block that is being freed with zeros, in the order of `stream`.
+    fn zero(
+        &mut self,
+        context: &Context,
+        lease: &Lease,
+        stream: StreamRef,
+    ) -> Result<(), SourceError> {
+        let current = self.order.current(stream);
+        if current.is_none() {
+            // The stream ended, so there is none left to do it in order.
+            context.synchronize()?;
+        }
+        self.source.zero(lease.address, lease.block_bytes, current)
+    }
+
+    /// Tries once more to zero what could not be zeroed when it was freed, and frees it.
+    fn zero_again(&mut self, context: &Context) {
+        for lease in std::mem::take(&mut self.unzeroed) {
+            if self.zero(context, &lease, lease.stream).is_err() {
+                self.unzeroed.push(lease);
+                continue;
+            }
+            self.ledger.freed(lease.bytes, lease.block_bytes);
+            let Some(key) = lease.key else { continue };
+            if self.with_policy(|policy, env| policy.free(key, lease.stream, env)).is_err() {
+                self.ledger.failed_frees += 1;
+            }
+        }
+    }
+
     /// Refuses what no device or limit could hold, before the driver is called.
     pub(crate) fn refuse(&self, bytes: u64) -> Result<(), Shortage> {
         if self.limits.hard.is_some_and(|limit| bytes > limit) {
@@ -425,6 +463,7 @@ impl Drop for Store {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Nobody is left to be told; what cannot be given back goes with the context.
         for _ in 0..LAST_TRIES {
+            state.zero_again(&self.context);
             let _ = state.wait_for_pending().and_then(|()| state.release(u64::MAX));
             if state.ledger.taken == 0 {
                 break;

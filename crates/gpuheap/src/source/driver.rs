@@ -248,6 +248,8 @@ impl Events {
     ) -> Result<(), SourceError> {
         let bytes = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
         let raw = stream.map_or(CUstream::LEGACY, StreamRef::raw);
+        let context = self.context.clone();
+        let _working = context.gate.work()?;
         self.call("cuMemsetD8Async", |context| {
             // SAFETY: the block is the heap's own and has these bytes; the stream is alive.
             unsafe { context.driver().cuMemsetD8Async(address, 0, bytes, raw) }

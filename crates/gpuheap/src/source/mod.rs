@@ -35,6 +35,8 @@ pub(crate) enum SourceError {
     StreamGone,
     /// The context cannot be used any more.
     Gone(crate::device::Gone),
+    /// The host is in unified memory, which the device cannot stand.
+    HostBorrowed,
     /// Any other failure of the driver.
     Driver(gpuheap_driver::DriverError),
 }
@@ -117,6 +119,12 @@ pub(crate) trait MemorySource: Send {
 
     /// Driver calls made so far.
     fn calls(&self) -> u64;
+}
+
+impl From<crate::device::HostBorrowed> for SourceError {
+    fn from(_: crate::device::HostBorrowed) -> SourceError {
+        SourceError::HostBorrowed
+    }
 }
 
 impl From<gpuheap_driver::DriverError> for SourceError {

@@ -1,0 +1,179 @@
+//! Where the pages of unified memory are, and where they should be.
+
+use std::ffi::c_int;
+
+use gpuheap_driver::{CU_DEVICE_CPU, CUdevice, check};
+use ndarray::Dimension;
+
+use super::element::Element;
+use super::{ArrayBase, Hold};
+use crate::device::Device;
+use crate::error::{Error, ErrorKind};
+use crate::kind::MemoryKind;
+
+/// Where pages of unified memory may be.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Location {
+    /// The array's own device.
+    Device,
+    /// The host.
+    Host,
+    /// Another device of the same machine.
+    Other(Device),
+}
+
+/// What the driver may be told about the use of unified memory.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Advice {
+    /// It is mostly read: whoever reads it gets a copy of its own, and a write ends the copies.
+    ReadMostly,
+    /// Its pages are to stay there where that is possible.
+    PreferredLocation(Location),
+    /// It is to be mapped there wherever its pages are, so that a use of it faults no more.
+    AccessedBy(Location),
+}
+
+impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
+    /// Moves its pages, in stream order and without waiting. Whole pages go: what is around a small
+    /// array may go with it. A part of it goes by way of a [slice](ArrayBase::slice).
+    ///
+    /// # Errors
+    ///
+    /// An array that is not in unified memory or was freed; a device without concurrent access to
+    /// managed memory, as under WSL2, which can move nothing; the driver's own.
+    pub fn prefetch(&self, to: Location) -> Result<(), Error> {
+        let place = self.place(&to, "prefetched")?;
+        let bytes = self.bytes() as usize;
+        self.storage().use_on(None, |address, stream| {
+            if bytes == 0 {
+                return Ok(());
+            }
+            // The first form of the call: drivers before 12.2 have no other.
+            stream.enqueue("cuMemPrefetchAsync", |driver| {
+                // SAFETY: the array has these bytes and is alive, as is the stream.
+                unsafe { driver.cuMemPrefetchAsync(self.at(address), bytes, place, stream.raw()) }
+            })
+        })
+    }
+
+    /// Tells the driver how it will be used, for whole pages, at once. It is taken back when the
+    /// memory is freed, so that the next array in it starts with none.
+    ///
+    /// # Errors
+    ///
+    /// As [`prefetch`](ArrayBase::prefetch); [`Advice::ReadMostly`] does without concurrent access.
+    pub fn advise(&self, advice: Advice) -> Result<(), Error> {
+        self.tell(&advice, true)
+    }
+
+    /// Takes advice back.
+    ///
+    /// # Errors
+    ///
+    /// As [`advise`](ArrayBase::advise).
+    pub fn unadvise(&self, advice: Advice) -> Result<(), Error> {
+        self.tell(&advice, false)
+    }
+
+    fn tell(&self, advice: &Advice, set: bool) -> Result<(), Error> {
+        let (set_it, unset_it, location) = match advice {
+            Advice::ReadMostly => (1, 2, None),
+            Advice::PreferredLocation(location) => (3, 4, Some(location)),
+            Advice::AccessedBy(location) => (5, 6, Some(location)),
+        };
+        let place = match location {
+            Some(location) => self.place(location, "advised")?,
+            None => {
+                self.check_unified("advised")?;
+                CU_DEVICE_CPU
+            }
+        };
+        let bytes = self.bytes();
+        let set_or_unset = if set { set_it } else { unset_it };
+        self.storage().use_on(None, |address, stream| {
+            if bytes == 0 {
+                return Ok(());
+            }
+            let at = self.at(address);
+            Told { advice: set_or_unset, place }.tell(stream.context(), at, bytes)
+        })?;
+        if set {
+            self.storage().remember(Told { advice: unset_it, place });
+        }
+        Ok(())
+    }
+
+    /// The driver's number for a location, where pages can be moved at all.
+    fn place(&self, location: &Location, done: &str) -> Result<CUdevice, Error> {
+        self.check_unified(done)?;
+        let context = self.storage().context();
+        let place = match location {
+            Location::Device => context.ordinal(),
+            Location::Host => CU_DEVICE_CPU,
+            Location::Other(device) if device.context().shares_driver(context) => {
+                device.context().check_alive()?;
+                check_concurrent(device.context().info().concurrent_managed_access, device, done)?;
+                device.context().ordinal()
+            }
+            Location::Other(device) => {
+                return Err(ErrorKind::Refused(format!(
+                    "the array is on {context}, whose driver knows nothing of {device}; copy it \
+                     there with copy_to"
+                ))
+                .into());
+            }
+        };
+        check_concurrent(context.info().concurrent_managed_access, &self.device(), done)?;
+        Ok(place)
+    }
+
+    fn check_unified(&self, done: &str) -> Result<(), Error> {
+        if self.kind() == MemoryKind::Unified {
+            return Ok(());
+        }
+        Err(ErrorKind::Refused(format!(
+            "an array of shape {:?} in {} memory cannot be {done}, because its pages never move; \
+             allocate it as unified memory",
+            self.shape(),
+            self.kind()
+        ))
+        .into())
+    }
+}
+
+/// Advice as the driver is given it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    advice: c_int,
+    place: CUdevice,
+}
+
+impl Told {
+    /// Gives it for memory of `context`.
+    pub(super) fn tell(
+        self,
+        context: &crate::device::Context,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        let _current = context.enter()?;
+        let Told { advice, place } = self;
+        // SAFETY: the range is of live managed memory, which the caller holds.
+        let told = unsafe { context.driver().cuMemAdvise(address, bytes as usize, advice, place) };
+        Ok(check("cuMemAdvise", told)?)
+    }
+}
+
+fn check_concurrent(concurrent: bool, device: &Device, done: &str) -> Result<(), Error> {
+    if concurrent {
+        return Ok(());
+    }
+    Err(ErrorKind::Refused(format!(
+        "unified memory cannot be {done} to any place with {device}, because it lacks concurrent \
+         access to managed memory, as under WSL2: the driver moves all of it to the device whenever \
+         the device works; use it without, or copy between device and pinned memory"
+    ))
+    .into())
+}

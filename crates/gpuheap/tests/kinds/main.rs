@@ -1,0 +1,15 @@
+//! The kinds of memory through their public face, on the emulator with its checks on or on a real
+//! GPU: set `GPUHEAP_TEST_DEVICE=cuda:0` to run on the latter what does not need the former.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod pinned;
+mod registered;
+mod release;
+#[path = "../heap/support.rs"]
+#[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
+mod support;
+mod texts;
+mod unified;
+mod wsl2;
+mod zero;

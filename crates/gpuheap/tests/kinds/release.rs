@@ -1,0 +1,63 @@
+//! What the driver regains when an array is released.
+
+use gpuheap::emu::Schedule;
+use gpuheap::{MemoryKind, PoolKind};
+
+use crate::support::{assert_all_returned, device, heap};
+
+const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
+
+#[test]
+fn a_block_of_its_own_goes_back_whole() {
+    for (pool, bytes, block) in [
+        (PoolKind::Binned, 1000, 1024),
+        (PoolKind::Binned, (128 << 20) + 1, (128 << 20) + 1),
+        (PoolKind::Simple, 4 << 20, 4 << 20),
+        (PoolKind::Split, 64 << 20, 64 << 20),
+    ] {
+        for kind in KINDS {
+            let device = device(1 << 30, Schedule::OnDemand);
+            let heap = heap(&device, pool);
+            let target = heap.on(&device.stream().unwrap()).kind(kind);
+            let array = target.filled(bytes, 1_u8).unwrap();
+            assert_eq!(array.release().unwrap(), block, "{pool} {kind} {bytes}");
+            let usage = heap.usage_of(kind).unwrap();
+            assert_eq!((usage.reserved, usage.cached), (0, 0), "{pool} {kind} {bytes}");
+            assert_eq!(target.filled(0, 1_u8).unwrap().release().unwrap(), 0);
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+#[test]
+fn a_segment_that_others_are_in_stays() {
+    for kind in KINDS {
+        let device = device(1 << 30, Schedule::OnDemand);
+        let heap = heap(&device, PoolKind::Split);
+        let target = heap.on(&device.stream().unwrap()).kind(kind);
+        let [one, two] = [1_u8, 2].map(|value| target.filled(1000, value).unwrap());
+        assert_eq!(one.release().unwrap(), 0, "{kind}");
+        assert_eq!(two.to_vec().unwrap(), [2; 1000], "{kind}");
+        let reserved = heap.usage_of(kind).unwrap().reserved;
+        assert_eq!(two.release().unwrap(), reserved, "{kind}");
+        assert_eq!(heap.usage_of(kind).unwrap().reserved, 0, "{kind}");
+        assert_all_returned(&device, &heap, "split");
+    }
+}
+
+#[test]
+fn pools_of_the_drivers_say_what_they_shrank_by() {
+    for pool in [PoolKind::None, PoolKind::Driver] {
+        for kind in KINDS {
+            let device = device(1 << 30, Schedule::OnDemand);
+            let heap = heap(&device, pool);
+            let target = heap.on(&device.stream().unwrap()).kind(kind);
+            let array = target.filled(5 << 20, 1_u8).unwrap();
+            let reserved = heap.usage_of(kind).unwrap().reserved;
+            assert!(reserved >= 5 << 20, "{pool} {kind}");
+            assert_eq!(array.release().unwrap(), reserved, "{pool} {kind}");
+            assert_eq!(heap.usage_of(kind).unwrap().reserved, 0, "{pool} {kind}");
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}

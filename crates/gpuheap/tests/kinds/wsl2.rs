@@ -1,0 +1,175 @@
+//! Unified memory where host and device must not touch it at the same time. On the emulator's
+//! profile of such a device alone.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gpuheap::emu::{Options, Profile, Schedule};
+use gpuheap::{Advice, Device, Location, MemoryKind, PoolKind};
+
+use crate::support::{assert_all_returned, assert_no_findings, device, heap, on_real_gpu};
+
+fn wsl2(schedule: Schedule) -> Device {
+    let profile = Profile::wsl2_rtx4060().without_context();
+    Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
+}
+
+#[test]
+fn nothing_is_moved_and_the_text_says_why() {
+    let device = wsl2(Schedule::Immediate);
+    let target = heap(&device, PoolKind::Split).on(&device.stream().unwrap());
+    let array = target.kind(MemoryKind::Unified).filled(100, 1_u8).unwrap();
+    for to in [Location::Device, Location::Host, Location::Other(device.clone())] {
+        for error in [
+            array.prefetch(to.clone()).unwrap_err(),
+            array.advise(Advice::PreferredLocation(to.clone())).unwrap_err(),
+            array.advise(Advice::AccessedBy(to.clone())).unwrap_err(),
+            array.unadvise(Advice::AccessedBy(to.clone())).unwrap_err(),
+        ] {
+            let text = error.to_string();
+            assert!(error.driver().is_none(), "{text}");
+            assert!(text.contains("lacks concurrent access") && text.contains("WSL2"), "{text}");
+        }
+    }
+    array.advise(Advice::ReadMostly).unwrap();
+    assert_eq!(array.to_vec().unwrap(), [1; 100]);
+    assert_no_findings(&device, "refused");
+}
+
+#[test]
+fn the_host_waits_for_the_whole_device() {
+    let device = wsl2(Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    let [mine, other] = [(); 2].map(|()| device.stream().unwrap());
+    let unified = heap.on(&mine).kind(MemoryKind::Unified).filled(100, 1_u8).unwrap();
+    let busy = heap.on(&other).filled(1 << 20, 2_u8).unwrap();
+    // Not asked whether it is done before: on the emulator a question does a step of it.
+    let seen = unified.as_slice().unwrap();
+    assert!(other.is_done().unwrap());
+    assert_eq!(seen[..], [1; 100]);
+    drop(seen);
+    drop((unified, busy));
+    assert_all_returned(&device, &heap, "waits");
+}
+
+#[test]
+fn the_device_gets_no_work_while_the_host_has_unified_memory() {
+    let device = wsl2(Schedule::Seeded(5));
+    let heap = heap(&device, PoolKind::Split);
+    let stream = device.stream().unwrap();
+    let target = heap.on(&stream);
+    let unified = target.kind(MemoryKind::Unified).filled(100, 1_u8).unwrap();
+    let mut array = target.filled(100, 2_u8).unwrap();
+    let refused = |error: gpuheap::Error| {
+        let text = error.to_string();
+        assert!(text.contains("has a unified array of it borrowed"), "{text}");
+        assert!(text.contains("drop the borrow first"), "{text}");
+    };
+    let first = unified.as_slice().unwrap();
+    let second = unified.as_slice().unwrap();
+    refused(array.fill(3).unwrap_err());
+    refused(array.device_ptr(&stream).unwrap_err());
+    refused(array.to_vec().unwrap_err());
+    refused(array.copy().unwrap_err());
+    refused(array.write_from(&[1; 100]).unwrap_err());
+    refused(target.zero_on_alloc(true).uninit::<u8, _>(10).unwrap_err());
+    drop(first);
+    refused(array.fill(3).unwrap_err());
+    drop(second);
+    array.fill(3).unwrap();
+    assert_eq!(array.to_vec().unwrap(), [3; 100]);
+    // Pinned memory is for both at once.
+    let pinned = target.kind(MemoryKind::Pinned).filled(100, 1_u8).unwrap();
+    let seen = pinned.as_slice().unwrap();
+    array.fill(4).unwrap();
+    drop(seen);
+    drop((unified, array, pinned));
+    assert_all_returned(&device, &heap, "refused");
+}
+
+#[test]
+fn what_is_to_be_zeroed_is_kept_until_the_device_may_work() {
+    let device = wsl2(Schedule::Seeded(5));
+    let heap = heap(&device, PoolKind::Simple);
+    let target = heap.on(&device.stream().unwrap());
+    let unified = target.kind(MemoryKind::Unified).filled(100, 1_u8).unwrap();
+    let secret = target.zero_on_free(true).filled(1 << 20, 2_u8).unwrap();
+    let borrow = unified.as_slice().unwrap();
+    drop(secret);
+    assert_eq!(heap.usage().unwrap().live, 1 << 20);
+    drop(borrow);
+    heap.reclaim_all().unwrap();
+    assert_eq!(heap.usage().unwrap().live, 0);
+    drop(unified);
+    assert_all_returned(&device, &heap, "kept");
+}
+
+#[test]
+fn with_concurrent_access_nobody_is_held_up() {
+    let device = device(1 << 30, Schedule::OnDemand);
+    if on_real_gpu() && !device.describe().concurrent_managed_access {
+        return;
+    }
+    let heap = heap(&device, PoolKind::Split);
+    let [mine, other] = [(); 2].map(|()| device.stream().unwrap());
+    let mut unified = heap.on(&mine).kind(MemoryKind::Unified).filled(100, 1_u8).unwrap();
+    let mut array = heap.on(&other).filled(100, 2_u8).unwrap();
+    let mut seen = unified.as_mut_slice().unwrap();
+    array.fill(3).unwrap();
+    seen[7] = 9;
+    drop(seen);
+    array.copy_from(&unified).unwrap();
+    assert_eq!(array.to_vec().unwrap()[6..9], [1, 9, 1]);
+    drop((unified, array));
+    assert_all_returned(&device, &heap, "concurrent");
+}
+
+#[test]
+fn threads_that_work_and_threads_that_look_take_turns() {
+    let device = wsl2(Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    let streams: Vec<_> = (0..3).map(|_| device.stream().unwrap()).collect();
+    /// Set by a test that fails too, so that the others end.
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _done = Done(&done);
+        for stream in &streams {
+            let (heap, done) = (&heap, &done);
+            scope.spawn(move || {
+                let mut array = heap.on(stream).uninit::<u8, _>(4096).unwrap();
+                let mut array = loop {
+                    array = match array.device_ptr(stream) {
+                        // SAFETY: any byte is a u8.
+                        Ok(_) => break unsafe { array.assume_written() },
+                        Err(_) => array,
+                    };
+                };
+                while !done.load(Ordering::Relaxed) {
+                    if let Err(error) = array.fill(1) {
+                        assert!(error.to_string().contains("borrowed"), "{error}");
+                    }
+                }
+            });
+        }
+        let mine = device.stream().unwrap();
+        let mut unified = loop {
+            let target = heap.on(&mine).kind(MemoryKind::Unified);
+            if let Ok(array) = target.filled(100, 1_u8) {
+                break array;
+            }
+        };
+        for round in 0..300 {
+            let mut seen = unified.as_mut_slice().unwrap();
+            assert!(streams.iter().all(|stream| stream.is_done().unwrap()), "{round}");
+            seen[0] = round as u8;
+            std::thread::yield_now();
+            assert!(streams.iter().all(|stream| stream.is_done().unwrap()), "{round}");
+        }
+    });
+    assert_all_returned(&device, &heap, "turns");
+}

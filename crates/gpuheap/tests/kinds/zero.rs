@@ -1,0 +1,243 @@
+//! What is filled with zeros, and when.
+
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
+use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Target};
+use gpuheap_driver::{CUresult, check};
+
+use crate::support::{assert_all_returned, assert_no_findings, device, emulated, fill, heap};
+
+const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
+/// Those that hand out again what they keep, on their own.
+const POOLS: [PoolKind; 3] = [PoolKind::Simple, PoolKind::Binned, PoolKind::Split];
+/// A block in every pool.
+const BLOCK: usize = 64 << 10;
+/// Less, and rounded up to it by every pool.
+const PART: usize = BLOCK - 24;
+
+/// What is in the memory that the pool hands out, each run of a byte once, and where it is.
+fn found(target: &Target) -> (Vec<u8>, u64) {
+    // SAFETY: any byte is a u8; what was there before is the question.
+    let array = unsafe { target.uninit::<u8, _>(BLOCK).unwrap().assume_written() };
+    let mut bytes = array.to_vec().unwrap();
+    bytes.dedup();
+    (bytes, array.device_ptr(target.stream()).unwrap())
+}
+
+/// The block that `target`'s pool hands out next, full of a pattern; where it is.
+fn dirty(target: &Target) -> u64 {
+    let array = target.filled(BLOCK, 0xab_u8).unwrap();
+    array.device_ptr(target.stream()).unwrap()
+}
+
+fn secret(target: &Target) -> DeviceArray<u8> {
+    target.filled(PART, 0xcd_u8).unwrap()
+}
+
+#[test]
+fn an_array_of_its_own_leaves_zeros_in_its_whole_block_however_it_goes() {
+    type Way = fn(DeviceArray<u8>);
+    let ways: [(&str, Way); 4] = [
+        ("drop", |array| drop(array)),
+        ("free", |array| array.free().unwrap()),
+        ("shared", |array| {
+            let shared = array.into_shared();
+            let second = shared.clone();
+            drop(shared);
+            assert_eq!(second.slice(..1).unwrap().to_vec().unwrap(), [0xcd]);
+        }),
+        ("early", |array| {
+            let shared = array.into_shared();
+            assert!(shared.free_early().unwrap());
+        }),
+    ];
+    for pool in POOLS {
+        for kind in KINDS {
+            for (name, way) in ways {
+                let what = format!("{pool} {kind} {name}");
+                let device = device(1 << 30, Schedule::OnDemand);
+                let heap = heap(&device, pool);
+                let target = heap.on(&device.stream().unwrap()).kind(kind);
+                let address = dirty(&target);
+                // Without it the bytes are there for the next one: what the tests below rest on.
+                assert_eq!(found(&target), (vec![0xab], address), "{what}");
+                way(secret(&target.zero_on_free(true)));
+                assert_eq!(found(&target), (vec![0], address), "{what}");
+                assert_all_returned(&device, &heap, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_heap_that_zeroes_what_is_freed_does_so_for_every_array() {
+    for pool in POOLS {
+        for kind in KINDS {
+            let device = device(1 << 30, Schedule::OnDemand);
+            let heap = Heap::builder(&device).pool(pool).zero_on_free(true).build().unwrap();
+            let target = heap.on(&device.stream().unwrap()).kind(kind);
+            let address = target.filled(BLOCK, 1_u8).unwrap().device_ptr(target.stream()).unwrap();
+            // Said of the array it cannot be taken back.
+            drop(secret(&target.zero_on_free(false)));
+            assert_eq!(found(&target), (vec![0], address), "{pool} {kind}");
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+#[test]
+fn another_stream_finds_zeros_too() {
+    for pool in POOLS {
+        for kind in KINDS {
+            let device = device(1 << 30, Schedule::OnDemand);
+            let heap = heap(&device, pool);
+            let [one, two] = [(); 2].map(|()| device.stream().unwrap());
+            let target = heap.on(&one).kind(kind).zero_on_free(true);
+            let array = target.filled(BLOCK, 9_u8).unwrap();
+            let address = array.device_ptr(&one).unwrap();
+            drop(array);
+            let next = found(&target.on(&two));
+            assert_eq!(next, (vec![0], address), "{pool} {kind}");
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+#[test]
+fn raw_blocks_leave_zeros_even_when_their_stream_ended_before_them() {
+    for pool in POOLS {
+        for ends in [false, true] {
+            let device = device(1 << 30, Schedule::OnDemand);
+            let heap = Heap::builder(&device).pool(pool).zero_on_free(true).build().unwrap();
+            let other = device.stream().unwrap();
+            let stream = device.stream().unwrap();
+            // The simple pool rounds nothing up, and hands out what it has as it is.
+            drop(heap.allocate(BLOCK as u64, &stream).unwrap());
+            let block = heap.allocate(PART as u64, &stream).unwrap();
+            let (address, bytes) = (block.address(), block.block_bytes());
+            let whole = device.with_current(|driver| {
+                // SAFETY: the block has these bytes, its rounding included.
+                unsafe { driver.cuMemsetD8Async(address, 0xcd, bytes as usize, stream.raw()) }
+            });
+            check("cuMemsetD8Async", whole.unwrap()).unwrap();
+            if ends {
+                drop(stream);
+                // Has the heap notice it.
+                drop(heap.allocate(100, &other).unwrap());
+                drop(block);
+            } else {
+                block.free_on(&stream).unwrap();
+            }
+            let next = found(&heap.on(&other));
+            assert_eq!(next, (vec![0], address), "{pool} {ends}");
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+#[test]
+fn what_could_not_be_zeroed_has_no_next_tenant_until_it_is() {
+    for pool in POOLS {
+        for kind in KINDS {
+            let device = emulated(1 << 30, Schedule::Immediate);
+            let emulator = device.emulator().unwrap();
+            let heap = heap(&device, pool);
+            let target = heap.on(&device.stream().unwrap()).kind(kind);
+            let array = secret(&target.zero_on_free(true));
+            let address = array.device_ptr(target.stream()).unwrap();
+            let fault = Fault::nth("cuMemsetD8Async", 1, CUresult::ERROR_UNKNOWN);
+            emulator.set_faults(FaultPlan::new([fault]));
+            let error = array.free().unwrap_err();
+            assert!(error.to_string().contains("cuMemsetD8Async"), "{error}");
+            let usage = heap.usage_of(kind).unwrap();
+            assert_eq!((usage.live, usage.ledger.failed_frees), (PART as u64, 1), "{pool} {kind}");
+            let next = target.filled(PART, 1_u8).unwrap();
+            assert_ne!(next.device_ptr(target.stream()).unwrap(), address, "{pool} {kind}");
+            drop(next);
+            // Tried again once memory is short: it is not lost.
+            heap.allocate(2 << 30, target.stream()).unwrap_err();
+            target.uninit::<u8, _>(1 << 62).unwrap_err();
+            secret(&target.zero_on_free(true)).release().unwrap();
+            assert_eq!(heap.usage_of(kind).unwrap().live, 0, "{pool} {kind}");
+            assert_no_findings(&device, "kept");
+        }
+    }
+}
+
+#[test]
+fn a_heap_that_ends_zeroes_what_it_kept() {
+    let device = emulated(1 << 30, Schedule::Immediate);
+    let emulator = device.emulator().unwrap();
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.on(&device.stream().unwrap()).zero_on_free(true);
+    let array = secret(&target);
+    emulator.set_faults(FaultPlan::new([Fault::nth(
+        "cuMemsetD8Async",
+        1,
+        CUresult::ERROR_UNKNOWN,
+    )]));
+    drop(array);
+    let before = emulator.calls_of("cuMemsetD8Async");
+    drop((heap, target));
+    assert_eq!(emulator.calls_of("cuMemsetD8Async"), before + 1);
+    assert_eq!(emulator.usage(0).plain, 0);
+}
+
+#[test]
+fn pools_of_the_drivers_get_zeros_back() {
+    for pool in [PoolKind::None, PoolKind::Driver] {
+        for kind in KINDS {
+            let device = emulated(1 << 30, Schedule::Seeded(1));
+            let emulator = device.emulator().unwrap();
+            let heap = heap(&device, pool);
+            let target = heap.on(&device.stream().unwrap()).kind(kind).zero_on_free(true);
+            let array = target.filled(BLOCK, 1_u8).unwrap();
+            let before = emulator.calls_of("cuMemsetD8Async");
+            drop(array);
+            assert_eq!(emulator.calls_of("cuMemsetD8Async"), before + 1, "{pool} {kind}");
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+#[test]
+fn zero_on_alloc_covers_the_rounding() {
+    for pool in PoolKind::ALL {
+        for kind in KINDS {
+            let device = device(1 << 30, Schedule::OnDemand);
+            let heap = heap(&device, pool);
+            let target = heap.on(&device.stream().unwrap()).kind(kind);
+            dirty(&target);
+            // SAFETY: any byte is a u8.
+            let array = unsafe {
+                target.zero_on_alloc(true).uninit::<u8, _>(PART).unwrap().assume_written()
+            };
+            assert_eq!(array.to_vec().unwrap(), [0; PART], "{pool} {kind}");
+            drop(array);
+            if POOLS.contains(&pool) {
+                assert_eq!(found(&target).0, [0], "{pool} {kind}");
+            }
+            assert_all_returned(&device, &heap, pool.name());
+        }
+        let device = device(1 << 30, Schedule::OnDemand);
+        let heap = Heap::builder(&device).pool(pool).zero_on_alloc(true).build().unwrap();
+        let stream = device.stream().unwrap();
+        for _ in 0..2 {
+            let block = heap.allocate(PART as u64, &stream).unwrap();
+            let seen = read(&device, block.address(), block.block_bytes());
+            assert!(seen.iter().all(|byte| *byte == 0), "{pool}");
+            fill(&device, &block, 7, &stream);
+        }
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+fn read(device: &Device, address: u64, bytes: u64) -> Vec<u8> {
+    device.synchronize().unwrap();
+    let mut seen = vec![9; bytes as usize];
+    let read = device.with_current(|driver| {
+        // SAFETY: both ranges have this length.
+        unsafe { driver.cuMemcpyDtoH_v2(seen.as_mut_ptr().cast(), address, seen.len()) }
+    });
+    check("cuMemcpyDtoH_v2", read.unwrap()).unwrap();
+    seen
+}
