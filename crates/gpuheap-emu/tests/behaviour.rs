@@ -412,6 +412,35 @@ fn devices_are_apart_and_peers_by_leave() {
     ok!(gpu, cuMemFree_v2(here));
 }
 
+/// What two H200 with driver 580 do, with peer access or without.
+#[test]
+fn a_copy_to_another_devices_pool_is_the_peer_copys_alone() {
+    let devices = vec![Profile::with_memory(GIB), Profile::with_memory(GIB)];
+    let gpu = start(Options { devices, ..Options::default() });
+    let (mut own, mut other) = (CUcontext::NULL, CUcontext::NULL);
+    ok!(gpu, cuCtxGetCurrent(&mut own));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut other, 1));
+    let here = allocate(&gpu, 4096);
+    ok!(gpu, cuMemsetD8_v2(here, 9, 4096));
+    let (mut pool, mut there) = (CUmemoryPool::NULL, 0);
+    ok!(gpu, cuMemPoolCreate(&mut pool, &CUmemPoolProps::device(1)));
+    ok!(gpu, cuCtxPushCurrent_v2(other));
+    ok!(gpu, cuMemAllocFromPoolAsync(&mut there, 4096, pool, CUstream::NULL));
+    ok!(gpu, cuStreamSynchronize(CUstream::NULL));
+    ok!(gpu, cuMemcpyAsync(there, here, 4096, CUstream::NULL));
+    ok!(gpu, cuCtxPopCurrent_v2(&mut other));
+    let refused = call!(gpu, cuMemcpyAsync(there, here, 4096, CUstream::NULL));
+    assert_eq!(refused, CUresult::ERROR_INVALID_VALUE);
+    ok!(gpu, cuMemcpyPeerAsync(there, other, here, own, 4096, CUstream::NULL));
+    ok!(gpu, cuCtxSynchronize());
+    ok!(gpu, cuCtxPushCurrent_v2(other));
+    ok!(gpu, cuMemFreeAsync(there, CUstream::NULL));
+    ok!(gpu, cuCtxSynchronize());
+    ok!(gpu, cuMemPoolDestroy(pool));
+    ok!(gpu, cuCtxPopCurrent_v2(&mut other));
+    ok!(gpu, cuMemFree_v2(here));
+}
+
 #[test]
 fn emulators_share_nothing() {
     let one = start(Options::default());

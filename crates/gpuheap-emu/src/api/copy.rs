@@ -8,7 +8,7 @@ use crate::Outcome;
 use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::state::host;
-use crate::state::space::is_device_address;
+use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, Place, Work};
 
 /// One side of a copy, as the caller gave it.
@@ -123,6 +123,7 @@ impl Call<'_> {
         bytes: usize,
         stream: CUstream,
     ) -> Outcome {
+        self.reach_pools(&[target, source], stream)?;
         self.copy_row(Side::any(target), Side::any(source), bytes, stream, false)
     }
 
@@ -168,6 +169,27 @@ impl Call<'_> {
         stream: CUstream,
     ) -> Outcome {
         self.copy_row(Side::device(target), Side::device(source), bytes, stream, false)
+    }
+
+    /// Whether the stream's device may touch these: what another device's pool holds takes access to
+    /// that pool, which the copy between peers alone does without (two H200, driver 580).
+    fn reach_pools(&mut self, addresses: &[u64], stream: CUstream) -> Outcome {
+        let stream = self.stream(stream)?;
+        let device = self.device_of(self.context_of(stream));
+        for address in addresses {
+            let found = self.state.space.find(*address).map(|(_, found)| found.kind);
+            let Some(Kind::Pool { pool, .. }) = found else { continue };
+            let is_reached = self.state.pools.get(pool).is_none_or(|pool| {
+                let granted = |(to, flags): &(i32, i32)| {
+                    *to as usize == device && *flags != CU_MEM_ACCESS_FLAGS_PROT_NONE
+                };
+                pool.device == device || pool.access.iter().any(granted)
+            });
+            if !is_reached {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+        }
+        Ok(())
     }
 
     fn copy_and_wait(&mut self, target: Side, source: Side, bytes: usize) -> Outcome {

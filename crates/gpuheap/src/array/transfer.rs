@@ -59,10 +59,9 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
                 ))
                 .into());
             }
-            // What the host can touch has one address for all devices of a driver.
-            let crosses = !ours.is_same(theirs)
-                && !self.kind().is_host_accessible()
-                && !source.kind().is_host_accessible();
+            // Between devices this takes memory of every kind, with peer access or without. The other
+            // copy refuses what a stream-ordered pool of another device holds (two H200, driver 580).
+            let crosses = !ours.is_same(theirs);
             let function = if crosses { "cuMemcpyPeerAsync" } else { "cuMemcpyAsync" };
             stream.enqueue(function, |driver| {
                 // SAFETY: both arrays have these bytes and are alive, as is the stream.
