@@ -76,7 +76,7 @@ pub use array::{
     HostRef, Owned, RegisterError, Shared, SharedArray, UninitArray, View, ViewMut,
 };
 pub use device::{Device, DeviceInfo, profile};
-pub use error::{Cause, Error, OutOfMemory};
+pub use error::{Cause, Consumer, Error, OutOfMemory};
 pub use event::Event;
 pub use gpuheap_emu as emu;
 pub use heap::Heap;
