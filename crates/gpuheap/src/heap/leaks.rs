@@ -45,7 +45,8 @@ impl Heap {
     }
 
     /// Has `handler` told, on the ending thread, what each thread left behind at its end. Without
-    /// one it is written to stderr.
+    /// one it is written to stderr. Not for the main thread, whose end is the program's: there ask
+    /// for the [`leaks`](Heap::leaks).
     pub fn on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
         self.inner.tracker.set_on_thread_end(Arc::new(handler));
     }

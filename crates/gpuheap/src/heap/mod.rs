@@ -154,6 +154,7 @@ impl Heap {
     /// # Errors
     ///
     /// The driver's own.
+    #[doc(alias = "empty_cache")]
     pub fn reclaim_all(&self) -> Result<u64, Error> {
         self.reclaim(u64::MAX)
     }

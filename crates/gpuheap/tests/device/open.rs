@@ -12,7 +12,7 @@ fn the_list_has_the_real_devices_and_then_the_emulated_one() {
     let list = Device::list().unwrap();
     let (emulated, real) = list.split_last().unwrap();
     assert!(emulated.is_emulated);
-    insta::assert_snapshot!(emulated, @"emulated: emulated NVIDIA H200, 139.801 GiB, compute capability 9.0, PCI 0000:01:00.0, GPU-67707568-6561-702d-656d-750000000000 (emulated CUDA driver 13.0: emulated NVIDIA H200)");
+    insta::assert_snapshot!(emulated, @"emulated: emulated NVIDIA H200, 139.801 GiB, compute capability 9.0, CUDA 13.0");
     assert!(!on_real_gpu() || !real.is_empty());
     for (ordinal, info) in real.iter().enumerate() {
         assert!(!info.is_emulated, "{info}");
@@ -97,6 +97,7 @@ fn names_that_mean_nothing_say_what_would_do() {
         ("cuda:first", "'cuda:first' is not a device"),
         ("emulated:", "is neither a profile nor a size"),
         ("emulated:h100", "'h100' is neither a profile nor a size; the profiles are h200,"),
+        ("emulated:16", "is a device of 16 bytes, and memory is handed out in steps of 2.000 MiB"),
         ("", "'' is not a device"),
     ] {
         let error = Device::open(name).unwrap_err().to_string();
