@@ -40,7 +40,12 @@ fn profiles_answer_for_themselves() {
     for name in ["emulated", "emulated:t4", "emulated:16GiB"] {
         assert_eq!(Device::open(name).unwrap().name(), name);
     }
-    let t4 = Device::open("emulated:t4").unwrap().describe();
+    let t4 = Device::open("emulated:t4").unwrap();
+    assert_eq!(t4.to_string(), "emulated:t4 (emulated Tesla T4)");
+    let two = Options { devices: vec![Profile::t4(), Profile::t4()], ..Options::default() };
+    let second = &Device::emulated_devices(two).unwrap()[1];
+    assert_eq!(second.to_string(), "emulated (emulated Tesla T4, device 1)");
+    let t4 = t4.describe();
     assert_eq!(t4.compute_capability, (7, 5));
     assert!(t4.concurrent_managed_access);
     let wsl2 = Device::open("emulated:wsl2-rtx4060").unwrap().describe();
@@ -76,18 +81,20 @@ const NAMES_IT: &str = "GPUHEAP_DEVICE";
 /// above alone.
 #[test]
 fn the_environment_names_the_default_device() {
-    let run = |value: &str| {
+    let run = |variable: &str, value: &str| {
         let mut this = Command::new(std::env::current_exe().unwrap());
         let test = "open::the_default_device_is_named_or_real_where_there_is_a_real_one";
-        let output = this.args(["--exact", test]).env(NAMES_IT, value).output().unwrap();
+        let output = this.args(["--exact", test]).env(variable, value).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("running 1 test"), "{text}");
         (output.status.success(), text)
     };
-    let (success, text) = run("emulated:t4");
+    let (success, text) = run(NAMES_IT, "emulated:t4");
     assert!(success, "{text}");
-    let (success, text) = run("emulated:k80");
+    let (success, text) = run(NAMES_IT, "emulated:k80");
     assert!(!success && text.contains("GPUHEAP_DEVICE is set to 'emulated:k80'"), "{text}");
+    let (success, text) = run("GPUHEAP_DEVISE", "emulated:t4");
+    assert!(!success && text.contains("GPUHEAP_DEVISE is set, and there is no such"), "{text}");
 }
 
 #[test]
