@@ -30,13 +30,14 @@ impl Heap {
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
     /// let heap = gpuheap::Device::open("emulated:1GiB")?.heap()?;
-    /// let (sum, report) = heap.scope(|scope| -> Result<_, gpuheap::Error> {
+    /// let (result, report) = heap.scope(|scope| -> Result<_, gpuheap::Error> {
     ///     let target = scope.target()?;
     ///     std::mem::forget(target.zeroed::<f32, _>(1000)?);
     ///     Ok(scope.keep(target.array(&[1.0, 2.0])?))
     /// });
+    /// let kept = result?; // what the closure returned: its `?` ends the closure alone
     /// assert_eq!((report.freed, report.freed_bytes, report.kept.len()), (1, 4000, 1));
-    /// assert_eq!(sum?.to_vec()?, [1.0, 2.0]);
+    /// assert_eq!(kept.to_vec()?, [1.0, 2.0]);
     /// # Ok(()) }
     /// ```
     #[track_caller]

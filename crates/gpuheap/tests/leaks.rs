@@ -85,6 +85,19 @@ fn what_changed_between_two_moments_is_told() {
 
 /// Memory that runs out says which lines hold the most of it.
 #[test]
+fn leaks_and_changes_are_had_as_json() {
+    let (_device, heap) = heap(Tracking::Counts);
+    let before = heap.snapshot().unwrap();
+    let array = heap.target().unwrap().uninit::<u8, _>(1000).unwrap();
+    let leaks = heap.leaks().unwrap().to_json();
+    let start = r#"{"tracking":"counts","allocations":1,"bytes":1000,"sites":[{"at":"#;
+    assert!(leaks.starts_with(start), "{leaks}");
+    let diff = heap.snapshot().unwrap().diff(&before).to_json();
+    assert!(diff.contains(r#""allocations":1,"bytes":1000,"changes":[{"at":"#), "{diff}");
+    drop(array);
+}
+
+#[test]
 fn running_out_names_the_largest_consumers() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = Heap::builder(&device).track(Tracking::Backtraces).hard_limit(64 << 20).build();

@@ -109,6 +109,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     /// An array that is not registered memory or was freed; bytes that are no valid `T`; the
     /// driver's own, in which case the vector is neither freed nor used again.
     #[track_caller]
+    #[doc(alias = "into_vec")]
     pub fn unregister(self) -> Result<Vec<T>, Error> {
         if self.kind() != MemoryKind::Registered {
             return Err(ErrorKind::Refused(format!(

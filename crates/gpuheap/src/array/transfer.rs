@@ -136,7 +136,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     pub fn read_into(&self, target: &mut [T]) -> Result<(), Error> {
         if target.len() != self.len() {
             return Err(ErrorKind::Refused(format!(
-                "the array has {} elements (shape {:?}) and the slice to read it into {}",
+                "the array has {0} elements (shape {1:?}) and the slice to read it into {2}; read \
+                 into a slice of {0}, or slice the array",
                 self.len(),
                 self.shape(),
                 target.len()
@@ -154,6 +155,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// As [`Target::uninit`], and an array that was freed.
     #[track_caller]
+    #[doc(alias = "clone")]
     pub fn copy(&self) -> Result<DeviceArray<T, D>, Error> {
         self.target().copy_of(self)
     }

@@ -296,8 +296,14 @@ impl Context {
 
 impl fmt::Display for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DeviceInfo { ordinal, product, driver, .. } = &self.info;
-        write!(f, "device {ordinal}, {product} ({driver})")
+        let DeviceInfo { name, product, ordinal, .. } = &self.info;
+        // All devices of one emulator have the same name.
+        match &self.emulator {
+            Some(emulator) if emulator.options().devices.len() > 1 => {
+                write!(f, "{name} ({product}, device {ordinal})")
+            }
+            _ => write!(f, "{name} ({product})"),
+        }
     }
 }
 

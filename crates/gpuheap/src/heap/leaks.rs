@@ -46,7 +46,8 @@ impl Heap {
     }
 
     /// Has `handler` told, on the ending thread, what each thread left behind at its end. Without
-    /// one it is written to stderr. The main thread's end is the program's and is not told of.
+    /// one it is written to stderr. Not for the main thread, whose end is the program's: there ask
+    /// for the [`leaks`](Heap::leaks).
     ///
     /// The heap holds the handler, so one that holds the heap keeps it alive for good.
     pub fn on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {

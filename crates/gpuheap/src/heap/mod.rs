@@ -154,6 +154,7 @@ impl Heap {
     /// # Errors
     ///
     /// The driver's own.
+    #[doc(alias = "empty_cache")]
     pub fn reclaim_all(&self) -> Result<u64, Error> {
         self.reclaim(u64::MAX)
     }
@@ -164,11 +165,12 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The driver's own, and a hard limit above the one that a `none` or `driver` heap was built
-    /// with, to which the driver holds its pool: a new heap can have it. The limits are changed
-    /// all the same.
+    /// A soft limit above the hard one, which changes nothing. The driver's own, and a hard limit
+    /// above the one that a `none` or `driver` heap was built with, to which the driver holds its
+    /// pool: a new heap can have it. The limits are changed all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         self.inner.context.check_alive()?;
+        limits.check()?;
         self.inner.device.set_limits(limits)
     }
 

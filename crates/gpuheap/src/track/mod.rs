@@ -26,6 +26,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 pub use diff::{Change, Diff, Snapshot};
+pub(crate) use report::Many;
 pub use report::{Leak, Leaks, Outstanding, ThreadShare, assert_no_leaks};
 pub use stack::{CallStack, Frame};
 pub use thread::ThreadEnd;
