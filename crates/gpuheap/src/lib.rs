@@ -43,6 +43,7 @@
 //! | [`Heap`], [`HeapBuilder`] | the memory of one device: policy, limits, tracking |
 //! | [`Target`] | a heap, a stream and a [kind](MemoryKind) of memory: makes arrays |
 //! | [`DeviceArray`], [`SharedArray`], [`DeviceView`] | arrays: owned, shared by count, borrowed |
+//! | [`Diagonal`], [`UpperTriangular`], [`Symmetric`], [`Transposed`] | what the elements of an array mean |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who has the memory |
 //! | [`Heap::reclaim`], [`Heap::flush`], [`Device::reset`] | getting it back |
 //! | [`Error`] | one type, with [the evidence](OutOfMemory) where memory ran out |
@@ -72,8 +73,9 @@ mod track;
 
 pub use array::unified::{Advice, Location};
 pub use array::{
-    ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Element, Hold, HoldMut, HostData, HostMut,
-    HostRef, Owned, RegisterError, Shared, SharedArray, UninitArray, View, ViewMut,
+    ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element, Hold, HoldMut, HostData,
+    HostMut, HostRef, LowerTriangular, Owned, Printed, RegisterError, Shared, SharedArray,
+    Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View, ViewMut,
 };
 pub use device::{Device, DeviceInfo, profile};
 pub use error::{Cause, Consumer, Error, OutOfMemory};

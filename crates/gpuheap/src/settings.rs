@@ -116,7 +116,7 @@ const TABLE: [Setting; 7] = [
     },
     Setting {
         variable: "GPUHEAP_MEMORY_LIMIT",
-        what: "what a heap never takes more than from the driver",
+        what: "what a heap never takes more than from the driver, of the device's own memory",
         default: "no limit; on WSL2 80 % of what is free",
         method: "`HeapBuilder::hard_limit`",
         takes: sizes,

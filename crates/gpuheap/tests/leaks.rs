@@ -321,3 +321,14 @@ fn the_environment_is_heard_and_the_builder_wins() {
     let text = String::from_utf8_lossy(&bad.stderr).into_owned();
     assert!(text.contains("GPUHEAP_MEMORY_LIMIT is set to 'half'"), "{text}");
 }
+
+/// A handler that holds tracked memory of the heap may be replaced: it ends with no lock held.
+#[test]
+fn a_handler_that_holds_an_array_can_be_replaced() {
+    let (device, heap) = heap(Tracking::Counts);
+    let array = heap.target().unwrap().zeroed::<u8, _>(100).unwrap();
+    heap.on_thread_end(move |_| assert!(!array.is_empty()));
+    heap.on_thread_end(|_| ());
+    assert_no_leaks(&heap.leaks().unwrap());
+    assert_all_returned(&device, &heap, "handler");
+}

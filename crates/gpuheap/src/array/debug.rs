@@ -29,7 +29,7 @@ const ROW_BYTES: usize = 4096;
 /// ```
 impl<S: Hold, T: Element + fmt::Debug, D: Dimension> fmt::Debug for ArrayBase<S, T, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        head(f, S::NAME, self)?;
+        f.write_str(&head(S::NAME, self))?;
         if self.is_freed() {
             return f.write_str(" freed");
         }
@@ -53,22 +53,22 @@ impl<S: Hold, T: Element + fmt::Debug, D: Dimension> fmt::Debug for ArrayBase<S,
 
 impl<T: Element, D: Dimension> fmt::Debug for UninitArray<T, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        head(f, "UninitArray", &self.0)?;
+        f.write_str(&head("UninitArray", &self.0))?;
         f.write_str(if self.0.is_freed() { " freed" } else { " not written" })
     }
 }
 
-fn head<S: Hold, T: Element, D: Dimension>(
-    f: &mut fmt::Formatter<'_>,
+/// What it is, of what shape, and where.
+pub(super) fn head<S: Hold, T: Element, D: Dimension>(
     name: &str,
     array: &ArrayBase<S, T, D>,
-) -> fmt::Result {
+) -> String {
     let element = short(std::any::type_name::<T>());
-    write!(f, "{name}<{element}>({:?}, {})", array.shape(), array.kind())
+    format!("{name}<{element}>({:?}, {})", array.shape(), array.kind())
 }
 
 /// A type's name without the paths in it.
-fn short(name: &str) -> String {
+pub(super) fn short(name: &str) -> String {
     let mut text = String::new();
     let mut word = 0;
     for letter in name.chars() {
@@ -83,7 +83,7 @@ fn short(name: &str) -> String {
 }
 
 /// How many of each axis are shown.
-fn shown<T>(shape: &[usize]) -> Vec<usize> {
+pub(super) fn shown<T>(shape: &[usize]) -> Vec<usize> {
     let columns = match size_of::<T>() {
         0 => COLUMNS,
         size => COLUMNS.min(ROW_BYTES / size),
@@ -131,7 +131,7 @@ fn merged(starts: &[usize], columns: usize) -> Vec<Range<usize>> {
     ranges
 }
 
-fn show<'a, T: fmt::Debug + 'a>(
+pub(super) fn show<'a, T: fmt::Debug + 'a>(
     f: &mut fmt::Formatter<'_>,
     elements: &mut impl Iterator<Item = &'a T>,
     shape: &[usize],

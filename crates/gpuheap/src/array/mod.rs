@@ -6,6 +6,7 @@ mod element;
 mod fill;
 mod foreign;
 mod host;
+mod matrix;
 mod registered;
 mod shape;
 mod source;
@@ -23,6 +24,9 @@ use ndarray::{Dimension, Ix1};
 
 pub use element::Element;
 pub use host::{HostMut, HostRef};
+pub use matrix::{
+    Diagonal, LowerTriangular, Printed, Symmetric, Transposed, Triangle, UpperTriangular,
+};
 pub use registered::RegisterError;
 pub use source::HostData;
 pub use uninit::UninitArray;

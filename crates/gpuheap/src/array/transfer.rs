@@ -229,7 +229,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
 
 /// Waits for a stream, and where that fails for its device: what the wait came to, and whether the
 /// work is known to be over.
-fn settle(stream: &Stream) -> (Result<(), Error>, bool) {
+pub(super) fn settle(stream: &Stream) -> (Result<(), Error>, bool) {
     match stream.synchronize() {
         Ok(()) => (Ok(()), true),
         Err(error) => (Err(error), stream.context().synchronize().is_ok()),
@@ -238,7 +238,7 @@ fn settle(stream: &Stream) -> (Result<(), Error>, bool) {
 
 /// Whether the driver may still read `bytes` after the call that copies them returned: page-locked
 /// memory, and all memory of a host whose pages the device reads itself.
-fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error> {
+pub(super) fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error> {
     if stream.context().info().pageable_memory_access {
         return Ok(true);
     }

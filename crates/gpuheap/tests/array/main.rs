@@ -9,6 +9,7 @@ mod devices;
 mod elements;
 mod foreign;
 mod lifetime;
+mod matrix;
 mod programs;
 mod scope;
 mod streams;
