@@ -1,9 +1,28 @@
 //! A fork without exec: the child gets a clear error, the parent goes on. A target of its own,
 //! because no other thread may run tests meanwhile.
 #![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use gpuheap::emu::{Options, Profile, Schedule};
-use gpuheap::{Device, Error, Heap};
+use gpuheap::{Device, Error, Heap, Limits, MemoryKind, PoolKind, Target, Tracking};
+
+/// One test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn device() -> Device {
+    match std::env::var("GPUHEAP_TEST_DEVICE") {
+        Ok(name) => Device::open(&name).unwrap(),
+        Err(_) => {
+            let options = Options::with_device(Profile::with_memory(1 << 30));
+            let options = Options { schedule: Schedule::OnDemand, ..options };
+            Device::emulated_with(options).unwrap()
+        }
+    }
+}
 
 fn says_so(error: &Error) -> bool {
     let text = error.to_string();
@@ -12,14 +31,8 @@ fn says_so(error: &Error) -> bool {
 
 #[test]
 fn a_forked_child_gets_an_error_and_the_parent_goes_on() {
-    let device = match std::env::var("GPUHEAP_TEST_DEVICE") {
-        Ok(name) => Device::open(&name).unwrap(),
-        Err(_) => {
-            let options = Options::with_device(Profile::with_memory(1 << 30));
-            let options = Options { schedule: Schedule::OnDemand, ..options };
-            Device::emulated_with(options).unwrap()
-        }
-    };
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = device();
     let stream = device.stream().unwrap();
     let heap = Heap::new(&device).unwrap();
     let live = heap.allocate(1 << 20, &stream).unwrap();
@@ -70,5 +83,213 @@ fn a_forked_child_gets_an_error_and_the_parent_goes_on() {
     assert_eq!(heap.usage().unwrap().reserved, 0);
     if let Some(emulator) = device.emulator() {
         assert_eq!(emulator.findings(), []);
+    }
+}
+
+/// Other threads of the parent hold any lock at the moment of a fork, and never let go of it in the
+/// child: there nothing waits for one.
+#[test]
+fn a_child_forked_from_a_busy_parent_does_not_hang() {
+    const FORKS: u32 = 60;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = device();
+    for tracking in [Tracking::Counts, Tracking::Backtraces] {
+        let heap = Heap::builder(&device).track(tracking).hard_limit(256 << 20).build().unwrap();
+        let target = heap.target().unwrap();
+        // Where the others make arrays: the scope of the moment.
+        let current = Mutex::new(target.clone());
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let _stop = Stop(&stop);
+            for _ in 0..3 {
+                threads.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let target = current.lock().unwrap().clone();
+                        for kind in [MemoryKind::Device, MemoryKind::Pinned] {
+                            // The scope may be over.
+                            let _ = target.kind(kind).uninit::<u8, _>(5000);
+                        }
+                        heap.snapshot().unwrap();
+                    }
+                });
+            }
+            for _ in 0..FORKS {
+                fork_once(&device, &heap, &target, &current);
+            }
+        });
+        *current.lock().unwrap() = target.clone();
+        let report = heap.flush().unwrap();
+        assert!(report.kinds.iter().all(|kind| kind.live == 0), "{report}");
+        assert_eq!(heap.leaks().unwrap().allocations, 0);
+    }
+    if let Some(emulator) = device.emulator() {
+        assert_eq!(emulator.findings(), []);
+    }
+}
+
+/// Ends the others also when a test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Target>) {
+    let seen = Shared::new();
+    let array = target.filled(100, 1_u8).unwrap();
+    let mut pinned = target.kind(MemoryKind::Pinned).filled(100, 2_u8).unwrap();
+    let lent = target.kind(MemoryKind::Pinned).filled(100, 3_u8).unwrap();
+    let borrow = lent.as_slice().unwrap();
+    let shared = target.filled(100, 4_u8).unwrap().into_shared();
+    let registered = target.register(vec![5_u8; 100]).unwrap();
+    let other = target.register(vec![6_u8; 100]).unwrap();
+    let block = heap.allocate(100, target.stream()).unwrap();
+    let event = target.stream().record().unwrap();
+    let (child, report) = heap.scope(|scope| {
+        *current.lock().unwrap() = scope.target().unwrap();
+        std::mem::forget(scope.target().unwrap().uninit::<u8, _>(100).unwrap());
+        // SAFETY: the child takes no lock that another thread may hold, which is what is tested; an
+        // alarm ends one that does.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: its default is to end the process.
+            unsafe { libc::alarm(10) };
+            seen.refused(|| scope.target().and_then(|target| target.uninit::<u8, _>(1)));
+            // The scope ends next, in the child too.
+            seen.at(Location::caller());
+        }
+        child
+    });
+    if child > 0 {
+        let mut status = 0;
+        // SAFETY: the pointer is valid for the call, and the child is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        let line = seen.line();
+        let hung = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM;
+        assert!(!hung, "the child hung after line {line}");
+        assert_eq!(status, 0, "the child failed after line {line}");
+        assert!(report.freed > 0, "{report}");
+        assert_eq!(array.to_vec().unwrap(), [1; 100]);
+        assert_eq!(borrow[..], [3; 100]);
+        assert_eq!(registered.unregister().unwrap(), [5; 100]);
+        return;
+    }
+
+    seen.expect(report.freed == 0);
+    seen.refused(|| array.to_vec());
+    seen.refused(|| array.copy());
+    seen.refused(|| array.device_ptr(target.stream()));
+    seen.refused(|| pinned.as_slice().map(|slice| slice[0]));
+    seen.refused(|| pinned.as_mut_slice().map(|slice| slice[0]));
+    seen.refused(|| pinned.fill(9));
+    seen.refused(|| shared.to_vec());
+    seen.refused(|| shared.free_early());
+    seen.refused(|| registered.as_slice().map(|slice| slice[0]));
+    seen.refused(|| registered.unregister());
+    seen.refused(|| target.register(vec![1_u8]).map_err(Error::from));
+    seen.refused(|| target.kind(MemoryKind::Unified).zeroed::<u8, _>(1));
+    seen.refused(|| heap.allocate(1, target.stream()));
+    seen.refused(|| heap.target());
+    seen.refused(|| heap.scope(|scope| scope.target()).0);
+    seen.refused(|| heap.thread_scope(|_| target.zeroed::<u8, _>(1)).0);
+    seen.refused(|| heap.usage());
+    seen.refused(|| heap.memory_status());
+    seen.refused(|| heap.flush());
+    seen.refused(|| heap.would_fit(1));
+    seen.refused(|| heap.reclaim(1));
+    seen.refused(|| heap.reclaim_all());
+    seen.refused(|| heap.set_limits(Limits::default()));
+    seen.refused(|| heap.retry(|| heap.usage()));
+    seen.refused(|| device.flush());
+    seen.refused(|| device.heap());
+    seen.refused(|| Heap::builder(device).pool(PoolKind::Simple).build());
+    seen.refused(|| event.synchronize());
+    for kind in MemoryKind::ALL {
+        seen.harmless(|| heap.usage_of(kind));
+    }
+    seen.harmless(|| heap.leaks());
+    seen.harmless(|| heap.outstanding());
+    seen.harmless(|| heap.snapshot());
+    seen.ends(|| heap.on_thread_end(|_| {}));
+    seen.ends(|| heap.limits());
+    seen.ends(|| drop(heap.register_reclaimer(|_| 0)));
+    seen.ends(|| format!("{heap:?} {array:?} {shared:?} {target:?} {}", array.is_freed()));
+    seen.ends(|| shared.clone());
+    seen.ends(|| target.stream().clone());
+    if device.is_emulated() {
+        // Page-locked memory of a real device need not be there in a child.
+        seen.expect(borrow[..] == [3; 100]);
+    }
+    seen.ends(|| drop(borrow));
+    seen.ends(|| drop((array, pinned, lent, shared, other)));
+    seen.ends(|| drop((block, event)));
+    seen.at(Location::caller());
+    if device.is_emulated() {
+        std::process::exit(0)
+    }
+    // SAFETY: ends the child without running what a real driver registered for the parent's end.
+    unsafe { libc::_exit(0) }
+}
+
+/// The line at which the child is, in memory that it shares with its parent.
+struct Shared(*mut AtomicU32);
+
+impl Shared {
+    fn new() -> Shared {
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping somewhere.
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, flags, -1, 0) };
+        assert_ne!(page, libc::MAP_FAILED);
+        Shared(page.cast())
+    }
+
+    fn at(&self, line: &Location<'_>) {
+        // SAFETY: mapped, filled with zeros.
+        unsafe { &*self.0 }.store(line.line(), Ordering::Relaxed);
+    }
+
+    fn line(&self) -> u32 {
+        // SAFETY: mapped, filled with zeros.
+        unsafe { &*self.0 }.load(Ordering::Relaxed)
+    }
+
+    /// Ends the child unless it is so.
+    #[track_caller]
+    fn expect(&self, is_so: bool) {
+        self.at(Location::caller());
+        if !is_so {
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(1) }
+        }
+    }
+
+    #[track_caller]
+    fn ends<T>(&self, call: impl FnOnce() -> T) {
+        self.at(Location::caller());
+        call();
+    }
+
+    /// The clear error or none.
+    #[track_caller]
+    fn harmless<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
+        self.at(Location::caller());
+        self.expect(call().err().is_none_or(|error| says_so(&error)));
+    }
+
+    /// The clear error.
+    #[track_caller]
+    fn refused<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
+        self.at(Location::caller());
+        self.expect(call().is_err_and(|error| says_so(&error)));
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: ours, and no child is left.
+        unsafe { libc::munmap(self.0.cast(), 4096) };
     }
 }

@@ -10,7 +10,9 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Consumer, Device, DeviceArray, Heap, MemoryKind, Target, Tracking, assert_no_leaks};
+use gpuheap::{
+    Consumer, Device, DeviceArray, Heap, MemoryKind, PoolKind, Target, Tracking, assert_no_leaks,
+};
 use support::{assert_all_returned, device};
 
 fn heap(tracking: Tracking) -> (Device, Heap) {
@@ -145,6 +147,147 @@ fn what_a_thread_leaves_behind_is_reported_by_its_name() {
     let leaks = heap.leaks().unwrap();
     assert!(leaks.sites[0].threads[0].ended, "{leaks}");
     assert_eq!(left.lock().unwrap()[0].to_vec().unwrap(), [0; 4096]);
+}
+
+/// With no handler of the program's a thread is reported on stderr, and the main thread not at all:
+/// its end is the program's. A child of this program shows it, and a fork of that child its main
+/// thread, which here is the test harness's.
+#[test]
+#[cfg(unix)]
+fn an_ending_thread_is_told_of_on_stderr_and_the_end_of_the_program_is_not() {
+    const CHILD: &str = "GPUHEAP_TEST_THREAD_END_CHILD";
+    const LINE: u32 = line!() + 4;
+    fn leak() {
+        let device = Device::open("emulated:1GiB").unwrap();
+        let heap = Heap::builder(&device).track(Tracking::Counts).build().unwrap();
+        std::mem::forget(heap.target().unwrap().zeroed::<u8, _>(4096).unwrap());
+        assert_eq!(heap.leaks().unwrap().bytes, 4096);
+    }
+    match std::env::var(CHILD).as_deref() {
+        Ok("loader") => {
+            let thread = std::thread::Builder::new().name("loader".to_owned()).spawn(leak);
+            thread.unwrap().join().unwrap();
+            std::process::exit(0)
+        }
+        Ok(_) => {
+            // SAFETY: nothing was opened yet, and the harness's own thread waits for this one.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: changes nothing but when the child is ended, should it hang.
+                unsafe { libc::alarm(10) };
+                leak();
+                // Runs the destructors of what is local to the thread.
+                std::process::exit(0)
+            }
+            let mut status = 0;
+            // SAFETY: the pointer is valid for the call, and the child is ours.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            let well = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
+            std::process::exit(if well { 0 } else { 1 })
+        }
+        Err(_) => {}
+    }
+    let stderr = |thread: &str| {
+        let name = "an_ending_thread_is_told_of_on_stderr_and_the_end_of_the_program_is_not";
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, thread)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&child.stderr).into_owned();
+        assert!(child.status.success(), "{thread}: {}: {text}", child.status);
+        text
+    };
+    let text = stderr("loader");
+    let told: Vec<_> = text.lines().skip_while(|line| !line.starts_with("gpuheap: ")).collect();
+    let id = told[0].strip_prefix("gpuheap: Thread 'loader' (").unwrap();
+    let id = id.strip_suffix(") ended and left behind or handed on:").unwrap();
+    assert!(id.parse::<u32>().is_ok(), "{text}");
+    assert_eq!(told[1..3], ["1 allocation outstanding: 4.000 KiB from 1 site", ""], "{text}");
+    assert!(told[3].starts_with("4.000 KiB in 1 allocation of device memory, "), "{text}");
+    assert_eq!(told[4], format!("by thread 'loader' ({id}, ended): 4.000 KiB"), "{text}");
+    assert_eq!(told[5..], [format!(" [1] caller at {}:{LINE}", file!())], "{text}");
+    assert_eq!(stderr("main"), "");
+}
+
+/// The figures, the limits, and a block for each allocation, oldest first.
+#[test]
+fn the_memory_status_names_every_allocation_and_the_line_that_made_it() {
+    for tracking in [Tracking::Counts, Tracking::Backtraces] {
+        let device = device(1 << 30, Schedule::Immediate);
+        let builder = Heap::builder(&device).pool(PoolKind::Binned).track(tracking);
+        let heap = builder.soft_limit(256 << 20).hard_limit(512 << 20).build().unwrap();
+        let target = heap.target().unwrap();
+        let first = line!() + 1;
+        let a = target.zeroed::<i64, _>(1024).unwrap();
+        let b = target.kind(MemoryKind::Pinned).array(&[1_u8, 2, 3]).unwrap();
+        drop(target.zeroed::<u8, _>(5000).unwrap());
+        let c = heap.allocate(0, target.stream()).unwrap();
+        let lines = [(first, 8192), (first + 1, 3), (first + 3, 0)];
+        let addresses = [a.device_ptr(target.stream()), b.device_ptr(target.stream())];
+        let [a_at, b_at] = addresses.map(|address| format!("{:#x}", address.unwrap()));
+
+        let status = heap.memory_status().unwrap();
+        let text = status.to_string().replace(&a_at, "A").replace(&b_at, "B");
+        let blocks: Vec<&str> = text.split("\n\n").collect();
+        let [figures, blocks @ ..] = &blocks[..] else { panic!("{text}") };
+        let figures: Vec<_> = figures.lines().collect();
+        assert!(figures[0].starts_with("Effective GPU memory usage: "), "{text}");
+        assert_eq!(
+            figures[1..],
+            [
+                "CUDA GPU memory usage: 16.000 KiB",
+                "BinnedPool usage: 16.000 KiB (8.000 KiB allocated, 8.000 KiB cached)",
+                "Memory limit: soft = 256.000 MiB, hard = 512.000 MiB",
+                "Pinned memory usage: 4 bytes (4 bytes allocated, 0 bytes cached)",
+            ],
+            "{text}"
+        );
+        let heads = ["8.000 KiB at A", "3 bytes at B", "0 bytes at 0x0"];
+        assert_eq!(blocks.len(), heads.len(), "{text}");
+        for ((block, head), (line, _)) in blocks.iter().zip(heads).zip(lines) {
+            let block: Vec<_> = block.lines().collect();
+            assert_eq!(block[0], format!("Outstanding memory allocation of {head}"), "{text}");
+            let caller = format!(" at {}:{line}", file!());
+            assert!(
+                block[1].starts_with(" [1] ")
+                    && block[1].trim_end_matches(" [inlined]").ends_with(&caller),
+                "{text}"
+            );
+            match tracking {
+                Tracking::Counts => assert_eq!(block[1..], [format!(" [1] caller{caller}")]),
+                _ => assert!(block.len() > 2 && block[2].starts_with(" [2] "), "{text}"),
+            }
+        }
+
+        let json: serde_json::Value = serde_json::from_str(&status.to_json()).unwrap();
+        assert_eq!(
+            (json["soft_limit"].as_u64(), json["hard_limit"].as_u64()),
+            (Some(256 << 20), Some(512 << 20))
+        );
+        let listed = json["outstanding"].as_array().unwrap();
+        assert_eq!(listed.len(), lines.len());
+        for (one, (line, bytes)) in listed.iter().zip(lines) {
+            assert_eq!(one["bytes"], bytes);
+            let at = one["at"].as_str().unwrap();
+            assert!(at.starts_with(&format!("{}:{line}:", file!())), "{at}");
+            let frame = &one["stack"]["frames"][0];
+            assert_eq!(
+                (frame["file"].as_str(), frame["line"].as_u64()),
+                (Some(file!()), Some(u64::from(line)))
+            );
+        }
+        let addresses = listed.iter().map(|one| format!("{:#x}", one["address"].as_u64().unwrap()));
+        assert_eq!(addresses.collect::<Vec<_>>(), [a_at, b_at, "0x0".to_owned()]);
+        assert_eq!(
+            listed.iter().map(|one| &one["kind"]).collect::<Vec<_>>(),
+            ["device", "pinned", "device"]
+        );
+        drop((a, b, c));
+        let text = heap.memory_status().unwrap().to_string();
+        assert_eq!((text.lines().count(), text.contains("Outstanding")), (5, false), "{text}");
+        assert_all_returned(&device, &heap, "status");
+    }
 }
 
 #[test]

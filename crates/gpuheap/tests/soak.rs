@@ -8,16 +8,18 @@
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Device, DeviceArray, Heap, PoolKind, Stream};
+use gpuheap::{Device, DeviceArray, Error, Heap, PoolKind, Stream};
 use support::{assert_all_returned, device};
 
 const THREADS: u64 = 16;
 const LIMIT: u64 = 64 << 20;
+/// More than what small and large requests share segments of: theirs have to go for it.
+const LARGER: u64 = 20 << 20;
 /// What the threads together try to keep live.
 const LEVEL: u64 = LIMIT / 100 * 95;
 
@@ -34,6 +36,10 @@ fn sixteen_threads_at_the_limit_fail_only_for_what_is_live() {
             end: Instant::now() + total * share / 5,
             live: AtomicU64::new(0),
             short: AtomicU64::new(0),
+            tried_again: AtomicU64::new(0),
+            everybody: RwLock::new(()),
+            // Binned would take 32 MiB for it.
+            larger: if pool == PoolKind::Split { LARGER } else { 0 },
             handed_over: Mutex::new(Vec::new()),
         };
         std::thread::scope(|scope| {
@@ -42,15 +48,17 @@ fn sixteen_threads_at_the_limit_fail_only_for_what_is_live() {
                 scope.spawn(move || soak.run(seed));
             }
         });
-        let Soak { short, handed_over, .. } = soak;
+        let Soak { short, tried_again, handed_over, .. } = soak;
         drop(handed_over);
         let usage = heap.usage().unwrap();
         assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{pool}: {usage:?}");
         assert!(usage.live_peak >= LEVEL / 2, "{pool}: it never came near: {usage:?}");
         assert!(usage.reserved_peak <= LIMIT, "{pool}: {usage:?}");
         assert!(usage.ledger.allocations > 1000, "{pool}: {usage:?}");
-        // Binned rounds up to powers of two, so the level is above what fits.
-        assert!(pool != PoolKind::Binned || short.into_inner() > 0, "{pool}: never short");
+        // Binned rounds up to powers of two and split keeps segments by class, so the level is above
+        // what fits.
+        let (short, again) = (short.into_inner(), tried_again.into_inner());
+        assert!(short > again && again > 0, "{pool}: {short} times short, {again} tried again");
         assert_all_returned(&device, &heap, pool.name());
     }
 }
@@ -62,6 +70,12 @@ struct Soak<'a> {
     end: Instant,
     live: AtomicU64,
     short: AtomicU64,
+    /// How many requests that failed with the others stopped were made once more.
+    tried_again: AtomicU64,
+    /// Read by whoever does anything, written by who wants the others to stop.
+    everybody: RwLock<()>,
+    /// Some requests are as large as this; none if zero.
+    larger: u64,
     /// Arrays that one thread made and another one reads and frees, each with its number.
     handed_over: Mutex<Vec<(DeviceArray<u64>, u64)>>,
 }
@@ -72,18 +86,24 @@ impl Soak<'_> {
         let streams = [self.device.stream().unwrap(), self.device.stream().unwrap()];
         let mut held: Vec<(DeviceArray<u64>, u64)> = Vec::new();
         while Instant::now() < self.end {
-            let bytes = (1 << (10 + random.below(11))) | (random.below(1 << 10) * 8);
+            // Some with the others stopped from before the first attempt to after the second one.
+            let alone = random.below(8) == 0;
+            let (_others, _nobody) = match alone {
+                true => (None, Some(self.everybody.write().unwrap())),
+                false => (Some(self.everybody.read().unwrap()), None),
+            };
+            let mut bytes = (1 << (10 + random.below(11))) | (random.below(1 << 10) * 8);
+            if self.larger > 0 && random.below(16) == 0 {
+                bytes += self.larger;
+            }
             if self.live.fetch_add(bytes, Ordering::Relaxed) + bytes > LEVEL {
                 self.live.fetch_sub(bytes, Ordering::Relaxed);
                 self.give_up_one(&mut held, &mut random, &streams);
                 continue;
             }
             let number = random.below(u64::MAX);
-            match self
-                .heap
-                .on(&streams[random.below(2) as usize])
-                .filled(bytes as usize / 8, number)
-            {
+            let target = self.heap.on(&streams[random.below(2) as usize]);
+            match target.filled(bytes as usize / 8, number) {
                 Ok(array) => held.push((array, number)),
                 Err(error) => {
                     self.live.fetch_sub(bytes, Ordering::Relaxed);
@@ -93,11 +113,21 @@ impl Soak<'_> {
                     let evidence = error.out_of_memory().unwrap_or_else(|| panic!("{error}"));
                     assert!(evidence.largest_cached_block < evidence.requested, "{error}");
                     assert_eq!(evidence.pending, 0, "{error}");
+                    if alone {
+                        self.try_again(&error, || target.filled(bytes as usize / 8, number));
+                    }
                     self.give_up_one(&mut held, &mut random, &streams);
                 }
             }
         }
         held.into_iter().for_each(|held| self.check(held));
+    }
+
+    /// With the others stopped nothing was freed since: a manual reclaim makes no difference.
+    fn try_again(&self, error: &Error, request: impl FnOnce() -> Result<DeviceArray<u64>, Error>) {
+        let reclaimed = self.heap.reclaim_all().unwrap();
+        assert!(request().is_err(), "there was memory after {reclaimed} bytes went back: {error}");
+        self.tried_again.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Frees one array, or hands it to another thread and frees one of another thread.

@@ -152,12 +152,17 @@ fn a_source_may_change_once_it_was_copied() {
     let a = target.array(&host).unwrap();
     host.fill(2);
     assert_eq!(a.to_vec().unwrap(), [1; 1000]);
-    // From page-locked memory, which the driver reads later.
-    let mut pinned = target.kind(gpuheap::MemoryKind::Pinned).zeroed::<u32, _>(1000).unwrap();
-    pinned.as_mut_slice().unwrap().fill(3);
-    let b = target.array(&pinned.as_slice().unwrap()[..]).unwrap();
-    pinned.as_mut_slice().unwrap().fill(4);
-    assert_eq!(b.to_vec().unwrap(), [3; 1000]);
-    drop((a, b, pinned));
+    // Memory that the driver reads later, on a stream that nobody else waits for.
+    let later = heap.on(&device.stream().unwrap());
+    let host = target.register(vec![0_u32; 1000]).unwrap();
+    let kinds = [MemoryKind::Pinned, MemoryKind::Unified];
+    let sources = kinds.map(|kind| target.kind(kind).zeroed::<u32, _>(1000).unwrap());
+    for mut source in sources.into_iter().chain([host]) {
+        source.as_mut_slice().unwrap().fill(3);
+        let b = later.array(&source.as_slice().unwrap()[..]).unwrap();
+        source.as_mut_slice().unwrap().fill(4);
+        assert_eq!(b.to_vec().unwrap(), [3; 1000], "{}", source.kind());
+    }
+    drop(a);
     assert_all_returned(&device, &heap, "sources");
 }

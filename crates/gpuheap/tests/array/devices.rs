@@ -1,7 +1,7 @@
 //! Arrays and several devices.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
-use gpuheap::{Device, MemoryKind, PoolKind};
+use gpuheap::{Device, DeviceArray, MemoryKind, PoolKind};
 use gpuheap_driver::CUresult;
 
 use crate::create::KINDS;
@@ -135,6 +135,71 @@ fn an_array_is_used_on_a_device_that_reaches_it() {
             drop((copy, next));
         }
         assert_all_returned(&devices[0], &heap, "peers");
+    }
+}
+
+/// The stream that frees it cannot be made to wait for the other device's: the host waits then.
+#[test]
+fn a_free_outlasts_a_peer_s_use_that_could_not_be_waited_for() {
+    let profile = || Profile::with_memory(1 << 30).without_context();
+    let devices = vec![profile(), profile()];
+    let options = Options { devices, schedule: Schedule::OnDemand, ..Options::default() };
+    let devices = Device::emulated_devices(options).unwrap();
+    let heap = heap(&devices[0], PoolKind::Split);
+    let target = heap.target().unwrap();
+    let ways: [fn(DeviceArray<u8>); 3] = [
+        |array| drop(array),
+        |array| array.free().unwrap(),
+        |array| assert!(array.release().unwrap() > 0),
+    ];
+    for way in ways {
+        let far = devices[1].stream().unwrap();
+        let a = target.filled(1 << 20, 5_u8).unwrap();
+        let address = a.device_ptr(&far).unwrap();
+        let filled = devices[1].with_current(|driver| {
+            // SAFETY: the array has these bytes and the stream is alive.
+            unsafe { driver.cuMemsetD8Async(address, 6, 1 << 20, far.raw()) }
+        });
+        assert!(filled.unwrap().is_success());
+        let emulator = devices[0].emulator().unwrap();
+        let fault = Fault::nth("cuStreamWaitEvent", 1, CUresult::ERROR_UNKNOWN);
+        emulator.set_faults(FaultPlan::new([fault]));
+        way(a);
+        emulator.set_faults(FaultPlan::default());
+        assert!(far.is_done().unwrap());
+        assert_eq!(heap.usage().unwrap().live, 0);
+        let next = target.filled(1 << 20, 7_u8).unwrap();
+        devices[1].synchronize().unwrap();
+        assert!(next.to_vec().unwrap() == [7; 1 << 20]);
+    }
+    assert_all_returned(&devices[0], &heap, "peers");
+}
+
+/// Writes of a peer to such a pool were seen to be lost.
+#[test]
+fn memory_of_a_pool_of_the_driver_s_is_not_reached_by_a_peer() {
+    for pool in PoolKind::ALL {
+        let devices = peers(Schedule::OnDemand);
+        if !devices[1].can_reach(&devices[0]).unwrap() {
+            return;
+        }
+        let heap = heap(&devices[0], pool);
+        let far = devices[1].stream().unwrap();
+        for kind in KINDS {
+            let a = heap.target().unwrap().kind(kind).filled(3, 5_u8).unwrap();
+            let reached = a.device_ptr(&far);
+            let of_driver = matches!(pool, PoolKind::None | PoolKind::Driver);
+            if kind != MemoryKind::Device || !of_driver {
+                reached.unwrap();
+                continue;
+            }
+            let error = reached.unwrap_err().to_string();
+            assert!(error.contains("which cannot reach its memory (no peer access)"), "{error}");
+            assert!(error.contains("copy it there with copy_to"), "{error}");
+            assert_ne!(a.stream().id(), far.id());
+            assert_eq!(a.to_vec().unwrap(), [5; 3], "as it was");
+        }
+        assert_all_returned(&devices[0], &heap, pool.name());
     }
 }
 

@@ -1,10 +1,11 @@
 //! How arrays end.
 
+use std::cell::OnceCell;
 use std::sync::Barrier;
 use std::thread;
 
 use gpuheap::emu::{Profile, Schedule};
-use gpuheap::{Device, Heap, MemoryKind, PoolKind};
+use gpuheap::{Device, Heap, MemoryKind, PoolKind, Scope};
 
 use crate::create::KINDS;
 use crate::support::{assert_all_returned, device, heap, on_real_gpu};
@@ -123,6 +124,39 @@ fn memory_that_the_host_reads_stays_until_it_is_done() {
     assert!(array.is_freed() && array.as_slice().unwrap_err().is_freed());
     drop(array);
     assert_all_returned(&device, &heap, "borrows");
+}
+
+#[test]
+fn a_borrow_that_outlives_its_scope_keeps_its_memory_until_it_ends() {
+    for (kind, of_thread) in
+        [MemoryKind::Unified, MemoryKind::Pinned].into_iter().flat_map(|k| [(k, false), (k, true)])
+    {
+        let device = device(1 << 30, Schedule::OnDemand);
+        let heap = heap(&device, PoolKind::Split);
+        let target = heap.target().unwrap().kind(kind);
+        let live = || heap.usage_of(kind).unwrap().live;
+        let array = OnceCell::new();
+        let borrow = OnceCell::new();
+        let work = |scope: &Scope| {
+            let own = scope.target().unwrap().kind(kind);
+            let target = if of_thread { &target } else { &own };
+            let array = array.get_or_init(|| target.filled(1000, 7_u32).unwrap());
+            borrow.set(array.as_slice().unwrap()).unwrap();
+        };
+        let (_, report) = if of_thread { heap.thread_scope(work) } else { heap.scope(work) };
+        assert_eq!(report.freed, 1);
+        assert!(array.get().unwrap().is_freed());
+        // It would be in the same place.
+        let next = target.filled(1000, 9_u32).unwrap();
+        assert_eq!(next.to_vec().unwrap(), [9; 1000]);
+        assert_eq!(borrow.get().unwrap()[..], [7; 1000], "{kind}");
+        assert_eq!(live(), 8000, "{kind}");
+        drop(borrow);
+        assert_eq!(live(), 4000, "{kind}");
+        drop((array, next));
+        assert_eq!(live(), 0, "{kind}");
+        assert_all_returned(&device, &heap, kind.name());
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use gpuheap::emu::{FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 
-use crate::support::heap;
+use crate::support::{assert_other_kinds_returned, heap};
 
 /// Arrays made, written, copied between streams, kinds and devices, read, printed and freed.
 fn scenario(heaps: &[Heap; 2], streams: &[Stream; 2], far: &Stream) -> Result<(), Error> {
@@ -69,6 +69,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
         device.synchronize().unwrap();
         heap.reclaim_all().unwrap();
         assert_eq!(heap.usage().unwrap().ledger.taken, 0, "{what}");
+        assert_other_kinds_returned(heap, &what);
     }
     drop(heaps);
     for ordinal in 0..2 {

@@ -1,7 +1,7 @@
 //! Devices to test on, and work to give them.
 
 use gpuheap::emu::{Options, Profile, Schedule};
-use gpuheap::{Block, Device, Heap, PoolKind, Stream};
+use gpuheap::{Block, Device, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, check};
 
 /// The device under test: the one of `GPUHEAP_TEST_DEVICE`, else an emulated one of `memory` bytes
@@ -141,7 +141,23 @@ pub(crate) fn assert_all_returned(device: &Device, heap: &Heap, what: &str) {
     assert_eq!((usage.live, usage.cached, usage.reserved), (0, 0, 0), "{what}: {usage:?}");
     assert_eq!(usage.ledger.taken, 0, "{what}");
     assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
+    assert_other_kinds_returned(heap, what);
     assert_no_findings(device, what);
+}
+
+/// The same of memory that is not the device's: nothing live, and nothing taken after a flush.
+pub(crate) fn assert_other_kinds_returned(heap: &Heap, what: &str) {
+    let kinds = [MemoryKind::Unified, MemoryKind::Pinned, MemoryKind::Registered];
+    for kind in kinds {
+        let usage = heap.usage_of(kind).unwrap();
+        let live = (usage.live, usage.live_blocks, usage.ledger.live_allocations);
+        assert_eq!(live, (0, 0, 0), "{what}: {kind}: {usage:?}");
+        assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}: {kind}");
+    }
+    heap.flush().unwrap();
+    for kind in kinds {
+        assert_eq!(heap.usage_of(kind).unwrap().ledger.taken, 0, "{what}: {kind}");
+    }
 }
 
 pub(crate) fn assert_no_findings(device: &Device, what: &str) {

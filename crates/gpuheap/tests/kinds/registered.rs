@@ -72,6 +72,36 @@ fn a_drop_waits_for_the_last_use() {
     assert_all_returned(&device, target.heap(), "drop");
 }
 
+/// The unlock waits too, here and on the drivers that were tried, and nobody promises it: what
+/// cannot be waited for is not unlocked, nor freed.
+#[test]
+fn what_cannot_be_waited_for_stays_locked() {
+    let device = emulated(1 << 30, Schedule::OnDemand);
+    let emulator = device.emulator().unwrap();
+    let target = target(&device);
+    let other = device.stream().unwrap();
+    let ways: [fn(DeviceArray<u8>); 5] = [
+        |array| drop(array),
+        |array| assert!(array.free().is_err()),
+        |array| assert!(array.release().is_err()),
+        |array| assert!(array.into_shared().free_early().is_err()),
+        |array| assert!(array.unregister().is_err()),
+    ];
+    for (number, way) in (1..).zip(ways) {
+        let mut array = target.register(vec![1_u8; MIB]).unwrap();
+        array.device_ptr(&other).unwrap();
+        array.fill(2).unwrap();
+        // `unregister` looks at the elements, for which it waits as well.
+        let waits = if number == ways.len() { 2 } else { 1 };
+        let fault = Fault::nth("cuStreamSynchronize", waits, CUresult::ERROR_UNKNOWN);
+        emulator.set_faults(FaultPlan::new([fault]));
+        way(array);
+        emulator.set_faults(FaultPlan::default());
+        assert_eq!(emulator.calls_of("cuMemHostUnregister"), 0, "way {number}");
+        assert_eq!(registered(target.heap()).live, (number * MIB) as u64, "way {number}");
+    }
+}
+
 #[test]
 fn nothing_and_elements_of_no_size_are_registered_too() {
     let device = device(1 << 30, Schedule::Immediate);

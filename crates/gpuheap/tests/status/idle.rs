@@ -10,7 +10,7 @@ use crate::support::{assert_all_returned, device};
 /// Far longer than it takes: a test that waits this long fails.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < DEADLINE, "{what}");
@@ -47,7 +47,7 @@ fn idle_memory_of_all_kinds_goes_back_and_the_thread_ends_with_its_heap() {
     }
 }
 
-fn threads() -> usize {
+pub(crate) fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names =
         tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());

@@ -5,6 +5,7 @@ use std::time::Duration;
 use gpuheap::emu::Schedule;
 use gpuheap::{Heap, Limits, MemoryKind, PoolKind};
 
+use crate::idle::{threads, wait_until};
 use crate::support::{assert_no_findings, emulated, on_real_gpu};
 
 #[test]
@@ -51,4 +52,17 @@ fn a_heap_gives_back_first_and_then_says_that_the_device_is_gone() {
         drop(heap.target().unwrap().filled(1000, 1_u8).unwrap());
         assert_no_findings(&device, pool.name());
     }
+}
+
+/// It would sleep for an hour: it is told.
+#[test]
+fn a_reset_ends_the_thread_of_idle_trimming() {
+    let device = emulated(1 << 30, Schedule::Immediate);
+    let heap = Heap::builder(&device).idle_trim(Duration::from_secs(3600)).build().unwrap();
+    wait_until("no thread watches", || threads() > 0);
+    // SAFETY: nothing of the device is used by its address, and no other thread uses it.
+    let device = unsafe { device.reset() }.unwrap();
+    wait_until("the thread sleeps on", || threads() == 0);
+    heap.usage().unwrap_err();
+    assert_no_findings(&device, "idle");
 }
