@@ -1,4 +1,5 @@
-//! What arrays and tracking cost on an emulated device: `cargo bench -p gpuheap --bench array`.
+//! What arrays and tracking cost on an emulated device, or on that of `GPUHEAP_TEST_DEVICE`:
+//! `cargo bench -p gpuheap --bench array`.
 //!
 //! * `pair`: from cache, a block of the raw heap and an array, each made and dropped. Their difference
 //!   is what an array adds.
@@ -15,7 +16,10 @@ use gpuheap::emu::Profile;
 use gpuheap::{Device, Heap, Target, Tracking};
 
 fn heap(tracking: Tracking) -> Heap {
-    let device = Device::emulated(Profile::h200()).unwrap();
+    let device = match std::env::var("GPUHEAP_TEST_DEVICE") {
+        Ok(name) => Device::open(&name).unwrap(),
+        Err(_) => Device::emulated(Profile::h200()).unwrap(),
+    };
     Heap::builder(&device).without_environment().track(tracking).build().unwrap()
 }
 

@@ -78,7 +78,7 @@ pub use array::{
     Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View, ViewMut,
 };
 pub use device::{Device, DeviceInfo, profile};
-pub use error::{Cause, Error, OutOfMemory};
+pub use error::{Cause, Consumer, Error, OutOfMemory};
 pub use event::Event;
 pub use gpuheap_emu as emu;
 pub use heap::Heap;

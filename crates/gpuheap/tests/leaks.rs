@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Device, DeviceArray, Heap, MemoryKind, Target, Tracking, assert_no_leaks};
+use gpuheap::{Consumer, Device, DeviceArray, Heap, MemoryKind, Target, Tracking, assert_no_leaks};
 use support::{assert_all_returned, device};
 
 fn heap(tracking: Tracking) -> (Device, Heap) {
@@ -81,6 +81,27 @@ fn what_changed_between_two_moments_is_told() {
     assert_eq!((change.allocations, change.bytes), (0, 200), "{change}");
     assert_eq!(change.changes.len(), 2, "{change}");
     drop(new);
+}
+
+/// Memory that runs out says which lines hold the most of it.
+#[test]
+fn running_out_names_the_largest_consumers() {
+    let device = device(1 << 30, Schedule::Immediate);
+    let heap = Heap::builder(&device).track(Tracking::Backtraces).hard_limit(64 << 20).build();
+    let heap = heap.unwrap();
+    let target = heap.target().unwrap();
+    let line = line!() + 1;
+    let most = [0, 1].map(|_| target.zeroed::<u8, _>(20 << 20).unwrap());
+    let less = target.zeroed::<u8, _>(4 << 20).unwrap();
+    let other_kind = target.kind(MemoryKind::Pinned).zeroed::<u8, _>(30 << 20).unwrap();
+    let error = target.zeroed::<u8, _>(30 << 20).unwrap_err();
+    let consumers = &error.out_of_memory().unwrap().consumers;
+    assert_eq!(consumers.len(), 2, "{error}");
+    let Consumer { at, allocations, bytes } = consumers[0];
+    assert_eq!((at.line(), allocations, bytes), (line, 2, 40 << 20));
+    let text = format!("most is held by {}:{line} (40.000 MiB in 2), ", file!());
+    assert!(error.to_string().contains(&text), "{error}");
+    drop((most, less, other_kind));
 }
 
 /// What people ask: the thread ended, why is its memory still there?

@@ -475,6 +475,17 @@ impl State {
 
 impl Drop for Storage {
     fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Most arrays: used on one stream, and given no advice.
+        if let Memory::Lease(lease) = state.memory
+            && state.last.is_none()
+            && state.advice.is_empty()
+        {
+            // A destructor reports and carries on: the heap counts the failure. In a forked child
+            // it does nothing.
+            let _ = self.heap.free(self.kind, lease, None, self.zero_on_free);
+            return;
+        }
         let forked = self.forked();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let nothing = Memory::Foreign { address: 0, owner: None };

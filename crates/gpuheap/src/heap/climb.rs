@@ -132,6 +132,7 @@ impl Store {
             device_free,
             limit,
             on_wsl2: self.context.is_wsl2(),
+            consumers: Vec::new(),
             tried,
         })
         .into()

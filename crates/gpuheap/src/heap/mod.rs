@@ -238,7 +238,8 @@ impl Heap {
         kind.check(self.inner.context.info())?;
         let _time = measure::memory_management();
         let zeroed = zeroed || self.inner.zero_on_alloc;
-        let mut lease = self.store(kind).allocate(bytes, stream, zeroed)?;
+        let leased = self.store(kind).allocate(bytes, stream, zeroed);
+        let mut lease = leased.map_err(|error| self.with_consumers(error))?;
         lease.track = self.track(lease.address, bytes, kind, at);
         measure::note(bytes);
         Ok(lease)
@@ -304,6 +305,12 @@ impl Heap {
         register: impl FnMut() -> Result<(), SourceError>,
     ) -> Result<(), Error> {
         self.store(MemoryKind::Pinned).climb_with(bytes, stream, register)
+    }
+
+    /// Names the lines that hold the most, where allocations are tracked.
+    #[cold]
+    fn with_consumers(&self, error: Error) -> Error {
+        error.with_consumers(|kind| self.inner.tracker.consumers(kind))
     }
 
     /// Remembers an allocation, where they are tracked.

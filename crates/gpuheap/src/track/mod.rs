@@ -15,6 +15,7 @@ mod stack;
 mod tests;
 mod thread;
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::panic::Location;
@@ -30,6 +31,7 @@ pub use stack::{CallStack, Frame};
 pub use thread::ThreadEnd;
 
 use crate::MemoryKind;
+use crate::error::Consumer;
 use site::Sites;
 use thread::{ThreadEndHandler, Threads};
 
@@ -193,6 +195,23 @@ impl Tracker {
     /// many allocations there are.
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot::new(self.tracking, self.lock().sites.outstanding())
+    }
+
+    /// The few lines that hold the most of a kind of memory, most bytes first. Looks up no stack.
+    pub(crate) fn consumers(&self, kind: MemoryKind) -> Vec<Consumer> {
+        const SHOWN: usize = 3;
+        let mut lines: FxHashMap<&'static Location<'static>, Consumer> = FxHashMap::default();
+        let sites = self.lock().sites.outstanding();
+        for (site, allocations, bytes) in sites.iter().filter(|(site, ..)| site.kind == kind) {
+            let none = Consumer { at: site.at, allocations: 0, bytes: 0 };
+            let line = lines.entry(site.at).or_insert(none);
+            line.allocations += allocations;
+            line.bytes += bytes;
+        }
+        let mut lines: Vec<_> = lines.into_values().collect();
+        lines.sort_by_key(|line| (Reverse(line.bytes), *line.at));
+        lines.truncate(SHOWN);
+        lines
     }
 
     /// What is told when a thread ends that left allocations behind or handed them on, instead of

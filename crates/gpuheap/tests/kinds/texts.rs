@@ -26,6 +26,7 @@ fn evidence(kind: MemoryKind, cause: Cause, on_wsl2: bool) -> OutOfMemory {
         device_free: 6 << 30,
         limit: Some(768 * MIB),
         on_wsl2,
+        consumers: Vec::new(),
         tried: Vec::new(),
     }
 }

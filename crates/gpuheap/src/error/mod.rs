@@ -1,0 +1,142 @@
+//! The library's one error type.
+
+mod out_of_memory;
+
+use std::fmt;
+
+use gpuheap_driver::{DriverError, OpenError};
+
+use crate::array::storage::Freed;
+use crate::device::{Gone, HostBorrowed};
+use crate::kind::MemoryKind;
+use crate::source::SourceError;
+
+pub use out_of_memory::{Cause, Consumer, OutOfMemory};
+
+/// Anything that gpuheap cannot do.
+///
+/// It is one pointer wide. Its text says what, where, the numbers involved and what to do; the one
+/// cause that programs act on, memory that ran out, is had with
+/// [`out_of_memory`](Error::out_of_memory).
+#[derive(Clone, Debug)]
+pub struct Error(Box<ErrorKind>);
+
+#[derive(Clone, Debug)]
+pub(crate) enum ErrorKind {
+    OutOfMemory(OutOfMemory),
+    /// What cannot be done as it was asked for: a name that means nothing, a limit, a stream of
+    /// another device.
+    Refused(String),
+    /// The machine's driver cannot be used.
+    Open(OpenError),
+    Driver(DriverError),
+    StreamGone,
+    /// An array whose memory was freed before it.
+    Freed(Freed),
+    /// The context cannot be used any more: after a fork, or after a reset.
+    Gone(Gone),
+}
+
+impl Error {
+    /// The evidence, where this is about memory that ran out.
+    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+        match &*self.0 {
+            ErrorKind::OutOfMemory(evidence) => Some(evidence),
+            _ => None,
+        }
+    }
+
+    /// Whether this is about an array that was used after it was freed.
+    pub fn is_freed(&self) -> bool {
+        matches!(&*self.0, ErrorKind::Freed(_))
+    }
+
+    /// The same with who holds the most of the memory that ran out.
+    pub(crate) fn with_consumers(mut self, top: impl FnOnce(MemoryKind) -> Vec<Consumer>) -> Error {
+        if let ErrorKind::OutOfMemory(evidence) = &mut *self.0 {
+            evidence.consumers = top(evidence.kind);
+        }
+        self
+    }
+
+    /// The driver call that failed, where this is about one.
+    pub fn driver(&self) -> Option<DriverError> {
+        match &*self.0 {
+            ErrorKind::Driver(error) => Some(*error),
+            _ => None,
+        }
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Error {
+        Error(Box::new(kind))
+    }
+}
+
+impl From<DriverError> for Error {
+    fn from(error: DriverError) -> Error {
+        ErrorKind::Driver(error).into()
+    }
+}
+
+impl From<SourceError> for Error {
+    fn from(error: SourceError) -> Error {
+        match error {
+            SourceError::Driver(error) => ErrorKind::Driver(error),
+            SourceError::StreamGone => ErrorKind::StreamGone,
+            SourceError::Gone(gone) => ErrorKind::Gone(gone),
+            SourceError::HostBorrowed => return HostBorrowed.into(),
+            SourceError::OutOfMemory => ErrorKind::Refused(
+                "the driver has no memory left for its own bookkeeping; free some and try again"
+                    .to_owned(),
+            ),
+        }
+        .into()
+    }
+}
+
+impl From<HostBorrowed> for Error {
+    fn from(_: HostBorrowed) -> Error {
+        ErrorKind::Refused(HostBorrowed::TEXT.to_owned()).into()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            ErrorKind::OutOfMemory(evidence) => evidence.fmt(f),
+            ErrorKind::Refused(text) => f.write_str(text),
+            ErrorKind::Freed(Freed::Early(at)) => write!(
+                f,
+                "the array was freed at {}:{}; keep it until its last use, or make a copy before",
+                at.file(),
+                at.line()
+            ),
+            ErrorKind::Freed(Freed::Scope(at)) => write!(
+                f,
+                "the array was freed at the end of the scope that began at {}:{}; hand it to the \
+                 scope's keep to use it longer",
+                at.file(),
+                at.line()
+            ),
+            ErrorKind::Open(error) => error.fmt(f),
+            ErrorKind::Driver(error) => error.fmt(f),
+            ErrorKind::Gone(gone) => gone.fmt(f),
+            ErrorKind::StreamGone => f.write_str(
+                "a thread's own default stream cannot be waited for, because its event could not be \
+                 recorded when a block was freed on it; synchronise the device",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.0 {
+            ErrorKind::Open(error) => Some(error),
+            ErrorKind::Driver(error) => Some(error),
+            _ => None,
+        }
+    }
+}
