@@ -52,6 +52,7 @@
 //! `GPUHEAP_MEMORY_LIMIT`, `GPUHEAP_SOFT_MEMORY_LIMIT`, `GPUHEAP_TRACK`, `GPUHEAP_ZERO_ON_FREE`,
 //! `GPUHEAP_ZERO_ON_ALLOC`; `docs/environment.md` has their values.
 
+pub mod adapt;
 mod array;
 mod device;
 mod error;
@@ -71,6 +72,7 @@ mod target;
 mod tests;
 mod track;
 
+pub use adapt::{Adapt, Host};
 pub use array::unified::{Advice, Location};
 pub use array::{
     ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element, Hold, HoldMut, HostData,
@@ -80,6 +82,7 @@ pub use array::{
 pub use device::{Device, DeviceInfo, profile};
 pub use error::{Cause, Consumer, Error, OutOfMemory};
 pub use event::Event;
+pub use gpuheap_derive::Adapt;
 pub use gpuheap_emu as emu;
 pub use heap::Heap;
 pub use heap::block::Block;

@@ -55,6 +55,10 @@ pub(crate) enum Memory {
     Lease(Lease),
     /// The program's own, page-locked.
     Registered(Registered),
+    /// A piece of a block that goes back when all its pieces went.
+    Part { address: u64, whole: Arc<Storage> },
+    /// Not there yet: what is to be in it waits to be uploaded with others.
+    Staged,
     /// Somebody else's, with what is to be done with it at the end.
     Foreign { address: u64, owner: Option<Owner> },
     /// Freed before its handles went; what is left is given back when the last host borrow ends.
@@ -161,6 +165,35 @@ impl Storage {
     /// Has the end of `scope` free it.
     pub(crate) fn join(&self, scope: Option<Arc<ScopeState>>) {
         self.lock().scope = scope;
+    }
+
+    /// Gives staged memory what it is made of.
+    pub(crate) fn fill(&self, memory: Memory) {
+        let mut state = self.lock();
+        if matches!(state.memory, Memory::Staged) {
+            state.memory = memory;
+            return;
+        }
+        // The end of a scope was quicker.
+        let ending = state.ending();
+        drop(state);
+        let _ = self.give_back(memory, ending);
+    }
+
+    /// Its memory, for another storage to hold.
+    pub(crate) fn surrender(&self) -> Memory {
+        std::mem::replace(&mut self.lock().memory, Memory::Staged)
+    }
+
+    /// The block of which this is a piece, and how far into it, where all work on it was on its
+    /// first stream, which is the third.
+    pub(crate) fn part(&self) -> Option<(Arc<Storage>, u64, &Stream)> {
+        let state = self.peek()?;
+        let Memory::Part { address, whole } = &state.memory else { return None };
+        if state.last.as_ref().is_some_and(|last| !is_same_stream(last, &self.home)) {
+            return None;
+        }
+        Some((whole.clone(), address.checked_sub(whole.address()?)?, &self.home))
     }
 
     /// Drops what was to be called at its end, uncalled.
@@ -325,6 +358,19 @@ impl Storage {
             Memory::Registered(registered) => {
                 registered.free(&self.last_stream(ending.last)?, self.zero_on_free)
             }
+            Memory::Part { address, whole } => {
+                for told in &ending.advice {
+                    let _ = told.tell(self.context(), address, self.bytes);
+                }
+                // The whole is freed behind the last use of each piece.
+                let stream = self.last_stream(ending.last);
+                let ordered = stream.and_then(|stream| whole.use_on(Some(&stream), |_, _| Ok(())));
+                if ordered.is_err() {
+                    std::mem::forget(whole);
+                }
+                ordered
+            }
+            Memory::Staged => Ok(()),
             Memory::Foreign { address, owner: Some(owner) } => {
                 // What a reset took with it is not freed again.
                 self.check_alive()?;
@@ -423,7 +469,8 @@ impl Storage {
         // Memory of a stream-ordered pool is opened to other devices by a call on the whole pool,
         // after which writes of a peer were seen to be lost (driver 590, NVIDIA bug 6098762).
         // Wrapped memory may be of such a pool.
-        let may_be_pooled = self.heap.is_stream_ordered() || !matches!(memory, Memory::Lease(_));
+        let may_be_pooled = self.heap.is_stream_ordered()
+            || !matches!(memory, Memory::Lease(_) | Memory::Part { .. });
         Ok(!may_be_pooled && user.can_reach(owner)?)
     }
 
@@ -459,7 +506,13 @@ impl State {
         match &self.memory {
             Memory::Lease(lease) => Ok(lease.address),
             Memory::Registered(registered) => Ok(registered.device),
-            Memory::Foreign { address, .. } => Ok(*address),
+            Memory::Foreign { address, .. } | Memory::Part { address, .. } => Ok(*address),
+            Memory::Staged => Err(ErrorKind::Refused(
+                "the array is being adapted together with others and is there when all of them are; \
+                 use it after adapt returned"
+                    .to_owned(),
+            )
+            .into()),
             Memory::Freed { how, .. } => Err(ErrorKind::Freed(*how).into()),
         }
     }

@@ -23,6 +23,7 @@ impl<A: sealed::Printed> Printed for A {}
 mod sealed {
     use std::fmt;
 
+    use super::Corner;
     use crate::error::Error;
 
     pub trait Printed: fmt::Debug {
@@ -40,11 +41,9 @@ mod sealed {
         /// only row. `None` is a zero that is not stored.
         fn corner(&self, rows: usize, columns: usize) -> Result<Corner<Self::Element>, Error>;
     }
-
-    pub type Corner<T> = Vec<Option<T>>;
 }
 
-use sealed::{Corner, Printed as _};
+type Corner<T> = Vec<Option<T>>;
 
 impl<S: Hold, T: Element + fmt::Debug, D: Dimension> sealed::Printed for ArrayBase<S, T, D> {
     type Element = T;
