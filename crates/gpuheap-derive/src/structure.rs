@@ -53,7 +53,7 @@ pub(crate) fn rule(input: &DeriveInput) -> Result<TokenStream> {
     });
     let body = match shapes.is_empty() {
         true => quote!(match *self {}),
-        false => quote!(match self { #(#arms)* }),
+        false => quote!(::core::result::Result::Ok(match self { #(#arms)* })),
     };
     Ok(quote! {
         #[automatically_derived]
@@ -64,7 +64,7 @@ pub(crate) fn rule(input: &DeriveInput) -> Result<TokenStream> {
                 &self,
                 __to: &__To,
             ) -> ::core::result::Result<Self::Output, ::gpuheap::Error> {
-                ::core::result::Result::Ok(#body)
+                #body
             }
         }
 

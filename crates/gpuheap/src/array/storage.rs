@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::panic::Location;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::element::Element;
@@ -34,6 +35,8 @@ pub(crate) struct Storage {
     home: Stream,
     /// Where in the program it was made.
     made: &'static Location<'static>,
+    /// Whether a piece of it was used on another stream than the one all of them were made on.
+    strayed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -107,7 +110,8 @@ impl Storage {
         let Target { heap, stream, zero_on_free, .. } = target;
         let state = State { memory, last: None, borrows: 0, scope: None, advice: Vec::new() };
         let (heap, home, zero_on_free) = (heap.clone(), stream.clone(), *zero_on_free);
-        Storage { heap, kind, bytes, zero_on_free, home, made, state: Mutex::new(state) }
+        let strayed = AtomicBool::new(false);
+        Storage { heap, kind, bytes, zero_on_free, home, made, strayed, state: Mutex::new(state) }
     }
 
     pub(crate) fn heap(&self) -> &Heap {
@@ -185,15 +189,14 @@ impl Storage {
         std::mem::replace(&mut self.lock().memory, Memory::Staged)
     }
 
-    /// The block of which this is a piece, and how far into it, where all work on it was on its
-    /// first stream, which is the third.
+    /// The block of which this is a piece, how far into it, and the stream that all work on all
+    /// pieces was on, if it was on one.
     pub(crate) fn part(&self) -> Option<(Arc<Storage>, u64, &Stream)> {
         let state = self.peek()?;
         let Memory::Part { address, whole } = &state.memory else { return None };
-        if state.last.as_ref().is_some_and(|last| !is_same_stream(last, &self.home)) {
-            return None;
-        }
-        Some((whole.clone(), address.checked_sub(whole.address()?)?, &self.home))
+        let strayed = whole.strayed.load(Ordering::Relaxed);
+        let start = address.checked_sub(whole.address()?)?;
+        (!strayed).then(|| (whole.clone(), start, &self.home))
     }
 
     /// Drops what was to be called at its end, uncalled.
@@ -257,14 +260,14 @@ impl Storage {
             return Ok(done);
         }
         if source.context().is_same(stream.context()) {
-            theirs.last = Some(stream);
+            theirs.set_last(stream);
             return Ok(done);
         }
         // The source stays with a stream of its own device, behind this copy of it.
         let ordered = stream.record().and_then(|event| their_stream.wait(&event));
         if let Err(error) = ordered.or_else(|_| stream.synchronize()) {
             // Its free is to come after the copy all the same.
-            theirs.last = Some(stream);
+            theirs.set_last(stream);
             return Err(error);
         }
         Ok(done)
@@ -457,7 +460,7 @@ impl Storage {
             .into());
         }
         stream.wait(&last.record()?)?;
-        state.last = Some(stream.clone());
+        state.set_last(stream.clone());
         Ok(())
     }
 
@@ -496,6 +499,13 @@ impl Storage {
 impl State {
     fn ending(&mut self) -> Ending {
         Ending { last: self.last.clone(), advice: std::mem::take(&mut self.advice) }
+    }
+
+    fn set_last(&mut self, stream: Stream) {
+        if let Memory::Part { whole, .. } = &self.memory {
+            whole.strayed.store(true, Ordering::Relaxed);
+        }
+        self.last = Some(stream);
     }
 
     fn stream<'a>(&'a self, home: &'a Stream) -> &'a Stream {

@@ -43,6 +43,8 @@ mod sealed {
     }
 }
 
+use sealed::Printed as _;
+
 type Corner<T> = Vec<Option<T>>;
 
 impl<S: Hold, T: Element + fmt::Debug, D: Dimension> sealed::Printed for ArrayBase<S, T, D> {
