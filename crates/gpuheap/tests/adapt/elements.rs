@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 use gpuheap::adapt::Plain;
 use gpuheap::emu::Schedule;
 use gpuheap::{Adapt, DeviceArray, Diagonal, Element, PoolKind, Target};
-use ndarray::{Array2, arr1, arr2};
+use ndarray::{Array2, Ix2, arr1, arr2};
 use num_complex::Complex;
 
 use crate::support::{assert_all_returned, device, heap};
@@ -122,21 +122,18 @@ fn deep_inside_structures() {
     let diagonal: Diagonal<DeviceArray<f32>> = target.cu(&Diagonal(vec![1, 2])).unwrap();
     assert_eq!(diagonal.0.to_vec().unwrap(), [1.0, 2.0]);
     let deep = (Some(vec![Diagonal(arr1(&[1_u64]))]), [arr2(&[[0.5_f64]])], 7_u64, [true]);
-    let (diagonals, [matrix], count, [..]) = {
-        let (a, b, c, d): (Option<Vec<Diagonal<DeviceArray<f32>>>>, [_; 1], u64, _) =
-            target.cu(&deep).unwrap();
-        let d: DeviceArray<bool> = d;
-        (a, b, c, d.to_vec().unwrap().try_into().unwrap_or([false; 1]))
-    };
+    let up = target.cu(&deep).unwrap();
+    let diagonals: Option<Vec<Diagonal<DeviceArray<f32>>>> = up.0;
+    let ([matrix], flags): ([DeviceArray<f32, Ix2>; 1], DeviceArray<bool>) = (up.1, up.3);
     assert_eq!(diagonals.unwrap()[0].0.to_vec().unwrap(), [1.0]);
-    let matrix: DeviceArray<f32, _> = matrix;
-    assert_eq!((matrix.to_ndarray().unwrap(), count), (arr2(&[[0.5]]), 7));
-    drop(matrix);
-    let (diagonals, [matrix], ..): (Option<Vec<Diagonal<DeviceArray<u64>>>>, [_; 1], _, _) =
-        target.narrow(&deep).unwrap();
-    let matrix: DeviceArray<f32, _> = matrix;
-    assert_eq!(matrix.shape(), [1, 1]);
-    drop((diagonals, matrix));
+    assert_eq!((matrix.to_ndarray().unwrap(), up.2), (arr2(&[[0.5]]), 7));
+    assert_eq!(flags.to_vec().unwrap(), [true]);
+    let up = target.narrow(&deep).unwrap();
+    let diagonals: Option<Vec<Diagonal<DeviceArray<u64>>>> = up.0;
+    let [narrowed]: [DeviceArray<f32, Ix2>; 1] = up.1;
+    assert_eq!(diagonals.unwrap()[0].0.to_vec().unwrap(), [1]);
+    assert_eq!(narrowed.to_vec().unwrap(), [0.5]);
+    drop((matrix, flags, narrowed, up.3));
     drop(diagonal);
     // A layout that is no slice, and what is too large to be staged.
     let large = Array2::from_shape_fn((100, 200), |(row, column)| (1000 * row + column) as f64);
