@@ -33,7 +33,7 @@ impl Target {
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
     /// let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
-    /// let (a, (b, name)) = target.adapt(&(vec![1.0, 2.0], (Some([1_u8, 2, 3]), 'x')))?;
+    /// let (a, (b, name)) = target.adapt(&(vec![1.0_f32, 2.0], (Some([1_u8, 2, 3]), 'x')))?;
     /// assert_eq!((a.to_vec()?, b.unwrap().to_vec()?, name), (vec![1.0, 2.0], vec![1, 2, 3], 'x'));
     /// # Ok(()) }
     /// ```

@@ -365,9 +365,12 @@ impl Storage {
                 for told in &ending.advice {
                     let _ = told.tell(self.context(), address, self.bytes);
                 }
-                // The whole is freed behind the last use of each piece.
-                let stream = self.last_stream(ending.last);
-                let ordered = stream.and_then(|stream| whole.use_on(Some(&stream), |_, _| Ok(())));
+                // The whole is freed behind the last use of each piece. Where that cannot be
+                // ordered the host waits for the piece.
+                let ordered = self.last_stream(ending.last).and_then(|stream| {
+                    let ordered = whole.use_on(Some(&stream), |_, _| Ok(()));
+                    ordered.or_else(|_| stream.synchronize())
+                });
                 if ordered.is_err() {
                     std::mem::forget(whole);
                 }

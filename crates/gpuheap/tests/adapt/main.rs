@@ -13,3 +13,4 @@ mod sparse;
 #[path = "../heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
 mod support;
+mod sweep;
