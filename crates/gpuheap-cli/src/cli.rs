@@ -232,6 +232,18 @@ fn profile(text: &str) -> Result<Profile, String> {
 }
 
 fn cuda(text: &str) -> Result<u16, String> {
+    if let Some(what) = text.strip_prefix("emulated") {
+        let what = what.trim_start_matches(':');
+        let (size, profile) = match Profile::named(what) {
+            Some(_) => ("2GiB", what),
+            None if bytes(what).is_ok() => (what, "t4"),
+            None => ("2GiB", "t4"),
+        };
+        return Err(format!(
+            "'{text}' is not a real device; leave --device out for an emulated one, and say what it \
+             is like by --device-memory {size} or --profile {profile}"
+        ));
+    }
     text.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok()).ok_or_else(|| {
         format!(
             "'{text}' is not a real device; write cuda:0, or leave --device out for an emulated one"

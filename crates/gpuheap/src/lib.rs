@@ -44,9 +44,57 @@
 //! | [`Target`] | a heap, a stream and a [kind](MemoryKind) of memory: makes arrays |
 //! | [`DeviceArray`], [`SharedArray`], [`DeviceView`] | arrays: owned, shared by count, borrowed |
 //! | [`Diagonal`], [`UpperTriangular`], [`Symmetric`], [`Transposed`] | what the elements of an array mean |
+//! | [`Target::register`], [`Target::wrap`] | arrays over a vector of the program's, and over memory of others |
+//! | [`Heap::scope`] | a part of a program whose end frees what was made in it |
+//! | [`Heap::set_limits`], [`Heap::retry`] | what a heap may take, and calls of others that run out of memory |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who has the memory |
-//! | [`Heap::reclaim`], [`Heap::flush`], [`Device::reset`] | getting it back |
+//! | [`allocated!`], [`time!`] | what a piece of code allocates, and how long it takes |
 //! | [`Error`] | one type, with [the evidence](OutOfMemory) where memory ran out |
+//!
+//! # The ways back
+//!
+//! | | who waits | to | of which kinds |
+//! |---|---|---|---|
+//! | dropping an array | nobody | the pool | its own |
+//! | [`free`](DeviceArray::free) | nobody | the pool, with its error | its own |
+//! | [`free_early`](SharedArray::free_early) | nobody | the pool, for all handles | its own |
+//! | [`release`](DeviceArray::release) | the host, for its last use | the driver | its own |
+//! | [`unregister`](DeviceArray::unregister) | the host, for its last use | the program, as its vector | registered |
+//! | [`reclaim`](Heap::reclaim), [`reclaim_all`](Heap::reclaim_all) | the host, for frees in flight | from the pool to the driver | device |
+//! | [`flush`](Heap::flush) | the host, for frees in flight | from the pools to the driver | device, unified, pinned |
+//! | [`reset`](Device::reset) | the host, for all work | the driver, live arrays too | all |
+//!
+//! Registered memory has no pool: however such an array is freed, the host waits for its last use and
+//! the vector is freed. Memory that was [wrapped](Target::wrap) stays its owner's.
+//!
+//! # Work on arrays
+//!
+//! gpuheap is no tensor library. There are fills, copies and views; arithmetic of elements comes with
+//! the next release, linear algebra does not come. There are no strides: elements lie in row-major
+//! order with no gaps, and a slice is a range of the leading axis. Real work is done by kernels and
+//! libraries, which take an array's pointer and its stream:
+//!
+//! ```
+//! # fn main() -> Result<(), gpuheap::Error> {
+//! let device = gpuheap::Device::open("emulated:1GiB")?;
+//! let stream = device.stream()?;
+//! let array = device.heap()?.on(&stream).zeroed::<u32, _>(1000)?;
+//!
+//! let pointer = array.device_ptr(&stream)?; // the stream waits for earlier work on the array
+//! let code = device.with_current(|driver| {
+//!     // SAFETY: the array has 1000 times 32 bits, and is freed in the order of its stream.
+//!     unsafe { driver.cuMemsetD32Async(pointer, 7, 1000, stream.raw()) }
+//! })?;
+//! assert!(code.is_success());
+//! assert_eq!(array.to_vec()?, [7; 1000]);
+//! # Ok(()) }
+//! ```
+//!
+//! The rule is the order of the stream: enqueue the work on the stream that the pointer was asked for,
+//! before the array is dropped, freed or used on another stream. Nothing else has to be waited for: a
+//! free, a copy or the next use comes after it by itself.
+//!
+//! # The environment
 //!
 //! The environment can say what a builder does not: `GPUHEAP_DEVICE`, `GPUHEAP_POOL`,
 //! `GPUHEAP_MEMORY_LIMIT`, `GPUHEAP_SOFT_MEMORY_LIMIT`, `GPUHEAP_TRACK`, `GPUHEAP_ZERO_ON_FREE`,
@@ -79,6 +127,8 @@ pub use array::{
     HostMut, HostRef, LowerTriangular, Owned, Printed, RegisterError, Shared, SharedArray,
     Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View, ViewMut,
 };
+/// What says which types are plain data, in the version whose traits [`Element`] asks for.
+pub use bytemuck;
 pub use device::{Device, DeviceInfo, profile};
 pub use error::{Cause, Consumer, Error, OutOfMemory};
 pub use event::Event;
@@ -98,6 +148,8 @@ pub use heap::status::{KindStatus, MemoryStatus};
 pub use heap::usage::{Since, Usage};
 pub use kind::MemoryKind;
 pub use measure::{Allocated, Counting, Timed, Timing};
+/// Shapes, and arrays of the host, in the version that [`Target`] takes and `to_ndarray` gives.
+pub use ndarray;
 pub use pool::{PoolKind, UnknownPool};
 pub use scope::{Handle, Kept, Scope, ScopeReport};
 pub use size::{Bytes, Size, SizeError};

@@ -19,7 +19,8 @@ use crate::target::Target;
 
 impl Heap {
     /// Runs `work` with a scope: the arrays that it makes with the scope's [targets](Scope::on)
-    /// are freed at its end, also when it panics, unless they were [kept](Scope::keep). Frees are in
+    /// are freed at its end, also when it panics, unless they were [kept](Scope::keep): an array that
+    /// `work` returns or stores elsewhere without that is freed too. Frees are in
     /// the order of each array's last use and do not wait. An array that was freed so is an error to
     /// use, which says where the scope began.
     ///
@@ -29,13 +30,14 @@ impl Heap {
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
     /// let heap = gpuheap::Device::open("emulated:1GiB")?.heap()?;
-    /// let (sum, report) = heap.scope(|scope| -> Result<_, gpuheap::Error> {
+    /// let (result, report) = heap.scope(|scope| -> Result<_, gpuheap::Error> {
     ///     let target = scope.target()?;
     ///     std::mem::forget(target.zeroed::<f32, _>(1000)?);
     ///     Ok(scope.keep(target.array(&[1.0, 2.0])?))
     /// });
+    /// let kept = result?; // what the closure returned: its `?` ends the closure alone
     /// assert_eq!((report.freed, report.freed_bytes, report.kept.len()), (1, 4000, 1));
-    /// assert_eq!(sum?.to_vec()?, [1.0, 2.0]);
+    /// assert_eq!(kept.to_vec()?, [1.0, 2.0]);
     /// # Ok(()) }
     /// ```
     #[track_caller]
@@ -107,7 +109,7 @@ impl Scope {
     }
 
     fn let_go(&self, storage: &Arc<Storage>) {
-        if !self.state.has(storage) {
+        if self.heap.is_forked() || !self.state.has(storage) {
             return;
         }
         self.state.lock().kept.push(storage);
@@ -254,7 +256,23 @@ struct Lists {
 
 impl ScopeState {
     pub(crate) fn is_open(&self) -> bool {
-        self.lock().open
+        !self.heap.is_forked() && self.lock().open
+    }
+
+    /// Nothing can be made in a scope that ended.
+    fn ended(&self) -> Error {
+        ErrorKind::Refused(format!(
+            "the scope that began at {}:{} ended, and nothing can be made in it any more; make the \
+             array with a target of the heap",
+            self.began.file(),
+            self.began.line()
+        ))
+        .into()
+    }
+
+    /// An error where it ended.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.is_open() { Ok(()) } else { Err(self.ended()) }
     }
 
     /// Has the end of the scope free a storage.
@@ -268,13 +286,7 @@ impl ScopeState {
         }
         drop(lists);
         storage.join(None);
-        Err(ErrorKind::Refused(format!(
-            "the scope that began at {}:{} ended, and nothing can be made in it any more; make the \
-             array with a target of the heap",
-            self.began.file(),
-            self.began.line()
-        ))
-        .into())
+        Err(self.ended())
     }
 
     fn has(&self, storage: &Storage) -> bool {
@@ -282,10 +294,12 @@ impl ScopeState {
     }
 
     fn end(&self) -> ScopeReport {
-        let (members, kept) = {
+        let (members, kept) = if !self.heap.is_forked() {
             let mut lists = self.lock();
             lists.open = false;
             (std::mem::take(&mut lists.members), std::mem::take(&mut lists.kept))
+        } else {
+            Default::default()
         };
         let began = self.began;
         let mut report =

@@ -36,10 +36,13 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// As [`parse`](Settings::parse), the same at every call.
+    /// As [`parse`](Settings::parse) and [`check_names`], the same at every call.
     pub(crate) fn get() -> Result<&'static Settings, Error> {
         static SETTINGS: OnceLock<Result<Settings, Error>> = OnceLock::new();
-        let read = SETTINGS.get_or_init(|| Settings::parse(|variable| std::env::var_os(variable)));
+        let read = SETTINGS.get_or_init(|| {
+            check_names(std::env::vars_os())?;
+            Settings::parse(|variable| std::env::var_os(variable))
+        });
         read.as_ref().map_err(Error::clone)
     }
 
@@ -70,6 +73,31 @@ impl Settings {
         Ok(settings)
     }
 }
+
+/// That no variable is set that looks like ours and is none: a slip would else do nothing.
+///
+/// # Errors
+///
+/// The first of them, with those that there are.
+fn check_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<(), Error> {
+    let is_unknown = |name: &str| {
+        name.starts_with("GPUHEAP_")
+            && !OTHERS.iter().any(|prefix| name.starts_with(prefix))
+            && TABLE.iter().all(|setting| setting.variable != name)
+    };
+    let set = variables.filter(|(_, value)| !value.is_empty());
+    let mut names = set.map(|(name, _)| name.to_string_lossy().into_owned());
+    let Some(unknown) = names.find(|name| is_unknown(name)) else { return Ok(()) };
+    let known = one_of(TABLE.map(|setting| setting.variable)).replace(" or ", " and ");
+    Err(ErrorKind::Refused(format!(
+        "{unknown} is set, and there is no such setting; unset it, or use one of those that there \
+         are: {known}"
+    ))
+    .into())
+}
+
+/// What variables begin with that are for our tests and for the emulated `libcuda.so.1`.
+const OTHERS: [&str; 3] = ["GPUHEAP_TEST_", "GPUHEAP_SOAK_", "GPUHEAP_EMULATED_"];
 
 /// One variable of the environment.
 struct Setting {
@@ -116,7 +144,7 @@ const TABLE: [Setting; 7] = [
     },
     Setting {
         variable: "GPUHEAP_MEMORY_LIMIT",
-        what: "what a heap never takes more than from the driver",
+        what: "what a heap never takes more than from the driver, of the device's own memory",
         default: "no limit; on WSL2 80 % of what is free",
         method: "`HeapBuilder::hard_limit`",
         takes: sizes,
@@ -290,6 +318,18 @@ mod tests {
             assert!(text.starts_with(&format!("{} is set to '?!'", setting.variable)), "{text}");
             assert!(text.ends_with(&(setting.takes)()), "{text}");
         }
+    }
+
+    #[test]
+    fn a_variable_that_there_is_not_is_an_error_that_lists_those_that_there_are() {
+        let check =
+            |name: &str, value: &str| check_names([(name.into(), value.into())].into_iter());
+        insta::assert_snapshot!(check("GPUHEAP_HARD_LIMIT", "1GiB").unwrap_err(), @"GPUHEAP_HARD_LIMIT is set, and there is no such setting; unset it, or use one of those that there are: GPUHEAP_DEVICE, GPUHEAP_POOL, GPUHEAP_MEMORY_LIMIT, GPUHEAP_SOFT_MEMORY_LIMIT, GPUHEAP_TRACK, GPUHEAP_ZERO_ON_FREE and GPUHEAP_ZERO_ON_ALLOC");
+        let known = TABLE.iter().map(|setting| setting.variable);
+        for name in known.chain(["GPUHEAP_TEST_X", "GPUHEAP_EMULATED_DEVICE", "PATH", "GPUHEAPS"]) {
+            assert!(check(name, "x").is_ok(), "{name}");
+        }
+        assert!(check("GPUHEAP_HARD_LIMIT", "").is_ok());
     }
 
     #[cfg(unix)]

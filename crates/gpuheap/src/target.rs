@@ -59,6 +59,11 @@ impl Target {
         }
     }
 
+    /// An error where the scope that this makes arrays in ended.
+    pub(crate) fn check_scope(&self) -> Result<(), Error> {
+        scope::of(&self.heap, self.scope.as_ref()).map_or(Ok(()), |scope| scope.check_open())
+    }
+
     /// The same heap, on another stream.
     pub fn on(&self, stream: &Stream) -> Target {
         Target { stream: stream.clone(), ..self.clone() }

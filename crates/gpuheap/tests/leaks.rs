@@ -85,6 +85,19 @@ fn what_changed_between_two_moments_is_told() {
 
 /// Memory that runs out says which lines hold the most of it.
 #[test]
+fn leaks_and_changes_are_had_as_json() {
+    let (_device, heap) = heap(Tracking::Counts);
+    let before = heap.snapshot().unwrap();
+    let array = heap.target().unwrap().uninit::<u8, _>(1000).unwrap();
+    let leaks = heap.leaks().unwrap().to_json();
+    let start = r#"{"tracking":"counts","allocations":1,"bytes":1000,"sites":[{"at":"#;
+    assert!(leaks.starts_with(start), "{leaks}");
+    let diff = heap.snapshot().unwrap().diff(&before).to_json();
+    assert!(diff.contains(r#""allocations":1,"bytes":1000,"changes":[{"at":"#), "{diff}");
+    drop(array);
+}
+
+#[test]
 fn running_out_names_the_largest_consumers() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = Heap::builder(&device).track(Tracking::Backtraces).hard_limit(64 << 20).build();
@@ -177,4 +190,15 @@ fn the_environment_is_heard_and_the_builder_wins() {
     assert!(!bad.status.success());
     let text = String::from_utf8_lossy(&bad.stderr).into_owned();
     assert!(text.contains("GPUHEAP_MEMORY_LIMIT is set to 'half'"), "{text}");
+}
+
+/// A handler that holds tracked memory of the heap may be replaced: it ends with no lock held.
+#[test]
+fn a_handler_that_holds_an_array_can_be_replaced() {
+    let (device, heap) = heap(Tracking::Counts);
+    let array = heap.target().unwrap().zeroed::<u8, _>(100).unwrap();
+    heap.on_thread_end(move |_| assert!(!array.is_empty()));
+    heap.on_thread_end(|_| ());
+    assert_no_leaks(&heap.leaks().unwrap());
+    assert_all_returned(&device, &heap, "handler");
 }

@@ -106,6 +106,8 @@ fn arguments_that_mean_nothing() {
         &["replay", "--delay", "-1ms", "t"],
         &["replay", "--delay", "2h", "t"],
         &["replay", "--device", "gpu", "t"],
+        &["replay", "--device", "emulated:2GiB", "t"],
+        &["replay", "--device", "emulated:t4", "t"],
         &["replay", "--device", "cuda:-1", "t"],
         &["replay", "--device", "cuda:0", "--profile", "t4", "t"],
         &["replay", "--device", "cuda:0", "--device-memory", "1GiB", "t"],

@@ -36,6 +36,14 @@ impl Target {
 
     /// An array of zeros.
     ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+    /// let zeros = target.zeroed::<f32, _>(10)?; // the other parameter is the shape's type
+    /// assert_eq!(zeros.to_vec()?, [0.0; 10]);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [`uninit`](Target::uninit).
@@ -65,6 +73,21 @@ impl Target {
 
     /// An array with the shape and the elements of host data: a slice, a vector, an `ndarray` array.
     /// The source may be changed as soon as this returns.
+    ///
+    /// A Rust array of arrays has one axis, of elements `[T; N]`; an `ndarray` array has as many as
+    /// it says:
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+    /// use gpuheap::ndarray::array;
+    ///
+    /// let pairs = target.array(&[[1, 2], [3, 4], [5, 6]])?;
+    /// let matrix = target.array(&array![[1, 2], [3, 4], [5, 6]])?;
+    /// assert_eq!((pairs.shape(), matrix.shape()), (&[3][..], &[3, 2][..]));
+    /// assert_eq!((pairs.to_vec()?[1], matrix.to_vec()?[1]), ([3, 4], 2));
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

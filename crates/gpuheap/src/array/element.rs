@@ -4,7 +4,8 @@ use bytemuck::{CheckedBitPattern, NoUninit};
 
 /// Plain data that means the same on the device as on the host: all integers and floats, `bool`,
 /// `half`'s and `num_complex`'s numbers (with their `bytemuck` features), arrays of these, and
-/// structs that derive `bytemuck::Pod`, or `bytemuck::NoUninit` and `bytemuck::CheckedBitPattern`.
+/// structs that derive `bytemuck::Pod`, or `bytemuck::NoUninit` and `bytemuck::CheckedBitPattern`,
+/// for which `bytemuck` is to be a dependency with its feature `derive`.
 ///
 /// There is nothing to implement: it is there for every type that `bytemuck` calls free of
 /// padding and knows the valid bit patterns of. What is read back is checked: a byte that is
@@ -15,7 +16,7 @@ use bytemuck::{CheckedBitPattern, NoUninit};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an element of a device array",
     label = "not plain data",
-    note = "elements are plain data with no pointers and no padding: numbers, `bool`, arrays of them, and structs that derive `bytemuck::Pod`",
+    note = "elements are plain data with no pointers and no padding: numbers, `bool`, arrays of them, and structs that derive `bytemuck::Pod` (with bytemuck's feature `derive`)",
     note = "what a `Vec`, `String` or `Box` points to lives in the host's memory: upload its contents as an array of its own"
 )]
 pub trait Element: CheckedBitPattern + NoUninit + Send + Sync {}

@@ -3,6 +3,7 @@
 use ndarray::Dimension;
 
 use super::element::{Element, bytes_of};
+use super::transfer::{is_read_later, settle};
 use super::{ArrayBase, Hold, HoldMut};
 use crate::error::Error;
 use crate::stream::Stream;
@@ -78,13 +79,22 @@ fn fill_by_doubling(
     // Enough that the first copies are not the most of the time.
     let seed = pattern.repeat(count.min(4096 / pattern.len() + 1));
     let (total, mut done) = (pattern.len() * count, seed.len());
+    let later = is_read_later(&seed, stream)?;
     stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
-        // SAFETY: the seed is pageable, so the driver has copied it when this returns; the array is
-        // at least as long.
+        // SAFETY: the array is at least as long; the seed is kept until the driver is done with it:
+        // at once if it is pageable, else waited for below.
         unsafe {
             driver.cuMemcpyHtoDAsync_v2(address, seed.as_ptr().cast(), seed.len(), stream.raw())
         }
     })?;
+    if later {
+        let (waited, settled) = settle(stream);
+        if !settled {
+            // What the driver may still read is never freed.
+            std::mem::forget(seed);
+        }
+        waited?;
+    }
     while done < total {
         let more = done.min(total - done);
         stream.enqueue("cuMemcpyDtoDAsync_v2", |driver| {

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind};
 impl<T: Element, D: Dimension> DeviceArray<T, D> {
     /// Its elements, in place, for unified, pinned and registered memory. Waits for what the array
     /// was last used for; without concurrent access to managed memory (WSL2), for all work of the
-    /// device.
+    /// device, which is given no more until the borrow ends: one that is forgotten keeps it so.
     ///
     /// # Errors
     ///

@@ -87,9 +87,26 @@ pub struct ArrayBase<S, T, D = Ix1> {
 }
 
 /// How memory is held: one of [`Owned`], [`Shared`], [`View`], [`ViewMut`].
+///
+/// Use it as a bound, to take any array or view:
+///
+/// ```
+/// use gpuheap::ndarray::Dimension;
+/// use gpuheap::{ArrayBase, Error, Hold};
+///
+/// fn sum<S: Hold, D: Dimension>(array: &ArrayBase<S, f32, D>) -> Result<f32, Error> {
+///     Ok(array.to_vec()?.iter().sum())
+/// }
+///
+/// # fn main() -> Result<(), Error> {
+/// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+/// let array = target.filled((2, 3), 1.5_f32)?;
+/// assert_eq!((sum(&array)?, sum(&array.index(0)?)?), (9.0, 4.5));
+/// # Ok(()) }
+/// ```
 pub trait Hold: sealed::Storage {}
 
-/// How memory is held that may be written.
+/// How memory is held that may be written: use it as a bound where [`Hold`] does not do.
 pub trait HoldMut: Hold {}
 
 /// Alone.
@@ -187,6 +204,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// # Errors
     ///
     /// An array that was freed; a stream of a device that cannot reach the array's memory.
+    #[doc(alias = "as_ptr")]
     pub fn device_ptr(&self, stream: &Stream) -> Result<u64, Error> {
         self.storage().use_on(Some(stream), |address, stream| {
             let _working = stream.context().gate.work()?;
@@ -223,6 +241,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     /// An array that was freed already, by a scope's end; the driver's own. The memory is
     /// accounted for all the same.
     #[track_caller]
+    #[doc(alias = "dealloc")]
     pub fn free(self) -> Result<(), Error> {
         let freed = self.storage().free_early(Freed::Early(Location::caller()))?;
         if freed { Ok(()) } else { self.storage().use_on(None, |_, _| Ok(())) }

@@ -31,7 +31,7 @@ impl Target {
     /// Locking takes time: half a second for 1 GiB. Where the driver locks no more, the ladder is
     /// climbed over the heap's pinned memory.
     ///
-    /// Freeing the array, by dropping it or otherwise, blocks until its last use is over, since the
+    /// Freeing the array, by dropping it, by the end of its [scope](crate::Scope) or otherwise, blocks until its last use is over, since the
     /// vector is then unlocked and freed; it is filled with zeros before if the heap or the target
     /// [says so](Target::zero_on_free). [`unregister`](DeviceArray::unregister) gives the vector
     /// back as it is.
@@ -50,7 +50,7 @@ impl Target {
         let shape = Ix1(vector.len());
         let bytes = size_of_val(vector.as_slice());
         let host = vector.as_mut_ptr().expose_provenance() as u64;
-        let device = match self.lock_pages(host, bytes) {
+        let device = match self.check_scope().and_then(|()| self.lock_pages(host, bytes)) {
             Ok(device) => device,
             Err(error) => return Err(RegisterError { error, vector }),
         };
@@ -109,6 +109,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     /// An array that is not registered memory or was freed; bytes that are no valid `T`; the
     /// driver's own, in which case the vector is neither freed nor used again.
     #[track_caller]
+    #[doc(alias = "into_vec")]
     pub fn unregister(self) -> Result<Vec<T>, Error> {
         if self.kind() != MemoryKind::Registered {
             return Err(ErrorKind::Refused(format!(

@@ -5,6 +5,12 @@ use ndarray::{ArrayRef, Data, Dimension, Ix1};
 use super::element::Element;
 
 /// Host data with a shape: slices, vectors, arrays and `ndarray`'s arrays and views.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not host data that an array is made from",
+    label = "not a slice, array, vector or `ndarray` array of elements",
+    note = "pass one reference to it, as in `target.array(&vec)`",
+    note = "collect the items of an iterator into a `Vec` first"
+)]
 pub trait HostData {
     /// What it holds.
     type Element: Element;

@@ -226,8 +226,8 @@ impl Storage {
         work(address, stream)
     }
 
-    /// The same for work that reads `source` and writes here, on the stream of this storage's last
-    /// use; afterwards the source's stream comes after it too.
+    /// The same for work that reads `source` and writes here, on a stream of this storage's own
+    /// device: that of last use, or home behind it; afterwards the source's stream comes after it too.
     pub(crate) fn use_with<R>(
         &self,
         source: &Storage,
@@ -240,7 +240,7 @@ impl Storage {
         }
         // In the order of their addresses, so that two threads that copy both ways cannot wait for
         // each other.
-        let (mine, mut theirs);
+        let (mut mine, mut theirs);
         if (self as *const Storage) < (source as *const Storage) {
             mine = self.lock();
             theirs = source.lock();
@@ -249,7 +249,9 @@ impl Storage {
             mine = self.lock();
         }
         let (to, from) = (mine.address()?, theirs.address()?);
-        let stream = mine.stream(&self.home).clone();
+        // On a device of its own: a peer that used it last may not reach the source.
+        let stream = self.last_stream(mine.ending_stream())?;
+        mine.last = Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
         let their_stream = theirs.stream(&source.home).clone();
         let crosses = !is_same_stream(&their_stream, &stream);
         if crosses {
@@ -354,7 +356,10 @@ impl Storage {
                 self.take_advice_back(&lease, &ending);
                 let stream = match ending.last {
                     None => None,
-                    last => Some(self.last_stream(last)?),
+                    last => {
+                        let stream = self.last_stream(last);
+                        Some(stream.inspect_err(|_| self.heap.note_failed_free(self.kind))?)
+                    }
                 };
                 self.heap.free(self.kind, lease, stream.as_ref(), self.zero_on_free)
             }
@@ -420,7 +425,7 @@ impl Storage {
     pub(super) fn take_registered(&self, how: Freed) -> Result<Box<dyn Any + Send>, Error> {
         let mut state = self.lock();
         state.address()?;
-        let last = self.last_stream(state.last.clone())?;
+        let last = self.last_stream(state.ending_stream())?;
         match std::mem::replace(&mut state.memory, Memory::Freed { how, rest: None }) {
             Memory::Registered(registered) => registered.unlock(&last),
             other => {
@@ -500,8 +505,13 @@ impl Storage {
 }
 
 impl State {
+    /// The stream of last use, where that is not home and has anything left to wait for.
+    fn ending_stream(&self) -> Option<Stream> {
+        self.last.clone().filter(|last| !is_over(last))
+    }
+
     fn ending(&mut self) -> Ending {
-        Ending { last: self.last.clone(), advice: std::mem::take(&mut self.advice) }
+        Ending { last: self.ending_stream(), advice: std::mem::take(&mut self.advice) }
     }
 
     fn set_last(&mut self, stream: Stream) {
@@ -512,7 +522,7 @@ impl State {
     }
 
     fn stream<'a>(&'a self, home: &'a Stream) -> &'a Stream {
-        self.last.as_ref().unwrap_or(home)
+        self.last.as_ref().filter(|last| !is_over(last)).unwrap_or(home)
     }
 
     fn address(&self) -> Result<u64, Error> {
@@ -565,6 +575,12 @@ impl Drop for Storage {
         // A destructor reports and carries on: the heap counts the failure.
         let _ = self.give_back(memory, ending);
     }
+}
+
+/// Whether all work of a stream is over for good, because its device was reset: that waited for it,
+/// and for what it waited for.
+fn is_over(stream: &Stream) -> bool {
+    stream.context().check_alive() == Err(Gone::Reset)
 }
 
 fn is_same_stream(one: &Stream, other: &Stream) -> bool {

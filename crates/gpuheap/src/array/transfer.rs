@@ -136,7 +136,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     pub fn read_into(&self, target: &mut [T]) -> Result<(), Error> {
         if target.len() != self.len() {
             return Err(ErrorKind::Refused(format!(
-                "the array has {} elements (shape {:?}) and the slice to read it into {}",
+                "the array has {0} elements (shape {1:?}) and the slice to read it into {2}; read \
+                 into a slice of {0}, or slice the array",
                 self.len(),
                 self.shape(),
                 target.len()
@@ -154,6 +155,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// As [`Target::uninit`], and an array that was freed.
     #[track_caller]
+    #[doc(alias = "clone")]
     pub fn copy(&self) -> Result<DeviceArray<T, D>, Error> {
         self.target().copy_of(self)
     }
@@ -229,7 +231,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
 
 /// Waits for a stream, and where that fails for its device: what the wait came to, and whether the
 /// work is known to be over.
-fn settle(stream: &Stream) -> (Result<(), Error>, bool) {
+pub(super) fn settle(stream: &Stream) -> (Result<(), Error>, bool) {
     match stream.synchronize() {
         Ok(()) => (Ok(()), true),
         Err(error) => (Err(error), stream.context().synchronize().is_ok()),
@@ -238,7 +240,7 @@ fn settle(stream: &Stream) -> (Result<(), Error>, bool) {
 
 /// Whether the driver may still read `bytes` after the call that copies them returned: page-locked
 /// memory, and all memory of a host whose pages the device reads itself.
-fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error> {
+pub(super) fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error> {
     if stream.context().info().pageable_memory_access {
         return Ok(true);
     }

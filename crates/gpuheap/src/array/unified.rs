@@ -92,17 +92,17 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         };
         let bytes = self.bytes();
         let set_or_unset = if set { set_it } else { unset_it };
+        if set {
+            // First: a free that comes in between takes back too much, and not too little.
+            self.storage().remember(Told { advice: unset_it, place });
+        }
         self.storage().use_on(None, |address, stream| {
             if bytes == 0 {
                 return Ok(());
             }
             let at = self.at(address);
             Told { advice: set_or_unset, place }.tell(stream.context(), at, bytes)
-        })?;
-        if set {
-            self.storage().remember(Told { advice: unset_it, place });
-        }
-        Ok(())
+        })
     }
 
     /// The driver's number for a location, where pages can be moved at all.

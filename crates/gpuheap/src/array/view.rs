@@ -33,7 +33,18 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         }
     }
 
-    /// A range of the leading axis, such as `2..5`, borrowed for reading.
+    /// A range of the leading axis, such as `2..5`, borrowed for reading. The other axes stay whole,
+    /// because elements have no gaps between them; one row is had with [`index`](ArrayBase::index),
+    /// and a column is copied on the host or by a kernel.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+    /// let matrix = target.array(&gpuheap::ndarray::array![[1, 2], [3, 4], [5, 6]])?;
+    /// assert_eq!(matrix.slice(1..)?.shape(), [2, 2]);
+    /// assert_eq!(matrix.index(1)?.to_vec()?, [3, 4]);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -55,6 +66,32 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         S: HoldMut,
     {
         self.view_mut().into_slice(range)
+    }
+
+    /// One index of the leading axis, such as a row of a matrix, as a view with one axis less,
+    /// borrowed for reading.
+    ///
+    /// # Errors
+    ///
+    /// An index that is not within the axis; an array with no axis.
+    pub fn index(&self, index: usize) -> Result<DeviceView<'_, T, D::Smaller>, Error>
+    where
+        D: RemoveAxis,
+    {
+        self.view().into_index(index)
+    }
+
+    /// The same, borrowed for writing.
+    ///
+    /// # Errors
+    ///
+    /// As [`index`](ArrayBase::index).
+    pub fn index_mut(&mut self, index: usize) -> Result<DeviceViewMut<'_, T, D::Smaller>, Error>
+    where
+        S: HoldMut,
+        D: RemoveAxis,
+    {
+        self.view_mut().into_index(index)
     }
 
     /// The same elements in another shape, borrowed for reading.
@@ -82,39 +119,56 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// # Errors
     ///
     /// As [`slice`](ArrayBase::slice).
-    pub fn into_slice(mut self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
-        let length = match self.shape.slice().first() {
-            Some(length) => *length,
-            None => {
-                return Err(ErrorKind::Refused(
-                    "an array with no axis cannot be sliced; give it a shape of one axis first"
-                        .to_owned(),
-                )
-                .into());
-            }
-        };
-        let (start, end) = bounds(&range, length)?;
-        let row = self.bytes().checked_div(length as u64).unwrap_or(0);
-        self.offset += start as u64 * row;
-        if let Some(axis) = self.shape.slice_mut().first_mut() {
-            *axis = end - start;
-        }
-        Ok(self)
+    pub fn into_slice(self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
+        let (start, end) = bounds(&range, self.leading("cannot be sliced")?)?;
+        Ok(self.narrowed(start, end))
     }
 
     /// One index of the leading axis, as an array with one axis less, held as this is.
     ///
     /// # Errors
     ///
-    /// An index that is not within the axis.
+    /// As [`index`](ArrayBase::index).
     pub fn into_index(self, index: usize) -> Result<ArrayBase<S, T, D::Smaller>, Error>
     where
         D: RemoveAxis,
     {
-        let end = index.saturating_add(1);
-        let one = self.into_slice(index..end)?;
+        let length = self.leading("cannot be indexed")?;
+        if index >= length {
+            let advice = match length {
+                0 => "which is empty".to_owned(),
+                1 => "whose length is 1; write index 0".to_owned(),
+                _ => format!("whose length is {length}; write an index of 0 to {}", length - 1),
+            };
+            return Err(ErrorKind::Refused(format!(
+                "index {index} is not within the leading axis, {advice}"
+            ))
+            .into());
+        }
+        let one = self.narrowed(index, index + 1);
         let shape = one.shape.remove_axis(ndarray::Axis(0));
         Ok(ArrayBase { held: one.held, offset: one.offset, shape, element: PhantomData })
+    }
+
+    /// The length of the leading axis, of an array that without one `cannot` be something.
+    fn leading(&self, cannot: &str) -> Result<usize, Error> {
+        self.shape().first().copied().ok_or_else(|| {
+            ErrorKind::Refused(format!(
+                "an array with no axis {cannot}; give it a shape of one axis first"
+            ))
+            .into()
+        })
+    }
+
+    /// That range of the leading axis, which is within it.
+    fn narrowed(mut self, start: usize, end: usize) -> Self {
+        let bytes = self.bytes();
+        if let Some(axis) = self.shape.slice_mut().first_mut() {
+            let row = bytes.checked_div(*axis as u64).unwrap_or(0);
+            self.offset += start as u64 * row;
+            *axis = end - start;
+        }
+        self
     }
 
     /// The same elements in another shape, held as this is.
@@ -157,15 +211,21 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let mut shape = self.raw_dim();
         if old != new {
             if old == 0 || new == 0 {
-                return Err(refused("one of them has no size".to_owned()));
+                return Err(refused(format!(
+                    "their sizes are {old} and {new} bytes; read it as elements that have a size"
+                )));
             }
             let Some(last) = shape.slice_mut().last_mut() else {
-                return Err(refused(format!("{old} bytes are not {new}")));
+                return Err(refused(format!(
+                    "it has no axis that could change, and {old} bytes are not {new}; give it a \
+                     shape of one axis first"
+                )));
             };
             let bytes = *last * old;
             if bytes % new != 0 {
                 return Err(refused(format!(
-                    "the {bytes} bytes of the last axis are no whole number of elements of {new} bytes"
+                    "the {bytes} bytes of the last axis are no whole number of elements of {new} \
+                     bytes; give that axis a multiple of {new} bytes, by a slice or another shape"
                 )));
             }
             *last = bytes / new;
@@ -174,7 +234,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let start = self.storage().address().map_or(self.offset, |address| self.at(address));
         if !start.is_multiple_of(align) {
             return Err(refused(format!(
-                "it begins at {start:#x}, {} bytes into its memory, which is no multiple of {align}",
+                "it begins at {start:#x}, {} bytes into its memory, which is no multiple of {align}; \
+                 begin the slice at one, or make a copy first",
                 self.offset
             )));
         }
@@ -193,13 +254,30 @@ fn bounds(range: &impl RangeBounds<usize>, length: usize) -> Result<(usize, usiz
         Bound::Excluded(end) => Some(*end),
         Bound::Unbounded => Some(length),
     };
-    match (start, end) {
-        (Some(start), Some(end)) if start <= end && end <= length => Ok((start, end)),
-        _ => Err(ErrorKind::Refused(format!(
-            "the range {:?} to {:?} is not within the leading axis, whose length is {length}",
-            range.start_bound(),
-            range.end_bound()
-        ))
-        .into()),
+    let advice = match (start, end) {
+        (Some(start), Some(end)) if start <= end && end <= length => return Ok((start, end)),
+        (Some(start), Some(end)) if start > end && start <= length => {
+            "begins after its end; write the smaller bound first".to_owned()
+        }
+        _ => format!(
+            "is not within the leading axis, whose length is {length}; write a range within \
+             0..{length}"
+        ),
+    };
+    Err(ErrorKind::Refused(format!("the range {} {advice}", written(range))).into())
+}
+
+/// A range as people write it.
+fn written(range: &impl RangeBounds<usize>) -> String {
+    let start = match range.start_bound() {
+        Bound::Included(start) => start.to_string(),
+        // There is no way to write it as a range.
+        Bound::Excluded(start) => format!("({start}, excluded)"),
+        Bound::Unbounded => String::new(),
+    };
+    match range.end_bound() {
+        Bound::Included(end) => format!("{start}..={end}"),
+        Bound::Excluded(end) => format!("{start}..{end}"),
+        Bound::Unbounded => format!("{start}.."),
     }
 }

@@ -46,6 +46,9 @@ pub(crate) trait Holder: Send + Sync {
     /// unmapped by whoever mapped it. The context is still alive and idle. Must not panic.
     fn before_reset(&self);
 
+    /// The driver refused the reset after all.
+    fn after_refused_reset(&self) {}
+
     /// It as a heap, if it is one.
     fn heap(self: Arc<Self>) -> Option<Heap> {
         None
@@ -277,6 +280,9 @@ impl Context {
         let reset = unsafe { self.driver.cuDevicePrimaryCtxReset_v2(self.ordinal()) };
         if let Err(error) = check("cuDevicePrimaryCtxReset_v2", reset) {
             self.lost.store(false, Ordering::Relaxed);
+            for holder in holders.iter().filter_map(Weak::upgrade) {
+                holder.after_refused_reset();
+            }
             return Err(error.into());
         }
         // A reset leaves references as they are (driver 580, and the emulator). Ours is given up
@@ -290,8 +296,14 @@ impl Context {
 
 impl fmt::Display for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DeviceInfo { ordinal, product, driver, .. } = &self.info;
-        write!(f, "device {ordinal}, {product} ({driver})")
+        let DeviceInfo { name, product, ordinal, .. } = &self.info;
+        // All devices of one emulator have the same name.
+        match &self.emulator {
+            Some(emulator) if emulator.options().devices.len() > 1 => {
+                write!(f, "{name} ({product}, device {ordinal})")
+            }
+            _ => write!(f, "{name} ({product})"),
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// Keeps device and host apart on a device without concurrent access to managed memory (WSL2):
 /// there a host that touches any managed memory while anything runs on the device crashes. With
-/// concurrent access it costs one branch.
+/// concurrent access it costs one branch. Of several such devices each has a gate of its own, so
+/// work on one is not kept from running while the host has memory of another.
 ///
 /// A borrow of the host's counts itself first and waits for the device then. Work is enqueued with
 /// the count held at zero, so it comes wholly before that wait, or not at all.

@@ -7,7 +7,8 @@ use gpuheap_driver::{CUdevice_attribute, CUuuid, Driver, check};
 use crate::error::{Error, ErrorKind};
 use crate::size::Bytes;
 
-/// What a device is and can do. Its text is one line.
+/// What a device is and can do. Its text is one short line of what tells devices apart; all of it is
+/// in the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {
@@ -128,16 +129,14 @@ fn identity(bytes: &[u8; 16]) -> String {
 
 impl fmt::Display for DeviceInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DeviceInfo { name, product, driver_version, .. } = self;
         let (major, minor) = self.compute_capability;
         write!(
             f,
-            "{}: {}, {}, compute capability {major}.{minor}, PCI {}, {} ({})",
-            self.name,
-            self.product,
+            "{name}: {product}, {}, compute capability {major}.{minor}, CUDA {}.{}",
             Bytes(self.total_memory),
-            self.pci_bus_id,
-            self.uuid,
-            self.driver
+            driver_version / 1000,
+            driver_version % 1000 / 10
         )
     }
 }

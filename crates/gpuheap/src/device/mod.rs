@@ -17,7 +17,8 @@ pub use info::DeviceInfo;
 
 use crate::error::{Error, ErrorKind};
 use crate::settings::Settings;
-use crate::size::Size;
+use crate::size::{Bytes, Size};
+use crate::source::GRANULE;
 use crate::stream::Stream;
 
 /// One device, real or emulated, with its primary context held.
@@ -36,7 +37,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// A name of another form, an unknown profile, no driver, no such device; the text says what
+    /// A name of another form, an unknown profile, a size below 2 MiB, no driver, no such device; the text says what
     /// would do.
     pub fn open(name: &str) -> Result<Device, Error> {
         match Name::parse(name)? {
@@ -308,7 +309,20 @@ impl Name {
         }
         match name.strip_prefix(EMULATED) {
             Some("") => Ok(Name::Emulated(Profile::h200())),
-            Some(what) if what.starts_with(':') => Ok(Name::Emulated(profile(&what[1..])?)),
+            Some(what) if what.starts_with(':') => {
+                let profile = profile(&what[1..])?;
+                match profile.memory_bytes {
+                    GRANULE.. => Ok(Name::Emulated(profile)),
+                    // Mostly a unit that was forgotten.
+                    bytes => Err(ErrorKind::Refused(format!(
+                        "'{name}' is a device of {}, and memory is handed out in steps of {}; write \
+                         a larger size with its unit, as in emulated:16GiB",
+                        Bytes(bytes),
+                        Bytes(GRANULE)
+                    ))
+                    .into()),
+                }
+            }
             _ => Err(unknown().into()),
         }
     }

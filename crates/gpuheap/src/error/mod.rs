@@ -18,10 +18,10 @@ pub use out_of_memory::{Cause, Consumer, OutOfMemory};
 /// It is one pointer wide. Its text says what, where, the numbers involved and what to do; the one
 /// cause that programs act on, memory that ran out, is had with
 /// [`out_of_memory`](Error::out_of_memory).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Error(Box<ErrorKind>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum ErrorKind {
     OutOfMemory(OutOfMemory),
     /// What cannot be done as it was asked for: a name that means nothing, a limit, a stream of
@@ -128,6 +128,13 @@ impl fmt::Display for Error {
                  recorded when a block was freed on it; synchronise the device",
             ),
         }
+    }
+}
+
+/// The text too: it is what `main`, `unwrap` and `expect` show.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

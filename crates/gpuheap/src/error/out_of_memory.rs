@@ -118,6 +118,11 @@ impl fmt::Display for Cause {
 impl OutOfMemory {
     /// What would have made the request succeed, in one sentence.
     pub fn remedy(&self) -> String {
+        self.remedy_naming("")
+    }
+
+    /// The same with `knobs` after the limit that is to be raised.
+    fn remedy_naming(&self, knobs: &str) -> String {
         let short = Bytes(self.short_by);
         if self.is_on_host() {
             return self.remedy_on_host();
@@ -130,9 +135,9 @@ impl OutOfMemory {
                 short
             ),
             Cause::LargerThanLimit => {
-                format!("raise the limit by {short}, or work in smaller pieces")
+                format!("raise the limit by {short}{knobs}, or work in smaller pieces")
             }
-            Cause::Limit => format!("raise the limit by {short}, or free as much first"),
+            Cause::Limit => format!("raise the limit by {short}{knobs}, or free as much first"),
             Cause::DeviceFull => format!("free {short} first, or use a device with {short} more"),
             Cause::Fragmentation => format!(
                 "{} are cached and the largest piece is {}; a pool that moves pages, or {short} more, would do",
@@ -196,41 +201,28 @@ impl OutOfMemory {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (memory, place) = match self.kind {
-            MemoryKind::Device => ("GPU", "device"),
-            MemoryKind::Unified => ("unified", "device"),
-            MemoryKind::Pinned => ("pinned host", "host"),
-            MemoryKind::Registered => ("registered host", "host"),
+        let memory = match self.kind {
+            MemoryKind::Device => "GPU",
+            MemoryKind::Unified => "unified",
+            MemoryKind::Pinned => "pinned host",
+            MemoryKind::Registered => "registered host",
+        };
+        let knobs = match self.on_wsl2 {
+            false => " (HeapBuilder::hard_limit, Heap::set_limits or GPUHEAP_MEMORY_LIMIT)",
+            true => {
+                " (HeapBuilder::hard_limit, Heap::set_limits or GPUHEAP_MEMORY_LIMIT; on WSL2 a \
+                 heap that is given none gets 80 % of what is free)"
+            }
         };
         write!(
             f,
-            "out of {memory} memory: {} requested, {} short, because {}; {}",
+            "out of {memory} memory: {} requested, {} short, because {}; {} ({}; {}",
             Bytes(self.requested),
             Bytes(self.short_by),
             self.because(),
-            self.remedy()
-        )?;
-        write!(
-            f,
-            " ({} pool: {} live in blocks of {}, {} cached ({} pending, {} on other streams, largest {}), {} reserved",
-            self.pool,
-            Bytes(self.live),
-            Bytes(self.live_blocks),
-            Bytes(self.cached),
-            Bytes(self.pending),
-            Bytes(self.cached_on_other_streams),
-            Bytes(self.largest_cached_block),
-            Bytes(self.reserved),
-        )?;
-        if let Some(limit) = self.limit {
-            write!(f, " of a limit of {}", Bytes(limit))?;
-        }
-        write!(
-            f,
-            "; {place}: {} of {} free, {} foreign",
-            Bytes(self.device_free),
-            Bytes(self.device),
-            Bytes(self.foreign)
+            self.remedy_naming(knobs),
+            self.pool_text(),
+            self.place_text()
         )?;
         for (index, Consumer { at, allocations, bytes }) in self.consumers.iter().enumerate() {
             let before = if index == 0 { "; most is held by" } else { "," };
@@ -238,15 +230,62 @@ impl fmt::Display for OutOfMemory {
             write!(f, "{before} {file}:{line} ({} in {allocations})", Bytes(*bytes))?;
         }
         if !self.tried.is_empty() {
-            f.write_str("; tried: ")?;
-            for (index, (step, bytes)) in self.tried.iter().enumerate() {
-                let comma = if index == 0 { "" } else { ", " };
-                match bytes {
-                    0 => write!(f, "{comma}{step}")?,
-                    bytes => write!(f, "{comma}{step} ({} back)", Bytes(*bytes))?,
-                }
-            }
+            write!(f, "; {}", self.tried_text())?;
         }
         f.write_str(")")
+    }
+}
+
+/// The figures, without those that are zero.
+impl OutOfMemory {
+    fn pool_text(&self) -> String {
+        let mut parts = Vec::new();
+        match (self.live, self.live_blocks) {
+            (0, 0) => {}
+            (live, blocks) if live == blocks => parts.push(format!("{} live", Bytes(live))),
+            (live, blocks) => {
+                parts.push(format!("{} live in blocks of {}", Bytes(live), Bytes(blocks)));
+            }
+        }
+        if self.cached > 0 {
+            let details =
+                [("pending", self.pending), ("on other streams", self.cached_on_other_streams)];
+            let details = details.into_iter().filter(|(_, bytes)| *bytes > 0);
+            let details: String =
+                details.map(|(what, bytes)| format!("{} {what}, ", Bytes(bytes))).collect();
+            let (cached, largest) = (Bytes(self.cached), Bytes(self.largest_cached_block));
+            parts.push(format!("{cached} cached ({details}largest {largest})"));
+        }
+        match (self.reserved, self.limit) {
+            (0, None) if parts.is_empty() => parts.push("nothing reserved".to_owned()),
+            (0, None) => {}
+            (reserved, None) => parts.push(format!("{} reserved", Bytes(reserved))),
+            (reserved, Some(limit)) => {
+                parts.push(format!("{} reserved of a limit of {}", Bytes(reserved), Bytes(limit)));
+            }
+        }
+        format!("{} pool: {}", self.pool, parts.join(", "))
+    }
+
+    fn place_text(&self) -> String {
+        let place = if self.is_on_host() { "host" } else { "device" };
+        let (free, total) = (Bytes(self.device_free), Bytes(self.device));
+        match self.foreign {
+            0 => format!("{place}: {free} of {total} free"),
+            foreign => format!("{place}: {free} of {total} free, {} foreign", Bytes(foreign)),
+        }
+    }
+
+    fn tried_text(&self) -> String {
+        let gave = self.tried.iter().filter(|(_, bytes)| *bytes > 0);
+        let gave: Vec<_> =
+            gave.map(|(step, bytes)| format!("{step} ({} back)", Bytes(*bytes))).collect();
+        match (gave.len(), self.tried.len() - gave.len()) {
+            (0, 1) => "the one step of the ladder gave nothing back".to_owned(),
+            (0, vain) => format!("all {vain} steps of the ladder gave nothing back"),
+            (_, 0) => format!("tried: {}", gave.join(", ")),
+            (_, 1) => format!("tried: {}, one more step in vain", gave.join(", ")),
+            (_, vain) => format!("tried: {}, {vain} more steps in vain", gave.join(", ")),
+        }
     }
 }

@@ -117,14 +117,21 @@ impl HeapBuilder {
     ///
     /// # Errors
     ///
-    /// A device that is gone; a variable of the environment that means nothing; a thread for
+    /// A device that is gone; a variable of the environment that means nothing or that there is
+    /// not; a soft limit above the hard one; a thread for
     /// [`idle_trim`](HeapBuilder::idle_trim) that cannot be had; `driver` on a device without
     /// stream-ordered pools; the driver's own.
     pub fn build(mut self) -> Result<Heap, Error> {
         let context = self.device.context().clone();
         context.check_alive()?;
         if self.environment {
-            self.complete(&context, Settings::get()?)?;
+            self.complete(&context, Settings::get()?);
+        }
+        Limits { soft: self.soft, hard: self.hard }.check()?;
+        if self.environment && self.hard.is_none() && context.is_wsl2() {
+            let (free, _) =
+                PlainSource::new(context.clone(), MemoryKind::Device).device_memory()?;
+            self.hard = Some(free / 5 * 4);
         }
         let pool = self.pool.unwrap_or(PoolKind::Split);
         let limits = Limits { soft: self.soft, hard: self.hard };
@@ -158,7 +165,7 @@ impl HeapBuilder {
     }
 
     /// Takes from the environment what was not said.
-    fn complete(&mut self, context: &Context, settings: &Settings) -> Result<(), Error> {
+    fn complete(&mut self, context: &Context, settings: &Settings) {
         let total = context.total_memory();
         let bytes = |size: Option<Size>| size.map(|size| size.of(total));
         self.pool = self.pool.or(settings.pool);
@@ -167,12 +174,6 @@ impl HeapBuilder {
         self.track = self.track.or(settings.track);
         self.zero_on_free = self.zero_on_free.or(settings.zero_on_free);
         self.zero_on_alloc = self.zero_on_alloc.or(settings.zero_on_alloc);
-        if self.hard.is_none() && context.is_wsl2() {
-            let (free, _) = PlainSource::new(self.device.context().clone(), MemoryKind::Device)
-                .device_memory()?;
-            self.hard = Some(free / 5 * 4);
-        }
-        Ok(())
     }
 
     pub(crate) fn build_over(

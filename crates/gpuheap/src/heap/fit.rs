@@ -158,9 +158,9 @@ impl fmt::Display for InTheWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = Bytes(self.bytes());
         match self {
-            InTheWay::Limit(_) => write!(f, "the limit, which is {bytes} too low"),
-            InTheWay::Live(_) => write!(f, "some of the {bytes} that are live here"),
-            InTheWay::Others(_) => write!(f, "some of the {bytes} that others hold"),
+            InTheWay::Limit(_) => write!(f, "raise the limit by {bytes}"),
+            InTheWay::Live(_) => write!(f, "free some of the {bytes} that are live here"),
+            InTheWay::Others(_) => write!(f, "free some of the {bytes} that others hold"),
         }
     }
 }
@@ -173,7 +173,12 @@ impl fmt::Display for Fit {
             Fit::No { short_by, cause, would_have_to_go } => {
                 write!(f, "no, {} short: {cause}", Bytes(*short_by))?;
                 for (index, one) in would_have_to_go.iter().enumerate() {
-                    let before = if index == 0 { "; what would have to go: " } else { ", " };
+                    let before = match (index, cause) {
+                        (0, _) => "; ",
+                        // Nothing that is freed helps as long as that is so.
+                        (_, Cause::LargerThanLimit) => ", and ",
+                        _ => ", or ",
+                    };
                     write!(f, "{before}{one}")?;
                 }
                 Ok(())

@@ -99,6 +99,19 @@ fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
             None => kinds.push(flushed),
         }
     }
+    for heap in heaps {
+        let ledger = heap.inner.registered.usage().ledger;
+        if ledger.live > 0 {
+            // The program's own, and none of it cached.
+            kinds.push(FlushedKind {
+                kind: MemoryKind::Registered,
+                given_back: 0,
+                live: ledger.live,
+                live_allocations: ledger.live_allocations,
+                still_cached: 0,
+            });
+        }
+    }
     kinds.sort_unstable_by_key(|kind| kind.kind);
     let (mut own, mut other_heaps) = (0, 0);
     for heap in context.heaps() {
@@ -156,11 +169,17 @@ impl Holder for Inner {
     fn before_reset(&self) {
         // Nothing may use the device while it is reset.
         if let Some(idle) = self.idle.get() {
-            idle.stop();
+            idle.pause();
         }
         // What does not go now goes with the context, as what is live does.
         for store in self.stores() {
             let _ = store.reclaim(u64::MAX);
+        }
+    }
+
+    fn after_refused_reset(&self) {
+        if let Some(idle) = self.idle.get() {
+            idle.resume();
         }
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct IdleTrim {
 #[derive(Default)]
 struct Shared {
     ended: AtomicBool,
+    /// Nothing may use the device for now.
+    paused: AtomicBool,
     /// Held by the thread while it uses the heap.
     pass: Mutex<()>,
 }
@@ -37,10 +39,15 @@ impl IdleTrim {
         Ok(IdleTrim { shared, thread: spawned.thread().clone() })
     }
 
-    /// Ends the thread and returns once it uses the heap no more.
-    pub(crate) fn stop(&self) {
-        self.end();
+    /// Keeps the thread from using the heap, and returns once it does not.
+    pub(crate) fn pause(&self) {
+        self.shared.paused.store(true, Ordering::Release);
         let _pass = self.shared.pass.lock();
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&self) {
+        self.shared.paused.store(false, Ordering::Release);
     }
 
     /// Takes no lock: the thread itself may end its heap, and so may a forked child, in which the
@@ -67,6 +74,10 @@ fn watch(heap: &Weak<Inner>, after: Duration, shared: &Shared) {
         let _pass = shared.pass.lock();
         if shared.ended.load(Ordering::Acquire) {
             return;
+        }
+        if shared.paused.load(Ordering::Acquire) {
+            since = Instant::now();
+            continue;
         }
         let Some(inner) = heap.upgrade() else { return };
         if inner.context.check_alive().is_err() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::device::Gone;
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
 use crate::track::{Leaks, Outstanding, Snapshot, ThreadEnd, Tracking};
@@ -45,12 +46,20 @@ impl Heap {
     }
 
     /// Has `handler` told, on the ending thread, what each thread left behind at its end. Without
-    /// one it is written to stderr.
+    /// one it is written to stderr. Not for the main thread, whose end is the program's: there ask
+    /// for the [`leaks`](Heap::leaks).
+    ///
+    /// The heap holds the handler, so one that holds the heap keeps it alive for good.
     pub fn on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
-        self.inner.tracker.set_on_thread_end(Arc::new(handler));
+        // In a forked child no thread of the parent's is left to end.
+        if self.inner.context.check_alive() != Err(Gone::Forked) {
+            self.inner.tracker.set_on_thread_end(Arc::new(handler));
+        }
     }
 
     fn tracked(&self) -> Result<(), Error> {
+        // Before the tracker's lock, which a thread of a forked child's parent may have held.
+        self.inner.context.check_alive()?;
         if self.tracking() != Tracking::Off {
             return Ok(());
         }

@@ -22,8 +22,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use crate::device::Context;
-use crate::device::Device;
+use crate::device::{Context, Device, Gone};
 use crate::error::Error;
 use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
@@ -130,15 +129,16 @@ impl Heap {
     ///
     /// The driver's own, where it is asked.
     pub fn usage_of(&self, kind: MemoryKind) -> Result<Usage, Error> {
+        self.inner.context.check_alive()?;
         match kind {
             MemoryKind::Registered => Ok(self.inner.registered.usage()),
             kind => self.store(kind).usage(),
         }
     }
 
-    /// Gives cached memory of the device back to the driver until at least `bytes` went, largest first. Waits
-    /// for frees in flight. Returns the bytes of the frees that succeeded, which is less where
-    /// less was cached.
+    /// Gives cached memory of the device back to the driver until at least `bytes` went, largest
+    /// first; [`flush`](Heap::flush) does so with every kind. Waits for frees in flight. Returns the
+    /// bytes of the frees that succeeded, which is less where less was cached.
     ///
     /// # Errors
     ///
@@ -154,6 +154,7 @@ impl Heap {
     /// # Errors
     ///
     /// The driver's own.
+    #[doc(alias = "empty_cache")]
     pub fn reclaim_all(&self) -> Result<u64, Error> {
         self.reclaim(u64::MAX)
     }
@@ -164,11 +165,12 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The driver's own, and a hard limit above the one that a `none` or `driver` heap was built
-    /// with, to which the driver holds its pool: a new heap can have it. The limits are changed
-    /// all the same.
+    /// A soft limit above the hard one, which changes nothing. The driver's own, and a hard limit
+    /// above the one that a `none` or `driver` heap was built with, to which the driver holds its
+    /// pool: a new heap can have it. The limits are changed all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         self.inner.context.check_alive()?;
+        limits.check()?;
         self.inner.device.set_limits(limits)
     }
 
@@ -220,6 +222,11 @@ impl Heap {
         Ok(self.on(stream))
     }
 
+    /// Whether this is a forked child, in which another thread of the parent may have held a lock.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.inner.context.check_alive() == Err(Gone::Forked)
+    }
+
     pub(crate) fn is_same(&self, other: &Heap) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -253,10 +260,24 @@ impl Heap {
         stream: Option<&Stream>,
         zeroed: bool,
     ) -> Result<(), Error> {
-        self.inner.context.check_alive()?;
+        self.check_alive_for(lease)?;
         let _time = measure::memory_management();
         self.untrack(lease.track);
         self.store(kind).free(lease, stream, zeroed || self.inner.zero_on_free)
+    }
+
+    /// Whether there is anything to be given back. What a reset took is not outstanding any more.
+    fn check_alive_for(&self, lease: Lease) -> Result<(), Error> {
+        let alive = self.inner.context.check_alive();
+        if alive == Err(Gone::Reset) {
+            self.untrack(lease.track);
+        }
+        Ok(alive?)
+    }
+
+    /// Counts memory that could not be given back, and stays accounted as live.
+    pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
+        self.store(kind).lock().ledger.failed_frees += 1;
     }
 
     #[cfg(test)]
@@ -272,7 +293,7 @@ impl Heap {
         stream: &Stream,
         zeroed: bool,
     ) -> Result<u64, Error> {
-        self.inner.context.check_alive()?;
+        self.check_alive_for(lease)?;
         let _time = measure::memory_management();
         self.untrack(lease.track);
         self.store(kind).release_lease(lease, stream, zeroed || self.inner.zero_on_free)
@@ -304,7 +325,8 @@ impl Heap {
         stream: &Stream,
         register: impl FnMut() -> Result<(), SourceError>,
     ) -> Result<(), Error> {
-        self.store(MemoryKind::Pinned).climb_with(bytes, stream, register)
+        let pinned = self.store(MemoryKind::Pinned).climb_with(bytes, stream, register);
+        pinned.map_err(|error| self.with_consumers(error))
     }
 
     /// Names the lines that hold the most, where allocations are tracked.

@@ -7,6 +7,28 @@ use crate::heap::Heap;
 use crate::heap::climb::Attempt;
 
 /// An error that may say that memory ran out, for [`Heap::retry`].
+///
+/// An error type of another crate is wrapped for it:
+///
+/// ```
+/// # mod library {
+/// #     pub struct Error(pub i32);
+/// #     pub fn load() -> Result<u32, Error> { Ok(7) }
+/// # }
+/// struct LibraryError(library::Error);
+///
+/// impl gpuheap::RunsOut for LibraryError {
+///     fn is_out_of_memory(&self) -> bool {
+///         self.0.0 == 2 // its code for memory that ran out
+///     }
+/// }
+///
+/// # fn main() -> Result<(), gpuheap::Error> {
+/// # let heap = gpuheap::Device::open("emulated:1GiB")?.heap()?;
+/// let loaded = heap.retry(|| library::load().map_err(LibraryError));
+/// assert!(matches!(loaded, Ok(7)));
+/// # Ok(()) }
+/// ```
 pub trait RunsOut {
     /// Whether memory ran out, so that the call may succeed once some is given back.
     fn is_out_of_memory(&self) -> bool;

@@ -12,11 +12,14 @@ use crate::heap::store::Store;
 use crate::kind::MemoryKind;
 use crate::pool::PoolKind;
 use crate::size::Bytes;
-use crate::track::Outstanding;
+use crate::track::{Many, Outstanding};
 
 /// What a heap and its device hold at one moment, in bytes. From [`Heap::memory_status`].
 ///
-/// Its text is for people:
+/// Its text is for people. The line "Effective" is about the whole device and all its processes,
+/// contexts included, as the driver says; "CUDA" is what this heap took of it; the line of the pool
+/// says what of that is handed out and what is kept for the next request. Limits, the other kinds of
+/// memory and, with tracking on, the outstanding allocations follow, where there are any:
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -66,7 +69,7 @@ pub struct MemoryStatus {
     pub pinned: KindStatus,
     /// Memory of the program's own that is registered.
     pub registered: KindStatus,
-    /// With tracking on, every outstanding allocation, oldest first.
+    /// With tracking on, every outstanding allocation, oldest first. The text shows the first 50.
     pub outstanding: Vec<Outstanding>,
 }
 
@@ -88,6 +91,7 @@ impl Heap {
     /// # Errors
     ///
     /// The driver's own, where it is asked.
+    #[doc(alias = "memory_info")]
     pub fn memory_status(&self) -> Result<MemoryStatus, Error> {
         let inner = &*self.inner;
         let usage = self.usage()?;
@@ -138,6 +142,9 @@ impl MemoryStatus {
     }
 }
 
+/// How many outstanding allocations are listed: the field has all.
+const SHOWN: usize = 50;
+
 impl fmt::Display for MemoryStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = self.device_used as f64 / self.device_total.max(1) as f64 * 100.0;
@@ -157,7 +164,14 @@ impl fmt::Display for MemoryStatus {
                 write!(f, "\n{} usage: {status}", title(kind))?;
             }
         }
-        self.outstanding.iter().try_for_each(|one| write!(f, "\n\n{one}"))
+        self.outstanding.iter().take(SHOWN).try_for_each(|one| write!(f, "\n\n{one}"))?;
+        match self.outstanding.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => {
+                let more = Many(more as u64, "more outstanding allocation");
+                write!(f, "\n\n{more}; Heap::leaks groups all of them by the line that allocated")
+            }
+        }
     }
 }
 

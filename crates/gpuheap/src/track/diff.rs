@@ -130,6 +130,12 @@ impl Diff {
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
+
+    /// The same as JSON, by the names of the fields. They stay as they are. Looks the stacks up.
+    pub fn to_json(&self) -> String {
+        // Names, numbers and texts: nothing here can fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }
 
 impl fmt::Display for Diff {
@@ -141,35 +147,32 @@ impl fmt::Display for Diff {
         if self.is_empty() {
             return write!(f, "Nothing changed in {elapsed}");
         }
-        let (more, bytes) = (More(self.allocations), MoreBytes(self.bytes));
-        write!(f, "{bytes} in {more} in {elapsed} at {sites}")?;
+        let more = More { bytes: self.bytes, allocations: self.allocations };
+        write!(f, "{more} in {elapsed} at {sites}")?;
         self.changes.iter().try_for_each(|change| write!(f, "\n\n{change}"))
     }
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Change { kind, stack, .. } = self;
-        let (more, bytes) = (More(self.allocations), MoreBytes(self.bytes));
-        write!(f, "{bytes} in {more} of {kind} memory\n{stack}")
+        let Change { bytes, allocations, kind, stack, .. } = self;
+        let more = More { bytes: *bytes, allocations: *allocations };
+        write!(f, "{more} of {kind} memory\n{stack}")
     }
 }
 
-/// `+2 allocations`.
-struct More(i64);
+/// `-8.000 KiB in 2 allocations`; these have a sign where theirs is another one.
+struct More {
+    bytes: i64,
+    allocations: i64,
+}
 
 impl fmt::Display for More {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", sign(self.0), Many(self.0.unsigned_abs(), "allocation"))
-    }
-}
-
-/// `-8.000 KiB`.
-struct MoreBytes(i64);
-
-impl fmt::Display for MoreBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", sign(self.0), Bytes(self.0.unsigned_abs()))
+        let (of_bytes, own) = (sign(self.bytes), sign(self.allocations));
+        let own = if own == of_bytes { "" } else { own };
+        let (bytes, count) = (self.bytes.unsigned_abs(), self.allocations.unsigned_abs());
+        write!(f, "{of_bytes}{} in {own}{}", Bytes(bytes), Many(count, "allocation"))
     }
 }
 

@@ -26,6 +26,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 pub use diff::{Change, Diff, Snapshot};
+pub(crate) use report::Many;
 pub use report::{Leak, Leaks, Outstanding, ThreadShare, assert_no_leaks};
 pub use stack::{CallStack, Frame};
 pub use thread::ThreadEnd;
@@ -218,7 +219,9 @@ impl Tracker {
     /// writing it to the standard error. It is called on that thread at its very end, with no lock
     /// held; what it panics with is dropped.
     pub(crate) fn set_on_thread_end(&self, handler: ThreadEndHandler) {
-        self.lock().on_thread_end = Some(handler);
+        let old = self.lock().on_thread_end.replace(handler);
+        // Without the lock: what it captured may be tracked here.
+        drop(old);
     }
 
     #[cold]

@@ -127,6 +127,12 @@ impl Leaks {
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }
+
+    /// The same as JSON, by the names of the fields. They stay as they are. Looks the stacks up.
+    pub fn to_json(&self) -> String {
+        // Names, numbers and texts: nothing here can fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }
 
 impl Leak {
@@ -238,7 +244,7 @@ impl fmt::Display for Outstanding {
 }
 
 /// `1 site`, `2 sites`.
-pub(super) struct Many(pub(super) u64, pub(super) &'static str);
+pub(crate) struct Many(pub(crate) u64, pub(crate) &'static str);
 
 impl fmt::Display for Many {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -60,6 +60,8 @@ pub struct Frame {
 
 struct Resolved {
     frames: Vec<Frame>,
+    /// Of which crate of the standard library each frame is, if it is of one.
+    library: Vec<Option<&'static str>>,
     missing: Missing,
 }
 
@@ -102,13 +104,26 @@ impl CallStack {
     }
 }
 
-/// ` [1] name at file:line` a frame, each on a line of its own and the last without its end.
+/// ` [1] name at file:line` a frame, each on a line of its own and the last without its end. Frames
+/// of the standard library are counted where several follow each other.
 impl fmt::Display for CallStack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let resolved = self.resolved();
-        for (number, frame) in (1..).zip(&resolved.frames) {
-            let end = if number == 1 { "" } else { "\n" };
-            write!(f, "{end} [{number}] {frame}")?;
+        let mut at = 0;
+        while let Some(frame) = resolved.frames.get(at) {
+            let end = if at == 0 { "" } else { "\n" };
+            match resolved.run_of_library(at) {
+                run if at > 0 && run.len() > 1 => {
+                    let names: Vec<_> =
+                        LIBRARY.into_iter().filter(|name| run.contains(name)).collect();
+                    write!(f, "{end}     ... {} frames of {}", run.len(), names.join(" and "))?;
+                    at += run.len();
+                }
+                _ => {
+                    write!(f, "{end} [{}] {frame}", at + 1)?;
+                    at += 1;
+                }
+            }
         }
         match resolved.missing {
             Missing::Nothing => {}
@@ -143,16 +158,18 @@ impl Serialize for CallStack {
     }
 }
 
-/// `name at file:line [inlined]`.
+/// `name at file:line [inlined]`, with the address where there is no name, and neither where only
+/// the line is known.
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.name, self.address) {
             (Some(name), _) => f.write_str(name)?,
             (None, Some(address)) => write!(f, "{address:#x}")?,
-            (None, None) => f.write_str("caller")?,
+            (None, None) => {}
         }
         if let Some(file) = &self.file {
-            write!(f, " at {file}")?;
+            let space = if self.name.is_none() && self.address.is_none() { "" } else { " " };
+            write!(f, "{space}at {file}")?;
             if let Some(line) = self.line {
                 write!(f, ":{line}")?;
             }
@@ -211,6 +228,7 @@ fn tidy(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
             frames.pop();
         }
     }
+    let library = frames.iter().map(library).collect();
     shorten(&mut frames, at);
     match frames.first_mut() {
         Some(first) => {
@@ -225,8 +243,17 @@ fn tidy(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
             address: None,
         }),
     }
-    Resolved { frames, missing }
+    Resolved { frames, library, missing }
 }
+
+impl Resolved {
+    /// The crates of the frames from `at` on, as far as these are all of the standard library.
+    fn run_of_library(&self, at: usize) -> Vec<&'static str> {
+        self.library.iter().skip(at).map_while(|name| *name).collect()
+    }
+}
+
+const LIBRARY: [&str; 3] = ["core", "alloc", "std"];
 
 /// Which frame is that of the line `at`: by file and line; by file, where the line tables say
 /// another line of the same call; by name, where there are no line tables.
@@ -257,8 +284,19 @@ fn is_ours(frame: &Frame) -> bool {
 /// What the compiler and the standard library put between a caller and what it calls. By file as
 /// well: of line tables alone names come without their crates.
 fn is_glue(frame: &Frame) -> bool {
-    has_prefix(frame, &["core", "alloc", "std"])
+    has_prefix(frame, &LIBRARY)
         || frame.file.as_deref().is_some_and(|file| file.starts_with("/rustc/"))
+}
+
+/// Of which crate of the standard library a frame is: by its file, else by its name.
+fn library(frame: &Frame) -> Option<&'static str> {
+    let file = frame
+        .file
+        .as_deref()
+        .filter(|file| file.starts_with("/rustc/") || file.contains("/rustlib/src/rust/"));
+    let within = file.and_then(|file| Some(file.split_once("/library/")?.1.split_once('/')?.0));
+    let by_file = LIBRARY.into_iter().find(|name| within == Some(*name));
+    by_file.or_else(|| LIBRARY.into_iter().find(|name| has_prefix(frame, &[*name])))
 }
 
 /// Where the standard library starts a thread, the main one included: it marks that itself.
@@ -337,6 +375,33 @@ mod tests {
     }
 
     #[test]
+    fn runs_of_the_standard_librarys_frames_are_counted() {
+        let at = Location::caller();
+        let file = format!("/home/me/work/{}", at.file());
+        let library = "/rustc/abc/library";
+        let frames = vec![
+            frame("program::load", &file, at.line()),
+            frame("{closure#0}", &format!("{library}/core/src/iter/map.rs"), 88),
+            frame("<alloc::vec::Vec<T> as core::iter::FromIterator<T>>::from_iter", "", 0),
+            frame("fold", "/home/me/.rustup/lib/rustlib/src/rust/library/core/src/iter.rs", 9),
+            frame("program::middle", "/home/me/work/library/core/middle.rs", 7),
+            frame("std::thread::local::LocalKey<T>::with", &format!("{library}/std/l.rs"), 1),
+            frame("program::library", "/home/me/work/library/core/main.rs", 3),
+            frame("std::sys::a", "", 0),
+            frame("std::sys::b", "", 0),
+        ];
+        let expected = [
+            format!(" [1] program::load at {}:{}", at.file(), at.line()),
+            "     ... 3 frames of core and alloc".to_owned(),
+            " [5] program::middle at library/core/middle.rs:7".to_owned(),
+            " [6] std::thread::local::LocalKey<T>::with at library/std/l.rs:1".to_owned(),
+            " [7] program::library at library/core/main.rs:3".to_owned(),
+            "     ... 2 frames of std".to_owned(),
+        ];
+        assert_eq!(shown(frames, at), expected);
+    }
+
+    #[test]
     fn another_line_of_the_same_call_is_found_by_its_file() {
         let at = Location::caller();
         let file = format!("/work/{}", at.file());
@@ -375,7 +440,7 @@ mod tests {
         // The C library may have symbols though the program has none.
         let frames = vec![frame("", "", 0), frame("", "", 0), frame("start_thread", "", 0)];
         let lines = shown(frames, at);
-        assert_eq!(lines[0], format!(" [1] caller at {}:{}", at.file(), at.line()));
+        assert_eq!(lines[0], format!(" [1] at {}:{}", at.file(), at.line()));
         assert!(lines[1].contains("No symbols"), "{lines:?}");
         assert!(lines.iter().all(|line| line.len() <= 80), "{lines:?}");
     }

@@ -112,11 +112,11 @@ fn leaks_read_well() {
 
     16.000 KiB in 2 allocations of device memory, N TIME to N TIME old
     by thread 'loader' (ID, ended): 16.000 KiB
-     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+     [1] at crates/gpuheap/src/track/tests.rs:LINE
 
     8 bytes in 1 allocation of device memory, N TIME old
     by thread 'loader' (ID, ended): 8 bytes
-     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+     [1] at crates/gpuheap/src/track/tests.rs:LINE
     ");
     let empty = Tracker::new(Tracking::Counts).leaks();
     assert_eq!(empty.to_string(), "0 allocations outstanding: 0 bytes");
@@ -193,11 +193,11 @@ fn a_diff_has_what_came_and_what_went() {
     insta::assert_snapshot!(redacted(&diff.to_string()), @r"
     -3.984 KiB in +1 allocation in N TIME at 2 sites
 
-    +16 bytes in +2 allocations of device memory
-     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+    +16 bytes in 2 allocations of device memory
+     [1] at crates/gpuheap/src/track/tests.rs:LINE
 
-    -4.000 KiB in -1 allocation of device memory
-     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+    -4.000 KiB in 1 allocation of device memory
+     [1] at crates/gpuheap/src/track/tests.rs:LINE
     ");
     assert!(after.diff(&after).is_empty());
     assert!(after.diff(&after).to_string().starts_with("Nothing changed in "));
@@ -331,7 +331,7 @@ fn a_threads_end_is_reported_by_its_name() {
 
     8.000 KiB in 2 allocations of device memory, N TIME to N TIME old
     by thread 'untidy' (ID, ended): 8.000 KiB
-     [1] caller at crates/gpuheap/src/track/tests.rs:LINE
+     [1] at crates/gpuheap/src/track/tests.rs:LINE
     ");
     let leaks = tracker.leaks();
     let threads = leaks.sites.iter().flat_map(|site| &site.threads);

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::Tracker;
 use super::report::{Leaks, ThreadShare};
+use crate::fork;
 
 /// What is called with what a thread left behind.
 pub(crate) type ThreadEndHandler = Arc<dyn Fn(&ThreadEnd) + Send + Sync>;
@@ -152,6 +153,7 @@ thread_local! {
     static THREAD: Guard = Guard {
         thread: Arc::new(Identity::of_this_thread()),
         places: RefCell::default(),
+        forks: fork::count(),
     };
 }
 
@@ -159,6 +161,8 @@ thread_local! {
 struct Guard {
     thread: Arc<Identity>,
     places: RefCell<Vec<(Weak<Tracker>, u32)>>,
+    /// The count of forks when it was made.
+    forks: u32,
 }
 
 impl Guard {
@@ -178,6 +182,11 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        if self.forks != fork::count() {
+            // The trackers are the parent's, and another thread of it may have held their locks.
+            std::mem::forget(self.places.take());
+            return;
+        }
         for (tracker, place) in self.places.take() {
             let Some(tracker) = tracker.upgrade() else { continue };
             // The main thread's end is the program's: what it holds then was not left behind.

@@ -77,7 +77,7 @@ fn an_array_is_readable_once_it_was_written() {
     assert_eq!(d.to_vec().unwrap(), cpu);
     let mut short = [0.0; 2];
     let error = a.read_into(&mut short).unwrap_err().to_string();
-    assert!(error.contains("3 elements") && error.contains("into 2"), "{error}");
+    assert!(error.contains("3 elements") && error.contains("into 2; read into"), "{error}");
     drop((a, b, c, d));
     assert_all_returned(&device, &heap, "uninit");
 }

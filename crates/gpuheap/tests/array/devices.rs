@@ -5,7 +5,7 @@ use gpuheap::{Device, MemoryKind, PoolKind};
 use gpuheap_driver::CUresult;
 
 use crate::create::KINDS;
-use crate::support::{assert_all_returned, emulated, heap};
+use crate::support::{assert_all_returned, emulated, heap, on_real_gpu};
 
 fn two(profile: impl Fn() -> Profile, schedule: Schedule) -> [Device; 2] {
     // The first two GPUs of a machine that is said to have them.
@@ -158,4 +158,48 @@ fn without_peer_access_the_error_names_both_devices_and_both_remedies() {
     assert!(error.contains("use a stream of the heap's own device"), "{error}");
     drop((a, pinned));
     assert_all_returned(&devices[0], &heap, "strangers");
+}
+
+/// An array that was last used on a peer survives the peer's reset, which waited for that use.
+#[test]
+fn a_reset_of_a_peer_takes_nothing_of_another_device() {
+    if on_real_gpu() {
+        return; // A reset of one device ends what other tests hold there.
+    }
+    let [near, far] = peers(Schedule::OnDemand);
+    let heap = heap(&near, PoolKind::Split);
+    let target = heap.target().unwrap();
+    let stream = far.stream().unwrap();
+    let [a, b] = [0, 1].map(|_| target.filled(1000, 7_u8).unwrap());
+    let vector = target.register(vec![3_u32; 8]).unwrap();
+    for array in [&a, &b] {
+        array.device_ptr(&stream).unwrap();
+    }
+    vector.device_ptr(&stream).unwrap();
+    // SAFETY: nothing else uses the device, and nothing of it is borrowed.
+    unsafe { far.reset() }.unwrap();
+    assert_eq!(a.to_vec().unwrap(), [7; 1000]);
+    a.device_ptr(target.stream()).unwrap();
+    let copy = b.copy().unwrap();
+    a.free().unwrap();
+    drop((b, copy));
+    assert_eq!(vector.unregister().unwrap(), [3; 8]);
+    assert_all_returned(&near, &heap, "peer reset");
+}
+
+/// What was last used on a peer is written on its own device, where its source can be reached.
+#[test]
+fn a_copy_runs_where_both_sides_are_reached() {
+    let [near, far] = peers(Schedule::OnDemand);
+    let plain = heap(&near, PoolKind::Split);
+    let pooled = heap(&near, PoolKind::Driver);
+    let stream = far.stream().unwrap();
+    let mut to = plain.target().unwrap().filled(64, 1_u32).unwrap();
+    to.device_ptr(&stream).unwrap();
+    let from = pooled.target().unwrap().filled(64, 2_u32).unwrap();
+    to.copy_from(&from).unwrap();
+    assert_eq!(to.to_vec().unwrap(), [2; 64]);
+    drop((to, from));
+    assert_all_returned(&near, &plain, "plain");
+    assert_all_returned(&near, &pooled, "pooled");
 }

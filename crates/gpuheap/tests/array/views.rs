@@ -28,14 +28,27 @@ fn ranges_of_the_leading_axis() {
     a.slice_mut(..1).unwrap().copy_from(&last).unwrap();
     assert_eq!(a.to_vec().unwrap(), [9, 10, 11, 90, 91, 92, 6, 7, 8, 9, 10, 11]);
 
-    for error in [a.slice(2..5), a.slice(5..), a.slice(..=usize::MAX)] {
-        let error = error.unwrap_err().to_string();
-        assert!(error.ends_with("is not within the leading axis, whose length is 4"), "{error}");
+    for (error, range) in [(a.slice(2..5), "2..5"), (a.slice(5..), "5.."), (a.slice(..=4), "..=4")]
+    {
+        let expected = format!(
+            "the range {range} is not within the leading axis, whose length is 4; write a range \
+             within 0..4"
+        );
+        assert_eq!(error.unwrap_err().to_string(), expected);
     }
+    assert!(a.slice(..=usize::MAX).is_err());
     #[expect(clippy::reversed_empty_ranges, reason = "what it is to refuse")]
-    let reversed = a.slice(3..1);
-    assert!(reversed.is_err());
-    assert!(a.view().into_index(4).is_err() && a.view().into_index(usize::MAX).is_err());
+    let reversed = a.slice(3..1).unwrap_err().to_string();
+    assert_eq!(reversed, "the range 3..1 begins after its end; write the smaller bound first");
+    assert!(a.view().into_index(usize::MAX).is_err());
+    let beyond = a.index(4).unwrap_err().to_string();
+    let expected =
+        "index 4 is not within the leading axis, whose length is 4; write an index of 0 to 3";
+    assert_eq!(beyond, expected);
+    assert_eq!(a.index(3).unwrap().to_vec().unwrap(), [9, 10, 11]);
+    a.index_mut(1).unwrap().fill(7).unwrap();
+    assert_eq!(a.slice(1..2).unwrap().to_vec().unwrap(), [7, 7, 7]);
+    assert!(a.slice(2..2).unwrap().index(0).is_err());
     let point = target.array(&ndarray::arr0(1_u8)).unwrap();
     let error = point.slice(..).unwrap_err().to_string();
     assert!(error.starts_with("an array with no axis cannot be sliced"), "{error}");
@@ -73,7 +86,8 @@ fn other_shapes_and_other_elements() {
     assert_eq!(
         error,
         "an array of shape [7] of u8 cannot be read as u32: the 7 bytes of the last axis are no \
-         whole number of elements of 4 bytes"
+         whole number of elements of 4 bytes; give that axis a multiple of 4 bytes, by a slice or \
+         another shape"
     );
     let point = target.array(&ndarray::arr0(1_u32)).unwrap();
     assert_eq!(point.reinterpret::<f32>().unwrap().ndim(), 0);

@@ -12,7 +12,7 @@ fn the_list_has_the_real_devices_and_then_the_emulated_one() {
     let list = Device::list().unwrap();
     let (emulated, real) = list.split_last().unwrap();
     assert!(emulated.is_emulated);
-    insta::assert_snapshot!(emulated, @"emulated: emulated NVIDIA H200, 139.801 GiB, compute capability 9.0, PCI 0000:01:00.0, GPU-67707568-6561-702d-656d-750000000000 (emulated CUDA driver 13.0: emulated NVIDIA H200)");
+    insta::assert_snapshot!(emulated, @"emulated: emulated NVIDIA H200, 139.801 GiB, compute capability 9.0, CUDA 13.0");
     assert!(!on_real_gpu() || !real.is_empty());
     for (ordinal, info) in real.iter().enumerate() {
         assert!(!info.is_emulated, "{info}");
@@ -40,7 +40,12 @@ fn profiles_answer_for_themselves() {
     for name in ["emulated", "emulated:t4", "emulated:16GiB"] {
         assert_eq!(Device::open(name).unwrap().name(), name);
     }
-    let t4 = Device::open("emulated:t4").unwrap().describe();
+    let t4 = Device::open("emulated:t4").unwrap();
+    assert_eq!(t4.to_string(), "emulated:t4 (emulated Tesla T4)");
+    let two = Options { devices: vec![Profile::t4(), Profile::t4()], ..Options::default() };
+    let second = &Device::emulated_devices(two).unwrap()[1];
+    assert_eq!(second.to_string(), "emulated (emulated Tesla T4, device 1)");
+    let t4 = t4.describe();
     assert_eq!(t4.compute_capability, (7, 5));
     assert!(t4.concurrent_managed_access);
     let wsl2 = Device::open("emulated:wsl2-rtx4060").unwrap().describe();
@@ -76,18 +81,20 @@ const NAMES_IT: &str = "GPUHEAP_DEVICE";
 /// above alone.
 #[test]
 fn the_environment_names_the_default_device() {
-    let run = |value: &str| {
+    let run = |variable: &str, value: &str| {
         let mut this = Command::new(std::env::current_exe().unwrap());
         let test = "open::the_default_device_is_named_or_real_where_there_is_a_real_one";
-        let output = this.args(["--exact", test]).env(NAMES_IT, value).output().unwrap();
+        let output = this.args(["--exact", test]).env(variable, value).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("running 1 test"), "{text}");
         (output.status.success(), text)
     };
-    let (success, text) = run("emulated:t4");
+    let (success, text) = run(NAMES_IT, "emulated:t4");
     assert!(success, "{text}");
-    let (success, text) = run("emulated:k80");
+    let (success, text) = run(NAMES_IT, "emulated:k80");
     assert!(!success && text.contains("GPUHEAP_DEVICE is set to 'emulated:k80'"), "{text}");
+    let (success, text) = run("GPUHEAP_DEVISE", "emulated:t4");
+    assert!(!success && text.contains("GPUHEAP_DEVISE is set, and there is no such"), "{text}");
 }
 
 #[test]
@@ -97,6 +104,7 @@ fn names_that_mean_nothing_say_what_would_do() {
         ("cuda:first", "'cuda:first' is not a device"),
         ("emulated:", "is neither a profile nor a size"),
         ("emulated:h100", "'h100' is neither a profile nor a size; the profiles are h200,"),
+        ("emulated:16", "is a device of 16 bytes, and memory is handed out in steps of 2.000 MiB"),
         ("", "'' is not a device"),
     ] {
         let error = Device::open(name).unwrap_err().to_string();

@@ -40,6 +40,21 @@ fn a_hard_limit_is_never_exceeded_and_can_be_changed() {
 }
 
 #[test]
+fn a_soft_limit_above_the_hard_one_is_refused() {
+    let device = device(1 << 30, Schedule::Immediate);
+    let builder = gpuheap::Heap::builder(&device).soft_limit(64 * MIB);
+    let error = builder.clone().hard_limit(63 * MIB).build().unwrap_err().to_string();
+    let expected = "the soft limit of 64.000 MiB is above the hard limit of 63.000 MiB";
+    assert!(error.starts_with(expected), "{error}");
+    let heap = builder.hard_limit(64 * MIB).build().unwrap();
+    let limits = heap.limits();
+    let error = heap.set_limits(Limits { hard: Some(63 * MIB), ..limits }).unwrap_err().to_string();
+    assert!(error.starts_with(expected), "{error}");
+    assert_eq!(heap.limits(), limits);
+    assert_all_returned(&device, &heap, "split");
+}
+
+#[test]
 fn above_a_soft_limit_cached_memory_goes_back_once_it_is_out_of_use() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
         let device = device(1 << 30, Schedule::OnDemand);
@@ -178,6 +193,8 @@ fn each_cause_has_its_evidence_and_its_remedy() {
     let device = emulated(64 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
     let heap = heap(&device, PoolKind::Split);
+    let error = heap.allocate(65 * MIB, &stream).unwrap_err();
+    assert_eq!(format!("{error:?}"), error.to_string(), "what main and unwrap show");
     let blocks: Vec<_> = (0..16).map(|_| heap.allocate(4 * MIB - 512, &stream).unwrap()).collect();
     insta::assert_snapshot!("device_full", heap.allocate(6 * MIB, &stream).unwrap_err());
     for (index, block) in blocks.into_iter().enumerate() {

@@ -1,7 +1,7 @@
 //! What is said when a kind of memory runs out.
 
 use gpuheap::emu::{Options, Profile, Schedule};
-use gpuheap::{Cause, Device, Heap, MemoryKind, OutOfMemory, PoolKind};
+use gpuheap::{Cause, Device, Heap, MemoryKind, OutOfMemory, PoolKind, Step};
 
 use crate::support::device;
 
@@ -50,6 +50,27 @@ fn pinned_memory_speaks_of_the_host() {
 fn wsl2_is_named_where_it_is_what_is_scarce() {
     let pinned = evidence(MemoryKind::Pinned, Cause::Refused, true);
     insta::assert_snapshot!(pinned.to_string());
+}
+
+#[test]
+fn the_knobs_of_the_limit_are_named_and_what_is_zero_is_not() {
+    let limit = evidence(MemoryKind::Device, Cause::Limit, true);
+    let bare = OutOfMemory {
+        live_blocks: limit.live,
+        cached: 0,
+        foreign: 0,
+        tried: vec![(Step::Ready, 0), (Step::Cache, 2 * MIB), (Step::WholeCache, 0)],
+        ..limit.clone()
+    };
+    let nothing = OutOfMemory {
+        live: 0,
+        live_blocks: 0,
+        reserved: 0,
+        limit: None,
+        tried: vec![(Step::Ready, 0)],
+        ..bare.clone()
+    };
+    insta::assert_snapshot!([limit, bare, nothing].map(|one| one.to_string()).join("\n\n"));
 }
 
 #[test]

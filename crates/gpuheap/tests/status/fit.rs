@@ -128,13 +128,13 @@ fn the_answer_says_what_would_have_to_go() {
         (60 * MIB, "yes, by taking 60.000 MiB from the driver"),
         (
             80 * MIB,
-            "no, 20.000 MiB short: the limit is reached; what would have to go: the limit, which is \
-             20.000 MiB too low, some of the 40.000 MiB that are live here",
+            "no, 20.000 MiB short: the limit is reached; raise the limit by 20.000 MiB, or free \
+             some of the 40.000 MiB that are live here",
         ),
         (
             120 * MIB,
-            "no, 20.000 MiB short: the request is larger than the limit; what would have to go: the \
-             limit, which is 20.000 MiB too low, some of the 40.000 MiB that are live here",
+            "no, 20.000 MiB short: the request is larger than the limit; raise the \
+             limit by 20.000 MiB, and free some of the 40.000 MiB that are live here",
         ),
         (300 * MIB, "no, 44.000 MiB short: the request is larger than the device"),
     ] {

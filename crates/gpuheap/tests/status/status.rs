@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Heap, Limits, MemoryKind, PoolKind, Since};
+use gpuheap::{Heap, Limits, MemoryKind, PoolKind, Since, Tracking};
 
 use crate::support::{assert_all_returned, device, emulated, heap, on_real_gpu};
 
@@ -85,6 +85,26 @@ fn limits_and_other_kinds_have_their_lines_when_there_are_any() {
     heap.flush().unwrap();
     assert_eq!(heap.memory_status().unwrap().to_string().lines().count(), 3);
     assert_all_returned(&device, &heap, "simple");
+}
+
+#[test]
+fn of_many_outstanding_allocations_the_text_has_the_first() {
+    let device = device(1 << 30, Schedule::Immediate);
+    let heap = Heap::builder(&device).track(Tracking::Counts).build().unwrap();
+    let target = heap.target().unwrap();
+    let mut arrays: Vec<_> = (0..50).map(|_| target.uninit::<u8, _>(1).unwrap()).collect();
+    let text = heap.memory_status().unwrap().to_string();
+    assert!(!text.contains("more outstanding"), "{text}");
+    arrays.push(target.uninit::<u8, _>(1).unwrap());
+    let status = heap.memory_status().unwrap();
+    let text = status.to_string();
+    assert_eq!(status.outstanding.len(), 51);
+    assert_eq!(text.matches("Outstanding memory allocation of").count(), 50);
+    let last = "1 more outstanding allocation; Heap::leaks groups all of them by the line that \
+                allocated";
+    assert!(text.ends_with(last), "{text}");
+    drop(arrays);
+    assert_all_returned(&device, &heap, "split");
 }
 
 #[test]
