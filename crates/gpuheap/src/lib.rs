@@ -47,6 +47,7 @@
 //! | [`Target::register`], [`Target::wrap`] | arrays over a vector of the program's, and over memory of others |
 //! | [`Heap::scope`] | a part of a program whose end frees what was made in it |
 //! | [`Heap::set_limits`], [`Heap::retry`] | what a heap may take, and calls of others that run out of memory |
+//! | [`Target::adapt`], [`Target::cu`], [`Host::adapt`] | whole structures up and down: [`mod@adapt`] |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who has the memory |
 //! | [`allocated!`], [`time!`] | what a piece of code allocates, and how long it takes |
 //! | [`Error`] | one type, with [the evidence](OutOfMemory) where memory ran out |
