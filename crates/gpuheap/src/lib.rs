@@ -47,6 +47,7 @@
 //! | [`Target::register`], [`Target::wrap`] | arrays over a vector of the program's, and over memory of others |
 //! | [`Heap::scope`] | a part of a program whose end frees what was made in it |
 //! | [`Heap::set_limits`], [`Heap::retry`] | what a heap may take, and calls of others that run out of memory |
+//! | [`Target::adapt`], [`Target::cu`], [`Host::adapt`] | whole structures up and down: [`mod@adapt`] |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who has the memory |
 //! | [`allocated!`], [`time!`] | what a piece of code allocates, and how long it takes |
 //! | [`Error`] | one type, with [the evidence](OutOfMemory) where memory ran out |
@@ -100,6 +101,7 @@
 //! `GPUHEAP_MEMORY_LIMIT`, `GPUHEAP_SOFT_MEMORY_LIMIT`, `GPUHEAP_TRACK`, `GPUHEAP_ZERO_ON_FREE`,
 //! `GPUHEAP_ZERO_ON_ALLOC`; `docs/environment.md` has their values.
 
+pub mod adapt;
 mod array;
 mod device;
 mod error;
@@ -119,6 +121,7 @@ mod target;
 mod tests;
 mod track;
 
+pub use adapt::{Adapt, Host};
 pub use array::unified::{Advice, Location};
 pub use array::{
     ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element, Hold, HoldMut, HostData,
@@ -130,6 +133,7 @@ pub use bytemuck;
 pub use device::{Device, DeviceInfo, profile};
 pub use error::{Cause, Consumer, Error, OutOfMemory};
 pub use event::Event;
+pub use gpuheap_derive::Adapt;
 pub use gpuheap_emu as emu;
 pub use heap::Heap;
 pub use heap::block::Block;

@@ -31,9 +31,7 @@ impl Target {
         &self,
         shape: I,
     ) -> Result<UninitArray<T, I::Dim>, Error> {
-        let shape = shape.into_dimension();
-        let (_, bytes) = sizes::<T, _>(&shape)?;
-        Ok(UninitArray(DeviceArray::over(self.storage::<T>(bytes)?, shape)))
+        self.uninit_at(shape.into_dimension(), Location::caller())
     }
 
     /// An array of zeros.
@@ -118,9 +116,21 @@ impl Target {
         Ok(array)
     }
 
-    #[track_caller]
-    fn storage<T>(&self, bytes: u64) -> Result<Arc<Storage>, Error> {
-        let at = Location::caller();
+    /// The same, said to be made at a place in the program.
+    pub(crate) fn uninit_at<T: Element, D: Dimension>(
+        &self,
+        shape: D,
+        at: &'static Location<'static>,
+    ) -> Result<UninitArray<T, D>, Error> {
+        let (_, bytes) = sizes::<T, _>(&shape)?;
+        Ok(UninitArray(DeviceArray::over(self.storage::<T>(bytes, at)?, shape)))
+    }
+
+    fn storage<T>(
+        &self,
+        bytes: u64,
+        at: &'static Location<'static>,
+    ) -> Result<Arc<Storage>, Error> {
         let lease = self.heap.lease(self.kind, bytes, &self.stream, self.zero_on_alloc, at)?;
         let (address, memory) = (lease.address, Memory::Lease(lease));
         let storage = Storage::new(self, self.kind, bytes, memory, at);

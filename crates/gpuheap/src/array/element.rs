@@ -25,6 +25,6 @@ pub trait Element: CheckedBitPattern + NoUninit + Send + Sync {}
 impl<T: CheckedBitPattern + NoUninit + Send + Sync> Element for T {}
 
 /// The bytes of elements; none for elements of no size.
-pub(super) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
+pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
     if size_of::<T>() == 0 { &[] } else { bytemuck::cast_slice(elements) }
 }

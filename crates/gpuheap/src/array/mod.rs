@@ -2,7 +2,7 @@
 
 mod create;
 mod debug;
-mod element;
+pub(crate) mod element;
 mod fill;
 mod foreign;
 mod host;
@@ -214,6 +214,11 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
 
     pub(crate) fn storage(&self) -> &Arc<Storage> {
         self.held.storage()
+    }
+
+    /// Bytes from the start of its storage.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
     }
 
     /// Where this window of memory at `address` begins.

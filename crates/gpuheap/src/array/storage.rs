@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::panic::Location;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::element::Element;
@@ -34,6 +35,8 @@ pub(crate) struct Storage {
     home: Stream,
     /// Where in the program it was made.
     made: &'static Location<'static>,
+    /// Whether a piece of it was used on another stream than the one all of them were made on.
+    strayed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -55,6 +58,10 @@ pub(crate) enum Memory {
     Lease(Lease),
     /// The program's own, page-locked.
     Registered(Registered),
+    /// A piece of a block that goes back when all its pieces went.
+    Part { address: u64, whole: Arc<Storage> },
+    /// Not there yet: what is to be in it waits to be uploaded with others.
+    Staged,
     /// Somebody else's, with what is to be done with it at the end.
     Foreign { address: u64, owner: Option<Owner> },
     /// Freed before its handles went; what is left is given back when the last host borrow ends.
@@ -103,7 +110,8 @@ impl Storage {
         let Target { heap, stream, zero_on_free, .. } = target;
         let state = State { memory, last: None, borrows: 0, scope: None, advice: Vec::new() };
         let (heap, home, zero_on_free) = (heap.clone(), stream.clone(), *zero_on_free);
-        Storage { heap, kind, bytes, zero_on_free, home, made, state: Mutex::new(state) }
+        let strayed = AtomicBool::new(false);
+        Storage { heap, kind, bytes, zero_on_free, home, made, strayed, state: Mutex::new(state) }
     }
 
     pub(crate) fn heap(&self) -> &Heap {
@@ -161,6 +169,34 @@ impl Storage {
     /// Has the end of `scope` free it.
     pub(crate) fn join(&self, scope: Option<Arc<ScopeState>>) {
         self.lock().scope = scope;
+    }
+
+    /// Gives staged memory what it is made of.
+    pub(crate) fn fill(&self, memory: Memory) {
+        let mut state = self.lock();
+        if matches!(state.memory, Memory::Staged) {
+            state.memory = memory;
+            return;
+        }
+        // The end of a scope was quicker.
+        let ending = state.ending();
+        drop(state);
+        let _ = self.give_back(memory, ending);
+    }
+
+    /// Its memory, for another storage to hold.
+    pub(crate) fn surrender(&self) -> Memory {
+        std::mem::replace(&mut self.lock().memory, Memory::Staged)
+    }
+
+    /// The block of which this is a piece, how far into it, and the stream that all work on all
+    /// pieces was on, if it was on one.
+    pub(crate) fn part(&self) -> Option<(Arc<Storage>, u64, &Stream)> {
+        let state = self.peek()?;
+        let Memory::Part { address, whole } = &state.memory else { return None };
+        let strayed = whole.strayed.load(Ordering::Relaxed);
+        let start = address.checked_sub(whole.address()?)?;
+        (!strayed).then(|| (whole.clone(), start, &self.home))
     }
 
     /// Drops what was to be called at its end, uncalled.
@@ -226,14 +262,14 @@ impl Storage {
             return Ok(done);
         }
         if source.context().is_same(stream.context()) {
-            theirs.last = Some(stream);
+            theirs.set_last(stream);
             return Ok(done);
         }
         // The source stays with a stream of its own device, behind this copy of it.
         let ordered = stream.record().and_then(|event| their_stream.wait(&event));
         if let Err(error) = ordered.or_else(|_| stream.synchronize()) {
             // Its free is to come after the copy all the same.
-            theirs.last = Some(stream);
+            theirs.set_last(stream);
             return Err(error);
         }
         Ok(done)
@@ -330,6 +366,22 @@ impl Storage {
             Memory::Registered(registered) => {
                 registered.free(&self.last_stream(ending.last)?, self.zero_on_free)
             }
+            Memory::Part { address, whole } => {
+                for told in &ending.advice {
+                    let _ = told.tell(self.context(), address, self.bytes);
+                }
+                // The whole is freed behind the last use of each piece. Where that cannot be
+                // ordered the host waits for the piece.
+                let ordered = self.last_stream(ending.last).and_then(|stream| {
+                    let ordered = whole.use_on(Some(&stream), |_, _| Ok(()));
+                    ordered.or_else(|_| stream.synchronize())
+                });
+                if ordered.is_err() {
+                    std::mem::forget(whole);
+                }
+                ordered
+            }
+            Memory::Staged => Ok(()),
             Memory::Foreign { address, owner: Some(owner) } => {
                 // What a reset took with it is not freed again.
                 self.check_alive()?;
@@ -416,7 +468,7 @@ impl Storage {
             .into());
         }
         stream.wait(&last.record()?)?;
-        state.last = Some(stream.clone());
+        state.set_last(stream.clone());
         Ok(())
     }
 
@@ -428,7 +480,8 @@ impl Storage {
         // Memory of a stream-ordered pool is opened to other devices by a call on the whole pool,
         // after which writes of a peer were seen to be lost (driver 590, NVIDIA bug 6098762).
         // Wrapped memory may be of such a pool.
-        let may_be_pooled = self.heap.is_stream_ordered() || !matches!(memory, Memory::Lease(_));
+        let may_be_pooled = self.heap.is_stream_ordered()
+            || !matches!(memory, Memory::Lease(_) | Memory::Part { .. });
         Ok(!may_be_pooled && user.can_reach(owner)?)
     }
 
@@ -461,6 +514,13 @@ impl State {
         Ending { last: self.ending_stream(), advice: std::mem::take(&mut self.advice) }
     }
 
+    fn set_last(&mut self, stream: Stream) {
+        if let Memory::Part { whole, .. } = &self.memory {
+            whole.strayed.store(true, Ordering::Relaxed);
+        }
+        self.last = Some(stream);
+    }
+
     fn stream<'a>(&'a self, home: &'a Stream) -> &'a Stream {
         self.last.as_ref().filter(|last| !is_over(last)).unwrap_or(home)
     }
@@ -469,7 +529,13 @@ impl State {
         match &self.memory {
             Memory::Lease(lease) => Ok(lease.address),
             Memory::Registered(registered) => Ok(registered.device),
-            Memory::Foreign { address, .. } => Ok(*address),
+            Memory::Foreign { address, .. } | Memory::Part { address, .. } => Ok(*address),
+            Memory::Staged => Err(ErrorKind::Refused(
+                "the array is being adapted together with others and is there when all of them are; \
+                 use it after adapt returned"
+                    .to_owned(),
+            )
+            .into()),
             Memory::Freed { how, .. } => Err(ErrorKind::Freed(*how).into()),
         }
     }

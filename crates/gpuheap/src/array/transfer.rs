@@ -77,7 +77,7 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
         })
     }
 
-    fn upload(&self, bytes: &[u8]) -> Result<(), Error> {
+    pub(crate) fn upload(&self, bytes: &[u8]) -> Result<(), Error> {
         self.storage().use_on(None, |address, stream| {
             if bytes.is_empty() {
                 return Ok(());

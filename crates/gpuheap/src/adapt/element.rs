@@ -1,0 +1,144 @@
+//! Elements of arrays, and what becomes of their types.
+
+use num_complex::Complex;
+
+use crate::array::Element;
+
+/// An element of arrays that says what [`cu`](crate::Target::cu) and
+/// [`narrow`](crate::Target::narrow) make of it. Numbers, `bool`, `char` and arrays of these are;
+/// a struct of your own derives [`Adapt`](macro@crate::Adapt) with `#[adapt(element)]`, and is kept.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be an element of an array that is adapted",
+    note = "numbers, `bool`, `char` and arrays of them can; a struct of plain data derives `gpuheap::Adapt` with `#[adapt(element)]`"
+)]
+pub trait Plain: Element {
+    /// What `cu` makes of it.
+    type Cu: Element;
+    /// What `narrow` makes of it.
+    type Narrow: Element;
+
+    /// The same number, as near as may be.
+    fn cu(self) -> Self::Cu;
+
+    /// The same number, as near as may be.
+    fn narrow(self) -> Self::Narrow;
+}
+
+/// What becomes of element types on the way up: [`Same`], [`Cu`] or [`Narrow`].
+pub trait ElementRule: 'static {
+    /// What becomes of `T`.
+    type Of<T: Plain>: Element;
+
+    /// What becomes of an element.
+    fn of<T: Plain>(element: T) -> Self::Of<T>;
+}
+
+/// Nothing: elements stay.
+pub enum Same {}
+
+/// Numbers become `f32`, or complex ones of it.
+pub enum Cu {}
+
+/// Floats of 64 bits become those of 32.
+pub enum Narrow {}
+
+impl ElementRule for Same {
+    type Of<T: Plain> = T;
+
+    fn of<T: Plain>(element: T) -> T {
+        element
+    }
+}
+
+impl ElementRule for Cu {
+    type Of<T: Plain> = T::Cu;
+
+    fn of<T: Plain>(element: T) -> T::Cu {
+        element.cu()
+    }
+}
+
+impl ElementRule for Narrow {
+    type Of<T: Plain> = T::Narrow;
+
+    fn of<T: Plain>(element: T) -> T::Narrow {
+        element.narrow()
+    }
+}
+
+macro_rules! plain {
+    ($($of:ty: $cu:ty, $narrow:ty, $to_cu:expr, $to_narrow:expr;)*) => {
+        $(
+            impl Plain for $of {
+                type Cu = $cu;
+                type Narrow = $narrow;
+
+                fn cu(self) -> $cu {
+                    let convert: fn($of) -> $cu = $to_cu;
+                    convert(self)
+                }
+
+                fn narrow(self) -> $narrow {
+                    let convert: fn($of) -> $narrow = $to_narrow;
+                    convert(self)
+                }
+            }
+        )*
+    };
+}
+
+/// Integers, and complex numbers of them.
+macro_rules! integers {
+    ($($integer:ty)*) => {
+        plain! {
+            $(
+                $integer: f32, $integer, |of| of as f32, |of| of;
+                Complex<$integer>: Complex<f32>, Complex<$integer>,
+                    |of| Complex::new(of.re as f32, of.im as f32), |of| of;
+            )*
+        }
+    };
+}
+
+integers! { i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize }
+
+plain! {
+    bool: bool, bool, |of| of, |of| of;
+    char: char, char, |of| of, |of| of;
+    f32: f32, f32, |of| of, |of| of;
+    f64: f32, f32, |of| of as f32, |of| of as f32;
+    Complex<f32>: Complex<f32>, Complex<f32>, |of| of, |of| of;
+    Complex<f64>: Complex<f32>, Complex<f32>, narrowed, narrowed;
+}
+
+#[cfg(feature = "half")]
+plain! {
+    half::f16: f32, half::f16, half::f16::to_f32, |of| of;
+    half::bf16: f32, half::bf16, half::bf16::to_f32, |of| of;
+    Complex<half::f16>: Complex<f32>, Complex<half::f16>,
+        |of| Complex::new(of.re.to_f32(), of.im.to_f32()), |of| of;
+    Complex<half::bf16>: Complex<f32>, Complex<half::bf16>,
+        |of| Complex::new(of.re.to_f32(), of.im.to_f32()), |of| of;
+}
+
+fn narrowed(of: Complex<f64>) -> Complex<f32> {
+    Complex::new(of.re as f32, of.im as f32)
+}
+
+impl<T: Plain, const N: usize> Plain for [T; N]
+where
+    [T; N]: Element,
+    [T::Cu; N]: Element,
+    [T::Narrow; N]: Element,
+{
+    type Cu = [T::Cu; N];
+    type Narrow = [T::Narrow; N];
+
+    fn cu(self) -> [T::Cu; N] {
+        self.map(T::cu)
+    }
+
+    fn narrow(self) -> [T::Narrow; N] {
+        self.map(T::narrow)
+    }
+}

@@ -1,0 +1,225 @@
+//! The way to the device.
+
+use std::any::TypeId;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::sync::Arc;
+
+use ndarray::{Dimension, Ix1};
+
+use super::{Adapt, Cu, ElementRule, Narrow, Plain, Same};
+use crate::array::element::bytes_of;
+use crate::array::storage::{Memory, Storage};
+use crate::array::{ArrayBase, DeviceArray, Hold, SharedArray, UninitArray};
+use crate::error::Error;
+use crate::target::Target;
+
+/// Arrays of at most so many bytes are uploaded together: below it a driver call costs more than
+/// copying the bytes once more.
+const SMALL: usize = 16 << 10;
+/// As soon as so many bytes wait, they are uploaded: memory goes back a block at a time.
+const BLOCK: usize = 1 << 20;
+/// What the driver aligns memory to, which kernels with wide loads count on.
+const ALIGN: usize = 256;
+/// Elements of other types are made so many bytes at a time.
+const CHUNK: usize = 4 << 20;
+
+impl Target {
+    /// The same structure with its arrays on the device, in this kind of memory: the
+    /// [rules](crate::adapt#rules). Element types stay. The value may be changed as soon as this
+    /// returns.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+    /// let (a, (b, name)) = target.adapt(&(vec![1.0_f32, 2.0], (Some([1_u8, 2, 3]), 'x')))?;
+    /// assert_eq!((a.to_vec()?, b.unwrap().to_vec()?, name), (vec![1.0, 2.0], vec![1, 2, 3], 'x'));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`array`](Target::array). What was uploaded by then is freed.
+    #[track_caller]
+    pub fn adapt<V: Adapt<Upload> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
+        Upload::<Same>::new(self, Location::caller()).run(value)
+    }
+
+    /// The same with numbers as `f32`, and complex ones as `Complex<f32>`, deep inside structures:
+    /// the [element types](crate::adapt#element-types).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// use gpuheap::{DeviceArray, Diagonal};
+    ///
+    /// let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+    /// let diagonal: Diagonal<DeviceArray<f32>> = target.cu(&Diagonal([1, 2]))?;
+    /// assert_eq!(diagonal.0.to_vec()?, [1.0, 2.0]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`adapt`](Target::adapt).
+    #[track_caller]
+    pub fn cu<V: Adapt<Upload<Cu>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
+        Upload::<Cu>::new(self, Location::caller()).run(value)
+    }
+
+    /// The same with floats of 64 bits as such of 32.
+    ///
+    /// # Errors
+    ///
+    /// As [`adapt`](Target::adapt).
+    #[track_caller]
+    pub fn narrow<V: Adapt<Upload<Narrow>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
+        Upload::<Narrow>::new(self, Location::caller()).run(value)
+    }
+}
+
+/// The way to the device, with a rule for element types: what [`Adapt`] is asked with by
+/// [`Target::adapt`], [`Target::cu`] and [`Target::narrow`].
+pub struct Upload<R = Same> {
+    target: Target,
+    at: &'static Location<'static>,
+    staged: RefCell<Staged>,
+    rule: PhantomData<fn() -> R>,
+}
+
+/// Small arrays that wait.
+#[derive(Default)]
+struct Staged {
+    bytes: Vec<u8>,
+    /// With where in the bytes they begin.
+    parts: Vec<(Arc<Storage>, usize)>,
+}
+
+impl<R: ElementRule> Upload<R> {
+    fn new(target: &Target, at: &'static Location<'static>) -> Upload<R> {
+        let (target, staged) = (target.clone(), RefCell::default());
+        Upload { target, at, staged, rule: PhantomData }
+    }
+
+    fn run<V: Adapt<Upload<R>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
+        let adapted = value.adapt(self)?;
+        self.flush(self.staged.take())?;
+        Ok(adapted)
+    }
+
+    /// Where it leads to.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Where in the program it was asked for.
+    pub(super) fn made(&self) -> &'static Location<'static> {
+        self.at
+    }
+
+    /// An array of elements, which become what `Q` says.
+    pub(super) fn array<Q: ElementRule, T: Plain, D: Dimension>(
+        &self,
+        elements: &[T],
+        shape: D,
+    ) -> Result<DeviceArray<Q::Of<T>, D>, Error> {
+        let bytes = size_of::<Q::Of<T>>().saturating_mul(elements.len());
+        if (1..=SMALL).contains(&bytes) && align_of::<Q::Of<T>>() <= ALIGN {
+            return self.stage::<Q, T, D>(elements, bytes, shape);
+        }
+        let UninitArray(mut array) = self.target.uninit_at(shape, self.at)?;
+        if is_kept::<Q, T>() {
+            array.upload(bytes_of(elements))?;
+            return Ok(array);
+        }
+        let count = (CHUNK / size_of::<Q::Of<T>>().max(1)).max(1);
+        for (nth, chunk) in elements.chunks(count).enumerate() {
+            let chunk: Vec<Q::Of<T>> = chunk.iter().map(|element| Q::of(*element)).collect();
+            let all = array.view_mut().into_shape(elements.len())?;
+            let start = nth * count;
+            all.into_slice(start..start + chunk.len())?.upload(bytes_of(&chunk))?;
+        }
+        Ok(array)
+    }
+
+    /// A copy of an array on a device, converted by way of the host where its type changes.
+    pub(super) fn copy<Q: ElementRule, S: Hold, T: Plain, D: Dimension>(
+        &self,
+        source: &ArrayBase<S, T, D>,
+    ) -> Result<DeviceArray<Q::Of<T>, D>, Error> {
+        if !is_kept::<Q, T>() {
+            return self.array::<Q, T, D>(&source.to_vec()?, source.raw_dim());
+        }
+        let UninitArray(mut array) = self.target.uninit_at::<T, D>(source.raw_dim(), self.at)?;
+        array.copy_from(source)?;
+        array.into_reinterpreted()
+    }
+
+    /// The same handle, or one of a copy.
+    pub(super) fn share<T: Plain, D: Dimension>(
+        &self,
+        source: &SharedArray<T, D>,
+    ) -> Result<SharedArray<R::Of<T>, D>, Error> {
+        let storage = source.storage();
+        let is_there = storage.context().is_same(self.target.stream.context())
+            && source.kind() == self.target.kind;
+        if !is_there || !is_kept::<R, T>() {
+            return Ok(self.copy::<R, _, _, _>(source)?.into_shared());
+        }
+        storage.use_on(None, |_, _| Ok(()))?;
+        source.clone().into_reinterpreted()
+    }
+
+    /// An array that is uploaded with others.
+    fn stage<Q: ElementRule, T: Plain, D: Dimension>(
+        &self,
+        elements: &[T],
+        bytes: usize,
+        shape: D,
+    ) -> Result<DeviceArray<Q::Of<T>, D>, Error> {
+        let (target, at) = (&self.target, self.at);
+        let storage = Arc::new(Storage::new(target, target.kind, bytes as u64, Memory::Staged, at));
+        target.join(&storage)?;
+        let array = DeviceArray::over(storage.clone(), shape);
+        let mut staged = self.staged.borrow_mut();
+        let start = staged.bytes.len().next_multiple_of(ALIGN);
+        staged.bytes.resize(start, 0);
+        if is_kept::<Q, T>() {
+            staged.bytes.extend_from_slice(bytes_of(elements));
+        } else {
+            for element in elements {
+                staged.bytes.extend_from_slice(bytes_of(&[Q::of(*element)]));
+            }
+        }
+        staged.parts.push((storage, start));
+        if staged.bytes.len() >= BLOCK {
+            self.flush(std::mem::take(&mut *staged))?;
+        }
+        Ok(array)
+    }
+
+    fn flush(&self, Staged { bytes, parts }: Staged) -> Result<(), Error> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let (target, kind, length) = (&self.target, self.target.kind, bytes.len() as u64);
+        let zeroed = target.zero_on_alloc;
+        let lease = target.heap.lease(kind, length, &target.stream, zeroed, self.at)?;
+        let address = lease.address;
+        let whole = Arc::new(Storage::new(target, kind, length, Memory::Lease(lease), self.at));
+        DeviceArray::<u8>::over(whole.clone(), Ix1(bytes.len())).upload(&bytes)?;
+        if let [(only, _)] = &parts[..] {
+            only.fill(whole.surrender());
+            return Ok(());
+        }
+        for (part, start) in parts {
+            part.fill(Memory::Part { address: address + start as u64, whole: whole.clone() });
+        }
+        Ok(())
+    }
+}
+
+/// Whether elements stay what they are, so that their bytes can be uploaded.
+fn is_kept<Q: ElementRule, T: Plain>() -> bool {
+    TypeId::of::<T>() == TypeId::of::<Q::Of<T>>()
+}

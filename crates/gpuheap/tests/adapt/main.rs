@@ -1,0 +1,16 @@
+//! Structures moved to the device and back, on the emulator with its checks on or on a real GPU: set
+//! `GPUHEAP_TEST_DEVICE=cuda:0`.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod derive;
+mod elements;
+mod handles;
+mod rules;
+mod small;
+#[cfg(feature = "sprs")]
+mod sparse;
+#[path = "../heap/support.rs"]
+#[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
+mod support;
+mod sweep;

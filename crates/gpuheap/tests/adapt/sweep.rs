@@ -1,0 +1,70 @@
+//! Every driver call of a scenario with adapted structures fails in turn: each time an error value
+//! or a successful retry, the ledger exact, nothing lost.
+
+use gpuheap::emu::{FaultPlan, Schedule};
+use gpuheap::{DeviceArray, Error, Heap, Host, PoolKind, Stream};
+use gpuheap_driver::CUresult;
+use ndarray::Array1;
+
+use crate::support::{emulated, heap};
+
+/// Small and large arrays up, converted, used on streams of their own, freed and brought down.
+fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
+    let target = heap.on(&streams[0]);
+    let small: Vec<Array1<i64>> = (0..5).map(|n| Array1::from_elem(9, n)).collect();
+    let up = target.adapt(&(small.clone(), vec![1_u8; 20_000]))?;
+    assert_eq!(Host.adapt(&up)?.0, small);
+    let mut up: (Vec<DeviceArray<f32>>, DeviceArray<f32>) =
+        target.cu(&(small, vec![1_u16; 20_000]))?;
+    up.0[3].device_ptr(&streams[1])?;
+    up.0[3].fill(7.0)?;
+    up.0.remove(1).free()?;
+    let shared = up.0.remove(0).into_shared();
+    let same = heap.on(&streams[1]).adapt(&shared)?;
+    shared.free_early()?;
+    assert!(same.is_freed());
+    let down: Vec<f32> = Host.adapt(&up)?.0.iter().map(|array| array[8]).collect();
+    assert_eq!(down, [2.0, 7.0, 4.0]);
+    Ok(())
+}
+
+/// Runs the scenario with one call failing: whether it failed, and whether it got that far.
+fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
+    let device = emulated(96 << 20, Schedule::Seeded(1));
+    let emulator = device.emulator().unwrap().clone();
+    let heap = heap(&device, pool);
+    let streams = [(); 2].map(|()| device.stream().unwrap());
+    let start = emulator.calls();
+    emulator.set_faults(FaultPlan::fail_call(nth, code));
+    let result = scenario(&heap, &streams);
+    let got_there = emulator.calls() - start >= nth;
+    emulator.set_faults(FaultPlan::default());
+
+    let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{what}");
+    assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
+    device.synchronize().unwrap();
+    heap.reclaim_all().unwrap();
+    assert_eq!(heap.usage().unwrap().ledger.taken, 0, "{what}");
+    assert!(emulator.findings().is_empty(), "{what}: {:?}", emulator.findings());
+    (result.is_err(), got_there)
+}
+
+#[test]
+fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
+    for pool in [PoolKind::Split, PoolKind::Simple] {
+        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+            assert!(!run(pool, 0, code).0, "{pool}");
+            let (mut made_good, mut failed) = (0, 0);
+            for nth in 1.. {
+                let (is_err, got_there) = run(pool, nth, code);
+                if !got_there {
+                    break;
+                }
+                (made_good, failed) = (made_good + u64::from(!is_err), failed + u64::from(is_err));
+            }
+            assert!(failed > 30 && made_good > 0, "{pool}: {failed} failed, {made_good} not");
+        }
+    }
+}

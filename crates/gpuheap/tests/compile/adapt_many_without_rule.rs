@@ -1,0 +1,10 @@
+//! Nor are many of them, or many pairs of numbers.
+
+struct Sensor(f32);
+
+fn up(target: &gpuheap::Target, sensors: &Vec<Sensor>, pairs: &Vec<(f32, f32)>) {
+    let _ = target.adapt(sensors);
+    let _ = target.cu(pairs);
+}
+
+fn main() {}
