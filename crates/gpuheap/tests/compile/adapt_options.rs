@@ -25,11 +25,4 @@ struct Same<A>(A);
 #[derive(Adapt)]
 struct Element<A>(#[adapt(element)] A);
 
-#[derive(Clone, Copy, Adapt)]
-#[adapt(element)]
-struct Padded {
-    small: u8,
-    large: u32,
-}
-
 fn main() {}
