@@ -206,7 +206,7 @@ fn an_ending_thread_is_told_of_on_stderr_and_the_end_of_the_program_is_not() {
     assert_eq!(told[1..3], ["1 allocation outstanding: 4.000 KiB from 1 site", ""], "{text}");
     assert!(told[3].starts_with("4.000 KiB in 1 allocation of device memory, "), "{text}");
     assert_eq!(told[4], format!("by thread 'loader' ({id}, ended): 4.000 KiB"), "{text}");
-    assert_eq!(told[5..], [format!(" [1] caller at {}:{LINE}", file!())], "{text}");
+    assert_eq!(told[5..], [format!(" [1] at {}:{LINE}", file!())], "{text}");
     assert_eq!(stderr("main"), "");
 }
 
@@ -255,7 +255,7 @@ fn the_memory_status_names_every_allocation_and_the_line_that_made_it() {
                 "{text}"
             );
             match tracking {
-                Tracking::Counts => assert_eq!(block[1..], [format!(" [1] caller{caller}")]),
+                Tracking::Counts => assert_eq!(block[1..], [format!(" [1]{caller}")]),
                 _ => assert!(block.len() > 2 && block[2].starts_with(" [2] "), "{text}"),
             }
         }

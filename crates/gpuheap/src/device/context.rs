@@ -46,8 +46,8 @@ pub(crate) trait Holder: Send + Sync {
     /// unmapped by whoever mapped it. The context is still alive and idle. Must not panic.
     fn before_reset(&self);
 
-    /// The driver refused the reset after all.
-    fn after_refused_reset(&self) {}
+    /// The context was reset, or the driver refused to.
+    fn after_reset(&self, _is_reset: bool) {}
 
     /// It as a heap, if it is one.
     fn heap(self: Arc<Self>) -> Option<Heap> {
@@ -278,13 +278,12 @@ impl Context {
         self.lost.store(true, Ordering::Relaxed);
         // SAFETY: nobody uses what is in the context from here on, which the caller promises.
         let reset = unsafe { self.driver.cuDevicePrimaryCtxReset_v2(self.ordinal()) };
-        if let Err(error) = check("cuDevicePrimaryCtxReset_v2", reset) {
-            self.lost.store(false, Ordering::Relaxed);
-            for holder in holders.iter().filter_map(Weak::upgrade) {
-                holder.after_refused_reset();
-            }
-            return Err(error.into());
+        let reset = check("cuDevicePrimaryCtxReset_v2", reset);
+        self.lost.store(reset.is_ok(), Ordering::Relaxed);
+        for holder in holders.iter().filter_map(Weak::upgrade) {
+            holder.after_reset(reset.is_ok());
         }
+        reset?;
         // A reset leaves references as they are (driver 580, and the emulator). Ours is given up
         // while the context is not active, when that ends nothing; a driver that had taken it away
         // would say so here, to no harm. Before the reset it could end the context under others.

@@ -177,9 +177,9 @@ impl Holder for Inner {
         }
     }
 
-    fn after_refused_reset(&self) {
+    fn after_reset(&self, is_reset: bool) {
         if let Some(idle) = self.idle.get() {
-            idle.resume();
+            if is_reset { idle.end() } else { idle.resume() }
         }
     }
 

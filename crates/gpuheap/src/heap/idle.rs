@@ -50,9 +50,9 @@ impl IdleTrim {
         self.shared.paused.store(false, Ordering::Release);
     }
 
-    /// Takes no lock: the thread itself may end its heap, and so may a forked child, in which the
+    /// Ends the thread. Takes no lock: the thread itself may end its heap, and so may a forked child, in which the
     /// thread does not run.
-    fn end(&self) {
+    pub(crate) fn end(&self) {
         self.shared.ended.store(true, Ordering::Release);
         self.thread.unpark();
     }
