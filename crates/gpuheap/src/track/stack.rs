@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn another_line_of_the_same_call_is_found_by_its_file() {
         let at = Location::caller();
-        let file = format!("/work/{}", at.file());
+        let file = format!("/build/{}", at.file());
         let frames = vec![
             frame("gpuheap::heap::Heap::allocate", "/elsewhere/heap.rs", at.line()),
             frame("program::load", &file, at.line() + 2),
