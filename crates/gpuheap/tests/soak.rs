@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, DeviceArray, Error, Heap, PoolKind, Stream};
-use support::{assert_all_returned, device};
+use support::{Random, assert_all_returned, device};
 
 const THREADS: u64 = 16;
 const LIMIT: u64 = 64 << 20;
@@ -172,18 +172,5 @@ impl Soak<'_> {
             assert_eq!(end.to_vec().unwrap(), [number], "of {length}");
         }
         self.live.fetch_sub(array.bytes(), Ordering::Relaxed);
-    }
-}
-
-/// A small generator with a known sequence for each seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
     }
 }

@@ -2,6 +2,8 @@
 
 use bytemuck::{CheckedBitPattern, NoUninit};
 
+use crate::error::{Error, ErrorKind};
+
 /// Plain data that means the same on the device as on the host: all integers and floats, `bool`,
 /// `half`'s and `num_complex`'s numbers (with their `bytemuck` features), arrays of these, and
 /// structs that derive `bytemuck::Pod`, or `bytemuck::NoUninit` and `bytemuck::CheckedBitPattern`,
@@ -27,4 +29,16 @@ impl<T: CheckedBitPattern + NoUninit + Send + Sync> Element for T {}
 /// The bytes of elements; none for elements of no size.
 pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
     if size_of::<T>() == 0 { &[] } else { bytemuck::cast_slice(elements) }
+}
+
+/// Whether bits that were read are elements, all of them.
+pub(super) fn check_bits<T: Element>(bits: &[T::Bits]) -> Result<(), Error> {
+    match bits.iter().position(|bits| !T::is_valid_bit_pattern(bits)) {
+        None => Ok(()),
+        Some(at) => Err(ErrorKind::Refused(format!(
+            "element {at} of the array is no valid {}: its bytes were written as something else",
+            std::any::type_name::<T>()
+        ))
+        .into()),
+    }
 }

@@ -7,7 +7,7 @@ use std::slice;
 use ndarray::Dimension;
 
 use super::DeviceArray;
-use super::element::Element;
+use super::element::{Element, check_bits};
 use super::storage::Storage;
 use crate::error::{Error, ErrorKind};
 
@@ -58,13 +58,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         // SAFETY: the memory is there until the borrow ends and all work on it is done; any bits
         // are valid bits.
         let bits = unsafe { slice::from_raw_parts(pointer.cast::<T::Bits>(), self.len()) };
-        if let Some(at) = bits.iter().position(|bits| !T::is_valid_bit_pattern(bits)) {
-            return Err(ErrorKind::Refused(format!(
-                "element {at} of the array is no valid {}: its bytes were written as something else",
-                std::any::type_name::<T>()
-            ))
-            .into());
-        }
+        check_bits::<T>(bits)?;
         Ok((borrow, pointer))
     }
 }

@@ -287,7 +287,7 @@ impl Storage {
     }
 
     pub(crate) fn end_borrow(&self) {
-        if self.forked() {
+        if self.heap.is_forked() {
             return;
         }
         let (rest, ending) = {
@@ -490,13 +490,9 @@ impl Storage {
         Ok(self.home.context().check_alive()?)
     }
 
-    fn forked(&self) -> bool {
-        self.home.context().check_alive() == Err(Gone::Forked)
-    }
-
     /// How things are, for what has no error to give; `None` in a forked child.
     fn peek(&self) -> Option<MutexGuard<'_, State>> {
-        (!self.forked()).then(|| self.lock())
+        (!self.heap.is_forked()).then(|| self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -562,7 +558,7 @@ impl Drop for Storage {
             let _ = self.heap.free(self.kind, lease, None, self.zero_on_free);
             return;
         }
-        let forked = self.forked();
+        let forked = self.heap.is_forked();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let nothing = Memory::Foreign { address: 0, owner: None };
         let memory = std::mem::replace(&mut state.memory, nothing);

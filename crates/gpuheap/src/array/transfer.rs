@@ -6,7 +6,7 @@ use std::ops::Range;
 use gpuheap_driver::{CUmemorytype, CUpointer_attribute};
 use ndarray::{Array, Dimension};
 
-use super::element::{Element, bytes_of};
+use super::element::{Element, bytes_of, check_bits};
 use super::source::HostData;
 use super::{ArrayBase, DeviceArray, Hold, HoldMut};
 use crate::error::{Error, ErrorKind};
@@ -216,13 +216,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         read?;
         // SAFETY: the copies wrote them all, or they have no size; any bits are valid bits.
         unsafe { bits.set_len(count) };
-        if let Some(at) = bits.iter().position(|bits| !T::is_valid_bit_pattern(bits)) {
-            return Err(ErrorKind::Refused(format!(
-                "element {at} of the array is no valid {}: its bytes were written as something else",
-                std::any::type_name::<T>()
-            ))
-            .into());
-        }
+        check_bits::<T>(&bits)?;
         let mut bits = ManuallyDrop::new(bits);
         // SAFETY: bits have the size and alignment of their elements, and all are valid.
         Ok(unsafe { Vec::from_raw_parts(bits.as_mut_ptr().cast(), count, bits.capacity()) })

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::device::Gone;
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
 use crate::track::{Leaks, Outstanding, Snapshot, ThreadEnd, Tracking};
@@ -52,7 +51,7 @@ impl Heap {
     /// The heap holds the handler, so one that holds the heap keeps it alive for good.
     pub fn on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
         // In a forked child no thread of the parent's is left to end.
-        if self.inner.context.check_alive() != Err(Gone::Forked) {
+        if !self.is_forked() {
             self.inner.tracker.set_on_thread_end(Arc::new(handler));
         }
     }

@@ -167,7 +167,6 @@ impl Store {
         self.free(lease, Some(stream), zeroed)?;
         self.wait_for_pending()?;
         let mut state = self.lock();
-        state.poll()?;
         if lease.key.is_some() {
             state.with_policy(|policy, env| policy.release_at(lease.address, env))?;
         }

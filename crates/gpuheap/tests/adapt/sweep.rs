@@ -6,7 +6,7 @@ use gpuheap::{DeviceArray, Error, Heap, Host, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 use ndarray::Array1;
 
-use crate::support::{emulated, heap};
+use crate::support::{emulated, fail_each_call, heap};
 
 /// Small and large arrays up, converted, used on streams of their own, freed and brought down.
 fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
@@ -56,14 +56,7 @@ fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
     for pool in [PoolKind::Split, PoolKind::Simple] {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             assert!(!run(pool, 0, code).0, "{pool}");
-            let (mut made_good, mut failed) = (0, 0);
-            for nth in 1.. {
-                let (is_err, got_there) = run(pool, nth, code);
-                if !got_there {
-                    break;
-                }
-                (made_good, failed) = (made_good + u64::from(!is_err), failed + u64::from(is_err));
-            }
+            let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
             assert!(failed > 30 && made_good > 0, "{pool}: {failed} failed, {made_good} not");
         }
     }

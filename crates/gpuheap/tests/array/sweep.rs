@@ -5,7 +5,7 @@ use gpuheap::emu::{FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 
-use crate::support::{assert_other_kinds_returned, heap};
+use crate::support::{assert_other_kinds_returned, fail_each_call, heap};
 
 /// Arrays made, written, copied between streams, kinds and devices, read, printed and freed.
 fn scenario(heaps: &[Heap; 2], streams: &[Stream; 2], far: &Stream) -> Result<(), Error> {
@@ -85,14 +85,7 @@ fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
     for pool in [PoolKind::Split, PoolKind::Binned, PoolKind::Simple] {
         for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
             assert!(!run(pool, 0, code).0, "{pool}");
-            let (mut made_good, mut failed) = (0, 0);
-            for nth in 1.. {
-                let (is_err, got_there) = run(pool, nth, code);
-                if !got_there {
-                    break;
-                }
-                (made_good, failed) = (made_good + u64::from(!is_err), failed + u64::from(is_err));
-            }
+            let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
             assert!(failed > 100 && made_good > 0, "{pool}: {failed} failed, {made_good} not");
         }
     }

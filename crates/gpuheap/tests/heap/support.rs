@@ -166,3 +166,31 @@ pub(crate) fn assert_no_findings(device: &Device, what: &str) {
         assert!(findings.is_empty(), "{what}: {findings:#?}");
     }
 }
+
+/// A small generator with a known sequence for each seed (splitmix64).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// Runs a scenario with its first driver call failing, then its second, and so on until it makes no
+/// further one: how many runs failed, and how many were made good. `run` says of a run whether it
+/// failed and whether it got to that call.
+pub(crate) fn fail_each_call(run: impl Fn(u64) -> (bool, bool)) -> (u64, u64) {
+    let (mut failed, mut made_good) = (0, 0);
+    for nth in 1.. {
+        let (is_err, got_there) = run(nth);
+        if !got_there {
+            break;
+        }
+        (made_good, failed) = (made_good + u64::from(!is_err), failed + u64::from(is_err));
+    }
+    (failed, made_good)
+}

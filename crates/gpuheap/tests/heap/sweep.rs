@@ -5,7 +5,7 @@ use gpuheap::emu::{FaultPlan, Schedule};
 use gpuheap::{Block, Device, Error, Heap, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 
-use crate::support::emulated;
+use crate::support::{emulated, fail_each_call};
 
 const MIB: u64 = 1 << 20;
 
@@ -70,15 +70,10 @@ fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
     for pool in PoolKind::ALL {
         for (code, limited) in codes.into_iter().flat_map(|code| [(code, false), (code, true)]) {
             let (undisturbed, _) = run(pool, limited, 0, code);
-            let (mut made_good, mut failed) = (0, 0);
-            for nth in 1.. {
+            let (failed, made_good) = fail_each_call(|nth| {
                 let (errors, got_there) = run(pool, limited, nth, code);
-                if !got_there {
-                    break;
-                }
-                let seen = errors > undisturbed;
-                (made_good, failed) = (made_good + u64::from(!seen), failed + u64::from(seen));
-            }
+                (errors > undisturbed, got_there)
+            });
             assert!(
                 failed > 0 && made_good > 0,
                 "{pool}, {code:?}: {failed} failed, {made_good} not"

@@ -5,20 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, PoolKind, Stream};
 
-use crate::support::{Witness, assert_all_returned, device, fill, heap, on_real_gpu};
-
-/// A small generator with a known sequence for each seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
+use crate::support::{Random, Witness, assert_all_returned, device, fill, heap, on_real_gpu};
 
 /// What one thread does: random sizes, up to `most` live at once, each block written when it comes
 /// and looked at when it goes.
