@@ -33,7 +33,9 @@
 //! | the same of anything else | an array, each item adapted | the same |
 //! | [`DeviceArray`], [`DeviceView`], [`DeviceViewMut`] | a copy on the target | an array of `ndarray` |
 //! | [`SharedArray`] | the same handle if it is there already, in that kind of memory; else a copy | an array of `ndarray` |
-//! | [`Diagonal`] and the other wrappers, tuples, `Option`, `Box` | itself, what is in it adapted | the same |
+//! | [`Diagonal`] and the other wrappers, tuples, `Option` | itself, what is in it adapted | the same |
+//! | `Box`, `Rc`, `Arc` | one of its own, what is in it adapted | the same |
+//! | `Result`, `HashMap`, `BTreeMap` | itself, values adapted, errors and keys cloned | the same |
 //! | references | what they point to, adapted | the same |
 //! | numbers, `bool`, `char`, `String`, `()`, ranges, `PhantomData` | itself | itself |
 //! | sparse matrices of `sprs`, with the feature of that name | `DeviceCsMat` | back from it |

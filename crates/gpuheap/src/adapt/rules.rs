@@ -1,7 +1,11 @@
 //! Rules for what the standard library has.
 
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo};
+use std::rc::Rc;
+use std::sync::Arc;
 
 use num_complex::Complex;
 
@@ -119,17 +123,27 @@ impl<T: Item + ?Sized> Item for &T {
     type Group = T::Group;
 }
 
-impl<To, T: Adapt<To> + ?Sized> Adapt<To> for Box<T> {
-    type Output = Box<T::Output>;
+/// What points to one value points to what becomes of it. Several handles to one value become as many
+/// values: adapting sees them one at a time.
+macro_rules! pointers {
+    ($($pointer:ident)*) => {
+        $(
+            impl<To, T: Adapt<To> + ?Sized> Adapt<To> for $pointer<T> {
+                type Output = $pointer<T::Output>;
 
-    fn adapt(&self, to: &To) -> Result<Box<T::Output>, Error> {
-        Ok(Box::new((**self).adapt(to)?))
-    }
+                fn adapt(&self, to: &To) -> Result<Self::Output, Error> {
+                    Ok($pointer::new((**self).adapt(to)?))
+                }
+            }
+
+            impl<T: Item + ?Sized> Item for $pointer<T> {
+                type Group = T::Group;
+            }
+        )*
+    };
 }
 
-impl<T: Item + ?Sized> Item for Box<T> {
-    type Group = T::Group;
-}
+pointers! { Box Rc Arc }
 
 impl<T> Item for [T] {
     type Group = Structures;
@@ -145,6 +159,51 @@ impl<To, T: Adapt<To>> Adapt<To> for Option<T> {
 
 impl<T: Item> Item for Option<T> {
     type Group = T::Group;
+}
+
+impl<To, T: Adapt<To>, E: Clone> Adapt<To> for Result<T, E> {
+    type Output = Result<T::Output, E>;
+
+    fn adapt(&self, to: &To) -> Result<Self::Output, Error> {
+        match self {
+            Ok(value) => Ok(Ok(value.adapt(to)?)),
+            Err(error) => Ok(Err(error.clone())),
+        }
+    }
+}
+
+impl<T, E> Item for Result<T, E> {
+    type Group = Structures;
+}
+
+impl<To, K: Clone + Eq + Hash, V: Adapt<To>, S: BuildHasher + Clone> Adapt<To>
+    for HashMap<K, V, S>
+{
+    type Output = HashMap<K, V::Output, S>;
+
+    fn adapt(&self, to: &To) -> Result<Self::Output, Error> {
+        let mut adapted = HashMap::with_capacity_and_hasher(self.len(), self.hasher().clone());
+        for (key, value) in self {
+            adapted.insert(key.clone(), value.adapt(to)?);
+        }
+        Ok(adapted)
+    }
+}
+
+impl<K, V, S> Item for HashMap<K, V, S> {
+    type Group = Structures;
+}
+
+impl<To, K: Clone + Ord, V: Adapt<To>> Adapt<To> for BTreeMap<K, V> {
+    type Output = BTreeMap<K, V::Output>;
+
+    fn adapt(&self, to: &To) -> Result<Self::Output, Error> {
+        self.iter().map(|(key, value)| Ok((key.clone(), value.adapt(to)?))).collect()
+    }
+}
+
+impl<K, V> Item for BTreeMap<K, V> {
+    type Group = Structures;
 }
 
 macro_rules! tuples {

@@ -1,6 +1,9 @@
 //! A rule for each kind of structure, both ways.
 
+use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use gpuheap::adapt::Leaf;
 use gpuheap::emu::Schedule;
@@ -90,6 +93,37 @@ fn structures_of_the_standard_library() {
         let (host, count) = (vec![1.5], 3_usize);
         let of_references: (DeviceArray<f64>, usize) = target.adapt(&(&host, &&count))?;
         assert_eq!((of_references.0.to_vec()?, of_references.1), (host, 3));
+        Ok(())
+    });
+}
+
+#[test]
+fn pointers_results_and_maps() {
+    on_every_kind(|target| {
+        let shared = Rc::new(vec![1_u8, 2]);
+        let (one, other) = target.adapt(&(shared.clone(), Arc::new(vec![3_i64])))?;
+        let _: (&Rc<DeviceArray<u8>>, &Arc<DeviceArray<i64>>) = (&one, &other);
+        assert_eq!(
+            (Host.adapt(&one)?, Host.adapt(&other)?),
+            (arr1(&[1, 2]).into(), arr1(&[3]).into())
+        );
+        // Two handles to one value become two values.
+        let up = target.adapt(&vec![shared.clone(), shared])?;
+        assert!(!Rc::ptr_eq(&up[0], &up[1]));
+
+        let results = vec![Ok(vec![1_u8]), Err("missing")];
+        let up: Vec<Result<DeviceArray<u8>, &str>> = target.adapt(&results)?;
+        assert_eq!(Host.adapt(&up)?, [Ok(arr1(&[1])), Err("missing")]);
+
+        let sorted = BTreeMap::from([(2, vec![1.5]), (1, vec![])]);
+        let up: BTreeMap<i32, DeviceArray<f32>> = target.cu(&sorted)?;
+        assert_eq!(Host.adapt(&up)?, BTreeMap::from([(1, arr1(&[])), (2, arr1(&[1.5]))]));
+
+        let named =
+            HashMap::from([("weights".to_owned(), vec![1.5_f64]), ("bias".to_owned(), vec![])]);
+        let up: HashMap<String, DeviceArray<f64>> = target.adapt(&named)?;
+        let down: HashMap<String, Array1<f64>> = Host.adapt(&up)?;
+        assert_eq!((down.len(), &down["weights"]), (2, &arr1(&[1.5])));
         Ok(())
     });
 }
