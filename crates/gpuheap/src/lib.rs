@@ -52,6 +52,8 @@
 //! | [`allocated!`], [`time!`] | what a piece of code allocates, and how long it takes |
 //! | [`Error`] | one type, with [the evidence](OutOfMemory) where memory ran out |
 //!
+//! The [guide] explains each of these, a chapter at a time.
+//!
 //! # The ways back
 //!
 //! | | who waits | to | of which kinds |
@@ -107,6 +109,7 @@ mod device;
 mod error;
 mod event;
 mod fork;
+pub mod guide;
 mod heap;
 mod kind;
 mod measure;
