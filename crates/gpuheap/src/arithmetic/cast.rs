@@ -32,8 +32,16 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     /// An array that was freed; as [`Target::uninit`]; the driver's own.
     #[track_caller]
     pub fn cast<U: Scalar>(&self) -> Result<DeviceArray<U, D>, Error> {
-        made(self, T::TYPE, U::TYPE, &self.target(), Location::caller())
+        cast(self, Location::caller())
     }
+}
+
+/// As [`ArrayBase::cast`], made at a place in the program.
+pub(super) fn cast<S: Hold, T: Scalar, U: Scalar, D: Dimension>(
+    array: &ArrayBase<S, T, D>,
+    at: &'static Location<'static>,
+) -> Result<DeviceArray<U, D>, Error> {
+    made(array, T::TYPE, U::TYPE, &array.target(), at)
 }
 
 /// An array of ours as elements of another type, of its own memory if its bits stay.
@@ -44,7 +52,7 @@ pub(super) fn recast<T: Scalar, U: Scalar, D: Dimension>(
     if T::TYPE == U::TYPE {
         return array.into_reinterpreted();
     }
-    made(&array, T::TYPE, U::TYPE, &array.target(), at)
+    cast(&array, at)
 }
 
 /// The same elements as those of another type on a target of the same device; `None` where a kernel
@@ -55,7 +63,7 @@ pub(crate) fn converted<S: Hold, T: Element, U: Element, D: Dimension>(
     at: &'static Location<'static>,
 ) -> Option<Result<DeviceArray<U, D>, Error>> {
     let (from, to) = (type_of::<T>()?, type_of::<U>()?);
-    let is_there = array.storage().context().is_same(target.heap().context());
+    let is_there = array.storage().context().is_same(target.stream().context());
     is_there.then(|| made(array, from, to, target, at))
 }
 

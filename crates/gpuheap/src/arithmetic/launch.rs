@@ -107,8 +107,9 @@ pub(super) fn check_device(one: &Window<'_>, other: &Window<'_>) -> Result<(), E
 
 fn enqueue(stream: &Stream, launch: &Launch, function: CUfunction) -> Result<(), Error> {
     let enqueued = stream.enqueue("cuLaunchKernel", |driver| {
-        let mut words = launch.words;
-        let mut parameters: [*mut c_void; 1] = [words.as_mut_ptr().cast()];
+        // The driver only reads what parameters point to.
+        let mut parameters: [*mut c_void; 1] =
+            [launch.words.as_slice().as_ptr().cast_mut().cast()];
         // SAFETY: the kernel takes these words, which the driver copies during the call. The arrays
         // that they name were in the plan with their shapes, and are locked and alive.
         unsafe {

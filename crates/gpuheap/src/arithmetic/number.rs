@@ -3,6 +3,7 @@
 use std::any::TypeId;
 use std::fmt;
 
+use bytemuck::Zeroable;
 use gpuheap_kernels::Type;
 
 use crate::array::Element;
@@ -19,7 +20,7 @@ use crate::array::Element;
     message = "the elements `{Self}` cannot be counted with",
     note = "integers of 8 to 64 bits, `f32`, `f64` and `bool` can; other elements are worked on by kernels of your own"
 )]
-pub trait Scalar: Element + sealed::Scalar {
+pub trait Scalar: Element + Zeroable + sealed::Scalar {
     /// What a sum of these is.
     type Sum: Number;
     /// What the mean of these is.

@@ -30,13 +30,13 @@ impl<T: Number, D: Dimension> Operand<T, D> for T {
 impl<S: Hold, T: Number, D: Dimension + DimMax<E>, E: Dimension> Operand<T, D>
     for ArrayBase<S, T, E>
 {
-    type Dim = D::Output;
+    type Dim = <D as DimMax<E>>::Output;
 }
 
 impl<S: Hold, T: Number, D: Dimension + DimMax<E>, E: Dimension> Operand<T, D>
     for &ArrayBase<S, T, E>
 {
-    type Dim = D::Output;
+    type Dim = <D as DimMax<E>>::Output;
 }
 
 /// A side of an operation as kernels see it.

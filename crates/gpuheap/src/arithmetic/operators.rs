@@ -198,7 +198,7 @@ fn unary(op: Unary, of: Type, out: &Window<'_>, input: &Window<'_>) -> Result<()
 }
 
 /// Writes the result of an operation on two sides to `out`, which has its shape and may be a side.
-fn enqueue(
+pub(super) fn enqueue(
     op: Arithmetic,
     of: Type,
     out: &Window<'_>,
@@ -206,6 +206,19 @@ fn enqueue(
     right: &Side<'_>,
 ) -> Result<(), Error> {
     elementwise(out, left, right, |shape, out, left, right| {
+        kernels::arithmetic(op, of, shape, out, left, right)
+    })
+}
+
+/// The same with the steps with which the sides are read.
+pub(super) fn enqueue_strided(
+    op: Arithmetic,
+    of: Type,
+    out: &Window<'_>,
+    [left, right]: &[Side<'_>; 2],
+    steps: &[Vec<isize>; 2],
+) -> Result<(), Error> {
+    strided(out, [left, right], steps, |shape, out, left, right| {
         kernels::arithmetic(op, of, shape, out, left, right)
     })
 }
@@ -218,6 +231,16 @@ pub(super) fn elementwise(
     plan: impl FnOnce(&[usize], u64, kernels::Operand<'_>, kernels::Operand<'_>) -> Vec<kernels::Launch>,
 ) -> Result<(), Error> {
     let steps = [left, right].map(|side| strides(side.shape(), out.shape));
+    strided(out, [left, right], &steps, plan)
+}
+
+/// The same with the steps with which the sides are read.
+fn strided(
+    out: &Window<'_>,
+    [left, right]: [&Side<'_>; 2],
+    steps: &[Vec<isize>; 2],
+    plan: impl FnOnce(&[usize], u64, kernels::Operand<'_>, kernels::Operand<'_>) -> Vec<kernels::Launch>,
+) -> Result<(), Error> {
     // The stream is that of the left side, if it is an array. A number has no address: any does.
     let (one, other) = match (left, right) {
         (Side::Array(left), Side::Array(right)) => (left, right),
@@ -284,6 +307,9 @@ enum Overlap {
 
 fn overlap(one: &Window<'_>, other: &Window<'_>) -> Overlap {
     let (Ok(first), Ok(second)) = (one.address(), other.address()) else { return Overlap::None };
+    if one.bytes == 0 || other.bytes == 0 {
+        return Overlap::None;
+    }
     if first >= second.saturating_add(other.bytes) || second >= first.saturating_add(one.bytes) {
         return Overlap::None;
     }

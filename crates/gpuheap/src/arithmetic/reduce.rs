@@ -2,6 +2,7 @@
 
 use std::panic::Location;
 
+use bytemuck::Zeroable;
 use gpuheap_kernels as kernels;
 use gpuheap_kernels::{Arithmetic, Reduction, Type};
 use ndarray::{Axis, Dimension, Ix1, RemoveAxis};
@@ -38,7 +39,7 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     #[track_caller]
     pub fn sum(&self) -> Result<T::Sum, Error> {
         let total = read_one(Reduction::Sum, self, Location::caller())?;
-        Ok(T::sum(total.unwrap_or(<T::Total as bytemuck::Zeroable>::zeroed())))
+        Ok(T::sum(total.unwrap_or(T::Total::zeroed())))
     }
 
     /// The mean of all elements: each as an `f64`, summed, divided by how many they are, and rounded.
@@ -69,7 +70,7 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
         if sizes.n == 0 {
             self.storage().use_on(None, |_, _| Ok(()))?;
             let UninitArray(array) = self.target().uninit_at::<T::Sum, _>(shape, at)?;
-            return UninitArray(array).fill(<T::Sum as bytemuck::Zeroable>::zeroed());
+            return UninitArray(array).fill(T::Sum::zeroed());
         }
         let target = &self.target();
         recast(reduced::<T::Total, _, _, _, _>(Reduction::Sum, self, sizes, target, shape, at)?, at)
