@@ -108,8 +108,7 @@ pub(super) fn check_device(one: &Window<'_>, other: &Window<'_>) -> Result<(), E
 fn enqueue(stream: &Stream, launch: &Launch, function: CUfunction) -> Result<(), Error> {
     let enqueued = stream.enqueue("cuLaunchKernel", |driver| {
         // The driver only reads what parameters point to.
-        let mut parameters: [*mut c_void; 1] =
-            [launch.words.as_slice().as_ptr().cast_mut().cast()];
+        let mut parameters: [*mut c_void; 1] = [launch.words.as_slice().as_ptr().cast_mut().cast()];
         // SAFETY: the kernel takes these words, which the driver copies during the call. The arrays
         // that they name were in the plan with their shapes, and are locked and alive.
         unsafe {
@@ -147,7 +146,8 @@ impl Kernels {
             return Ok(loaded.function);
         }
         // With no lock held: where memory is short, the heap calls what the program registered.
-        let fresh = heap.retry(|| load(context, kernel).map_err(|error| of_kernel(error, kernel)))?;
+        let fresh =
+            heap.retry(|| load(context, kernel).map_err(|error| of_kernel(error, kernel)))?;
         let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
         match loaded.entry(kernel) {
             Entry::Vacant(place) => Ok(place.insert(fresh).function),

@@ -128,7 +128,11 @@ pub(super) fn strides(from: &[usize], to: &[usize]) -> Vec<isize> {
 }
 
 /// A side as an operand of a kernel.
-pub(super) fn operand<'a>(side: &Side<'_>, address: u64, strides: &'a [isize]) -> kernels::Operand<'a> {
+pub(super) fn operand<'a>(
+    side: &Side<'_>,
+    address: u64,
+    strides: &'a [isize],
+) -> kernels::Operand<'a> {
     match side {
         Side::Scalar(bits) => kernels::Operand::Scalar(*bits),
         Side::Array(_) => kernels::Operand::Array { address, strides },

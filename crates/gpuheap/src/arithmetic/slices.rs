@@ -35,10 +35,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// A slice that is not within the shape, or has a step of 0; an array that was freed; as
     /// [`Target::uninit`](crate::Target::uninit); the driver's own.
     #[track_caller]
-    pub fn copy_slice<I: SliceArg<D>>(
-        &self,
-        slice: I,
-    ) -> Result<DeviceArray<T, I::OutDim>, Error> {
+    pub fn copy_slice<I: SliceArg<D>>(&self, slice: I) -> Result<DeviceArray<T, I::OutDim>, Error> {
         let part = Part::of(self.shape(), slice.as_ref())?;
         self.copy_part(&part, part.dimension()?, Location::caller())
     }
@@ -125,7 +122,11 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         })
     }
 
-    fn permuted(&self, axes: D, at: &'static Location<'static>) -> Result<DeviceArray<T, D>, Error> {
+    fn permuted(
+        &self,
+        axes: D,
+        at: &'static Location<'static>,
+    ) -> Result<DeviceArray<T, D>, Error> {
         let (ours, order) = (self.shape(), axes.slice());
         let is_permutation = order.len() == ours.len()
             && (0..ours.len()).all(|axis| order.iter().filter(|one| **one == axis).count() == 1);
@@ -183,8 +184,9 @@ impl Part {
             let (Some(&length), Some(&stride)) = (shape.get(axis), steps.get(axis)) else {
                 return Err(other_axes(shape, slice));
             };
-            let refused =
-                |why: &str| refused_slice(&format!("{why} on axis {axis}, whose length is {length}"));
+            let refused = |why: &str| {
+                refused_slice(&format!("{why} on axis {axis}, whose length is {length}"))
+            };
             let within = |index: isize| {
                 let index = if index < 0 { index.checked_add_unsigned(length)? } else { index };
                 usize::try_from(index).ok()

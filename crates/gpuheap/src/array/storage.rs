@@ -306,7 +306,8 @@ impl Storage {
         let mine = all.iter().position(|storage| std::ptr::eq(*storage, self)).unwrap_or(0);
         // On a device of its own, as above.
         let stream = self.last_stream(states[mine].ending_stream())?;
-        states[mine].last = Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
+        states[mine].last =
+            Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
         for (storage, state) in all.iter().zip(&mut states) {
             storage.hand_over(state, &stream)?;
         }
