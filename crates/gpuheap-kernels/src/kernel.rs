@@ -1,5 +1,6 @@
 //! Kernels and their names.
 
+use crate::plan::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 use crate::{Arithmetic, Comparison, Reduction, Type};
 
 /// A kernel: known by its name, on a GPU by its PTX, on the emulated device by its Rust.
@@ -94,16 +95,37 @@ impl Kernel {
                 of: if of == COUNT { None } else { Some(Type::from_word(of)?) },
                 key: Type::from_word(key).filter(|key| key.is_integer())?,
             },
-            [path, does, of, left, right] => Kind::Elementwise {
-                path: Path::from_word(path)?,
-                does: Does::from_word(does)?,
-                of: Type::from_word(of)?,
-                left: Source::from_word(left)?,
-                right: Source::from_word(right)?,
-            },
+            [path, does, of, left, right] => {
+                let does = Does::from_word(does)?;
+                Kind::Elementwise {
+                    path: Path::from_word(path)?,
+                    does,
+                    of: Type::from_word(of).filter(|of| does.takes(*of))?,
+                    left: Source::from_word(left)?,
+                    right: Source::from_word(right)?,
+                }
+            }
             _ => return None,
         };
         Some(Kernel(kind))
+    }
+
+    /// How many words its one parameter has.
+    pub fn words(&self) -> usize {
+        match self.0 {
+            Kind::Elementwise { path: Path::Strided, .. } | Kind::Copy { .. } => {
+                FIRST_AXIS + AXIS_WORDS * MOST_AXES
+            }
+            Kind::Elementwise { path: Path::Flat, .. } => 4,
+            Kind::Cast { .. } => 3,
+            Kind::Rows { .. } | Kind::Columns { .. } => 6,
+            Kind::Groups { .. } => 7,
+        }
+    }
+
+    /// Whether it carries bytes over as they are, and computes nothing.
+    pub fn only_copies(&self) -> bool {
+        matches!(self.0, Kind::Copy { .. })
     }
 
     /// Every kernel there is.
@@ -113,7 +135,7 @@ impl Kernel {
         let comparison = Comparison::ALL.iter().copied().map(Does::Comparison);
         for does in arithmetic.chain(comparison) {
             for path in [Path::Flat, Path::Strided] {
-                for &of in Type::ALL {
+                for &of in Type::ALL.iter().filter(|of| does.takes(**of)) {
                     for left in [Source::Array, Source::Scalar] {
                         for right in [Source::Array, Source::Scalar] {
                             all.push(Kind::Elementwise { path, does, of, left, right });
@@ -167,6 +189,11 @@ impl Source {
 }
 
 impl Does {
+    /// Whether there is a kernel of this type.
+    fn takes(self, of: Type) -> bool {
+        of != Type::Bool || matches!(self, Does::Comparison(_))
+    }
+
     /// What comes out.
     pub(crate) fn output(self, of: Type) -> Type {
         match self {

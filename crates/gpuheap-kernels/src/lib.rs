@@ -8,7 +8,7 @@
 //! same result to the last bit (a NaN is some NaN, and sums by key of floats add in any order).
 //!
 //! Addresses are the device's and elements lie on multiples of their size; nothing is checked
-//! here. No elements, no launches.
+//! here. No elements, no launches. Every kernel is launched with [`BLOCK`] threads in each block.
 //!
 //! ```
 //! use gpuheap_kernels::{Arithmetic, Kernel, Operand, Type, arithmetic};
@@ -34,6 +34,8 @@ mod types;
 pub use access::{Access, Region};
 pub use kernel::Kernel;
 pub use launch::{Launch, Words};
-pub use plan::{Operand, arithmetic, cast, comparison, copy, group_sum, partials, reduce, unary};
+pub use plan::{
+    BLOCK, Operand, arithmetic, cast, comparison, copy, group_sum, partials, reduce, unary,
+};
 pub use run::Memory;
 pub use types::{Arithmetic, Comparison, Reduction, Type, Unary};

@@ -87,14 +87,13 @@ worded! {
     }
 }
 
-worded! {
-    /// An operation of one value.
-    pub enum Unary {
-        /// `-a`; integers wrap.
-        Negate = "negate",
-        /// `a == 0`, as `Bool`: for `Bool` the opposite.
-        Not = "not",
-    }
+/// An operation of one value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Unary {
+    /// `-a`; integers wrap.
+    Negate,
+    /// `a == 0`, as `Bool`: for `Bool` the opposite.
+    Not,
 }
 
 worded! {

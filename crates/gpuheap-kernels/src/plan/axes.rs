@@ -88,6 +88,17 @@ fn split_into(pieces: &mut Vec<Piece>, piece: Piece) {
     }
 }
 
+impl Axis {
+    /// An axis in a kernel's arguments.
+    pub(crate) fn from_words(words: &[u64]) -> Axis {
+        let word = |index: usize| words.get(index).copied().unwrap_or(0);
+        Axis {
+            length: word(0) as u32 as usize,
+            strides: [word(2).cast_signed(), word(3).cast_signed()],
+        }
+    }
+}
+
 impl Piece {
     /// How many elements.
     pub(crate) fn count(&self) -> u64 {

@@ -31,6 +31,7 @@ pub fn arithmetic(
     left: Operand<'_>,
     right: Operand<'_>,
 ) -> Vec<Launch> {
+    let of = if of == Type::Bool { Type::U8 } else { of };
     elementwise(Does::Arithmetic(op), of, shape, out, left, right)
 }
 

@@ -7,6 +7,7 @@ mod elementwise;
 mod group;
 mod reduce;
 
+pub(crate) use axes::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES};
 pub use copy::copy;
 pub use elementwise::{Operand, arithmetic, cast, comparison, unary};
 pub(crate) use group::SHARED_BYTES;
@@ -14,7 +15,7 @@ pub use group::group_sum;
 pub use reduce::{partials, reduce};
 
 /// Threads of a block, of every kernel.
-pub(crate) const BLOCK: u32 = 256;
+pub const BLOCK: u32 = 256;
 /// The most blocks of kernels whose threads take one more element after another. Enough for every
 /// device to be full many times, so that the last blocks to end do not matter.
 const MOST_BLOCKS: u64 = 1 << 15;
