@@ -48,6 +48,7 @@
 //! | [`Heap::scope`] | a part of a program whose end frees what was made in it |
 //! | [`Heap::set_limits`], [`Heap::retry`] | what a heap may take, and calls of others that run out of memory |
 //! | [`Target::adapt`], [`Target::cu`], [`Host::adapt`] | whole structures up and down: [`mod@adapt`] |
+//! | `&a + &b`, `2.0 * &a`, [`ArrayBase::sum`], [`ArrayBase::copy_slice`] | arithmetic, reductions, copies with steps: [`mod@arithmetic`] |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who has the memory |
 //! | [`allocated!`], [`time!`] | what a piece of code allocates, and how long it takes |
 //! | [`Error`] | one type, with [the evidence](OutOfMemory) where memory ran out |
@@ -72,10 +73,10 @@
 //!
 //! # Work on arrays
 //!
-//! gpuheap is no tensor library. There are fills, copies and views; arithmetic of elements comes with
-//! the next release, linear algebra does not come. There are no strides: elements lie in row-major
-//! order with no gaps, and a slice is a range of the leading axis. Real work is done by kernels and
-//! libraries, which take an array's pointer and its stream:
+//! gpuheap is no tensor library. There are fills, copies and views, and [arithmetic](mod@arithmetic) of
+//! elements; linear algebra does not come. There are no strides: elements lie in row-major order with
+//! no gaps, a slice is a range of the leading axis, and one of other axes is a copy. Real work is done
+//! by kernels and libraries, which take an array's pointer and its stream:
 //!
 //! ```
 //! # fn main() -> Result<(), gpuheap::Error> {
@@ -104,6 +105,7 @@
 //! `GPUHEAP_ZERO_ON_ALLOC`; `docs/environment.md` has their values.
 
 pub mod adapt;
+pub mod arithmetic;
 mod array;
 mod device;
 mod error;
@@ -125,6 +127,7 @@ mod tests;
 mod track;
 
 pub use adapt::{Adapt, Host};
+pub use arithmetic::{Number, Operand, Scalar};
 pub use array::unified::{Advice, Location};
 pub use array::{
     ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element, Hold, HoldMut, HostData,

@@ -5,6 +5,7 @@ mod out_of_memory;
 use std::fmt;
 
 use gpuheap_driver::{DriverError, OpenError};
+use gpuheap_kernels::Kernel;
 
 use crate::array::storage::Freed;
 use crate::device::{Gone, HostBorrowed};
@@ -30,6 +31,8 @@ pub(crate) enum ErrorKind {
     /// The machine's driver cannot be used.
     Open(OpenError),
     Driver(DriverError),
+    /// A kernel of ours that could not be loaded or launched.
+    Kernel(Kernel, DriverError),
     StreamGone,
     /// An array whose memory was freed before it.
     Freed(Freed),
@@ -62,7 +65,7 @@ impl Error {
     /// The driver call that failed, where this is about one.
     pub fn driver(&self) -> Option<DriverError> {
         match &*self.0 {
-            ErrorKind::Driver(error) => Some(*error),
+            ErrorKind::Driver(error) | ErrorKind::Kernel(_, error) => Some(*error),
             _ => None,
         }
     }
@@ -122,6 +125,7 @@ impl fmt::Display for Error {
             ),
             ErrorKind::Open(error) => error.fmt(f),
             ErrorKind::Driver(error) => error.fmt(f),
+            ErrorKind::Kernel(kernel, error) => write!(f, "{error} (kernel {})", kernel.name()),
             ErrorKind::Gone(gone) => gone.fmt(f),
             ErrorKind::StreamGone => f.write_str(
                 "a thread's own default stream cannot be waited for, because its event could not be \
@@ -142,7 +146,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.0 {
             ErrorKind::Open(error) => Some(error),
-            ErrorKind::Driver(error) => Some(error),
+            ErrorKind::Driver(error) | ErrorKind::Kernel(_, error) => Some(error),
             _ => None,
         }
     }
