@@ -23,6 +23,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "free_synchronize_reset",
         &["freed: the heap keeps it", "the device was reset since this was made"],
     ),
+    ("group_sums", &["30 pieces", "the same on the host: true"]),
     (
         "leaking_threads",
         &[
@@ -42,6 +43,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "live at the end: 0 bytes",
         ],
     ),
+    ("too_large", &["32.000 MiB short", "the largest: 999", "the same on the host: true"]),
     (
         "tour",
         &[
