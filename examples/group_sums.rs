@@ -24,7 +24,7 @@ fn main() -> Result<(), Error> {
         Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:4GiB"))?;
     let heap = Heap::builder(&device).hard_limit(bytes / 10).build()?;
     let target = heap.target()?;
-    println!("{} KiB of data under a limit of {} KiB", bytes >> 10, bytes / 10 >> 10);
+    println!("{} KiB of data under a limit of {} KiB", bytes >> 10, (bytes / 10) >> 10);
 
     // What stays on the device: a sum for each group and column, and a count for each group.
     let mut sums: DeviceArray<f64, _> = target.zeroed((GROUPS, COLUMNS))?;

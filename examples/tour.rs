@@ -1,4 +1,4 @@
-//! The whole of it in one program: upload, types, status, reclaim, early free, leaks.
+//! The whole of it in one program: upload, types, status, reclaim, early free, leaks, batches.
 //!
 //!     cargo run --example tour
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --example tour
@@ -53,6 +53,12 @@ fn main() -> Result<(), Error> {
         println!("{} bytes that nobody can free, made in line {}", site.bytes, site.at.line());
     }
     println!("the status lists what is outstanding:\n{}", heap.memory_status()?);
+
+    println!("\n-- batches, one on the device at a time");
+    for (number, batch) in [([1], [2]), ([3_i64], [4_i64])].iter().enumerate() {
+        let (a, b) = target.adapt(batch)?;
+        println!("Batch {}: {:?}", number + 1, (&a + &b)?.to_vec()?);
+    }
     Ok(())
 }
 
