@@ -122,6 +122,8 @@ mod tests;
 mod track;
 
 pub use adapt::{Adapt, Host};
+#[doc(hidden)]
+pub use array::staging::Staging;
 pub use array::unified::{Advice, Location};
 pub use array::{
     ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element, Hold, HoldMut, HostData,

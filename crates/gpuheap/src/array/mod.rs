@@ -10,6 +10,7 @@ mod matrix;
 mod registered;
 mod shape;
 mod source;
+pub(crate) mod staging;
 pub(crate) mod storage;
 mod transfer;
 pub(crate) mod unified;
