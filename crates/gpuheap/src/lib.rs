@@ -48,6 +48,7 @@
 //! | [`Heap::scope`] | a part of a program whose end frees what was made in it |
 //! | [`Heap::set_limits`], [`Heap::retry`] | what a heap may take, and calls of others that run out of memory |
 //! | [`Target::adapt`], [`Target::cu`], [`Host::adapt`] | whole structures up and down: [`mod@adapt`] |
+//! | [`Target::batches`], [`Target::batches_by_memory`] | data larger than the device, [a batch](Batches) at a time |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who has the memory |
 //! | [`allocated!`], [`time!`] | what a piece of code allocates, and how long it takes |
 //! | [`Error`] | one type, with [the evidence](OutOfMemory) where memory ran out |
@@ -103,6 +104,7 @@
 
 pub mod adapt;
 mod array;
+mod batches;
 mod device;
 mod error;
 mod event;
@@ -130,6 +132,7 @@ pub use array::{
     HostMut, HostRef, LowerTriangular, Owned, Printed, RegisterError, Shared, SharedArray,
     Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View, ViewMut,
 };
+pub use batches::{Batches, FedBatches, RowBatches};
 /// What says which types are plain data, in the version whose traits [`Element`] asks for.
 pub use bytemuck;
 pub use device::{Device, DeviceInfo, profile};

@@ -170,6 +170,8 @@ impl Drop for Slots<'_> {
             // A destructor reports and carries on: the heap counts the failure.
             let _ = self.heap.free(MemoryKind::Pinned, lease, stream, self.zeroed);
         }
+        // The next copy waits for this one and not for what the stream is given after it.
+        self.heap.fence(MemoryKind::Pinned);
     }
 }
 

@@ -227,6 +227,23 @@ impl Heap {
         Ok(slot.get_or_init(|| stream))
     }
 
+    /// Marks how far the streams with frees of a kind have got, so that who wants their blocks on
+    /// another stream waits for these frees and not for what comes after them.
+    pub(crate) fn fence(&self, kind: MemoryKind) {
+        if self.inner.context.check_alive().is_ok() {
+            // What fails here is tried again when a block is wanted.
+            let _ = self.store(kind).lock().fence();
+        }
+    }
+
+    /// What may still be handed out of a kind of memory, bytes: as much as limit and device leave,
+    /// what is cached given back.
+    pub(crate) fn room(&self, kind: MemoryKind) -> Result<u64, Error> {
+        self.inner.context.check_alive()?;
+        kind.check(self.inner.context.info())?;
+        Ok(self.store(kind).lock().room()?)
+    }
+
     pub(crate) fn staging(&self) -> Staging {
         self.inner.staging
     }

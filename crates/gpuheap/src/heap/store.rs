@@ -427,6 +427,11 @@ impl State {
         Ok(())
     }
 
+    /// Records the fences that the frees so far still lack.
+    pub(crate) fn fence(&mut self) -> Result<(), SourceError> {
+        self.order.pending(&mut *self.source).map(drop)
+    }
+
     /// Asks the driver which frees are over.
     pub(crate) fn poll(&mut self) -> Result<(), SourceError> {
         self.order.poll(&mut *self.source)
@@ -461,6 +466,12 @@ impl State {
             None => u64::MAX,
         };
         Ok(free.min(allowed))
+    }
+
+    /// The same with what is cached, which can be given back.
+    pub(crate) fn room(&mut self) -> Result<u64, SourceError> {
+        let cached = self.source.reserved()?.saturating_sub(self.ledger.live_blocks);
+        Ok(self.available()?.saturating_add(cached).min(self.source.capacity()))
     }
 
     pub(crate) fn wait_for_pending(&mut self) -> Result<(), SourceError> {
