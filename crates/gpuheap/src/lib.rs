@@ -49,6 +49,7 @@
 //! | [`Heap::set_limits`], [`Heap::retry`] | what a heap may take, and calls of others that run out of memory |
 //! | [`Target::adapt`], [`Target::cu`], [`Host::adapt`] | whole structures up and down: [`mod@adapt`] |
 //! | `&a + &b`, `2.0 * &a`, [`ArrayBase::sum`], [`ArrayBase::copy_slice`] | arithmetic, reductions, copies with steps: [`mod@arithmetic`] |
+//! | [`Target::batches`], [`Target::batches_by_memory`] | data larger than the device, [a batch](Batches) at a time |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who has the memory |
 //! | [`allocated!`], [`time!`] | what a piece of code allocates, and how long it takes |
 //! | [`Error`] | one type, with [the evidence](OutOfMemory) where memory ran out |
@@ -107,6 +108,7 @@
 pub mod adapt;
 pub mod arithmetic;
 mod array;
+mod batches;
 mod device;
 mod error;
 mod event;
@@ -128,12 +130,15 @@ mod track;
 
 pub use adapt::{Adapt, Host};
 pub use arithmetic::{Number, Operand, Scalar};
+#[doc(hidden)]
+pub use array::staging::Staging;
 pub use array::unified::{Advice, Location};
 pub use array::{
     ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element, Hold, HoldMut, HostData,
     HostMut, HostRef, LowerTriangular, Owned, Printed, RegisterError, Shared, SharedArray,
     Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View, ViewMut,
 };
+pub use batches::{Batches, FedBatches, RowBatches};
 /// What says which types are plain data, in the version whose traits [`Element`] asks for.
 pub use bytemuck;
 pub use device::{Device, DeviceInfo, profile};

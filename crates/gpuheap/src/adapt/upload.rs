@@ -97,12 +97,12 @@ struct Staged {
 }
 
 impl<R: ElementRule> Upload<R> {
-    fn new(target: &Target, at: &'static Location<'static>) -> Upload<R> {
+    pub(crate) fn new(target: &Target, at: &'static Location<'static>) -> Upload<R> {
         let (target, staged) = (target.clone(), RefCell::default());
         Upload { target, at, staged, rule: PhantomData }
     }
 
-    fn run<V: Adapt<Upload<R>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
+    pub(crate) fn run<V: Adapt<Upload<R>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         let adapted = value.adapt(self)?;
         self.flush(self.staged.take())?;
         Ok(adapted)

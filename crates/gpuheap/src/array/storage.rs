@@ -78,6 +78,8 @@ pub(crate) enum Freed {
     Early(&'static Location<'static>),
     /// At the end of the scope that began at this place.
     Scope(&'static Location<'static>),
+    /// When the turn of its batch ended, of those that were asked for at this place.
+    Batch(&'static Location<'static>),
 }
 
 /// What is left to do with memory that was marked as freed.
@@ -175,6 +177,23 @@ impl Storage {
     /// Has the end of `scope` free it.
     pub(crate) fn join(&self, scope: Option<Arc<ScopeState>>) {
         self.lock().scope = scope;
+    }
+
+    /// Makes `to` the stream of last use where that is `from`: all work there comes before what `to`
+    /// is given from now on, which the caller saw to.
+    pub(crate) fn follow(&self, from: &Stream, to: &Stream) {
+        let whole = {
+            let mut state = self.lock();
+            if !is_same_stream(state.stream(&self.home), from) {
+                return;
+            }
+            state.set_last(to.clone());
+            match &state.memory {
+                Memory::Part { whole, .. } => whole.clone(),
+                _ => return,
+            }
+        };
+        whole.follow(from, to);
     }
 
     /// Gives staged memory what it is made of.

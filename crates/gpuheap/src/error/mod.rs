@@ -25,6 +25,8 @@ pub struct Error(Box<ErrorKind>);
 #[derive(Clone)]
 pub(crate) enum ErrorKind {
     OutOfMemory(OutOfMemory),
+    /// The same for a row that has to fit.
+    Row(usize, OutOfMemory),
     /// What cannot be done as it was asked for: a name that means nothing, a limit, a stream of
     /// another device.
     Refused(String),
@@ -44,7 +46,7 @@ impl Error {
     /// The evidence, where this is about memory that ran out.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match &*self.0 {
-            ErrorKind::OutOfMemory(evidence) => Some(evidence),
+            ErrorKind::OutOfMemory(evidence) | ErrorKind::Row(_, evidence) => Some(evidence),
             _ => None,
         }
     }
@@ -122,6 +124,18 @@ impl fmt::Display for Error {
                  scope's keep to use it longer",
                 at.file(),
                 at.line()
+            ),
+            ErrorKind::Freed(Freed::Batch(at)) => write!(
+                f,
+                "the array was freed when the turn of its batch ended, of the batches asked for at \
+                 {}:{}; hand it to their keep to use it longer, or make a copy during its turn",
+                at.file(),
+                at.line()
+            ),
+            ErrorKind::Row(row, evidence) => write!(
+                f,
+                "row {row} does not fit, and a batch has one row at least; free memory, or split the \
+                 array along another axis: {evidence}"
             ),
             ErrorKind::Open(error) => error.fmt(f),
             ErrorKind::Driver(error) => error.fmt(f),
