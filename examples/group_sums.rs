@@ -5,7 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
-use gpuheap::ndarray::{Array1, Array2, Axis, s};
+use gpuheap::ndarray::{Array1, Array2, Axis};
 use gpuheap::{Device, DeviceArray, Error, Heap};
 
 const ROWS: usize = 1 << 20;
@@ -30,18 +30,18 @@ fn main() -> Result<(), Error> {
     let mut sums: DeviceArray<f64, _> = target.zeroed((GROUPS, COLUMNS))?;
     let mut counts: DeviceArray<u64> = target.zeroed(GROUPS)?;
 
-    // A piece is a range of rows, a third of the limit, to leave room for what the sums need.
+    // A batch is a range of rows with its keys, a third of the limit, to leave room for the sums.
     let rows = ROWS.div_ceil(30);
-    let mut pieces = 0;
-    for start in (0..ROWS).step_by(rows) {
-        let range = start..(start + rows).min(ROWS);
-        let piece = target.array(&values.slice(s![range.clone(), ..]))?;
-        let piece_keys = target.array(&keys.slice(s![range]))?;
-        sums.add_assign(piece.sum_by_key(&piece_keys, GROUPS)?)?;
-        counts.add_assign(piece_keys.count_by_key(GROUPS)?)?;
-        pieces += 1;
+    let tables = values.axis_chunks_iter(Axis(0), rows);
+    let with_keys = tables.zip(keys.axis_chunks_iter(Axis(0), rows));
+    let mut batches = 0;
+    for batch in target.batches(with_keys) {
+        let (table, keys) = batch?;
+        sums.add_assign(table.sum_by_key(&keys, GROUPS)?)?;
+        counts.add_assign(keys.count_by_key(GROUPS)?)?;
+        batches += 1;
     }
-    println!("{pieces} pieces, {} KiB at most", heap.usage()?.reserved_peak >> 10);
+    println!("{batches} batches, {} KiB at most", heap.usage()?.reserved_peak >> 10);
 
     // A column of counts beside three columns of sums: the shapes go together.
     let columns = counts.cast::<f64>()?;

@@ -8,6 +8,7 @@
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
+use gpuheap::ndarray::Array1;
 use gpuheap::{Device, Error, Heap};
 
 const LIMIT: u64 = 64 << 20;
@@ -19,8 +20,8 @@ fn main() -> Result<(), Error> {
     let target = heap.target()?;
 
     // 96 MiB of numbers.
-    let data: Vec<f32> = (0..24 << 20).map(|n| (n % 1000) as f32).collect();
-    let bytes = size_of_val(&data[..]) as u64;
+    let data: Array1<f32> = (0..24 << 20).map(|n| (n % 1000) as f32).collect();
+    let bytes = (data.len() * size_of::<f32>()) as u64;
 
     println!("all of it at once:");
     match target.array(&data) {
@@ -38,16 +39,17 @@ fn main() -> Result<(), Error> {
     println!("\nwould it fit? {}", heap.would_fit(bytes)?);
     println!("would a quarter? {}", heap.would_fit(bytes / 4)?);
 
-    // In pieces. A piece is freed at the end of its turn, and its memory serves the next one: the
-    // driver is asked once. A quarter of the limit leaves room for what the work itself needs.
-    println!("\nin pieces:");
+    // In batches of as many elements as a quarter of that memory holds, which leaves room for what
+    // the work itself needs. A batch is freed when the next one's turn comes, and its memory serves
+    // that one: the driver is asked once.
+    println!("\nin batches:");
     let (mut sum, mut largest) = (0.0, f32::MIN);
     let before = heap.usage()?;
-    for (number, piece) in data.chunks(LIMIT as usize / 4 / size_of::<f32>()).enumerate() {
-        let up = target.array(piece)?;
-        sum += f64::from((&up * 2.0)?.mean()?) * piece.len() as f64;
-        largest = largest.max(up.max()?);
-        println!("  piece {number}: {} MiB", up.bytes() >> 20);
+    for (number, batch) in target.batches_by_memory(&data, 0.25)?.enumerate() {
+        let batch = batch?;
+        sum += f64::from((&batch * 2.0)?.mean()?) * batch.len() as f64;
+        largest = largest.max(batch.max()?);
+        println!("  batch {number}: {} MiB", batch.bytes() >> 20);
     }
     println!("  the mean of twice the numbers: {:.1}", sum / data.len() as f64);
     println!("  the largest: {largest}");

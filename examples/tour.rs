@@ -55,8 +55,9 @@ fn main() -> Result<(), Error> {
     println!("the status lists what is outstanding:\n{}", heap.memory_status()?);
 
     println!("\n-- batches, one on the device at a time");
-    for (number, batch) in [([1], [2]), ([3_i64], [4_i64])].iter().enumerate() {
-        let (a, b) = target.adapt(batch)?;
+    let batches = [([1_i64], [2_i64]), ([3], [4])];
+    for (number, batch) in target.batches(batches).enumerate() {
+        let (a, b) = batch?; // freed when the next one's turn comes
         println!("Batch {}: {:?}", number + 1, (&a + &b)?.to_vec()?);
     }
     Ok(())

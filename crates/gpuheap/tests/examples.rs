@@ -23,7 +23,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "free_synchronize_reset",
         &["freed: the heap keeps it", "the device was reset since this was made"],
     ),
-    ("group_sums", &["30 pieces", "the same on the host: true"]),
+    ("group_sums", &["30 batches", "the same on the host: true"]),
     (
         "leaking_threads",
         &[

@@ -12,6 +12,7 @@
 //! | [`limits`] | how is a program kept to a share of the device |
 //! | [`freeing`] | how is an array freed before its scope ends |
 //! | [`leaks`] | who holds the memory |
+//! | [`batching`] | how is data worked on that is larger than the device |
 //! | [`flushing`] | how is the GPU cleared, and what can that not mean |
 //! | [`kinds`] | device, unified, pinned or registered memory |
 //! | [`claims`] | what is often said about GPU memory and is not so |
@@ -37,6 +38,9 @@ pub mod freeing {}
 
 #[doc = include_str!("leaks.md")]
 pub mod leaks {}
+
+#[doc = include_str!("batching.md")]
+pub mod batching {}
 
 #[doc = include_str!("flushing.md")]
 pub mod flushing {}
