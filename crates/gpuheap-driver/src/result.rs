@@ -83,6 +83,7 @@ results! {
     ERROR_ASSERT = 710, "an assertion in a kernel failed; the context is lost";
     ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712, "the host memory is already registered";
     ERROR_HOST_MEMORY_NOT_REGISTERED = 713, "the host memory is not registered";
+    ERROR_MISALIGNED_ADDRESS = 716, "an access to an address that is no multiple of its size; the context is lost";
     ERROR_LAUNCH_FAILED = 719, "a kernel failed; the context is lost";
     ERROR_NOT_PERMITTED = 800, "not permitted";
     ERROR_NOT_SUPPORTED = 801, "not supported on this device or system";

@@ -8,6 +8,8 @@ pub(crate) enum HandleKind {
     Event = 3,
     Pool = 4,
     Physical = 5,
+    Module = 6,
+    Function = 7,
 }
 
 /// A table of objects by handle. A place is used again, under another handle: the generation in

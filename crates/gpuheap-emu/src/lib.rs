@@ -4,8 +4,8 @@
 //! without a GPU. It keeps the real driver's books (granules, pools, contexts, free memory), runs
 //! streams later under a [`Schedule`], fails by a [`FaultPlan`], and finds misuse: [`Finding`]s
 //! tell of use after free, copies out of bounds, bytes never written, leaks, and accesses of two
-//! streams that nothing orders. It runs no kernels and never claims to be a real GPU; what is
-//! modelled and what is not stands in `docs/emulator.md` of the repository.
+//! streams that nothing orders. It runs gpuheap's own kernels and no others, and never claims to be
+//! a real GPU; what is modelled and what is not stands in `docs/emulator.md` of the repository.
 //!
 //! ```
 //! use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driver};

@@ -48,9 +48,13 @@
 //! | [`Heap::scope`] | a part of a program whose end frees what was made in it |
 //! | [`Heap::set_limits`], [`Heap::retry`] | what a heap may take, and calls of others that run out of memory |
 //! | [`Target::adapt`], [`Target::cu`], [`Host::adapt`] | whole structures up and down: [`mod@adapt`] |
+//! | `&a + &b`, `2.0 * &a`, [`ArrayBase::sum`], [`ArrayBase::copy_slice`] | arithmetic, reductions, copies with steps: [`mod@arithmetic`] |
+//! | [`Target::batches`], [`Target::batches_by_memory`] | data larger than the device, [a batch](Batches) at a time |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who has the memory |
 //! | [`allocated!`], [`time!`] | what a piece of code allocates, and how long it takes |
 //! | [`Error`] | one type, with [the evidence](OutOfMemory) where memory ran out |
+//!
+//! The [guide] explains each of these, a chapter at a time.
 //!
 //! # The ways back
 //!
@@ -70,10 +74,10 @@
 //!
 //! # Work on arrays
 //!
-//! gpuheap is no tensor library. There are fills, copies and views; arithmetic of elements comes with
-//! the next release, linear algebra does not come. There are no strides: elements lie in row-major
-//! order with no gaps, and a slice is a range of the leading axis. Real work is done by kernels and
-//! libraries, which take an array's pointer and its stream:
+//! gpuheap is no tensor library. There are fills, copies and views, and [arithmetic](mod@arithmetic) of
+//! elements; linear algebra does not come. There are no strides: elements lie in row-major order with
+//! no gaps, a slice is a range of the leading axis, and one of other axes is a copy. Real work is done
+//! by kernels and libraries, which take an array's pointer and its stream:
 //!
 //! ```
 //! # fn main() -> Result<(), gpuheap::Error> {
@@ -102,11 +106,14 @@
 //! `GPUHEAP_ZERO_ON_ALLOC`; `docs/environment.md` has their values.
 
 pub mod adapt;
+pub mod arithmetic;
 mod array;
+mod batches;
 mod device;
 mod error;
 mod event;
 mod fork;
+pub mod guide;
 mod heap;
 mod kind;
 mod measure;
@@ -122,12 +129,16 @@ mod tests;
 mod track;
 
 pub use adapt::{Adapt, Host};
+pub use arithmetic::{Number, Operand, Scalar};
+#[doc(hidden)]
+pub use array::staging::Staging;
 pub use array::unified::{Advice, Location};
 pub use array::{
     ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element, Hold, HoldMut, HostData,
     HostMut, HostRef, LowerTriangular, Owned, Printed, RegisterError, Shared, SharedArray,
     Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View, ViewMut,
 };
+pub use batches::{Batches, FedBatches, RowBatches};
 /// What says which types are plain data, in the version whose traits [`Element`] asks for.
 pub use bytemuck;
 pub use device::{Device, DeviceInfo, profile};

@@ -69,12 +69,31 @@ pub struct Scope {
 
 impl Scope {
     fn new(heap: &Heap, began: &'static Location<'static>) -> Scope {
+        Scope::of(heap, began, Part::Code, innermost(heap))
+    }
+
+    /// That of one batch of those that were asked for there.
+    pub(crate) fn of_batch(
+        heap: &Heap,
+        asked: &'static Location<'static>,
+        outer: Option<Arc<ScopeState>>,
+    ) -> Scope {
+        Scope::of(heap, asked, Part::Batch, outer)
+    }
+
+    fn of(
+        heap: &Heap,
+        began: &'static Location<'static>,
+        part: Part,
+        outer: Option<Arc<ScopeState>>,
+    ) -> Scope {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let state = ScopeState {
             heap: heap.clone(),
             began,
+            part,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            outer: innermost(heap),
+            outer,
             lists: Mutex::new(Lists { open: true, members: Few::default(), kept: Few::default() }),
         };
         Scope { heap: heap.clone(), state: Arc::new(state) }
@@ -106,6 +125,10 @@ impl Scope {
     pub fn keep<A: Handle>(&self, array: A) -> A {
         array.leave(self);
         array
+    }
+
+    pub(crate) fn state(&self) -> &Arc<ScopeState> {
+        &self.state
     }
 
     fn let_go(&self, storage: &Arc<Storage>) {
@@ -243,9 +266,18 @@ pub(crate) struct ScopeState {
     began: &'static Location<'static>,
     /// Later ones have greater numbers.
     number: u64,
-    /// The thread scope in which this one began.
+    part: Part,
+    /// The thread scope in which this one began; of a batch, the scope that it was asked for in.
     outer: Option<Arc<ScopeState>>,
     lists: Mutex<Lists>,
+}
+
+/// What it is of a program whose end frees what was made in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Code,
+    /// The turn of a batch.
+    Batch,
 }
 
 struct Lists {
@@ -259,13 +291,43 @@ impl ScopeState {
         !self.heap.is_forked() && self.lock().open
     }
 
+    /// The scope of what is made like a member of this one: itself while it is open, and then, of
+    /// a batch, that in which it was asked for. What a program makes of a batch outlives its turn.
+    pub(crate) fn of_likes(self: Arc<Self>) -> Option<Arc<ScopeState>> {
+        if self.is_open() {
+            return Some(self);
+        }
+        match self.part {
+            Part::Code => None,
+            Part::Batch => self.outer.clone()?.of_likes(),
+        }
+    }
+
+    /// Nothing more is made in it. What was is freed at its end.
+    pub(crate) fn close(&self) {
+        if !self.heap.is_forked() {
+            self.lock().open = false;
+        }
+    }
+
+    /// What belongs to it and is still there.
+    pub(crate) fn members(&self) -> Vec<Arc<Storage>> {
+        if self.heap.is_forked() {
+            return Vec::new();
+        }
+        let lists = self.lock();
+        lists.members.alive().filter(|storage| self.has(storage)).collect()
+    }
+
     /// Nothing can be made in a scope that ended.
     fn ended(&self) -> Error {
+        let (file, line) = (self.began.file(), self.began.line());
+        let what = match self.part {
+            Part::Code => format!("the scope that began at {file}:{line} ended"),
+            Part::Batch => format!("the upload of a batch, asked for at {file}:{line}, is over"),
+        };
         ErrorKind::Refused(format!(
-            "the scope that began at {}:{} ended, and nothing can be made in it any more; make the \
-             array with a target of the heap",
-            self.began.file(),
-            self.began.line()
+            "{what}, and nothing can be made in it any more; make the array with a target of the heap"
         ))
         .into()
     }
@@ -293,7 +355,7 @@ impl ScopeState {
         storage.scope().is_some_and(|scope| std::ptr::eq(&*scope, self))
     }
 
-    fn end(&self) -> ScopeReport {
+    pub(crate) fn end(&self) -> ScopeReport {
         let (members, kept) = if !self.heap.is_forked() {
             let mut lists = self.lock();
             lists.open = false;
@@ -302,10 +364,14 @@ impl ScopeState {
             Default::default()
         };
         let began = self.began;
+        let how = match self.part {
+            Part::Code => Freed::Scope(began),
+            Part::Batch => Freed::Batch(began),
+        };
         let mut report =
             ScopeReport { began, freed: 0, freed_bytes: 0, kept: Vec::new(), failed: Vec::new() };
         for storage in members.alive().filter(|storage| self.has(storage)) {
-            match storage.free_early(Freed::Scope(began)) {
+            match storage.free_early(how) {
                 Ok(true) => {
                     report.freed += 1;
                     report.freed_bytes += storage.bytes();

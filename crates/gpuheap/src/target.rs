@@ -53,15 +53,20 @@ impl Target {
 
     /// Has the scope of what this makes, if any, free a storage at its end.
     pub(crate) fn join(&self, storage: &Arc<Storage>) -> Result<(), Error> {
-        match scope::of(&self.heap, self.scope.as_ref()) {
+        match self.scope() {
             None => Ok(()),
             Some(scope) => scope.add(storage),
         }
     }
 
+    /// The scope to which what this makes on this thread belongs.
+    pub(crate) fn scope(&self) -> Option<Arc<ScopeState>> {
+        scope::of(&self.heap, self.scope.as_ref())
+    }
+
     /// An error where the scope that this makes arrays in ended.
     pub(crate) fn check_scope(&self) -> Result<(), Error> {
-        scope::of(&self.heap, self.scope.as_ref()).map_or(Ok(()), |scope| scope.check_open())
+        self.scope().map_or(Ok(()), |scope| scope.check_open())
     }
 
     /// The same heap, on another stream.

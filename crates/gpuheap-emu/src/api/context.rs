@@ -448,6 +448,7 @@ impl Call<'_> {
         for event in events {
             self.state.events.remove_at(event);
         }
+        self.unload_all_of(context);
         let contexts = &mut self.state.contexts;
         let primary = contexts.get(handle).is_some_and(|context| context.primary);
         let gone = if primary { contexts.suspend(handle) } else { contexts.remove(handle) };

@@ -179,17 +179,21 @@ impl Call<'_> {
         for address in addresses {
             let found = self.state.space.find(*address).map(|(_, found)| found.kind);
             let Some(Kind::Pool { pool, .. }) = found else { continue };
-            let is_reached = self.state.pools.get(pool).is_none_or(|pool| {
-                let granted = |(to, flags): &(i32, i32)| {
-                    *to as usize == device && *flags != CU_MEM_ACCESS_FLAGS_PROT_NONE
-                };
-                pool.device == device || pool.access.iter().any(granted)
-            });
-            if !is_reached {
+            if !self.pool_reaches(pool, device) {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
         }
         Ok(())
+    }
+
+    /// Whether a device may touch what a pool holds.
+    pub(super) fn pool_reaches(&self, pool: usize, device: usize) -> bool {
+        self.state.pools.get(pool).is_none_or(|pool| {
+            let granted = |(to, flags): &(i32, i32)| {
+                *to as usize == device && *flags != CU_MEM_ACCESS_FLAGS_PROT_NONE
+            };
+            pool.device == device || pool.access.iter().any(granted)
+        })
     }
 
     fn copy_and_wait(&mut self, target: Side, source: Side, bytes: usize) -> Outcome {

@@ -8,6 +8,7 @@ mod device;
 mod event;
 mod fill;
 mod general;
+mod launch;
 mod managed;
 mod memory;
 mod module;

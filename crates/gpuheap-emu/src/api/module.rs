@@ -1,21 +1,25 @@
-//! Kernels: none are run. Gpuheap's own small kernels will be known here, by name and with a Rust
-//! function for each; any other is refused.
+//! Modules: gpuheap's own are known by their text; any other is refused.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use gpuheap_driver::*;
+use gpuheap_kernels::Kernel;
 
 use crate::Outcome;
 use crate::args::{In, Out};
 use crate::check::FindingKind;
 use crate::emulator::Call;
+use crate::state::module::{Function, Module};
 
 impl Call<'_> {
     pub(crate) fn cuModuleLoadData(&mut self, module: Out<CUmodule>, image: In<c_void>) -> Outcome {
-        self.current()?;
+        let context = self.current()?;
         module.require()?;
-        image.cast::<u8>().get()?;
-        Err(self.refuse_kernels())
+        // A binary one ends at its first zero, and is none of ours.
+        let image = image.cast::<c_char>().text()?;
+        let Some(kernel) = kernel_of(&image) else { return Err(self.refuse_kernels()) };
+        let loaded = Module { context, kernel, function: None };
+        module.write(CUmodule(self.state.modules.insert(loaded)))
     }
 
     pub(crate) fn cuModuleLoadDataEx(
@@ -29,28 +33,39 @@ impl Call<'_> {
         self.cuModuleLoadData(module, image)
     }
 
-    pub(crate) fn cuModuleUnload(&mut self, _module: CUmodule) -> Outcome {
+    pub(crate) fn cuModuleUnload(&mut self, module: CUmodule) -> Outcome {
         self.current()?;
-        Err(CUresult::ERROR_INVALID_HANDLE)
+        let gone = self.state.modules.remove(module.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if let Some(function) = gone.function {
+            self.state.functions.remove(function);
+        }
+        Ok(())
     }
 
     pub(crate) fn cuModuleGetFunction(
         &mut self,
         function: Out<CUfunction>,
-        _module: CUmodule,
+        module: CUmodule,
         name: In<c_char>,
     ) -> Outcome {
         self.current()?;
         function.require()?;
-        name.text()?;
-        Err(CUresult::ERROR_INVALID_HANDLE)
+        let name = name.text()?;
+        let state = &mut *self.state;
+        let found = state.modules.get_mut(module.0).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if found.kernel.name() != name {
+            return Err(CUresult::ERROR_NOT_FOUND);
+        }
+        let new = Function { context: found.context, kernel: found.kernel };
+        let handle = *found.function.get_or_insert_with(|| state.functions.insert(new));
+        function.write(CUfunction(handle))
     }
 
     pub(crate) fn cuModuleGetGlobal_v2(
         &mut self,
         pointer: Out<CUdeviceptr>,
         bytes: Out<usize>,
-        _module: CUmodule,
+        module: CUmodule,
         name: In<c_char>,
     ) -> Outcome {
         self.current()?;
@@ -59,34 +74,39 @@ impl Call<'_> {
             bytes.require()?;
         }
         name.text()?;
-        Err(CUresult::ERROR_INVALID_HANDLE)
+        match self.state.modules.get(module.0) {
+            // Our kernels have no variables.
+            Some(_) => Err(CUresult::ERROR_NOT_FOUND),
+            None => Err(CUresult::ERROR_INVALID_HANDLE),
+        }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn cuLaunchKernel(
-        &mut self,
-        _function: CUfunction,
-        _grid_x: c_uint,
-        _grid_y: c_uint,
-        _grid_z: c_uint,
-        _block_x: c_uint,
-        _block_y: c_uint,
-        _block_z: c_uint,
-        _shared_bytes: c_uint,
-        stream: CUstream,
-        _parameters: Out<*mut c_void>,
-        _extra: Out<*mut c_void>,
-    ) -> Outcome {
-        self.stream(stream)?;
-        Err(CUresult::ERROR_INVALID_HANDLE)
+    /// A context ends with its modules.
+    pub(super) fn unload_all_of(&mut self, context: u32) {
+        let of = |(index, owner): (u32, u32)| (owner == context).then_some(index);
+        let modules = self.state.modules.iter().map(|(index, found)| (index, found.context));
+        for index in modules.filter_map(of).collect::<Vec<_>>() {
+            self.state.modules.remove_at(index);
+        }
+        let functions = self.state.functions.iter().map(|(index, found)| (index, found.context));
+        for index in functions.filter_map(of).collect::<Vec<_>>() {
+            self.state.functions.remove_at(index);
+        }
     }
 
     fn refuse_kernels(&mut self) -> CUresult {
         let text = format!(
-            "{}: the emulated device runs no kernels; use a real device, or keep kernels out of what is emulated",
+            "{}: the emulated device runs no kernels but gpuheap's own; use a real device, or keep kernels out of what is emulated",
             self.symbol
         );
         self.find(FindingKind::KernelRefused, text);
         CUresult::ERROR_NOT_SUPPORTED
     }
+}
+
+/// Our kernel that an image is, to the letter: nothing else runs under its name.
+fn kernel_of(image: &str) -> Option<Kernel> {
+    let (_, entry) = image.split_once(".visible .entry ")?;
+    let (name, _) = entry.split_once('(')?;
+    Kernel::parse(name).filter(|kernel| kernel.ptx() == image)
 }

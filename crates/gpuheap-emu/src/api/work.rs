@@ -32,6 +32,7 @@ impl Call<'_> {
         let outcome = match work {
             Work::Copy(work) if !lost => self.perform_copy(op.stream, &work),
             Work::Fill(work) if !lost => self.perform_fill(op.stream, &work),
+            Work::Kernel(work) if !lost => self.perform_kernel(op.stream, &work),
             Work::Record(event) => {
                 let now = self.state.clock;
                 let record =
@@ -45,7 +46,9 @@ impl Call<'_> {
                 self.pool_free_done(address, op);
                 Ok(())
             }
-            Work::Copy(_) | Work::Fill(_) | Work::Callback(_) | Work::Nothing => Ok(()),
+            Work::Copy(_) | Work::Fill(_) | Work::Kernel(_) | Work::Callback(_) | Work::Nothing => {
+                Ok(())
+            }
         };
         if let Err(code) = outcome
             && let Some(context) = self.state.contexts.at_mut(context)
@@ -201,7 +204,7 @@ impl Call<'_> {
     }
 
     /// The physical ranges behind device addresses, as offset, physical address and length.
-    fn translate(
+    pub(super) fn translate(
         &self,
         stream: u32,
         address: u64,

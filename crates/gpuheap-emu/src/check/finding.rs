@@ -20,19 +20,19 @@ pub enum FindingKind {
     DoubleFree,
     /// A pointer was freed that no allocation starts at, or by the wrong function.
     WrongFree,
-    /// A copy or fill uses memory after its free.
+    /// A copy, fill or kernel uses memory after its free.
     UseAfterFree,
-    /// A copy or fill goes beyond the allocation it starts in.
+    /// A copy, fill or kernel goes beyond the allocation it starts in.
     OutOfBounds,
-    /// A copy or fill uses an address where nothing is.
+    /// A copy, fill or kernel uses an address where nothing is, or that it may not use.
     WildPointer,
-    /// The host reads device memory that was never written.
+    /// The host reads device memory that was never written, or a kernel computes with it.
     Uninitialised,
     /// Memory was live when its context was destroyed.
     Leak,
     /// Two streams use the same bytes, one of them writes, and nothing orders them.
     Unordered,
-    /// A kernel was to be loaded: the emulator runs none.
+    /// A kernel was to be loaded that is not gpuheap's own: the emulator runs no other.
     KernelRefused,
     /// The driver was called from one of its callbacks.
     CalledFromCallback,

@@ -5,6 +5,7 @@
 
 mod clock;
 mod finding;
+mod kernel;
 mod misuse;
 mod ranges;
 
@@ -224,13 +225,28 @@ impl Call<'_> {
                 self.note_access(stream, to, width, Access::Write);
                 // Bytes that were never written stay so when they are copied on the device.
                 for (first, end) in undefined {
-                    let ranges = self.physical_ranges(to + first - from, end - first);
-                    if let Some(checker) = &mut self.state.checker {
-                        for (_, physical, length) in ranges {
-                            checker.ranges.undefine(physical, physical + length);
-                        }
-                    }
+                    self.note_unwritten(to + first - from, end - first);
                 }
+            }
+        }
+    }
+
+    /// What a stream's work put there was never written itself.
+    fn note_unwritten(&mut self, address: u64, bytes: u64) {
+        let ranges = self.physical_ranges(address, bytes);
+        if let Some(checker) = &mut self.state.checker {
+            for (_, physical, length) in ranges {
+                checker.ranges.undefine(physical, physical + length);
+            }
+        }
+    }
+
+    /// Something was written there, and by whom is not kept.
+    fn note_written_unseen(&mut self, address: u64, bytes: u64) {
+        let ranges = self.physical_ranges(address, bytes);
+        if let Some(checker) = &mut self.state.checker {
+            for (_, physical, length) in ranges {
+                checker.ranges.define(physical, length);
             }
         }
     }

@@ -5,6 +5,7 @@ pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod host;
+pub(crate) mod module;
 pub(crate) mod physical;
 pub(crate) mod pool;
 pub(crate) mod slots;
@@ -20,6 +21,7 @@ use crate::{Options, Schedule};
 use context::Context;
 use device::Device;
 use event::Event;
+use module::{Function, Module};
 use physical::Pages;
 use pool::Pool;
 use space::{Kind, Space};
@@ -36,6 +38,8 @@ pub(crate) struct State {
     pub(crate) contexts: Handles<Context>,
     pub(crate) streams: Handles<Stream>,
     pub(crate) events: Handles<Event>,
+    pub(crate) modules: Handles<Module>,
+    pub(crate) functions: Handles<Function>,
     pub(crate) pools: Handles<Pool>,
     pub(crate) vmm: Vmm,
     pub(crate) space: Space,
@@ -96,6 +100,8 @@ impl State {
             contexts: Handles::new(HandleKind::Context),
             streams: Handles::new(HandleKind::Stream),
             events: Handles::new(HandleKind::Event),
+            modules: Handles::new(HandleKind::Module),
+            functions: Handles::new(HandleKind::Function),
             pools,
             vmm: Vmm::new(),
             space: Space::new(),

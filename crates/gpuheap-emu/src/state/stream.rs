@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use gpuheap_driver::{CUhostFn, CUstreamCallback};
+use gpuheap_driver::{CUhostFn, CUresult, CUstreamCallback};
+use gpuheap_kernels::Kernel;
 
 use crate::check::Clock;
 
@@ -54,6 +55,7 @@ pub(crate) enum Work {
     Nothing,
     Copy(Box<CopyWork>),
     Fill(FillWork),
+    Kernel(Box<KernelWork>),
     /// Marks the event of this handle as past.
     Record(usize),
     Callback(Callback),
@@ -90,6 +92,15 @@ pub(crate) struct FillWork {
     pub(crate) height: u64,
     /// The word, repeated to four bytes.
     pub(crate) pattern: [u8; 4],
+}
+
+/// A launch of a kernel.
+pub(crate) struct KernelWork {
+    pub(crate) kernel: Kernel,
+    /// Its one parameter.
+    pub(crate) words: Vec<u64>,
+    /// What loses the context when it runs: it uses what it may not.
+    pub(crate) error: Option<CUresult>,
 }
 
 pub(crate) struct Callback {

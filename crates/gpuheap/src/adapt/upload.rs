@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ndarray::{Dimension, Ix1};
 
 use super::{Adapt, Cu, ElementRule, Narrow, Plain, Same};
+use crate::arithmetic;
 use crate::array::element::bytes_of;
 use crate::array::storage::{Memory, Storage};
 use crate::array::{ArrayBase, DeviceArray, Hold, SharedArray, UninitArray};
@@ -96,12 +97,12 @@ struct Staged {
 }
 
 impl<R: ElementRule> Upload<R> {
-    fn new(target: &Target, at: &'static Location<'static>) -> Upload<R> {
+    pub(crate) fn new(target: &Target, at: &'static Location<'static>) -> Upload<R> {
         let (target, staged) = (target.clone(), RefCell::default());
         Upload { target, at, staged, rule: PhantomData }
     }
 
-    fn run<V: Adapt<Upload<R>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
+    pub(crate) fn run<V: Adapt<Upload<R>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         let adapted = value.adapt(self)?;
         self.flush(self.staged.take())?;
         Ok(adapted)
@@ -142,12 +143,16 @@ impl<R: ElementRule> Upload<R> {
         Ok(array)
     }
 
-    /// A copy of an array on a device, converted by way of the host where its type changes.
+    /// A copy of an array on a device, converted there where its type changes and a kernel does so;
+    /// else by way of the host.
     pub(super) fn copy<Q: ElementRule, S: Hold, T: Plain, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
     ) -> Result<DeviceArray<Q::Of<T>, D>, Error> {
         if !is_kept::<Q, T>() {
+            if let Some(array) = arithmetic::converted(source, &self.target, self.at) {
+                return array;
+            }
             return self.array::<Q, T, D>(&source.to_vec()?, source.raw_dim());
         }
         let UninitArray(mut array) = self.target.uninit_at::<T, D>(source.raw_dim(), self.at)?;

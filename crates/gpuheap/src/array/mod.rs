@@ -10,6 +10,7 @@ mod matrix;
 mod registered;
 mod shape;
 mod source;
+pub(crate) mod staging;
 pub(crate) mod storage;
 mod transfer;
 pub(crate) mod unified;
@@ -188,7 +189,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         };
         let target = storage.heap().on(&storage.own_stream()).kind(kind);
         let target = target.zero_on_free(storage.zeroes_on_free());
-        target.within(storage.scope().filter(|scope| scope.is_open()))
+        target.within(storage.scope().and_then(|scope| scope.of_likes()))
     }
 
     /// Whether it was freed early, by its owner or by the end of a scope.

@@ -23,7 +23,7 @@ use crate::target::Target;
 /// wholly after it. Of several streams the last one to use it is remembered, and the next one waits
 /// for it, so a free on the last one comes after them all.
 ///
-/// Locks are taken in this order: a storage, or two by their addresses; then the heap's. Nothing of
+/// Locks are taken in this order: storages, several by their addresses; then the heap's. Nothing of
 /// the program's own is called with one held. In a forked child none is taken: a thread of the
 /// parent may have held it.
 pub(crate) struct Storage {
@@ -78,6 +78,8 @@ pub(crate) enum Freed {
     Early(&'static Location<'static>),
     /// At the end of the scope that began at this place.
     Scope(&'static Location<'static>),
+    /// When the turn of its batch ended, of those that were asked for at this place.
+    Batch(&'static Location<'static>),
 }
 
 /// What is left to do with memory that was marked as freed.
@@ -161,6 +163,12 @@ impl Storage {
         self.peek()?.address().ok()
     }
 
+    /// The same, or why it has none. It stays the same for as long as there is one.
+    pub(crate) fn require_address(&self) -> Result<u64, Error> {
+        self.check_alive()?;
+        self.lock().address()
+    }
+
     /// The scope whose end frees it.
     pub(crate) fn scope(&self) -> Option<Arc<ScopeState>> {
         self.peek()?.scope.clone()
@@ -169,6 +177,23 @@ impl Storage {
     /// Has the end of `scope` free it.
     pub(crate) fn join(&self, scope: Option<Arc<ScopeState>>) {
         self.lock().scope = scope;
+    }
+
+    /// Makes `to` the stream of last use where that is `from`: all work there comes before what `to`
+    /// is given from now on, which the caller saw to.
+    pub(crate) fn follow(&self, from: &Stream, to: &Stream) {
+        let whole = {
+            let mut state = self.lock();
+            if !is_same_stream(state.stream(&self.home), from) {
+                return;
+            }
+            state.set_last(to.clone());
+            match &state.memory {
+                Memory::Part { whole, .. } => whole.clone(),
+                _ => return,
+            }
+        };
+        whole.follow(from, to);
     }
 
     /// Gives staged memory what it is made of.
@@ -273,6 +298,39 @@ impl Storage {
             return Err(error);
         }
         Ok(done)
+    }
+
+    /// The same for work on this and `others`, some of which may be the same: on the stream of this
+    /// one's last use, of its own device, which waits for what the others were used for. Their
+    /// addresses are what they were.
+    pub(crate) fn use_among<R>(
+        &self,
+        others: &[&Storage],
+        work: impl FnOnce(&Stream) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let mut all: Vec<&Storage> = Vec::with_capacity(others.len() + 1);
+        all.push(self);
+        all.extend_from_slice(others);
+        // In the order of their addresses, as above, and each once.
+        all.sort_unstable_by_key(|storage| std::ptr::from_ref(*storage));
+        all.dedup_by(|one, other| std::ptr::eq(*one, *other));
+        for storage in &all {
+            storage.check_alive()?;
+        }
+        let mut states: Vec<MutexGuard<'_, State>> = Vec::with_capacity(all.len());
+        states.extend(all.iter().map(|storage| storage.lock()));
+        for state in &states {
+            state.address()?;
+        }
+        let mine = all.iter().position(|storage| std::ptr::eq(*storage, self)).unwrap_or(0);
+        // On a device of its own, as above.
+        let stream = self.last_stream(states[mine].ending_stream())?;
+        states[mine].last =
+            Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
+        for (storage, state) in all.iter().zip(&mut states) {
+            storage.hand_over(state, &stream)?;
+        }
+        work(&stream)
     }
 
     /// The address for the host, all work done: it stays valid until [`end_borrow`](Self::end_borrow).

@@ -1,5 +1,6 @@
 //! Copies between host and device, and between arrays.
 
+use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 
@@ -8,7 +9,9 @@ use ndarray::{Array, Dimension};
 
 use super::element::{Element, bytes_of, check_bits};
 use super::source::HostData;
+use super::staging::Slots;
 use super::{ArrayBase, DeviceArray, Hold, HoldMut};
+use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::stream::Stream;
 use crate::target::Target;
@@ -78,9 +81,17 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     }
 
     pub(crate) fn upload(&self, bytes: &[u8]) -> Result<(), Error> {
-        self.storage().use_on(None, |address, stream| {
+        let storage = self.storage();
+        // What is page-locked the device reads itself.
+        let is_staged =
+            Slots::pay_for(storage, bytes.len()) && !is_page_locked(bytes, storage.context());
+        let mut slots = if is_staged { Slots::take(storage, bytes.len()) } else { None };
+        storage.use_on(None, |address, stream| {
             if bytes.is_empty() {
                 return Ok(());
+            }
+            if let Some(slots) = slots.as_mut().filter(|slots| slots.serve(stream)) {
+                return slots.upload(bytes, self.at(address), stream);
             }
             let later = is_read_later(bytes, stream)?;
             stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
@@ -186,6 +197,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
             .into());
         }
         let mut bits = ManuallyDrop::new(bits);
+        let longest = ranges.clone().into_iter().map(|range| range.len()).max().unwrap_or(0);
+        let mut slots = Slots::take(self.storage(), longest * size_of::<T>());
         let read = self.storage().use_on(None, |address, stream| {
             let mut done = 0;
             for range in ranges {
@@ -195,8 +208,16 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
                 }
                 let from = self.at(address) + (range.start * size_of::<T>()) as u64;
                 // SAFETY: the buffer was made for all ranges together.
-                let to = unsafe { bits.as_mut_ptr().add(done) }.cast();
+                let to = unsafe { bits.as_mut_ptr().add(done) }.cast::<c_void>();
                 done += range.len();
+                let slots = slots.as_mut().filter(|slots| slots.serve(stream));
+                if let Some(slots) = slots.filter(|_| Slots::pay_for(self.storage(), bytes)) {
+                    let copied = slots.download(from, to.cast(), bytes, stream);
+                    if copied.is_err() {
+                        return Ok((copied, settle(stream).1));
+                    }
+                    continue;
+                }
                 let copied = stream.enqueue("cuMemcpyDtoHAsync_v2", |driver| {
                     // SAFETY: both sides have these bytes, and the copy is waited for below.
                     unsafe { driver.cuMemcpyDtoHAsync_v2(to, from, bytes, stream.raw()) }
@@ -238,16 +259,25 @@ pub(super) fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error
     if stream.context().info().pageable_memory_access {
         return Ok(true);
     }
-    let mut kind = CUmemorytype(0);
     let _current = stream.context().enter()?;
+    Ok(is_known(bytes, stream.context()))
+}
+
+/// Whether the driver knows the host's memory, so that its copies of it take no staging.
+fn is_page_locked(bytes: &[u8], context: &Context) -> bool {
+    context.enter().is_ok_and(|_current| is_known(bytes, context))
+}
+
+/// Memory that the driver does not know is pageable. The context is current.
+fn is_known(bytes: &[u8], context: &Context) -> bool {
+    let mut kind = CUmemorytype(0);
     // SAFETY: the attribute is an enumeration of 32 bits.
     let asked = unsafe {
-        stream.context().driver().cuPointerGetAttribute(
+        context.driver().cuPointerGetAttribute(
             (&raw mut kind).cast(),
             CUpointer_attribute::MEMORY_TYPE,
             bytes.as_ptr() as u64,
         )
     };
-    // Memory that the driver does not know is pageable.
-    Ok(asked.is_success())
+    asked.is_success()
 }

@@ -10,6 +10,7 @@ use gpuheap_emu::Emulator;
 
 use super::gate::HostGate;
 use super::info::DeviceInfo;
+use crate::arithmetic::Kernels;
 use crate::error::{Error, ErrorKind};
 use crate::fork;
 use crate::heap::{Heap, Inner};
@@ -37,6 +38,8 @@ pub(crate) struct Context {
     pub(crate) gate: HostGate,
     /// The device's own heap, while anything uses it.
     pub(crate) heap: Mutex<Weak<Inner>>,
+    /// Those of ours that were needed so far.
+    pub(crate) kernels: Kernels,
 }
 
 /// What holds things of a context that must go before the context is reset.
@@ -100,6 +103,7 @@ impl Context {
             holders: Mutex::default(),
             gate,
             heap: Mutex::default(),
+            kernels: Kernels::default(),
         }))
     }
 
@@ -310,6 +314,7 @@ impl Drop for Context {
     fn drop(&mut self) {
         match self.check_alive() {
             Ok(()) => {
+                std::mem::take(&mut self.kernels).unload(self);
                 // SAFETY: retained once by `retain`. A failure means that the driver is gone already.
                 let _: CUresult =
                     unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal()) };

@@ -5,6 +5,7 @@ mod out_of_memory;
 use std::fmt;
 
 use gpuheap_driver::{DriverError, OpenError};
+use gpuheap_kernels::Kernel;
 
 use crate::array::storage::Freed;
 use crate::device::{Gone, HostBorrowed};
@@ -24,12 +25,16 @@ pub struct Error(Box<ErrorKind>);
 #[derive(Clone)]
 pub(crate) enum ErrorKind {
     OutOfMemory(OutOfMemory),
+    /// The same for a row that has to fit.
+    Row(usize, OutOfMemory),
     /// What cannot be done as it was asked for: a name that means nothing, a limit, a stream of
     /// another device.
     Refused(String),
     /// The machine's driver cannot be used.
     Open(OpenError),
     Driver(DriverError),
+    /// A kernel of ours that could not be loaded or launched.
+    Kernel(Kernel, DriverError),
     StreamGone,
     /// An array whose memory was freed before it.
     Freed(Freed),
@@ -41,7 +46,7 @@ impl Error {
     /// The evidence, where this is about memory that ran out.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match &*self.0 {
-            ErrorKind::OutOfMemory(evidence) => Some(evidence),
+            ErrorKind::OutOfMemory(evidence) | ErrorKind::Row(_, evidence) => Some(evidence),
             _ => None,
         }
     }
@@ -62,7 +67,7 @@ impl Error {
     /// The driver call that failed, where this is about one.
     pub fn driver(&self) -> Option<DriverError> {
         match &*self.0 {
-            ErrorKind::Driver(error) => Some(*error),
+            ErrorKind::Driver(error) | ErrorKind::Kernel(_, error) => Some(*error),
             _ => None,
         }
     }
@@ -120,8 +125,21 @@ impl fmt::Display for Error {
                 at.file(),
                 at.line()
             ),
+            ErrorKind::Freed(Freed::Batch(at)) => write!(
+                f,
+                "the array was freed when the turn of its batch ended, of the batches asked for at \
+                 {}:{}; hand it to their keep to use it longer, or make a copy during its turn",
+                at.file(),
+                at.line()
+            ),
+            ErrorKind::Row(row, evidence) => write!(
+                f,
+                "row {row} does not fit, and a batch has one row at least; free memory, or split the \
+                 array along another axis: {evidence}"
+            ),
             ErrorKind::Open(error) => error.fmt(f),
             ErrorKind::Driver(error) => error.fmt(f),
+            ErrorKind::Kernel(kernel, error) => write!(f, "{error} (kernel {})", kernel.name()),
             ErrorKind::Gone(gone) => gone.fmt(f),
             ErrorKind::StreamGone => f.write_str(
                 "a thread's own default stream cannot be waited for, because its event could not be \
@@ -142,7 +160,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.0 {
             ErrorKind::Open(error) => Some(error),
-            ErrorKind::Driver(error) => Some(error),
+            ErrorKind::Driver(error) | ErrorKind::Kernel(_, error) => Some(error),
             _ => None,
         }
     }

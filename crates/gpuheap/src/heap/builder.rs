@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use crate::array::staging::Staging;
 use crate::device::{Context, Device, Holder};
 use crate::error::{Error, ErrorKind};
 use crate::heap::idle::IdleTrim;
@@ -34,6 +35,7 @@ pub struct HeapBuilder {
     track: Option<Tracking>,
     environment: bool,
     idle_trim: Option<Duration>,
+    staging: Staging,
 }
 
 impl HeapBuilder {
@@ -49,6 +51,7 @@ impl HeapBuilder {
             track: None,
             environment: true,
             idle_trim: None,
+            staging: Staging::default(),
         }
     }
 
@@ -106,6 +109,15 @@ impl HeapBuilder {
     /// for as long as `after`, or up to twice that. No thread unless this is set.
     pub fn idle_trim(mut self, after: Duration) -> HeapBuilder {
         self.idle_trim = Some(after);
+        self
+    }
+
+    /// How large copies of pageable memory are staged.
+    #[doc(hidden)]
+    pub fn staging(mut self, staging: Staging) -> HeapBuilder {
+        let Staging { threads, piece, slots, threshold } = staging;
+        let (threads, piece, slots) = (threads.max(1), piece.max(1), slots.max(1));
+        self.staging = Staging { threads, piece, slots, threshold };
         self
     }
 
@@ -199,6 +211,8 @@ impl HeapBuilder {
             unified: OnceLock::new(),
             pinned: OnceLock::new(),
             stream: OnceLock::new(),
+            staging: self.staging,
+            staging_stream: OnceLock::new(),
             pinned_limit: self.pinned_limit,
             registered: Registrations::default(),
             reclaimers,

@@ -22,6 +22,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock, PoisonError};
 
+use crate::array::staging::Staging;
 use crate::device::{Context, Device, Gone};
 use crate::error::Error;
 use crate::heap::block::Block;
@@ -72,6 +73,9 @@ pub(crate) struct Inner {
     pinned: OnceLock<Store>,
     /// Made when a target is first asked for without one.
     stream: OnceLock<Stream>,
+    staging: Staging,
+    /// What staging memory is allocated on: never given work. Made at the first large copy.
+    staging_stream: OnceLock<Stream>,
     pinned_limit: Option<u64>,
     registered: Registrations,
     reclaimers: Arc<Reclaimers>,
@@ -212,14 +216,50 @@ impl Heap {
     /// The driver's own, when the stream is made at the first call.
     pub fn target(&self) -> Result<Target, Error> {
         self.inner.context.check_alive()?;
-        let stream = match self.inner.stream.get() {
-            Some(stream) => stream,
-            None => {
-                let stream = Stream::new(self.inner.context.clone())?;
-                self.inner.stream.get_or_init(|| stream)
-            }
-        };
-        Ok(self.on(stream))
+        Ok(self.on(self.stream_in(&self.inner.stream)?))
+    }
+
+    fn stream_in<'a>(&self, slot: &'a OnceLock<Stream>) -> Result<&'a Stream, Error> {
+        if let Some(stream) = slot.get() {
+            return Ok(stream);
+        }
+        let stream = Stream::new(self.inner.context.clone())?;
+        Ok(slot.get_or_init(|| stream))
+    }
+
+    /// Marks how far the streams with frees of a kind have got, so that who wants their blocks on
+    /// another stream waits for these frees and not for what comes after them.
+    pub(crate) fn fence(&self, kind: MemoryKind) {
+        if self.inner.context.check_alive().is_ok() {
+            // What fails here is tried again when a block is wanted.
+            let _ = self.store(kind).lock().fence();
+        }
+    }
+
+    /// What may still be handed out of a kind of memory, bytes: as much as limit and device leave,
+    /// what is cached given back.
+    pub(crate) fn room(&self, kind: MemoryKind) -> Result<u64, Error> {
+        self.inner.context.check_alive()?;
+        kind.check(self.inner.context.info())?;
+        Ok(self.store(kind).lock().room()?)
+    }
+
+    pub(crate) fn staging(&self) -> Staging {
+        self.inner.staging
+    }
+
+    /// What staging memory is allocated on.
+    pub(crate) fn staging_stream(&self) -> Result<&Stream, Error> {
+        self.inner.context.check_alive()?;
+        self.stream_in(&self.inner.staging_stream)
+    }
+
+    /// Pinned memory for a copy that is made without it where there is none: nothing is waited for
+    /// or asked to give way. It is [freed](Heap::free) as any other.
+    pub(crate) fn staging_lease(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
+        self.inner.context.check_alive().ok()?;
+        let _time = measure::memory_management();
+        self.store(MemoryKind::Pinned).allocate_if_there(bytes, stream)
     }
 
     /// Whether this is a forked child, in which another thread of the parent may have held a lock.

@@ -18,6 +18,10 @@ use crate::source::{GRANULE, MemorySource, Segment, SourceError};
 use crate::stream::Stream;
 use crate::track::TrackId;
 
+/// What is allocated on the side takes at most one part in so many of what a limit leaves: who
+/// asks for the rest meanwhile is to get it.
+const SPARED: u64 = 4;
+
 /// One kind's memory.
 pub(crate) struct Store {
     pub(crate) context: Arc<Context>,
@@ -116,6 +120,19 @@ impl Store {
             }
         }
         Ok(lease)
+    }
+
+    /// The same without the ladder: none where there is none as things are, or where more than a
+    /// part of what the limit allows would be held so. The first use is the host's to order.
+    pub(crate) fn allocate_if_there(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
+        let mut state = self.lock();
+        let stream = state.stream(stream);
+        let left = state.limits.hard.map(|limit| limit.saturating_sub(state.ledger.live_blocks));
+        if left.is_some_and(|left| bytes > left / SPARED) {
+            return None;
+        }
+        let Grant { key, address, bytes: block_bytes } = state.allocate(bytes, stream).ok()?;
+        Some(Lease { stream, key: Some(key), address, bytes, block_bytes, track: None })
     }
 
     /// Takes a lease back in the order of `stream`, else of its own stream; filled with zeros
@@ -410,6 +427,11 @@ impl State {
         Ok(())
     }
 
+    /// Records the fences that the frees so far still lack.
+    pub(crate) fn fence(&mut self) -> Result<(), SourceError> {
+        self.order.pending(&mut *self.source).map(drop)
+    }
+
     /// Asks the driver which frees are over.
     pub(crate) fn poll(&mut self) -> Result<(), SourceError> {
         self.order.poll(&mut *self.source)
@@ -444,6 +466,12 @@ impl State {
             None => u64::MAX,
         };
         Ok(free.min(allowed))
+    }
+
+    /// The same with what is cached, which can be given back.
+    pub(crate) fn room(&mut self) -> Result<u64, SourceError> {
+        let cached = self.source.reserved()?.saturating_sub(self.ledger.live_blocks);
+        Ok(self.available()?.saturating_add(cached).min(self.source.capacity()))
     }
 
     pub(crate) fn wait_for_pending(&mut self) -> Result<(), SourceError> {

@@ -12,6 +12,7 @@ mod lifetime;
 mod matrix;
 mod programs;
 mod scope;
+mod staging;
 mod streams;
 #[path = "../heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]

@@ -1,0 +1,116 @@
+//! Launches of gpuheap's kernels.
+
+use std::ffi::{c_uint, c_void};
+
+use gpuheap_driver::*;
+use gpuheap_kernels::{BLOCK, Memory};
+
+use crate::Outcome;
+use crate::args::Out;
+use crate::emulator::Call;
+use crate::state::host;
+use crate::state::space::{Kind, is_device_address};
+use crate::state::stream::{KernelWork, Work};
+
+impl Call<'_> {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn cuLaunchKernel(
+        &mut self,
+        function: CUfunction,
+        grid_x: c_uint,
+        grid_y: c_uint,
+        grid_z: c_uint,
+        block_x: c_uint,
+        block_y: c_uint,
+        block_z: c_uint,
+        _shared_bytes: c_uint,
+        stream: CUstream,
+        parameters: Out<*mut c_void>,
+        extra: Out<*mut c_void>,
+    ) -> Outcome {
+        let stream = self.stream(stream)?;
+        let found = self.state.functions.get(function.0).copied();
+        let found = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if found.context != self.context_of(stream) {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        if !extra.is_null() {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        // Every kernel asks for this block; more dimensions of the grid would do all the work again.
+        let block = [block_x, block_y, block_z];
+        if grid_x == 0 || [grid_y, grid_z] != [1, 1] || block != [BLOCK, 1, 1] {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let parameter = parameters.follow()?.cast::<u64>();
+        let words: Vec<u64> =
+            (0..found.kernel.words()).map(|i| parameter.at(i).get()).collect::<Outcome<_>>()?;
+        self.begin(stream);
+        let error = self.note_kernel(stream, found.kernel, &words).err();
+        let work = KernelWork { kernel: found.kernel, words, error };
+        self.enqueue(stream, Work::Kernel(Box::new(work)), &[]);
+        self.alive(self.context_of(stream))
+    }
+
+    pub(super) fn perform_kernel(&mut self, stream: u32, work: &KernelWork) -> Outcome {
+        match work.error {
+            Some(code) => Err(code),
+            None => work.kernel.run(&work.words, &mut Seen { call: self, stream }),
+        }
+    }
+
+    /// Whether a kernel of a stream may use the allocation that is at an address: another device's
+    /// takes peer access, or access to its pool.
+    pub(crate) fn kernel_reaches(&self, stream: u32, address: u64) -> bool {
+        let context = self.context_of(stream);
+        let device = self.device_of(context);
+        let Some((_, found)) = self.state.space.find(address) else { return false };
+        if found.device == device {
+            return true;
+        }
+        match found.kind {
+            Kind::Small { .. } | Kind::Large { .. } => {
+                let context = self.state.contexts.at(context);
+                context.is_some_and(|context| context.peers.contains(&found.device))
+            }
+            Kind::Pool { pool, .. } => self.pool_reaches(pool, device),
+            // Mappings say themselves who may use them.
+            _ => true,
+        }
+    }
+}
+
+/// The memory that a stream's kernels see.
+struct Seen<'c, 'e> {
+    call: &'c mut Call<'e>,
+    stream: u32,
+}
+
+impl Memory for Seen<'_, '_> {
+    type Error = CUresult;
+
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Outcome {
+        if !is_device_address(address) {
+            host::read(address, into);
+            return Ok(());
+        }
+        let bytes = into.len() as u64;
+        for (offset, physical, length) in self.call.translate(self.stream, address, bytes, false)? {
+            let into = &mut into[offset as usize..][..length as usize];
+            self.call.state.pages.read(physical, into);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, address: u64, from: &[u8]) -> Outcome {
+        if !is_device_address(address) {
+            host::write(address, from);
+            return Ok(());
+        }
+        let bytes = from.len() as u64;
+        for (offset, physical, length) in self.call.translate(self.stream, address, bytes, true)? {
+            self.call.state.pages.write(physical, &from[offset as usize..][..length as usize]);
+        }
+        Ok(())
+    }
+}

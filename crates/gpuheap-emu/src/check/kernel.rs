@@ -1,0 +1,135 @@
+//! What a kernel uses: its ranges are judged at its launch, like those of copies.
+
+use gpuheap_driver::CUresult;
+use gpuheap_kernels::{Access as KernelAccess, Kernel, Region};
+
+use crate::Outcome;
+use crate::api::Access;
+use crate::check::FindingKind;
+use crate::emulator::Call;
+
+/// The most runs of a strided access that are kept apart. Of more, nothing is judged that could
+/// accuse wrongly: they count as written, and as used by nobody.
+const MOST_RUNS: u64 = 1 << 16;
+
+impl Call<'_> {
+    /// Notes what a launch uses. The error is the one that its kernel loses the context with.
+    pub(crate) fn note_kernel(&mut self, stream: u32, kernel: Kernel, words: &[u64]) -> Outcome {
+        let mut accesses = Vec::new();
+        for access in kernel.accesses(words) {
+            if access.region.run != 0 && access.region.runs() != 0 {
+                let bounds = self.check_access(stream, kernel, &access)?;
+                accesses.push((access, bounds));
+            }
+        }
+        if self.state.checker.is_none() {
+            return Ok(());
+        }
+        let mut copies_unwritten = false;
+        for (access, (address, bytes)) in &accesses {
+            if access.writes {
+                continue;
+            }
+            let known = self.state.findings.len();
+            if !self.undefined_in(*address, *bytes).is_empty() {
+                copies_unwritten |= kernel.only_copies();
+                if !kernel.only_copies() {
+                    self.find_unwritten_use(kernel, &access.region);
+                }
+            }
+            if access.region.runs() <= MOST_RUNS {
+                let run = access.region.run;
+                access.region.for_each_run(|at| self.note_access(stream, at, run, Access::Read));
+            }
+            // One finding says enough of an array.
+            self.state.findings.truncate(known + 1);
+        }
+        let unwritten =
+            if copies_unwritten { self.unwritten_copies(kernel, words) } else { vec![] };
+        for (access, (address, bytes)) in &accesses {
+            if !access.writes {
+                continue;
+            }
+            let known = self.state.findings.len();
+            if access.region.runs() <= MOST_RUNS {
+                let run = access.region.run;
+                access.region.for_each_run(|at| self.note_access(stream, at, run, Access::Write));
+            } else {
+                self.note_written_unseen(*address, *bytes);
+            }
+            self.state.findings.truncate(known + 1);
+        }
+        for (address, bytes) in unwritten {
+            self.note_unwritten(address, bytes);
+        }
+        Ok(())
+    }
+
+    /// The bytes from the first to the last that an access uses, if the kernel may use them.
+    fn check_access(
+        &mut self,
+        stream: u32,
+        kernel: Kernel,
+        access: &KernelAccess,
+    ) -> Outcome<(u64, u64)> {
+        let illegal = CUresult::ERROR_ILLEGAL_ADDRESS;
+        let region = &access.region;
+        let Some((address, bytes)) = region.bounds() else {
+            self.find_wild(region.address, region.run);
+            return Err(illegal);
+        };
+        self.check_range(address, bytes).map_err(|_| illegal)?;
+        if !self.kernel_reaches(stream, address) {
+            let text = format!(
+                "{} of {} uses {bytes} bytes at {address:#x}, memory of another device that this one has no access to; enable peer access first",
+                self.symbol,
+                kernel.name(),
+            );
+            self.find(FindingKind::WildPointer, text);
+            return Err(illegal);
+        }
+        let steps = region.axes.iter().map(|(_, stride)| stride.unsigned_abs());
+        if steps.chain([region.address]).any(|step| !step.is_multiple_of(access.align)) {
+            let text = format!(
+                "{} of {} uses {address:#x}, and its elements have to lie on multiples of {} bytes",
+                self.symbol,
+                kernel.name(),
+                access.align,
+            );
+            self.find(FindingKind::WildPointer, text);
+            return Err(CUresult::ERROR_MISALIGNED_ADDRESS);
+        }
+        Ok((address, bytes))
+    }
+
+    /// A kernel computes with bytes that were never written.
+    fn find_unwritten_use(&mut self, kernel: Kernel, region: &Region) {
+        if region.runs() > MOST_RUNS {
+            return;
+        }
+        let mut found = None;
+        region.for_each_run(|at| {
+            if found.is_none() {
+                found = self.undefined_in(at, region.run).first().copied();
+            }
+        });
+        if let Some((first, end)) = found {
+            let text = format!(
+                "{} of {} reads {first:#x}..{end:#x}, which were never written",
+                self.symbol,
+                kernel.name(),
+            );
+            self.find(FindingKind::Uninitialised, text);
+        }
+    }
+
+    /// Where a copying kernel puts bytes that were never written.
+    fn unwritten_copies(&self, kernel: Kernel, words: &[u64]) -> Vec<(u64, u64)> {
+        let mut unwritten = Vec::new();
+        kernel.for_each_copied(words, |to, from, bytes| {
+            let runs = self.undefined_in(from, bytes);
+            unwritten.extend(runs.iter().map(|(first, end)| (to + first - from, end - first)));
+        });
+        unwritten
+    }
+}

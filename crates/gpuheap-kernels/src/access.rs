@@ -1,0 +1,182 @@
+//! Which bytes a kernel uses.
+
+use crate::Kernel;
+use crate::kernel::{Kind, Path, Source};
+use crate::plan::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES};
+use crate::{Reduction, Type};
+
+/// What a launch does with some bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// Whether it writes them; if not, it reads them.
+    pub writes: bool,
+    /// What every run has to start on a multiple of, bytes.
+    pub align: u64,
+    /// Which bytes.
+    pub region: Region,
+}
+
+/// Bytes in equal runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// Where the first run starts.
+    pub address: u64,
+    /// Bytes of a run.
+    pub run: u64,
+    /// How many runs along each axis and how far apart, bytes; outermost first.
+    pub axes: Vec<(u64, i64)>,
+}
+
+impl Kernel {
+    /// The bytes that a launch with these words uses. What it adds to it reads and writes.
+    pub fn accesses(&self, words: &[u64]) -> Vec<Access> {
+        let word = |index: usize| words.get(index).copied().unwrap_or(0);
+        let block = |writes, address: u64, count: u64, of: Type| {
+            let size = of.size() as u64;
+            let region = Region { address, run: count.saturating_mul(size), axes: Vec::new() };
+            Access { writes, align: size, region }
+        };
+        match self.0 {
+            Kind::Elementwise { path, does, of, left, right } => {
+                let axes = axes(words);
+                let operand = |index: usize, source| match (source, path) {
+                    (Source::Scalar, _) => None,
+                    (Source::Array, Path::Flat) => Some(block(false, word(1 + index), word(0), of)),
+                    (Source::Array, Path::Strided) => Some(Access {
+                        writes: false,
+                        align: of.size() as u64,
+                        region: Region::of(word(2 + index), of.size(), &axes, index - 1),
+                    }),
+                };
+                let out = match path {
+                    Path::Flat => word(1),
+                    Path::Strided => word(2),
+                };
+                let reads = [operand(1, left), operand(2, right)];
+                let written = block(true, out, word(0), does.output(of));
+                reads.into_iter().flatten().chain([written]).collect()
+            }
+            Kind::Cast { from, to } => {
+                vec![block(false, word(2), word(0), from), block(true, word(1), word(0), to)]
+            }
+            Kind::Copy { unit } => {
+                let axes = axes(words);
+                let side = |writes, of| Access {
+                    writes,
+                    align: unit as u64,
+                    region: Region::of(word(3 + of), unit, &axes, of),
+                };
+                vec![side(false, 1), side(true, 0)]
+            }
+            Kind::Rows { op, of } => reduced(words, op, of, 1),
+            Kind::Columns { op, of } => reduced(words, op, of, word(3)),
+            Kind::Groups { of, key, .. } => {
+                let (rows, inner, groups) = (word(0), word(1), word(2));
+                let sum = of.map_or(Type::U64, |of| Reduction::Sum.output(of));
+                let slots = groups.saturating_mul(inner);
+                let values = of.map(|of| block(false, word(4), rows.saturating_mul(inner), of));
+                values
+                    .into_iter()
+                    .chain([
+                        block(false, word(5), rows, key),
+                        block(false, word(3), slots, sum),
+                        block(true, word(3), slots, sum),
+                        block(false, word(6), 2, Type::U64),
+                        block(true, word(6), 2, Type::U64),
+                    ])
+                    .collect()
+            }
+        }
+    }
+
+    /// Calls `each` with the target, the source and the length of every run of bytes that a launch
+    /// with these words only carries over. Kernels that compute call it never.
+    pub fn for_each_copied(&self, words: &[u64], mut each: impl FnMut(u64, u64, u64)) {
+        let Kind::Copy { unit } = self.0 else { return };
+        let axes = axes(words);
+        let word = |index: usize| words.get(index).copied().unwrap_or(0);
+        for_each_place(&axes, |[to, from]| {
+            each(word(3).wrapping_add_signed(to), word(4).wrapping_add_signed(from), unit as u64);
+        });
+    }
+}
+
+impl Region {
+    /// From the first byte to the end of the last, as address and length; `None` for no bytes, and
+    /// where it goes beyond the addresses that there are.
+    pub fn bounds(&self) -> Option<(u64, u64)> {
+        let (mut first, mut last) = (i128::from(self.address), i128::from(self.address));
+        for &(count, stride) in &self.axes {
+            let reach = i128::from(count.checked_sub(1)?).checked_mul(i128::from(stride))?;
+            first += reach.min(0);
+            last += reach.max(0);
+        }
+        let length = u64::try_from(last - first).ok()?.checked_add(self.run)?;
+        let first = u64::try_from(first).ok()?;
+        first.checked_add(length)?;
+        (self.run != 0).then_some((first, length))
+    }
+
+    /// How many runs there are.
+    pub fn runs(&self) -> u64 {
+        self.axes.iter().fold(1, |runs: u64, (count, _)| runs.saturating_mul(*count))
+    }
+
+    /// Calls `each` with the address of every run.
+    pub fn for_each_run(&self, mut each: impl FnMut(u64)) {
+        let axis =
+            |&(count, stride): &(u64, i64)| Axis { length: count as usize, strides: [stride, 0] };
+        let axes: Vec<Axis> = self.axes.iter().map(axis).collect();
+        for_each_place(&axes, |[offset, _]| each(self.address.wrapping_add_signed(offset)));
+    }
+
+    /// The elements along the axes in one of the two arrays: each once, neighbours as one run.
+    fn of(address: u64, size: usize, axes: &[Axis], array: usize) -> Region {
+        let mut region = Region { address, run: size as u64, axes: Vec::new() };
+        for axis in axes.iter().rev() {
+            let (length, stride) = (axis.length as u64, axis.strides[array]);
+            if length == 0 {
+                region.run = 0;
+            } else if stride == 0 || length == 1 {
+                // Broadcast: the same bytes again.
+            } else if region.axes.is_empty() && stride.cast_unsigned() == region.run {
+                region.run = region.run.saturating_mul(length);
+            } else {
+                region.axes.insert(0, (length, stride));
+            }
+        }
+        region
+    }
+}
+
+/// The axes in a strided kernel's words.
+pub(crate) fn axes(words: &[u64]) -> Vec<Axis> {
+    let rank = words.get(1).map_or(0, |rank| *rank as usize).min(MOST_AXES);
+    let all = words.get(FIRST_AXIS..).unwrap_or_default().chunks_exact(AXIS_WORDS);
+    all.take(rank).map(Axis::from_words).collect()
+}
+
+/// Calls `each` with the offsets in both arrays of every place, in row-major order.
+fn for_each_place(axes: &[Axis], mut each: impl FnMut([i64; 2])) {
+    crate::run::for_each_row(axes, |row| {
+        let mut at = row.offsets;
+        for _ in 0..row.length {
+            each(at);
+            at = [0, 1].map(|of| at[of].wrapping_add(row.strides[of]));
+        }
+        Ok::<(), std::convert::Infallible>(())
+    })
+    .unwrap_or_else(|never| match never {});
+}
+
+fn reduced(words: &[u64], op: Reduction, of: Type, inner: u64) -> Vec<Access> {
+    let word = |index: usize| words.get(index).copied().unwrap_or(0);
+    let (outer, n, chunk) = (word(0), word(1), word(2).max(1));
+    let block = |writes, address, count: u64, of: Type| {
+        let size = of.size() as u64;
+        let run = count.saturating_mul(outer).saturating_mul(inner).saturating_mul(size);
+        Access { writes, align: size, region: Region { address, run, axes: Vec::new() } }
+    };
+    let results = n.div_ceil(chunk).max(1);
+    vec![block(false, word(5), n, of), block(true, word(4), results, op.output(of))]
+}

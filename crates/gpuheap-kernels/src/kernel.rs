@@ -1,0 +1,216 @@
+//! Kernels and their names.
+
+use crate::plan::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
+use crate::{Arithmetic, Comparison, Reduction, Type};
+
+/// A kernel: known by its name, on a GPU by its PTX, on the emulated device by its Rust.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Kernel(pub(crate) Kind);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Kind {
+    /// One result for each pair of operands.
+    Elementwise { path: Path, does: Does, of: Type, left: Source, right: Source },
+    /// The same values as another type.
+    Cast { from: Type, to: Type },
+    /// Units of so many bytes from places to places.
+    Copy { unit: usize },
+    /// Reduces along the last axis: some threads for each piece of a row.
+    Rows { op: Reduction, of: Type },
+    /// Reduces along another axis, or a short one: a thread for each piece of a column.
+    Columns { op: Reduction, of: Type },
+    /// Adds values, or ones, up by key; first in each block's own memory if `shared`.
+    Groups { shared: bool, of: Option<Type>, key: Type },
+}
+
+/// How elements are found.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Path {
+    /// They lie one behind the other in all arrays.
+    Flat,
+    /// By coordinates and strides.
+    Strided,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Does {
+    Arithmetic(Arithmetic),
+    Comparison(Comparison),
+}
+
+/// What an operand is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Source {
+    Array,
+    Scalar,
+}
+
+/// What all names start with.
+const PREFIX: &str = "gpuheap";
+/// The units of copies, bytes.
+pub(crate) const UNITS: [usize; 5] = [1, 2, 4, 8, 16];
+
+impl Kernel {
+    /// The name of its entry in the PTX. No two kernels have the same.
+    pub fn name(&self) -> String {
+        let words = match self.0 {
+            Kind::Elementwise { path, does, of, left, right } => {
+                vec![path.word(), does.word(), of.word(), left.word(), right.word()]
+            }
+            Kind::Cast { from, to } => vec!["cast", from.word(), to.word()],
+            Kind::Copy { unit } => return format!("{PREFIX}_copy_{unit}"),
+            Kind::Rows { op, of } => vec!["rows", op.word(), of.word()],
+            Kind::Columns { op, of } => vec!["columns", op.word(), of.word()],
+            Kind::Groups { shared, of, key } => {
+                let place = if shared { "shared" } else { "global" };
+                vec!["groups", place, of.map_or(COUNT, Type::word), key.word()]
+            }
+        };
+        format!("{PREFIX}_{}", words.join("_"))
+    }
+
+    /// The kernel of a name; `None` for what is not one of ours.
+    pub fn parse(name: &str) -> Option<Kernel> {
+        let words: Vec<&str> = name.strip_prefix(PREFIX)?.strip_prefix('_')?.split('_').collect();
+        let kind = match words[..] {
+            ["cast", from, to] => {
+                Kind::Cast { from: Type::from_word(from)?, to: Type::from_word(to)? }
+            }
+            ["copy", unit] => {
+                let known = |size: &usize| size.to_string() == unit;
+                Kind::Copy { unit: UNITS.into_iter().find(known)? }
+            }
+            ["rows", op, of] => {
+                Kind::Rows { op: Reduction::from_word(op)?, of: Type::from_word(of)? }
+            }
+            ["columns", op, of] => {
+                Kind::Columns { op: Reduction::from_word(op)?, of: Type::from_word(of)? }
+            }
+            ["groups", place, of, key] => Kind::Groups {
+                shared: match place {
+                    "shared" => true,
+                    "global" => false,
+                    _ => return None,
+                },
+                of: if of == COUNT { None } else { Some(Type::from_word(of)?) },
+                key: Type::from_word(key).filter(|key| key.is_integer())?,
+            },
+            [path, does, of, left, right] => {
+                let does = Does::from_word(does)?;
+                Kind::Elementwise {
+                    path: Path::from_word(path)?,
+                    does,
+                    of: Type::from_word(of).filter(|of| does.takes(*of))?,
+                    left: Source::from_word(left)?,
+                    right: Source::from_word(right)?,
+                }
+            }
+            _ => return None,
+        };
+        Some(Kernel(kind))
+    }
+
+    /// How many words its one parameter has.
+    pub fn words(&self) -> usize {
+        match self.0 {
+            Kind::Elementwise { path: Path::Strided, .. } | Kind::Copy { .. } => {
+                FIRST_AXIS + AXIS_WORDS * MOST_AXES
+            }
+            Kind::Elementwise { path: Path::Flat, .. } => 4,
+            Kind::Cast { .. } => 3,
+            Kind::Rows { .. } | Kind::Columns { .. } => 6,
+            Kind::Groups { .. } => 7,
+        }
+    }
+
+    /// Whether it carries bytes over as they are, and computes nothing.
+    pub fn only_copies(&self) -> bool {
+        matches!(self.0, Kind::Copy { .. })
+    }
+
+    /// Every kernel there is.
+    pub fn all() -> Vec<Kernel> {
+        let mut all = Vec::new();
+        let arithmetic = Arithmetic::ALL.iter().copied().map(Does::Arithmetic);
+        let comparison = Comparison::ALL.iter().copied().map(Does::Comparison);
+        for does in arithmetic.chain(comparison) {
+            for path in [Path::Flat, Path::Strided] {
+                for &of in Type::ALL.iter().filter(|of| does.takes(**of)) {
+                    for left in [Source::Array, Source::Scalar] {
+                        for right in [Source::Array, Source::Scalar] {
+                            all.push(Kind::Elementwise { path, does, of, left, right });
+                        }
+                    }
+                }
+            }
+        }
+        all.extend(UNITS.map(|unit| Kind::Copy { unit }));
+        for &of in Type::ALL {
+            all.extend(Type::ALL.iter().map(|&to| Kind::Cast { from: of, to }));
+            all.extend(Reduction::ALL.iter().map(|&op| Kind::Rows { op, of }));
+            all.extend(Reduction::ALL.iter().map(|&op| Kind::Columns { op, of }));
+        }
+        for &key in Type::ALL.iter().filter(|key| key.is_integer()) {
+            for of in Type::ALL.iter().copied().map(Some).chain([None]) {
+                all.extend([true, false].map(|shared| Kind::Groups { shared, of, key }));
+            }
+        }
+        all.into_iter().map(Kernel).collect()
+    }
+}
+
+/// What stands for the type of values where rows are counted.
+const COUNT: &str = "count";
+
+impl Path {
+    fn word(self) -> &'static str {
+        match self {
+            Path::Flat => "flat",
+            Path::Strided => "strided",
+        }
+    }
+
+    fn from_word(word: &str) -> Option<Path> {
+        [Path::Flat, Path::Strided].into_iter().find(|known| known.word() == word)
+    }
+}
+
+impl Source {
+    fn word(self) -> &'static str {
+        match self {
+            Source::Array => "array",
+            Source::Scalar => "scalar",
+        }
+    }
+
+    fn from_word(word: &str) -> Option<Source> {
+        [Source::Array, Source::Scalar].into_iter().find(|known| known.word() == word)
+    }
+}
+
+impl Does {
+    /// Whether there is a kernel of this type.
+    fn takes(self, of: Type) -> bool {
+        of != Type::Bool || matches!(self, Does::Comparison(_))
+    }
+
+    /// What comes out.
+    pub(crate) fn output(self, of: Type) -> Type {
+        match self {
+            Does::Arithmetic(_) => of,
+            Does::Comparison(_) => Type::Bool,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Does::Arithmetic(op) => op.word(),
+            Does::Comparison(op) => op.word(),
+        }
+    }
+
+    fn from_word(word: &str) -> Option<Does> {
+        let arithmetic = Arithmetic::from_word(word).map(Does::Arithmetic);
+        arithmetic.or_else(|| Comparison::from_word(word).map(Does::Comparison))
+    }
+}

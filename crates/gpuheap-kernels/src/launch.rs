@@ -1,0 +1,47 @@
+//! Launches: a kernel with its arguments.
+
+use crate::Kernel;
+
+/// The most words that a kernel takes: a strided one with all its axes.
+pub(crate) const MOST_WORDS: usize = 37;
+
+/// One launch of a kernel, in one dimension, with no shared memory asked for by the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Launch {
+    /// What is launched.
+    pub kernel: Kernel,
+    /// Its one parameter.
+    pub words: Words,
+    /// Blocks; at least one.
+    pub grid: u32,
+    /// Threads of a block.
+    pub block: u32,
+}
+
+/// The one parameter of a kernel: a structure of 64-bit words, passed by value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Words {
+    words: [u64; MOST_WORDS],
+    length: usize,
+}
+
+impl Words {
+    pub(crate) fn new(words: &[u64]) -> Words {
+        let length = words.len().min(MOST_WORDS);
+        let mut all = [0; MOST_WORDS];
+        all[..length].copy_from_slice(&words[..length]);
+        Words { words: all, length }
+    }
+
+    /// The words in order. The address of the first is what `cuLaunchKernel` takes as its one
+    /// parameter.
+    pub fn as_slice(&self) -> &[u64] {
+        &self.words[..self.length]
+    }
+}
+
+impl std::fmt::Debug for Words {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}

@@ -1,0 +1,41 @@
+//! Gpuheap's kernels, each declared once: a name, PTX for a GPU, and the same in Rust for the
+//! emulated device.
+//!
+//! A function such as [`arithmetic`] plans: it turns an operation on arrays into [`Launch`]es, in
+//! the order in which they are to be queued on one stream. Whoever launches loads
+//! [`Kernel::ptx`] with `cuModuleLoadData`, once for each kernel and context. An emulated device
+//! knows the module by its entry ([`Kernel::parse`]) and runs [`Kernel::run`], which gives the
+//! same result to the last bit (a NaN is some NaN, and sums by key of floats add in any order).
+//!
+//! Addresses are the device's and elements lie on multiples of their size; nothing is checked
+//! here. No elements, no launches. Every kernel is launched with [`BLOCK`] threads in each block.
+//!
+//! ```
+//! use gpuheap_kernels::{Arithmetic, Kernel, Operand, Type, arithmetic};
+//!
+//! let (out, left) = (0x7000_0000, 0x7100_0000);
+//! let array = Operand::Array { address: left, strides: &[4, 1] };
+//! let two = Operand::Scalar(u64::from(2.0_f32.to_bits()));
+//! let launches = arithmetic(Arithmetic::Multiply, Type::F32, &[3, 4], out, array, two);
+//! let [launch] = launches[..] else { panic!("one suffices") };
+//! assert_eq!(launch.kernel.name(), "gpuheap_flat_multiply_f32_array_scalar");
+//! assert_eq!(Kernel::parse(&launch.kernel.name()), Some(launch.kernel));
+//! ```
+#![forbid(unsafe_code)]
+
+mod access;
+mod kernel;
+mod launch;
+mod plan;
+mod ptx;
+mod run;
+mod types;
+
+pub use access::{Access, Region};
+pub use kernel::Kernel;
+pub use launch::{Launch, Words};
+pub use plan::{
+    BLOCK, Operand, arithmetic, cast, comparison, copy, group_sum, partials, reduce, unary,
+};
+pub use run::Memory;
+pub use types::{Arithmetic, Comparison, Reduction, Type, Unary};

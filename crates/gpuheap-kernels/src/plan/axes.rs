@@ -1,0 +1,139 @@
+//! Axes with the strides of two arrays, joined and split.
+
+/// The most axes that a kernel takes.
+pub(crate) const MOST_AXES: usize = 8;
+/// The first word of the axes in a strided kernel's arguments.
+pub(crate) const FIRST_AXIS: usize = 5;
+/// Words of an axis: its length and the shift of its division; the factor of its division; the two
+/// strides, bytes.
+pub(crate) const AXIS_WORDS: usize = 4;
+/// The most elements of one launch: what the division by multiplication takes.
+const MOST_ELEMENTS: usize = i32::MAX as usize;
+
+/// One axis: how many elements, and how far apart they lie in two arrays, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Axis {
+    pub(crate) length: usize,
+    pub(crate) strides: [i64; 2],
+}
+
+/// Some of the elements: the first one's place in row-major order and its offsets in the two
+/// arrays, bytes, and the axes, outermost first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    pub(crate) first: usize,
+    pub(crate) offsets: [i64; 2],
+    pub(crate) axes: Vec<Axis>,
+}
+
+/// The axes of a shape, as few as will do. `None` where there are no elements. Strides are in units
+/// of so many bytes, and 0 where they are left out.
+pub(crate) fn collapse(shape: &[usize], strides: [&[isize]; 2], unit: usize) -> Option<Vec<Axis>> {
+    if shape.contains(&0) {
+        return None;
+    }
+    let mut axes: Vec<Axis> = Vec::new();
+    for (index, &length) in shape.iter().enumerate() {
+        if length == 1 {
+            continue;
+        }
+        let bytes = |of: &[isize]| {
+            let stride = of.get(index).copied().unwrap_or(0);
+            (stride as i64).wrapping_mul(unit as i64)
+        };
+        let strides = strides.map(bytes);
+        // The axis outside goes on where this one ends.
+        let joins = |outer: &Axis| {
+            (0..2).all(|of| outer.strides[of] == strides[of].wrapping_mul(length as i64))
+        };
+        match axes.last_mut() {
+            Some(outer) if joins(outer) => {
+                *outer = Axis { length: outer.length.saturating_mul(length), strides };
+            }
+            _ => axes.push(Axis { length, strides }),
+        }
+    }
+    Some(axes)
+}
+
+/// Pieces that a kernel takes each, in row-major order.
+pub(crate) fn split(axes: &[Axis]) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    split_into(&mut pieces, Piece { first: 0, offsets: [0; 2], axes: axes.to_vec() });
+    pieces
+}
+
+fn split_into(pieces: &mut Vec<Piece>, piece: Piece) {
+    let count = |axes: &[Axis]| axes.iter().fold(1, |n: usize, axis| n.saturating_mul(axis.length));
+    if piece.axes.len() <= MOST_AXES && count(&piece.axes) <= MOST_ELEMENTS {
+        return pieces.push(piece);
+    }
+    let (outer, inner) = (piece.axes[0], &piece.axes[1..]);
+    let each = count(inner);
+    // How much of the outermost axis goes into one piece; without it where there are too many.
+    let most = if inner.len() < MOST_AXES { (MOST_ELEMENTS / each).max(1) } else { 1 };
+    let mut at = 0;
+    while at < outer.length {
+        let now = most.min(outer.length - at);
+        let moved =
+            |of: usize| piece.offsets[of].wrapping_add(outer.strides[of].wrapping_mul(at as i64));
+        let mut axes = Vec::with_capacity(piece.axes.len());
+        if now > 1 {
+            axes.push(Axis { length: now, ..outer });
+        }
+        axes.extend_from_slice(inner);
+        let first = piece.first.wrapping_add(at.wrapping_mul(each));
+        split_into(pieces, Piece { first, offsets: [moved(0), moved(1)], axes });
+        at += now;
+    }
+}
+
+impl Axis {
+    /// An axis in a kernel's arguments.
+    pub(crate) fn from_words(words: &[u64]) -> Axis {
+        let word = |index: usize| words.get(index).copied().unwrap_or(0);
+        Axis {
+            length: word(0) as u32 as usize,
+            strides: [word(2).cast_signed(), word(3).cast_signed()],
+        }
+    }
+}
+
+impl Piece {
+    /// How many elements.
+    pub(crate) fn count(&self) -> u64 {
+        self.axes.iter().map(|axis| axis.length as u64).product()
+    }
+
+    /// The arguments of a strided kernel; the three addresses are those of the whole.
+    pub(crate) fn words(&self, linear: (u64, usize), addresses: [u64; 2]) -> Vec<u64> {
+        let (out, size) = linear;
+        let mut words = vec![
+            self.count(),
+            self.axes.len() as u64,
+            out.wrapping_add((self.first as u64).wrapping_mul(size as u64)),
+            addresses[0].wrapping_add_signed(self.offsets[0]),
+            addresses[1].wrapping_add_signed(self.offsets[1]),
+        ];
+        for axis in &self.axes {
+            let (factor, shift) = divider(axis.length as u32);
+            words.extend([
+                axis.length as u64 | u64::from(shift) << 32,
+                u64::from(factor),
+                axis.strides[0].cast_unsigned(),
+                axis.strides[1].cast_unsigned(),
+            ]);
+        }
+        words.resize(FIRST_AXIS + AXIS_WORDS * MOST_AXES, 0);
+        words
+    }
+}
+
+/// A factor and a shift with which `n / d = (high(n * factor) + n) >> shift` for all `n` below 2^31,
+/// where `high` is the upper half of the 64-bit product (Granlund and Montgomery, 1994).
+fn divider(d: u32) -> (u32, u32) {
+    let shift = (0..32).find(|shift| 1_u64 << shift >= u64::from(d)).unwrap_or(31);
+    let d = u64::from(d.max(1));
+    let factor = ((1_u64 << 32) * ((1 << shift) - d) / d) + 1;
+    (factor as u32, shift)
+}

@@ -1,0 +1,53 @@
+//! Strided copies.
+
+use crate::kernel::{Kind, UNITS};
+use crate::plan::axes::{Axis, Piece, collapse, split};
+use crate::plan::grid;
+use crate::ptx::STRIDED_EACH;
+use crate::{Kernel, Launch, Words};
+
+/// Copies units of 1, 2, 4, 8 or 16 bytes from places to places. Strides are in units and may be
+/// negative; the addresses are those of the first unit of each side. The sides may not overlap, nor
+/// may the places that are written. Other units: nothing.
+pub fn copy(
+    unit: usize,
+    shape: &[usize],
+    out: u64,
+    out_strides: &[isize],
+    input: u64,
+    in_strides: &[isize],
+) -> Vec<Launch> {
+    if !UNITS.contains(&unit) {
+        return Vec::new();
+    }
+    let Some(mut axes) = collapse(shape, [out_strides, in_strides], unit) else {
+        return Vec::new();
+    };
+    let unit = widen(unit, &mut axes, [out, input]);
+    let launch = |piece: Piece| {
+        let (grid, block) = grid(piece.count().div_ceil(STRIDED_EACH));
+        let words = Words::new(&piece.words((0, 0), [out, input]));
+        Launch { kernel: Kernel(Kind::Copy { unit }), words, grid, block }
+    };
+    split(&axes).into_iter().map(launch).collect()
+}
+
+/// Makes the units as large as the innermost axis, the strides and the addresses allow.
+fn widen(unit: usize, axes: &mut Vec<Axis>, addresses: [u64; 2]) -> usize {
+    let Some((inner, outer)) = axes.split_last_mut() else { return unit };
+    if inner.strides != [unit as i64; 2] {
+        return unit;
+    }
+    let bytes = inner.length.saturating_mul(unit);
+    let fits = |wide: &usize| {
+        bytes.is_multiple_of(*wide)
+            && addresses.iter().all(|at| at.is_multiple_of(*wide as u64))
+            && outer.iter().flat_map(|axis| axis.strides).all(|by| by % *wide as i64 == 0)
+    };
+    let wide = UNITS.into_iter().rev().find(fits).filter(|wide| *wide > unit).unwrap_or(unit);
+    *inner = Axis { length: bytes / wide, strides: [wide as i64; 2] };
+    if inner.length == 1 {
+        axes.pop();
+    }
+    wide
+}

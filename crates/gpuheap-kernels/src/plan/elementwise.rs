@@ -1,0 +1,139 @@
+//! Arithmetic, comparisons and casts.
+
+use crate::kernel::{Does, Kind, Path, Source};
+use crate::plan::axes::{Axis, collapse, split};
+use crate::plan::grid;
+use crate::ptx::{STRIDED_EACH, flat_each};
+use crate::{Arithmetic, Comparison, Kernel, Launch, Type, Unary, Words};
+
+/// What an operation works on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operand<'a> {
+    /// One value for all elements: its bits, zero-extended.
+    Scalar(u64),
+    /// An array.
+    Array {
+        /// Where its first element is.
+        address: u64,
+        /// How far apart its elements are along each axis of the result, in elements; 0 where it is
+        /// broadcast.
+        strides: &'a [isize],
+    },
+}
+
+/// `out = left op right`, element by element; `out` of the same type, row-major without gaps. It
+/// may be the very memory of an operand that is laid out like it.
+pub fn arithmetic(
+    op: Arithmetic,
+    of: Type,
+    shape: &[usize],
+    out: u64,
+    left: Operand<'_>,
+    right: Operand<'_>,
+) -> Vec<Launch> {
+    let of = if of == Type::Bool { Type::U8 } else { of };
+    elementwise(Does::Arithmetic(op), of, shape, out, left, right)
+}
+
+/// `out = left op right`, element by element; `out` of `Bool`, row-major without gaps.
+pub fn comparison(
+    op: Comparison,
+    of: Type,
+    shape: &[usize],
+    out: u64,
+    left: Operand<'_>,
+    right: Operand<'_>,
+) -> Vec<Launch> {
+    elementwise(Does::Comparison(op), of, shape, out, left, right)
+}
+
+/// `out = op input` for `count` elements one behind the other; `out` may be `input`, if the types
+/// are of one size.
+pub fn unary(op: Unary, of: Type, count: usize, out: u64, input: u64) -> Vec<Launch> {
+    let input = Operand::Array { address: input, strides: &[1] };
+    match op {
+        // Exact for floats too, zeros and infinities included; for integers it wraps as it must.
+        Unary::Negate => {
+            let minus_one = match of {
+                Type::F32 => u64::from((-1.0_f32).to_bits()),
+                Type::F64 => (-1.0_f64).to_bits(),
+                _ => u64::MAX >> (64 - 8 * of.size()),
+            };
+            arithmetic(Arithmetic::Multiply, of, &[count], out, input, Operand::Scalar(minus_one))
+        }
+        Unary::Not => comparison(Comparison::Equal, of, &[count], out, input, Operand::Scalar(0)),
+    }
+}
+
+/// `out = input as to` for `count` elements one behind the other, as Rust's `as`; to `Bool`: whether
+/// it is not 0.
+pub fn cast(from: Type, to: Type, count: usize, out: u64, input: u64) -> Vec<Launch> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let words = Words::new(&[count as u64, out, input]);
+    let (grid, block) = grid((count as u64).div_ceil(flat_each(from, to)));
+    vec![Launch { kernel: Kernel(Kind::Cast { from, to }), words, grid, block }]
+}
+
+fn elementwise(
+    does: Does,
+    of: Type,
+    shape: &[usize],
+    out: u64,
+    left: Operand<'_>,
+    right: Operand<'_>,
+) -> Vec<Launch> {
+    let strides = [left.strides(), right.strides()];
+    let Some(axes) = collapse(shape, strides, of.size()) else { return Vec::new() };
+    let sources = [left.source(), right.source()];
+    let kernel = |path| {
+        let [left, right] = sources;
+        Kernel(Kind::Elementwise { path, does, of, left, right })
+    };
+    let words = [left.word(), right.word()];
+    if is_flat(&axes, sources, of) {
+        let count = axes.first().map_or(1, |axis| axis.length as u64);
+        let (grid, block) = grid(count.div_ceil(flat_each(of, does.output(of))));
+        let words = Words::new(&[count, out, words[0], words[1]]);
+        return vec![Launch { kernel: kernel(Path::Flat), words, grid, block }];
+    }
+    let launch = |piece: crate::plan::axes::Piece| {
+        let (grid, block) = grid(piece.count().div_ceil(STRIDED_EACH));
+        let words = Words::new(&piece.words((out, does.output(of).size()), words));
+        Launch { kernel: kernel(Path::Strided), words, grid, block }
+    };
+    split(&axes).into_iter().map(launch).collect()
+}
+
+/// Whether every array's elements lie one behind the other.
+fn is_flat(axes: &[Axis], sources: [Source; 2], of: Type) -> bool {
+    let dense = |axis: &Axis| {
+        (0..2).all(|i| sources[i] == Source::Scalar || axis.strides[i] == of.size() as i64)
+    };
+    axes.len() <= 1 && axes.iter().all(dense)
+}
+
+impl Operand<'_> {
+    fn strides(&self) -> &[isize] {
+        match self {
+            Operand::Scalar(_) => &[],
+            Operand::Array { strides, .. } => strides,
+        }
+    }
+
+    fn source(&self) -> Source {
+        match self {
+            Operand::Scalar(_) => Source::Scalar,
+            Operand::Array { .. } => Source::Array,
+        }
+    }
+
+    /// The address or the bits.
+    fn word(&self) -> u64 {
+        match *self {
+            Operand::Scalar(bits) => bits,
+            Operand::Array { address, .. } => address,
+        }
+    }
+}

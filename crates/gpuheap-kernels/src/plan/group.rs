@@ -1,0 +1,50 @@
+//! Sums by key.
+
+use crate::kernel::Kind;
+use crate::plan::BLOCK;
+use crate::{Kernel, Launch, Type, Words};
+
+/// The most bytes of sums that a block keeps for itself before it adds them to everybody's.
+pub(crate) const SHARED_BYTES: usize = 32 << 10;
+/// The most blocks with sums of their own: what all of them add at the end has to stay little.
+const MOST_BLOCKS: u64 = 1024;
+
+/// Adds each row of `values`, shape `[rows, inner]`, to the row of `out`, shape `[groups, inner]`,
+/// that its key names; `keys` has a key for each row, of an integer type. `out` is of the type that
+/// [`Reduction::Sum`](crate::Reduction) gives and was zeroed before. Without values each row counts 1, and `inner`
+/// is 1.
+///
+/// Rows with a key outside of `0..groups` are left out. `bad` is the address of two `u64`: to the
+/// first their number is added, and the second becomes the first such row, if that is less than
+/// what is there.
+#[expect(clippy::too_many_arguments, reason = "two tables, their shape, and where the result goes")]
+pub fn group_sum(
+    of: Type,
+    key: Type,
+    rows: usize,
+    inner: usize,
+    groups: usize,
+    out: u64,
+    values: Option<u64>,
+    keys: u64,
+    bad: u64,
+) -> Vec<Launch> {
+    let inner = if values.is_some() { inner } else { 1 };
+    let count = (rows as u64).saturating_mul(inner as u64);
+    if count == 0 || !key.is_integer() {
+        return Vec::new();
+    }
+    let slots = groups.saturating_mul(inner);
+    let shared = slots.saturating_mul(8) <= SHARED_BYTES;
+    let kernel = Kernel(Kind::Groups { shared, of: values.map(|_| of), key });
+    let sizes = [rows as u64, inner as u64, groups as u64];
+    let words = Words::new(&[sizes[0], sizes[1], sizes[2], out, values.unwrap_or(0), keys, bad]);
+    let (grid, block) = if shared {
+        // Each block works on several times as many values as it has sums to add at its end.
+        let each = (slots as u64 * 4).max(u64::from(BLOCK) * 8);
+        (count.div_ceil(each).clamp(1, MOST_BLOCKS) as u32, BLOCK)
+    } else {
+        super::grid(count)
+    };
+    vec![Launch { kernel, words, grid, block }]
+}

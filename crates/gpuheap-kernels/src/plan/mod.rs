@@ -1,0 +1,26 @@
+//! From operations on arrays to launches: axes joined, work split so that 32 bits count a kernel's
+//! elements, the flat way chosen where it can be.
+
+mod axes;
+mod copy;
+mod elementwise;
+mod group;
+mod reduce;
+
+pub(crate) use axes::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES};
+pub use copy::copy;
+pub use elementwise::{Operand, arithmetic, cast, comparison, unary};
+pub(crate) use group::SHARED_BYTES;
+pub use group::group_sum;
+pub use reduce::{partials, reduce};
+
+/// Threads of a block, of every kernel.
+pub const BLOCK: u32 = 256;
+/// The most blocks of kernels whose threads take one more element after another. Enough for every
+/// device to be full many times, so that the last blocks to end do not matter.
+const MOST_BLOCKS: u64 = 1 << 15;
+
+/// Blocks for so many threads' worth of work, and their threads.
+fn grid(threads: u64) -> (u32, u32) {
+    (threads.div_ceil(u64::from(BLOCK)).clamp(1, MOST_BLOCKS) as u32, BLOCK)
+}

@@ -1,0 +1,275 @@
+//! Elements in Rust: how they lie in memory and what is done with them.
+
+use crate::{Arithmetic, Comparison, Reduction};
+
+/// Calls a generic function with the Rust type of a [`Type`](crate::Type).
+macro_rules! with_type {
+    ($of:expr, $T:ident => $call:expr) => {
+        match $of {
+            $crate::Type::Bool => {
+                type $T = $crate::run::element::Flag;
+                $call
+            }
+            $crate::Type::I8 => {
+                type $T = i8;
+                $call
+            }
+            $crate::Type::I16 => {
+                type $T = i16;
+                $call
+            }
+            $crate::Type::I32 => {
+                type $T = i32;
+                $call
+            }
+            $crate::Type::I64 => {
+                type $T = i64;
+                $call
+            }
+            $crate::Type::U8 => {
+                type $T = u8;
+                $call
+            }
+            $crate::Type::U16 => {
+                type $T = u16;
+                $call
+            }
+            $crate::Type::U32 => {
+                type $T = u32;
+                $call
+            }
+            $crate::Type::U64 => {
+                type $T = u64;
+                $call
+            }
+            $crate::Type::F32 => {
+                type $T = f32;
+                $call
+            }
+            $crate::Type::F64 => {
+                type $T = f64;
+                $call
+            }
+        }
+    };
+}
+
+pub(super) use with_type;
+
+/// An element of an array.
+pub(super) trait Element: Copy {
+    const SIZE: usize;
+    /// What no element is greater than, infinity included.
+    const GREATEST: Self;
+    /// What no element is less than.
+    const LEAST: Self;
+
+    /// From its bytes, which are as many as it has.
+    fn load(bytes: &[u8]) -> Self;
+    fn store(self, bytes: &mut [u8]);
+
+    fn arithmetic(op: Arithmetic) -> fn(Self, Self) -> Self;
+    fn comparison(op: Comparison) -> fn(Self, Self) -> bool;
+    fn smaller(self, other: Self) -> Self;
+    fn larger(self, other: Self) -> Self;
+
+    /// Without loss.
+    fn value(self) -> Value;
+    /// As Rust's `as` from the value's first type.
+    fn of(value: Value) -> Self;
+
+    /// What starts a reduction and changes nothing.
+    fn identity(op: Reduction) -> Self {
+        match op {
+            Reduction::Sum | Reduction::Total => Self::of(Value::Integer(0)),
+            Reduction::Min | Reduction::All => Self::GREATEST,
+            Reduction::Max | Reduction::Any => Self::LEAST,
+        }
+    }
+
+    /// One value out of two, of the type that the reduction makes.
+    fn combine(op: Reduction) -> fn(Self, Self) -> Self {
+        match op {
+            Reduction::Sum | Reduction::Total => Self::arithmetic(Arithmetic::Add),
+            Reduction::Min | Reduction::All => Self::smaller,
+            Reduction::Max | Reduction::Any => Self::larger,
+        }
+    }
+}
+
+/// A value that each element has without loss.
+#[derive(Clone, Copy)]
+pub(super) enum Value {
+    Integer(i128),
+    Float(f64),
+}
+
+/// An element of `Bool`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Flag(pub(super) bool);
+
+macro_rules! integers {
+    ($($T:ident),*) => {$(
+        impl Element for $T {
+            const SIZE: usize = size_of::<$T>();
+            const GREATEST: $T = $T::MAX;
+            const LEAST: $T = $T::MIN;
+
+            fn load(bytes: &[u8]) -> $T {
+                bytes.try_into().map_or(0, $T::from_le_bytes)
+            }
+
+            fn store(self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&self.to_le_bytes());
+            }
+
+            fn arithmetic(op: Arithmetic) -> fn($T, $T) -> $T {
+                match op {
+                    Arithmetic::Add => $T::wrapping_add,
+                    Arithmetic::Subtract => $T::wrapping_sub,
+                    Arithmetic::Multiply => $T::wrapping_mul,
+                    Arithmetic::Divide => |a, b| if b == 0 { 0 } else { a.wrapping_div(b) },
+                }
+            }
+
+            compare!($T);
+
+            fn smaller(self, other: $T) -> $T {
+                self.min(other)
+            }
+
+            fn larger(self, other: $T) -> $T {
+                self.max(other)
+            }
+
+            fn value(self) -> Value {
+                Value::Integer(i128::from(self))
+            }
+
+            fn of(value: Value) -> $T {
+                match value {
+                    Value::Integer(value) => value as $T,
+                    Value::Float(value) => value as $T,
+                }
+            }
+        }
+    )*};
+}
+
+macro_rules! floats {
+    ($($T:ident),*) => {$(
+        impl Element for $T {
+            const SIZE: usize = size_of::<$T>();
+            const GREATEST: $T = $T::INFINITY;
+            const LEAST: $T = $T::NEG_INFINITY;
+
+            fn load(bytes: &[u8]) -> $T {
+                bytes.try_into().map_or(0.0, $T::from_le_bytes)
+            }
+
+            fn store(self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&self.to_le_bytes());
+            }
+
+            fn arithmetic(op: Arithmetic) -> fn($T, $T) -> $T {
+                match op {
+                    Arithmetic::Add => |a, b| a + b,
+                    Arithmetic::Subtract => |a, b| a - b,
+                    Arithmetic::Multiply => |a, b| a * b,
+                    Arithmetic::Divide => |a, b| a / b,
+                }
+            }
+
+            compare!($T);
+
+            fn smaller(self, other: $T) -> $T {
+                if self.is_nan() || other.is_nan() {
+                    $T::NAN
+                } else if self < other || self == other && self.is_sign_negative() {
+                    self
+                } else {
+                    other
+                }
+            }
+
+            fn larger(self, other: $T) -> $T {
+                if self.is_nan() || other.is_nan() {
+                    $T::NAN
+                } else if self > other || self == other && self.is_sign_positive() {
+                    self
+                } else {
+                    other
+                }
+            }
+
+            fn value(self) -> Value {
+                Value::Float(f64::from(self))
+            }
+
+            fn of(value: Value) -> $T {
+                match value {
+                    Value::Integer(value) => value as $T,
+                    Value::Float(value) => value as $T,
+                }
+            }
+        }
+    )*};
+}
+
+macro_rules! compare {
+    ($T:ident) => {
+        fn comparison(op: Comparison) -> fn($T, $T) -> bool {
+            match op {
+                Comparison::Equal => |a, b| a == b,
+                Comparison::NotEqual => |a, b| a != b,
+                Comparison::Less => |a, b| a < b,
+                Comparison::LessEqual => |a, b| a <= b,
+                Comparison::Greater => |a, b| a > b,
+                Comparison::GreaterEqual => |a, b| a >= b,
+            }
+        }
+    };
+}
+
+integers!(i8, i16, i32, i64, u8, u16, u32, u64);
+floats!(f32, f64);
+
+impl Element for Flag {
+    const SIZE: usize = 1;
+    const GREATEST: Flag = Flag(true);
+    const LEAST: Flag = Flag(false);
+
+    fn load(bytes: &[u8]) -> Flag {
+        Flag(u8::load(bytes) != 0)
+    }
+
+    fn store(self, bytes: &mut [u8]) {
+        u8::from(self.0).store(bytes);
+    }
+
+    /// No kernel asks for it: the bytes are worked on as `u8`.
+    fn arithmetic(_: Arithmetic) -> fn(Flag, Flag) -> Flag {
+        |_, b| b
+    }
+
+    compare!(Flag);
+
+    fn smaller(self, other: Flag) -> Flag {
+        self.min(other)
+    }
+
+    fn larger(self, other: Flag) -> Flag {
+        self.max(other)
+    }
+
+    fn value(self) -> Value {
+        Value::Integer(i128::from(self.0))
+    }
+
+    fn of(value: Value) -> Flag {
+        match value {
+            Value::Integer(value) => Flag(value != 0),
+            Value::Float(value) => Flag(value != 0.0),
+        }
+    }
+}

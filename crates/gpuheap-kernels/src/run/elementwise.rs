@@ -1,0 +1,151 @@
+//! Arithmetic, comparisons and casts.
+
+use crate::Type;
+use crate::access::axes;
+use crate::kernel::{Does, Source};
+use crate::run::element::{Element, Flag, with_type};
+use crate::run::strided::{for_each_row, gather};
+use crate::run::{CHUNK, Memory, word};
+
+/// Where an operand's elements are, and a buffer for them.
+struct Operand {
+    source: Source,
+    /// The address, or the bits of the scalar.
+    word: u64,
+    buffer: Vec<u8>,
+}
+
+impl Operand {
+    /// A scalar is written into the whole buffer once.
+    fn new(source: Source, word: u64, size: usize) -> Operand {
+        let mut buffer = vec![0; CHUNK * size];
+        if source == Source::Scalar {
+            let bits = word.to_le_bytes();
+            buffer
+                .chunks_exact_mut(size)
+                .for_each(|element| element.copy_from_slice(&bits[..size]));
+        }
+        Operand { source, word, buffer }
+    }
+
+    /// Has the elements of one chunk in its buffer.
+    fn fetch<M: Memory>(
+        &mut self,
+        offset: i64,
+        stride: i64,
+        size: usize,
+        count: usize,
+        memory: &mut M,
+    ) -> Result<(), M::Error> {
+        if self.source == Source::Scalar {
+            return Ok(());
+        }
+        let into = &mut self.buffer[..count * size];
+        gather(memory, self.word.wrapping_add_signed(offset), stride, size, into)
+    }
+}
+
+pub(super) fn flat<M: Memory>(
+    words: &[u64],
+    does: Does,
+    of: Type,
+    sources: [Source; 2],
+    memory: &mut M,
+) -> Result<(), M::Error> {
+    let (size, out_size) = (of.size(), does.output(of).size());
+    let mut operands = [0, 1].map(|i| Operand::new(sources[i], word(words, 2 + i), size));
+    let mut results = vec![0; CHUNK * out_size];
+    for (first, count) in chunks(word(words, 0)) {
+        for operand in &mut operands {
+            operand.fetch((first * size as u64) as i64, size as i64, size, count, memory)?;
+        }
+        let results = &mut results[..count * out_size];
+        compute(does, of, &operands, results);
+        memory.write(word(words, 1).wrapping_add(first * out_size as u64), results)?;
+    }
+    Ok(())
+}
+
+pub(super) fn strided<M: Memory>(
+    words: &[u64],
+    does: Does,
+    of: Type,
+    sources: [Source; 2],
+    memory: &mut M,
+) -> Result<(), M::Error> {
+    let (size, out_size) = (of.size(), does.output(of).size());
+    let mut operands = [0, 1].map(|i| Operand::new(sources[i], word(words, 3 + i), size));
+    let mut results = vec![0; CHUNK * out_size];
+    let mut out = word(words, 2);
+    for_each_row(&axes(words), |row| {
+        for (first, count) in chunks(row.length as u64) {
+            for (operand, i) in operands.iter_mut().zip(0..) {
+                let offset = row.strides[i].wrapping_mul(first as i64);
+                let offset = row.offsets[i].wrapping_add(offset);
+                operand.fetch(offset, row.strides[i], size, count, memory)?;
+            }
+            let results = &mut results[..count * out_size];
+            compute(does, of, &operands, results);
+            memory.write(out, results)?;
+            out = out.wrapping_add(results.len() as u64);
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn cast<M: Memory>(
+    words: &[u64],
+    from: Type,
+    to: Type,
+    memory: &mut M,
+) -> Result<(), M::Error> {
+    let mut values = vec![0; CHUNK * from.size()];
+    let mut results = vec![0; CHUNK * to.size()];
+    for (first, count) in chunks(word(words, 0)) {
+        let values = &mut values[..count * from.size()];
+        memory.read(word(words, 2).wrapping_add(first * from.size() as u64), values)?;
+        let results = &mut results[..count * to.size()];
+        with_type!(from, F => with_type!(to, T => cast_all::<F, T>(values, results)));
+        memory.write(word(words, 1).wrapping_add(first * to.size() as u64), results)?;
+    }
+    Ok(())
+}
+
+/// A count in chunks, as the first element's place and how many.
+pub(super) fn chunks(count: u64) -> impl Iterator<Item = (u64, usize)> {
+    let chunk = CHUNK as u64;
+    (0..count.div_ceil(chunk)).map(move |i| (i * chunk, chunk.min(count - i * chunk) as usize))
+}
+
+fn compute(does: Does, of: Type, operands: &[Operand; 2], results: &mut [u8]) {
+    let [left, right] = operands.each_ref().map(|operand| &operand.buffer[..]);
+    match does {
+        Does::Arithmetic(op) => {
+            with_type!(of, T => zip::<T, T>(left, right, results, T::arithmetic(op)));
+        }
+        Does::Comparison(op) => {
+            with_type!(of, T => {
+                let compare = T::comparison(op);
+                zip::<T, Flag>(left, right, results, |a, b| Flag(compare(a, b)))
+            });
+        }
+    }
+}
+
+fn zip<T: Element, R: Element>(
+    left: &[u8],
+    right: &[u8],
+    results: &mut [u8],
+    f: impl Fn(T, T) -> R,
+) {
+    let pairs = left.chunks_exact(T::SIZE).zip(right.chunks_exact(T::SIZE));
+    for (result, (left, right)) in results.chunks_exact_mut(R::SIZE).zip(pairs) {
+        f(T::load(left), T::load(right)).store(result);
+    }
+}
+
+fn cast_all<F: Element, T: Element>(values: &[u8], results: &mut [u8]) {
+    for (result, value) in results.chunks_exact_mut(T::SIZE).zip(values.chunks_exact(F::SIZE)) {
+        T::of(F::load(value).value()).store(result);
+    }
+}

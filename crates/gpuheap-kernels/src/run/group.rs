@@ -1,0 +1,89 @@
+//! Sums by key.
+
+use std::collections::BTreeMap;
+
+use crate::run::element::{Element, Value, with_type};
+use crate::run::elementwise::chunks;
+use crate::run::{CHUNK, Memory, word};
+use crate::{Reduction, Type};
+
+pub(super) fn group<M: Memory>(
+    words: &[u64],
+    of: Option<Type>,
+    key: Type,
+    memory: &mut M,
+) -> Result<(), M::Error> {
+    match of {
+        None => add_up::<u8, u64, M>(words, None, key, memory),
+        Some(of) => {
+            let to = Reduction::Sum.output(of);
+            with_type!(of, T => with_type!(to, A => add_up::<T, A, M>(words, Some(()), key, memory)))
+        }
+    }
+}
+
+fn add_up<T: Element, A: Element, M: Memory>(
+    words: &[u64],
+    values: Option<()>,
+    key: Type,
+    memory: &mut M,
+) -> Result<(), M::Error> {
+    let [rows, inner, groups, out, input, keys, bad] =
+        std::array::from_fn(|index| word(words, index));
+    let combine = A::combine(Reduction::Sum);
+    let one = A::of(Value::Integer(1));
+    let mut sums: BTreeMap<u64, A> = BTreeMap::new();
+    let mut bytes = vec![0; CHUNK * T::SIZE];
+    let mut key_bytes = vec![0; CHUNK * key.size()];
+    let (mut bad_rows, mut first_bad) = (0_u64, u64::MAX);
+    for (first, count) in chunks(rows) {
+        let key_bytes = &mut key_bytes[..count * key.size()];
+        memory.read(keys.wrapping_add(first * key.size() as u64), key_bytes)?;
+        for (row, key_bytes) in (first..).zip(key_bytes.chunks_exact(key.size())) {
+            let Some(group) = with_type!(key, K => group_of::<K>(key_bytes, groups)) else {
+                bad_rows += 1;
+                first_bad = first_bad.min(row);
+                continue;
+            };
+            for (column, width) in chunks(inner) {
+                let bytes = &mut bytes[..width * T::SIZE];
+                if values.is_some() {
+                    let place = (row * inner + column) * T::SIZE as u64;
+                    memory.read(input.wrapping_add(place), bytes)?;
+                }
+                for (slot, element) in (group * inner + column..).zip(bytes.chunks_exact(T::SIZE)) {
+                    let value = match values {
+                        Some(()) => A::of(T::load(element).value()),
+                        None => one,
+                    };
+                    let sum = sums.entry(slot).or_insert(A::identity(Reduction::Sum));
+                    *sum = combine(*sum, value);
+                }
+            }
+        }
+    }
+    let mut place = vec![0; A::SIZE];
+    for (slot, sum) in sums {
+        let at = out.wrapping_add(slot * A::SIZE as u64);
+        memory.read(at, &mut place)?;
+        combine(A::load(&place), sum).store(&mut place);
+        memory.write(at, &place)?;
+    }
+    if bad_rows == 0 {
+        return Ok(());
+    }
+    let mut place = [0; 16];
+    memory.read(bad, &mut place)?;
+    let (number, first) = place.split_at_mut(8);
+    u64::load(number).wrapping_add(bad_rows).store(number);
+    u64::load(first).min(first_bad).store(first);
+    memory.write(bad, &place)
+}
+
+/// The group that a key names, if there is one.
+fn group_of<K: Element>(key: &[u8], groups: u64) -> Option<u64> {
+    match K::load(key).value() {
+        Value::Integer(key) => u64::try_from(key).ok().filter(|key| *key < groups),
+        Value::Float(_) => None,
+    }
+}

@@ -1,0 +1,116 @@
+//! Reductions, in the order that the plan fixes: lanes of a piece each in the order of the
+//! elements, then the lanes by halves.
+
+use crate::plan::BLOCK;
+use crate::run::element::{Element, with_type};
+use crate::run::{CHUNK, Memory, word};
+use crate::{Reduction, Type};
+
+/// Bytes that a lane takes at a time, so that a thread can load them at once.
+pub(crate) const VECTOR: usize = 16;
+
+pub(super) fn rows<M: Memory>(
+    words: &[u64],
+    op: Reduction,
+    of: Type,
+    memory: &mut M,
+) -> Result<(), M::Error> {
+    let to = op.output(of);
+    with_type!(of, T => with_type!(to, A => rows_of::<T, A, M>(words, op, memory)))
+}
+
+pub(super) fn columns<M: Memory>(
+    words: &[u64],
+    op: Reduction,
+    of: Type,
+    memory: &mut M,
+) -> Result<(), M::Error> {
+    let to = op.output(of);
+    with_type!(of, T => with_type!(to, A => columns_of::<T, A, M>(words, op, memory)))
+}
+
+fn rows_of<T: Element, A: Element, M: Memory>(
+    words: &[u64],
+    op: Reduction,
+    memory: &mut M,
+) -> Result<(), M::Error> {
+    let [outer, n, chunk, lanes, out, input] = std::array::from_fn(|index| word(words, index));
+    let (combine, chunk) = (A::combine(op), chunk.max(1));
+    let mut lanes = vec![A::identity(op); lanes.clamp(1, u64::from(BLOCK)) as usize];
+    let mut bytes = vec![0; (n.min(chunk) as usize).saturating_mul(T::SIZE)];
+    let mut result = vec![0; A::SIZE];
+    let mut to = out;
+    for row in 0..outer {
+        for first in pieces(n, chunk) {
+            let count = chunk.min(n - first) as usize;
+            let bytes = &mut bytes[..count * T::SIZE];
+            memory.read(input.wrapping_add((row * n + first) * T::SIZE as u64), bytes)?;
+            lanes.fill(A::identity(op));
+            let width = lanes.len();
+            for (vector, elements) in bytes.chunks(VECTOR).enumerate() {
+                let lane = &mut lanes[vector % width];
+                for element in elements.chunks_exact(T::SIZE) {
+                    *lane = combine(*lane, A::of(T::load(element).value()));
+                }
+            }
+            let mut half = width / 2;
+            while half > 0 {
+                for lane in 0..half {
+                    lanes[lane] = combine(lanes[lane], lanes[lane + half]);
+                }
+                half /= 2;
+            }
+            lanes[0].store(&mut result);
+            memory.write(to, &result)?;
+            to = to.wrapping_add(A::SIZE as u64);
+        }
+    }
+    Ok(())
+}
+
+fn columns_of<T: Element, A: Element, M: Memory>(
+    words: &[u64],
+    op: Reduction,
+    memory: &mut M,
+) -> Result<(), M::Error> {
+    let [outer, n, chunk, inner, out, input] = std::array::from_fn(|index| word(words, index));
+    let (combine, chunk) = (A::combine(op), chunk.max(1));
+    let mut bytes = vec![0; CHUNK * T::SIZE];
+    let mut results = vec![0; CHUNK * A::SIZE];
+    let pieces_of_n = n.div_ceil(chunk).max(1);
+    for plane in 0..outer {
+        for (piece, first) in pieces(n, chunk).enumerate() {
+            let count = chunk.min(n - first);
+            for (column, width) in crate::run::elementwise::chunks(inner) {
+                let mut totals = vec![A::identity(op); width];
+                // As many rows at a time as fit; one where they are cut.
+                let most = if width as u64 == inner { (CHUNK / width) as u64 } else { 1 };
+                let mut at = 0;
+                while at < count {
+                    let now = most.min(count - at);
+                    let place = (plane * n + first + at) * inner + column;
+                    let bytes = &mut bytes[..now as usize * width * T::SIZE];
+                    memory.read(input.wrapping_add(place * T::SIZE as u64), bytes)?;
+                    for row in bytes.chunks_exact(width * T::SIZE) {
+                        for (total, element) in totals.iter_mut().zip(row.chunks_exact(T::SIZE)) {
+                            *total = combine(*total, A::of(T::load(element).value()));
+                        }
+                    }
+                    at += now;
+                }
+                let results = &mut results[..width * A::SIZE];
+                for (result, total) in results.chunks_exact_mut(A::SIZE).zip(totals) {
+                    total.store(result);
+                }
+                let place = (plane * pieces_of_n + piece as u64) * inner + column;
+                memory.write(out.wrapping_add(place * A::SIZE as u64), results)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where the pieces of an axis start; an empty axis has one.
+fn pieces(n: u64, chunk: u64) -> impl Iterator<Item = u64> {
+    (0..n.div_ceil(chunk).max(1)).map(move |piece| piece * chunk)
+}

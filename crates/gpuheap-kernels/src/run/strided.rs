@@ -1,0 +1,122 @@
+//! Places by strides.
+
+use crate::access::axes;
+use crate::plan::Axis;
+use crate::run::elementwise::chunks;
+use crate::run::{CHUNK, Memory, word};
+
+/// The innermost axis at one place of the others.
+pub(crate) struct Row {
+    pub(crate) length: usize,
+    /// Of its first element in both arrays, bytes.
+    pub(crate) offsets: [i64; 2],
+    pub(crate) strides: [i64; 2],
+}
+
+/// Up to this stride, bytes, elements are read with what is between them. Memory is mapped in much
+/// larger pieces, so that what is between two elements can be read where they can.
+const NEAR: u64 = 64;
+
+/// Calls `each` with every row, in row-major order. No axes are one element.
+pub(crate) fn for_each_row<E>(
+    axes: &[Axis],
+    mut each: impl FnMut(Row) -> Result<(), E>,
+) -> Result<(), E> {
+    let one = Axis { length: 1, strides: [0; 2] };
+    let (inner, outer) = axes.split_last().unwrap_or((&one, &[]));
+    if axes.iter().any(|axis| axis.length == 0) {
+        return Ok(());
+    }
+    let mut at = vec![0; outer.len()];
+    let mut offsets = [0_i64; 2];
+    loop {
+        each(Row { length: inner.length, offsets, strides: inner.strides })?;
+        // The next place: the innermost axis that has one more, and those inside it from the start.
+        let mut moved = false;
+        for (axis, at) in outer.iter().zip(&mut at).rev() {
+            *at += 1;
+            moved = *at < axis.length;
+            let steps = if moved { 1 } else { 1 - axis.length as i64 };
+            offsets = [0, 1].map(|i| offsets[i].wrapping_add(axis.strides[i].wrapping_mul(steps)));
+            if moved {
+                break;
+            }
+            *at = 0;
+        }
+        if !moved {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads elements that lie apart, close together.
+pub(super) fn gather<M: Memory>(
+    memory: &mut M,
+    address: u64,
+    stride: i64,
+    size: usize,
+    into: &mut [u8],
+) -> Result<(), M::Error> {
+    let count = into.len() / size;
+    if stride == size as i64 || count == 0 {
+        return memory.read(address, into);
+    }
+    if stride == 0 {
+        let (first, rest) = into.split_at_mut(size);
+        memory.read(address, first)?;
+        rest.chunks_exact_mut(size).for_each(|element| element.copy_from_slice(first));
+        return Ok(());
+    }
+    if stride.unsigned_abs() <= NEAR {
+        let step = stride.unsigned_abs() as usize;
+        let mut span = vec![0; (count - 1) * step + size];
+        let back = if stride < 0 { (count - 1) * step } else { 0 };
+        memory.read(address.wrapping_sub(back as u64), &mut span)?;
+        for (index, element) in into.chunks_exact_mut(size).enumerate() {
+            let at = if stride < 0 { (count - 1 - index) * step } else { index * step };
+            element.copy_from_slice(&span[at..][..size]);
+        }
+        return Ok(());
+    }
+    let mut at = address;
+    for element in into.chunks_exact_mut(size) {
+        memory.read(at, element)?;
+        at = at.wrapping_add_signed(stride);
+    }
+    Ok(())
+}
+
+/// Writes elements that lie close together to places apart, and nothing between them.
+fn scatter<M: Memory>(
+    memory: &mut M,
+    address: u64,
+    stride: i64,
+    size: usize,
+    from: &[u8],
+) -> Result<(), M::Error> {
+    if stride == size as i64 {
+        return memory.write(address, from);
+    }
+    let mut at = address;
+    for element in from.chunks_exact(size) {
+        memory.write(at, element)?;
+        at = at.wrapping_add_signed(stride);
+    }
+    Ok(())
+}
+
+pub(super) fn copy<M: Memory>(words: &[u64], unit: usize, memory: &mut M) -> Result<(), M::Error> {
+    let mut buffer = vec![0; CHUNK * unit];
+    for_each_row(&axes(words), |row| {
+        for (first, count) in chunks(row.length as u64) {
+            let [to, from] = [0, 1].map(|i| {
+                let offset = row.strides[i].wrapping_mul(first as i64);
+                word(words, 3 + i).wrapping_add_signed(row.offsets[i].wrapping_add(offset))
+            });
+            let buffer = &mut buffer[..count * unit];
+            gather(memory, from, row.strides[1], unit, buffer)?;
+            scatter(memory, to, row.strides[0], unit, buffer)?;
+        }
+        Ok(())
+    })
+}

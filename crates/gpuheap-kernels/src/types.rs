@@ -1,0 +1,157 @@
+//! Element types, and what is done with them.
+
+/// Declares an enum whose variants have a word each, by which kernels are named.
+macro_rules! worded {
+    ($(#[$doc:meta])* pub enum $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &[$name] = &[$($name::$variant),*];
+
+            pub(crate) fn word(self) -> &'static str {
+                match self {
+                    $($name::$variant => $word,)*
+                }
+            }
+
+            pub(crate) fn from_word(word: &str) -> Option<$name> {
+                $name::ALL.iter().copied().find(|known| known.word() == word)
+            }
+        }
+    };
+}
+
+worded! {
+    /// The type of an array's elements, as it lies in memory: little-endian.
+    pub enum Type {
+        /// A byte, 0 or 1. Any other byte counts as 1.
+        Bool = "bool",
+        /// `i8`.
+        I8 = "i8",
+        /// `i16`.
+        I16 = "i16",
+        /// `i32`.
+        I32 = "i32",
+        /// `i64`.
+        I64 = "i64",
+        /// `u8`.
+        U8 = "u8",
+        /// `u16`.
+        U16 = "u16",
+        /// `u32`.
+        U32 = "u32",
+        /// `u64`.
+        U64 = "u64",
+        /// `f32`.
+        F32 = "f32",
+        /// `f64`.
+        F64 = "f64",
+    }
+}
+
+worded! {
+    /// An operation of two numbers. Integers wrap and their division by 0 gives 0; floats are
+    /// rounded to nearest, subnormals kept. On `Bool` it works on the bytes, as on `U8`.
+    pub enum Arithmetic {
+        /// `a + b`.
+        Add = "add",
+        /// `a - b`.
+        Subtract = "subtract",
+        /// `a * b`.
+        Multiply = "multiply",
+        /// `a / b`, towards zero for integers.
+        Divide = "divide",
+    }
+}
+
+worded! {
+    /// A question about two values, as Rust's operators answer it.
+    pub enum Comparison {
+        /// `a == b`.
+        Equal = "equal",
+        /// `a != b`.
+        NotEqual = "notequal",
+        /// `a < b`.
+        Less = "less",
+        /// `a <= b`.
+        LessEqual = "lessequal",
+        /// `a > b`.
+        Greater = "greater",
+        /// `a >= b`.
+        GreaterEqual = "greaterequal",
+    }
+}
+
+/// An operation of one value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Unary {
+    /// `-a`; integers wrap.
+    Negate,
+    /// `a == 0`, as `Bool`: for `Bool` the opposite.
+    Not,
+}
+
+worded! {
+    /// How many values become one.
+    pub enum Reduction {
+        /// Integers to `I64` or `U64`, wrapping; floats to `F64`; `Bool` to `U64`, how many are set.
+        Sum = "sum",
+        /// The sum of the values as `F64`: for means.
+        Total = "total",
+        /// The smallest; NaN if there is one; -0.0 is less than 0.0.
+        Min = "min",
+        /// The largest; NaN if there is one; -0.0 is less than 0.0.
+        Max = "max",
+        /// Whether no value is 0, as `Bool`.
+        All = "all",
+        /// Whether some value is not 0, as `Bool`.
+        Any = "any",
+    }
+}
+
+impl Type {
+    /// Bytes of an element.
+    pub const fn size(self) -> usize {
+        match self {
+            Type::Bool | Type::I8 | Type::U8 => 1,
+            Type::I16 | Type::U16 => 2,
+            Type::I32 | Type::U32 | Type::F32 => 4,
+            Type::I64 | Type::U64 | Type::F64 => 8,
+        }
+    }
+
+    /// Whether it is `F32` or `F64`.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Type::F32 | Type::F64)
+    }
+
+    /// Whether it is an integer that has negative values.
+    pub const fn is_signed(self) -> bool {
+        matches!(self, Type::I8 | Type::I16 | Type::I32 | Type::I64)
+    }
+
+    /// Whether it is an integer: keys are.
+    pub const fn is_integer(self) -> bool {
+        !matches!(self, Type::Bool | Type::F32 | Type::F64)
+    }
+}
+
+impl Reduction {
+    /// What values of a type become: the type that [`reduce`](crate::reduce) writes, and reads in
+    /// the passes after the first.
+    pub const fn output(self, of: Type) -> Type {
+        match (self, of) {
+            (Reduction::Total, _) => Type::F64,
+            (Reduction::All | Reduction::Any, _) => Type::Bool,
+            (Reduction::Min | Reduction::Max, of) => of,
+            (Reduction::Sum, of) if of.is_float() => Type::F64,
+            (Reduction::Sum, of) if of.is_signed() => Type::I64,
+            (Reduction::Sum, _) => Type::U64,
+        }
+    }
+}

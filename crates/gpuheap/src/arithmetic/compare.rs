@@ -1,0 +1,98 @@
+//! Comparisons, and what they are asked.
+
+use std::panic::Location;
+
+use gpuheap_kernels as kernels;
+use gpuheap_kernels::{Comparison, Reduction};
+use ndarray::Dimension;
+
+use super::number::Number;
+use super::operand::{Operand, Side, together};
+use super::operators::{check_sides, elementwise};
+use super::reduce::read_one;
+use crate::array::{ArrayBase, DeviceArray, Hold, UninitArray};
+use crate::error::Error;
+
+macro_rules! comparisons {
+    ($($method:ident $op:ident $doc:literal;)*) => {
+        /// Comparisons with a number or an array, element by element, as Rust's own: one with a NaN is
+        /// false, and `not_equal` is true. The result is a new array, made where the left side's
+        /// [`target`](ArrayBase::target) says, without waiting.
+        ///
+        /// ```
+        /// # fn main() -> Result<(), gpuheap::Error> {
+        /// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+        /// let a = target.array(&[1.0_f32, 2.0, 3.0])?;
+        /// let b = target.array(&[3.0, 2.0, 1.0])?;
+        /// assert_eq!(a.less(&b)?.to_vec()?, [true, false, false]);
+        /// let mask = a.greater_equal(2.0)?;
+        /// assert_eq!((mask.sum()?, mask.any()?, mask.all()?), (2, true, false));
+        /// # Ok(()) }
+        /// ```
+        impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
+            $(
+                #[doc = $doc]
+                ///
+                /// # Errors
+                ///
+                /// Shapes that do not go together; arrays on different devices; an array that was
+                /// freed; as [`Target::uninit`](crate::Target::uninit).
+                #[track_caller]
+                pub fn $method<R: Operand<T, D>>(
+                    &self,
+                    right: R,
+                ) -> Result<DeviceArray<bool, R::Dim>, Error> {
+                    compared(Comparison::$op, self, &right.side(), Location::caller())
+                }
+            )*
+        }
+    };
+}
+
+comparisons! {
+    equal Equal "Where they are equal. Zeros are, whatever their sign.";
+    not_equal NotEqual "Where they are not equal.";
+    less Less "Where this is less.";
+    less_equal LessEqual "Where this is less or equal.";
+    greater Greater "Where this is greater.";
+    greater_equal GreaterEqual "Where this is greater or equal.";
+}
+
+/// Questions to masks. Each waits for its answer.
+impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
+    /// Whether all elements are true; of none they are. Waits.
+    ///
+    /// # Errors
+    ///
+    /// An array that was freed; as [`Target::uninit`](crate::Target::uninit).
+    #[track_caller]
+    pub fn all(&self) -> Result<bool, Error> {
+        Ok(read_one::<bool, _, _, _>(Reduction::All, self, Location::caller())?.unwrap_or(true))
+    }
+
+    /// Whether any element is true; of none none is. Waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`all`](ArrayBase::all).
+    #[track_caller]
+    pub fn any(&self) -> Result<bool, Error> {
+        Ok(read_one::<bool, _, _, _>(Reduction::Any, self, Location::caller())?.unwrap_or(false))
+    }
+}
+
+fn compared<S: Hold, T: Number, D: Dimension, O: Dimension>(
+    op: Comparison,
+    left: &ArrayBase<S, T, D>,
+    right: &Side<'_>,
+    at: &'static Location<'static>,
+) -> Result<DeviceArray<bool, O>, Error> {
+    let shape: O = together(left.shape(), right.shape())?;
+    let side = Side::Array(left.window());
+    check_sides(&side, right)?;
+    let UninitArray(out) = left.target().uninit_at::<bool, O>(shape, at)?;
+    elementwise(&out.window(), &side, right, |shape, out, left, right| {
+        kernels::comparison(op, T::TYPE, shape, out, left, right)
+    })?;
+    Ok(out)
+}

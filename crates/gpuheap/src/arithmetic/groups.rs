@@ -1,0 +1,204 @@
+//! Sums, counts and means of groups, which small integers name.
+
+use std::panic::Location;
+
+use gpuheap_kernels as kernels;
+use gpuheap_kernels::{Arithmetic, Type};
+use ndarray::{Axis, Dimension, Ix1, RemoveAxis};
+
+use super::cast::{cast, recast};
+use super::launch::run;
+use super::number::{Key, Scalar};
+use super::operand::{Side, strides};
+use super::operators::enqueue_strided;
+use crate::array::{ArrayBase, DeviceArray, Hold};
+use crate::error::{Error, ErrorKind};
+use crate::kind::MemoryKind;
+use crate::target::Target;
+
+/// Groups of rows. A row is an index of the leading axis; its key, an integer, says which group it is
+/// in. The result has the groups as its leading axis, is made where this array's
+/// [`target`](ArrayBase::target) says, and is there when each key is known to be one of a group: so
+/// these wait.
+///
+/// ```
+/// # fn main() -> Result<(), gpuheap::Error> {
+/// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+/// use gpuheap::ndarray::array;
+///
+/// let values = target.array(&array![[1_i32, 2], [3, 4], [5, 6]])?;
+/// let keys = target.array(&[2_u8, 0, 2])?;
+/// assert_eq!(values.sum_by_key(&keys, 3)?.to_ndarray()?, array![[3, 4], [0, 0], [6, 8]]);
+/// assert_eq!(keys.count_by_key(3)?.to_vec()?, [1, 0, 2]);
+/// assert!(values.sum_by_key(&keys, 2).is_err()); // 2 is not one of 0..2
+/// # Ok(()) }
+/// ```
+impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
+    /// The sum of each group's rows; 0 of a group with none. As [`sum`](ArrayBase::sum), but floats
+    /// are added, in `f64`, in an order that may be another one each time. Waits.
+    ///
+    /// # Errors
+    ///
+    /// A key that is not within `0..groups`; another number of keys than rows; an array with no
+    /// axis; keys on another device; an array that was freed; as [`Target::uninit`], for the result
+    /// and for what it is computed in; the driver's own.
+    #[track_caller]
+    pub fn sum_by_key<R: Hold, K: Key>(
+        &self,
+        keys: &ArrayBase<R, K, Ix1>,
+        groups: usize,
+    ) -> Result<DeviceArray<T::Sum, D>, Error> {
+        let at = Location::caller();
+        recast(totals::<T::Total, _, _, _, _, _>(self, keys, groups, at)?, at)
+    }
+
+    /// The mean of each group's rows; NaN of a group with none. As [`mean`](ArrayBase::mean), but
+    /// added in an order that may be another one each time. Waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`sum_by_key`](ArrayBase::sum_by_key).
+    #[track_caller]
+    pub fn mean_by_key<R: Hold, K: Key>(
+        &self,
+        keys: &ArrayBase<R, K, Ix1>,
+        groups: usize,
+    ) -> Result<DeviceArray<T::Mean, D>, Error> {
+        let at = Location::caller();
+        // Sums of the largest integers would wrap.
+        let is_wide = matches!(T::TYPE, Type::I64 | Type::U64);
+        let means: DeviceArray<f64, D> = if is_wide {
+            let values: DeviceArray<f64, D> = cast(self, at)?;
+            totals::<f64, _, _, _, _, _>(&values, keys, groups, at)?
+        } else {
+            recast(totals::<T::Total, _, _, _, _, _>(self, keys, groups, at)?, at)?
+        };
+        let counts: DeviceArray<f64> = recast(counts(keys, groups, &keys.target(), at)?, at)?;
+        // A count for each row of means: along the other axes it is repeated.
+        let (window, mut shape) = (means.window(), vec![1; means.ndim()]);
+        if let Some(rows) = shape.first_mut() {
+            *rows = groups;
+        }
+        let steps = [strides(window.shape, window.shape), strides(&shape, window.shape)];
+        let sides = [Side::Array(window), Side::Array(counts.window())];
+        enqueue_strided(Arithmetic::Divide, Type::F64, &window, &sides, &steps)?;
+        recast(means, at)
+    }
+}
+
+/// Counts of keys.
+impl<S: Hold, K: Key> ArrayBase<S, K, Ix1> {
+    /// How often each of `0..groups` is among these. Waits.
+    ///
+    /// # Errors
+    ///
+    /// A key that is not within `0..groups`; an array that was freed; as [`Target::uninit`], for the
+    /// result and for what it is computed in; the driver's own.
+    #[track_caller]
+    #[doc(alias = "bincount")]
+    #[doc(alias = "histogram")]
+    pub fn count_by_key(&self, groups: usize) -> Result<DeviceArray<u64>, Error> {
+        counts(self, groups, &self.target(), Location::caller())
+    }
+}
+
+fn counts<S: Hold, K: Key>(
+    keys: &ArrayBase<S, K, Ix1>,
+    groups: usize,
+    target: &Target,
+    at: &'static Location<'static>,
+) -> Result<DeviceArray<u64>, Error> {
+    let out: DeviceArray<u64> = zeros(target, Ix1(groups), at)?;
+    let bad = BadKeys::new(target, at)?;
+    let arrays = [&keys.window(), &out.window(), &bad.0.window()];
+    run(arrays, |[from, out, bad]| {
+        let rows = keys.len();
+        kernels::group_sum(Type::U64, K::TYPE, rows, 1, groups, out, None, from, bad)
+    })?;
+    bad.check(keys, groups)?;
+    Ok(out)
+}
+
+fn totals<A: Scalar, S: Hold, T: Scalar, D: RemoveAxis, R: Hold, K: Key>(
+    values: &ArrayBase<S, T, D>,
+    keys: &ArrayBase<R, K, Ix1>,
+    groups: usize,
+    at: &'static Location<'static>,
+) -> Result<DeviceArray<A, D>, Error> {
+    let mut shape = values.raw_dim();
+    let rows = match shape.slice_mut().first_mut() {
+        Some(first) => std::mem::replace(first, groups),
+        None => {
+            return Err(ErrorKind::Refused(
+                "an array with no axis has no rows to group; give it a shape of one axis first"
+                    .to_owned(),
+            )
+            .into());
+        }
+    };
+    if rows != keys.len() {
+        return Err(ErrorKind::Refused(format!(
+            "there are {} keys for {rows} rows (shape {:?}); give a key for each row",
+            keys.len(),
+            values.shape()
+        ))
+        .into());
+    }
+    super::launch::check_device(&values.window(), &keys.window())?;
+    let inner = shape.remove_axis(Axis(0)).size();
+    let target = values.target();
+    let out: DeviceArray<A, D> = zeros(&target, shape, at)?;
+    if inner == 0 {
+        // No row has a value, and keys are keys all the same.
+        values.storage().use_on(None, |_, _| Ok(()))?;
+        counts(keys, groups, &target, at)?;
+        return Ok(out);
+    }
+    let bad = BadKeys::new(&target, at)?;
+    let arrays = [&values.window(), &keys.window(), &out.window(), &bad.0.window()];
+    run(arrays, |[values, keys, out, bad]| {
+        let (of, key) = (T::TYPE, K::TYPE);
+        kernels::group_sum(of, key, rows, inner, groups, out, Some(values), keys, bad)
+    })?;
+    bad.check(keys, groups)?;
+    Ok(out)
+}
+
+/// As [`Target::zeroed`], made at a place in the program.
+fn zeros<A: Scalar, D: Dimension>(
+    target: &Target,
+    shape: D,
+    at: &'static Location<'static>,
+) -> Result<DeviceArray<A, D>, Error> {
+    target.uninit_at(shape, at)?.fill(A::zeroed())
+}
+
+/// How many keys are none, and which row has the first of them.
+struct BadKeys(DeviceArray<u64>);
+
+impl BadKeys {
+    fn new(target: &Target, at: &'static Location<'static>) -> Result<BadKeys, Error> {
+        let target = target.kind(MemoryKind::Device);
+        Ok(BadKeys(target.uninit_at(Ix1(2), at)?.write_from(&[0, u64::MAX])?))
+    }
+
+    /// Waits for them.
+    fn check<S: Hold, K: Key>(
+        &self,
+        keys: &ArrayBase<S, K, Ix1>,
+        groups: usize,
+    ) -> Result<(), Error> {
+        let [count, row] = self.0.to_vec()?[..] else { return Ok(()) };
+        if count == 0 {
+            return Ok(());
+        }
+        let key = keys.slice(row as usize..=row as usize)?.to_vec()?;
+        let key = key.first().map_or_else(String::new, |key| format!(" ({key})"));
+        Err(ErrorKind::Refused(format!(
+            "{count} of {} keys are not within 0..{groups}, the first of them that of row {row}{key}; \
+             ask for more groups, or leave such rows out",
+            keys.len()
+        ))
+        .into())
+    }
+}

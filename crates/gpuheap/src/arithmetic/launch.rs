@@ -1,0 +1,212 @@
+//! Kernels: loaded into a context once, put on its streams.
+
+use std::collections::hash_map::Entry;
+use std::ffi::{CString, c_void};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use gpuheap_driver::{CUfunction, CUmodule, CUresult, check};
+use gpuheap_kernels::{Kernel, Launch};
+use rustc_hash::FxHashMap;
+
+use crate::array::storage::Storage;
+use crate::array::{ArrayBase, Element, Hold};
+use crate::device::Context;
+use crate::error::{Error, ErrorKind};
+use crate::heap::Heap;
+use crate::stream::Stream;
+use ndarray::Dimension;
+
+/// The kernels of a context, each loaded when it is first needed.
+#[derive(Default)]
+pub(crate) struct Kernels {
+    loaded: RwLock<FxHashMap<Kernel, Loaded>>,
+}
+
+#[derive(Clone, Copy)]
+struct Loaded {
+    module: CUmodule,
+    function: CUfunction,
+}
+
+/// An array as kernels see it: some bytes of a storage, with a shape.
+#[derive(Clone, Copy)]
+pub(crate) struct Window<'a> {
+    pub(super) storage: &'a Arc<Storage>,
+    offset: u64,
+    pub(super) bytes: u64,
+    pub(super) shape: &'a [usize],
+}
+
+impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
+    pub(crate) fn window(&self) -> Window<'_> {
+        let (storage, offset, bytes) = (self.storage(), self.offset(), self.bytes());
+        Window { storage, offset, bytes, shape: self.shape() }
+    }
+}
+
+impl Window<'_> {
+    /// How many elements it has.
+    pub(super) fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Where it begins. It stays there for as long as it has any memory.
+    pub(super) fn address(&self) -> Result<u64, Error> {
+        Ok(self.storage.require_address()? + self.offset)
+    }
+
+    fn context(&self) -> &Context {
+        self.storage.context()
+    }
+}
+
+/// Runs what `plan` makes of the addresses of `arrays`, in stream order, on the stream that the
+/// first of them was last used on. Without bytes in the last of them, which is written, nothing runs.
+pub(super) fn run<const N: usize>(
+    arrays: [&Window<'_>; N],
+    plan: impl FnOnce([u64; N]) -> Vec<Launch>,
+) -> Result<(), Error> {
+    let Some((first, others)) = arrays.split_first() else { return Ok(()) };
+    for other in others {
+        check_device(first, other)?;
+    }
+    let mut addresses = [0; N];
+    for (address, array) in addresses.iter_mut().zip(arrays) {
+        *address = array.address()?;
+    }
+    let launches = match arrays.last() {
+        Some(written) if written.bytes > 0 => plan(addresses),
+        _ => Vec::new(),
+    };
+    // Before a storage is locked: loading may call what the program has registered with the heap.
+    let (context, heap) = (first.context(), first.storage.heap());
+    let functions: Result<Vec<CUfunction>, Error> =
+        launches.iter().map(|launch| context.kernels.get(heap, context, launch.kernel)).collect();
+    let functions = functions?;
+    let others = others.iter().map(|other| &**other.storage).collect::<Vec<&Storage>>();
+    first.storage.use_among(&others, |stream| {
+        for (launch, function) in launches.iter().zip(&functions) {
+            enqueue(stream, launch, *function)?;
+        }
+        Ok(())
+    })
+}
+
+/// Whether a kernel may be given both.
+pub(super) fn check_device(one: &Window<'_>, other: &Window<'_>) -> Result<(), Error> {
+    let (one, other) = (one.context(), other.context());
+    if one.is_same(other) {
+        return Ok(());
+    }
+    Err(ErrorKind::Refused(format!(
+        "one array is on {one} and the other on {other}, and arithmetic is done on one device; copy \
+         one of them to the other's device with copy_to first"
+    ))
+    .into())
+}
+
+fn enqueue(stream: &Stream, launch: &Launch, function: CUfunction) -> Result<(), Error> {
+    let enqueued = stream.enqueue("cuLaunchKernel", |driver| {
+        // The driver only reads what parameters point to.
+        let mut parameters: [*mut c_void; 1] = [launch.words.as_slice().as_ptr().cast_mut().cast()];
+        // SAFETY: the kernel takes these words, which the driver copies during the call. The arrays
+        // that they name were in the plan with their shapes, and are locked and alive.
+        unsafe {
+            driver.cuLaunchKernel(
+                function,
+                launch.grid,
+                1,
+                1,
+                launch.block,
+                1,
+                1,
+                0,
+                stream.raw(),
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        }
+    });
+    enqueued.map_err(|error| of_kernel(error, launch.kernel))
+}
+
+/// The same error, which says of which kernel it is.
+fn of_kernel(error: Error, kernel: Kernel) -> Error {
+    match error.driver() {
+        Some(error) => ErrorKind::Kernel(kernel, error).into(),
+        None => error,
+    }
+}
+
+impl Kernels {
+    fn get(&self, heap: &Heap, context: &Context, kernel: Kernel) -> Result<CUfunction, Error> {
+        // Before the lock is taken: a thread of a forked child's parent may have held it.
+        context.check_alive()?;
+        if let Some(loaded) = self.read().get(&kernel) {
+            return Ok(loaded.function);
+        }
+        // With no lock held: where memory is short, the heap calls what the program registered.
+        let fresh =
+            heap.retry(|| load(context, kernel).map_err(|error| of_kernel(error, kernel)))?;
+        let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
+        match loaded.entry(kernel) {
+            Entry::Vacant(place) => Ok(place.insert(fresh).function),
+            Entry::Occupied(quicker) => {
+                let function = quicker.get().function;
+                drop(loaded);
+                unload(context, fresh);
+                Ok(function)
+            }
+        }
+    }
+
+    /// Unloads them all, once what they work on is over: the context may live on with others who
+    /// hold it.
+    pub(crate) fn unload(&mut self, context: &Context) {
+        let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if loaded.is_empty() {
+            return;
+        }
+        // What fails here is a context that is broken, and unloading says so too.
+        let _ = context.synchronize();
+        for (_, loaded) in loaded.drain() {
+            unload(context, loaded);
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, FxHashMap<Kernel, Loaded>> {
+        self.loaded.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn load(context: &Context, kernel: Kernel) -> Result<Loaded, Error> {
+    let text = |text: String| {
+        CString::new(text).map_err(|error| Error::from(ErrorKind::Refused(error.to_string())))
+    };
+    let (image, name) = (text(kernel.ptx())?, text(kernel.name())?);
+    let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
+    let _working = context.gate.work()?;
+    let _current = context.enter()?;
+    // SAFETY: the pointer is valid for the call, and the image is text that ends with a zero.
+    let loaded = unsafe { context.driver().cuModuleLoadData(&mut module, image.as_ptr().cast()) };
+    check("cuModuleLoadData", loaded)?;
+    // SAFETY: the pointer is valid for the call, the module is loaded, the name ends with a zero.
+    let found =
+        unsafe { context.driver().cuModuleGetFunction(&mut function, module, name.as_ptr()) };
+    let loaded = Loaded { module, function };
+    match check("cuModuleGetFunction", found) {
+        Ok(()) => Ok(loaded),
+        Err(error) => {
+            unload(context, loaded);
+            Err(error.into())
+        }
+    }
+}
+
+fn unload(context: &Context, Loaded { module, .. }: Loaded) {
+    if let Ok(_current) = context.enter() {
+        // SAFETY: loaded by `load`; its function was never given out, or its work is over. What
+        // fails is the driver's loss: there is nobody to tell.
+        let _: CUresult = unsafe { context.driver().cuModuleUnload(module) };
+    }
+}

@@ -1,0 +1,140 @@
+//! The other side of an operation, and what shape both have together.
+
+use gpuheap_kernels as kernels;
+use ndarray::{DimMax, Dimension};
+
+use super::launch::Window;
+use super::number::Number;
+use crate::array::{ArrayBase, Hold};
+use crate::error::{Error, ErrorKind};
+
+/// What may stand on the right of an array of `T` with dimensions `D`: a number, which is the same
+/// for each element; or an array of the same or a broadcastable shape, by reference or by value.
+///
+/// Shapes are compared from their last axes on. Two axes go together if they have the same length,
+/// or one of them has length 1, or is not there: that one is repeated.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be on the right of an array of `{T}`",
+    label = "neither a `{T}` nor an array of `{T}`",
+    note = "both sides have elements of the same type: cast one of them"
+)]
+pub trait Operand<T, D: Dimension>: sealed::Operand {
+    /// The dimensions of the result.
+    type Dim: Dimension;
+}
+
+impl<T: Number, D: Dimension> Operand<T, D> for T {
+    type Dim = D;
+}
+
+impl<S: Hold, T: Number, D: Dimension + DimMax<E>, E: Dimension> Operand<T, D>
+    for ArrayBase<S, T, E>
+{
+    type Dim = <D as DimMax<E>>::Output;
+}
+
+impl<S: Hold, T: Number, D: Dimension + DimMax<E>, E: Dimension> Operand<T, D>
+    for &ArrayBase<S, T, E>
+{
+    type Dim = <D as DimMax<E>>::Output;
+}
+
+/// A side of an operation as kernels see it.
+#[derive(Clone, Copy)]
+pub(crate) enum Side<'a> {
+    /// The bits of a number.
+    Scalar(u64),
+    Array(Window<'a>),
+}
+
+mod sealed {
+    use super::{ArrayBase, Dimension, Hold, Number, Side};
+
+    pub trait Operand {
+        /// As kernels see it.
+        #[doc(hidden)]
+        #[allow(private_interfaces, reason = "sealed: nobody outside can call it")]
+        fn side(&self) -> Side<'_>;
+    }
+
+    #[allow(private_interfaces)]
+    impl<T: Number> Operand for T {
+        fn side(&self) -> Side<'_> {
+            Side::Scalar(self.bits())
+        }
+    }
+
+    #[allow(private_interfaces)]
+    impl<S: Hold, T: Number, E: Dimension> Operand for ArrayBase<S, T, E> {
+        fn side(&self) -> Side<'_> {
+            Side::Array(self.window())
+        }
+    }
+
+    #[allow(private_interfaces)]
+    impl<S: Hold, T: Number, E: Dimension> Operand for &ArrayBase<S, T, E> {
+        fn side(&self) -> Side<'_> {
+            Side::Array(self.window())
+        }
+    }
+}
+
+impl Side<'_> {
+    /// The shape of a number is that of no axes.
+    pub(super) fn shape(&self) -> &[usize] {
+        match self {
+            Side::Scalar(_) => &[],
+            Side::Array(array) => array.shape,
+        }
+    }
+}
+
+/// The shape that both sides have together.
+pub(super) fn together<O: Dimension>(left: &[usize], right: &[usize]) -> Result<O, Error> {
+    let axes = left.len().max(right.len());
+    let mut shape = O::zeros(axes);
+    let at = |of: &[usize], axis: usize| (axis + of.len()).checked_sub(axes).map_or(1, |at| of[at]);
+    for (axis, length) in shape.slice_mut().iter_mut().enumerate() {
+        *length = match (at(left, axis), at(right, axis)) {
+            (one, other) if one == other => one,
+            (1, other) => other,
+            (one, 1) => one,
+            (one, other) => {
+                return Err(ErrorKind::Refused(format!(
+                    "the shapes {left:?} and {right:?} do not go together: counted from the last, \
+                     axis {} has length {one} in one and {other} in the other; make them equal, or \
+                     one of them 1",
+                    axes - axis
+                ))
+                .into());
+            }
+        };
+    }
+    Ok(shape)
+}
+
+/// The steps, in elements, with which an array of shape `from` is read as one of shape `to`: 0 along
+/// what is repeated.
+pub(super) fn strides(from: &[usize], to: &[usize]) -> Vec<isize> {
+    let mut strides = vec![0; to.len()];
+    let mut step = 1_isize;
+    for ((stride, to), length) in strides.iter_mut().zip(to).rev().zip(from.iter().rev()) {
+        if length == to {
+            *stride = step;
+        }
+        step = step.saturating_mul(*length as isize);
+    }
+    strides
+}
+
+/// A side as an operand of a kernel.
+pub(super) fn operand<'a>(
+    side: &Side<'_>,
+    address: u64,
+    strides: &'a [isize],
+) -> kernels::Operand<'a> {
+    match side {
+        Side::Scalar(bits) => kernels::Operand::Scalar(*bits),
+        Side::Array(_) => kernels::Operand::Array { address, strides },
+    }
+}

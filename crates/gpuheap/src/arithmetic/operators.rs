@@ -1,0 +1,320 @@
+//! Operators: `+`, `-`, `*`, `/`, `-` and `!` in front, and the same in place.
+
+use std::ops::{Add, Div, Mul, Neg, Not, Sub};
+use std::panic::Location;
+
+use gpuheap_kernels as kernels;
+use gpuheap_kernels::{Arithmetic, Type, Unary};
+use ndarray::Dimension;
+
+use super::launch::{Window, check_device, run};
+use super::number::{Number, Signed};
+use super::operand::{Operand, Side, operand, strides, together};
+use crate::array::{ArrayBase, DeviceArray, Element, Hold, HoldMut, UninitArray};
+use crate::error::{Error, ErrorKind};
+
+macro_rules! operators {
+    ($($trait:ident $method:ident $op:ident $in_place:ident, $verb:literal;)*) => {
+        $(
+            /// A new array, made where the left side's [`target`](ArrayBase::target) says, without
+            /// waiting: the [rules](crate::arithmetic#operators).
+            impl<S: Hold, T: Number, D: Dimension, R: Operand<T, D>> $trait<R> for &ArrayBase<S, T, D> {
+                type Output = Result<DeviceArray<T, R::Dim>, Error>;
+
+                #[track_caller]
+                fn $method(self, right: R) -> Self::Output {
+                    let (left, right) = (Side::Array(self.window()), right.side());
+                    made(Arithmetic::$op, self, left, right, Location::caller())
+                }
+            }
+
+            /// The left side's own memory, where the result has its shape; else a new array.
+            impl<T: Number, D: Dimension, R: Operand<T, D>> $trait<R> for DeviceArray<T, D> {
+                type Output = Result<DeviceArray<T, R::Dim>, Error>;
+
+                #[track_caller]
+                fn $method(self, right: R) -> Self::Output {
+                    let at = Location::caller();
+                    if !is_kept(&self, &right.side()) {
+                        let (left, right) = (Side::Array(self.window()), right.side());
+                        return made(Arithmetic::$op, &self, left, right, at);
+                    }
+                    let shape = together(self.shape(), right.side().shape())?;
+                    let (left, right) = (Side::Array(self.window()), right.side());
+                    enqueue(Arithmetic::$op, T::TYPE, &self.window(), &left, &right)?;
+                    self.into_shape::<R::Dim>(shape)
+                }
+            }
+        )*
+
+        /// In place. Nothing waits and nothing is allocated.
+        ///
+        /// ```
+        /// # fn main() -> Result<(), gpuheap::Error> {
+        /// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+        /// let mut a = target.array(&[1_i32, 2, 3, 4])?;
+        /// a.mul_assign(10)?;
+        /// let b = target.array(&[1, 1])?;
+        /// a.slice_mut(2..)?.sub_assign(&b)?;
+        /// assert_eq!(a.to_vec()?, [10, 20, 29, 39]);
+        /// # Ok(()) }
+        /// ```
+        impl<S: HoldMut, T: Number, D: Dimension> ArrayBase<S, T, D> {
+            $(
+                #[doc = $verb]
+                ///
+                /// # Errors
+                ///
+                /// A right side that does not go with the shape, or that makes it larger; one that
+                /// overlaps this array and is another part of its memory; one on another device; an
+                /// array that was freed; the driver's own.
+                pub fn $in_place<R: Operand<T, D>>(&mut self, right: R) -> Result<(), Error> {
+                    in_place(Arithmetic::$op, T::TYPE, &self.window(), &right.side())
+                }
+            )*
+        }
+    };
+}
+
+operators! {
+    Add add Add add_assign, "Adds a number or an array to each element.";
+    Sub sub Subtract sub_assign, "Subtracts a number or an array from each element.";
+    Mul mul Multiply mul_assign, "Multiplies each element by a number or an array.";
+    Div div Divide div_assign, "Divides each element by a number or an array.";
+}
+
+/// A number on the left. It is an implementation for each type, because the traits are not ours.
+macro_rules! numbers_on_the_left {
+    ($($of:ty)*) => {
+        $(
+            numbers_on_the_left!($of: Add add Add, Sub sub Subtract, Mul mul Multiply, Div div Divide);
+        )*
+    };
+    ($of:ty: $($trait:ident $method:ident $op:ident),*) => {
+        $(
+            /// A new array, made where the array's [`target`](ArrayBase::target) says.
+            impl<S: Hold, D: Dimension> $trait<&ArrayBase<S, $of, D>> for $of {
+                type Output = Result<DeviceArray<$of, D>, Error>;
+
+                #[track_caller]
+                fn $method(self, right: &ArrayBase<S, $of, D>) -> Self::Output {
+                    let sides = (Side::Scalar(bits(self)), Side::Array(right.window()));
+                    made(Arithmetic::$op, right, sides.0, sides.1, Location::caller())
+                }
+            }
+
+            /// The array's own memory.
+            impl<D: Dimension> $trait<DeviceArray<$of, D>> for $of {
+                type Output = Result<DeviceArray<$of, D>, Error>;
+
+                fn $method(self, right: DeviceArray<$of, D>) -> Self::Output {
+                    let (out, left) = (right.window(), Side::Scalar(bits(self)));
+                    enqueue(Arithmetic::$op, type_of(&self), &out, &left, &Side::Array(out))?;
+                    Ok(right)
+                }
+            }
+        )*
+    };
+}
+
+numbers_on_the_left!(i8 i16 i32 i64 isize u8 u16 u32 u64 usize f32 f64);
+
+fn bits<T: Number>(number: T) -> u64 {
+    number.bits()
+}
+
+fn type_of<T: Number>(_: &T) -> Type {
+    T::TYPE
+}
+
+/// Each element with the other sign, in a new array. The smallest of the integers stays what it is.
+impl<S: Hold, T: Signed, D: Dimension> Neg for &ArrayBase<S, T, D> {
+    type Output = Result<DeviceArray<T, D>, Error>;
+
+    #[track_caller]
+    fn neg(self) -> Self::Output {
+        unary_made(Unary::Negate, T::TYPE, self, Location::caller())
+    }
+}
+
+/// The same in the array's own memory.
+impl<T: Signed, D: Dimension> Neg for DeviceArray<T, D> {
+    type Output = Result<DeviceArray<T, D>, Error>;
+
+    fn neg(self) -> Self::Output {
+        unary(Unary::Negate, T::TYPE, &self.window(), &self.window())?;
+        Ok(self)
+    }
+}
+
+/// True where it is false, in a new array.
+impl<S: Hold, D: Dimension> Not for &ArrayBase<S, bool, D> {
+    type Output = Result<DeviceArray<bool, D>, Error>;
+
+    #[track_caller]
+    fn not(self) -> Self::Output {
+        unary_made(Unary::Not, Type::Bool, self, Location::caller())
+    }
+}
+
+/// The same in the array's own memory.
+impl<D: Dimension> Not for DeviceArray<bool, D> {
+    type Output = Result<DeviceArray<bool, D>, Error>;
+
+    fn not(self) -> Self::Output {
+        unary(Unary::Not, Type::Bool, &self.window(), &self.window())?;
+        Ok(self)
+    }
+}
+
+/// The result of an operation on both sides, of which `like` is the one that says where it is made.
+fn made<S: Hold, T: Number, D: Dimension, O: Dimension>(
+    op: Arithmetic,
+    like: &ArrayBase<S, T, D>,
+    left: Side<'_>,
+    right: Side<'_>,
+    at: &'static Location<'static>,
+) -> Result<DeviceArray<T, O>, Error> {
+    let shape: O = together(left.shape(), right.shape())?;
+    check_sides(&left, &right)?;
+    let UninitArray(out) = like.target().uninit_at::<T, O>(shape, at)?;
+    enqueue(op, T::TYPE, &out.window(), &left, &right)?;
+    Ok(out)
+}
+
+fn unary_made<S: Hold, T: Element, D: Dimension>(
+    op: Unary,
+    of: Type,
+    input: &ArrayBase<S, T, D>,
+    at: &'static Location<'static>,
+) -> Result<DeviceArray<T, D>, Error> {
+    let UninitArray(out) = input.target().uninit_at(input.raw_dim(), at)?;
+    unary(op, of, &out.window(), &input.window())?;
+    Ok(out)
+}
+
+fn unary(op: Unary, of: Type, out: &Window<'_>, input: &Window<'_>) -> Result<(), Error> {
+    run([input, out], |[input, to]| kernels::unary(op, of, out.len(), to, input))
+}
+
+/// Writes the result of an operation on two sides to `out`, which has its shape and may be a side.
+pub(super) fn enqueue(
+    op: Arithmetic,
+    of: Type,
+    out: &Window<'_>,
+    left: &Side<'_>,
+    right: &Side<'_>,
+) -> Result<(), Error> {
+    elementwise(out, left, right, |shape, out, left, right| {
+        kernels::arithmetic(op, of, shape, out, left, right)
+    })
+}
+
+/// The same with the steps with which the sides are read.
+pub(super) fn enqueue_strided(
+    op: Arithmetic,
+    of: Type,
+    out: &Window<'_>,
+    [left, right]: &[Side<'_>; 2],
+    steps: &[Vec<isize>; 2],
+) -> Result<(), Error> {
+    strided(out, [left, right], steps, |shape, out, left, right| {
+        kernels::arithmetic(op, of, shape, out, left, right)
+    })
+}
+
+/// Runs what `plan` makes of the shape of `out`, its address and two sides.
+pub(super) fn elementwise(
+    out: &Window<'_>,
+    left: &Side<'_>,
+    right: &Side<'_>,
+    plan: impl FnOnce(&[usize], u64, kernels::Operand<'_>, kernels::Operand<'_>) -> Vec<kernels::Launch>,
+) -> Result<(), Error> {
+    let steps = [left, right].map(|side| strides(side.shape(), out.shape));
+    strided(out, [left, right], &steps, plan)
+}
+
+/// The same with the steps with which the sides are read.
+fn strided(
+    out: &Window<'_>,
+    [left, right]: [&Side<'_>; 2],
+    steps: &[Vec<isize>; 2],
+    plan: impl FnOnce(&[usize], u64, kernels::Operand<'_>, kernels::Operand<'_>) -> Vec<kernels::Launch>,
+) -> Result<(), Error> {
+    // The stream is that of the left side, if it is an array. A number has no address: any does.
+    let (one, other) = match (left, right) {
+        (Side::Array(left), Side::Array(right)) => (left, right),
+        (Side::Array(array), _) | (_, Side::Array(array)) => (array, array),
+        _ => (out, out),
+    };
+    run([one, other, out], |[one, other, to]| {
+        let (left, right) = (operand(left, one, &steps[0]), operand(right, other, &steps[1]));
+        plan(out.shape, to, left, right)
+    })
+}
+
+/// Whether both sides are on one device.
+pub(super) fn check_sides(left: &Side<'_>, right: &Side<'_>) -> Result<(), Error> {
+    match (left, right) {
+        (Side::Array(left), Side::Array(right)) => check_device(left, right),
+        _ => Ok(()),
+    }
+}
+
+fn in_place(op: Arithmetic, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), Error> {
+    let shape: ndarray::IxDyn = together(out.shape, right.shape())?;
+    if shape.slice() != out.shape {
+        return Err(ErrorKind::Refused(format!(
+            "an array of shape {:?} cannot take in place what has the shape {:?}; write the result \
+             to a new array, with an operator",
+            out.shape,
+            shape.slice()
+        ))
+        .into());
+    }
+    check_sides(&Side::Array(*out), right)?;
+    if let Side::Array(right) = right
+        && let Overlap::Shifted(bytes) = overlap(out, right)
+    {
+        return Err(ErrorKind::Refused(format!(
+            "the right side overlaps the array that is changed: both are windows of one memory, \
+             {bytes} bytes apart, and have {} and {} bytes; copy the right side first",
+            out.bytes, right.bytes
+        ))
+        .into());
+    }
+    enqueue(op, of, out, &Side::Array(*out), right)
+}
+
+/// Whether the result of an operation may be written to the memory of its left side.
+fn is_kept<T: Number, D: Dimension>(left: &DeviceArray<T, D>, right: &Side<'_>) -> bool {
+    let Side::Array(right) = right else { return true };
+    let shape = together::<ndarray::IxDyn>(left.shape(), right.shape);
+    // Wrapped memory may be that of another array.
+    shape.is_ok_and(|shape| shape.slice() == left.shape())
+        && !matches!(overlap(&left.window(), right), Overlap::Shifted(_))
+}
+
+/// How two windows lie to each other.
+enum Overlap {
+    /// Apart, or one of them has no memory, which is an error later on.
+    None,
+    /// They are the same bytes, read in the same order.
+    Same,
+    /// They share bytes and begin so many bytes apart, or are of different length.
+    Shifted(u64),
+}
+
+fn overlap(one: &Window<'_>, other: &Window<'_>) -> Overlap {
+    let (Ok(first), Ok(second)) = (one.address(), other.address()) else { return Overlap::None };
+    if one.bytes == 0 || other.bytes == 0 {
+        return Overlap::None;
+    }
+    if first >= second.saturating_add(other.bytes) || second >= first.saturating_add(one.bytes) {
+        return Overlap::None;
+    }
+    match (first.abs_diff(second), one.bytes == other.bytes) {
+        (0, true) => Overlap::Same,
+        (apart, _) => Overlap::Shifted(apart),
+    }
+}

@@ -1,0 +1,267 @@
+//! Sums, means, the least and the greatest: of all elements, or along an axis.
+
+use std::panic::Location;
+
+use bytemuck::Zeroable;
+use gpuheap_kernels as kernels;
+use gpuheap_kernels::{Arithmetic, Reduction, Type};
+use ndarray::{Axis, Dimension, Ix1, RemoveAxis};
+
+use super::cast::recast;
+use super::launch::run;
+use super::number::{Number, Scalar};
+use super::operand::Side;
+use super::operators::enqueue;
+use crate::array::{ArrayBase, DeviceArray, Element, Hold, UninitArray};
+use crate::error::{Error, ErrorKind};
+use crate::kind::MemoryKind;
+use crate::target::Target;
+
+/// Sums and means. What is read on the host waits; what is an array does not, and is made where this
+/// array's [`target`](ArrayBase::target) says.
+///
+/// ```
+/// # fn main() -> Result<(), gpuheap::Error> {
+/// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+/// let a = target.array(&gpuheap::ndarray::array![[1_u8, 2, 3], [4, 5, 255]])?;
+/// assert_eq!((a.sum()?, a.mean()?), (270_u64, 45.0_f64));
+/// assert_eq!(a.sum_axis(0)?.to_vec()?, [5, 7, 258]);
+/// assert_eq!(a.mean_axis(1)?.to_vec()?, [2.0, 88.0]);
+/// # Ok(()) }
+/// ```
+impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
+    /// The sum of all elements, 0 of none: of integers wrapping in 64 bits, of floats in `f64` and in
+    /// an order that is the same on every device, rounded at the end. Waits.
+    ///
+    /// # Errors
+    ///
+    /// An array that was freed; as [`Target::uninit`], for what it is computed in; the driver's own.
+    #[track_caller]
+    pub fn sum(&self) -> Result<T::Sum, Error> {
+        let total = read_one(Reduction::Sum, self, Location::caller())?;
+        Ok(T::sum(total.unwrap_or(T::Total::zeroed())))
+    }
+
+    /// The mean of all elements: each as an `f64`, summed, divided by how many they are, and rounded.
+    /// Of `bool`, the share of those that are true. Waits.
+    ///
+    /// # Errors
+    ///
+    /// No elements; as [`sum`](ArrayBase::sum).
+    #[track_caller]
+    pub fn mean(&self) -> Result<T::Mean, Error> {
+        let total: Option<f64> = read_one(Reduction::Total, self, Location::caller())?;
+        let total = total.ok_or_else(|| nothing("mean", self.shape()))?;
+        Ok(T::mean(total / self.len() as f64))
+    }
+
+    /// The sums along an axis, which is not in the result; 0 where it has no length. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// No such axis; as [`sum`](ArrayBase::sum).
+    #[track_caller]
+    pub fn sum_axis(&self, axis: usize) -> Result<DeviceArray<T::Sum, D::Smaller>, Error>
+    where
+        D: RemoveAxis,
+    {
+        let at = Location::caller();
+        let (sizes, shape) = split(self, axis)?;
+        if sizes.n == 0 {
+            self.storage().use_on(None, |_, _| Ok(()))?;
+            let UninitArray(array) = self.target().uninit_at::<T::Sum, _>(shape, at)?;
+            return UninitArray(array).fill(T::Sum::zeroed());
+        }
+        let target = &self.target();
+        recast(reduced::<T::Total, _, _, _, _>(Reduction::Sum, self, sizes, target, shape, at)?, at)
+    }
+
+    /// The means along an axis, which is not in the result. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// No such axis, or one without length; as [`sum`](ArrayBase::sum).
+    #[track_caller]
+    pub fn mean_axis(&self, axis: usize) -> Result<DeviceArray<T::Mean, D::Smaller>, Error>
+    where
+        D: RemoveAxis,
+    {
+        let at = Location::caller();
+        let (sizes, shape) = split(self, axis)?;
+        if sizes.n == 0 {
+            return Err(nothing("mean", self.shape()));
+        }
+        let target = &self.target();
+        let means = reduced::<f64, _, _, _, _>(Reduction::Total, self, sizes, target, shape, at)?;
+        let (window, count) = (means.window(), Side::Scalar((sizes.n as f64).to_bits()));
+        enqueue(Arithmetic::Divide, Type::F64, &window, &Side::Array(window), &count)?;
+        recast(means, at)
+    }
+}
+
+/// The least and the greatest. A NaN is both, if there is one; -0.0 is less than 0.0.
+///
+/// ```
+/// # fn main() -> Result<(), gpuheap::Error> {
+/// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+/// let a = target.array(&gpuheap::ndarray::array![[1.5_f32, -2.0], [4.0, 0.0]])?;
+/// assert_eq!((a.min()?, a.max()?), (-2.0, 4.0));
+/// assert_eq!(a.max_axis(1)?.to_vec()?, [1.5, 4.0]);
+/// # Ok(()) }
+/// ```
+impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
+    /// The least element. Waits.
+    ///
+    /// # Errors
+    ///
+    /// No elements; an array that was freed; as [`Target::uninit`], for what it is computed in; the
+    /// driver's own.
+    #[track_caller]
+    pub fn min(&self) -> Result<T, Error> {
+        read_one(Reduction::Min, self, Location::caller())?
+            .ok_or_else(|| nothing("least element", self.shape()))
+    }
+
+    /// The greatest element. Waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`min`](ArrayBase::min).
+    #[track_caller]
+    pub fn max(&self) -> Result<T, Error> {
+        read_one(Reduction::Max, self, Location::caller())?
+            .ok_or_else(|| nothing("greatest element", self.shape()))
+    }
+
+    /// The least elements along an axis, which is not in the result. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// No such axis, or one without length; as [`min`](ArrayBase::min).
+    #[track_caller]
+    pub fn min_axis(&self, axis: usize) -> Result<DeviceArray<T, D::Smaller>, Error>
+    where
+        D: RemoveAxis,
+    {
+        extremes(Reduction::Min, "least element", self, axis, Location::caller())
+    }
+
+    /// The greatest elements along an axis, which is not in the result. Does not wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`min_axis`](ArrayBase::min_axis).
+    #[track_caller]
+    pub fn max_axis(&self, axis: usize) -> Result<DeviceArray<T, D::Smaller>, Error>
+    where
+        D: RemoveAxis,
+    {
+        extremes(Reduction::Max, "greatest element", self, axis, Location::caller())
+    }
+}
+
+fn extremes<S: Hold, T: Number, D: RemoveAxis>(
+    op: Reduction,
+    what: &str,
+    array: &ArrayBase<S, T, D>,
+    axis: usize,
+    at: &'static Location<'static>,
+) -> Result<DeviceArray<T, D::Smaller>, Error> {
+    let (sizes, shape) = split(array, axis)?;
+    if sizes.n == 0 {
+        return Err(nothing(what, array.shape()));
+    }
+    reduced(op, array, sizes, &array.target(), shape, at)
+}
+
+/// What all elements come to, on the host; `None` of none. Waits.
+pub(super) fn read_one<A: Scalar, S: Hold, T: Scalar, D: Dimension>(
+    op: Reduction,
+    array: &ArrayBase<S, T, D>,
+    at: &'static Location<'static>,
+) -> Result<Option<A>, Error> {
+    if array.is_empty() {
+        array.storage().use_on(None, |_, _| Ok(()))?;
+        return Ok(None);
+    }
+    let sizes = Sizes { outer: 1, n: array.len(), inner: 1 };
+    let target = array.target().kind(MemoryKind::Device);
+    let one = reduced::<A, _, _, _, _>(op, array, sizes, &target, Ix1(1), at)?;
+    Ok(one.to_vec()?.first().copied())
+}
+
+/// An array as so many rows of `n` elements that are `inner` apart.
+#[derive(Clone, Copy)]
+struct Sizes {
+    outer: usize,
+    n: usize,
+    inner: usize,
+}
+
+/// How an axis divides an array, and the shape without it.
+fn split<S: Hold, T: Element, D: RemoveAxis>(
+    array: &ArrayBase<S, T, D>,
+    axis: usize,
+) -> Result<(Sizes, D::Smaller), Error> {
+    let shape = array.shape();
+    let Some(&n) = shape.get(axis) else {
+        let advice = match shape.len() {
+            0 => "which has no axis".to_owned(),
+            1 => "whose only axis is 0".to_owned(),
+            axes => format!("whose axes are 0 to {}", axes - 1),
+        };
+        return Err(ErrorKind::Refused(format!(
+            "there is no axis {axis} in an array of shape {shape:?}, {advice}"
+        ))
+        .into());
+    };
+    let outer = shape[..axis].iter().product();
+    let inner = shape[axis + 1..].iter().product();
+    Ok((Sizes { outer, n, inner }, array.raw_dim().remove_axis(Axis(axis))))
+}
+
+/// Reduces `n`, which is not 0, to one, by as many passes as it takes. What is between them is device
+/// memory.
+fn reduced<A: Scalar, S: Hold, T: Scalar, D: Dimension, O: Dimension>(
+    op: Reduction,
+    array: &ArrayBase<S, T, D>,
+    Sizes { outer, mut n, inner }: Sizes,
+    target: &Target,
+    shape: O,
+    at: &'static Location<'static>,
+) -> Result<DeviceArray<A, O>, Error> {
+    let mut pass: Option<DeviceArray<A>> = None;
+    loop {
+        let partials = match outer * inner {
+            0 => 1,
+            _ => kernels::partials(outer, n, inner),
+        };
+        let (input, op, of) = match &pass {
+            None => (array.window(), op, T::TYPE),
+            Some(partial) => (partial.window(), again(op), A::TYPE),
+        };
+        let plan = |[input, out]: [u64; 2]| kernels::reduce(op, of, outer, n, inner, out, input);
+        if partials == 1 {
+            let UninitArray(out) = target.uninit_at(shape, at)?;
+            run([&input, &out.window()], plan)?;
+            return Ok(out);
+        }
+        let count = Ix1(outer * partials * inner);
+        let UninitArray(out) = target.kind(MemoryKind::Device).uninit_at(count, at)?;
+        run([&input, &out.window()], plan)?;
+        (pass, n) = (Some(out), partials);
+    }
+}
+
+/// What is done with the results of a pass.
+fn again(op: Reduction) -> Reduction {
+    if op == Reduction::Total { Reduction::Sum } else { op }
+}
+
+fn nothing(what: &str, shape: &[usize]) -> Error {
+    ErrorKind::Refused(format!(
+        "there is no {what} of no elements, which is what an array of shape {shape:?} has here; ask \
+         is_empty first"
+    ))
+    .into()
+}

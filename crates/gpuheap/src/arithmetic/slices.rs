@@ -1,0 +1,330 @@
+//! Copies with steps: slices of every axis, other orders of the axes, what is repeated.
+
+use std::panic::Location;
+
+use gpuheap_kernels as kernels;
+use gpuheap_kernels::Launch;
+use ndarray::{Dimension, IntoDimension, SliceArg, SliceInfoElem};
+
+use super::launch::{Window, check_device, run};
+use super::operand::{strides, together};
+use crate::array::{ArrayBase, DeviceArray, Element, Hold, HoldMut, UninitArray};
+use crate::error::{Error, ErrorKind};
+
+/// Elements have no gaps between them, so a window with steps is a copy. Each is made where this
+/// array's [`target`](ArrayBase::target) says, without waiting.
+///
+/// ```
+/// # fn main() -> Result<(), gpuheap::Error> {
+/// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+/// use gpuheap::ndarray::{array, s};
+///
+/// let mut a = target.array(&array![[1, 2, 3], [4, 5, 6]])?;
+/// assert_eq!(a.copy_slice(s![.., 1])?.to_vec()?, [2, 5]); // a column
+/// assert_eq!(a.copy_slice(s![..;-1, ..;2])?.to_ndarray()?, array![[4, 6], [1, 3]]);
+/// a.write_slice(s![.., 0], &target.array(&[7])?)?; // repeated
+/// assert_eq!(a.copy_transposed()?.to_ndarray()?, array![[7, 7], [2, 5], [3, 6]]);
+/// # Ok(()) }
+/// ```
+impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
+    /// A part of it, such as `s![.., 1]` or `s![..;-1, 2..;3]`, as a new array. The slice means what it
+    /// means to `ndarray`.
+    ///
+    /// # Errors
+    ///
+    /// A slice that is not within the shape, or has a step of 0; an array that was freed; as
+    /// [`Target::uninit`](crate::Target::uninit); the driver's own.
+    #[track_caller]
+    pub fn copy_slice<I: SliceArg<D>>(&self, slice: I) -> Result<DeviceArray<T, I::OutDim>, Error> {
+        let part = Part::of(self.shape(), slice.as_ref())?;
+        self.copy_part(&part, part.dimension()?, Location::caller())
+    }
+
+    /// With the axes in another order: `axes[n]` says which one comes as the `n`th.
+    ///
+    /// # Errors
+    ///
+    /// An axis that is not there, or there twice; as [`copy_slice`](ArrayBase::copy_slice).
+    #[track_caller]
+    pub fn copy_permuted(
+        &self,
+        axes: impl IntoDimension<Dim = D>,
+    ) -> Result<DeviceArray<T, D>, Error> {
+        self.permuted(axes.into_dimension(), Location::caller())
+    }
+
+    /// With the axes in the opposite order: of a matrix, the transposed one.
+    ///
+    /// # Errors
+    ///
+    /// As [`copy_slice`](ArrayBase::copy_slice).
+    #[track_caller]
+    #[doc(alias = "t")]
+    pub fn copy_transposed(&self) -> Result<DeviceArray<T, D>, Error> {
+        let mut axes = self.raw_dim();
+        let last = axes.ndim().saturating_sub(1);
+        axes.slice_mut().iter_mut().enumerate().for_each(|(nth, axis)| *axis = last - nth);
+        self.permuted(axes, Location::caller())
+    }
+
+    /// Repeated to a larger shape, along axes of length 1 and along new leading ones.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+    /// let row = target.array(&[1, 2])?;
+    /// assert_eq!(row.broadcast_to((3, 2))?.to_vec()?, [1, 2, 1, 2, 1, 2]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A shape that this does not go with; as [`copy_slice`](ArrayBase::copy_slice).
+    #[track_caller]
+    #[doc(alias = "repeat")]
+    pub fn broadcast_to<I: IntoDimension>(
+        &self,
+        shape: I,
+    ) -> Result<DeviceArray<T, I::Dim>, Error> {
+        let shape = shape.into_dimension();
+        check_repeats(self.shape(), shape.slice())?;
+        let steps = strides(self.shape(), shape.slice());
+        let part = Part { start: 0, shape: shape.slice().to_vec(), strides: steps };
+        self.copy_part(&part, shape, Location::caller())
+    }
+
+    /// Writes a part of it from another array, which is repeated where its shape is smaller. In
+    /// stream order, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// A slice that is not within the shape, or has a step of 0; a source that does not go with its
+    /// shape, that is on another device, or that overlaps it; an array that was freed; the driver's
+    /// own.
+    pub fn write_slice<I: SliceArg<D>, R: Hold, E: Dimension>(
+        &mut self,
+        slice: I,
+        source: &ArrayBase<R, T, E>,
+    ) -> Result<(), Error>
+    where
+        S: HoldMut,
+    {
+        let part = Part::of(self.shape(), slice.as_ref())?;
+        check_repeats(source.shape(), &part.shape)?;
+        let (to, from, size) = (self.window(), source.window(), size_of::<T>());
+        check_device(&to, &from)?;
+        check_apart(&part, &to, &from, size)?;
+        let steps = strides(source.shape(), &part.shape);
+        let is_empty = part.shape.contains(&0) || size == 0;
+        run([&to, &from, &to], |[to, from, _]| match is_empty {
+            true => Vec::new(),
+            false => copies(size, &part.shape, part.first(to, size), &part.strides, from, &steps),
+        })
+    }
+
+    fn permuted(
+        &self,
+        axes: D,
+        at: &'static Location<'static>,
+    ) -> Result<DeviceArray<T, D>, Error> {
+        let (ours, order) = (self.shape(), axes.slice());
+        let is_permutation = order.len() == ours.len()
+            && (0..ours.len()).all(|axis| order.iter().filter(|one| **one == axis).count() == 1);
+        if !is_permutation {
+            return Err(ErrorKind::Refused(format!(
+                "{order:?} is no order of the axes of an array of shape {ours:?}; name each of 0 to \
+                 {} once",
+                ours.len().saturating_sub(1)
+            ))
+            .into());
+        }
+        let steps = strides(ours, ours);
+        let part = Part {
+            start: 0,
+            shape: order.iter().map(|axis| ours[*axis]).collect(),
+            strides: order.iter().map(|axis| steps[*axis]).collect(),
+        };
+        self.copy_part(&part, part.dimension()?, at)
+    }
+
+    fn copy_part<O: Dimension>(
+        &self,
+        part: &Part,
+        shape: O,
+        at: &'static Location<'static>,
+    ) -> Result<DeviceArray<T, O>, Error> {
+        let UninitArray(out) = self.target().uninit_at::<T, O>(shape, at)?;
+        let (size, steps) = (size_of::<T>(), strides(&part.shape, &part.shape));
+        run([&self.window(), &out.window()], |[from, to]| {
+            copies(size, &part.shape, to, &steps, part.first(from, size), &part.strides)
+        })?;
+        Ok(out)
+    }
+}
+
+/// A part of an array: where it begins, its shape, and its steps, all in elements.
+struct Part {
+    start: usize,
+    shape: Vec<usize>,
+    strides: Vec<isize>,
+}
+
+impl Part {
+    /// The part that a slice means, in an array of that shape.
+    fn of(shape: &[usize], slice: &[SliceInfoElem]) -> Result<Part, Error> {
+        let steps = strides(shape, shape);
+        let mut part = Part { start: 0, shape: Vec::new(), strides: Vec::new() };
+        let mut axis = 0;
+        for one in slice {
+            if matches!(one, SliceInfoElem::NewAxis) {
+                part.shape.push(1);
+                part.strides.push(0);
+                continue;
+            }
+            let (Some(&length), Some(&stride)) = (shape.get(axis), steps.get(axis)) else {
+                return Err(other_axes(shape, slice));
+            };
+            let refused = |why: &str| {
+                refused_slice(&format!("{why} on axis {axis}, whose length is {length}"))
+            };
+            let within = |index: isize| {
+                let index = if index < 0 { index.checked_add_unsigned(length)? } else { index };
+                usize::try_from(index).ok()
+            };
+            match *one {
+                SliceInfoElem::Index(index) => {
+                    let at = within(index).filter(|at| *at < length);
+                    let at = at.ok_or_else(|| refused(&format!("index {index} is not")))?;
+                    part.start += at * stride as usize;
+                }
+                SliceInfoElem::Slice { start, end, step } => {
+                    let outside = || refused(&format!("{} is not", Written(start, end)));
+                    let begin = within(start).filter(|at| *at <= length).ok_or_else(outside)?;
+                    let end = end.map_or(Some(length), within).filter(|at| *at <= length);
+                    let end = end.ok_or_else(outside)?.max(begin);
+                    if step == 0 {
+                        return Err(refused("a step of 0 leads nowhere, and is asked for"));
+                    }
+                    let count = (end - begin).div_ceil(step.unsigned_abs());
+                    // From the other end where the step is back.
+                    let first = if step < 0 { end.saturating_sub(1) } else { begin };
+                    if count > 0 {
+                        part.start += first * stride as usize;
+                    }
+                    part.shape.push(count);
+                    // One element has no next one, however far that would be.
+                    part.strides.push(if count > 1 { stride * step } else { 0 });
+                }
+                _ => return Err(other_axes(shape, slice)),
+            }
+            axis += 1;
+        }
+        if axis == shape.len() { Ok(part) } else { Err(other_axes(shape, slice)) }
+    }
+
+    /// Its shape as a type.
+    fn dimension<O: Dimension>(&self) -> Result<O, Error> {
+        if O::NDIM.is_some_and(|axes| axes != self.shape.len()) {
+            return Err(refused_slice("its type says another number of axes"));
+        }
+        let mut shape = O::zeros(self.shape.len());
+        shape.slice_mut().copy_from_slice(&self.shape);
+        Ok(shape)
+    }
+
+    /// Where its first element is.
+    fn first(&self, address: u64, size: usize) -> u64 {
+        address + (self.start * size) as u64
+    }
+
+    /// The elements from the lowest to the highest of it.
+    fn reach(&self) -> (usize, usize) {
+        let (mut low, mut high) = (self.start, self.start);
+        for (length, stride) in self.shape.iter().zip(&self.strides) {
+            let far = stride.unsigned_abs() * length.saturating_sub(1);
+            if *stride < 0 { low -= far } else { high += far }
+        }
+        (low, high)
+    }
+}
+
+/// A range of a slice as people write it.
+struct Written(isize, Option<isize>);
+
+impl std::fmt::Display for Written {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Written(start, Some(end)) => write!(f, "the range {start}..{end}"),
+            Written(start, None) => write!(f, "the range {start}.."),
+        }
+    }
+}
+
+fn refused_slice(why: &str) -> Error {
+    ErrorKind::Refused(format!("the slice does not fit: {why}")).into()
+}
+
+fn other_axes(shape: &[usize], slice: &[SliceInfoElem]) -> Error {
+    let named = slice.iter().filter(|one| !one.is_new_axis()).count();
+    refused_slice(&format!(
+        "it names {named} axes and the array has {} (shape {shape:?}); name each of them once",
+        shape.len()
+    ))
+}
+
+fn check_repeats(from: &[usize], to: &[usize]) -> Result<(), Error> {
+    let goes = together::<ndarray::IxDyn>(to, from).is_ok_and(|both| both.slice() == to);
+    if goes {
+        return Ok(());
+    }
+    Err(ErrorKind::Refused(format!(
+        "an array of shape {from:?} cannot be repeated to the shape {to:?}; counted from the last, \
+         each axis must have the same length, or 1"
+    ))
+    .into())
+}
+
+/// Whether a part of an array and what is written to it have no byte in common.
+fn check_apart(part: &Part, to: &Window<'_>, from: &Window<'_>, size: usize) -> Result<(), Error> {
+    if part.shape.contains(&0) || from.bytes == 0 {
+        return Ok(());
+    }
+    let (start, source) = (to.address()?, from.address()?);
+    let (low, high) = part.reach();
+    let (low, end) = (start + (low * size) as u64, start + ((high + 1) * size) as u64);
+    if end <= source || source + from.bytes <= low {
+        return Ok(());
+    }
+    Err(ErrorKind::Refused(format!(
+        "the source overlaps the part that it is to be written to: both are of one memory, and the \
+         source begins {} bytes from where the part does; copy the source first",
+        source.abs_diff(low)
+    ))
+    .into())
+}
+
+/// Copies of elements of any size, by the largest units that they and their addresses are made of.
+fn copies(
+    size: usize,
+    shape: &[usize],
+    to: u64,
+    to_strides: &[isize],
+    from: u64,
+    from_strides: &[isize],
+) -> Vec<Launch> {
+    let fits = |unit: &usize| {
+        size.is_multiple_of(*unit)
+            && to.is_multiple_of(*unit as u64)
+            && from.is_multiple_of(*unit as u64)
+    };
+    let unit = [16, 8, 4, 2].into_iter().find(fits).unwrap_or(1);
+    let many = size / unit;
+    if many == 1 {
+        return kernels::copy(unit, shape, to, to_strides, from, from_strides);
+    }
+    let steps = |strides: &[isize]| -> Vec<isize> {
+        strides.iter().map(|stride| stride * many as isize).chain([1]).collect()
+    };
+    let shape: Vec<usize> = shape.iter().copied().chain([many]).collect();
+    kernels::copy(unit, &shape, to, &steps(to_strides), from, &steps(from_strides))
+}

@@ -1,0 +1,306 @@
+//! Batches of an array's rows, as many at a time as there is memory for.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::iter::FusedIterator;
+use std::ops::Range;
+use std::panic::Location;
+
+use ndarray::{ArrayView, Axis, Data, Dimension, Slice};
+
+use super::turn::{Asked, Batch, Turn, ran_out};
+use crate::array::{DeviceArray, Element};
+use crate::error::{Error, ErrorKind};
+use crate::scope::Handle;
+use crate::size::Bytes;
+use crate::source::GRANULE;
+use crate::stream::Stream;
+use crate::target::Target;
+
+impl Target {
+    /// The rows of an array of the host's (its leading axis) in batches of as many as take at most
+    /// `fraction` of what the heap may still take: what its limit leaves, and the device. Fewer where
+    /// memory runs out all the same. See [`RowBatches`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// use gpuheap::ndarray::Array2;
+    ///
+    /// let device = gpuheap::Device::open("emulated:1GiB")?;
+    /// let heap = gpuheap::Heap::builder(&device).hard_limit(64 << 20).build()?;
+    /// let data = Array2::from_elem((100_000, 250), 1.0_f32); // 95 MiB
+    /// let mut sum = 0.0;
+    /// for batch in heap.target()?.batches_by_memory(&data, 0.5)? {
+    ///     sum += batch?.to_vec()?.iter().sum::<f32>();
+    /// }
+    /// assert_eq!(sum, 25e6);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A fraction that is not above 0 and at most 1; an array with no axis; the driver's own.
+    #[track_caller]
+    pub fn batches_by_memory<'a, T: Element, S: Data<Elem = T>, D: Dimension>(
+        &self,
+        array: &'a ndarray::ArrayBase<S, D>,
+        fraction: f64,
+    ) -> Result<RowBatches<'a, T, D>, Error> {
+        let at = Location::caller();
+        if !(fraction > 0.0 && fraction <= 1.0) {
+            return Err(ErrorKind::Refused(format!(
+                "{fraction} is no part of the memory that batches could take; write one above 0 and \
+                 at most 1, such as 0.5"
+            ))
+            .into());
+        }
+        let Some(&total) = array.shape().first() else {
+            return Err(ErrorKind::Refused(
+                "an array with no axis has no rows to make batches of; upload it with array"
+                    .to_owned(),
+            )
+            .into());
+        };
+        let share = (self.heap().room(self.memory_kind())? as f64 * fraction) as u64;
+        let row = (array.len() / total.max(1)) as u64 * size_of::<T>() as u64;
+        let (array, asked) = (array.view(), Asked { target: self.clone(), at });
+        let ahead = VecDeque::new();
+        let mut batches = RowBatches {
+            asked,
+            array,
+            total,
+            row,
+            share,
+            chunk: total,
+            begun: 0,
+            ahead,
+            most: 0,
+            side: None,
+            current: None,
+            rows: 0..0,
+        };
+        batches.choose();
+        Ok(batches)
+    }
+}
+
+/// Batches of an array's rows. From [`Target::batches_by_memory`].
+///
+/// An iterator of results, each a [`DeviceArray`] of some rows, [`rows`](RowBatches::rows), which is
+/// freed when the next one's turn comes, as with [`Batches`](crate::Batches). Where there is no memory
+/// for a batch, it and all later ones have half the rows. One row that does not fit is an error, and
+/// the last.
+#[must_use = "batches are uploaded when they are iterated over"]
+pub struct RowBatches<'a, T, D> {
+    asked: Asked,
+    array: ArrayView<'a, T, D>,
+    /// How many rows there are.
+    total: usize,
+    /// The bytes of one.
+    row: u64,
+    /// What the batches that are there at one time may take together, bytes.
+    share: u64,
+    /// Rows of a batch.
+    chunk: usize,
+    /// The first row that is not on the device yet or was.
+    begun: usize,
+    ahead: VecDeque<(Range<usize>, Uploaded<T, D>)>,
+    most: usize,
+    side: Option<Stream>,
+    current: Option<Turn>,
+    /// Those of the current batch.
+    rows: Range<usize>,
+}
+
+type Uploaded<T, D> = Result<Batch<DeviceArray<T, D>>, Error>;
+
+impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
+    /// Uploads up to `count` batches ahead, as [`Batches::prefetch`](crate::Batches::prefetch) does.
+    /// All that are there at one time share the fraction, so batches are smaller.
+    pub fn prefetch(mut self, count: usize) -> Self {
+        self.most = count;
+        self.choose();
+        self
+    }
+
+    /// The rows of the current batch; none where there is no current one.
+    pub fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// Gives the current batch back, because the work on it took more memory than there is: it is
+    /// freed, and its rows come again in batches of half as many, as do all later ones.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// # let device = gpuheap::Device::open("emulated:1GiB")?;
+    /// # let heap = gpuheap::Heap::builder(&device).hard_limit(64 << 20).build()?;
+    /// # let data = gpuheap::ndarray::Array1::from_elem(16 << 20, 1_u8);
+    /// let mut batches = heap.target()?.batches_by_memory(&data, 1.0)?;
+    /// while let Some(batch) = batches.next() {
+    ///     let work = |batch: &gpuheap::DeviceArray<u8>| -> Result<(), gpuheap::Error> {
+    ///         let four = [(); 4].map(|()| batch.copy()); // more than there is
+    ///         four.into_iter().try_for_each(|copy| copy.map(drop))
+    ///     };
+    ///     match work(&batch?) {
+    ///         Err(error) if error.out_of_memory().is_some() => batches.halve()?,
+    ///         done => done?,
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// A batch of one row, which is then still the current one; no current batch.
+    pub fn halve(&mut self) -> Result<(), Error> {
+        if self.current.is_none() || self.rows.len() < 2 {
+            let why = match &self.current {
+                None => {
+                    "there is no batch to give back; call halve while working on one".to_owned()
+                }
+                Some(_) => format!(
+                    "a batch of {} row of {} cannot be halved; free memory, or split the array along \
+                     another axis",
+                    self.rows.len(),
+                    Bytes(self.row)
+                ),
+            };
+            return Err(ErrorKind::Refused(why).into());
+        }
+        self.ahead.clear();
+        self.chunk = self.rows.len().div_ceil(2);
+        self.begun = self.rows.start;
+        self.end_turn();
+        Ok(())
+    }
+
+    /// As [`Batches::keep`](crate::Batches::keep).
+    pub fn keep<A: Handle>(&self, array: A) -> A {
+        match &self.current {
+            Some(turn) => turn.scope().keep(array),
+            None => array,
+        }
+    }
+
+    /// So many rows that the batches that are there at one time take their share together.
+    fn choose(&mut self) {
+        let mut each = self.share / (self.most as u64).saturating_add(1);
+        if each >= GRANULE {
+            // The driver hands out whole ones.
+            each -= each % GRANULE;
+        }
+        let rows = each.checked_div(self.row).unwrap_or(u64::MAX);
+        self.chunk = usize::try_from(rows).unwrap_or(usize::MAX).clamp(1, self.total.max(1));
+    }
+
+    fn end_turn(&mut self) {
+        self.rows = self.begun..self.begun;
+        if self.current.take().is_some() && self.most > 0 {
+            self.asked.turn_ended();
+        }
+    }
+
+    /// The rows that are next.
+    fn next_rows(&self) -> Option<Range<usize>> {
+        let end = self.begun.saturating_add(self.chunk).min(self.total);
+        (self.begun < self.total).then_some(self.begun..end)
+    }
+
+    fn upload(&self, rows: &Range<usize>, side: Option<&Stream>) -> Uploaded<T, D> {
+        let rows = self.array.slice_axis(Axis(0), Slice::from(rows.clone()));
+        self.asked.upload(side, |target| {
+            target.uninit_at(rows.raw_dim(), self.asked.at)?.write_from(&rows)
+        })
+    }
+
+    /// Uploads ahead, beside the device's work on the current batch.
+    fn fill(&mut self) {
+        while self.ahead.len() < self.most
+            && let Some(rows) = self.next_rows()
+        {
+            let uploaded = match self.side() {
+                Ok(side) => self.upload(&rows, Some(&side)),
+                Err(error) => Err(error),
+            };
+            if ran_out(&uploaded) {
+                self.most = self.ahead.len();
+                return;
+            }
+            self.begun = rows.end;
+            self.ahead.push_back((rows, uploaded));
+        }
+    }
+
+    fn side(&mut self) -> Result<Stream, Error> {
+        let side = match self.side.take() {
+            Some(side) => side,
+            None => self.asked.target.stream().device().stream()?,
+        };
+        Ok(self.side.insert(side).clone())
+    }
+
+    /// Uploads as many of the next rows as there is memory for.
+    fn upload_next(&mut self) -> Option<(Range<usize>, Uploaded<T, D>)> {
+        loop {
+            let rows = self.next_rows()?;
+            let uploaded = self.upload(&rows, None);
+            if !ran_out(&uploaded) {
+                self.begun = rows.end;
+                return Some((rows, uploaded));
+            }
+            if rows.len() == 1 {
+                self.begun = self.total;
+                return Some((
+                    rows.clone(),
+                    uploaded.map_err(|error| too_large(error, rows.start)),
+                ));
+            }
+            self.chunk = rows.len() / 2;
+        }
+    }
+}
+
+/// The error of a row that there is no memory for.
+fn too_large(error: Error, row: usize) -> Error {
+    match error.out_of_memory() {
+        Some(evidence) => ErrorKind::Row(row, evidence.clone()).into(),
+        None => error,
+    }
+}
+
+impl<T: Element, D: Dimension> Iterator for RowBatches<'_, T, D> {
+    type Item = Result<DeviceArray<T, D>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.current.is_some() {
+            self.fill();
+        }
+        self.end_turn();
+        let (rows, uploaded) = match self.ahead.pop_front() {
+            Some(uploaded) => uploaded,
+            None => self.upload_next()?,
+        };
+        let begun = uploaded.and_then(|batch| batch.begin(&self.asked, self.most > 0));
+        Some(begun.map(|(array, turn)| {
+            (self.current, self.rows) = (Some(turn), rows);
+            array
+        }))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let (ahead, left) = (self.ahead.len(), self.total - self.begun);
+        // Halved once more, there may be as many as rows; and an error may be the last.
+        (ahead + usize::from(left > 0), Some(ahead + left))
+    }
+}
+
+impl<T: Element, D: Dimension> FusedIterator for RowBatches<'_, T, D> {}
+
+impl<T, D: Dimension> fmt::Debug for RowBatches<'_, T, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RowBatches { asked, total, chunk, rows, .. } = self;
+        let (file, line) = (asked.at.file(), asked.at.line());
+        write!(f, "rows {rows:?} of {total}, {chunk} a batch, asked for at {file}:{line}")
+    }
+}

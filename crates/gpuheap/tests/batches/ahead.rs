@@ -1,0 +1,197 @@
+//! Batches that are uploaded ahead of their turn.
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Device, DeviceArray, Heap, PoolKind, Staging, Stream};
+
+use crate::support::{Random, assert_all_returned, device, emulated};
+
+/// One segment of the pool's, so that a limit counts in batches.
+const BATCH: usize = 20 << 20;
+
+fn limited(device: &Device, batches: usize) -> Heap {
+    let builder = Heap::builder(device).without_environment().pool(PoolKind::Split);
+    builder.hard_limit((batches * BATCH) as u64).build().unwrap()
+}
+
+fn of(nth: usize) -> Vec<u8> {
+    let mut batch = vec![nth as u8; BATCH];
+    batch[BATCH - 1] = 255 - nth as u8;
+    batch
+}
+
+/// The ends of a batch, without reading all of it.
+fn ends(batch: &DeviceArray<u8>) -> (u8, u8) {
+    let read = |at| batch.slice(at..=at).unwrap().to_vec().unwrap()[0];
+    (read(0), read(BATCH - 1))
+}
+
+#[test]
+fn data_ten_times_the_limit() {
+    for (ahead, resident) in [(0, 1), (1, 2), (2, 3)] {
+        let device = device(1 << 30, Schedule::Seeded(7));
+        let heap = limited(&device, resident);
+        let target = heap.target().unwrap();
+        let mut found = Vec::new();
+        for batch in target.batches((0..10 * resident).map(of)).prefetch(ahead) {
+            let batch = batch.unwrap();
+            assert_eq!(batch.stream().id(), target.stream().id());
+            found.push(ends(&batch));
+        }
+        let expected = (0..10 * resident).map(|nth| (nth as u8, 255 - nth as u8));
+        assert_eq!(found, expected.collect::<Vec<_>>(), "{ahead} ahead");
+        let usage = heap.usage().unwrap();
+        assert_eq!(usage.live_peak, (resident * BATCH) as u64, "{ahead} ahead: all of it used");
+        assert!(usage.reserved_peak <= (resident * BATCH) as u64, "{ahead} ahead: {usage:?}");
+        assert_all_returned(&device, &heap, "ten times");
+    }
+}
+
+#[test]
+fn at_most_so_many_have_memory() {
+    let device = emulated(1 << 30, Schedule::Seeded(8));
+    for ahead in [0, 1, 2, 5] {
+        let heap = limited(&device, 10);
+        let mut batches = heap.target().unwrap().batches((0..6).map(of)).prefetch(ahead);
+        let mut live = Vec::new();
+        while let Some(batch) = batches.next() {
+            // Without anything ahead it goes when the program drops it.
+            let _batch = batch.unwrap();
+            live.push(heap.usage().unwrap().live as usize / BATCH);
+        }
+        // The first is handed out as soon as it is there; then those ahead count too.
+        let expected = |nth: usize| if nth == 0 { 1 } else { ahead.clamp(1, 6 - nth) };
+        assert_eq!(live, (0..6).map(expected).collect::<Vec<_>>(), "{ahead} ahead");
+        assert_eq!(heap.usage().unwrap().live_peak as usize / BATCH, (ahead + 1).min(6));
+        assert_eq!(heap.usage().unwrap().live, 0);
+    }
+}
+
+#[test]
+fn with_memory_for_fewer_fewer_are_ahead() {
+    for resident in [1, 2, 3] {
+        let device = device(1 << 30, Schedule::Seeded(9));
+        let heap = limited(&device, resident);
+        let mut batches = heap.target().unwrap().batches((0..8).map(of)).prefetch(5);
+        let mut found = Vec::new();
+        while let Some(batch) = batches.next() {
+            found.push(ends(&batch.unwrap()).0);
+            // One that waits for memory is counted too.
+            assert_eq!(batches.len(), 8 - found.len());
+        }
+        assert_eq!(found, (0..8).collect::<Vec<u8>>());
+        assert!(heap.usage().unwrap().reserved_peak as usize <= resident * BATCH);
+        assert_all_returned(&device, &heap, "fewer");
+    }
+}
+
+/// A batch that is too large for all is an error at its turn, and the others come.
+#[test]
+fn a_batch_that_does_not_fit_is_an_error_at_its_turn() {
+    let device = emulated(1 << 30, Schedule::Seeded(9));
+    for ahead in [0, 1, 3] {
+        let heap = limited(&device, 3);
+        let sizes = [1, 1, 4, 1, 1].map(|batches| vec![7_u8; batches * BATCH]);
+        let results: Vec<bool> = heap
+            .target()
+            .unwrap()
+            .batches(&sizes)
+            .prefetch(ahead)
+            .map(|batch| match batch {
+                Ok(batch) => batch.slice(5..6).unwrap().to_vec().unwrap() == [7],
+                Err(error) => {
+                    assert!(error.out_of_memory().is_some(), "{error}");
+                    false
+                }
+            })
+            .collect();
+        assert_eq!(results, [true, true, false, true, true], "{ahead} ahead");
+        assert_all_returned(&device, &heap, "too large");
+    }
+}
+
+/// Work that is enqueued and not waited for, on the target's stream and on others, with staging,
+/// under many schedules.
+#[test]
+fn order_holds_whatever_runs_when() {
+    let staging = Staging { threads: 2, piece: 32 << 10, slots: 2, threshold: 64 << 10 };
+    for seed in 0..40 {
+        let device = device(1 << 30, Schedule::Seeded(seed));
+        let builder = Heap::builder(&device).without_environment().staging(staging);
+        let heap = builder.hard_limit(30 << 20).build().unwrap();
+        let streams: [Stream; 2] = [(); 2].map(|()| device.stream().unwrap());
+        let target = heap.on(&streams[0]);
+        let mut random = Random(seed);
+        let counts: Vec<usize> = (0..12).map(|_| random.below(60_000) as usize + 1).collect();
+        let items = counts.iter().enumerate().map(|(nth, count)| vec![nth as u32; *count]);
+        let mut copies = Vec::new();
+        for batch in target.batches(items).prefetch(random.below(4) as usize) {
+            let mut batch = batch.unwrap();
+            if random.below(3) == 0 {
+                batch.device_ptr(&streams[1]).unwrap();
+            }
+            copies.push(batch.copy().unwrap());
+            if random.below(2) == 0 {
+                // What the next tenant of its memory must not see, nor undo.
+                batch.fill(1000).unwrap();
+            }
+        }
+        for (nth, copy) in copies.iter().enumerate() {
+            let found = copy.to_vec().unwrap();
+            assert_eq!(found.len(), counts[nth], "seed {seed}, batch {nth}");
+            assert!(found.iter().all(|one| *one == nth as u32), "seed {seed}, batch {nth}");
+        }
+        drop((copies, target));
+        assert_all_returned(&device, &heap, &format!("seed {seed}"));
+    }
+}
+
+/// The upload of what is ahead is no work that the current batch waits for.
+#[test]
+fn a_batch_waits_for_its_own_upload_alone() {
+    let device = emulated(1 << 30, Schedule::OnDemand);
+    let heap = Heap::builder(&device).without_environment().build().unwrap();
+    let target = heap.target().unwrap();
+    let sources: Vec<_> = (0..3).map(|nth| target.filled(100_000, nth as u8).unwrap()).collect();
+    // Copies between arrays, which no host waits for.
+    let mut batches = target.batches(&sources).prefetch(2);
+    drop(batches.next());
+    let emulator = device.emulator().unwrap();
+    let waits = || emulator.calls_of("cuStreamSynchronize");
+    let before = waits();
+    let second = batches.next().unwrap().unwrap();
+    assert_eq!(waits(), before, "next does not wait");
+    // Where the third is on its way.
+    let side = sources[2].stream();
+    assert_ne!(side.id(), target.stream().id());
+    assert_eq!(second.to_vec().unwrap(), vec![1; 100_000]);
+    assert!(!side.is_done().unwrap());
+    drop((batches, second));
+    drop(sources);
+    assert_all_returned(&device, &heap, "alone");
+}
+
+/// Two batches have memory: while one is worked on, the next is uploaded to where the one before it
+/// was, which waits for the work on that one alone.
+#[test]
+fn an_upload_ahead_does_not_wait_for_the_work_that_it_runs_beside() {
+    let device = emulated(1 << 30, Schedule::OnDemand);
+    let staging = Staging { threads: 1, piece: 1 << 20, slots: 2, threshold: 1 << 20 };
+    let builder = Heap::builder(&device).without_environment().staging(staging);
+    let heap = builder.hard_limit(2 * BATCH as u64).build().unwrap();
+    let target = heap.target().unwrap();
+    let mut batches = target.batches((0..6).map(of)).prefetch(1);
+    let mut work = Vec::new();
+    for nth in 0..6 {
+        let mut batch = batches.next().unwrap().unwrap();
+        if let Some(last) = work.last() {
+            let last: &gpuheap::Event = last;
+            assert!(!last.is_done().unwrap(), "work on the batch before {nth} was waited for");
+        }
+        batch.fill(nth).unwrap();
+        work.push(target.stream().record().unwrap());
+    }
+    assert!(batches.next().is_none());
+    assert_eq!(heap.usage().unwrap().reserved_peak, 2 * BATCH as u64);
+    drop(batches);
+    assert_all_returned(&device, &heap, "beside");
+}

@@ -1,0 +1,244 @@
+//! Batches that a thread uploads.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Adapt, DeviceArray, Heap, PoolKind, Staging};
+
+use crate::support::{Random, assert_all_returned, device, emulated, heap};
+
+const BATCH: usize = 20 << 20;
+
+fn limited(device: &gpuheap::Device, batches: usize) -> Heap {
+    let builder = Heap::builder(device).without_environment().pool(PoolKind::Split);
+    builder.hard_limit((batches * BATCH) as u64).build().unwrap()
+}
+
+#[test]
+fn data_ten_times_the_limit() {
+    for (ahead, resident) in [(0, 1), (1, 2), (2, 3)] {
+        let device = device(1 << 30, Schedule::Seeded(7));
+        let heap = limited(&device, resident);
+        let target = heap.target().unwrap();
+        let data: Vec<Vec<u8>> = (0..10).map(|nth| vec![nth; BATCH]).collect();
+        let found: Vec<u8> = thread::scope(|scope| {
+            let mut batches = target
+                .batches(data.iter().cycle().take(10 * resident))
+                .prefetch_on(scope, ahead)
+                .unwrap();
+            assert_eq!(batches.size_hint().0, 10 * resident);
+            let mut found = Vec::new();
+            while let Some(batch) = batches.next() {
+                let batch = batch.unwrap();
+                assert_eq!(batch.stream().id(), target.stream().id());
+                found.push(batch.slice(BATCH - 1..).unwrap().to_vec().unwrap()[0]);
+                assert_eq!(batches.size_hint().0, 10 * resident - found.len());
+            }
+            assert!(batches.next().is_none());
+            found
+        });
+        assert_eq!(found, (0..10).cycle().take(10 * resident).collect::<Vec<u8>>());
+        let usage = heap.usage().unwrap();
+        assert!(usage.live_peak as usize <= resident * BATCH, "{ahead} ahead: {usage:?}");
+        assert!(usage.reserved_peak as usize <= resident * BATCH, "{ahead} ahead: {usage:?}");
+        assert_all_returned(&device, &heap, "ten times");
+    }
+}
+
+#[test]
+fn at_most_so_many_have_memory() {
+    let device = emulated(1 << 30, Schedule::Seeded(8));
+    for ahead in [0, 1, 3] {
+        let heap = limited(&device, 12);
+        let data = vec![1_u8; BATCH];
+        thread::scope(|scope| {
+            let items = (0..8).map(|_| &data);
+            for batch in heap.target().unwrap().batches(items).prefetch_on(scope, ahead).unwrap() {
+                batch.unwrap().to_vec().unwrap();
+                assert!(heap.usage().unwrap().live as usize <= (ahead + 1) * BATCH);
+            }
+        });
+        assert!(heap.usage().unwrap().live_peak as usize <= (ahead + 1) * BATCH);
+        assert_all_returned(&device, &heap, "so many");
+    }
+}
+
+#[test]
+fn with_memory_for_fewer_fewer_are_ahead() {
+    for resident in [1, 2] {
+        let device = device(1 << 30, Schedule::Seeded(9));
+        let heap = limited(&device, resident);
+        let found: Vec<u8> = thread::scope(|scope| {
+            let items = (0..8_u8).map(|nth| vec![nth; BATCH]);
+            let batches = heap.target().unwrap().batches(items).prefetch_on(scope, 5).unwrap();
+            batches.map(|batch| batch.unwrap().to_vec().unwrap()[9]).collect()
+        });
+        assert_eq!(found, (0..8).collect::<Vec<u8>>());
+        assert_all_returned(&device, &heap, "fewer");
+    }
+}
+
+#[test]
+fn leaving_early_ends_the_thread() {
+    let device = device(1 << 30, Schedule::Seeded(2));
+    let heap = limited(&device, 12);
+    let target = heap.target().unwrap();
+    let pulled = AtomicUsize::new(0);
+    let endless = || {
+        std::iter::from_fn(|| {
+            pulled.fetch_add(1, Ordering::Relaxed);
+            Some(vec![1_u8; BATCH])
+        })
+    };
+    thread::scope(|scope| {
+        for (nth, batch) in target.batches(endless()).prefetch_on(scope, 2).unwrap().enumerate() {
+            batch.unwrap();
+            if nth == 3 {
+                break;
+            }
+        }
+        // Another one at once, that is never asked.
+        drop(target.batches(endless()).prefetch_on(scope, 2).unwrap());
+    });
+    // The scope joined them.
+    assert!(pulled.load(Ordering::Relaxed) <= 4 + 2 + 1 + 3);
+    assert_eq!(heap.usage().unwrap().live, 0);
+    assert_all_returned(&device, &heap, "early");
+}
+
+#[test]
+fn the_iterators_panic_comes_out_of_next() {
+    let device = emulated(1 << 30, Schedule::Seeded(3));
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    thread::scope(|scope| {
+        let items =
+            (0..5_u32).map(|nth| if nth == 3 { panic!("no item {nth}") } else { vec![nth] });
+        let mut batches = target.batches(items).prefetch_on(scope, 2).unwrap();
+        for nth in 0..3 {
+            assert_eq!(batches.next().unwrap().unwrap().to_vec().unwrap(), [nth]);
+        }
+        let panic = catch_unwind(AssertUnwindSafe(|| batches.next().is_some())).unwrap_err();
+        assert_eq!(panic.downcast_ref::<String>().unwrap(), "no item 3");
+        assert!(batches.next().is_none());
+    });
+    assert_all_returned(&device, &heap, "panic");
+}
+
+/// An item whose rule panics, which it does on the thread.
+struct Panics;
+
+impl<To> Adapt<To> for Panics {
+    type Output = ();
+
+    fn adapt(&self, _: &To) -> Result<(), gpuheap::Error> {
+        panic!("no rule")
+    }
+}
+
+#[test]
+fn a_rules_panic_comes_out_of_next() {
+    let device = emulated(1 << 30, Schedule::Seeded(3));
+    let heap = heap(&device, PoolKind::Split);
+    thread::scope(|scope| {
+        let items = vec![(vec![1_u8; 100_000], Panics)];
+        let mut batches = heap.target().unwrap().batches(items).prefetch_on(scope, 2).unwrap();
+        assert!(catch_unwind(AssertUnwindSafe(|| batches.next().is_some())).is_err());
+        assert!(batches.next().is_none());
+    });
+    assert_all_returned(&device, &heap, "rule");
+}
+
+#[test]
+fn errors_come_at_their_turn() {
+    let device = emulated(1 << 30, Schedule::Seeded(9));
+    let heap = limited(&device, 2);
+    let sizes = [1, 3, 1].map(|batches| vec![7_u8; batches * BATCH]);
+    let results: Vec<bool> = thread::scope(|scope| {
+        let batches = heap.target().unwrap().batches(&sizes).prefetch_on(scope, 1).unwrap();
+        assert_eq!(batches.len(), 3);
+        batches.map(|batch| batch.is_ok()).collect()
+    });
+    assert_eq!(results, [true, false, true]);
+    assert_all_returned(&device, &heap, "errors");
+}
+
+#[test]
+fn what_is_kept_and_made_stays() {
+    let device = device(1 << 30, Schedule::Seeded(4));
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    let (kept, copies): (Vec<DeviceArray<f32>>, Vec<DeviceArray<f32>>) = thread::scope(|scope| {
+        let items = (0..5_i64).map(|nth| vec![nth; 10_000]);
+        let mut batches = target.batches(items).cu().prefetch_on(scope, 2).unwrap();
+        let mut found = Vec::new();
+        while let Some(batch) = batches.next() {
+            let batch = batch.unwrap();
+            let copy = batch.copy().unwrap();
+            found.push((batches.keep(batch), copy));
+        }
+        found.into_iter().unzip()
+    });
+    for (nth, (kept, copy)) in kept.iter().zip(&copies).enumerate() {
+        assert_eq!(
+            (kept.to_vec().unwrap()[9], copy.to_vec().unwrap()[9]),
+            (nth as f32, nth as f32)
+        );
+    }
+    drop((kept, copies));
+    assert_all_returned(&device, &heap, "kept");
+}
+
+/// A program that took some batches before it asked for a thread.
+#[test]
+fn it_goes_on_where_the_batches_were() {
+    let device = emulated(1 << 30, Schedule::Seeded(4));
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    let items: Vec<Vec<u32>> = (0..6).map(|nth| vec![nth; 10_000]).collect();
+    let found: Vec<u32> = thread::scope(|scope| {
+        let mut batches = target.batches(&items).prefetch(2);
+        let first = batches.next().unwrap().unwrap();
+        let _second = batches.next().unwrap().unwrap();
+        assert!(first.is_freed());
+        let batches = batches.prefetch_on(scope, 1).unwrap();
+        assert_eq!(batches.len(), 4);
+        batches.map(|batch| batch.unwrap().to_vec().unwrap()[0]).collect()
+    });
+    assert_eq!(found, [2, 3, 4, 5]);
+    assert_all_returned(&device, &heap, "on");
+}
+
+#[test]
+fn order_holds_whatever_runs_when() {
+    let staging = Staging { threads: 2, piece: 32 << 10, slots: 2, threshold: 64 << 10 };
+    for seed in 0..20 {
+        let device = device(1 << 30, Schedule::Seeded(seed));
+        let builder = Heap::builder(&device).without_environment().staging(staging);
+        let heap = builder.hard_limit(30 << 20).build().unwrap();
+        let target = heap.on(&device.stream().unwrap());
+        let mut random = Random(seed);
+        let counts: Arc<Vec<usize>> =
+            Arc::new((0..12).map(|_| random.below(60_000) as usize + 1).collect());
+        let copies: Vec<_> = thread::scope(|scope| {
+            let items = counts.iter().enumerate().map(|(nth, count)| vec![nth as u32; *count]);
+            let most = random.below(4) as usize;
+            let batches = target.batches(items).prefetch_on(scope, most).unwrap();
+            let taken = batches.map(|batch| {
+                let mut batch = batch.unwrap();
+                let copy = batch.copy().unwrap();
+                batch.fill(1000).unwrap();
+                copy
+            });
+            taken.collect()
+        });
+        for (nth, copy) in copies.iter().enumerate() {
+            assert!(copy.to_vec().unwrap() == vec![nth as u32; counts[nth]], "seed {seed}, {nth}");
+        }
+        drop((copies, target));
+        assert_all_returned(&device, &heap, &format!("seed {seed}"));
+    }
+}

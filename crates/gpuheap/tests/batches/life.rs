@@ -1,0 +1,288 @@
+//! What is uploaded, handed out and freed when.
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Adapt, DeviceArray, Error, Host, MemoryKind, PoolKind, SharedArray};
+use ndarray::{Array1, Array2, arr1};
+
+use crate::support::{assert_all_returned, device, emulated, heap};
+
+/// Elements of a batch: too many to be uploaded together with others.
+const MANY: usize = 10_000;
+
+fn of(nth: u32) -> Vec<u32> {
+    vec![nth; MANY]
+}
+
+#[test]
+fn batches_come_in_order_one_at_a_time() {
+    let device = device(1 << 30, Schedule::Seeded(1));
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    let mut sums = Vec::new();
+    for (nth, batch) in target.batches([[1_i32, 2], [3, 4]]).enumerate() {
+        let sum: i32 = batch.unwrap().to_vec().unwrap().iter().sum();
+        sums.push(format!("Batch {}: [{sum}]", nth + 1));
+    }
+    assert_eq!(sums, ["Batch 1: [3]", "Batch 2: [7]"]);
+
+    let mut batches = target.batches((0..5).map(of));
+    assert_eq!(heap.usage().unwrap().live, 0);
+    let mut all = Vec::new();
+    while let Some(batch) = batches.next() {
+        // Held by the program, and freed all the same.
+        all.push(batch.unwrap());
+        assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64);
+        assert!(all.last().unwrap().to_vec().unwrap() == of(all.len() as u32 - 1));
+    }
+    assert_eq!(heap.usage().unwrap().live, 0);
+    assert!(batches.next().is_none() && all.iter().all(DeviceArray::is_freed));
+    assert_eq!(heap.usage().unwrap().live_peak, 4 * MANY as u64);
+    drop((batches, all));
+    assert_all_returned(&device, &heap, "in order");
+}
+
+#[test]
+fn the_devices_own_heap_serves() {
+    let device = emulated(1 << 30, Schedule::Immediate);
+    let batches = device.batches(vec![vec![1.5_f32; 3]; 4]).unwrap();
+    assert_eq!(batches.len(), 4);
+    let sums: Vec<f32> =
+        batches.map(|batch| batch.unwrap().to_vec().unwrap().iter().sum()).collect();
+    assert_eq!(sums, [4.5; 4]);
+}
+
+#[test]
+fn leaving_early_frees_the_last_batch() {
+    let device = device(1 << 30, Schedule::Seeded(2));
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    for ahead in [0, 2] {
+        let mut kept = None;
+        for batch in target.batches((0..9).map(of)).prefetch(ahead) {
+            let batch = batch.unwrap();
+            if batch.to_vec().unwrap()[0] == 4 {
+                kept = Some(batch);
+                break;
+            }
+        }
+        assert_eq!(heap.usage().unwrap().live, 0, "{ahead} ahead");
+        assert!(kept.unwrap().is_freed());
+    }
+    assert_all_returned(&device, &heap, "break");
+}
+
+#[test]
+fn a_batch_whose_turn_ended_says_so() {
+    let device = device(1 << 30, Schedule::Seeded(2));
+    let heap = heap(&device, PoolKind::Split);
+    let line = line!() + 1;
+    let mut batches = heap.target().unwrap().batches((0..2).map(of));
+    let first = batches.next().unwrap().unwrap();
+    let _second = batches.next().unwrap().unwrap();
+    let error = first.to_vec().unwrap_err();
+    assert!(error.is_freed());
+    let text = error.to_string().replace(&format!("{}:{line}", file!()), "PLACE");
+    insta::assert_snapshot!(text, @"the array was freed when the turn of its batch ended, of the batches asked for at PLACE; hand it to their keep to use it longer, or make a copy during its turn");
+    assert!(first.copy().unwrap_err().is_freed());
+    assert!(first.free().unwrap_err().is_freed());
+}
+
+#[test]
+fn what_a_program_makes_of_a_batch_and_what_it_keeps_stays() {
+    let device = device(1 << 30, Schedule::Seeded(3));
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    for ahead in [0, 1] {
+        let mut batches = target.batches((0..4).map(of)).prefetch(ahead);
+        let (mut made, mut kept) = (Vec::new(), Vec::new());
+        while let Some(batch) = batches.next() {
+            let batch = batch.unwrap();
+            made.push(batch.copy().unwrap());
+            made.push(batch.target().filled(3, made.len() as u32).unwrap());
+            // A handle will do.
+            kept.push(batches.keep(batch).into_shared());
+        }
+        for (nth, pair) in made.chunks(2).enumerate() {
+            assert!(pair[0].to_vec().unwrap() == of(nth as u32));
+            assert_eq!(pair[1].to_vec().unwrap(), [2 * nth as u32 + 1; 3]);
+            assert!(kept[nth].to_vec().unwrap() == of(nth as u32));
+        }
+        drop(batches);
+        assert!(kept.iter().all(|kept| !kept.is_freed()));
+    }
+    assert_all_returned(&device, &heap, "kept");
+}
+
+/// Batches in a scope: what is made of them, and kept of them, belongs to the scope.
+#[test]
+fn scopes_are_kept_to() {
+    let device = device(1 << 30, Schedule::Seeded(3));
+    let heap = heap(&device, PoolKind::Split);
+    for ahead in [0, 1] {
+        let ((copy, kept, unkept), report) = heap.scope(|scope| {
+            let mut batches = scope.target().unwrap().batches((0..3).map(of)).prefetch(ahead);
+            let first = batches.next().unwrap().unwrap();
+            let copy = first.copy().unwrap();
+            let second = batches_next(&mut batches);
+            let kept = batches.keep(second);
+            let unkept = batches_next(&mut batches);
+            (copy, kept, unkept)
+        });
+        assert!(copy.is_freed() && kept.is_freed() && unkept.is_freed());
+        assert_eq!((report.freed, report.freed_bytes), (2, 8 * MANY as u64));
+    }
+    let (kept, _) = heap.thread_scope(|scope| {
+        let target = heap.target().unwrap();
+        let mut batches = target.batches((0..2).map(of));
+        let copy = batches.next().unwrap().unwrap().copy().unwrap();
+        std::mem::forget(batches.next().unwrap().unwrap().copy().unwrap());
+        scope.keep(copy)
+    });
+    assert!(kept.to_vec().unwrap() == of(0));
+    drop(kept);
+
+    // A scope that ended has no more batches.
+    let (mut batches, _) = heap.scope(|scope| scope.target().unwrap().batches((0..2).map(of)));
+    let error = batches.next().unwrap().unwrap_err().to_string();
+    assert!(error.contains("the scope that began at"), "{error}");
+    drop(batches);
+    assert_all_returned(&device, &heap, "scopes");
+}
+
+fn batches_next<I: Iterator<Item = Result<DeviceArray<u32>, Error>>>(
+    batches: &mut I,
+) -> DeviceArray<u32> {
+    batches.next().unwrap().unwrap()
+}
+
+#[test]
+fn the_callers_own_arrays_survive() {
+    let device = device(1 << 30, Schedule::Seeded(4));
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    let shared = target.array(&of(7)).unwrap().into_shared();
+    let owned = target.array(&of(8)).unwrap();
+    for ahead in [0, 2] {
+        let items = (0..4).map(|nth| (shared.clone(), owned.view(), of(nth)));
+        let mut copies = Vec::new();
+        let mut batches = target.batches(items).prefetch(ahead);
+        while let Some(batch) = batches.next() {
+            let (same, copy, own): (SharedArray<u32>, DeviceArray<u32>, DeviceArray<u32>) =
+                batch.unwrap();
+            assert!(same.to_vec().unwrap() == of(7) && copy.to_vec().unwrap() == of(8));
+            copies.push((same, copy, own));
+        }
+        drop(batches);
+        assert!(shared.to_vec().unwrap() == of(7) && owned.to_vec().unwrap() == of(8));
+        for (same, copy, own) in copies {
+            assert!(!same.is_freed() && copy.is_freed() && own.is_freed());
+        }
+    }
+    // Of another kind it is a copy, which is the batch's.
+    let pinned = target.kind(MemoryKind::Pinned);
+    let up = pinned.batches([shared.clone()]).next().unwrap().unwrap();
+    assert!(up.is_freed() && !shared.is_freed());
+    drop((shared, owned, up));
+    assert_all_returned(&device, &heap, "the caller's");
+}
+
+#[derive(Adapt, Clone)]
+struct Sample<X, Y> {
+    image: X,
+    labels: Vec<Y>,
+    name: String,
+}
+
+#[test]
+fn structures_are_freed_whole() {
+    let device = device(1 << 30, Schedule::Seeded(5));
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    let sample = |nth: usize| Sample {
+        image: Array2::from_elem((100, 100), nth as f64),
+        labels: vec![arr1(&[nth as u8]), arr1(&[1, 2, 3])],
+        name: format!("sample {nth}"),
+    };
+    for ahead in [0, 1, 3] {
+        let mut old: Option<Sample<DeviceArray<f64, _>, DeviceArray<u8>>> = None;
+        let items = (0..5).map(|nth| Some((sample(nth), nth)));
+        for (nth, batch) in target.batches(items).prefetch(ahead).enumerate() {
+            let (up, number) = batch.unwrap().unwrap();
+            assert_eq!((number, &up.name), (nth, &format!("sample {nth}")));
+            let down: Sample<Array2<f64>, Array1<u8>> = Host.adapt(&up).unwrap();
+            assert_eq!((down.image[(9, 9)], down.labels[0][0]), (nth as f64, nth as u8));
+            // Small arrays lie in one block, and all of them go.
+            if let Some(old) = old {
+                assert!(old.image.is_freed() && old.labels.iter().all(DeviceArray::is_freed));
+            }
+            old = Some(up);
+        }
+        assert_eq!(heap.usage().unwrap().live, 0);
+    }
+    assert_all_returned(&device, &heap, "structures");
+}
+
+#[test]
+fn element_types_change_as_asked() {
+    let device = emulated(1 << 30, Schedule::Seeded(5));
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    let items = || (0..3).map(|nth| (vec![i64::from(nth); 5], vec![0.5_f64]));
+    let mut batches = target.batches(items()).cu().prefetch(1);
+    let (a, b): (DeviceArray<f32>, DeviceArray<f32>) = batches.next().unwrap().unwrap();
+    assert_eq!((a.to_vec().unwrap(), b.to_vec().unwrap()), (vec![0.0; 5], vec![0.5]));
+    assert_eq!(batches.len(), 2);
+    drop((a, b, batches));
+    let mut batches = target.batches(items()).narrow();
+    let (a, b): (DeviceArray<i64>, DeviceArray<f32>) = batches.next().unwrap().unwrap();
+    assert_eq!((a.to_vec().unwrap(), b.to_vec().unwrap()), (vec![0; 5], vec![0.5]));
+    drop((a, b, batches));
+    assert_all_returned(&device, &heap, "rules");
+}
+
+#[test]
+fn other_kinds_of_memory() {
+    let device = device(1 << 30, Schedule::Seeded(6));
+    let heap = heap(&device, PoolKind::Split);
+    for kind in [MemoryKind::Unified, MemoryKind::Pinned] {
+        let target = heap.target().unwrap().kind(kind);
+        for ahead in [0, 2] {
+            for (nth, batch) in target.batches((0..5).map(of)).prefetch(ahead).enumerate() {
+                let batch = batch.unwrap();
+                assert_eq!(batch.kind(), kind);
+                assert!(batch.as_slice().unwrap()[..] == of(nth as u32));
+                let live = heap.usage_of(kind).unwrap().live / (4 * MANY as u64);
+                assert!(live <= 1 + ahead as u64, "{live} batches, {ahead} ahead");
+            }
+            assert_eq!(heap.usage_of(kind).unwrap().live, 0);
+        }
+    }
+    assert_all_returned(&device, &heap, "kinds");
+}
+
+#[test]
+fn sizes_are_known() {
+    let device = emulated(1 << 30, Schedule::Immediate);
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    for ahead in [0, 1, 9] {
+        let mut batches = target.batches(vec![vec![1_u8]; 4]).prefetch(ahead);
+        for left in (0..4).rev() {
+            assert!(batches.next().unwrap().is_ok());
+            assert_eq!((batches.len(), batches.size_hint()), (left, (left, Some(left))));
+        }
+        assert!(batches.next().is_none() && batches.next().is_none());
+        assert_eq!(batches.len(), 0);
+        let filtered = target.batches((0..9_u8).filter(|n| n % 2 == 0).map(|n| vec![n]));
+        assert_eq!(filtered.size_hint(), (0, Some(9)));
+        assert_eq!(target.batches(std::iter::repeat(vec![1_u8])).size_hint(), (usize::MAX, None));
+    }
+    // An iterator that goes on after its end is not asked again.
+    let mut calls = 0;
+    let odd = std::iter::from_fn(|| {
+        calls += 1;
+        (calls != 2).then(|| vec![calls])
+    });
+    let mut batches = target.batches(odd);
+    assert!(batches.next().is_some() && batches.next().is_none() && batches.next().is_none());
+}

@@ -1,0 +1,12 @@
+//! Batches, on the emulator with its checks on or on a real GPU: set `GPUHEAP_TEST_DEVICE=cuda:0`.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod ahead;
+mod by_memory;
+mod feeder;
+mod life;
+#[path = "../heap/support.rs"]
+#[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
+mod support;
+mod sweep;

@@ -1,0 +1,77 @@
+//! Every driver call of a scenario with batches fails in turn: each time an error value or a
+//! successful retry, the ledger exact, nothing lost.
+
+use gpuheap::emu::{FaultPlan, Schedule};
+use gpuheap::{Error, Heap, Staging, Target};
+use gpuheap_driver::CUresult;
+use ndarray::Array2;
+
+use crate::support::{assert_all_returned, emulated, fail_each_call};
+
+const STAGING: Staging = Staging { threads: 1, piece: 32 << 10, slots: 2, threshold: 64 << 10 };
+
+/// The first error, if there was one.
+fn scenario(target: &Target, ahead: usize, thread: bool) -> Result<(), Error> {
+    let items: Vec<(Vec<u32>, Vec<u8>)> =
+        (0..4).map(|nth| (vec![nth; 20_000], vec![nth as u8; 5])).collect();
+    let mut first = Ok(());
+    let mut check = |nth: usize, batch: Result<(_, _), Error>| {
+        let read = batch.and_then(
+            |(large, small): (gpuheap::DeviceArray<u32>, gpuheap::DeviceArray<u8>)| {
+                assert_eq!(large.to_vec()?, items[nth].0);
+                assert_eq!(small.copy()?.to_vec()?, items[nth].1);
+                Ok(())
+            },
+        );
+        if first.is_ok() {
+            first = read;
+        }
+    };
+    if thread {
+        std::thread::scope(|scope| {
+            let batches = target.batches(&items).prefetch_on(scope, ahead)?;
+            batches.enumerate().for_each(|(nth, batch)| check(nth, batch));
+            Ok::<(), Error>(())
+        })?;
+    } else {
+        let batches = target.batches(&items).prefetch(ahead);
+        batches.enumerate().for_each(|(nth, batch)| check(nth, batch));
+        let data = Array2::from_elem((40, 5000), 3_u32);
+        let mut rows = 0;
+        for batch in target.batches_by_memory(&data, 0.01)?.prefetch(ahead) {
+            let batch = batch?;
+            assert_eq!(batch.index(0)?.to_vec()?, vec![3; 5000]);
+            rows += batch.shape()[0];
+        }
+        assert_eq!(rows, 40);
+    }
+    first
+}
+
+fn run(ahead: usize, thread: bool, nth: u64, code: CUresult) -> (bool, bool) {
+    let device = emulated(96 << 20, Schedule::Seeded(1));
+    let emulator = device.emulator().unwrap().clone();
+    let heap = Heap::builder(&device).without_environment().staging(STAGING).build().unwrap();
+    let target = heap.target().unwrap();
+    let start = emulator.calls();
+    emulator.set_faults(FaultPlan::fail_call(nth, code));
+    let result = scenario(&target, ahead, thread);
+    let got_there = emulator.calls() - start >= nth;
+    emulator.set_faults(FaultPlan::default());
+    let what = format!("{ahead} ahead, thread: {thread}, {code:?} at call {nth}: {result:?}");
+    assert_eq!(heap.usage().unwrap().live, 0, "{what}");
+    drop(target);
+    assert_all_returned(&device, &heap, &what);
+    (result.is_err(), got_there)
+}
+
+#[test]
+fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
+    for (ahead, thread) in [(0, false), (1, false), (2, true)] {
+        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+            assert!(!run(ahead, thread, 0, code).0);
+            let (failed, made_good) = fail_each_call(|nth| run(ahead, thread, nth, code));
+            assert!(failed > 50 && made_good > 0, "{failed} failed, {made_good} not");
+        }
+    }
+}

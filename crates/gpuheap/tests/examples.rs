@@ -1,0 +1,188 @@
+//! The programs in `examples/` do what they say, and what they print is read in review.
+//!
+//! Each runs as a process: on the emulator, where all that it prints is compared with a snapshot,
+//! or on the device of `GPUHEAP_TEST_DEVICE`, where its end is looked at and the lines that matter.
+//! `cargo test` builds them; `cargo test --test examples` alone needs `cargo build --examples`.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Every example, with what it prints on any device.
+const EXAMPLES: &[(&str, &[&str])] = &[
+    (
+        "allocate_and_free",
+        &[
+            "BinnedPool usage: 8.000 KiB (0 bytes allocated, 8.000 KiB cached)",
+            "another one: 0 calls of the driver",
+            "reclaimed 8192 bytes",
+        ],
+    ),
+    (
+        "free_synchronize_reset",
+        &["freed: the heap keeps it", "the device was reset since this was made"],
+    ),
+    ("group_sums", &["30 batches", "the same on the host: true"]),
+    (
+        "leaking_threads",
+        &[
+            "'forgets' ended and left 300000 bytes",
+            "the scope freed 3 arrays, 500000 bytes",
+            "500000 bytes are outstanding",
+        ],
+    ),
+    ("managed_memory", &["the same by copies: true", "unified memory at the end: 0 bytes"]),
+    ("process_end", &["abort: the child says: I hold 512 MiB", "it ended by a signal"]),
+    (
+        "several_streams",
+        &[
+            "the copy holds [1.5, 1.5, 1.5]",
+            "took 0 bytes from the driver",
+            "both streams are done: true",
+            "live at the end: 0 bytes",
+        ],
+    ),
+    ("too_large", &["32.000 MiB short", "the largest: 999", "the same on the host: true"]),
+    (
+        "tour",
+        &[
+            "the same as on the host: true",
+            "reclaim gives it to the driver\n8192 bytes",
+            "error: the array was freed at",
+            "4000 bytes that nobody can free",
+        ],
+    ),
+    ("zero_before_free", &["and finds: \"the key is 0451, tell no\"", "and finds: 24 zeros"]),
+];
+
+/// What it prints on a real device alone.
+const ON_A_GPU: &[(&str, &str)] = &[
+    ("free_synchronize_reset", "an array of 256 MiB                                    +256 MiB"),
+    ("process_end", "all of it came back: true"),
+];
+
+#[test]
+fn every_example_does_what_it_says() {
+    for &(name, lines) in EXAMPLES {
+        let printed = match std::env::var("GPUHEAP_TEST_DEVICE") {
+            Ok(device) => {
+                let printed = run(name, Some(&device));
+                let more = ON_A_GPU.iter().filter(|(of, _)| *of == name);
+                for (_, line) in more {
+                    assert!(printed.contains(line), "{name}: '{line}' is not in\n{printed}");
+                }
+                assert!(!printed.contains("came back: false"), "{name}:\n{printed}");
+                printed
+            }
+            Err(_) => {
+                let printed = run(name, None);
+                insta::assert_snapshot!(name, steady(&printed));
+                printed
+            }
+        };
+        for line in lines {
+            assert!(printed.contains(line), "{name}: '{line}' is not in\n{printed}");
+        }
+    }
+}
+
+#[test]
+fn managed_memory_says_what_is_different_on_wsl2() {
+    let printed = run("managed_memory", Some("emulated:wsl2-rtx4060"));
+    assert!(printed.contains("not prefetched: unified memory cannot be"), "{printed}");
+    assert!(printed.contains("the same by copies: true"), "{printed}");
+}
+
+#[test]
+fn no_example_is_left_out() {
+    let Ok(folder) = std::fs::read_dir(sources()) else {
+        let elsewhere = std::env::var_os("GPUHEAP_TEST_DEVICE").is_some();
+        assert!(elsewhere, "{} cannot be read", sources().display());
+        return; // a machine with a GPU that has the binaries alone
+    };
+    let mut found: Vec<String> = folder
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter_map(|name| name.strip_suffix(".rs").map(str::to_owned))
+        .collect();
+    found.sort();
+    let tested: Vec<_> = EXAMPLES.iter().map(|(name, _)| *name).collect();
+    assert_eq!(found, tested);
+}
+
+/// Runs an example, on its default device unless told another: what it printed.
+fn run(name: &str, device: Option<&str>) -> String {
+    let program = built(name);
+    let mut command = Command::new(&program);
+    for (variable, _) in std::env::vars_os() {
+        if variable.to_string_lossy().starts_with("GPUHEAP_") {
+            command.env_remove(variable);
+        }
+    }
+    command.envs(device.map(|device| ("GPUHEAP_DEVICE", device)));
+    let output = command.output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {}\n{errors}\n{printed}", output.status);
+    assert!(errors.is_empty(), "{name} wrote to stderr:\n{errors}");
+    printed
+}
+
+/// Where cargo puts the examples: beside the folder of the tests.
+fn built(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().and_then(Path::parent).unwrap().join("examples");
+    let program = folder.join(name).with_extension(std::env::consts::EXE_EXTENSION);
+    let age = |path: &Path| path.metadata().and_then(|data| data.modified());
+    let advice = "build them by cargo build -p gpuheap --examples";
+    let Ok(built) = age(&program) else { panic!("{} is not there; {advice}", program.display()) };
+    if let Ok(source) = age(&sources().join(name).with_extension("rs")) {
+        let is_copy = std::env::var_os("GPUHEAP_TEST_DEVICE").is_some();
+        assert!(is_copy || source <= built, "{} is older than its source; {advice}", name);
+    }
+    program
+}
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+}
+
+/// The same without what differs from run to run: addresses, times, the numbers of threads.
+fn steady(text: &str) -> String {
+    let mut steady = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (before, from) = rest.split_at(start);
+        steady.push_str(before);
+        let end = from.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(from.len());
+        let (number, after) = from.split_at(end);
+        rest = after;
+        if number == "0" && after.starts_with('x') {
+            rest = after[1..].trim_start_matches(|c: char| c.is_ascii_hexdigit());
+            steady.push_str("0x[address]");
+        } else if let Some(after) = after_time(after) {
+            rest = after;
+            steady.push_str("[time]");
+        } else if before.ends_with('(') && after.starts_with([',', ')']) {
+            steady.push_str("[number]");
+        } else {
+            steady.push_str(number);
+        }
+    }
+    steady + rest
+}
+
+/// What follows a unit of time.
+fn after_time(text: &str) -> Option<&str> {
+    let text = text.strip_prefix(' ').unwrap_or(text);
+    let after = ["ns", "µs", "ms", "s"].iter().find_map(|unit| text.strip_prefix(unit))?;
+    (!after.starts_with(char::is_alphanumeric)).then_some(after)
+}
+
+#[test]
+fn what_differs_from_run_to_run_is_left_out() {
+    let text = "0x2000_1: 16 ms old, 1.5s, (23615, ended) (12) 8.000 KiB (0 bytes) 32 segments [1]";
+    let without = "0x[address]_1: [time] old, [time], ([number], ended) ([number]) 8.000 KiB \
+                   (0 bytes) 32 segments [1]";
+    assert_eq!(steady(text), without);
+}

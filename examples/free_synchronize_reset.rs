@@ -1,0 +1,71 @@
+//! What a free, a wait, a flush and a reset each do to the figure that the driver gives.
+//!
+//!     cargo run --example free_synchronize_reset
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --example free_synchronize_reset
+//!
+//! By default on an emulated T4, whose context takes 104 MiB. On a GPU that others use, their
+//! memory is in the figure too.
+
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use gpuheap::{Device, Error, Heap, MemoryKind};
+
+const BYTES: usize = 256 << 20;
+
+fn main() -> Result<(), Error> {
+    let device = Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:t4"))?;
+    let heap = Heap::new(&device)?;
+    let target = heap.target()?;
+    let first = used(&heap)?;
+    let show = |what: &str, heap: &Heap| -> Result<(), Error> {
+        let change = used(heap)? as i64 - first as i64;
+        println!("{what:<52} {:>+6} MiB", change >> 20);
+        Ok(())
+    };
+
+    println!("in use at first, by the driver's account: {} MiB, the context's", first >> 20);
+    println!("and against that:\n");
+
+    let array = target.zeroed::<u8, _>(BYTES)?;
+    show("an array of 256 MiB", &heap)?;
+
+    // The memory can be used again at once, by this heap. The driver knows nothing of it.
+    array.free()?;
+    show("freed: the heap keeps it", &heap)?;
+
+    // Waiting is about work. It gives nothing back.
+    device.synchronize()?;
+    show("synchronised: nothing changes", &heap)?;
+
+    let again = target.zeroed::<u8, _>(BYTES)?;
+    show("another array: the same memory", &heap)?;
+    drop(again);
+
+    heap.flush()?;
+    show("flushed: now it is the driver's", &heap)?;
+
+    // What nobody will ever free: of the device's own memory and of the host's.
+    std::mem::forget(target.zeroed::<u8, _>(BYTES)?);
+    std::mem::forget(target.kind(MemoryKind::Pinned).zeroed::<u8, _>(1 << 20)?);
+    heap.flush()?;
+    show("an array that was forgotten: a flush leaves it", &heap)?;
+
+    // SAFETY: no other library of this program uses the device, no other thread does, and nothing
+    // that was made before is used again.
+    let device = unsafe { device.reset() }?;
+    let fresh = Heap::new(&device)?;
+    show("reset: the context ended, with all that was in it", &fresh)?;
+
+    // What is older than the reset says so. It crashes nothing and frees nothing twice.
+    println!("\nan old target, after the reset:");
+    match target.zeroed::<u8, _>(1) {
+        Ok(_) => println!("  works"),
+        Err(error) => println!("  {error}"),
+    }
+    Ok(())
+}
+
+/// What the driver calls in use, by all processes and contexts.
+fn used(heap: &Heap) -> Result<u64, Error> {
+    Ok(heap.memory_status()?.device_used)
+}

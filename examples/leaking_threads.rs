@@ -1,0 +1,102 @@
+//! Threads that leave memory behind, how that is found, and two ways that leave none.
+//!
+//! The driver knows no owner of memory but the context, so the end of a thread frees nothing. What
+//! its stack owns is dropped; what was forgotten, or keeps itself alive in a cycle, is not.
+//!
+//!     cargo run --example leaking_threads
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --example leaking_threads
+
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use gpuheap::{Device, DeviceArray, Error, Heap, Tracking};
+
+fn main() -> Result<(), Error> {
+    let device =
+        Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:4GiB"))?;
+    // `Counts` remembers the line and the thread; `Backtraces` would add how the line was reached.
+    let heap = Heap::builder(&device).track(Tracking::Counts).build()?;
+
+    // Each thread says at its end what it leaves. Without a handler this goes to stderr.
+    heap.on_thread_end(|end| {
+        println!("  '{}' ended and left {} bytes", end.name, end.leaks.bytes);
+    });
+
+    println!("threads that leak:");
+    run("forgets", &heap, forgets)?;
+    run("cycle", &heap, cycle)?;
+
+    println!("threads that do not:");
+    run("owns", &heap, owns)?;
+    run("frees", &heap, frees)?;
+    run("scoped", &heap, scoped)?;
+
+    // The report groups by the line that allocated, the most bytes first.
+    let leaks = heap.leaks()?;
+    println!("\n{} bytes are outstanding, by line and thread:", leaks.bytes);
+    for site in &leaks.sites {
+        let thread = &site.threads[0];
+        let state = if thread.ended { "ended" } else { "runs" };
+        let file = site.at.file().rsplit('/').next().unwrap_or_default();
+        let (bytes, line, name) = (site.bytes, site.at.line(), &thread.name);
+        println!("  {bytes} bytes at {file}:{line} by '{name}', which {state}");
+    }
+    println!("\nthe same as people print it:\n\n{leaks}");
+    Ok(())
+}
+
+/// Takes the array out of the hands of its owner for good.
+fn forgets(heap: &Heap) -> Result<(), Error> {
+    std::mem::forget(heap.target()?.zeroed::<u8, _>(300_000)?);
+    Ok(())
+}
+
+/// Two nodes that hold each other: neither count gets to zero.
+fn cycle(heap: &Heap) -> Result<(), Error> {
+    struct Node {
+        _data: DeviceArray<u8>,
+        other: RefCell<Option<Rc<Node>>>,
+    }
+    let node = |other| -> Result<Rc<Node>, Error> {
+        let data = heap.target()?.zeroed(100_000)?;
+        Ok(Rc::new(Node { _data: data, other: RefCell::new(other) }))
+    };
+    let first = node(None)?;
+    let second = node(Some(first.clone()))?;
+    *first.other.borrow_mut() = Some(second);
+    Ok(())
+}
+
+/// The way that needs no thought: what the function owns goes at its end, on errors too.
+fn owns(heap: &Heap) -> Result<(), Error> {
+    let array = heap.target()?.filled(500_000, 1_u8)?;
+    array.slice(..10)?.to_vec()?;
+    Ok(())
+}
+
+/// Explicitly, through any handle, though others keep handles in a cycle.
+fn frees(heap: &Heap) -> Result<(), Error> {
+    let array = heap.target()?.zeroed::<u8, _>(500_000)?.into_shared();
+    let handles = Rc::new(RefCell::new(Vec::<Box<dyn std::any::Any>>::new()));
+    handles.borrow_mut().push(Box::new(array.clone()));
+    handles.borrow_mut().push(Box::new(handles.clone())); // the cycle
+    array.free_early()?;
+    Ok(())
+}
+
+/// By a scope, for code that cannot be trusted with it: all that the thread makes is freed.
+fn scoped(heap: &Heap) -> Result<(), Error> {
+    let (result, report) = heap.thread_scope(|_| forgets(heap).and_then(|()| cycle(heap)));
+    println!("  the scope freed {} arrays, {} bytes", report.freed, report.freed_bytes);
+    result
+}
+
+fn run(name: &str, heap: &Heap, work: fn(&Heap) -> Result<(), Error>) -> Result<(), Error> {
+    let (before, shared) = (heap.usage()?.live, heap.clone());
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || work(&shared));
+    thread.expect("a thread can be had").join().expect("no thread panics")?;
+    println!("  after '{name}': {} bytes more are live", heap.usage()?.live - before);
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! Work of several streams, in order where it has to be and beside each other where it can.
+//!
+//!     cargo run --example several_streams
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --example several_streams
+
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use gpuheap::{Device, DeviceArray, Error};
+
+/// Elements of each array.
+const LENGTH: usize = 4 << 20;
+
+fn main() -> Result<(), Error> {
+    let device =
+        Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:4GiB"))?;
+    let heap = device.heap()?;
+    let (first, second) = (device.stream()?, device.stream()?);
+
+    // 1. Nothing below waits on the host. The copy is given to the second stream, which waits, by
+    // an event on the device, for the fill that the first one was given.
+    let begin = second.record_timed()?;
+    let a = heap.on(&first).filled(LENGTH, 1.5_f32)?;
+    let b = a.copy_to(&heap.on(&second))?;
+    // 2. Freed behind the copy, though nothing here says so: an array knows its last use.
+    drop(a);
+    let end = second.record_timed()?;
+    println!("the copy holds {:?}", &b.slice(..3)?.to_vec()?); // this waits
+    end.synchronize()?;
+    println!("fill and copy took {:?} of the device's time", end.elapsed_since(&begin)?);
+
+    // 3. What one stream freed serves another one, behind an event. Nothing is taken from the
+    // driver for it.
+    let before = heap.usage()?;
+    let c = heap.on(&first).filled(LENGTH, 2.5_f32)?;
+    let taken = heap.usage()?.since(&before).taken;
+    println!("an array on the other stream took {taken} bytes from the driver");
+    drop((b, c));
+
+    // 4. Threads that are to run beside each other have a stream each. Their arrays may go anywhere.
+    let threads: Vec<_> = (0..4_u32)
+        .map(|number| {
+            let (device, heap) = (device.clone(), heap.clone());
+            std::thread::spawn(move || -> Result<DeviceArray<u32>, Error> {
+                let mut array = heap.on(&device.stream()?).zeroed(LENGTH)?;
+                for round in 0..10 {
+                    array.fill(number * 100 + round)?;
+                }
+                Ok(array) // its stream may be gone by now: the heap sees to that
+            })
+        })
+        .collect();
+    for thread in threads {
+        let array = thread.join().expect("no thread panics")?;
+        // On this thread, behind the work that the other one gave its stream.
+        let seen = array.slice(LENGTH - 1..)?.to_vec()?;
+        println!("a thread's last element: {}", seen[0]);
+    }
+
+    // 5. What other libraries need: one stream that waits for a point of another.
+    let point = first.record()?;
+    second.wait(&point)?; // the host goes on
+    device.synchronize()?; // and waits for everything here
+    println!("both streams are done: {}", first.is_done()? && second.is_done()?);
+    println!("live at the end: {} bytes", heap.usage()?.live);
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! An array that is too large for the device: the error, and the same work in pieces.
+//!
+//!     cargo run --example too_large
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --example too_large
+//!
+//! By default on an emulated device of 64 MiB. On a GPU a limit stands for the small device, so
+//! that the program does not take minutes.
+
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use gpuheap::ndarray::Array1;
+use gpuheap::{Device, Error, Heap};
+
+const LIMIT: u64 = 64 << 20;
+
+fn main() -> Result<(), Error> {
+    let device =
+        Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:64MiB"))?;
+    let heap = Heap::builder(&device).hard_limit(LIMIT).build()?;
+    let target = heap.target()?;
+
+    // 96 MiB of numbers.
+    let data: Array1<f32> = (0..24 << 20).map(|n| (n % 1000) as f32).collect();
+    let bytes = (data.len() * size_of::<f32>()) as u64;
+
+    println!("all of it at once:");
+    match target.array(&data) {
+        Ok(_) => println!("  fits"),
+        // The cause, the bytes that are missing, and what would help. Programs read the fields.
+        Err(error) => {
+            println!("  {error}");
+            if let Some(evidence) = error.out_of_memory() {
+                println!("  so {} MiB too much", evidence.short_by >> 20);
+            }
+        }
+    }
+
+    // The same could have been asked before, without an error and without taking anything.
+    println!("\nwould it fit? {}", heap.would_fit(bytes)?);
+    println!("would a quarter? {}", heap.would_fit(bytes / 4)?);
+
+    // In batches of as many elements as a quarter of that memory holds, which leaves room for what
+    // the work itself needs. A batch is freed when the next one's turn comes, and its memory serves
+    // that one: the driver is asked once.
+    println!("\nin batches:");
+    let (mut sum, mut largest) = (0.0, f32::MIN);
+    let before = heap.usage()?;
+    for (number, batch) in target.batches_by_memory(&data, 0.25)?.enumerate() {
+        let batch = batch?;
+        sum += f64::from((&batch * 2.0)?.mean()?) * batch.len() as f64;
+        largest = largest.max(batch.max()?);
+        println!("  batch {number}: {} MiB", batch.bytes() >> 20);
+    }
+    println!("  the mean of twice the numbers: {:.1}", sum / data.len() as f64);
+    println!("  the largest: {largest}");
+
+    let after = heap.usage()?;
+    println!("\nfrom the driver: {} MiB in all", after.since(&before).taken >> 20);
+    println!("never more than: {} MiB", after.reserved_peak >> 20);
+
+    // On the host, to compare with.
+    let mean = data.iter().map(|&x| f64::from(x) * 2.0).sum::<f64>() / data.len() as f64;
+    println!("the same on the host: {}", (mean - sum / data.len() as f64).abs() < 0.01);
+    Ok(())
+}
