@@ -118,8 +118,7 @@ impl Kernel {
             }
             Kind::Elementwise { path: Path::Flat, .. } => 4,
             Kind::Cast { .. } => 3,
-            Kind::Rows { .. } | Kind::Columns { .. } => 6,
-            Kind::Groups { .. } => 7,
+            Kind::Rows { .. } | Kind::Columns { .. } | Kind::Groups { .. } => 7,
         }
     }
 

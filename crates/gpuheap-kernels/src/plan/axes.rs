@@ -115,7 +115,8 @@ impl Piece {
             addresses[0].wrapping_add_signed(self.offsets[0]),
             addresses[1].wrapping_add_signed(self.offsets[1]),
         ];
-        for axis in &self.axes {
+        // Innermost first, which is the order of the divisions.
+        for axis in self.axes.iter().rev() {
             let (factor, shift) = divider(axis.length as u32);
             words.extend([
                 axis.length as u64 | u64::from(shift) << 32,
