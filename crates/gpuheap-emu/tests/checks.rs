@@ -1,10 +1,12 @@
 //! What the checks find, and what they let pass, under every schedule.
 #![allow(clippy::unwrap_used)]
 
+use std::ffi::CString;
 use std::time::Duration;
 
 use gpuheap_driver::*;
 use gpuheap_emu::{Emulator, FindingKind, Options, Schedule};
+use gpuheap_kernels::{Launch, Type, Unary, copy, unary};
 
 macro_rules! call {
     ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
@@ -51,6 +53,26 @@ impl Scene {
         assert!(call!(self.gpu, cuEventRecord(event, before)).is_success());
         assert!(call!(self.gpu, cuStreamWaitEvent(after, event, 0)).is_success());
         assert!(call!(self.gpu, cuEventDestroy_v2(event)).is_success());
+    }
+
+    /// Loads the kernel of a launch, which stays, and launches it.
+    fn launch(&self, launches: &[Launch], stream: CUstream) -> CUresult {
+        let [launch] = launches else { panic!("{launches:?}") };
+        let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
+        let text = CString::new(launch.kernel.ptx()).unwrap();
+        let name = CString::new(launch.kernel.name()).unwrap();
+        for code in [
+            call!(self.gpu, cuModuleLoadData(&mut module, text.as_ptr().cast())),
+            call!(self.gpu, cuModuleGetFunction(&mut function, module, name.as_ptr())),
+        ] {
+            assert_eq!(code, CUresult::SUCCESS);
+        }
+        let mut parameter = launch.words.as_slice().as_ptr().cast_mut().cast();
+        let (grid, block, none) = (launch.grid, launch.block, std::ptr::null_mut());
+        call!(
+            self.gpu,
+            cuLaunchKernel(function, grid, 1, 1, block, 1, 1, 0, stream, &mut parameter, none)
+        )
     }
 
     fn allocate_async(&self, stream: CUstream) -> CUdeviceptr {
@@ -331,6 +353,144 @@ fn a_kernel_is_refused_and_says_so() {
             assert_eq!(code, CUresult::ERROR_INVALID_HANDLE);
         }
     });
+}
+
+/// Negates the first bytes of the block into its second half.
+fn negate(block: CUdeviceptr, count: usize) -> Vec<Launch> {
+    unary(Unary::Negate, Type::I8, count, block + CHUNK as u64 / 2, block)
+}
+
+#[test]
+fn text_that_differs_from_our_own_in_a_letter_is_refused() {
+    expect(&[FindingKind::KernelRefused; 2], |scene| {
+        let [launch] = negate(0, 1)[..] else { panic!() };
+        let (text, mut module) = (launch.kernel.ptx(), CUmodule::NULL);
+        for text in [text.replacen("mul.lo", "add", 1), text + "//"] {
+            let text = CString::new(text).unwrap();
+            let code = call!(scene.gpu, cuModuleLoadData(&mut module, text.as_ptr().cast()));
+            assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED);
+        }
+    });
+}
+
+#[test]
+fn kernels_are_ordered_like_copies() {
+    let half = CHUNK / 2;
+    expect(&[], |scene| {
+        scene.fill(scene.one);
+        scene.order(scene.one, scene.two);
+        assert_eq!(scene.launch(&negate(scene.block, half), scene.two), CUresult::SUCCESS);
+        scene.order(scene.two, scene.one);
+        scene.fill(scene.one);
+    });
+    expect(&[FindingKind::Unordered], |scene| {
+        scene.fill(scene.one);
+        scene.order(scene.one, scene.two);
+        let _ = scene.launch(&negate(scene.block, 16), scene.one);
+        let code = call!(scene.gpu, cuMemsetD8Async(scene.block, 2, 16, scene.two));
+        assert_eq!(code, CUresult::SUCCESS);
+        let text = &scene.gpu.findings()[0].text;
+        assert!(text.contains("cuLaunchKernel"), "{text}");
+    });
+    // Two streams that write every second byte are not in each other's way.
+    expect(&[], |scene| {
+        scene.fill(scene.one);
+        scene.order(scene.one, scene.two);
+        for (stream, off) in [(scene.one, 0), (scene.two, 1)] {
+            let other = scene.allocate_async(stream);
+            let _ = call!(scene.gpu, cuMemsetD8Async(other, 7, 100, stream));
+            let launches = copy(1, &[100], scene.block + off, &[2], other, &[1]);
+            assert_eq!(scene.launch(&launches, stream), CUresult::SUCCESS);
+        }
+    });
+}
+
+#[test]
+fn a_kernel_that_computes_with_bytes_never_written_is_found() {
+    expect(&[FindingKind::Uninitialised], |scene| {
+        let code = call!(scene.gpu, cuMemsetD8Async(scene.block, 1, 100, scene.one));
+        assert_eq!(code, CUresult::SUCCESS);
+        assert_eq!(scene.launch(&negate(scene.block, 100), scene.one), CUresult::SUCCESS);
+        assert_eq!(scene.gpu.findings(), []);
+        let _ = scene.launch(&negate(scene.block, 101), scene.one);
+    });
+    // A strided copy reads no gaps, and those between the places that it writes stay unwritten.
+    expect(&[FindingKind::Uninitialised; 2], |scene| {
+        let fill = |at, count| call!(scene.gpu, cuMemsetD8Async(at, 1, count, scene.one));
+        let (from, to) = (scene.block, scene.block + 1024);
+        assert_eq!([fill(from, 1), fill(from + 8, 1)], [CUresult::SUCCESS; 2]);
+        let _ = scene.launch(&copy(1, &[2], to, &[4], from, &[8]), scene.one);
+        let mut host = [0_u8; 5];
+        let mut bring = |at, bytes| {
+            let _ = call!(scene.gpu, cuStreamSynchronize(scene.one));
+            let target = host.as_mut_ptr().cast();
+            assert!(call!(scene.gpu, cuMemcpyDtoH_v2(target, at, bytes)).is_success());
+            scene.gpu.findings().len()
+        };
+        assert_eq!([bring(to, 1), bring(to + 4, 1), bring(to, 5)], [0, 0, 1]);
+        // What was never written stays so where it is copied.
+        let _ = scene.launch(&copy(1, &[3], to + 64, &[1], from, &[4]), scene.one);
+        assert_eq!([bring(to + 64, 1), bring(to + 66, 1), bring(to + 65, 1)], [1, 1, 2]);
+    });
+}
+
+#[test]
+fn a_kernel_with_a_bad_address_loses_the_context() {
+    use FindingKind::*;
+    let lost = CUresult::ERROR_ILLEGAL_ADDRESS;
+    let cases: [(_, fn(&Scene) -> Vec<Launch>, _); 5] = [
+        (OutOfBounds, |scene| negate(scene.block, CHUNK / 2 + 1), lost),
+        (WildPointer, |_| negate(0x1000, 10), lost),
+        (WildPointer, |scene| copy(1, &[5], scene.block, &[-1], scene.block, &[1]), lost),
+        (
+            UseAfterFree,
+            |scene| {
+                let other = scene.allocate_async(scene.one);
+                assert!(call!(scene.gpu, cuMemFreeAsync(other, scene.one)).is_success());
+                negate(other, 10)
+            },
+            lost,
+        ),
+        (
+            WildPointer,
+            |scene| unary(Unary::Negate, Type::I32, 5, scene.block + 2048, scene.block + 2),
+            CUresult::ERROR_MISALIGNED_ADDRESS,
+        ),
+    ];
+    for (kind, launches, lost) in cases {
+        expect(&[kind], |scene| {
+            scene.fill(scene.one);
+            let code = scene.launch(&launches(scene), scene.one);
+            assert!([CUresult::SUCCESS, lost].contains(&code), "{code:?}");
+            assert_eq!(call!(scene.gpu, cuStreamSynchronize(scene.one)), lost);
+            let mut pointer = 0;
+            assert_eq!(call!(scene.gpu, cuMemAlloc_v2(&mut pointer, 1)), lost);
+        });
+    }
+}
+
+#[test]
+fn modules_end_with_their_context() {
+    let gpu = Emulator::new(Options::default());
+    let (mut context, mut module, mut function) =
+        (CUcontext::NULL, CUmodule::NULL, CUfunction::NULL);
+    let [launch] = negate(0, 1)[..] else { panic!() };
+    let text = CString::new(launch.kernel.ptx()).unwrap();
+    let name = CString::new(launch.kernel.name()).unwrap();
+    for code in [
+        call!(gpu, cuInit(0)),
+        call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0)),
+        call!(gpu, cuCtxSetCurrent(context)),
+        call!(gpu, cuModuleLoadData(&mut module, text.as_ptr().cast())),
+        call!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr())),
+        call!(gpu, cuDevicePrimaryCtxReset_v2(0)),
+        call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0)),
+    ] {
+        assert_eq!(code, CUresult::SUCCESS);
+    }
+    assert_eq!(call!(gpu, cuModuleUnload(module)), CUresult::ERROR_INVALID_HANDLE);
+    let code = call!(gpu, cuModuleGetFunction(&mut function, module, name.as_ptr()));
+    assert_eq!(code, CUresult::ERROR_INVALID_HANDLE);
 }
 
 #[test]

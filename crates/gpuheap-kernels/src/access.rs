@@ -69,7 +69,7 @@ impl Kernel {
                 vec![side(false, 1), side(true, 0)]
             }
             Kind::Rows { op, of } => reduced(words, op, of, 1),
-            Kind::Columns { op, of } => reduced(words, op, of, word(3)),
+            Kind::Columns { op, of } => reduced(words, op, of, word(4)),
             Kind::Groups { of, key, .. } => {
                 let (rows, inner, groups) = (word(0), word(1), word(2));
                 let sum = of.map_or(Type::U64, |of| Reduction::Sum.output(of));
@@ -149,11 +149,13 @@ impl Region {
     }
 }
 
-/// The axes in a strided kernel's words.
+/// The axes in a strided kernel's words, outermost first.
 pub(crate) fn axes(words: &[u64]) -> Vec<Axis> {
     let rank = words.get(1).map_or(0, |rank| *rank as usize).min(MOST_AXES);
     let all = words.get(FIRST_AXIS..).unwrap_or_default().chunks_exact(AXIS_WORDS);
-    all.take(rank).map(Axis::from_words).collect()
+    let mut axes: Vec<Axis> = all.take(rank).map(Axis::from_words).collect();
+    axes.reverse();
+    axes
 }
 
 /// Calls `each` with the offsets in both arrays of every place, in row-major order.
@@ -178,5 +180,5 @@ fn reduced(words: &[u64], op: Reduction, of: Type, inner: u64) -> Vec<Access> {
         Access { writes, align: size, region: Region { address, run, axes: Vec::new() } }
     };
     let results = n.div_ceil(chunk).max(1);
-    vec![block(false, word(5), n, of), block(true, word(4), results, op.output(of))]
+    vec![block(false, word(6), n, of), block(true, word(5), results, op.output(of))]
 }

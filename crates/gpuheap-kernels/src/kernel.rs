@@ -45,6 +45,13 @@ pub(crate) enum Source {
     Scalar,
 }
 
+const SOURCES: [[Source; 2]; 4] = [
+    [Source::Array, Source::Array],
+    [Source::Array, Source::Scalar],
+    [Source::Scalar, Source::Array],
+    [Source::Scalar, Source::Scalar],
+];
+
 /// What all names start with.
 const PREFIX: &str = "gpuheap";
 /// The units of copies, bytes.
@@ -96,14 +103,11 @@ impl Kernel {
                 key: Type::from_word(key).filter(|key| key.is_integer())?,
             },
             [path, does, of, left, right] => {
-                let does = Does::from_word(does)?;
-                Kind::Elementwise {
-                    path: Path::from_word(path)?,
-                    does,
-                    of: Type::from_word(of).filter(|of| does.takes(*of))?,
-                    left: Source::from_word(left)?,
-                    right: Source::from_word(right)?,
-                }
+                let (path, does) = (Path::from_word(path)?, Does::from_word(does)?);
+                let of = Type::from_word(of).filter(|of| does.takes(*of))?;
+                let sources = [Source::from_word(left)?, Source::from_word(right)?];
+                let [left, right] = Some(sources).filter(|sources| path.takes(*sources))?;
+                Kind::Elementwise { path, does, of, left, right }
             }
             _ => return None,
         };
@@ -118,8 +122,7 @@ impl Kernel {
             }
             Kind::Elementwise { path: Path::Flat, .. } => 4,
             Kind::Cast { .. } => 3,
-            Kind::Rows { .. } | Kind::Columns { .. } => 6,
-            Kind::Groups { .. } => 7,
+            Kind::Rows { .. } | Kind::Columns { .. } | Kind::Groups { .. } => 7,
         }
     }
 
@@ -136,11 +139,14 @@ impl Kernel {
         for does in arithmetic.chain(comparison) {
             for path in [Path::Flat, Path::Strided] {
                 for &of in Type::ALL.iter().filter(|of| does.takes(**of)) {
-                    for left in [Source::Array, Source::Scalar] {
-                        for right in [Source::Array, Source::Scalar] {
-                            all.push(Kind::Elementwise { path, does, of, left, right });
-                        }
-                    }
+                    let sources = SOURCES.into_iter().filter(|sources| path.takes(*sources));
+                    all.extend(sources.map(|[left, right]| Kind::Elementwise {
+                        path,
+                        does,
+                        of,
+                        left,
+                        right,
+                    }));
                 }
             }
         }
@@ -163,6 +169,11 @@ impl Kernel {
 const COUNT: &str = "count";
 
 impl Path {
+    /// Whether there are kernels with these operands: scalars alone need no strides.
+    fn takes(self, sources: [Source; 2]) -> bool {
+        self == Path::Flat || sources.contains(&Source::Array)
+    }
+
     fn word(self) -> &'static str {
         match self {
             Path::Flat => "flat",

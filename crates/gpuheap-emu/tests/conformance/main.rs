@@ -7,6 +7,7 @@
 mod contexts;
 mod copies;
 mod events;
+mod kernels;
 mod managed;
 mod memory;
 mod misuse;

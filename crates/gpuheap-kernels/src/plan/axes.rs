@@ -115,7 +115,8 @@ impl Piece {
             addresses[0].wrapping_add_signed(self.offsets[0]),
             addresses[1].wrapping_add_signed(self.offsets[1]),
         ];
-        for axis in &self.axes {
+        // Innermost first, which is the order of the divisions.
+        for axis in self.axes.iter().rev() {
             let (factor, shift) = divider(axis.length as u32);
             words.extend([
                 axis.length as u64 | u64::from(shift) << 32,
@@ -136,4 +137,27 @@ fn divider(d: u32) -> (u32, u32) {
     let d = u64::from(d.max(1));
     let factor = ((1_u64 << 32) * ((1 << shift) - d) / d) + 1;
     (factor as u32, shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::divider;
+
+    #[test]
+    fn division_by_multiplication_is_exact_below_two_to_the_31() {
+        let largest = i32::MAX as u32;
+        let divisors = (1..300).chain((0..31).flat_map(|bit| {
+            let power = 1_u32 << bit;
+            [power.saturating_sub(1).max(1), power, (power + 1).min(largest)]
+        }));
+        for d in divisors.chain([largest, largest - 1, 1_000_003, 715_827_883]) {
+            let (factor, shift) = divider(d);
+            let multiples = (0..50).map(|i| largest / d / 50 * i * d);
+            let edges = multiples.flat_map(|n| [n.saturating_sub(1), n, n + 1, n + d / 2]);
+            for n in edges.chain([0, 1, d - 1, d, largest - 1, largest]).filter(|n| *n <= largest) {
+                let high = (u64::from(n) * u64::from(factor) >> 32) as u32;
+                assert_eq!((high + n) >> shift, n / d, "{n} / {d}");
+            }
+        }
+    }
 }

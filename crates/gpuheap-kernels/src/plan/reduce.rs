@@ -8,38 +8,39 @@ use crate::plan::{BLOCK, grid};
 use crate::{Kernel, Launch, Reduction, Type, Words};
 
 /// Elements of a row that become one in a pass.
-const ROW_CHUNK: usize = 8192;
+const ROW_CHUNK: u64 = 8192;
 /// Elements of a column that become one in a pass.
-const COLUMN_CHUNK: usize = 256;
+const COLUMN_CHUNK: u64 = 256;
 /// Up to this length a row is one thread's.
-const SHORT_ROW: usize = 32;
+const SHORT_ROW: u64 = 32;
 /// Up to this length a row is one warp's.
-const WARP_ROW: usize = 1024;
+const WARP_ROW: u64 = 1024;
 /// Threads of a warp.
-const WARP: usize = 32;
+const WARP: u64 = 32;
 
 /// How an axis is reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     /// So many threads for each piece of a row.
     Rows {
-        lanes: usize,
+        lanes: u64,
     },
     Columns,
 }
 
-fn way(n: usize, inner: usize) -> (Way, usize) {
+fn way(n: u64, inner: u64) -> (Way, u64) {
     match n {
         _ if inner != 1 || n <= SHORT_ROW => (Way::Columns, COLUMN_CHUNK),
         ..=WARP_ROW => (Way::Rows { lanes: WARP }, ROW_CHUNK),
-        _ => (Way::Rows { lanes: BLOCK as usize }, ROW_CHUNK),
+        _ => (Way::Rows { lanes: u64::from(BLOCK) }, ROW_CHUNK),
     }
 }
 
 /// How long the axis of `n` elements is after one pass; 1 is the end, and what an empty axis
 /// becomes.
 pub fn partials(_outer: usize, n: usize, inner: usize) -> usize {
-    n.div_ceil(way(n, inner).1).max(1)
+    let (_, chunk) = way(n as u64, inner as u64);
+    n.div_ceil(chunk as usize).max(1)
 }
 
 /// One pass of a reduction of the middle axis, `[outer, n, inner]` to `[outer, partials, inner]` of
@@ -55,26 +56,18 @@ pub fn reduce(
     out: u64,
     input: u64,
 ) -> Vec<Launch> {
-    let results = (outer as u64)
-        .saturating_mul(partials(outer, n, inner) as u64)
-        .saturating_mul(inner as u64);
+    let pieces = partials(outer, n, inner) as u64;
+    let [outer, n, inner] = [outer, n, inner].map(|length| length as u64);
+    let results = outer.saturating_mul(pieces).saturating_mul(inner);
     if results == 0 {
         return Vec::new();
     }
     let (way, chunk) = way(n, inner);
-    let sizes = [outer as u64, n as u64, inner as u64, chunk as u64];
-    let [outer, n, inner, chunk] = sizes;
-    let (kernel, words, threads) = match way {
-        Way::Rows { lanes } => {
-            let lanes = lanes as u64;
-            let words = Words::new(&[outer, n, chunk, lanes, out, input]);
-            (Kind::Rows { op, of }, words, results.saturating_mul(lanes))
-        }
-        Way::Columns => {
-            let words = Words::new(&[outer, n, chunk, inner, out, input]);
-            (Kind::Columns { op, of }, words, results)
-        }
+    let (kernel, width, threads) = match way {
+        Way::Rows { lanes } => (Kind::Rows { op, of }, lanes, results.saturating_mul(lanes)),
+        Way::Columns => (Kind::Columns { op, of }, inner, results),
     };
+    let words = Words::new(&[outer, n, chunk, pieces, width, out, input]);
     let (grid, block) = grid(threads);
     vec![Launch { kernel: Kernel(kernel), words, grid, block }]
 }

@@ -1,22 +1,40 @@
-//! PTX.
+//! The kernels' PTX, generated: what differs between types and operations is a line or two.
 
+mod elementwise;
+mod group;
+mod reduce;
+mod strided;
+mod value;
+mod writer;
+
+use crate::kernel::{Kind, Path};
 use crate::{Kernel, Type};
 
-/// Elements that a thread of a strided kernel takes at a time.
-pub(crate) const STRIDED_EACH: u64 = 4;
+pub(crate) use strided::STRIDED_EACH;
 
-/// Elements that a thread of a flat kernel takes at a time.
+/// Elements that a thread of a flat kernel takes at a time: the wider side has 16 bytes of them,
+/// and the narrower one at least 4.
 pub(crate) fn flat_each(input: Type, output: Type) -> u64 {
     let (small, large) = (input.size().min(output.size()), input.size().max(output.size()));
     (16 / large).max(4 / small) as u64
 }
 
 impl Kernel {
-    /// The module that has this kernel as its only entry.
+    /// The module that has this kernel as its only entry: PTX for every device from Maxwell on
+    /// (Pascal, where doubles are added up by key).
     pub fn ptx(&self) -> String {
-        format!(
-            ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry {}()\n{{\nret;\n}}\n",
-            self.name()
-        )
+        match self.0 {
+            Kind::Elementwise { path: Path::Flat, does, of, left, right } => {
+                elementwise::flat(self, does, of, [left, right])
+            }
+            Kind::Elementwise { path: Path::Strided, does, of, left, right } => {
+                strided::elementwise(self, does, of, [left, right])
+            }
+            Kind::Cast { from, to } => elementwise::cast(self, from, to),
+            Kind::Copy { unit } => strided::copy(self, unit),
+            Kind::Rows { op, of } => reduce::rows(self, op, of),
+            Kind::Columns { op, of } => reduce::columns(self, op, of),
+            Kind::Groups { shared, of, key } => group::group(self, shared, of, key),
+        }
     }
 }

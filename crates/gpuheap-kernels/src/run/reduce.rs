@@ -34,7 +34,7 @@ fn rows_of<T: Element, A: Element, M: Memory>(
     op: Reduction,
     memory: &mut M,
 ) -> Result<(), M::Error> {
-    let [outer, n, chunk, lanes, out, input] = std::array::from_fn(|index| word(words, index));
+    let [outer, n, chunk, _, lanes, out, input] = std::array::from_fn(|index| word(words, index));
     let (combine, chunk) = (A::combine(op), chunk.max(1));
     let mut lanes = vec![A::identity(op); lanes.clamp(1, u64::from(BLOCK)) as usize];
     let mut bytes = vec![0; (n.min(chunk) as usize).saturating_mul(T::SIZE)];
@@ -73,7 +73,7 @@ fn columns_of<T: Element, A: Element, M: Memory>(
     op: Reduction,
     memory: &mut M,
 ) -> Result<(), M::Error> {
-    let [outer, n, chunk, inner, out, input] = std::array::from_fn(|index| word(words, index));
+    let [outer, n, chunk, _, inner, out, input] = std::array::from_fn(|index| word(words, index));
     let (combine, chunk) = (A::combine(op), chunk.max(1));
     let mut bytes = vec![0; CHUNK * T::SIZE];
     let mut results = vec![0; CHUNK * A::SIZE];

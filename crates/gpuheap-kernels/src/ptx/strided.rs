@@ -1,0 +1,157 @@
+//! Strided kernels: each element's coordinates by division, its addresses by strides.
+
+use crate::kernel::{Does, Source};
+use crate::plan::{AXIS_WORDS, BLOCK, FIRST_AXIS, MOST_AXES};
+use crate::ptx::elementwise::compute;
+use crate::ptx::value::{argument, class, load_if, store_if};
+use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
+use crate::{Kernel, Type};
+
+/// Elements that a thread takes at a time, a block apart, so that their loads are all on the way
+/// before the first is waited for.
+pub(crate) const STRIDED_EACH: u64 = 4;
+
+/// One element of those that a thread takes at a time.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Whether there is such an element.
+    exists: Reg,
+    /// Its place in row-major order.
+    index: Reg,
+    /// Its offsets in both arrays, bytes.
+    offsets: [Reg; 2],
+}
+
+pub(super) fn elementwise(kernel: &Kernel, does: Does, of: Type, sources: [Source; 2]) -> String {
+    let mut w = Writer::default();
+    let out = w.address(2);
+    let inputs = [0, 1].map(|i| match sources[i] {
+        Source::Array => w.address(3 + i),
+        Source::Scalar => argument(&mut w, of, 3 + i),
+    });
+    let out_of = does.output(of);
+    body(&mut w, |w, places| {
+        let mut values = Vec::new();
+        for place in places {
+            values.push([0, 1].map(|i| match sources[i] {
+                Source::Scalar => inputs[i],
+                Source::Array => {
+                    let from = w.reg(Class::Bits64);
+                    emit!(w, "add.s64 {from}, {}, {};", inputs[i], place.offsets[i]);
+                    load_if(w, of, place.exists, (from, 0), zero(of))
+                }
+            }));
+        }
+        for (place, values) in places.iter().zip(values) {
+            let result = compute(w, does, of, &values);
+            let to = w.at(out, place.index, out_of.size());
+            store_if(w, out_of, place.exists, to, result);
+        }
+    });
+    w.module(kernel, MAXWELL, None)
+}
+
+fn zero(of: Type) -> &'static str {
+    match class(of) {
+        Class::Float32 => "0f00000000",
+        Class::Float64 => "0d0000000000000000",
+        _ => "0",
+    }
+}
+
+pub(super) fn copy(kernel: &Kernel, unit: usize) -> String {
+    let mut w = Writer::default();
+    let [out, input] = [3, 4].map(|index| w.address(index));
+    let (class, shape, count) = match unit {
+        1 => (Class::Bits32, "u8", 1),
+        2 => (Class::Bits32, "u16", 1),
+        4 => (Class::Bits32, "b32", 1),
+        8 => (Class::Bits64, "b64", 1),
+        _ => (Class::Bits32, "v4.b32", 4),
+    };
+    body(&mut w, |w, places| {
+        let mut values = Vec::new();
+        for place in places {
+            let from = w.reg(Class::Bits64);
+            emit!(w, "add.s64 {from}, {input}, {};", place.offsets[1]);
+            let registers: Vec<String> = (0..count).map(|_| w.reg(class).to_string()).collect();
+            let unit = match &registers[..] {
+                [one] => one.clone(),
+                many => format!("{{{}}}", many.join(", ")),
+            };
+            emit!(w, "@{} ld.global.{shape} {unit}, [{from}];", place.exists);
+            values.push(unit);
+        }
+        for (place, value) in places.iter().zip(values) {
+            let to = w.reg(Class::Bits64);
+            emit!(w, "add.s64 {to}, {out}, {};", place.offsets[0]);
+            emit!(w, "@{} st.global.{shape} [{to}], {value};", place.exists);
+        }
+    });
+    w.module(kernel, MAXWELL, None)
+}
+
+/// Goes through all elements. Their number is below 2^31, and the grid small enough that a place
+/// beyond the last is below 2^32.
+fn body(w: &mut Writer, work: impl Fn(&mut Writer, &[Place])) {
+    let count = w.word32(0);
+    let rank = w.word32(1);
+    let [thread, block, blocks] = ["tid.x", "ctaid.x", "nctaid.x"].map(|name| w.special(name));
+    let [first, step] = w.regs(Class::Bits32);
+    let done = w.reg(Class::Predicate);
+    let (again, found, end) = (w.label(), w.label(), w.label());
+    let tile = u64::from(BLOCK) * STRIDED_EACH;
+    emit!(w, "mad.lo.u32 {first}, {block}, {tile}, {thread};");
+    emit!(w, "mul.lo.u32 {step}, {blocks}, {tile};");
+    w.place(again);
+    emit!(w, "setp.ge.u32 {done}, {first}, {count};");
+    emit!(w, "@{done} bra {end};");
+    let mut rests = Vec::new();
+    let places: Vec<Place> = (0..STRIDED_EACH)
+        .map(|i| {
+            let [index, rest] = w.regs(Class::Bits32);
+            let place =
+                Place { exists: w.reg(Class::Predicate), index, offsets: w.regs(Class::Bits64) };
+            emit!(w, "add.u32 {index}, {first}, {};", i * u64::from(BLOCK));
+            emit!(w, "setp.lt.u32 {}, {index}, {count};", place.exists);
+            emit!(w, "mov.u32 {rest}, {index};");
+            place.offsets.iter().for_each(|offset| emit!(w, "mov.u64 {offset}, 0;"));
+            rests.push(rest);
+            place
+        })
+        .collect();
+    for axis in 0..MOST_AXES {
+        emit!(w, "setp.le.u32 {done}, {rank}, {axis};");
+        emit!(w, "@{done} bra {found};");
+        coordinates(w, axis, &places, &rests);
+    }
+    w.place(found);
+    work(w, &places);
+    emit!(w, "add.u32 {first}, {first}, {step};");
+    emit!(w, "bra {again};");
+    w.place(end);
+}
+
+/// Takes the coordinate along one axis, the innermost of those that are left, out of the rests.
+fn coordinates(w: &mut Writer, axis: usize, places: &[Place], rests: &[Reg]) {
+    let at = FIRST_AXIS + AXIS_WORDS * axis;
+    let length = w.word32(at);
+    let shift = w.reg(Class::Bits32);
+    emit!(w, "ld.param.b32 {shift}, [args+{}];", 8 * at + 4);
+    let factor = w.word32(at + 1);
+    let strides = [w.word(at + 2), w.word(at + 3)];
+    for (place, rest) in places.iter().zip(rests) {
+        let [quotient, coordinate] = w.regs(Class::Bits32);
+        let wide = w.reg(Class::Bits64);
+        emit!(w, "mul.hi.u32 {quotient}, {rest}, {factor};");
+        emit!(w, "add.u32 {quotient}, {quotient}, {rest};");
+        emit!(w, "shr.u32 {quotient}, {quotient}, {shift};");
+        emit!(w, "mul.lo.u32 {coordinate}, {quotient}, {length};");
+        emit!(w, "sub.u32 {coordinate}, {rest}, {coordinate};");
+        emit!(w, "mov.u32 {rest}, {quotient};");
+        emit!(w, "cvt.u64.u32 {wide}, {coordinate};");
+        for (offset, stride) in place.offsets.iter().zip(strides) {
+            emit!(w, "mad.lo.s64 {offset}, {wide}, {stride}, {offset};");
+        }
+    }
+}

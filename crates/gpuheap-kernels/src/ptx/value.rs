@@ -1,0 +1,381 @@
+//! Elements in registers: types of 8 and 16 bits and `Bool` lie in 32, extended by their sign or by
+//! zeros. Results of arithmetic may have other upper bits: what is stored are the lower ones.
+
+use crate::ptx::writer::{Class, Reg, Writer, emit};
+use crate::{Arithmetic, Comparison, Reduction, Type};
+
+pub(super) fn class(of: Type) -> Class {
+    match of {
+        Type::F32 => Class::Float32,
+        Type::F64 => Class::Float64,
+        Type::I64 | Type::U64 => Class::Bits64,
+        _ => Class::Bits32,
+    }
+}
+
+/// The type by which elements are moved to and from memory.
+fn memory(of: Type) -> &'static str {
+    match of {
+        Type::Bool | Type::U8 => "u8",
+        Type::I8 => "s8",
+        Type::I16 => "s16",
+        Type::U16 => "u16",
+        _ => register(of),
+    }
+}
+
+/// The type by which they are computed with.
+fn register(of: Type) -> &'static str {
+    match of {
+        Type::I8 | Type::I16 | Type::I32 => "s32",
+        Type::Bool | Type::U8 | Type::U16 | Type::U32 => "u32",
+        Type::I64 => "s64",
+        Type::U64 => "u64",
+        Type::F32 => "f32",
+        Type::F64 => "f64",
+    }
+}
+
+/// A scalar out of the arguments.
+pub(super) fn argument(w: &mut Writer, of: Type, index: usize) -> Reg {
+    let value = w.reg(class(of));
+    emit!(w, "ld.param.{} {value}, [args+{}];", memory(of), 8 * index);
+    settle(w, of, value);
+    value
+}
+
+/// Loads an element.
+pub(super) fn load(w: &mut Writer, of: Type, address: Reg) -> Reg {
+    let value = w.reg(class(of));
+    emit!(w, "ld.global.{} {value}, [{address}];", memory(of));
+    settle(w, of, value);
+    value
+}
+
+/// Loads an element if the predicate holds, and has `otherwise` if not.
+pub(super) fn load_if(
+    w: &mut Writer,
+    of: Type,
+    predicate: Reg,
+    (address, offset): (Reg, usize),
+    otherwise: &str,
+) -> Reg {
+    let value = w.reg(class(of));
+    emit!(w, "mov.{} {value}, {otherwise};", value.class.suffix());
+    emit!(w, "@{predicate} ld.global.{} {value}, [{address}+{offset}];", memory(of));
+    settle(w, of, value);
+    value
+}
+
+/// Any byte but 0 counts as 1.
+fn settle(w: &mut Writer, of: Type, value: Reg) {
+    if of == Type::Bool {
+        emit!(w, "min.u32 {value}, {value}, 1;");
+    }
+}
+
+pub(super) fn store(w: &mut Writer, of: Type, address: Reg, value: Reg) {
+    emit!(w, "st.global.{} [{address}], {value};", unsigned(of));
+}
+
+pub(super) fn store_if(w: &mut Writer, of: Type, predicate: Reg, address: Reg, value: Reg) {
+    emit!(w, "@{predicate} st.global.{} [{address}], {value};", unsigned(of));
+}
+
+fn unsigned(of: Type) -> &'static str {
+    match of.size() {
+        1 => "u8",
+        2 => "u16",
+        _ => memory(of),
+    }
+}
+
+/// Loads elements that lie one behind the other, at an address that is a multiple of their bytes
+/// or of 16.
+pub(super) fn load_vector(
+    w: &mut Writer,
+    of: Type,
+    address: Reg,
+    offset: usize,
+    count: usize,
+) -> Vec<Reg> {
+    let (class, word) = (word_class(of), word_bytes(of));
+    let words: Vec<Reg> = (0..count * of.size() / word).map(|_| w.reg(class)).collect();
+    let mut offset = offset;
+    for group in words.chunks(16 / word) {
+        emit!(w, "ld.global{} {}, [{address}+{offset}];", shape(class, group), list(group));
+        offset += word * group.len();
+    }
+    if of.size() >= 4 {
+        return words;
+    }
+    let bits = 8 * of.size();
+    let sign = if of.is_signed() { "s32" } else { "u32" };
+    let mut values = Vec::with_capacity(count);
+    for word in words {
+        for at in (0..32).step_by(bits) {
+            let value = w.reg(Class::Bits32);
+            emit!(w, "bfe.{sign} {value}, {word}, {at}, {bits};");
+            settle(w, of, value);
+            values.push(value);
+        }
+    }
+    values
+}
+
+/// Stores elements one behind the other, at such an address.
+pub(super) fn store_vector(w: &mut Writer, of: Type, address: Reg, values: &[Reg]) {
+    let (class, bytes) = (word_class(of), word_bytes(of));
+    let words: Vec<Reg> = if of.size() >= 4 {
+        values.to_vec()
+    } else {
+        values.chunks(4 / of.size()).map(|values| pack(w, of, values)).collect()
+    };
+    let mut offset = 0;
+    for group in words.chunks(16 / bytes) {
+        emit!(w, "st.global{} [{address}+{offset}], {};", shape(class, group), list(group));
+        offset += bytes * group.len();
+    }
+}
+
+/// Elements of less than 32 bits in a word.
+fn pack(w: &mut Writer, of: Type, values: &[Reg]) -> Reg {
+    let (word, bits) = (w.reg(Class::Bits32), 8 * of.size());
+    for (value, at) in values.iter().zip((0..).step_by(bits)) {
+        if at == 0 {
+            emit!(w, "and.b32 {word}, {value}, {};", (1_u64 << bits) - 1);
+        } else {
+            emit!(w, "bfi.b32 {word}, {value}, {word}, {at}, {bits};");
+        }
+    }
+    word
+}
+
+fn word_class(of: Type) -> Class {
+    if of.size() < 4 { Class::Bits32 } else { class(of) }
+}
+
+fn word_bytes(of: Type) -> usize {
+    of.size().max(4)
+}
+
+/// How many registers of which type a memory access moves.
+fn shape(class: Class, group: &[Reg]) -> String {
+    match group.len() {
+        1 => format!(".{}", class.suffix()),
+        count => format!(".v{count}.{}", class.suffix()),
+    }
+}
+
+fn list(group: &[Reg]) -> String {
+    match group {
+        [one] => one.to_string(),
+        many => {
+            let names: Vec<String> = many.iter().map(Reg::to_string).collect();
+            format!("{{{}}}", names.join(", "))
+        }
+    }
+}
+
+/// One rounding an operation: `.rn` also keeps the assembler from fusing two into one.
+pub(super) fn arithmetic(w: &mut Writer, op: Arithmetic, of: Type, a: Reg, b: Reg) -> Reg {
+    if op == Arithmetic::Divide && !of.is_float() {
+        return if of.size() <= 2 { divide_small(w, of, a, b) } else { divide(w, of, a, b) };
+    }
+    let d = w.reg(class(of));
+    let name = match (op, of.is_float()) {
+        (Arithmetic::Add, true) => "add.rn",
+        (Arithmetic::Subtract, true) => "sub.rn",
+        (Arithmetic::Multiply, true) => "mul.rn",
+        (Arithmetic::Divide, _) => "div.rn",
+        (Arithmetic::Add, false) => "add",
+        (Arithmetic::Subtract, false) => "sub",
+        (Arithmetic::Multiply, false) => "mul.lo",
+    };
+    emit!(w, "{name}.{} {d}, {a}, {b};", register(of));
+    d
+}
+
+/// Integer division of 32 or 64 bits. By 0 it is 0; the smallest number by -1, which the
+/// instruction leaves open, is done by a negation.
+fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
+    let (class, name) = (class(of), register(of));
+    let [divisor, d, negated] = w.regs(class);
+    let [zero, minus_one] = w.regs(Class::Predicate);
+    let bits = class.suffix();
+    emit!(w, "setp.eq.{name} {zero}, {b}, 0;");
+    emit!(w, "selp.{bits} {divisor}, 1, {b}, {zero};");
+    if of.is_signed() {
+        emit!(w, "setp.eq.{name} {minus_one}, {b}, -1;");
+        emit!(w, "selp.{bits} {divisor}, 1, {divisor}, {minus_one};");
+    }
+    emit!(w, "div.{name} {d}, {a}, {divisor};");
+    if of.is_signed() {
+        emit!(w, "neg.{name} {negated}, {a};");
+        emit!(w, "selp.{bits} {d}, {negated}, {d}, {minus_one};");
+    }
+    emit!(w, "selp.{bits} {d}, 0, {d}, {zero};");
+    d
+}
+
+/// Integer division of 8 or 16 bits, by floats: `(a + 1/2) / b` is at least `1/2b` away from every
+/// whole number, and the error of the reciprocal and the product below `2^-22` of the quotient,
+/// that is of `2^16 / b`.
+fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
+    let [x, y, d, sign] = w.regs(Class::Bits32);
+    let [fx, fy] = w.regs(Class::Float32);
+    let [zero, negative] = w.regs(Class::Predicate);
+    let (mut left, mut right) = (a, b);
+    if of.is_signed() {
+        emit!(w, "abs.s32 {x}, {a};");
+        emit!(w, "abs.s32 {y}, {b};");
+        (left, right) = (x, y);
+    }
+    emit!(w, "cvt.rn.f32.u32 {fx}, {left};");
+    emit!(w, "cvt.rn.f32.u32 {fy}, {right};");
+    emit!(w, "add.rn.f32 {fx}, {fx}, 0f3F000000;");
+    emit!(w, "rcp.approx.ftz.f32 {fy}, {fy};");
+    emit!(w, "mul.rn.f32 {fx}, {fx}, {fy};");
+    emit!(w, "cvt.rzi.u32.f32 {d}, {fx};");
+    if of.is_signed() {
+        emit!(w, "xor.b32 {sign}, {a}, {b};");
+        emit!(w, "setp.lt.s32 {negative}, {sign}, 0;");
+        emit!(w, "@{negative} neg.s32 {d}, {d};");
+    }
+    emit!(w, "setp.eq.u32 {zero}, {b}, 0;");
+    emit!(w, "selp.b32 {d}, 0, {d}, {zero};");
+    d
+}
+
+/// A comparison, as 1 or 0.
+pub(super) fn comparison(w: &mut Writer, op: Comparison, of: Type, a: Reg, b: Reg) -> Reg {
+    let (holds, d) = (w.reg(Class::Predicate), w.reg(Class::Bits32));
+    let name = match op {
+        Comparison::Equal => "eq",
+        // Of floats: true with a NaN.
+        Comparison::NotEqual if of.is_float() => "neu",
+        Comparison::NotEqual => "ne",
+        Comparison::Less => "lt",
+        Comparison::LessEqual => "le",
+        Comparison::Greater => "gt",
+        Comparison::GreaterEqual => "ge",
+    };
+    emit!(w, "setp.{name}.{} {holds}, {a}, {b};", register(of));
+    emit!(w, "selp.b32 {d}, 1, 0, {holds};");
+    d
+}
+
+/// A value as another type, as Rust's `as` has it.
+pub(super) fn cast(w: &mut Writer, from: Type, to: Type, a: Reg) -> Reg {
+    if from == to {
+        return a;
+    }
+    let d = w.reg(class(to));
+    let (source, target) = (register(from), register(to));
+    match (from.is_float(), to.is_float()) {
+        _ if to == Type::Bool => {
+            let holds = w.reg(Class::Predicate);
+            let (name, zero) = match from {
+                Type::F32 => ("neu", "0f00000000"),
+                Type::F64 => ("neu", "0d0000000000000000"),
+                _ => ("ne", "0"),
+            };
+            emit!(w, "setp.{name}.{source} {holds}, {a}, {zero};");
+            emit!(w, "selp.b32 {d}, 1, 0, {holds};");
+        }
+        (false, false) => match (a.class, d.class) {
+            (Class::Bits32, Class::Bits64) => emit!(
+                w,
+                "cvt.{target}.{source} {d}, {a};",
+                target = if from.is_signed() { "s64" } else { "u64" }
+            ),
+            (Class::Bits64, Class::Bits32) => emit!(w, "cvt.u32.u64 {d}, {a};"),
+            _ => emit!(w, "mov.{} {d}, {a};", d.class.suffix()),
+        },
+        (false, true) => emit!(w, "cvt.rn.{target}.{source} {d}, {a};"),
+        (true, true) if from == Type::F32 => emit!(w, "cvt.f64.f32 {d}, {a};"),
+        (true, true) => emit!(w, "cvt.rn.f32.f64 {d}, {a};"),
+        (true, false) => {
+            emit!(w, "cvt.rzi.{target}.{source} {d}, {a};");
+            let limits = match to {
+                Type::I8 => Some((-128, 127)),
+                Type::I16 => Some((-32_768, 32_767)),
+                Type::U8 => Some((0, 255)),
+                Type::U16 => Some((0, 65_535)),
+                _ => None,
+            };
+            if let Some((least, greatest)) = limits {
+                if to.is_signed() {
+                    emit!(w, "max.s32 {d}, {d}, {least};");
+                }
+                emit!(w, "min.{target} {d}, {d}, {greatest};");
+            }
+            // A NaN becomes 0, which the instruction does for some types only.
+            let nan = w.reg(Class::Predicate);
+            emit!(w, "setp.nan.{source} {nan}, {a}, {a};");
+            emit!(w, "selp.{} {d}, 0, {d}, {nan};", d.class.suffix());
+        }
+    }
+    d
+}
+
+/// What starts a reduction and changes nothing, of the type that is reduced or that it makes.
+pub(super) fn identity(op: Reduction, of: Type) -> String {
+    let least = matches!(op, Reduction::Max | Reduction::Any);
+    match op {
+        Reduction::Sum | Reduction::Total => zero(of),
+        // Whether values are 0 is asked: 1 and 0 of any type.
+        Reduction::All if of != Type::Bool => one(of),
+        Reduction::Any if of != Type::Bool => zero(of),
+        Reduction::Min | Reduction::All | Reduction::Max | Reduction::Any => match of {
+            Type::F32 if least => "0fFF800000".into(),
+            Type::F32 => "0f7F800000".into(),
+            Type::F64 if least => "0dFFF0000000000000".into(),
+            Type::F64 => "0d7FF0000000000000".into(),
+            Type::Bool => if least { "0" } else { "1" }.into(),
+            of if of.is_signed() => {
+                let greatest = i64::MAX >> (64 - 8 * of.size());
+                (if least { -greatest - 1 } else { greatest }).to_string()
+            }
+            of => if least { 0 } else { u64::MAX >> (64 - 8 * of.size()) }.to_string(),
+        },
+    }
+}
+
+fn zero(of: Type) -> String {
+    match of {
+        Type::F32 => "0f00000000".into(),
+        Type::F64 => "0d0000000000000000".into(),
+        _ => "0".into(),
+    }
+}
+
+fn one(of: Type) -> String {
+    match of {
+        Type::F32 => "0f3F800000".into(),
+        Type::F64 => "0d3FF0000000000000".into(),
+        _ => "1".into(),
+    }
+}
+
+/// Two values of the type that a reduction makes, into the first.
+pub(super) fn combine(w: &mut Writer, op: Reduction, of: Type, into: Reg, other: Reg) {
+    let name = register(of);
+    let extreme = match op {
+        Reduction::Sum | Reduction::Total => {
+            let round = if of.is_float() { ".rn" } else { "" };
+            return emit!(w, "add{round}.{name} {into}, {into}, {other};");
+        }
+        Reduction::Min | Reduction::All => "min",
+        Reduction::Max | Reduction::Any => "max",
+    };
+    if !of.is_float() {
+        return emit!(w, "{extreme}.{name} {into}, {into}, {other};");
+    }
+    // The instruction prefers a number to a NaN.
+    let nan = w.reg(Class::Predicate);
+    let quiet = if of == Type::F32 { "0f7FC00000" } else { "0d7FF8000000000000" };
+    emit!(w, "setp.nan.{name} {nan}, {into}, {other};");
+    emit!(w, "{extreme}.{name} {into}, {into}, {other};");
+    emit!(w, "selp.{name} {into}, {quiet}, {into}, {nan};");
+}
