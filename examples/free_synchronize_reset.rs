@@ -60,7 +60,7 @@ fn main() -> Result<(), Error> {
     println!("\nan old target, after the reset:");
     match target.zeroed::<u8, _>(1) {
         Ok(_) => println!("  works"),
-        Err(error) => println!("  {error}"),
+        Err(error) => println!("  {}", error.to_string().replace("; ", ";\n  ")),
     }
     Ok(())
 }

@@ -43,7 +43,7 @@ fn main() -> Result<(), Error> {
     mine.free_early()?;
     match yours.to_vec() {
         Ok(elements) => println!("{elements:?}"),
-        Err(error) => println!("error: {error}"),
+        Err(error) => println!("error: {}", error.to_string().replace("; ", ";\n  ")),
     }
 
     println!("\n-- a leak, found");

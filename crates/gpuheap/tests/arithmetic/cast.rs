@@ -23,12 +23,13 @@ macro_rules! casts {
                             host.extend([(near + off) as $from, (-near + off) as $from]);
                         }
                     }
-                    let a = target.array(&host).unwrap();
-                    let a = a.slice(1..).unwrap();
+                    let whole = target.array(&host).unwrap();
+                    let a = whole.slice(1..).unwrap();
                     casts!(@to a, host[1..], $from: i8 i16 i32 i64 isize u8 u16 u32 u64 usize f32 f64);
                     let found = a.cast::<bool>().unwrap().to_vec().unwrap();
                     let expected: Vec<bool> = host[1..].iter().map(|one| *one != (0 as $from)).collect();
                     assert!(found == expected, "to bool");
+                    drop(whole);
                     bench.end();
                 }
             )*

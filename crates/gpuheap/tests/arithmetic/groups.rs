@@ -1,1 +1,177 @@
-//! To come.
+//! Sums, counts and means by key.
+
+use gpuheap::arithmetic::Key;
+use gpuheap::emu::Schedule;
+use gpuheap::{DeviceArray, ndarray};
+use ndarray::{Array1, Array2, Array3, array};
+
+use crate::reference::{Bench, Reference, values};
+use crate::support::Random;
+
+fn keys<K: Key + TryFrom<u64>>(rows: usize, groups: u64, seed: u64) -> Vec<K> {
+    let mut random = Random(seed);
+    (0..rows).map(|_| K::try_from(random.below(groups)).ok().unwrap()).collect()
+}
+
+/// The keys as places.
+fn places<K: Key + TryInto<usize>>(keys: &[K]) -> Vec<usize> {
+    keys.iter().map(|key| (*key).try_into().ok().unwrap()).collect()
+}
+
+macro_rules! integers {
+    ($($of:ident $sum:ident $key:ident;)*) => {
+        mod of {
+            use super::*;
+            $(
+                #[test]
+                fn $of() {
+                    let bench = Bench::new(Schedule::Seeded(1));
+                    let target = bench.target();
+                    for (rows, groups) in [(1, 1), (33, 2), (1000, 7), (70_001, 100), (5000, 127)] {
+                        let host = values::<$of>(rows, 1);
+                        let keys = keys::<$key>(rows, groups as u64, 2);
+                        let mut sums = vec![0 as $sum; groups];
+                        let mut means = vec![0.0_f64; groups];
+                        let mut counts = vec![0_u64; groups];
+                        for (value, at) in host.iter().zip(places(&keys)) {
+                            sums[at] = sums[at].wrapping_add(*value as $sum);
+                            means[at] += *value as f64;
+                            counts[at] += 1;
+                        }
+                        let a = target.array(&host).unwrap();
+                        let keys = target.array(&keys).unwrap();
+                        assert_eq!(a.sum_by_key(&keys, groups).unwrap().to_vec().unwrap(), sums);
+                        assert_eq!(keys.count_by_key(groups).unwrap().to_vec().unwrap(), counts);
+                        let found = a.mean_by_key(&keys, groups).unwrap().to_vec().unwrap();
+                        let most = <$of>::MAX as f64;
+                        for ((found, mean), count) in found.iter().zip(means).zip(counts) {
+                            let expected = mean / count as f64;
+                            let is_same = (found - expected).abs() <= most * 1e-12;
+                            assert!(is_same || count == 0 && found.is_nan(), "{found} {expected}");
+                        }
+                    }
+                    bench.end();
+                }
+            )*
+        }
+    };
+}
+
+integers! {
+    i8 i64 u8;
+    i16 i64 i8;
+    i32 i64 u16;
+    i64 i64 i16;
+    isize i64 u32;
+    u8 u64 i32;
+    u16 u64 u64;
+    u32 u64 i64;
+    u64 u64 usize;
+    usize u64 isize;
+}
+
+fn floats<T: Reference + From<i16> + Into<f64>>()
+where
+    T::Sum: Into<f64>,
+    T::Mean: Into<f64>,
+{
+    let bench = Bench::new(Schedule::Seeded(2));
+    let target = bench.target();
+    for (rows, columns, groups) in [(500, 1, 3), (1000, 5, 200), (257, 70, 90), (4000, 3, 3000)] {
+        let mut random = Random(5);
+        let mut next = || T::from(random.below(2001) as i16 - 1000);
+        let host = Array2::from_shape_simple_fn((rows, columns), &mut next);
+        let keys = keys::<u32>(rows, groups as u64, 3);
+        let mut sums = Array2::<f64>::zeros((groups, columns));
+        let mut counts = vec![0.0; groups];
+        for (row, at) in host.rows().into_iter().zip(places(&keys)) {
+            let mut sum = sums.row_mut(at);
+            sum += &row.mapv(Into::into);
+            counts[at] += 1.0;
+        }
+        let (a, keys) = (target.array(&host).unwrap(), target.array(&keys).unwrap());
+        // Exact in any order.
+        let found = a.sum_by_key(&keys, groups).unwrap().to_ndarray().unwrap();
+        assert_eq!(found.mapv(Into::into), sums);
+        let found = a.mean_by_key(&keys, groups).unwrap().to_ndarray().unwrap();
+        for ((at, column), mean) in found.indexed_iter() {
+            let (mean, expected): (f64, f64) = ((*mean).into(), sums[[at, column]] / counts[at]);
+            let is_near = (mean - expected).abs() <= expected.abs() * 1e-6;
+            assert!(is_near || counts[at] == 0.0 && mean.is_nan(), "{mean} {expected}");
+        }
+    }
+    bench.end();
+}
+
+#[test]
+fn of_f32() {
+    floats::<f32>();
+}
+
+#[test]
+fn of_f64() {
+    floats::<f64>();
+}
+
+#[test]
+fn rows_of_several_axes_and_of_none() {
+    let bench = Bench::new(Schedule::Seeded(3));
+    let target = bench.target();
+    let host = Array3::from_shape_fn((4, 2, 3), |(row, i, j)| (row * 100 + i * 10 + j) as i32);
+    let a = target.array(&host).unwrap();
+    let keys = target.array(&[1_i8, 0, 1, 1]).unwrap();
+    let sums = a.sum_by_key(&keys, 2).unwrap().to_ndarray().unwrap();
+    let row = |at: usize| host.index_axis(ndarray::Axis(0), at).mapv(i64::from);
+    assert_eq!(sums.index_axis(ndarray::Axis(0), 0), row(1));
+    assert_eq!(sums.index_axis(ndarray::Axis(0), 1), row(0) + row(2) + row(3));
+    let flags = target.array(&[true, true, false, true]).unwrap();
+    assert_eq!(flags.sum_by_key(&keys, 2).unwrap().to_vec().unwrap(), [1, 2]);
+    assert_eq!(flags.mean_by_key(&keys, 3).unwrap().to_vec().unwrap()[..2], [1.0, 2.0 / 3.0]);
+    // A view of keys that begins anywhere.
+    let part = flags.slice(1..).unwrap();
+    assert_eq!(part.sum_by_key(&keys.slice(1..).unwrap(), 2).unwrap().to_vec().unwrap(), [1, 1]);
+    // No values, no rows, no groups.
+    let narrow = a.reshape((4, 6)).unwrap().copy_slice(ndarray::s![.., 0..0]).unwrap();
+    assert_eq!(narrow.sum_by_key(&keys, 2).unwrap().shape(), [2, 0]);
+    assert!(narrow.sum_by_key(&keys, 1).is_err());
+    let nothing = target.zeroed::<f32, _>((0, 2)).unwrap();
+    let no_keys = target.zeroed::<u8, _>(0).unwrap();
+    let sums = nothing.sum_by_key(&no_keys, 3).unwrap();
+    assert_eq!(sums.to_ndarray().unwrap(), Array2::<f32>::zeros((3, 2)));
+    assert!(nothing.mean_by_key(&no_keys, 1).unwrap().to_vec().unwrap()[0].is_nan());
+    assert_eq!(nothing.sum_by_key(&no_keys, 0).unwrap().shape(), [0, 2]);
+    assert!(no_keys.count_by_key(0).unwrap().is_empty());
+    assert!(keys.count_by_key(0).is_err());
+    drop((a, keys, flags, narrow, nothing, no_keys, sums));
+    bench.end();
+}
+
+#[test]
+fn bad_keys_and_other_lengths_are_refused() {
+    let bench = Bench::new(Schedule::Seeded(4));
+    let target = bench.target();
+    let a = target.array(&array![[1.0_f32], [2.0], [3.0], [4.0]]).unwrap();
+    let said = |result: Result<DeviceArray<u64>, gpuheap::Error>| result.unwrap_err().to_string();
+    let negative = target.array(&[0_i64, 2, -1, i64::MIN]).unwrap();
+    let text = said(negative.count_by_key(3));
+    assert!(
+        text.contains("2 of 4 keys are not within 0..3, the first of them that of row 2 (-1)"),
+        "{text}"
+    );
+    assert!(a.sum_by_key(&negative, 3).is_err() && a.mean_by_key(&negative, 3).is_err());
+    let large = target.array(&[0_u64, u64::MAX, 1 << 32, 1]).unwrap();
+    assert!(said(large.count_by_key(2)).contains("2 of 4 keys"));
+    assert!(a.sum_by_key(&large, 2).is_err());
+    let short = target.array(&[0_u8; 3]).unwrap();
+    assert!(a.sum_by_key(&short, 1).unwrap_err().to_string().contains("3 keys for 4 rows"));
+    let number = target.array(&ndarray::arr0(1.0_f32).into_dyn()).unwrap();
+    assert!(number.sum_by_key(&short, 1).is_err());
+    // More groups than any memory.
+    assert!(short.count_by_key(usize::MAX).is_err() && a.sum_by_key(&short, usize::MAX).is_err());
+    // The rows that are none of a group's are in none.
+    let late = Array1::from_iter((0..100_000).map(|row| u8::from(row == 99_999) * 9));
+    let late = target.array(&late).unwrap();
+    assert!(said(late.count_by_key(9)).contains("row 99999 (9)"));
+    drop((a, negative, large, short, number, late));
+    bench.end();
+}

@@ -110,6 +110,7 @@ fn floats_are_summed_in_f64() {
     // Not finite.
     let odd = target.array(&[f64::INFINITY, 1.0]).unwrap();
     assert_eq!((odd.sum().unwrap(), odd.mean().unwrap()), (f64::INFINITY, f64::INFINITY));
+    drop(odd);
     let odd = target.array(&[f64::INFINITY, f64::NEG_INFINITY]).unwrap();
     assert!(odd.sum().unwrap().is_nan() && odd.mean().unwrap().is_nan());
     drop((ones, odd));
@@ -222,7 +223,10 @@ fn nothing_sums_to_zero_and_has_no_mean() {
     let empty = target.zeroed::<f32, _>((0, 3, 2)).unwrap();
     assert_eq!(empty.sum().unwrap(), 0.0);
     assert!(empty.mean().is_err() && empty.min().is_err() && empty.max().is_err());
-    assert_eq!(empty.sum_axis(0).unwrap().to_ndarray().unwrap(), ndarray::Array2::zeros((3, 2)));
+    assert_eq!(
+        empty.sum_axis(0).unwrap().to_ndarray().unwrap(),
+        ndarray::Array2::<f32>::zeros((3, 2))
+    );
     assert_eq!(empty.sum_axis(1).unwrap().shape(), [0, 2]);
     assert_eq!(empty.mean_axis(1).unwrap().shape(), [0, 2]);
     assert_eq!(empty.max_axis(2).unwrap().shape(), [0, 3]);

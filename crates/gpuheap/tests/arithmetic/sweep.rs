@@ -1,1 +1,92 @@
-//! To come.
+//! Every driver call of a scenario with arithmetic fails in turn: each time an error value or a
+//! successful retry, the ledger exact, nothing lost.
+
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
+use gpuheap::{Error, Heap, PoolKind, Stream};
+use gpuheap_driver::CUresult;
+use ndarray::{array, s};
+
+use crate::support::{assert_other_kinds_returned, emulated, fail_each_call, heap};
+
+/// New arrays, the same memory again, in place, of two streams, reduced, sliced, grouped and read.
+fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
+    let targets = [heap.on(&streams[0]), heap.on(&streams[1])];
+    let mut a = targets[0].array(&array![[1.0_f32, 2.0], [3.0, 4.0]])?;
+    let b = targets[1].array(&[10.0_f32, 20.0])?;
+    let c = ((&a + &b)? * 2.0)?;
+    assert_eq!(c.to_vec()?, [22.0, 44.0, 26.0, 48.0]);
+    a.sub_assign(&b)?;
+    assert_eq!(a.sum()?, -50.0);
+    assert_eq!(a.mean_axis(0)?.to_vec()?, [-8.0, -17.0]);
+    let mask = (!c.greater(40.0)?)?;
+    assert!(mask.any()? && !mask.all()?);
+    let column = c.copy_slice(s![.., 1])?;
+    a.write_slice(s![..;-1, 0], &column)?;
+    assert_eq!(a.cast::<i16>()?.copy_transposed()?.to_vec()?, [48, 44, -18, -16]);
+    let keys = targets[1].array(&[1_u8, 1])?;
+    assert_eq!(c.sum_by_key(&keys, 2)?.to_vec()?, [0.0, 0.0, 48.0, 92.0]);
+    assert_eq!(c.max()?, 48.0);
+    drop(b);
+    column.free()
+}
+
+/// Runs the scenario with one call failing: whether it failed, and whether it got that far.
+fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
+    let device = emulated(96 << 20, Schedule::Seeded(1));
+    let emulator = device.emulator().unwrap().clone();
+    let heap = heap(&device, pool);
+    let streams = [(); 2].map(|()| device.stream().unwrap());
+    let start = emulator.calls();
+    emulator.set_faults(FaultPlan::fail_call(nth, code));
+    let result = scenario(&heap, &streams);
+    let got_there = emulator.calls() - start >= nth;
+    emulator.set_faults(FaultPlan::default());
+
+    let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{what}");
+    assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
+    // Another life works, and in the end everything is back, modules too.
+    scenario(&heap, &streams).unwrap();
+    device.synchronize().unwrap();
+    heap.reclaim_all().unwrap();
+    assert_eq!(heap.usage().unwrap().ledger.taken, 0, "{what}");
+    assert_other_kinds_returned(&heap, &what);
+    drop((heap, streams, device));
+    let loads = ["cuModuleLoadData", "cuModuleUnload"].map(|name| emulator.calls_of(name));
+    // The one that failed is counted as a call and loaded nothing.
+    assert!(loads[0] - loads[1] <= 1, "{what}: {loads:?}");
+    assert!(emulator.findings().is_empty(), "{what}: {:?}", emulator.findings());
+    (result.is_err(), got_there)
+}
+
+#[test]
+fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
+    for pool in [PoolKind::Split, PoolKind::None] {
+        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+            assert!(!run(pool, 0, code).0, "{pool}");
+            let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
+            assert!(failed > 60 && made_good > 0, "{pool}: {failed} failed, {made_good} not");
+        }
+    }
+}
+
+/// A kernel that does not fit into the device's memory is loaded once something went back.
+#[test]
+fn loading_climbs_the_ladder() {
+    let device = emulated(96 << 20, Schedule::Seeded(1));
+    let emulator = device.emulator().unwrap().clone();
+    let heap = heap(&device, PoolKind::Split);
+    let a = heap.target().unwrap().array(&[1, 2, 3]).unwrap();
+    drop(heap.target().unwrap().filled(32 << 20, 1_u8).unwrap());
+    let cached = heap.usage().unwrap().cached;
+    emulator.set_faults(FaultPlan::new([Fault::nth(
+        "cuModuleLoadData",
+        1,
+        CUresult::ERROR_OUT_OF_MEMORY,
+    )]));
+    let sum = (&a + 1).unwrap();
+    emulator.set_faults(FaultPlan::default());
+    assert_eq!(sum.to_vec().unwrap(), [2, 3, 4]);
+    assert!(heap.usage().unwrap().cached < cached);
+}
