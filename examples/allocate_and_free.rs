@@ -1,7 +1,7 @@
 //! One array from its making to its end, with the heap's figures at each step.
 //!
-//!     cargo run --example allocate_and_free
-//!     GPUHEAP_DEVICE=cuda:0 cargo run --example allocate_and_free
+//!     cargo run --bin allocate_and_free
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --bin allocate_and_free
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

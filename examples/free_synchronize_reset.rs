@@ -1,7 +1,7 @@
 //! What a free, a wait, a flush and a reset each do to the figure that the driver gives.
 //!
-//!     cargo run --example free_synchronize_reset
-//!     GPUHEAP_DEVICE=cuda:0 cargo run --example free_synchronize_reset
+//!     cargo run --bin free_synchronize_reset
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --bin free_synchronize_reset
 //!
 //! By default on an emulated T4, whose context takes 104 MiB. On a GPU that others use, their
 //! memory is in the figure too.

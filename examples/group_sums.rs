@@ -1,7 +1,7 @@
 //! Sums and means of columns, by group, of data ten times as large as the memory for it.
 //!
-//!     cargo run --example group_sums
-//!     GPUHEAP_DEVICE=cuda:0 cargo run --example group_sums
+//!     cargo run --bin group_sums
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --bin group_sums
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

@@ -3,8 +3,8 @@
 //! The driver knows no owner of memory but the context, so the end of a thread frees nothing. What
 //! its stack owns is dropped; what was forgotten, or keeps itself alive in a cycle, is not.
 //!
-//!     cargo run --example leaking_threads
-//!     GPUHEAP_DEVICE=cuda:0 cargo run --example leaking_threads
+//!     cargo run --bin leaking_threads
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --bin leaking_threads
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

@@ -1,8 +1,8 @@
 //! Unified memory: one array that host and device both touch in place.
 //!
-//!     cargo run --example managed_memory
-//!     GPUHEAP_DEVICE=cuda:0 cargo run --example managed_memory
-//!     GPUHEAP_DEVICE=emulated:wsl2-rtx4060 cargo run --example managed_memory
+//!     cargo run --bin managed_memory
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --bin managed_memory
+//!     GPUHEAP_DEVICE=emulated:wsl2-rtx4060 cargo run --bin managed_memory
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

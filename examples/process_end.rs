@@ -4,8 +4,8 @@
 //! by an abort, in the middle of its work and with nothing freed. The parent watches what the
 //! driver calls free.
 //!
-//!     cargo run --example process_end
-//!     GPUHEAP_DEVICE=cuda:0 cargo run --example process_end
+//!     cargo run --bin process_end
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --bin process_end
 //!
 //! An emulated device is part of its process, so there the parent cannot see the child's memory,
 //! and what is shown is only that the child had it and is gone.

@@ -1,7 +1,7 @@
 //! Work of several streams, in order where it has to be and beside each other where it can.
 //!
-//!     cargo run --example several_streams
-//!     GPUHEAP_DEVICE=cuda:0 cargo run --example several_streams
+//!     cargo run --bin several_streams
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --bin several_streams
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

@@ -1,7 +1,7 @@
 //! An array that is too large for the device: the error, and the same work in pieces.
 //!
-//!     cargo run --example too_large
-//!     GPUHEAP_DEVICE=cuda:0 cargo run --example too_large
+//!     cargo run --bin too_large
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --bin too_large
 //!
 //! By default on an emulated device of 64 MiB. On a GPU a limit stands for the small device, so
 //! that the program does not take minutes.

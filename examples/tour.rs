@@ -1,7 +1,7 @@
 //! The whole of it in one program: upload, types, status, reclaim, early free, leaks, batches.
 //!
-//!     cargo run --example tour
-//!     GPUHEAP_DEVICE=cuda:0 cargo run --example tour
+//!     cargo run --bin tour
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --bin tour
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

@@ -3,8 +3,8 @@
 //! A free does not erase. Whoever gets the memory next can read what was in it; within a process
 //! that is a later array, and with a pool it is so every time.
 //!
-//!     cargo run --example zero_before_free
-//!     GPUHEAP_DEVICE=cuda:0 cargo run --example zero_before_free
+//!     cargo run --bin zero_before_free
+//!     GPUHEAP_DEVICE=cuda:0 cargo run --bin zero_before_free
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

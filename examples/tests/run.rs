@@ -2,7 +2,6 @@
 //!
 //! Each runs as a process: on the emulator, where all that it prints is compared with a snapshot,
 //! or on the device of `GPUHEAP_TEST_DEVICE`, where its end is looked at and the lines that matter.
-//! `cargo test` builds them; `cargo test --test examples` alone needs `cargo build --examples`.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -128,23 +127,17 @@ fn run(name: &str, device: Option<&str>) -> String {
     printed
 }
 
-/// Where cargo puts the examples: beside the folder of the tests.
+/// Where cargo built it, or beside this test where both were carried to another machine.
 fn built(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().and_then(Path::parent).unwrap().join("examples");
-    let program = folder.join(name).with_extension(std::env::consts::EXE_EXTENSION);
-    let age = |path: &Path| path.metadata().and_then(|data| data.modified());
-    let advice = "build them by cargo build -p gpuheap --examples";
-    let Ok(built) = age(&program) else { panic!("{} is not there; {advice}", program.display()) };
-    if let Ok(source) = age(&sources().join(name).with_extension("rs")) {
-        let is_copy = std::env::var_os("GPUHEAP_TEST_DEVICE").is_some();
-        assert!(is_copy || source <= built, "{} is older than its source; {advice}", name);
-    }
-    program
+    let here = std::env::current_exe().unwrap();
+    let folders = [Path::new(env!("CARGO_BIN_EXE_tour")), &here].map(|file| file.parent().unwrap());
+    let programs =
+        folders.map(|folder| folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX)));
+    programs.iter().find(|program| program.exists()).unwrap_or(&programs[0]).clone()
 }
 
-fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
+fn sources() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// The same without what differs from run to run: addresses, times, the numbers of threads.
