@@ -5,7 +5,7 @@
 //! Each is an array of 256 MiB. `made` is by the driver, `again` from the heap's cache. `host` is the
 //! host's own writing in place, `up` and `down` are copies from and to a vector. `first` and `then` are
 //! the device's reading of it, by a copy into device memory: the first after the host wrote, and the
-//! median of those after it.
+//! median of those after it. `prefetched` is unified memory that was told to move before the first.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "its result is a table")]
@@ -13,7 +13,7 @@
 use std::time::Instant;
 
 use gpuheap::emu::Profile;
-use gpuheap::{Device, DeviceArray, Heap, MemoryKind, Target};
+use gpuheap::{Device, DeviceArray, Heap, Location, MemoryKind, Target};
 
 const ROUNDS: usize = 5;
 
@@ -90,6 +90,9 @@ fn measure(target: &Target, kind: MemoryKind, bytes: usize) -> [String; 7] {
     });
     let mut read = |array: &DeviceArray<u8>| {
         let start = Instant::now();
+        if prefetch {
+            array.prefetch(Location::Device).unwrap();
+        }
         into.copy_from(array).unwrap();
         into.stream().synchronize().unwrap();
         start.elapsed().as_secs_f64()
