@@ -51,9 +51,9 @@ fn at_most_so_many_have_memory() {
     let device = emulated(1 << 30, Schedule::Seeded(8));
     for ahead in [0, 1, 2, 5] {
         let heap = limited(&device, 10);
-        let mut batches = heap.target().unwrap().batches((0..6).map(of)).prefetch(ahead);
+        let batches = heap.target().unwrap().batches((0..6).map(of)).prefetch(ahead);
         let mut live = Vec::new();
-        while let Some(batch) = batches.next() {
+        for batch in batches {
             // Without anything ahead it goes when the program drops it.
             let _batch = batch.unwrap();
             live.push(heap.usage().unwrap().live as usize / BATCH);
