@@ -117,7 +117,8 @@ fn order_holds_whatever_runs_when() {
     for seed in 0..40 {
         let device = device(1 << 30, Schedule::Seeded(seed));
         let builder = Heap::builder(&device).without_environment().staging(staging);
-        let heap = builder.hard_limit(30 << 20).build().unwrap();
+        let pool = PoolKind::ALL[seed as usize % PoolKind::ALL.len()];
+        let heap = builder.pool(pool).hard_limit(64 << 20).build().unwrap();
         let streams: [Stream; 2] = [(); 2].map(|()| device.stream().unwrap());
         let target = heap.on(&streams[0]);
         let mut random = Random(seed);
