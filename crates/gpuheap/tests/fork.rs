@@ -86,6 +86,40 @@ fn a_forked_child_gets_an_error_and_the_parent_goes_on() {
     }
 }
 
+/// The thread that uploads batches is not there in a child, which does not wait for it.
+#[test]
+fn a_child_does_not_wait_for_batches() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = device();
+    let target = device.heap().unwrap().target().unwrap();
+    std::thread::scope(|threads| {
+        let items = vec![vec![1_u8; 1 << 20]; 5];
+        let mut near = target.batches(&items[..2]).prefetch(1);
+        let mut batches = target.batches(items.clone()).prefetch_on(threads, 1).unwrap();
+        let held = (near.next().unwrap().unwrap(), batches.next().unwrap().unwrap());
+        // SAFETY: as above; the child takes no lock of the thread's, and ends by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let code = match () {
+                () if !near.next().unwrap().is_err_and(|error| says_so(&error)) => 1,
+                () if !batches.next().unwrap().is_err_and(|error| says_so(&error)) => 2,
+                () if batches.next().is_some() => 3,
+                () => 0,
+            };
+            drop((near, batches, held));
+            // SAFETY: ends the child without running what the parent registered for its own end.
+            unsafe { libc::_exit(code) }
+        }
+        assert!(child > 0);
+        let mut status = 0;
+        // SAFETY: the pointer is valid for the call, and the child is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status), "the child ended by a signal: {status:#x}");
+        assert_eq!(libc::WEXITSTATUS(status), 0, "see the child's list");
+        assert_eq!((near.count(), batches.count()), (1, 4));
+    });
+}
+
 /// Other threads of the parent hold any lock at the moment of a fork, and never let go of it in the
 /// child: there nothing waits for one.
 #[test]

@@ -18,8 +18,8 @@ use crate::target::Target;
 
 impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Writes all of it from host data, in stream order. The source may be changed as soon as this
-    /// returns: the driver has taken a copy of pageable memory, and what is page-locked is waited
-    /// for.
+    /// returns: pageable memory was copied by then, and what is page-locked is waited for. Much of the
+    /// former is copied by several threads to pinned memory of the heap, where there is any to be had.
     ///
     /// # Errors
     ///

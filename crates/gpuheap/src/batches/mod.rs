@@ -144,7 +144,7 @@ impl<I: Iterator<Item: Adapt<Upload>>> Batches<I> {
     where
         I::Item: Adapt<Upload<Cu>>,
     {
-        Batches { parked: self.parked, ..Batches::with_rule(self.asked, self.items, self.most) }
+        self.ruled()
     }
 
     /// The same with floats of 64 bits as such of 32, by the rules of [`Target::narrow`]. To be said
@@ -153,7 +153,17 @@ impl<I: Iterator<Item: Adapt<Upload>>> Batches<I> {
     where
         I::Item: Adapt<Upload<Narrow>>,
     {
-        Batches { parked: self.parked, ..Batches::with_rule(self.asked, self.items, self.most) }
+        self.ruled()
+    }
+}
+
+impl<I: Iterator<Item: Adapt<Upload>>> Batches<I> {
+    fn ruled<R: ElementRule>(self) -> Batches<I, R>
+    where
+        I::Item: Adapt<Upload<R>>,
+    {
+        let Batches { asked, items, is_over, parked, most, .. } = self;
+        Batches { is_over, parked, ..Batches::with_rule(asked, items, most) }
     }
 }
 

@@ -116,7 +116,7 @@ impl HeapBuilder {
     #[doc(hidden)]
     pub fn staging(mut self, staging: Staging) -> HeapBuilder {
         let Staging { threads, piece, slots, threshold } = staging;
-        let (threads, piece, slots) = (threads.max(1), piece.max(1), slots.max(1));
+        let (threads, piece, slots) = (threads.max(1), piece.clamp(1, 1 << 30), slots.clamp(1, 64));
         self.staging = Staging { threads, piece, slots, threshold };
         self
     }

@@ -51,9 +51,9 @@ fn at_most_so_many_have_memory() {
     let device = emulated(1 << 30, Schedule::Seeded(8));
     for ahead in [0, 1, 2, 5] {
         let heap = limited(&device, 10);
-        let mut batches = heap.target().unwrap().batches((0..6).map(of)).prefetch(ahead);
+        let batches = heap.target().unwrap().batches((0..6).map(of)).prefetch(ahead);
         let mut live = Vec::new();
-        while let Some(batch) = batches.next() {
+        for batch in batches {
             // Without anything ahead it goes when the program drops it.
             let _batch = batch.unwrap();
             live.push(heap.usage().unwrap().live as usize / BATCH);
@@ -117,7 +117,8 @@ fn order_holds_whatever_runs_when() {
     for seed in 0..40 {
         let device = device(1 << 30, Schedule::Seeded(seed));
         let builder = Heap::builder(&device).without_environment().staging(staging);
-        let heap = builder.hard_limit(30 << 20).build().unwrap();
+        let pool = PoolKind::ALL[seed as usize % PoolKind::ALL.len()];
+        let heap = builder.pool(pool).hard_limit(64 << 20).build().unwrap();
         let streams: [Stream; 2] = [(); 2].map(|()| device.stream().unwrap());
         let target = heap.on(&streams[0]);
         let mut random = Random(seed);

@@ -115,7 +115,7 @@ fn a_fraction_that_is_none_is_an_error() {
         assert!(error.contains("write one above 0 and at most 1"), "{error}");
     }
     for fraction in [f64::MIN_POSITIVE, 1.0] {
-        assert_eq!(target.batches_by_memory(&data, fraction).unwrap().flatten().count() > 0, true);
+        assert!(target.batches_by_memory(&data, fraction).unwrap().flatten().count() > 0);
     }
 }
 

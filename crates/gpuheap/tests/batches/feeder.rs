@@ -218,7 +218,8 @@ fn order_holds_whatever_runs_when() {
     for seed in 0..20 {
         let device = device(1 << 30, Schedule::Seeded(seed));
         let builder = Heap::builder(&device).without_environment().staging(staging);
-        let heap = builder.hard_limit(30 << 20).build().unwrap();
+        let pool = PoolKind::ALL[seed as usize % PoolKind::ALL.len()];
+        let heap = builder.pool(pool).hard_limit(64 << 20).build().unwrap();
         let target = heap.on(&device.stream().unwrap());
         let mut random = Random(seed);
         let counts: Arc<Vec<usize>> =

@@ -28,7 +28,7 @@ fn batches_come_in_order_one_at_a_time() {
     let mut batches = target.batches((0..5).map(of));
     assert_eq!(heap.usage().unwrap().live, 0);
     let mut all = Vec::new();
-    while let Some(batch) = batches.next() {
+    for batch in batches.by_ref() {
         // Held by the program, and freed all the same.
         all.push(batch.unwrap());
         assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64);
@@ -166,7 +166,7 @@ fn the_callers_own_arrays_survive() {
         let items = (0..4).map(|nth| (shared.clone(), owned.view(), of(nth)));
         let mut copies = Vec::new();
         let mut batches = target.batches(items).prefetch(ahead);
-        while let Some(batch) = batches.next() {
+        for batch in batches.by_ref() {
             let (same, copy, own): (SharedArray<u32>, DeviceArray<u32>, DeviceArray<u32>) =
                 batch.unwrap();
             assert!(same.to_vec().unwrap() == of(7) && copy.to_vec().unwrap() == of(8));
