@@ -7,10 +7,10 @@ use gpuheap_kernels::{Arithmetic, Type};
 use ndarray::{Axis, Dimension, Ix1, RemoveAxis};
 
 use super::cast::{cast, recast};
-use super::launch::run;
+use super::launch::{check_device, run};
 use super::number::{Key, Scalar};
 use super::operand::{Side, strides};
-use super::operators::enqueue_strided;
+use super::operators::{Op, enqueue_strided};
 use crate::array::{ArrayBase, DeviceArray, Hold};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
@@ -80,8 +80,9 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
             *rows = groups;
         }
         let steps = [strides(window.shape, window.shape), strides(&shape, window.shape)];
-        let sides = [Side::Array(window), Side::Array(counts.window())];
-        enqueue_strided(Arithmetic::Divide, Type::F64, &window, &sides, &steps)?;
+        let sides = [&Side::Array(window), &Side::Array(counts.window())];
+        let divide = Op::Arithmetic(Arithmetic::Divide);
+        enqueue_strided(divide, Type::F64, &window, sides, &steps)?;
         recast(means, at)
     }
 }
@@ -144,7 +145,7 @@ fn totals<A: Scalar, S: Hold, T: Scalar, D: RemoveAxis, R: Hold, K: Key>(
         ))
         .into());
     }
-    super::launch::check_device(&values.window(), &keys.window())?;
+    check_device(&values.window(), &keys.window())?;
     let inner = shape.remove_axis(Axis(0)).size();
     let target = values.target();
     let out: DeviceArray<A, D> = zeros(&target, shape, at)?;
