@@ -266,8 +266,7 @@ fn again(op: Reduction) -> Reduction {
 
 fn nothing(what: &str, shape: &[usize]) -> Error {
     ErrorKind::Refused(format!(
-        "there is no {what} of no elements, and this is of an array of shape {shape:?}; look at its \
-         shape first"
+        "there is no {what} of no elements (shape {shape:?}); check for an axis of length 0 first"
     ))
     .into()
 }
