@@ -438,7 +438,8 @@ fn a_kernel_that_computes_with_bytes_never_written_is_found() {
 fn a_kernel_with_a_bad_address_loses_the_context() {
     use FindingKind::*;
     let lost = CUresult::ERROR_ILLEGAL_ADDRESS;
-    let cases: [(_, fn(&Scene) -> Vec<Launch>, _); 5] = [
+    type Plan = fn(&Scene) -> Vec<Launch>;
+    let cases: [(_, Plan, _); 5] = [
         (OutOfBounds, |scene| negate(scene.block, CHUNK / 2 + 1), lost),
         (WildPointer, |_| negate(0x1000, 10), lost),
         (WildPointer, |scene| copy(1, &[5], scene.block, &[-1], scene.block, &[1]), lost),

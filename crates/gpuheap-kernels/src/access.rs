@@ -3,6 +3,7 @@
 use crate::Kernel;
 use crate::kernel::{Kind, Path, Source};
 use crate::plan::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES};
+use crate::ptx::flat_each;
 use crate::{Reduction, Type};
 
 /// What a launch does with some bytes.
@@ -38,11 +39,12 @@ impl Kernel {
         };
         match self.0 {
             Kind::Elementwise { path, does, of, left, right } => {
-                let axes = axes(words);
+                let each = vector(path, of, does.output(of));
+                let axes = element_axes(words, each);
                 let operand = |index: usize, source| match (source, path) {
                     (Source::Scalar, _) => None,
                     (Source::Array, Path::Flat) => Some(block(false, word(1 + index), word(0), of)),
-                    (Source::Array, Path::Strided) => Some(Access {
+                    (Source::Array, Path::Strided | Path::Vectors) => Some(Access {
                         writes: false,
                         align: of.size() as u64,
                         region: Region::of(word(2 + index), of.size(), &axes, index - 1),
@@ -50,10 +52,11 @@ impl Kernel {
                 };
                 let out = match path {
                     Path::Flat => word(1),
-                    Path::Strided => word(2),
+                    Path::Strided | Path::Vectors => word(2),
                 };
                 let reads = [operand(1, left), operand(2, right)];
-                let written = block(true, out, word(0), does.output(of));
+                let written =
+                    block(true, out, word(0).saturating_mul(each as u64), does.output(of));
                 reads.into_iter().flatten().chain([written]).collect()
             }
             Kind::Cast { from, to } => {
@@ -155,6 +158,21 @@ pub(crate) fn axes(words: &[u64]) -> Vec<Axis> {
     let all = words.get(FIRST_AXIS..).unwrap_or_default().chunks_exact(AXIS_WORDS);
     let mut axes: Vec<Axis> = all.take(rank).map(Axis::from_words).collect();
     axes.reverse();
+    axes
+}
+
+/// Elements of what a strided kernel counts.
+pub(crate) fn vector(path: Path, of: Type, out_of: Type) -> usize {
+    if path == Path::Vectors { flat_each(of, out_of) as usize } else { 1 }
+}
+
+/// The same axes with single elements along the innermost one.
+pub(crate) fn element_axes(words: &[u64], each: usize) -> Vec<Axis> {
+    let mut axes = axes(words);
+    if let Some(inner) = axes.last_mut() {
+        inner.length *= each;
+        inner.strides = inner.strides.map(|stride| stride / each as i64);
+    }
     axes
 }
 

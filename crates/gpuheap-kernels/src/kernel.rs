@@ -30,6 +30,8 @@ pub(crate) enum Path {
     Flat,
     /// By coordinates and strides.
     Strided,
+    /// The same in vectors: along the innermost axis they lie one behind the other, or are all one.
+    Vectors,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -45,6 +47,7 @@ pub(crate) enum Source {
     Scalar,
 }
 
+const PATHS: [Path; 3] = [Path::Flat, Path::Strided, Path::Vectors];
 const SOURCES: [[Source; 2]; 4] = [
     [Source::Array, Source::Array],
     [Source::Array, Source::Scalar],
@@ -117,10 +120,8 @@ impl Kernel {
     /// How many words its one parameter has.
     pub fn words(&self) -> usize {
         match self.0 {
-            Kind::Elementwise { path: Path::Strided, .. } | Kind::Copy { .. } => {
-                FIRST_AXIS + AXIS_WORDS * MOST_AXES
-            }
             Kind::Elementwise { path: Path::Flat, .. } => 4,
+            Kind::Elementwise { .. } | Kind::Copy { .. } => FIRST_AXIS + AXIS_WORDS * MOST_AXES,
             Kind::Cast { .. } => 3,
             Kind::Rows { .. } | Kind::Columns { .. } | Kind::Groups { .. } => 7,
         }
@@ -137,7 +138,7 @@ impl Kernel {
         let arithmetic = Arithmetic::ALL.iter().copied().map(Does::Arithmetic);
         let comparison = Comparison::ALL.iter().copied().map(Does::Comparison);
         for does in arithmetic.chain(comparison) {
-            for path in [Path::Flat, Path::Strided] {
+            for path in PATHS {
                 for &of in Type::ALL.iter().filter(|of| does.takes(**of)) {
                     let sources = SOURCES.into_iter().filter(|sources| path.takes(*sources));
                     all.extend(sources.map(|[left, right]| Kind::Elementwise {
@@ -178,11 +179,12 @@ impl Path {
         match self {
             Path::Flat => "flat",
             Path::Strided => "strided",
+            Path::Vectors => "vectors",
         }
     }
 
     fn from_word(word: &str) -> Option<Path> {
-        [Path::Flat, Path::Strided].into_iter().find(|known| known.word() == word)
+        PATHS.into_iter().find(|known| known.word() == word)
     }
 }
 

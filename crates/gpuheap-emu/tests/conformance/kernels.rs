@@ -449,24 +449,31 @@ fn strided(bench: &Bench<'_, '_>) {
         (&[2000], &[-1], &[1]),
         (&[9, 9], &[-9, -1], &[9, -1]),
         (&ten, &odd, &even),
+        // Whole vectors along the innermost axis.
+        (&[9, 64], &[64, 1], &[0, 1]),
+        (&[9, 64], &[1, 0], &[64, 1]),
+        (&[9, 32], &[64, 1], &[1, 0]),
+        (&[5, 3, 48], &[0, 48, 1], &[-48, 0, 1]),
     ];
     for (does, of) in operations() {
         let out_of = does.output(of);
         for (index, &(shape, left, right)) in cases.iter().enumerate() {
             let count: usize = shape.iter().product();
             let sources: &[[bool; 2]] = match index {
-                2 | 6 | 7 => &[[true, true], [true, false], [false, true]],
+                2 | 6 | 7 | 11 | 12 => &[[true, true], [true, false], [false, true]],
                 _ => &[[true, true]],
             };
             for are_arrays in sources {
                 let mut image = Image::new(bench);
-                let out = image.put(index % 2 * out_of.size(), &vec![0xee; count * out_of.size()]);
+                let off = if index < 9 { index % 2 } else { 0 };
+                let out = image.put(off * out_of.size(), &vec![0xee; count * out_of.size()]);
                 let mut sides = [Operand::Scalar(edges(of)[4]); 2];
                 for i in 0..2 {
                     let strides = [left, right][i];
                     let (before, after) = reach(shape, strides);
                     let values = wild(of, before + after + 1, &mut random);
-                    let place = image.put(of.size(), &values) + before * of.size();
+                    let off = usize::from(index < 9);
+                    let place = image.put(off * of.size(), &values) + before * of.size();
                     if are_arrays[i] {
                         sides[i] = Operand::Array { address: image.address(place), strides };
                     }

@@ -155,7 +155,7 @@ mod tests {
             let multiples = (0..50).map(|i| largest / d / 50 * i * d);
             let edges = multiples.flat_map(|n| [n.saturating_sub(1), n, n + 1, n + d / 2]);
             for n in edges.chain([0, 1, d - 1, d, largest - 1, largest]).filter(|n| *n <= largest) {
-                let high = (u64::from(n) * u64::from(factor) >> 32) as u32;
+                let high = ((u64::from(n) * u64::from(factor)) >> 32) as u32;
                 assert_eq!((high + n) >> shift, n / d, "{n} / {d}");
             }
         }

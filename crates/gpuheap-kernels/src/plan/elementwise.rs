@@ -1,7 +1,7 @@
 //! Arithmetic, comparisons and casts.
 
 use crate::kernel::{Does, Kind, Path, Source};
-use crate::plan::axes::{Axis, collapse, split};
+use crate::plan::axes::{Axis, Piece, collapse, split};
 use crate::plan::grid;
 use crate::ptx::{STRIDED_EACH, flat_each};
 use crate::{Arithmetic, Comparison, Kernel, Launch, Type, Unary, Words};
@@ -98,12 +98,47 @@ fn elementwise(
         let words = Words::new(&[count, out, words[0], words[1]]);
         return vec![Launch { kernel: kernel(Path::Flat), words, grid, block }];
     }
-    let launch = |piece: crate::plan::axes::Piece| {
-        let (grid, block) = grid(piece.count().div_ceil(STRIDED_EACH));
-        let words = Words::new(&piece.words((out, does.output(of).size()), words));
-        Launch { kernel: kernel(Path::Strided), words, grid, block }
+    let out_of = does.output(of);
+    let vectors = in_vectors(&axes, (out, out_of), of, sources, words);
+    let (path, axes, size) = match vectors {
+        Some(vectors) => (Path::Vectors, vectors, flat_each(of, out_of) as usize * out_of.size()),
+        None => (Path::Strided, axes, out_of.size()),
+    };
+    let launch = |piece: Piece| {
+        let each = if path == Path::Vectors { 1 } else { STRIDED_EACH };
+        let (grid, block) = grid(piece.count().div_ceil(each));
+        let words = Words::new(&piece.words((out, size), words));
+        Launch { kernel: kernel(path), words, grid, block }
     };
     split(&axes).into_iter().map(launch).collect()
+}
+
+/// The axes with vectors along the innermost one, if in every array its elements lie one behind the
+/// other, at places that vectors can be loaded from, or are all one.
+fn in_vectors(
+    axes: &[Axis],
+    (out, out_of): (u64, Type),
+    of: Type,
+    sources: [Source; 2],
+    words: [u64; 2],
+) -> Option<Vec<Axis>> {
+    let each = flat_each(of, out_of) as usize;
+    let (inner, outer) = axes.split_last()?;
+    let aligned = |at: u64, of: Type| at.is_multiple_of((each * of.size()).min(16) as u64);
+    if !inner.length.is_multiple_of(each) || !aligned(out, out_of) {
+        return None;
+    }
+    for i in 0..2 {
+        let dense = inner.strides[i] == of.size() as i64;
+        let steps = outer.iter().map(|axis| axis.strides[i].unsigned_abs());
+        let fits = !dense || steps.chain([words[i]]).all(|at| aligned(at, of));
+        if sources[i] == Source::Array && !(fits && (dense || inner.strides[i] == 0)) {
+            return None;
+        }
+    }
+    let strides = inner.strides.map(|stride| stride * each as i64);
+    let inner = Axis { length: inner.length / each, strides };
+    Some(outer.iter().copied().chain([inner]).collect())
 }
 
 /// Whether every array's elements lie one behind the other.

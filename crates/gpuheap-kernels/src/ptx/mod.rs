@@ -30,6 +30,9 @@ impl Kernel {
             Kind::Elementwise { path: Path::Strided, does, of, left, right } => {
                 strided::elementwise(self, does, of, [left, right])
             }
+            Kind::Elementwise { path: Path::Vectors, does, of, left, right } => {
+                strided::vectors(self, does, of, [left, right])
+            }
             Kind::Cast { from, to } => elementwise::cast(self, from, to),
             Kind::Copy { unit } => strided::copy(self, unit),
             Kind::Rows { op, of } => reduce::rows(self, op, of),

@@ -3,7 +3,8 @@
 use crate::kernel::{Does, Source};
 use crate::plan::{AXIS_WORDS, BLOCK, FIRST_AXIS, MOST_AXES};
 use crate::ptx::elementwise::compute;
-use crate::ptx::value::{argument, class, load_if, store_if};
+use crate::ptx::flat_each;
+use crate::ptx::value::{argument, class, load, load_if, load_vector, store_if, store_vector};
 use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::{Kernel, Type};
 
@@ -30,7 +31,7 @@ pub(super) fn elementwise(kernel: &Kernel, does: Does, of: Type, sources: [Sourc
         Source::Scalar => argument(&mut w, of, 3 + i),
     });
     let out_of = does.output(of);
-    body(&mut w, |w, places| {
+    body(&mut w, STRIDED_EACH, |w, places| {
         let mut values = Vec::new();
         for place in places {
             values.push([0, 1].map(|i| match sources[i] {
@@ -51,6 +52,51 @@ pub(super) fn elementwise(kernel: &Kernel, does: Does, of: Type, sources: [Sourc
     w.module(kernel, MAXWELL, None)
 }
 
+/// A vector of each operand along the innermost axis: out of memory, or one element again and again.
+pub(super) fn vectors(kernel: &Kernel, does: Does, of: Type, sources: [Source; 2]) -> String {
+    let mut w = Writer::default();
+    let out = w.address(2);
+    let inputs = [0, 1].map(|i| match sources[i] {
+        Source::Array => w.address(3 + i),
+        Source::Scalar => argument(&mut w, of, 3 + i),
+    });
+    let out_of = does.output(of);
+    let each = flat_each(of, out_of) as usize;
+    body(&mut w, 1, |w, places| {
+        for place in places {
+            let operands = [0, 1].map(|i| match sources[i] {
+                Source::Scalar => vec![inputs[i]; each],
+                Source::Array => {
+                    let from = w.reg(Class::Bits64);
+                    emit!(w, "add.s64 {from}, {}, {};", inputs[i], place.offsets[i]);
+                    let stride = w.word(FIRST_AXIS + 2 + i);
+                    vector_or_one(w, of, from, stride, each)
+                }
+            });
+            let results: Vec<Reg> = (0..each)
+                .map(|i| compute(w, does, of, &[operands[0][i], operands[1][i]]))
+                .collect();
+            let to = w.at(out, place.index, each * out_of.size());
+            store_vector(w, out_of, to, &results);
+        }
+    });
+    w.module(kernel, MAXWELL, None)
+}
+
+fn vector_or_one(w: &mut Writer, of: Type, from: Reg, stride: Reg, each: usize) -> Vec<Reg> {
+    let one = w.reg(Class::Predicate);
+    let (again, done) = (w.label(), w.label());
+    emit!(w, "setp.eq.u64 {one}, {stride}, 0;");
+    emit!(w, "@{one} bra {again};");
+    let values = load_vector(w, of, from, 0, each);
+    emit!(w, "bra {done};");
+    w.place(again);
+    let value = load(w, of, from);
+    values.iter().for_each(|copy| emit!(w, "mov.{} {copy}, {value};", value.class.suffix()));
+    w.place(done);
+    values
+}
+
 fn zero(of: Type) -> &'static str {
     match class(of) {
         Class::Float32 => "0f00000000",
@@ -69,7 +115,7 @@ pub(super) fn copy(kernel: &Kernel, unit: usize) -> String {
         8 => (Class::Bits64, "b64", 1),
         _ => (Class::Bits32, "v4.b32", 4),
     };
-    body(&mut w, |w, places| {
+    body(&mut w, STRIDED_EACH, |w, places| {
         let mut values = Vec::new();
         for place in places {
             let from = w.reg(Class::Bits64);
@@ -93,21 +139,21 @@ pub(super) fn copy(kernel: &Kernel, unit: usize) -> String {
 
 /// Goes through all elements. Their number is below 2^31, and the grid small enough that a place
 /// beyond the last is below 2^32.
-fn body(w: &mut Writer, work: impl Fn(&mut Writer, &[Place])) {
+fn body(w: &mut Writer, each: u64, work: impl Fn(&mut Writer, &[Place])) {
     let count = w.word32(0);
     let rank = w.word32(1);
     let [thread, block, blocks] = ["tid.x", "ctaid.x", "nctaid.x"].map(|name| w.special(name));
     let [first, step] = w.regs(Class::Bits32);
     let done = w.reg(Class::Predicate);
     let (again, found, end) = (w.label(), w.label(), w.label());
-    let tile = u64::from(BLOCK) * STRIDED_EACH;
+    let tile = u64::from(BLOCK) * each;
     emit!(w, "mad.lo.u32 {first}, {block}, {tile}, {thread};");
     emit!(w, "mul.lo.u32 {step}, {blocks}, {tile};");
     w.place(again);
     emit!(w, "setp.ge.u32 {done}, {first}, {count};");
     emit!(w, "@{done} bra {end};");
     let mut rests = Vec::new();
-    let places: Vec<Place> = (0..STRIDED_EACH)
+    let places: Vec<Place> = (0..each)
         .map(|i| {
             let [index, rest] = w.regs(Class::Bits32);
             let place =

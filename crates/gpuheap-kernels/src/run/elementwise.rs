@@ -1,8 +1,8 @@
 //! Arithmetic, comparisons and casts.
 
 use crate::Type;
-use crate::access::axes;
 use crate::kernel::{Does, Source};
+use crate::plan::Axis;
 use crate::run::element::{Element, Flag, with_type};
 use crate::run::strided::{for_each_row, gather};
 use crate::run::{CHUNK, Memory, word};
@@ -68,6 +68,7 @@ pub(super) fn flat<M: Memory>(
 
 pub(super) fn strided<M: Memory>(
     words: &[u64],
+    axes: &[Axis],
     does: Does,
     of: Type,
     sources: [Source; 2],
@@ -77,7 +78,7 @@ pub(super) fn strided<M: Memory>(
     let mut operands = [0, 1].map(|i| Operand::new(sources[i], word(words, 3 + i), size));
     let mut results = vec![0; CHUNK * out_size];
     let mut out = word(words, 2);
-    for_each_row(&axes(words), |row| {
+    for_each_row(axes, |row| {
         for (first, count) in chunks(row.length as u64) {
             for (operand, i) in operands.iter_mut().zip(0..) {
                 let offset = row.strides[i].wrapping_mul(first as i64);

@@ -10,6 +10,7 @@ pub(crate) use reduce::VECTOR;
 pub(crate) use strided::for_each_row;
 
 use crate::Kernel;
+use crate::access::{element_axes, vector};
 use crate::kernel::{Kind, Path};
 
 /// The memory that a kernel works on.
@@ -46,8 +47,9 @@ impl Kernel {
             Kind::Elementwise { path: Path::Flat, does, of, left, right } => {
                 elementwise::flat(words, does, of, [left, right], memory)
             }
-            Kind::Elementwise { path: Path::Strided, does, of, left, right } => {
-                elementwise::strided(words, does, of, [left, right], memory)
+            Kind::Elementwise { path, does, of, left, right } => {
+                let axes = element_axes(words, vector(path, of, does.output(of)));
+                elementwise::strided(words, &axes, does, of, [left, right], memory)
             }
             Kind::Cast { from, to } => elementwise::cast(words, from, to, memory),
             Kind::Copy { unit } => strided::copy(words, unit, memory),

@@ -130,6 +130,12 @@ fn what_lies_together_is_flat_and_what_is_large_is_split() {
     );
     let rows = at(0x9000, &[0, 0, 1]);
     assert_eq!(name(add(&[3, 4, 5], whole, rows)), "gpuheap_strided_add_f32_array_array");
+    let four = at(0x9000, &[16, 4, 1]);
+    assert_eq!(name(add(&[3, 4, 4], four, rows)), "gpuheap_vectors_add_f32_array_array");
+    assert_eq!(
+        name(add(&[3, 4, 4], four, at(0x9004, &[0, 0, 1]))),
+        "gpuheap_strided_add_f32_array_array"
+    );
     // An axis of one element has any stride.
     let odd = at(0x9000, &[7, 5, 1]);
     assert_eq!(name(add(&[1, 4, 5], odd, odd)), "gpuheap_flat_add_f32_array_array");
@@ -137,15 +143,17 @@ fn what_lies_together_is_flat_and_what_is_large_is_split() {
 
     // More elements than 31 bits count are one launch where they lie together, several where not.
     assert_eq!(cast(Type::I8, Type::F32, 1 << 33, 0, 1 << 40).len(), 1);
-    let (shape, strides) = ([3, 1 << 31], [0, 1]);
-    let launches = add(&shape, at(1 << 40, &[1 << 31, 1]), at(1 << 36, &strides));
+    let (row, strides) = (1 << 33, [0, 1]);
+    let launches = add(&[3, row], at(1 << 40, &[row as isize, 1]), at(1 << 36, &strides));
+    assert!(launches.len() > 1);
     let mut next = 0x1000;
     for launch in &launches {
         let words = launch.words.as_slice();
         assert!(words[0] < 1 << 31 && words[2] == next, "{launch:?}");
-        next += 4 * words[0];
+        // Counted in vectors.
+        next += 16 * words[0];
     }
-    assert_eq!(next, 0x1000 + 4 * 3 * (1 << 31));
+    assert_eq!(next, 0x1000 + 4 * 3 * row as u64);
 
     // Units are as large as everything allows.
     assert_eq!(name(copy(2, &[4, 64], 0x1000, &[64, 1], 0x9000, &[128, 1])), "gpuheap_copy_16");
