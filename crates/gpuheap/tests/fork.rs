@@ -215,6 +215,9 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     seen.refused(|| array.to_vec());
     seen.refused(|| array.copy());
     seen.refused(|| array.device_ptr(target.stream()));
+    seen.refused(|| &array + 1);
+    seen.refused(|| array.sum());
+    seen.refused(|| pinned.add_assign(&array));
     seen.refused(|| pinned.as_slice().map(|slice| slice[0]));
     seen.refused(|| pinned.as_mut_slice().map(|slice| slice[0]));
     seen.refused(|| pinned.fill(9));

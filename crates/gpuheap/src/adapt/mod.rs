@@ -61,7 +61,8 @@
 //! | `bool`, `char`, your own | | | |
 //!
 //! Values are rounded to the nearest, as by `as`; what is too large for `f32` becomes infinite. The
-//! indices of sparse matrices stay.
+//! indices of sparse matrices stay. Arrays of numbers that are on the target's device already are
+//! [cast](crate::ArrayBase::cast) there; others are converted on the host.
 //!
 //! # Small arrays
 //!

@@ -2,13 +2,12 @@
 
 use std::panic::Location;
 
-use gpuheap_kernels as kernels;
 use gpuheap_kernels::{Comparison, Reduction};
 use ndarray::Dimension;
 
 use super::number::Number;
 use super::operand::{Operand, Side, together};
-use super::operators::{check_sides, elementwise};
+use super::operators::{Op, check_sides, enqueue};
 use super::reduce::read_one;
 use crate::array::{ArrayBase, DeviceArray, Hold, UninitArray};
 use crate::error::Error;
@@ -91,8 +90,6 @@ fn compared<S: Hold, T: Number, D: Dimension, O: Dimension>(
     let side = Side::Array(left.window());
     check_sides(&side, right)?;
     let UninitArray(out) = left.target().uninit_at::<bool, O>(shape, at)?;
-    elementwise(&out.window(), &side, right, |shape, out, left, right| {
-        kernels::comparison(op, T::TYPE, shape, out, left, right)
-    })?;
+    enqueue(Op::Comparison(op), T::TYPE, &out.window(), &side, right)?;
     Ok(out)
 }

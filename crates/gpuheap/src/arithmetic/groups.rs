@@ -7,10 +7,10 @@ use gpuheap_kernels::{Arithmetic, Type};
 use ndarray::{Axis, Dimension, Ix1, RemoveAxis};
 
 use super::cast::{cast, recast};
-use super::launch::run;
+use super::launch::{check_device, run};
 use super::number::{Key, Scalar};
 use super::operand::{Side, strides};
-use super::operators::enqueue_strided;
+use super::operators::{Op, enqueue_strided};
 use crate::array::{ArrayBase, DeviceArray, Hold};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
@@ -49,7 +49,8 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
         groups: usize,
     ) -> Result<DeviceArray<T::Sum, D>, Error> {
         let at = Location::caller();
-        recast(totals::<T::Total, _, _, _, _, _>(self, keys, groups, at)?, at)
+        let sums = recast(totals::<T::Total, _, _, _, _, _>(self, keys, groups, at)?, at)?;
+        placed(sums, &self.target(), at)
     }
 
     /// The mean of each group's rows; NaN of a group with none. As [`mean`](ArrayBase::mean), but
@@ -73,16 +74,17 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
         } else {
             recast(totals::<T::Total, _, _, _, _, _>(self, keys, groups, at)?, at)?
         };
-        let counts: DeviceArray<f64> = recast(counts(keys, groups, &keys.target(), at)?, at)?;
+        let counts: DeviceArray<f64> = recast(counts(keys, groups, at)?, at)?;
         // A count for each row of means: along the other axes it is repeated.
         let (window, mut shape) = (means.window(), vec![1; means.ndim()]);
         if let Some(rows) = shape.first_mut() {
             *rows = groups;
         }
         let steps = [strides(window.shape, window.shape), strides(&shape, window.shape)];
-        let sides = [Side::Array(window), Side::Array(counts.window())];
-        enqueue_strided(Arithmetic::Divide, Type::F64, &window, &sides, &steps)?;
-        recast(means, at)
+        let sides = [&Side::Array(window), &Side::Array(counts.window())];
+        let divide = Op::Arithmetic(Arithmetic::Divide);
+        enqueue_strided(divide, Type::F64, &window, sides, &steps)?;
+        placed(recast(means, at)?, &self.target(), at)
     }
 }
 
@@ -98,18 +100,20 @@ impl<S: Hold, K: Key> ArrayBase<S, K, Ix1> {
     #[doc(alias = "bincount")]
     #[doc(alias = "histogram")]
     pub fn count_by_key(&self, groups: usize) -> Result<DeviceArray<u64>, Error> {
-        counts(self, groups, &self.target(), Location::caller())
+        let at = Location::caller();
+        placed(counts(self, groups, at)?, &self.target(), at)
     }
 }
 
+/// In device memory, as all that is added to by many threads at once.
 fn counts<S: Hold, K: Key>(
     keys: &ArrayBase<S, K, Ix1>,
     groups: usize,
-    target: &Target,
     at: &'static Location<'static>,
 ) -> Result<DeviceArray<u64>, Error> {
-    let out: DeviceArray<u64> = zeros(target, Ix1(groups), at)?;
-    let bad = BadKeys::new(target, at)?;
+    let target = keys.target().kind(MemoryKind::Device);
+    let out: DeviceArray<u64> = zeros(&target, Ix1(groups), at)?;
+    let bad = BadKeys::new(&target, at)?;
     let arrays = [&keys.window(), &out.window(), &bad.0.window()];
     run(arrays, |[from, out, bad]| {
         let rows = keys.len();
@@ -119,6 +123,7 @@ fn counts<S: Hold, K: Key>(
     Ok(out)
 }
 
+/// In device memory too.
 fn totals<A: Scalar, S: Hold, T: Scalar, D: RemoveAxis, R: Hold, K: Key>(
     values: &ArrayBase<S, T, D>,
     keys: &ArrayBase<R, K, Ix1>,
@@ -144,14 +149,14 @@ fn totals<A: Scalar, S: Hold, T: Scalar, D: RemoveAxis, R: Hold, K: Key>(
         ))
         .into());
     }
-    super::launch::check_device(&values.window(), &keys.window())?;
+    check_device(&values.window(), &keys.window())?;
     let inner = shape.remove_axis(Axis(0)).size();
-    let target = values.target();
+    let target = values.target().kind(MemoryKind::Device);
     let out: DeviceArray<A, D> = zeros(&target, shape, at)?;
     if inner == 0 {
         // No row has a value, and keys are keys all the same.
         values.storage().use_on(None, |_, _| Ok(()))?;
-        counts(keys, groups, &target, at)?;
+        counts(keys, groups, at)?;
         return Ok(out);
     }
     let bad = BadKeys::new(&target, at)?;
@@ -162,6 +167,18 @@ fn totals<A: Scalar, S: Hold, T: Scalar, D: RemoveAxis, R: Hold, K: Key>(
     })?;
     bad.check(keys, groups)?;
     Ok(out)
+}
+
+/// A result in the kind of memory that it is to be in.
+fn placed<T: Scalar, D: Dimension>(
+    array: DeviceArray<T, D>,
+    target: &Target,
+    at: &'static Location<'static>,
+) -> Result<DeviceArray<T, D>, Error> {
+    if array.kind() == target.memory_kind() {
+        return Ok(array);
+    }
+    target.uninit_at(array.raw_dim(), at)?.copy_from(&array)
 }
 
 /// As [`Target::zeroed`], made at a place in the program.
@@ -178,7 +195,6 @@ struct BadKeys(DeviceArray<u64>);
 
 impl BadKeys {
     fn new(target: &Target, at: &'static Location<'static>) -> Result<BadKeys, Error> {
-        let target = target.kind(MemoryKind::Device);
         Ok(BadKeys(target.uninit_at(Ix1(2), at)?.write_from(&[0, u64::MAX])?))
     }
 

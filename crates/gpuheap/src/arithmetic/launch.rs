@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use gpuheap_driver::{CUfunction, CUmodule, CUresult, check};
 use gpuheap_kernels::{Kernel, Launch};
+use ndarray::Dimension;
 use rustc_hash::FxHashMap;
 
 use crate::array::storage::Storage;
@@ -14,7 +15,6 @@ use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
 use crate::stream::Stream;
-use ndarray::Dimension;
 
 /// The kernels of a context, each loaded when it is first needed.
 #[derive(Default)]
@@ -66,18 +66,17 @@ pub(super) fn run<const N: usize>(
     arrays: [&Window<'_>; N],
     plan: impl FnOnce([u64; N]) -> Vec<Launch>,
 ) -> Result<(), Error> {
-    let Some((first, others)) = arrays.split_first() else { return Ok(()) };
-    for other in others {
-        check_device(first, other)?;
-    }
     let mut addresses = [0; N];
     for (address, array) in addresses.iter_mut().zip(arrays) {
+        check_device(arrays[0], array)?;
         *address = array.address()?;
     }
-    let launches = match arrays.last() {
-        Some(written) if written.bytes > 0 => plan(addresses),
-        _ => Vec::new(),
-    };
+    let launches = if arrays[N - 1].bytes > 0 { plan(addresses) } else { Vec::new() };
+    launch(&arrays, &launches)
+}
+
+fn launch(arrays: &[&Window<'_>], launches: &[Launch]) -> Result<(), Error> {
+    let Some((first, others)) = arrays.split_first() else { return Ok(()) };
     // Before a storage is locked: loading may call what the program has registered with the heap.
     let (context, heap) = (first.context(), first.storage.heap());
     let functions: Result<Vec<CUfunction>, Error> =

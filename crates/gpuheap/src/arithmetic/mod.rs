@@ -54,6 +54,10 @@
 //! work is put on that stream, which first waits for what the right side was used for. Both sides have
 //! to be on one device; any kinds of memory go together.
 //!
+//! An operator's error is one of shapes that do not go together, of arrays on two devices, of an array
+//! that was freed, of memory that [ran out](crate::Error::out_of_memory), or the driver's own. What was
+//! used up is freed then.
+//!
 //! # What is computed
 //!
 //! The same on an emulated device and on every GPU, to the last bit, but for the bits of a NaN and for

@@ -4,7 +4,7 @@ use std::ops::{Add, Div, Mul, Neg, Not, Sub};
 use std::panic::Location;
 
 use gpuheap_kernels as kernels;
-use gpuheap_kernels::{Arithmetic, Type, Unary};
+use gpuheap_kernels::{Arithmetic, Comparison, Type, Unary};
 use ndarray::Dimension;
 
 use super::launch::{Window, check_device, run};
@@ -24,7 +24,7 @@ macro_rules! operators {
                 #[track_caller]
                 fn $method(self, right: R) -> Self::Output {
                     let (left, right) = (Side::Array(self.window()), right.side());
-                    made(Arithmetic::$op, self, left, right, Location::caller())
+                    made(Op::Arithmetic(Arithmetic::$op), self, left, right, Location::caller())
                 }
             }
 
@@ -37,11 +37,11 @@ macro_rules! operators {
                     let at = Location::caller();
                     if !is_kept(&self, &right.side()) {
                         let (left, right) = (Side::Array(self.window()), right.side());
-                        return made(Arithmetic::$op, &self, left, right, at);
+                        return made(Op::Arithmetic(Arithmetic::$op), &self, left, right, at);
                     }
                     let shape = together(self.shape(), right.side().shape())?;
                     let (left, right) = (Side::Array(self.window()), right.side());
-                    enqueue(Arithmetic::$op, T::TYPE, &self.window(), &left, &right)?;
+                    enqueue(Op::Arithmetic(Arithmetic::$op), T::TYPE, &self.window(), &left, &right)?;
                     self.into_shape::<R::Dim>(shape)
                 }
             }
@@ -69,7 +69,7 @@ macro_rules! operators {
                 /// overlaps this array and is another part of its memory; one on another device; an
                 /// array that was freed; the driver's own.
                 pub fn $in_place<R: Operand<T, D>>(&mut self, right: R) -> Result<(), Error> {
-                    in_place(Arithmetic::$op, T::TYPE, &self.window(), &right.side())
+                    in_place(Op::Arithmetic(Arithmetic::$op), T::TYPE, &self.window(), &right.side())
                 }
             )*
         }
@@ -99,7 +99,7 @@ macro_rules! numbers_on_the_left {
                 #[track_caller]
                 fn $method(self, right: &ArrayBase<S, $of, D>) -> Self::Output {
                     let sides = (Side::Scalar(bits(self)), Side::Array(right.window()));
-                    made(Arithmetic::$op, right, sides.0, sides.1, Location::caller())
+                    made(Op::Arithmetic(Arithmetic::$op), right, sides.0, sides.1, Location::caller())
                 }
             }
 
@@ -109,7 +109,7 @@ macro_rules! numbers_on_the_left {
 
                 fn $method(self, right: DeviceArray<$of, D>) -> Self::Output {
                     let (out, left) = (right.window(), Side::Scalar(bits(self)));
-                    enqueue(Arithmetic::$op, type_of(&self), &out, &left, &Side::Array(out))?;
+                    enqueue(Op::Arithmetic(Arithmetic::$op), type_of(&self), &out, &left, &Side::Array(out))?;
                     Ok(right)
                 }
             }
@@ -167,9 +167,16 @@ impl<D: Dimension> Not for DeviceArray<bool, D> {
     }
 }
 
+/// What is done with two sides.
+#[derive(Clone, Copy)]
+pub(super) enum Op {
+    Arithmetic(Arithmetic),
+    Comparison(Comparison),
+}
+
 /// The result of an operation on both sides, of which `like` is the one that says where it is made.
 fn made<S: Hold, T: Number, D: Dimension, O: Dimension>(
-    op: Arithmetic,
+    op: Op,
     like: &ArrayBase<S, T, D>,
     left: Side<'_>,
     right: Side<'_>,
@@ -199,47 +206,23 @@ fn unary(op: Unary, of: Type, out: &Window<'_>, input: &Window<'_>) -> Result<()
 
 /// Writes the result of an operation on two sides to `out`, which has its shape and may be a side.
 pub(super) fn enqueue(
-    op: Arithmetic,
+    op: Op,
     of: Type,
     out: &Window<'_>,
     left: &Side<'_>,
     right: &Side<'_>,
 ) -> Result<(), Error> {
-    elementwise(out, left, right, |shape, out, left, right| {
-        kernels::arithmetic(op, of, shape, out, left, right)
-    })
+    let steps = [left, right].map(|side| strides(side.shape(), out.shape));
+    enqueue_strided(op, of, out, [left, right], &steps)
 }
 
 /// The same with the steps with which the sides are read.
 pub(super) fn enqueue_strided(
-    op: Arithmetic,
+    op: Op,
     of: Type,
-    out: &Window<'_>,
-    [left, right]: &[Side<'_>; 2],
-    steps: &[Vec<isize>; 2],
-) -> Result<(), Error> {
-    strided(out, [left, right], steps, |shape, out, left, right| {
-        kernels::arithmetic(op, of, shape, out, left, right)
-    })
-}
-
-/// Runs what `plan` makes of the shape of `out`, its address and two sides.
-pub(super) fn elementwise(
-    out: &Window<'_>,
-    left: &Side<'_>,
-    right: &Side<'_>,
-    plan: impl FnOnce(&[usize], u64, kernels::Operand<'_>, kernels::Operand<'_>) -> Vec<kernels::Launch>,
-) -> Result<(), Error> {
-    let steps = [left, right].map(|side| strides(side.shape(), out.shape));
-    strided(out, [left, right], &steps, plan)
-}
-
-/// The same with the steps with which the sides are read.
-fn strided(
     out: &Window<'_>,
     [left, right]: [&Side<'_>; 2],
     steps: &[Vec<isize>; 2],
-    plan: impl FnOnce(&[usize], u64, kernels::Operand<'_>, kernels::Operand<'_>) -> Vec<kernels::Launch>,
 ) -> Result<(), Error> {
     // The stream is that of the left side, if it is an array. A number has no address: any does.
     let (one, other) = match (left, right) {
@@ -249,7 +232,10 @@ fn strided(
     };
     run([one, other, out], |[one, other, to]| {
         let (left, right) = (operand(left, one, &steps[0]), operand(right, other, &steps[1]));
-        plan(out.shape, to, left, right)
+        match op {
+            Op::Arithmetic(op) => kernels::arithmetic(op, of, out.shape, to, left, right),
+            Op::Comparison(op) => kernels::comparison(op, of, out.shape, to, left, right),
+        }
     })
 }
 
@@ -261,7 +247,7 @@ pub(super) fn check_sides(left: &Side<'_>, right: &Side<'_>) -> Result<(), Error
     }
 }
 
-fn in_place(op: Arithmetic, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), Error> {
+fn in_place(op: Op, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), Error> {
     let shape: ndarray::IxDyn = together(out.shape, right.shape())?;
     if shape.slice() != out.shape {
         return Err(ErrorKind::Refused(format!(

@@ -11,7 +11,7 @@ use super::cast::recast;
 use super::launch::run;
 use super::number::{Number, Scalar};
 use super::operand::Side;
-use super::operators::enqueue;
+use super::operators::{Op, enqueue};
 use crate::array::{ArrayBase, DeviceArray, Element, Hold, UninitArray};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
@@ -94,7 +94,13 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
         let target = &self.target();
         let means = reduced::<f64, _, _, _, _>(Reduction::Total, self, sizes, target, shape, at)?;
         let (window, count) = (means.window(), Side::Scalar((sizes.n as f64).to_bits()));
-        enqueue(Arithmetic::Divide, Type::F64, &window, &Side::Array(window), &count)?;
+        enqueue(
+            Op::Arithmetic(Arithmetic::Divide),
+            Type::F64,
+            &window,
+            &Side::Array(window),
+            &count,
+        )?;
         recast(means, at)
     }
 }
@@ -260,8 +266,7 @@ fn again(op: Reduction) -> Reduction {
 
 fn nothing(what: &str, shape: &[usize]) -> Error {
     ErrorKind::Refused(format!(
-        "there is no {what} of no elements, which is what an array of shape {shape:?} has here; ask \
-         is_empty first"
+        "there is no {what} of no elements (shape {shape:?}); check for an axis of length 0 first"
     ))
     .into()
 }

@@ -184,9 +184,8 @@ impl Part {
             let (Some(&length), Some(&stride)) = (shape.get(axis), steps.get(axis)) else {
                 return Err(other_axes(shape, slice));
             };
-            let refused = |why: &str| {
-                refused_slice(&format!("{why} on axis {axis}, whose length is {length}"))
-            };
+            let refused =
+                |why: &str| refused_slice(&format!("{why} axis {axis}, whose length is {length}"));
             let within = |index: isize| {
                 let index = if index < 0 { index.checked_add_unsigned(length)? } else { index };
                 usize::try_from(index).ok()
@@ -194,16 +193,16 @@ impl Part {
             match *one {
                 SliceInfoElem::Index(index) => {
                     let at = within(index).filter(|at| *at < length);
-                    let at = at.ok_or_else(|| refused(&format!("index {index} is not")))?;
+                    let at = at.ok_or_else(|| refused(&format!("index {index} is not within")))?;
                     part.start += at * stride as usize;
                 }
                 SliceInfoElem::Slice { start, end, step } => {
-                    let outside = || refused(&format!("{} is not", Written(start, end)));
+                    let outside = || refused(&format!("{} is not within", Written(start, end)));
                     let begin = within(start).filter(|at| *at <= length).ok_or_else(outside)?;
                     let end = end.map_or(Some(length), within).filter(|at| *at <= length);
                     let end = end.ok_or_else(outside)?.max(begin);
                     if step == 0 {
-                        return Err(refused("a step of 0 leads nowhere, and is asked for"));
+                        return Err(refused("a step of 0 leads nowhere along"));
                     }
                     let count = (end - begin).div_ceil(step.unsigned_abs());
                     // From the other end where the step is back.
@@ -267,7 +266,8 @@ fn refused_slice(why: &str) -> Error {
 fn other_axes(shape: &[usize], slice: &[SliceInfoElem]) -> Error {
     let named = slice.iter().filter(|one| !one.is_new_axis()).count();
     refused_slice(&format!(
-        "it names {named} axes and the array has {} (shape {shape:?}); name each of them once",
+        "the number of axes that it names is {named}, and the array has {} (shape {shape:?}); name \
+         each of them once",
         shape.len()
     ))
 }

@@ -35,7 +35,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
 
     /// A range of the leading axis, such as `2..5`, borrowed for reading. The other axes stay whole,
     /// because elements have no gaps between them; one row is had with [`index`](ArrayBase::index),
-    /// and a column is copied on the host or by a kernel.
+    /// and a column is copied with [`copy_slice`](ArrayBase::copy_slice).
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {

@@ -4,7 +4,7 @@ use gpuheap::arithmetic::Scalar;
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, DeviceArray, MemoryKind, allocated};
 
-use crate::reference::{Bench, Reference, values};
+use crate::reference::{Bench, Reference, assert_same, values};
 
 macro_rules! casts {
     ($($from:ident)*) => {
@@ -37,11 +37,9 @@ macro_rules! casts {
     };
     (@to $a:ident, $host:expr, $from:ident: $($to:ident)*) => {
         $(
+            let expected: Vec<$to> = $host.iter().map(|one| *one as $to).collect();
             let found = $a.cast::<$to>().unwrap().to_vec().unwrap();
-            for (found, one) in found.iter().zip(&$host) {
-                let expected = *one as $to;
-                assert!(found.is_same(expected), "{one} to {}: {found}", stringify!($to));
-            }
+            assert_same(&found, &expected, stringify!($to));
         )*
     };
 }

@@ -130,6 +130,12 @@ fn rows_of_several_axes_and_of_none() {
     // A view of keys that begins anywhere.
     let part = flags.slice(1..).unwrap();
     assert_eq!(part.sum_by_key(&keys.slice(1..).unwrap(), 2).unwrap().to_vec().unwrap(), [1, 1]);
+    // In the kind of memory of the array, though it is added up on the device.
+    let pinned = target.kind(gpuheap::MemoryKind::Pinned).copy_of(&keys).unwrap();
+    let counts = pinned.count_by_key(2).unwrap();
+    assert_eq!((counts.kind(), counts.to_vec().unwrap()), (pinned.kind(), vec![1, 3]));
+    assert_eq!(flags.mean_by_key(&pinned, 2).unwrap().kind(), gpuheap::MemoryKind::Device);
+    assert_eq!(pinned.sum_by_key(&keys, 2).unwrap().as_slice().unwrap()[..], [0, 3]);
     // No values, no rows, no groups.
     let narrow = a.reshape((4, 6)).unwrap().copy_slice(ndarray::s![.., 0..0]).unwrap();
     assert_eq!(narrow.sum_by_key(&keys, 2).unwrap().shape(), [2, 0]);
@@ -142,7 +148,7 @@ fn rows_of_several_axes_and_of_none() {
     assert_eq!(nothing.sum_by_key(&no_keys, 0).unwrap().shape(), [0, 2]);
     assert!(no_keys.count_by_key(0).unwrap().is_empty());
     assert!(keys.count_by_key(0).is_err());
-    drop((a, keys, flags, narrow, nothing, no_keys, sums));
+    drop((a, keys, flags, narrow, nothing, no_keys, sums, pinned, counts));
     bench.end();
 }
 

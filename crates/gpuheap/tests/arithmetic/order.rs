@@ -227,6 +227,31 @@ fn threads_free_operands_meanwhile() {
     }
 }
 
+/// Where host and device must not touch unified memory at the same time, no kernel is given to the
+/// device while the host has any borrowed.
+#[test]
+fn nothing_is_launched_while_the_host_has_unified_memory_under_wsl2() {
+    let profile = Profile::wsl2_rtx4060().without_context();
+    let device = Device::emulated_with(Options::with_device(profile)).unwrap();
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    let a = target.filled(100, 1.0_f32).unwrap();
+    let unified = target.kind(MemoryKind::Unified).filled(100, 2.0_f32).unwrap();
+    let borrow = unified.as_slice().unwrap();
+    // Before its kernel is loaded, and after.
+    for result in [&a + &a, &a * 2.0, &a + &a] {
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("WSL2"), "{text}");
+    }
+    drop(borrow);
+    assert_eq!((&a + &unified).unwrap().to_vec().unwrap(), [3.0; 100]);
+    let borrow = unified.as_slice().unwrap();
+    assert!((&a + &unified).is_err());
+    drop(borrow);
+    drop((a, unified));
+    assert_all_returned(&device, &heap, "wsl2");
+}
+
 /// Each kernel is one module, loaded once however many threads need it first, and unloaded with the
 /// context.
 #[test]
