@@ -7,7 +7,8 @@
 //! * on another stream once that stream waits for a fence recorded at or after the free;
 //! * anywhere once such a fence is known to be reached.
 //!
-//! A heap keeps a stream alive until what was freed on it is fenced.
+//! A heap keeps a stream alive until what was freed on it is fenced. It cannot keep a foreign one, of
+//! whose end it is told before.
 //!
 //! Fences are recorded when somebody else wants a block, not at every free: recording one costs
 //! 140 ns on an H200, and most blocks are reused by their own stream. So a wait may cover work that
@@ -83,7 +84,7 @@ struct StreamState {
     raw: CUstream,
     /// Keeps the stream alive while frees on it may have to be fenced.
     guard: Option<StreamGuard>,
-    /// The program let go of the stream; its last fence covers all its work.
+    /// The program let go of the stream, or is about to end it; its last fence covers all its work.
     retired: bool,
     /// The number of the last free.
     freed: u64,
@@ -156,6 +157,19 @@ impl Order {
         ticket.slot == stream.slot
             || self.is_reached(ticket)
             || self.after(stream, ticket.slot) >= ticket.number
+    }
+
+    /// Fences the stream with the driver's `id`, all its work covered, and lets go of it, because the
+    /// program is about to end it. Where that fails it is as it was.
+    pub(crate) fn retire(
+        &mut self,
+        id: u64,
+        source: &mut dyn MemorySource,
+    ) -> Result<(), SourceError> {
+        match self.slots.get(&id) {
+            Some(&slot) => self.retire_slot(slot as usize, source),
+            None => Ok(()),
+        }
     }
 
     /// The stream that a block's stream stands for now, if any: itself, the one that has its slot
@@ -269,18 +283,25 @@ impl Order {
         for at in 0..self.active.len() {
             let slot = self.active[at];
             let state = &mut self.streams[slot];
-            if !state.guard.as_ref().is_some_and(StreamGuard::is_abandoned) {
-                continue;
-            }
-            // As if one more block were freed: blocks that are live now come after that.
-            state.freed += 1;
-            if self.record(slot, source).is_ok() {
-                let state = &mut self.streams[slot];
-                state.retired = true;
-                state.guard = None;
-                self.slots.remove(&state.id);
+            if state.guard.as_ref().is_some_and(StreamGuard::is_abandoned) {
+                let _ = self.retire_slot(slot, source);
             }
         }
+    }
+
+    fn retire_slot(
+        &mut self,
+        slot: usize,
+        source: &mut dyn MemorySource,
+    ) -> Result<(), SourceError> {
+        // As if one more block were freed: blocks that are live now come after that.
+        self.streams[slot].freed += 1;
+        self.record(slot, source)?;
+        let state = &mut self.streams[slot];
+        state.retired = true;
+        state.guard = None;
+        self.slots.remove(&state.id);
+        Ok(())
     }
 
     fn after(&self, waiter: StreamRef, on: u32) -> u64 {

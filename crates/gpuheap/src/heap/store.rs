@@ -225,6 +225,13 @@ impl Store {
         Ok(before.saturating_sub(state.source.reserved()?))
     }
 
+    /// Lets go of a stream that is about to end.
+    pub(crate) fn retire(&self, stream: &Stream) -> Result<(), Error> {
+        let mut state = self.lock();
+        let State { order, source, .. } = &mut *state;
+        Ok(order.retire(stream.id(), &mut **source)?)
+    }
+
     pub(crate) fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         let above = {
             let mut state = self.lock();
