@@ -1,0 +1,126 @@
+//! What C holds of a heap.
+
+use std::ffi::c_void;
+use std::fmt;
+
+use gpuheap::{Block, Device, Heap, Stream};
+use gpuheap_driver::CUstream;
+
+use crate::blocks::Blocks;
+use crate::entry::{Failure, gpuheap_status};
+use crate::streams::Streams;
+
+/// The memory of one device. From gpuheap_open; ended by gpuheap_close.
+#[allow(non_camel_case_types, reason = "named as in C")]
+pub struct gpuheap_heap {
+    // First: blocks are freed while their heap is there, for which they hold it themselves.
+    blocks: Blocks,
+    streams: Streams,
+    heap: Heap,
+    device: Device,
+}
+
+impl gpuheap_heap {
+    /// A handle over a heap of `device`, to be given to C as a pointer
+    /// ([`Box::into_raw`]) and ended by [`gpuheap_close`](crate::gpuheap_close).
+    pub fn new(device: &Device, heap: &Heap) -> gpuheap_heap {
+        gpuheap_heap {
+            blocks: Blocks::new(),
+            streams: Streams::default(),
+            heap: heap.clone(),
+            device: device.clone(),
+        }
+    }
+
+    /// The heap behind it.
+    pub fn heap(&self) -> &Heap {
+        &self.heap
+    }
+
+    /// The heap's device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What a pointer from C points to, if it may be used. Before any lock is taken: a thread of a
+    /// forked child's parent may have held it.
+    ///
+    /// # Safety
+    ///
+    /// `heap` is null or from [`gpuheap_open`](crate::gpuheap_open), and not closed during `'a`.
+    pub(crate) unsafe fn get<'a>(heap: *const gpuheap_heap) -> Result<&'a gpuheap_heap, Failure> {
+        // SAFETY: as the caller says.
+        let heap = unsafe { heap.as_ref() };
+        let heap = heap.ok_or_else(|| Failure::refused("the heap is a null pointer"))?;
+        heap.heap.check_alive()?;
+        Ok(heap)
+    }
+
+    /// Memory for use on a stream; a null address for no bytes.
+    ///
+    /// # Safety
+    ///
+    /// The stream is as [`Device::foreign_stream`] asks.
+    pub(crate) unsafe fn allocate(&self, bytes: u64, stream: *mut c_void) -> Result<u64, Failure> {
+        // SAFETY: as the caller says.
+        let stream = unsafe { self.stream(stream) }?;
+        let block = self.heap.allocate(bytes, &stream)?;
+        let address = block.address();
+        if address != 0 {
+            self.blocks.put(block);
+        }
+        Ok(address)
+    }
+
+    /// Takes the block at an address out, to be freed.
+    pub(crate) fn take(&self, address: *mut c_void) -> Result<Block, Failure> {
+        self.blocks.take(address as u64).ok_or_else(|| unknown(address))
+    }
+
+    /// The size of the allocation at an address as requested, bytes.
+    pub(crate) fn bytes(&self, address: *mut c_void) -> Result<u64, Failure> {
+        self.blocks.bytes(address as u64).ok_or_else(|| unknown(address))
+    }
+
+    /// The stream of a handle.
+    ///
+    /// # Safety
+    ///
+    /// As [`Device::foreign_stream`].
+    pub(crate) unsafe fn stream(&self, raw: *mut c_void) -> Result<Stream, Failure> {
+        // SAFETY: as the caller says.
+        Ok(unsafe { self.streams.get(&self.device, CUstream(raw as usize)) }?)
+    }
+
+    /// The stream is about to end.
+    pub(crate) fn stream_ended(&self, raw: *mut c_void) -> Result<(), Failure> {
+        let raw = CUstream(raw as usize);
+        // One that was never used here is of no interest.
+        let Some(stream) = self.streams.find(raw) else { return Ok(()) };
+        self.heap.retire(&stream)?;
+        self.streams.forget(raw);
+        Ok(())
+    }
+
+    /// Waits for the device if anything is allocated, so that it can be freed.
+    pub(crate) fn before_close(&self) -> Result<(), Failure> {
+        self.heap.check_alive()?;
+        if self.blocks.is_empty() { Ok(()) } else { Ok(self.device.synchronize()?) }
+    }
+}
+
+fn unknown(address: *mut c_void) -> Failure {
+    Failure::new(
+        gpuheap_status::UnknownAddress,
+        format!(
+            "no allocation of this heap begins at {address:p}: it was freed before, or comes from \
+             another heap or library; free each address once, by the heap that it is from"
+        ),
+    )
+}
+
+impl fmt::Debug for gpuheap_heap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {}", self.heap, self.device)
+    }
+}
