@@ -124,3 +124,28 @@ impl fmt::Debug for gpuheap_heap {
         write!(f, "{:?} of {}", self.heap, self.device)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuheap_driver::{CU_STREAM_NON_BLOCKING, check};
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_kept_of_a_stream_that_ended() {
+        let device = Device::open("emulated:1GiB").unwrap();
+        let handle = gpuheap_heap::new(&device, &Heap::new(&device).unwrap());
+        let mut raw = CUstream::NULL;
+        let made = device.with_current(|driver| {
+            // SAFETY: the pointer is valid.
+            unsafe { driver.cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) }
+        });
+        check("cuStreamCreate", made.unwrap()).unwrap();
+        let pointer = raw.0 as *mut c_void;
+        // SAFETY: the stream is alive.
+        assert!(unsafe { handle.allocate(1000, pointer) }.is_ok());
+        assert!(handle.streams.find(raw).is_some());
+        assert!(handle.stream_ended(pointer).is_ok());
+        assert!(handle.streams.find(raw).is_none());
+    }
+}

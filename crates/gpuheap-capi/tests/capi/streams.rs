@@ -94,23 +94,6 @@ fn every_use_of_a_heap_goes_on_after_its_streams_ended() {
 }
 
 #[test]
-fn a_handle_that_comes_back_is_another_stream() {
-    let device = device(Schedule::OnDemand);
-    let client = Client::new(&device, PoolKind::Split);
-    let mut seen = Vec::new();
-    for round in 0..50 {
-        let stream = make_stream(&device);
-        seen.push(stream.0);
-        let memory = client.allocate(1 << 20, stream).unwrap();
-        memory.fill(&device, round, stream);
-        assert_eq!(client.free_on(memory, stream), Status::Ok);
-        assert_eq!(client.stream_ended(stream), Status::Ok);
-        destroy_stream(&device, stream);
-    }
-    client.assert_all_returned("handles");
-}
-
-#[test]
 fn the_end_of_streams_that_do_not_matter_changes_nothing() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);

@@ -70,6 +70,8 @@ pub(crate) struct Order {
     /// The slots of which something may still be learnt: not those of streams that ended and whose
     /// frees are over.
     active: Vec<usize>,
+    /// How many of these were left when it was last asked how far they have got.
+    left: usize,
     /// The slots of the others, for new streams. Their numbers go on, so that what is known of old
     /// tickets stays true; a block of the old stream that is freed later follows the new one, which
     /// is later than it need be and never too early.
@@ -77,6 +79,9 @@ pub(crate) struct Order {
     /// Slots of the streams that are not retired, by the driver's id.
     slots: FxHashMap<u64, u32>,
 }
+
+/// So many streams may be active before those that ended are looked for.
+const CROWD: usize = 32;
 
 #[derive(Default)]
 struct StreamState {
@@ -116,6 +121,11 @@ impl Order {
         }
         // A program that makes streams also ends them.
         self.retire_abandoned(source);
+        if self.active.len() >= CROWD.max(2 * self.left) {
+            // For their places alone: where it fails they are asked again when there are more.
+            let _ = self.poll(source);
+            self.left = self.active.len();
+        }
         // A per-thread default stream's fences are recorded by its own thread alone: it must not
         // inherit blocks that another thread frees.
         let spare = if raw == CUstream::PER_THREAD { None } else { self.spare.pop() };
