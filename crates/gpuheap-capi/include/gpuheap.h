@@ -129,9 +129,9 @@ enum gpuheap_status gpuheap_open(const char *device,
                                  const struct gpuheap_options *options,
                                  struct gpuheap_heap **heap);
 
-// Ends a heap: everything goes back to the driver. What is still allocated is freed too, after a
-// wait for all work of the device. No other thread may use the heap meanwhile and nobody after it.
-// The streams that it was used with must be alive, or have been announced by gpuheap_stream_ended.
+// Ends a heap: after a wait for all work of the device everything goes back to the driver, what is
+// still allocated too. No other thread may use the heap meanwhile and nobody after it. The streams
+// that it was used with may be gone by now, even unannounced if the heap was not used since.
 //
 // The heap is gone whatever is returned: anything but GPUHEAP_STATUS_OK says what may not have gone
 // back. Null is fine. A program need not close its heaps before it ends.

@@ -40,11 +40,6 @@ impl Blocks {
         self.shard(address).get(&address).map(Block::bytes)
     }
 
-    /// Whether there is none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| shard.lock().is_empty())
-    }
-
     fn shard(&self, address: u64) -> MutexGuard<'_, FxHashMap<u64, Block>> {
         // Blocks begin at multiples of 512, larger ones of MiB: all bits above count.
         let hash = (address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -102,10 +102,9 @@ impl gpuheap_heap {
         Ok(())
     }
 
-    /// Waits for the device if anything is allocated, so that it can be freed.
+    /// Waits for the device, so that what is still allocated can be freed, on no stream.
     pub(crate) fn before_close(&self) -> Result<(), Failure> {
-        self.heap.check_alive()?;
-        if self.blocks.is_empty() { Ok(()) } else { Ok(self.device.synchronize()?) }
+        Ok(self.heap.retire_all()?)
     }
 }
 

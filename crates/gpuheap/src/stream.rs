@@ -59,6 +59,11 @@ impl StreamGuard {
     pub(crate) fn is_abandoned(&self) -> bool {
         self.handle.origin == Origin::Owned && self.in_use.strong_count() == 0
     }
+
+    /// Whether somebody else made the stream and will end it.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.handle.origin == Origin::Foreign
+    }
 }
 
 impl Stream {

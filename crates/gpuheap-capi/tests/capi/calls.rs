@@ -198,18 +198,26 @@ fn a_newer_program_gets_zeros_for_what_the_library_does_not_know() {
 }
 
 #[test]
-fn closing_frees_what_is_still_allocated() {
-    for pool in PoolKind::ALL {
-        let device = device(Schedule::OnDemand);
+fn closing_frees_what_is_still_allocated_whatever_became_of_the_streams() {
+    let schedules = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(4)];
+    for (pool, schedule) in PoolKind::ALL.into_iter().flat_map(|pool| schedules.map(|s| (pool, s)))
+    {
+        let device = device(schedule);
         let client = Client::new(&device, pool);
-        let stream = make_stream(&device);
-        for _ in 0..3 {
-            client.allocate(5 * MIB, stream).unwrap().fill(&device, 3, stream);
+        let streams = [make_stream(&device), make_stream(&device), CUstream::NULL];
+        for stream in streams {
+            for _ in 0..3 {
+                client.allocate(5 * MIB, stream).unwrap().fill(&device, 3, stream);
+            }
+            let freed = client.allocate(7 * MIB, stream).unwrap();
+            freed.fill(&device, 4, stream);
+            assert_eq!(client.free(freed), Status::Ok);
         }
+        // In silence, with their work not done.
+        destroy_stream(&device, streams[0]);
+        destroy_stream(&device, streams[1]);
         // SAFETY: the heap is open, and nobody uses it any more.
-        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
-        destroy_stream(&device, stream);
-        // A pool of the driver's gives back in stream order.
+        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok, "{}", last_error());
         device.synchronize().unwrap();
         if let Some(emulator) = device.emulator() {
             assert_eq!((emulator.usage(0).plain, emulator.usage(0).pools), (0, 0), "{pool}");

@@ -2,8 +2,9 @@
 //! nothing lost.
 
 use gpuheap::PoolKind;
-use gpuheap::emu::{FaultPlan, Schedule};
-use gpuheap_driver::CUresult;
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
+use gpuheap_capi::gpuheap_close;
+use gpuheap_driver::{CUresult, CUstream};
 
 use crate::client::{Client, Status, destroy_stream, last_error, make_stream};
 use crate::support::{emulated, fail_each_call};
@@ -66,5 +67,24 @@ fn a_failure_of_any_one_call_is_a_status_or_is_made_good() {
             let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
             assert!(failed > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
         }
+    }
+}
+
+#[test]
+fn closing_says_what_failed_and_closes_all_the_same() {
+    for pool in PoolKind::ALL {
+        let device = emulated(96 << 20, Schedule::Seeded(2));
+        let emulator = device.emulator().unwrap();
+        let client = Client::new(&device, pool);
+        client.allocate(30 << 20, CUstream::NULL).unwrap().fill(&device, 1, CUstream::NULL);
+        let fault = Fault::nth("cuCtxSynchronize", 1, CUresult::ERROR_UNKNOWN);
+        emulator.set_faults(FaultPlan::new([fault]));
+        // SAFETY: the heap is open, and nobody uses it any more.
+        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Driver, "{pool}");
+        assert!(last_error().contains("cuCtxSynchronize"), "{}", last_error());
+        emulator.set_faults(FaultPlan::default());
+        device.synchronize().unwrap();
+        let used = emulator.usage(0);
+        assert_eq!((used.plain, used.pools), (0, 0), "{pool}");
     }
 }

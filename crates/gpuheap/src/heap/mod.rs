@@ -210,6 +210,18 @@ impl Heap {
         self.inner.stores().try_for_each(|store| store.retire(stream))
     }
 
+    /// The same for all streams that others made, without touching their handles: it waits for all work
+    /// of the device instead. For the end of a program, where they may be gone already: then nothing
+    /// may have been asked of the heap since the first of them ended.
+    ///
+    /// # Errors
+    ///
+    /// What the device's work failed with, or the driver's own: nothing is changed then.
+    pub fn retire_all(&self) -> Result<(), Error> {
+        self.check_alive()?;
+        self.inner.stores().try_for_each(Store::retire_foreign)
+    }
+
     /// Whether the heap can be used. For a library that has locks of its own around a heap: in a
     /// forked child it must take none, for another thread of the parent may have held it. Two
     /// loads.

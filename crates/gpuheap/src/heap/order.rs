@@ -182,6 +182,19 @@ impl Order {
         }
     }
 
+    /// Lets go of all foreign streams without touching them, because the device's work is over.
+    pub(crate) fn retire_foreign(&mut self, source: &mut dyn MemorySource) {
+        self.all_over(source);
+        for &slot in &self.active {
+            let state = &mut self.streams[slot];
+            if state.guard.as_ref().is_some_and(StreamGuard::is_foreign) {
+                state.retired = true;
+                state.guard = None;
+                self.slots.remove(&state.id);
+            }
+        }
+    }
+
     /// The stream that a block's stream stands for now, if any: itself, the one that has its slot
     /// since, or none where nothing can be put on it any more.
     pub(crate) fn current(&self, stream: StreamRef) -> Option<StreamRef> {

@@ -232,6 +232,16 @@ impl Store {
         Ok(order.retire(stream.id(), &mut **source)?)
     }
 
+    /// Waits for the device and lets go of all foreign streams.
+    pub(crate) fn retire_foreign(&self) -> Result<(), Error> {
+        let mut state = self.lock();
+        // With the lock held: what is freed by now was used by work that this waits for.
+        self.context.synchronize()?;
+        let State { order, source, .. } = &mut *state;
+        order.retire_foreign(&mut **source);
+        Ok(())
+    }
+
     pub(crate) fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         let above = {
             let mut state = self.lock();

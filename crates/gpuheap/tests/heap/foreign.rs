@@ -82,6 +82,31 @@ fn a_stream_that_was_retired_is_not_asked_about_again() {
 }
 
 #[test]
+fn streams_may_be_gone_when_all_are_retired() {
+    for pool in PoolKind::ALL {
+        let device = device(64 << 20, Schedule::Seeded(2));
+        let heap = heap(&device, pool);
+        let own = device.stream().unwrap();
+        for tag in 0..4 {
+            let raw = made_elsewhere(&device);
+            let stream = wrap(&device, raw);
+            let freed = heap.allocate(10 << 20, &stream).unwrap();
+            fill(&device, &freed, tag, &stream);
+            drop(freed);
+            let kept = heap.allocate(20 << 20, &stream).unwrap();
+            fill(&device, &kept, tag, &stream);
+            end(&device, raw);
+            heap.retire_all().unwrap();
+            kept.free().unwrap();
+            let block = heap.allocate(40 << 20, &own).unwrap();
+            fill(&device, &block, tag, &own);
+        }
+        assert_eq!(heap.usage().unwrap().ledger.failed_frees, 0, "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
 fn only_foreign_streams_are_retired_and_only_those_of_the_device() {
     let [one, two] = [(); 2].map(|()| crate::support::emulated(1 << 30, Schedule::OnDemand));
     let heap = heap(&one, PoolKind::Split);
