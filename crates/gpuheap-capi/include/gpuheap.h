@@ -56,7 +56,7 @@ typedef struct gpuheap_options {
   // How memory is cached: "split" (the default), "binned", "simple", "driver" or "none".
   const char *pool;
   // What is kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-  // "backtraces".
+  // "backtraces". Only the last one says where: the lines of a C program are in its stacks alone.
   const char *tracking;
   // Bytes never to be exceeded by what is taken from the driver; 0: no limit.
   uint64_t hard_limit;

@@ -22,7 +22,7 @@ pub struct gpuheap_options {
     /// How memory is cached: "split" (the default), "binned", "simple", "driver" or "none".
     pub pool: *const c_char,
     /// What is kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-    /// "backtraces".
+    /// "backtraces". Only the last one says where: the lines of a C program are in its stacks alone.
     pub tracking: *const c_char,
     /// Bytes never to be exceeded by what is taken from the driver; 0: no limit.
     pub hard_limit: u64,

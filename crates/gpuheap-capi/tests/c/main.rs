@@ -65,6 +65,17 @@ fn the_header_is_cplusplus_too() {
     run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
 }
 
+/// It runs where there are PyTorch and a GPU; here it is compiled.
+#[test]
+fn the_allocator_for_pytorch_compiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/torch_allocator.cpp");
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let libraries = ["-L", &text(built("")), "-lgpuheap_capi", "-Wl,--no-undefined"];
+    let shared = ["-std=c++17", "-pedantic", "-shared", "-fPIC", "-pthread"];
+    compile(&folder, compiler, &source, &[&shared[..], &libraries].concat());
+}
+
 /// Nothing but the interface can be seen of the shared library.
 #[test]
 fn the_shared_library_exports_what_the_header_declares() {

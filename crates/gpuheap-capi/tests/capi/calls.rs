@@ -204,7 +204,7 @@ fn closing_frees_what_is_still_allocated_whatever_became_of_the_streams() {
     {
         let device = device(schedule);
         let client = Client::new(&device, pool);
-        let streams = [make_stream(&device), make_stream(&device), CUstream::NULL];
+        let streams = [make_stream(&device), make_stream(&device)];
         for stream in streams {
             for _ in 0..3 {
                 client.allocate(5 * MIB, stream).unwrap().fill(&device, 3, stream);
@@ -214,10 +214,16 @@ fn closing_frees_what_is_still_allocated_whatever_became_of_the_streams() {
             assert_eq!(client.free(freed), Status::Ok);
         }
         // In silence, with their work not done.
-        destroy_stream(&device, streams[0]);
-        destroy_stream(&device, streams[1]);
+        streams.into_iter().for_each(|stream| destroy_stream(&device, stream));
+        let touched = || {
+            let calls = ["cuEventRecord", "cuStreamWaitEvent", "cuMemFreeAsync"];
+            let count = |name| device.emulator().map(|emulator| emulator.calls_of(name));
+            calls.map(count)
+        };
+        let before = touched();
         // SAFETY: the heap is open, and nobody uses it any more.
         assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok, "{}", last_error());
+        assert_eq!(touched(), before, "{pool}: a stream that is gone was used");
         device.synchronize().unwrap();
         if let Some(emulator) = device.emulator() {
             assert_eq!((emulator.usage(0).plain, emulator.usage(0).pools), (0, 0), "{pool}");
