@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, Driver, check};
+use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driver, check};
 
 use crate::device::{Context, Device};
 use crate::error::{Error, ErrorKind};
@@ -12,7 +12,9 @@ use crate::event::Event;
 /// A stream of one device. Clones are the same stream.
 ///
 /// The driver's stream is destroyed once no clone is left and no heap needs it to order what was
-/// freed on it, so a stream may be dropped before the blocks that were used on it.
+/// freed on it, so a stream may be dropped before the blocks that were used on it. One that somebody
+/// else made ([`Device::foreign_stream`]) is never destroyed here, and heaps are told of its end by
+/// [`Heap::retire`](crate::Heap::retire).
 ///
 /// A thread's own default stream (`CU_STREAM_PER_THREAD`) cannot be had as one of these: its handle
 /// means another stream on every thread, and a `Stream` may go to any.
@@ -31,7 +33,18 @@ struct Handle {
     context: Arc<Context>,
     raw: CUstream,
     id: u64,
-    owned: bool,
+    origin: Origin,
+}
+
+/// Who ends a stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The last reference to it here.
+    Owned,
+    /// Nobody: a default stream.
+    Default,
+    /// Whoever made it.
+    Foreign,
 }
 
 /// A heap's hold on a stream.
@@ -42,9 +55,14 @@ pub(crate) struct StreamGuard {
 
 impl StreamGuard {
     /// Whether the program holds the stream no more. A default stream is there for everybody, so
-    /// nobody can let go of it.
+    /// nobody can let go of it; of a foreign one the program says so.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.handle.owned && self.in_use.strong_count() == 0
+        self.handle.origin == Origin::Owned && self.in_use.strong_count() == 0
+    }
+
+    /// Whether somebody else made the stream and will end it.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.handle.origin == Origin::Foreign
     }
 }
 
@@ -58,16 +76,49 @@ impl Stream {
                 unsafe { context.driver().cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) };
             check("cuStreamCreate", created)?;
         }
-        Stream::wrap(context, raw, true)
+        Stream::wrap(context, raw, Origin::Owned)
     }
 
     pub(crate) fn legacy(context: Arc<Context>) -> Result<Stream, Error> {
-        Stream::wrap(context, CUstream::LEGACY, false)
+        Stream::wrap(context, CUstream::LEGACY, Origin::Default)
     }
 
-    fn wrap(context: Arc<Context>, raw: CUstream, owned: bool) -> Result<Stream, Error> {
+    /// # Safety
+    ///
+    /// As [`Device::foreign_stream`].
+    pub(crate) unsafe fn foreign(context: Arc<Context>, raw: CUstream) -> Result<Stream, Error> {
+        if raw == CUstream::NULL || raw == CUstream::LEGACY {
+            return Stream::legacy(context);
+        }
+        if raw == CUstream::PER_THREAD {
+            return Err(ErrorKind::Refused(
+                "CU_STREAM_PER_THREAD (0x2) means another stream on every thread, so memory cannot \
+                 be kept in its order; use a stream of your own, or 0 for the legacy default stream"
+                    .to_owned(),
+            )
+            .into());
+        }
+        let mut of = CUcontext::NULL;
+        {
+            let _current = context.enter()?;
+            // SAFETY: the pointer is valid for the call; the caller says that the stream is alive.
+            let asked = unsafe { context.driver().cuStreamGetCtx(raw, &mut of) };
+            check("cuStreamGetCtx", asked)?;
+        }
+        if of != context.raw() {
+            return Err(ErrorKind::Refused(format!(
+                "the stream {:#x} is of another context than the primary one of {context}; use a \
+                 stream that was made while that one was current, as those of the CUDA runtime are",
+                raw.0
+            ))
+            .into());
+        }
+        Stream::wrap(context, raw, Origin::Foreign)
+    }
+
+    fn wrap(context: Arc<Context>, raw: CUstream, origin: Origin) -> Result<Stream, Error> {
         // Made first, so that a stream whose id cannot be had is destroyed again.
-        let mut handle = Handle { context, raw, id: 0, owned };
+        let mut handle = Handle { context, raw, id: 0, origin };
         let mut id = 0;
         {
             let _current = handle.context.enter()?;
@@ -185,6 +236,11 @@ impl Stream {
         StreamGuard { handle: self.inner.handle.clone(), in_use: Arc::downgrade(&self.inner) }
     }
 
+    /// Whether somebody else made it and will end it.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.handle().origin == Origin::Foreign
+    }
+
     fn handle(&self) -> &Handle {
         &self.inner.handle
     }
@@ -192,7 +248,7 @@ impl Stream {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.owned
+        if self.origin == Origin::Owned
             && let Ok(_current) = self.context.enter()
         {
             // SAFETY: the stream is ours and is not used again; its work runs on.

@@ -55,3 +55,17 @@ fn the_places_of_streams_that_ended_are_used_again() {
         assert!(heap.streams() <= 4, "{pool}: {} places for 300 streams", heap.streams());
     }
 }
+
+/// The same where nothing else makes the heap ask how far its streams have got.
+#[test]
+fn the_places_of_streams_do_not_pile_up_while_memory_is_plenty() {
+    for pool in PoolKind::ALL {
+        let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
+        let heap = Heap::builder(&device).pool(pool).build().unwrap();
+        for _ in 0..300 {
+            let stream = device.stream().unwrap();
+            drop(heap.allocate(1 << 20, &stream).unwrap());
+        }
+        assert!(heap.streams() <= 40, "{pool}: {} places for 300 streams", heap.streams());
+    }
+}

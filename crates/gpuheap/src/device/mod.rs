@@ -8,7 +8,7 @@ mod machine;
 use std::fmt;
 use std::sync::Arc;
 
-use gpuheap_driver::{Driver, check};
+use gpuheap_driver::{CUstream, Driver, check};
 use gpuheap_emu::{Emulator, Options, Profile};
 
 pub(crate) use context::{Context, ContextError, Gone, Holder};
@@ -149,6 +149,29 @@ impl Device {
     /// The driver's own.
     pub fn default_stream(&self) -> Result<Stream, Error> {
         Stream::legacy(self.context.clone())
+    }
+
+    /// A stream that somebody else made, by the driver's handle for it: `CUstream` and
+    /// `cudaStream_t` are the same. It is not destroyed here. The handle 0 is the legacy default
+    /// stream.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It stays alive
+    ///
+    /// * while clones of the result are used, and while arrays live whose last use was on it;
+    /// * until each heap that it was used with has been told of its end by
+    ///   [`retire`](crate::Heap::retire), or is gone. What such a heap does with the handle of a
+    ///   stream that ended in silence is undefined: a driver may crash, and where it has given the
+    ///   handle to a new stream, memory goes to that one while the old one's work on it still runs.
+    ///
+    /// # Errors
+    ///
+    /// A thread's own default stream (`CU_STREAM_PER_THREAD`), for the reason that [`Stream`] gives;
+    /// a stream of another context than the device's primary one; the driver's own.
+    pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
+        // SAFETY: the caller keeps this function's contract.
+        unsafe { Stream::foreign(self.context.clone(), raw) }
     }
 
     /// Waits for all work of the device's context.

@@ -56,6 +56,11 @@ impl Error {
         matches!(&*self.0, ErrorKind::Freed(_))
     }
 
+    /// Whether this is about a context that can be used no more: in a forked child, or after a reset.
+    pub fn is_gone(&self) -> bool {
+        matches!(&*self.0, ErrorKind::Gone(_))
+    }
+
     /// The same with who holds the most of the memory that ran out.
     pub(crate) fn with_consumers(mut self, top: impl FnOnce(MemoryKind) -> Vec<Consumer>) -> Error {
         if let ErrorKind::OutOfMemory(evidence) = &mut *self.0 {

@@ -39,6 +39,17 @@ impl Block {
         self.lease.block_bytes
     }
 
+    /// Gives it back as dropping it does, in the order of the stream that it was allocated on, and
+    /// says what failed. Waits for the device as [`free_on`](Block::free_on) does.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own. The block is given back, or accounted for as pending, all the same.
+    pub fn free(mut self) -> Result<(), Error> {
+        self.given_back = true;
+        self.heap.free(MemoryKind::Device, self.lease, None, false)
+    }
+
     /// Gives it back in the order of `stream`, on which it was last used. Does not wait for the
     /// device, unless memory goes back to the driver by it: above a soft limit, or of the `binned`
     /// pool above 128 MiB.

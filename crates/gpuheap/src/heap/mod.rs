@@ -191,6 +191,52 @@ impl Heap {
         self.inner.pool
     }
 
+    /// Lets go of a stream that somebody else [made](Device::foreign_stream) and is about to end. To be
+    /// called before the stream is destroyed, when all work on the heap's memory is enqueued on it;
+    /// afterwards the heap does not touch its handle any more, and what was freed on it is handed out
+    /// again once the stream got there. Does not wait for the device.
+    ///
+    /// Blocks that were allocated on it may live on. One whose last use was on it may be
+    /// [freed](Block::free) as ever; the stream is to be given no more work on them.
+    ///
+    /// Of all other streams a heap learns by itself when they end, and this does nothing.
+    ///
+    /// # Errors
+    ///
+    /// A stream of another device. The driver's own: the heap then still needs the stream, which has
+    /// to live until another call succeeds.
+    pub fn retire(&self, stream: &Stream) -> Result<(), Error> {
+        self.check_alive()?;
+        self.check_device(stream)?;
+        if !stream.is_foreign() {
+            return Ok(());
+        }
+        self.inner.stores().try_for_each(|store| store.retire(stream))
+    }
+
+    /// The same for all streams that others made, without touching their handles: it waits for all work
+    /// of the device instead. For the end of a program, where they may be gone already: then nothing
+    /// may have been asked of the heap since the first of them ended.
+    ///
+    /// # Errors
+    ///
+    /// What the device's work failed with, or the driver's own: nothing is changed then.
+    pub fn retire_all(&self) -> Result<(), Error> {
+        self.check_alive()?;
+        self.inner.stores().try_for_each(Store::retire_foreign)
+    }
+
+    /// Whether the heap can be used. For a library that has locks of its own around a heap: in a
+    /// forked child it must take none, for another thread of the parent may have held it. Two
+    /// loads.
+    ///
+    /// # Errors
+    ///
+    /// A forked child; a device that was reset.
+    pub fn check_alive(&self) -> Result<(), Error> {
+        Ok(self.inner.context.check_alive()?)
+    }
+
     /// Registers something that can give memory back: it is asked for a number of bytes when this
     /// heap is short, with no lock held, and says how many it gave back. It may use the heap, but is
     /// not asked again while it does. It stays registered while the handle lives.

@@ -7,7 +7,8 @@
 //! * on another stream once that stream waits for a fence recorded at or after the free;
 //! * anywhere once such a fence is known to be reached.
 //!
-//! A heap keeps a stream alive until what was freed on it is fenced.
+//! A heap keeps a stream alive until what was freed on it is fenced. It cannot keep a foreign one, of
+//! whose end it is told before.
 //!
 //! Fences are recorded when somebody else wants a block, not at every free: recording one costs
 //! 140 ns on an H200, and most blocks are reused by their own stream. So a wait may cover work that
@@ -69,6 +70,8 @@ pub(crate) struct Order {
     /// The slots of which something may still be learnt: not those of streams that ended and whose
     /// frees are over.
     active: Vec<usize>,
+    /// How many of these were left when it was last asked how far they have got.
+    left: usize,
     /// The slots of the others, for new streams. Their numbers go on, so that what is known of old
     /// tickets stays true; a block of the old stream that is freed later follows the new one, which
     /// is later than it need be and never too early.
@@ -77,13 +80,16 @@ pub(crate) struct Order {
     slots: FxHashMap<u64, u32>,
 }
 
+/// So many streams may be active before those that ended are looked for.
+const CROWD: usize = 32;
+
 #[derive(Default)]
 struct StreamState {
     id: u64,
     raw: CUstream,
     /// Keeps the stream alive while frees on it may have to be fenced.
     guard: Option<StreamGuard>,
-    /// The program let go of the stream; its last fence covers all its work.
+    /// The program let go of the stream, or is about to end it; its last fence covers all its work.
     retired: bool,
     /// The number of the last free.
     freed: u64,
@@ -115,6 +121,11 @@ impl Order {
         }
         // A program that makes streams also ends them.
         self.retire_abandoned(source);
+        if self.active.len() >= CROWD.max(2 * self.left) {
+            // For their places alone: where it fails they are asked again when there are more.
+            let _ = self.poll(source);
+            self.left = self.active.len();
+        }
         // A per-thread default stream's fences are recorded by its own thread alone: it must not
         // inherit blocks that another thread frees.
         let spare = if raw == CUstream::PER_THREAD { None } else { self.spare.pop() };
@@ -156,6 +167,32 @@ impl Order {
         ticket.slot == stream.slot
             || self.is_reached(ticket)
             || self.after(stream, ticket.slot) >= ticket.number
+    }
+
+    /// Fences the stream with the driver's `id`, all its work covered, and lets go of it, because the
+    /// program is about to end it. Where that fails it is as it was.
+    pub(crate) fn retire(
+        &mut self,
+        id: u64,
+        source: &mut dyn MemorySource,
+    ) -> Result<(), SourceError> {
+        match self.slots.get(&id) {
+            Some(&slot) => self.retire_slot(slot as usize, source),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets go of all foreign streams without touching them, because the device's work is over.
+    pub(crate) fn retire_foreign(&mut self, source: &mut dyn MemorySource) {
+        self.all_over(source);
+        for &slot in &self.active {
+            let state = &mut self.streams[slot];
+            if state.guard.as_ref().is_some_and(StreamGuard::is_foreign) {
+                state.retired = true;
+                state.guard = None;
+                self.slots.remove(&state.id);
+            }
+        }
     }
 
     /// The stream that a block's stream stands for now, if any: itself, the one that has its slot
@@ -269,18 +306,25 @@ impl Order {
         for at in 0..self.active.len() {
             let slot = self.active[at];
             let state = &mut self.streams[slot];
-            if !state.guard.as_ref().is_some_and(StreamGuard::is_abandoned) {
-                continue;
-            }
-            // As if one more block were freed: blocks that are live now come after that.
-            state.freed += 1;
-            if self.record(slot, source).is_ok() {
-                let state = &mut self.streams[slot];
-                state.retired = true;
-                state.guard = None;
-                self.slots.remove(&state.id);
+            if state.guard.as_ref().is_some_and(StreamGuard::is_abandoned) {
+                let _ = self.retire_slot(slot, source);
             }
         }
+    }
+
+    fn retire_slot(
+        &mut self,
+        slot: usize,
+        source: &mut dyn MemorySource,
+    ) -> Result<(), SourceError> {
+        // As if one more block were freed: blocks that are live now come after that.
+        self.streams[slot].freed += 1;
+        self.record(slot, source)?;
+        let state = &mut self.streams[slot];
+        state.retired = true;
+        state.guard = None;
+        self.slots.remove(&state.id);
+        Ok(())
     }
 
     fn after(&self, waiter: StreamRef, on: u32) -> u64 {

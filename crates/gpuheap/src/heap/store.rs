@@ -242,6 +242,23 @@ impl Store {
         Ok(before.saturating_sub(state.source.reserved()?))
     }
 
+    /// Lets go of a stream that is about to end.
+    pub(crate) fn retire(&self, stream: &Stream) -> Result<(), Error> {
+        let mut state = self.lock();
+        let State { order, source, .. } = &mut *state;
+        Ok(order.retire(stream.id(), &mut **source)?)
+    }
+
+    /// Waits for the device and lets go of all foreign streams.
+    pub(crate) fn retire_foreign(&self) -> Result<(), Error> {
+        let mut state = self.lock();
+        // With the lock held: what is freed by now was used by work that this waits for.
+        self.context.synchronize()?;
+        let State { order, source, .. } = &mut *state;
+        order.retire_foreign(&mut **source);
+        Ok(())
+    }
+
     pub(crate) fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         let above = {
             let mut state = self.lock();

@@ -1,0 +1,24 @@
+"""RMM's CSV log, gzipped, to the rows op,id,bytes,stream that workload.hpp reads."""
+
+import csv
+import gzip
+import sys
+
+
+def simplify(source, target):
+    live, streams, count = {}, {}, 0
+    with gzip.open(source, "rt") as log, open(target, "w") as rows:
+        rows.write("op,id,bytes,stream\n")
+        for row in csv.DictReader(log):
+            stream = streams.setdefault(row["Stream"], len(streams))
+            if row["Action"] == "allocate":
+                live[row["Pointer"]] = (count, int(row["Size"]))
+                rows.write(f"a,{count},{row['Size']},{stream}\n")
+                count += 1
+            elif row["Action"] == "free" and row["Pointer"] in live:
+                index, size = live.pop(row["Pointer"])
+                rows.write(f"f,{index},{size},{stream}\n")
+
+
+if __name__ == "__main__":
+    simplify(*sys.argv[1:3])

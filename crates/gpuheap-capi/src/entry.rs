@@ -1,0 +1,155 @@
+//! What every function passes through: no panic leaves it, and what fails becomes a status and a
+//! text.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use gpuheap::Error;
+use gpuheap_driver::OpenError;
+
+/// How a call went.
+#[allow(non_camel_case_types, reason = "named as in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum gpuheap_status {
+    /// It did what it says.
+    Ok = 0,
+    /// There is no memory for the request, after everything was tried to make some.
+    OutOfMemory = 1,
+    /// What was asked for means nothing or cannot be done: a null pointer, a name, a limit, a stream.
+    Refused = 2,
+    /// No allocation of this heap is at the address: it was freed before, or is somebody else's.
+    UnknownAddress = 3,
+    /// A driver call failed; the text has its name and code.
+    Driver = 4,
+    /// The machine's driver, or a device of it, cannot be used.
+    Unavailable = 5,
+    /// The heap can be used no more: this is a forked child, or the device was reset.
+    Gone = 6,
+    /// A bug of gpuheap's, caught. The text is for its issue tracker.
+    Internal = 7,
+}
+
+/// What the last call of this thread that did not return GPUHEAP_STATUS_OK has to say, in UTF-8:
+/// what, where, the numbers, what to do. It may have several lines. Empty if there was none; never
+/// null. Valid until this thread's next call that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpuheap_last_error() -> *const c_char {
+    // A thread that is about to end may have let go of its text.
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// A call that failed.
+pub(crate) struct Failure {
+    status: gpuheap_status,
+    text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: gpuheap_status, text: impl Into<String>) -> Failure {
+        Failure { status, text: text.into() }
+    }
+
+    pub(crate) fn refused(text: impl Into<String>) -> Failure {
+        Failure::new(gpuheap_status::Refused, text)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let source = std::error::Error::source(&error);
+        let status = match () {
+            () if error.out_of_memory().is_some() => gpuheap_status::OutOfMemory,
+            () if error.is_gone() => gpuheap_status::Gone,
+            () if error.driver().is_some() => gpuheap_status::Driver,
+            () if source.is_some_and(|source| source.is::<OpenError>()) => {
+                gpuheap_status::Unavailable
+            }
+            () => gpuheap_status::Refused,
+        };
+        Failure { status, text: error.to_string() }
+    }
+}
+
+/// Runs the work of the function `name`.
+pub(crate) fn enter(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> gpuheap_status {
+    // What a panic left half done is behind locks whose poison is looked past, as in the library.
+    let failure = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => return gpuheap_status::Ok,
+        Ok(Err(failure)) => failure,
+        Err(panic) => {
+            let said = match panic.downcast_ref::<&str>() {
+                Some(text) => text,
+                None => panic.downcast_ref::<String>().map_or("no text", String::as_str),
+            };
+            let text = format!("a bug in gpuheap, please report it: a panic said \"{said}\"");
+            Failure::new(gpuheap_status::Internal, text)
+        }
+    };
+    // A null cannot be in the texts, and is not worth losing one for.
+    let text = CString::new(format!("{name}: {}", failure.text).replace('\0', " "));
+    let _ = LAST.try_with(|last| *last.borrow_mut() = text.unwrap_or_default());
+    failure.status
+}
+
+/// Text that C gave; `None` where it gave none.
+///
+/// # Safety
+///
+/// `text` is null or a C string that lives for `'a`.
+pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<&'a str>, Failure> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not null, so a C string that lives that long.
+    let text = unsafe { CStr::from_ptr(text) };
+    match text.to_str() {
+        Ok(text) => Ok(Some(text)),
+        Err(_) => Err(Failure::refused(format!(
+            "{what} '{}' is not UTF-8; names are ASCII",
+            text.to_string_lossy()
+        ))),
+    }
+}
+
+/// Where a result goes.
+///
+/// # Safety
+///
+/// `result` is null or valid for writes for `'a`, and nothing else uses it meanwhile.
+pub(crate) unsafe fn result<'a, T>(result: *mut T, what: &str) -> Result<&'a mut T, Failure> {
+    // SAFETY: as the caller says.
+    unsafe { result.as_mut() }.ok_or_else(|| Failure::refused(format!("{what} is a null pointer")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last() -> String {
+        // SAFETY: never null, and this thread makes no call meanwhile.
+        unsafe { CStr::from_ptr(gpuheap_last_error()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_panic_becomes_a_status_and_a_text() {
+        let status = enter("gpuheap_test", || panic!("oh \0 no"));
+        assert_eq!(status, gpuheap_status::Internal);
+        assert!(last().starts_with("gpuheap_test: a bug in gpuheap"), "{}", last());
+        assert!(last().ends_with("\"oh   no\""), "{}", last());
+        assert_eq!(enter("gpuheap_test", || Ok(())), gpuheap_status::Ok);
+        assert!(!last().is_empty(), "a call that succeeds says nothing");
+    }
+
+    #[test]
+    fn each_thread_has_its_own_text() {
+        enter("gpuheap_test", || Err(Failure::refused("mine")));
+        assert_eq!(std::thread::spawn(last).join().unwrap(), "");
+        assert_eq!(last(), "gpuheap_test: mine");
+    }
+}

@@ -1,0 +1,108 @@
+//! What a heap holds, as C reads it.
+
+use std::mem::{offset_of, size_of};
+
+use gpuheap::Usage;
+
+use crate::entry::Failure;
+
+/// What a heap holds of the device's memory at one moment, in bytes unless said otherwise. Set size
+/// to sizeof(gpuheap_statistics) before gpuheap_get_statistics; later versions add fields at the
+/// end, of which a program gets as many as it was compiled with.
+#[allow(non_camel_case_types, reason = "named as in C")]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct gpuheap_statistics {
+    /// sizeof(gpuheap_statistics).
+    pub size: usize,
+    /// Handed out, as requested.
+    pub live: u64,
+    /// The high-water mark of live.
+    pub live_peak: u64,
+    /// Handed out, rounding included.
+    pub live_blocks: u64,
+    /// How many allocations are handed out.
+    pub live_allocations: u64,
+    /// Freed, their streams not known to be there yet; part of cached.
+    pub pending: u64,
+    /// Free, and held for the next request.
+    pub cached: u64,
+    /// The largest of these in one piece.
+    pub largest_cached_block: u64,
+    /// What the driver counts for the heap, its own rounding included.
+    pub reserved: u64,
+    /// The high-water mark of reserved.
+    pub reserved_peak: u64,
+    /// How many allocations were ever made.
+    pub allocations: u64,
+    /// Their bytes, as requested.
+    pub allocated_bytes: u64,
+    /// How many were freed.
+    pub frees: u64,
+    /// How many frees there were during which a driver call failed. Their memory is accounted for
+    /// all the same.
+    pub failed_frees: u64,
+    /// Bytes ever given back to the driver.
+    pub given_back: u64,
+    /// How many driver calls were made for memory, order and figures.
+    pub driver_calls: u64,
+}
+
+impl gpuheap_statistics {
+    pub(crate) fn new(usage: &Usage) -> gpuheap_statistics {
+        gpuheap_statistics {
+            size: size_of::<gpuheap_statistics>(),
+            live: usage.live,
+            live_peak: usage.live_peak,
+            live_blocks: usage.live_blocks,
+            live_allocations: usage.ledger.live_allocations,
+            pending: usage.pending,
+            cached: usage.cached,
+            largest_cached_block: usage.largest_cached_block,
+            reserved: usage.reserved,
+            reserved_peak: usage.reserved_peak,
+            allocations: usage.ledger.allocations,
+            allocated_bytes: usage.ledger.allocated_bytes,
+            frees: usage.ledger.frees,
+            failed_frees: usage.ledger.failed_frees,
+            given_back: usage.ledger.given_back,
+            driver_calls: usage.driver_calls,
+        }
+    }
+
+    /// The size that the program says.
+    ///
+    /// # Safety
+    ///
+    /// `statistics` is valid for reads of a size.
+    pub(crate) unsafe fn size_of(statistics: *const gpuheap_statistics) -> Result<usize, Failure> {
+        /// Of the first version, which every program has at least.
+        const FIRST: usize = offset_of!(gpuheap_statistics, driver_calls) + size_of::<u64>();
+        // SAFETY: the size comes first.
+        let size = unsafe { (&raw const (*statistics).size).read_unaligned() };
+        if size < FIRST {
+            return Err(Failure::refused(format!(
+                "the statistics have a size of {size}; set their size to \
+                 sizeof(gpuheap_statistics), which is {}",
+                size_of::<gpuheap_statistics>()
+            )));
+        }
+        Ok(size)
+    }
+
+    /// Writes as much as there is room for, and zeros to what the library does not know.
+    ///
+    /// # Safety
+    ///
+    /// `to` is valid for writes of `size` bytes.
+    pub(crate) unsafe fn write(mut self, to: *mut gpuheap_statistics, size: usize) {
+        self.size = size;
+        let known = size.min(size_of::<gpuheap_statistics>());
+        let (from, to) = ((&raw const self).cast::<u8>(), to.cast::<u8>());
+        // SAFETY: both have as many bytes.
+        unsafe {
+            to.copy_from_nonoverlapping(from, known);
+            to.add(known).write_bytes(0, size - known);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Which version this is.
+
+use std::ffi::{CStr, c_char};
+
+/// The version that the header is of, as in MAJOR.MINOR.PATCH.
+pub const GPUHEAP_VERSION_MAJOR: u32 = 0;
+/// See GPUHEAP_VERSION_MAJOR.
+pub const GPUHEAP_VERSION_MINOR: u32 = 1;
+/// See GPUHEAP_VERSION_MAJOR.
+pub const GPUHEAP_VERSION_PATCH: u32 = 0;
+
+const VERSION: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("a version has no null"),
+    };
+
+/// The version of the library that was loaded, such as "0.1.0". Never null; needs no freeing.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpuheap_version() -> *const c_char {
+    VERSION.as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers are written out, because the header's generator reads no environment.
+    #[test]
+    fn the_numbers_are_the_packages() {
+        let numbers = [GPUHEAP_VERSION_MAJOR, GPUHEAP_VERSION_MINOR, GPUHEAP_VERSION_PATCH];
+        assert_eq!(numbers.map(|number| number.to_string()).join("."), env!("CARGO_PKG_VERSION"));
+    }
+}

@@ -1,0 +1,138 @@
+//! C and C++ programs, compiled against the header and both libraries. Needs a C and a C++ compiler:
+//! `CC` and `CXX`, else `cc` and `c++`.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// What the example prints, whatever the device is.
+const PRINTED: &str = "\
+20971520 bytes at a multiple of 512: yes
+allocated: 20972520 bytes live in 2 allocations, 20972520 at most
+freed: 1000 bytes live in 1 allocations, 20972520 at most
+a second free is refused
+gpuheap_allocate: out of GPU memory: 100.000 MiB requested, 36.000 MiB short, because the request is \
+larger than the limit; raise the limit by 36.000 MiB";
+
+#[test]
+fn the_example_runs_with_the_shared_library() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile_example(&folder, &["-L", &text(built("")), "-lgpuheap_capi"]);
+    // By its own name and not by the path that it was linked with.
+    let alone = tempfile::tempdir().unwrap();
+    std::fs::copy(built("libgpuheap_capi.so"), alone.path().join("libgpuheap_capi.so")).unwrap();
+    assert_prints(run(Command::new(program).env("LD_LIBRARY_PATH", alone.path())));
+}
+
+#[test]
+fn the_example_runs_with_the_static_library() {
+    let folder = tempfile::tempdir().unwrap();
+    let libraries = [&text(built("libgpuheap_capi.a")), "-lpthread", "-ldl", "-lm"];
+    let program = compile_example(&folder, &libraries);
+    assert_prints(run(&mut Command::new(program)));
+}
+
+#[test]
+fn what_a_program_cannot_have_is_said_on_its_stderr() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile_example(&folder, &["-L", &text(built("")), "-lgpuheap_capi"]);
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", built("")).env("GPUHEAP_DEVICE", "gpu0");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("gpuheap_open: GPUHEAP_DEVICE is set to 'gpu0'"), "{said}");
+}
+
+#[test]
+fn the_header_is_cplusplus_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("program.cpp");
+    // Members in C++'s own way, and a function in C's.
+    let program = "#include <gpuheap.h>\n#include <gpuheap.h>\n\
+        int main() { gpuheap_options options{}; options.size = sizeof options;\n\
+        gpuheap_heap *heap = nullptr;\n\
+        if (gpuheap_open(\"emulated:1GiB\", &options, &heap) != GPUHEAP_STATUS_OK) return 1;\n\
+        return gpuheap_close(heap) == GPUHEAP_STATUS_OK ? 0 : 2; }\n";
+    std::fs::write(&source, program).unwrap();
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let arguments = ["-std=c++11", "-pedantic", "-L", &text(built("")), "-lgpuheap_capi"];
+    let program = compile(&folder, compiler, &source, &arguments);
+    run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+}
+
+/// It runs where there are PyTorch and a GPU; here it is compiled.
+#[test]
+fn the_allocator_for_pytorch_compiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/torch_allocator.cpp");
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let libraries = ["-L", &text(built("")), "-lgpuheap_capi", "-Wl,--no-undefined"];
+    let shared = ["-std=c++17", "-pedantic", "-shared", "-fPIC", "-pthread"];
+    compile(&folder, compiler, &source, &[&shared[..], &libraries].concat());
+}
+
+/// Nothing but the interface can be seen of the shared library.
+#[test]
+fn the_shared_library_exports_what_the_header_declares() {
+    let listed =
+        run(Command::new("nm").args(["-D", "--defined-only"]).arg(built("libgpuheap_capi.so")));
+    let exported: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    let header = std::fs::read_to_string(include_folder().join("gpuheap.h")).unwrap();
+    let declares = |name: &&str| header.contains(&format!("{name}("));
+    assert!(exported.iter().all(declares), "{exported:?}");
+    // Comments begin otherwise.
+    let code = header.lines().filter(|line| line.starts_with(|first: char| first.is_alphabetic()));
+    let functions = code.filter(|line| line.contains("gpuheap_") && line.contains('(')).count();
+    assert_eq!(exported.len(), functions, "{exported:?}");
+}
+
+fn compile_example(folder: &TempDir, libraries: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/allocate.c");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    compile(folder, compiler, &source, &[&["-std=c99", "-pedantic"], libraries].concat())
+}
+
+fn compile(folder: &TempDir, compiler: OsString, source: &Path, arguments: &[&str]) -> PathBuf {
+    let program = folder.path().join("program");
+    let mut command = Command::new(compiler);
+    command.args(["-Wall", "-Wextra", "-Werror"]).arg(source).arg("-I").arg(include_folder());
+    run(command.args(arguments).arg("-o").arg(&program));
+    program
+}
+
+fn include_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
+}
+
+/// A library of this package, which cargo builds beside the tests.
+fn built(name: &str) -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().join(name)
+}
+
+fn text(path: PathBuf) -> String {
+    path.into_os_string().into_string().unwrap()
+}
+
+fn assert_prints(printed: String) {
+    assert!(printed.starts_with(PRINTED), "{printed}");
+    assert!(printed.contains("\nsomething went back: yes\n"), "{printed}");
+    let end = "SplitPool usage: 0 bytes (0 bytes allocated, 0 bytes cached)\n\
+               Memory limit: hard = 64.000 MiB\n";
+    assert!(printed.ends_with(end), "{printed}");
+}
+
+/// What a command prints that has to succeed and say nothing on stderr.
+fn run(command: &mut Command) -> String {
+    if std::env::var_os("GPUHEAP_DEVICE").is_none() {
+        command.env("GPUHEAP_DEVICE", "emulated:1GiB");
+    }
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success() && stderr.is_empty(), "{command:?}: {status}\n{stdout}\n{stderr}");
+    stdout.into_owned()
+}

@@ -1,0 +1,240 @@
+//! Each function does what it says.
+
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use gpuheap::PoolKind;
+use gpuheap::emu::Schedule;
+use gpuheap_capi::*;
+use gpuheap_driver::CUstream;
+
+use crate::client::{Client, Status, destroy_stream, device, last_error, make_stream};
+use crate::support;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn what_is_allocated_and_freed_is_in_the_statistics() {
+    for pool in PoolKind::ALL {
+        let device = device(Schedule::Seeded(1));
+        let client = Client::new(&device, pool);
+        let stream = make_stream(&device);
+        let [one, two, three] =
+            [1000, 3 * MIB, 5 * MIB].map(|bytes| client.allocate(bytes, stream).unwrap());
+        assert_eq!(one.address as u64 % 512, 0);
+        [one, two, three].into_iter().for_each(|memory| memory.fill(&device, 7, stream));
+        let now = client.statistics();
+        let total = 8 * MIB + 1000;
+        assert_eq!((now.live, now.live_allocations, now.allocations), (total, 3, 3), "{pool}");
+        assert_eq!((now.live_peak, now.allocated_bytes), (total, total), "{pool}");
+        assert!(now.live_blocks >= total && now.reserved >= total, "{pool}: {now:?}");
+        assert!(now.reserved_peak >= now.reserved && now.driver_calls > 0, "{pool}: {now:?}");
+
+        let mut bytes = 0;
+        // SAFETY: the heap is open, the pointer valid.
+        unsafe {
+            assert_eq!(gpuheap_allocation_size(client.0, two.address, &mut bytes), Status::Ok)
+        };
+        assert_eq!(bytes, 3 * MIB);
+
+        assert_eq!(client.free(two), Status::Ok);
+        assert_eq!(client.free_on(three, stream), Status::Ok);
+        let now = client.statistics();
+        assert_eq!((now.live, now.live_peak, now.frees, now.failed_frees), (1000, total, 2, 0));
+        assert_eq!(client.free(one), Status::Ok);
+        client.assert_all_returned(pool.name());
+        destroy_stream(&device, stream);
+    }
+}
+
+#[test]
+fn no_bytes_are_a_null_that_needs_no_free() {
+    let device = device(Schedule::Immediate);
+    let client = Client::new(&device, PoolKind::Split);
+    let none = client.allocate(0, CUstream::NULL).unwrap();
+    assert!(none.address.is_null());
+    let now = client.statistics();
+    assert_eq!((now.allocations, now.frees, now.live_allocations), (1, 1, 0));
+    assert_eq!((client.free(none), client.free_on(none, CUstream::NULL)), (Status::Ok, Status::Ok));
+    client.assert_all_returned("no bytes");
+}
+
+#[test]
+fn reclaim_says_what_went_back() {
+    let device = device(Schedule::OnDemand);
+    let client = Client::new(&device, PoolKind::Binned);
+    for _ in 0..2 {
+        let memory = client.allocate(16 * MIB, CUstream::NULL).unwrap();
+        memory.fill(&device, 1, CUstream::NULL);
+        assert_eq!(client.free(memory), Status::Ok);
+    }
+    let other = client.allocate(8 * MIB, CUstream::NULL).unwrap();
+    assert_eq!(client.free(other), Status::Ok);
+    let mut back = 99;
+    // SAFETY: the heap is open, the pointers valid or null.
+    unsafe {
+        assert_eq!(gpuheap_reclaim(client.0, MIB, &mut back), Status::Ok);
+        assert_eq!(back, 16 * MIB, "the largest first");
+        assert_eq!(gpuheap_reclaim_all(client.0, &mut back), Status::Ok);
+        assert_eq!(back, 8 * MIB);
+        assert_eq!(gpuheap_reclaim(client.0, MIB, ptr::null_mut()), Status::Ok);
+        assert_eq!(gpuheap_reclaim_all(client.0, ptr::null_mut()), Status::Ok);
+    }
+    assert_eq!(client.statistics().given_back, 24 * MIB);
+    client.assert_all_returned("reclaim");
+}
+
+#[test]
+fn limits_hold_and_lowering_them_gives_back() {
+    let device = device(Schedule::Immediate);
+    let client = Client::new(&device, PoolKind::Binned);
+    let cached = client.allocate(32 * MIB, CUstream::NULL).unwrap();
+    assert_eq!(client.free(cached), Status::Ok);
+    let mut back = 0;
+    // SAFETY: the heap is open, the pointer valid.
+    unsafe {
+        assert_eq!(gpuheap_set_limits(client.0, 8 * MIB, 16 * MIB, &mut back), Status::Ok);
+        assert_eq!(back, 32 * MIB);
+        assert_eq!(client.allocate(32 * MIB, CUstream::NULL).unwrap_err(), Status::OutOfMemory);
+        let error = last_error();
+        assert!(error.starts_with("gpuheap_allocate: out of GPU memory: 32.000 MiB"), "{error}");
+        // None again.
+        assert_eq!(gpuheap_set_limits(client.0, 0, 0, ptr::null_mut()), Status::Ok);
+    }
+    let memory = client.allocate(32 * MIB, CUstream::NULL).unwrap();
+    assert_eq!(client.free(memory), Status::Ok);
+    client.assert_all_returned("limits");
+}
+
+#[test]
+fn the_status_text_is_cut_where_the_buffer_ends() {
+    let device = device(Schedule::Immediate);
+    let client = Client::new(&device, PoolKind::Split);
+    let whole = client.inside().heap().memory_status().unwrap().to_string();
+    let read = |capacity: usize| {
+        let mut buffer = vec![b'#'; whole.len() + 20];
+        let mut length = 0;
+        let pointer = buffer.as_mut_ptr().cast::<c_char>();
+        // SAFETY: the heap is open; the buffer has more bytes than the capacity.
+        let status = unsafe { gpuheap_memory_status(client.0, pointer, capacity, &mut length) };
+        assert_eq!((status, length), (Status::Ok, whole.len()));
+        assert!(buffer[capacity..].iter().all(|byte| *byte == b'#'), "written past {capacity}");
+        buffer
+    };
+    for capacity in [1, 2, 10, whole.len(), whole.len() + 1, whole.len() + 10] {
+        let buffer = read(capacity);
+        let text = CStr::from_bytes_until_nul(&buffer).unwrap().to_str().unwrap();
+        assert_eq!(text, &whole[..whole.len().min(capacity - 1)]);
+    }
+    read(0);
+    // SAFETY: no buffer is needed for no capacity.
+    unsafe {
+        assert_eq!(
+            gpuheap_memory_status(client.0, ptr::null_mut(), 0, ptr::null_mut()),
+            Status::Ok
+        );
+    }
+    client.assert_all_returned("status");
+}
+
+#[test]
+fn options_choose_what_the_heap_is_made_of() {
+    let name = std::env::var("GPUHEAP_TEST_DEVICE").unwrap_or_else(|_| "emulated:1GiB".to_owned());
+    let name = std::ffi::CString::new(name).unwrap();
+    let options = gpuheap_options {
+        size: size_of::<gpuheap_options>(),
+        pool: c"binned".as_ptr(),
+        tracking: c"counts".as_ptr(),
+        hard_limit: 64 * MIB,
+        soft_limit: 32 * MIB,
+        idle_trim_milliseconds: 100_000,
+        zero_on_free: -1,
+        zero_on_alloc: 1,
+        without_environment: 1,
+        reserved: 0,
+    };
+    let mut heap = ptr::null_mut();
+    // SAFETY: all pointers are valid, the options say their size.
+    assert_eq!(unsafe { gpuheap_open(name.as_ptr(), &options, &mut heap) }, Status::Ok);
+    let client = Client(heap);
+    let inside = client.inside().heap();
+    assert_eq!(inside.pool(), PoolKind::Binned);
+    let limits = inside.limits();
+    assert_eq!((limits.hard, limits.soft), (Some(64 * MIB), Some(32 * MIB)));
+    let memory = client.allocate(MIB, CUstream::NULL).unwrap();
+    assert_eq!(inside.memory_status().unwrap().outstanding.len(), 1, "it is tracked");
+    assert_eq!(client.free(memory), Status::Ok);
+    client.assert_all_returned("options");
+
+    // None at all, and those of a program that is newer than the library but uses nothing new.
+    let mut newer = MaybeUninit::<[gpuheap_options; 2]>::zeroed();
+    // SAFETY: as above; all zeros are options.
+    unsafe {
+        assert_eq!(gpuheap_open(name.as_ptr(), ptr::null(), &mut heap), Status::Ok);
+        assert_eq!(gpuheap_close(heap), Status::Ok);
+        (*newer.as_mut_ptr())[0].size = 2 * size_of::<gpuheap_options>();
+        assert_eq!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap), Status::Ok);
+        assert_eq!(gpuheap_close(heap), Status::Ok);
+        // Its last field is one that this library does not know.
+        (*newer.as_mut_ptr())[1].reserved = 1;
+        assert_eq!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap), Status::Refused);
+    }
+    assert!(heap.is_null());
+    assert!(last_error().contains("others are set"), "{}", last_error());
+}
+
+#[test]
+fn a_newer_program_gets_zeros_for_what_the_library_does_not_know() {
+    let device = device(Schedule::Immediate);
+    let client = Client::new(&device, PoolKind::Split);
+    let size = 2 * size_of::<gpuheap_statistics>();
+    let mut both = [gpuheap_statistics { live: 77, size, ..Default::default() }; 2];
+    // SAFETY: the heap is open, and there are as many bytes as the size says.
+    assert_eq!(unsafe { gpuheap_get_statistics(client.0, both.as_mut_ptr()) }, Status::Ok);
+    assert_eq!(both[0], gpuheap_statistics { size, ..client.statistics() });
+    assert_eq!(both[1], gpuheap_statistics::default());
+    client.assert_all_returned("statistics");
+}
+
+#[test]
+fn closing_frees_what_is_still_allocated_whatever_became_of_the_streams() {
+    let schedules = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(4)];
+    for (pool, schedule) in PoolKind::ALL.into_iter().flat_map(|pool| schedules.map(|s| (pool, s)))
+    {
+        let device = device(schedule);
+        let client = Client::new(&device, pool);
+        let streams = [make_stream(&device), make_stream(&device)];
+        for stream in streams {
+            for _ in 0..3 {
+                client.allocate(5 * MIB, stream).unwrap().fill(&device, 3, stream);
+            }
+            let freed = client.allocate(7 * MIB, stream).unwrap();
+            freed.fill(&device, 4, stream);
+            assert_eq!(client.free(freed), Status::Ok);
+        }
+        // In silence, with their work not done.
+        streams.into_iter().for_each(|stream| destroy_stream(&device, stream));
+        let touched = || {
+            let calls = ["cuEventRecord", "cuStreamWaitEvent", "cuMemFreeAsync"];
+            let count = |name| device.emulator().map(|emulator| emulator.calls_of(name));
+            calls.map(count)
+        };
+        let before = touched();
+        // SAFETY: the heap is open, and nobody uses it any more.
+        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok, "{}", last_error());
+        assert_eq!(touched(), before, "{pool}: a stream that is gone was used");
+        device.synchronize().unwrap();
+        if let Some(emulator) = device.emulator() {
+            assert_eq!((emulator.usage(0).plain, emulator.usage(0).pools), (0, 0), "{pool}");
+        }
+        support::assert_no_findings(&device, pool.name());
+    }
+}
+
+#[test]
+fn the_version_is_the_packages() {
+    // SAFETY: never null.
+    let version = unsafe { CStr::from_ptr(gpuheap_version()) };
+    assert_eq!(version.to_str().unwrap(), env!("CARGO_PKG_VERSION"));
+}

@@ -1,0 +1,138 @@
+//! A program of C, as far as the functions can tell.
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Device, PoolKind};
+use gpuheap_capi::*;
+use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUstream, check};
+
+use crate::support;
+
+pub(crate) use gpuheap_capi::gpuheap_status as Status;
+
+/// A heap that C holds, over a device of the test's.
+#[derive(Clone, Copy)]
+pub(crate) struct Client(pub(crate) *mut gpuheap_heap);
+
+// SAFETY: that the functions may be called from any thread is what they say.
+unsafe impl Send for Client {}
+// SAFETY: likewise.
+unsafe impl Sync for Client {}
+
+impl Client {
+    pub(crate) fn new(device: &Device, pool: PoolKind) -> Client {
+        let heap = support::heap(device, pool);
+        Client(Box::into_raw(Box::new(gpuheap_heap::new(device, &heap))))
+    }
+
+    /// What a Rust program sees of it.
+    pub(crate) fn inside(&self) -> &gpuheap_heap {
+        // SAFETY: not closed before the test's end.
+        unsafe { &*self.0 }
+    }
+
+    pub(crate) fn allocate(&self, bytes: u64, stream: CUstream) -> Result<Memory, Status> {
+        let mut address = ptr::without_provenance_mut(1);
+        // SAFETY: the heap is open, the stream alive, the pointer valid.
+        let status = unsafe { gpuheap_allocate(self.0, bytes, handle(stream), &mut address) };
+        match status {
+            Status::Ok => Ok(Memory { address, bytes }),
+            status => {
+                assert!(address.is_null(), "nothing that fails leaves an address");
+                Err(status)
+            }
+        }
+    }
+
+    pub(crate) fn free(&self, memory: Memory) -> Status {
+        // SAFETY: the heap is open.
+        unsafe { gpuheap_free(self.0, memory.address) }
+    }
+
+    pub(crate) fn free_on(&self, memory: Memory, stream: CUstream) -> Status {
+        // SAFETY: the heap is open, the stream alive.
+        unsafe { gpuheap_free_on(self.0, memory.address, handle(stream)) }
+    }
+
+    pub(crate) fn stream_ended(&self, stream: CUstream) -> Status {
+        // SAFETY: the heap is open.
+        unsafe { gpuheap_stream_ended(self.0, handle(stream)) }
+    }
+
+    pub(crate) fn statistics(&self) -> gpuheap_statistics {
+        let size = size_of::<gpuheap_statistics>();
+        let mut now = gpuheap_statistics { size, ..Default::default() };
+        // SAFETY: the heap is open, the pointer valid.
+        assert_eq!(unsafe { gpuheap_get_statistics(self.0, &mut now) }, Status::Ok);
+        now
+    }
+
+    /// All is back, then it is closed, and the checks found nothing.
+    pub(crate) fn assert_all_returned(self, what: &str) {
+        let (device, heap) = (self.inside().device().clone(), self.inside().heap().clone());
+        support::assert_all_returned(&device, &heap, what);
+        drop(heap);
+        // SAFETY: the heap is open, and nobody uses it any more.
+        assert_eq!(unsafe { gpuheap_close(self.0) }, Status::Ok, "{what}");
+        if let Some(emulator) = device.emulator() {
+            let used = emulator.usage(device.ordinal());
+            assert_eq!((used.plain, used.pools), (0, 0), "{what}");
+        }
+        support::assert_no_findings(&device, what);
+    }
+}
+
+/// An address that C holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    pub(crate) address: *mut c_void,
+    pub(crate) bytes: u64,
+}
+
+// SAFETY: an address of a device.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// Fills it on a stream; runs later.
+    pub(crate) fn fill(self, device: &Device, tag: u8, stream: CUstream) {
+        let filled = device.with_current(|driver| {
+            let (address, bytes) = (self.address as u64, self.bytes as usize);
+            // SAFETY: the memory is live and the stream alive.
+            unsafe { driver.cuMemsetD8Async(address, tag, bytes, stream) }
+        });
+        check("cuMemsetD8Async", filled.unwrap()).unwrap();
+    }
+}
+
+pub(crate) fn handle(stream: CUstream) -> *mut c_void {
+    stream.0 as *mut c_void
+}
+
+pub(crate) fn last_error() -> String {
+    // SAFETY: never null, and copied before this thread's next call.
+    unsafe { CStr::from_ptr(gpuheap_last_error()) }.to_str().unwrap().to_owned()
+}
+
+/// A device with room to spare.
+pub(crate) fn device(schedule: Schedule) -> Device {
+    support::device(1 << 30, schedule)
+}
+
+/// A stream of the program's own.
+pub(crate) fn make_stream(device: &Device) -> CUstream {
+    let mut stream = CUstream::NULL;
+    let made = device.with_current(|driver| {
+        // SAFETY: the pointer is valid.
+        unsafe { driver.cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING) }
+    });
+    check("cuStreamCreate", made.unwrap()).unwrap();
+    stream
+}
+
+pub(crate) fn destroy_stream(device: &Device, stream: CUstream) {
+    // SAFETY: the stream is the test's.
+    let ended = device.with_current(|driver| unsafe { driver.cuStreamDestroy_v2(stream) });
+    check("cuStreamDestroy_v2", ended.unwrap()).unwrap();
+}

@@ -1,0 +1,90 @@
+//! Every driver call of a program fails in turn: each time a status with a text or a success, and
+//! nothing lost.
+
+use gpuheap::PoolKind;
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
+use gpuheap_capi::gpuheap_close;
+use gpuheap_driver::{CUresult, CUstream};
+
+use crate::client::{Client, Status, destroy_stream, last_error, make_stream};
+use crate::support::{emulated, fail_each_call};
+
+/// A program's life with one call failing: whether it saw a failure, and whether it got that far.
+fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
+    let device = emulated(96 << 20, Schedule::Seeded(2));
+    let emulator = device.emulator().unwrap().clone();
+    let client = Client::new(&device, pool);
+    let streams = [make_stream(&device), make_stream(&device)];
+    let what = format!("{pool}, {code:?} at call {nth}");
+    let mut failed = false;
+    let mut note = |status: Status| {
+        let expected = [Status::Ok, Status::OutOfMemory, Status::Driver, Status::Refused];
+        assert!(expected.contains(&status), "{what}: {status:?} {}", last_error());
+        failed |= status != Status::Ok;
+        status
+    };
+    let start = emulator.calls();
+    emulator.set_faults(FaultPlan::fail_call(nth, code));
+    let mut held = Vec::new();
+    for (bytes, stream) in [(1000, 0), (30 << 20, 0), (30 << 20, 1)] {
+        match client.allocate(bytes, streams[stream]) {
+            Ok(memory) => held.push((memory, streams[stream])),
+            Err(status) => drop(note(status)),
+        }
+    }
+    if let Some((memory, _)) = held.pop() {
+        note(client.free(memory));
+    }
+    let ended = note(client.stream_ended(streams[0]));
+    for (memory, stream) in held {
+        // One that cannot be freed on its stream now was not freed at all.
+        if stream == streams[1] && note(client.free_on(memory, stream)) == Status::Refused {
+            panic!("{what}: {}", last_error());
+        } else if stream == streams[0] {
+            note(client.free(memory));
+        }
+    }
+    if let Ok(memory) = client.allocate(60 << 20, streams[1]).map_err(&mut note) {
+        note(client.free(memory));
+    }
+    let got_there = emulator.calls() - start >= nth;
+    emulator.set_faults(FaultPlan::default());
+    if ended != Status::Ok {
+        assert_eq!(client.stream_ended(streams[0]), Status::Ok, "{what}: it works when repeated");
+    }
+    destroy_stream(&device, streams[0]);
+    let now = client.statistics();
+    assert_eq!((now.live, now.live_allocations), (0, 0), "{what}: {now:?}");
+    client.assert_all_returned(&what);
+    (failed, got_there)
+}
+
+#[test]
+fn a_failure_of_any_one_call_is_a_status_or_is_made_good() {
+    for pool in PoolKind::ALL {
+        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+            assert!(!run(pool, 0, code).0, "{pool}: {}", last_error());
+            let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
+            assert!(failed > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
+        }
+    }
+}
+
+#[test]
+fn closing_says_what_failed_and_closes_all_the_same() {
+    for pool in PoolKind::ALL {
+        let device = emulated(96 << 20, Schedule::Seeded(2));
+        let emulator = device.emulator().unwrap();
+        let client = Client::new(&device, pool);
+        client.allocate(30 << 20, CUstream::NULL).unwrap().fill(&device, 1, CUstream::NULL);
+        let fault = Fault::nth("cuCtxSynchronize", 1, CUresult::ERROR_UNKNOWN);
+        emulator.set_faults(FaultPlan::new([fault]));
+        // SAFETY: the heap is open, and nobody uses it any more.
+        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Driver, "{pool}");
+        assert!(last_error().contains("cuCtxSynchronize"), "{}", last_error());
+        emulator.set_faults(FaultPlan::default());
+        device.synchronize().unwrap();
+        let used = emulator.usage(0);
+        assert_eq!((used.plain, used.pools), (0, 0), "{pool}");
+    }
+}

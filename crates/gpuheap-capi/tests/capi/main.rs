@@ -1,0 +1,15 @@
+//! The C functions as C calls them, on the emulator with its checks on or on a real GPU: set
+//! `GPUHEAP_TEST_DEVICE=cuda:0` to run on the latter what does not need the former.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod calls;
+mod client;
+mod faults;
+mod fork;
+mod refusals;
+mod streams;
+#[path = "../../../gpuheap/tests/heap/support.rs"]
+#[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
+mod support;
+mod threads;

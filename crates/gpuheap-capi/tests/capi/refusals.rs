@@ -1,0 +1,180 @@
+//! What cannot be done is a status and a text, and changes nothing.
+
+use std::ffi::{CStr, c_char};
+use std::ptr;
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Device, PoolKind};
+use gpuheap_capi::*;
+use gpuheap_driver::{CUcontext, CUstream, check};
+
+use crate::client::{Client, Memory, Status, device, last_error, make_stream};
+
+fn assert_says(status: Status, expected: Status, text: &str) {
+    let said = last_error();
+    assert_eq!(status, expected, "{said}");
+    assert!(said.contains(text), "'{said}' does not say '{text}'");
+}
+
+#[test]
+fn null_pointers_are_refused() {
+    let device = device(Schedule::Immediate);
+    let client = Client::new(&device, PoolKind::Split);
+    let (none, heap) = (ptr::null_mut::<gpuheap_heap>(), client.0);
+    let (mut address, mut bytes, mut length) = (ptr::null_mut(), 0, 0);
+    let mut statistics = client.statistics();
+    let start = c"emulated:1GiB".as_ptr();
+    // SAFETY: the heap is open; every pointer is valid or null.
+    unsafe {
+        let refused = |status, text: &str| assert_says(status, Status::Refused, text);
+        refused(gpuheap_open(start, ptr::null(), ptr::null_mut()), "where the heap goes is a null");
+        refused(gpuheap_allocate(none, 1, ptr::null_mut(), &mut address), "the heap is a null");
+        refused(gpuheap_allocate(heap, 1, ptr::null_mut(), ptr::null_mut()), "the address goes is");
+        refused(gpuheap_free(none, ptr::null_mut()), "the heap is a null");
+        refused(gpuheap_free_on(none, ptr::null_mut(), ptr::null_mut()), "the heap is a null");
+        refused(gpuheap_stream_ended(none, ptr::null_mut()), "the heap is a null");
+        refused(gpuheap_allocation_size(none, ptr::null_mut(), &mut bytes), "the heap is a null");
+        refused(
+            gpuheap_allocation_size(heap, ptr::null_mut(), ptr::null_mut()),
+            "the size goes is",
+        );
+        refused(gpuheap_reclaim(none, 1, &mut bytes), "the heap is a null");
+        refused(gpuheap_reclaim_all(none, &mut bytes), "the heap is a null");
+        refused(gpuheap_set_limits(none, 1, 2, &mut bytes), "the heap is a null");
+        refused(gpuheap_get_statistics(none, &mut statistics), "the heap is a null");
+        refused(gpuheap_get_statistics(heap, ptr::null_mut()), "the statistics go is a null");
+        let nowhere = ptr::null_mut::<c_char>();
+        refused(gpuheap_memory_status(none, nowhere, 0, &mut length), "the heap is a null");
+        refused(gpuheap_memory_status(heap, nowhere, 1, &mut length), "the buffer is a null");
+        assert_eq!(gpuheap_close(none), Status::Ok, "as free of a null");
+    }
+    assert_eq!(client.statistics().allocations, 0);
+    client.assert_all_returned("null pointers");
+}
+
+#[test]
+fn names_sizes_and_switches_that_mean_nothing_are_refused() {
+    let zeroed = || gpuheap_options {
+        size: size_of::<gpuheap_options>(),
+        pool: ptr::null(),
+        tracking: ptr::null(),
+        hard_limit: 0,
+        soft_limit: 0,
+        idle_trim_milliseconds: 0,
+        zero_on_free: 0,
+        zero_on_alloc: 0,
+        without_environment: 0,
+        reserved: 0,
+    };
+    let open = |device: &CStr, options: gpuheap_options| {
+        let mut heap = ptr::without_provenance_mut(1);
+        // SAFETY: all pointers are valid.
+        let status = unsafe { gpuheap_open(device.as_ptr(), &options, &mut heap) };
+        assert!(heap.is_null());
+        status
+    };
+    let refused = |options, text| {
+        assert_says(open(c"emulated:1GiB", options), Status::Refused, text);
+    };
+    assert_says(open(c"gpu0", zeroed()), Status::Refused, "'gpu0' is not a device; write cuda:0");
+    assert_says(open(c"\xff", zeroed()), Status::Refused, "is not UTF-8");
+    refused(gpuheap_options { size: 0, ..zeroed() }, "sizeof(gpuheap_options)");
+    refused(gpuheap_options { size: size_of::<usize>(), ..zeroed() }, "sizeof(gpuheap_options)");
+    refused(gpuheap_options { pool: c"cuda".as_ptr(), ..zeroed() }, "'cuda'");
+    refused(gpuheap_options { pool: c"\xff".as_ptr(), ..zeroed() }, "the pool '\u{fffd}' is not");
+    refused(gpuheap_options { tracking: c"all".as_ptr(), ..zeroed() }, "'all'");
+    refused(gpuheap_options { zero_on_free: 2, ..zeroed() }, "zero_on_free is 2");
+    refused(gpuheap_options { zero_on_alloc: -2, ..zeroed() }, "zero_on_alloc is -2");
+    refused(gpuheap_options { without_environment: 7, ..zeroed() }, "without_environment is 7");
+    refused(gpuheap_options { reserved: 7, ..zeroed() }, "reserved is 7");
+    refused(gpuheap_options { soft_limit: 2, hard_limit: 1, ..zeroed() }, "soft limit");
+
+    let device = device(Schedule::Immediate);
+    let client = Client::new(&device, PoolKind::Split);
+    for size in [0, size_of::<usize>()] {
+        let mut statistics = gpuheap_statistics { size, ..Default::default() };
+        // SAFETY: the heap is open, the pointer valid.
+        let status = unsafe { gpuheap_get_statistics(client.0, &mut statistics) };
+        assert_says(status, Status::Refused, "sizeof(gpuheap_statistics)");
+        assert_eq!(statistics, gpuheap_statistics { size, ..Default::default() });
+    }
+    // SAFETY: the heap is open.
+    let status = unsafe { gpuheap_set_limits(client.0, 2, 1, ptr::null_mut()) };
+    assert_says(status, Status::Refused, "the soft limit");
+    client.assert_all_returned("refusals");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_unavailable() {
+    let mut heap = ptr::null_mut();
+    // SAFETY: all pointers are valid.
+    let status = unsafe { gpuheap_open(c"cuda:4711".as_ptr(), ptr::null(), &mut heap) };
+    assert!(heap.is_null());
+    // With no driver there is none to ask, and a driver that is there knows no such device.
+    assert!(matches!(status, Status::Unavailable | Status::Driver | Status::Refused), "{status:?}");
+    assert!(last_error().starts_with("gpuheap_open: "), "{}", last_error());
+    if !std::path::Path::new("/dev/nvidiactl").exists() {
+        assert_eq!(status, Status::Unavailable, "{}", last_error());
+    }
+}
+
+#[test]
+fn an_address_is_freed_once_and_by_its_own_heap() {
+    let device = device(Schedule::Seeded(3));
+    let (client, other) =
+        (Client::new(&device, PoolKind::Split), Client::new(&device, PoolKind::None));
+    let stream = make_stream(&device);
+    let memory = client.allocate(1 << 20, stream).unwrap();
+    let inside = Memory { address: memory.address.wrapping_byte_add(512), bytes: 1 };
+    let unknown =
+        |status| assert_says(status, Status::UnknownAddress, "no allocation of this heap");
+    let mut bytes = 5;
+
+    unknown(other.free(memory));
+    unknown(client.free(inside));
+    // SAFETY: the heap is open, the pointer valid.
+    unsafe {
+        unknown(gpuheap_allocation_size(client.0, inside.address, &mut bytes));
+        unknown(gpuheap_allocation_size(client.0, ptr::null_mut(), &mut bytes));
+    }
+    assert_eq!(bytes, 5);
+    assert_eq!(client.free_on(memory, stream), Status::Ok);
+    unknown(client.free(memory));
+    unknown(client.free_on(memory, stream));
+    assert_eq!(client.statistics().frees, 1);
+    client.assert_all_returned("once");
+    other.assert_all_returned("the other");
+}
+
+#[test]
+fn a_stream_of_the_thread_or_of_another_context_is_refused() {
+    let device = device(Schedule::Immediate);
+    let client = Client::new(&device, PoolKind::Split);
+    let memory = client.allocate(1 << 20, CUstream::NULL).unwrap();
+
+    let allocated = client.allocate(1, CUstream::PER_THREAD).unwrap_err();
+    assert_says(allocated, Status::Refused, "CU_STREAM_PER_THREAD (0x2) means another stream");
+    assert_says(client.free_on(memory, CUstream::PER_THREAD), Status::Refused, "0x2");
+
+    let foreign = stream_of_another_context(&device);
+    assert_says(client.allocate(1, foreign).unwrap_err(), Status::Refused, "another context");
+    assert_says(client.free_on(memory, foreign), Status::Refused, "another context");
+
+    // Nothing was freed by any of this.
+    assert_eq!((client.statistics().live_allocations, client.free(memory)), (1, Status::Ok));
+    client.assert_all_returned("streams");
+}
+
+/// A stream of a context of the program's own; both stay, for nothing can be done about it here.
+fn stream_of_another_context(device: &Device) -> CUstream {
+    let (mut context, mut popped) = (CUcontext::NULL, CUcontext::NULL);
+    let driver = device.driver();
+    // SAFETY: the pointers are valid; the context is popped again.
+    unsafe {
+        check("create", driver.cuCtxCreate_v2(&mut context, 0, device.ordinal())).unwrap();
+        let mut stream = CUstream::NULL;
+        check("stream", driver.cuStreamCreate(&mut stream, 0)).unwrap();
+        check("pop", driver.cuCtxPopCurrent_v2(&mut popped)).unwrap();
+        stream
+    }
+}

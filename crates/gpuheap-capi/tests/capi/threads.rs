@@ -1,0 +1,82 @@
+//! Many threads over one heap, which free what others allocated.
+
+use std::sync::mpsc;
+use std::sync::{Arc, Barrier};
+
+use gpuheap::PoolKind;
+use gpuheap::emu::Schedule;
+
+use crate::client::{Client, Memory, Status, destroy_stream, device, last_error, make_stream};
+use crate::support::{Random, on_real_gpu};
+
+const THREADS: usize = 16;
+
+/// Each thread has a stream, allocates on it, and hands every other block to its neighbour, which
+/// frees it in the order of the stream that it was allocated on.
+#[test]
+fn threads_free_what_others_allocated() {
+    for pool in PoolKind::ALL {
+        let device = device(Schedule::Seeded(9));
+        let client = Client::new(&device, pool);
+        let rounds = if on_real_gpu() { 2000 } else { 100 };
+        let (senders, receivers): (Vec<_>, Vec<_>) =
+            (0..THREADS).map(|_| mpsc::channel::<Memory>()).unzip();
+        let streams: Vec<_> = (0..THREADS).map(|_| make_stream(&device)).collect();
+        std::thread::scope(|scope| {
+            for (index, received) in receivers.into_iter().enumerate() {
+                let (device, stream) = (&device, streams[index]);
+                let neighbour = senders[(index + 1) % THREADS].clone();
+                scope.spawn(move || {
+                    let mut random = Random(index as u64);
+                    for round in 0..rounds {
+                        let most = 1 << (8 + random.below(12));
+                        let bytes = 1 + random.below(most);
+                        let memory = client.allocate(bytes, stream).unwrap();
+                        memory.fill(device, round as u8, stream);
+                        if round % 2 == 0 {
+                            neighbour.send(memory).unwrap();
+                        } else {
+                            assert_eq!(client.free_on(memory, stream), Status::Ok);
+                        }
+                        while let Ok(memory) = received.try_recv() {
+                            assert_eq!(client.free(memory), Status::Ok, "{}", last_error());
+                        }
+                    }
+                    drop(neighbour);
+                    received.iter().for_each(|memory| assert_eq!(client.free(memory), Status::Ok));
+                });
+            }
+            drop(senders);
+        });
+        let now = client.statistics();
+        assert_eq!(now.allocations, (THREADS * rounds) as u64, "{pool}");
+        client.assert_all_returned(pool.name());
+        streams.into_iter().for_each(|stream| destroy_stream(&device, stream));
+    }
+}
+
+/// Of many that free one address at once, one does.
+#[test]
+fn one_of_many_frees() {
+    let device = device(Schedule::Immediate);
+    let client = Client::new(&device, PoolKind::Split);
+    let stream = make_stream(&device);
+    for _ in 0..50 {
+        let memory = client.allocate(1 << 20, stream).unwrap();
+        let start = Arc::new(Barrier::new(4));
+        let freed: usize = std::thread::scope(|scope| {
+            let threads = [(); 4].map(|()| {
+                let start = start.clone();
+                scope.spawn(move || {
+                    start.wait();
+                    let status = client.free(memory);
+                    assert!(matches!(status, Status::Ok | Status::UnknownAddress), "{status:?}");
+                    usize::from(status == Status::Ok)
+                })
+            });
+            threads.map(|thread| thread.join().unwrap()).iter().sum()
+        });
+        assert_eq!(freed, 1);
+    }
+    client.assert_all_returned("one of many");
+}

@@ -1,0 +1,123 @@
+//! Streams that somebody else made and ends.
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Device, PoolKind, Stream};
+use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUstream, check};
+
+use crate::support::{assert_all_returned, device, fill, heap};
+
+/// A stream of another library's, as far as gpuheap can tell.
+fn made_elsewhere(device: &Device) -> CUstream {
+    let mut raw = CUstream::NULL;
+    let made = device.with_current(|driver| {
+        // SAFETY: the pointer is valid.
+        unsafe { driver.cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) }
+    });
+    check("cuStreamCreate", made.unwrap()).unwrap();
+    raw
+}
+
+fn wrap(device: &Device, raw: CUstream) -> Stream {
+    // SAFETY: the stream is alive; the tests retire it before they end it.
+    unsafe { device.foreign_stream(raw) }.unwrap()
+}
+
+fn end(device: &Device, raw: CUstream) {
+    // SAFETY: the stream is the test's.
+    let ended = device.with_current(|driver| unsafe { driver.cuStreamDestroy_v2(raw) });
+    check("cuStreamDestroy_v2", ended.unwrap()).unwrap();
+}
+
+#[test]
+fn a_foreign_stream_is_the_drivers_own_and_is_not_destroyed() {
+    let device = device(1 << 30, Schedule::Immediate);
+    let raw = made_elsewhere(&device);
+    let (one, two) = (wrap(&device, raw), wrap(&device, raw));
+    assert_eq!((one.raw(), one.id()), (raw, two.id()));
+    drop((one, two));
+    let heap = heap(&device, PoolKind::Split);
+    drop(heap.allocate(1 << 20, &wrap(&device, raw)).unwrap());
+    // Heaps look for streams that ended when they see a new one.
+    drop(heap.allocate(1 << 20, &device.stream().unwrap()).unwrap());
+    assert!(wrap(&device, raw).is_done().is_ok());
+    assert_all_returned(&device, &heap, "foreign");
+    end(&device, raw);
+}
+
+#[test]
+fn the_default_streams_have_one_handle_that_means_one_stream() {
+    let device = device(1 << 30, Schedule::Immediate);
+    let default = device.default_stream().unwrap();
+    for raw in [CUstream::NULL, CUstream::LEGACY] {
+        assert_eq!(wrap(&device, raw).id(), default.id());
+    }
+    // SAFETY: it is there on every thread.
+    let refused = unsafe { device.foreign_stream(CUstream::PER_THREAD) }.unwrap_err();
+    assert!(refused.to_string().contains("means another stream on every thread"), "{refused}");
+}
+
+/// The device is so small that each block must have the memory of the one before.
+#[test]
+fn a_stream_that_was_retired_is_not_asked_about_again() {
+    for pool in PoolKind::ALL {
+        let device = device(64 << 20, Schedule::Seeded(6));
+        let heap = heap(&device, pool);
+        let own = device.stream().unwrap();
+        for tag in 0..8 {
+            let raw = made_elsewhere(&device);
+            let stream = wrap(&device, raw);
+            let block = heap.allocate(40 << 20, &stream).unwrap();
+            fill(&device, &block, tag, &stream);
+            heap.retire(&stream).unwrap();
+            drop(stream);
+            end(&device, raw);
+            // It outlives its stream, and its memory still comes after that stream's work.
+            block.free().unwrap();
+            let block = heap.allocate(40 << 20, &own).unwrap();
+            fill(&device, &block, tag, &own);
+        }
+        assert_eq!(heap.usage().unwrap().ledger.failed_frees, 0, "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn streams_may_be_gone_when_all_are_retired() {
+    for pool in PoolKind::ALL {
+        let device = device(64 << 20, Schedule::Seeded(2));
+        let heap = heap(&device, pool);
+        let own = device.stream().unwrap();
+        for tag in 0..4 {
+            let raw = made_elsewhere(&device);
+            let stream = wrap(&device, raw);
+            let freed = heap.allocate(10 << 20, &stream).unwrap();
+            fill(&device, &freed, tag, &stream);
+            drop(freed);
+            let kept = heap.allocate(20 << 20, &stream).unwrap();
+            fill(&device, &kept, tag, &stream);
+            end(&device, raw);
+            heap.retire_all().unwrap();
+            kept.free().unwrap();
+            let block = heap.allocate(40 << 20, &own).unwrap();
+            fill(&device, &block, tag, &own);
+        }
+        assert_eq!(heap.usage().unwrap().ledger.failed_frees, 0, "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn only_foreign_streams_are_retired_and_only_those_of_the_device() {
+    let [one, two] = [(); 2].map(|()| crate::support::emulated(1 << 30, Schedule::OnDemand));
+    let heap = heap(&one, PoolKind::Split);
+    for stream in [one.stream().unwrap(), one.default_stream().unwrap()] {
+        let block = heap.allocate(1 << 20, &stream).unwrap();
+        heap.retire(&stream).unwrap();
+        // Nothing became of it: the stream goes on with its block.
+        fill(&one, &block, 1, &stream);
+        drop(block);
+    }
+    let error = heap.retire(&two.stream().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("use a stream of the heap's own device"), "{error}");
+    assert_all_returned(&one, &heap, "retired");
+}
