@@ -31,15 +31,21 @@ fn main() {
     println!("{bytes} bytes on {}", device.name());
     println!("            made    again     host       up     down    first     then");
     println!("              us       us     GB/s     GB/s     GB/s     GB/s     GB/s");
-    for kind in
-        [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned, MemoryKind::Registered]
-    {
-        let row = measure(&target, kind, bytes);
-        println!("{:<10} {}", kind.name(), row.map(|cell| format!("{cell:>8}")).join(" "));
+    let kinds = [
+        ("device", MemoryKind::Device),
+        ("unified", MemoryKind::Unified),
+        ("prefetched", MemoryKind::Unified),
+        ("pinned", MemoryKind::Pinned),
+        ("registered", MemoryKind::Registered),
+    ];
+    for (name, kind) in kinds {
+        heap.flush().unwrap();
+        let row = measure(&target, kind, name == "prefetched", bytes);
+        println!("{name:<10} {}", row.map(|cell| format!("{cell:>8}")).join(" "));
     }
 }
 
-fn measure(target: &Target, kind: MemoryKind, bytes: usize) -> [String; 7] {
+fn measure(target: &Target, kind: MemoryKind, prefetch: bool, bytes: usize) -> [String; 7] {
     let host = vec![1_u8; bytes];
     let make = || -> DeviceArray<u8> {
         match kind {
