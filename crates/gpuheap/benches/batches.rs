@@ -31,7 +31,7 @@ fn main() {
         Err(_) => Device::emulated(Profile::h200()).unwrap(),
     };
     let (bytes, batches) = match device.is_emulated() {
-        true => (32 << 20, "4194304"),
+        true => (32_usize << 20, "4194304"),
         false => (4 << 30, "67108864,268435456"),
     };
     let of = |name: &str, default: &str| std::env::var(name).unwrap_or(default.to_owned());

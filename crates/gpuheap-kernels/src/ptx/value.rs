@@ -218,31 +218,22 @@ fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     d
 }
 
-/// Integer division of 8 or 16 bits, by floats: `(a + 1/2) / b` is at least `1/2b` away from every
-/// whole number, and the error of the reciprocal and the product below `2^-22` of the quotient,
-/// that is of `2^16 / b`.
+/// Integer division of 8 or 16 bits, by floats. A quotient that is a whole number may come out a
+/// little less by the errors of the reciprocal and the product, together below `2^-21` of it; so it is
+/// made larger by `2^-18` of it first. That is at most `2^16 / b * 2^-18`, and so too little to reach
+/// the next whole number, which is `1 / b` away or more.
 fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
-    let [x, y, d, sign] = w.regs(Class::Bits32);
-    let [fx, fy] = w.regs(Class::Float32);
-    let [zero, negative] = w.regs(Class::Predicate);
-    let (mut left, mut right) = (a, b);
-    if of.is_signed() {
-        emit!(w, "abs.s32 {x}, {a};");
-        emit!(w, "abs.s32 {y}, {b};");
-        (left, right) = (x, y);
-    }
-    emit!(w, "cvt.rn.f32.u32 {fx}, {left};");
-    emit!(w, "cvt.rn.f32.u32 {fy}, {right};");
-    emit!(w, "add.rn.f32 {fx}, {fx}, 0f3F000000;");
-    emit!(w, "rcp.approx.ftz.f32 {fy}, {fy};");
-    emit!(w, "mul.rn.f32 {fx}, {fx}, {fy};");
-    emit!(w, "cvt.rzi.u32.f32 {d}, {fx};");
-    if of.is_signed() {
-        emit!(w, "xor.b32 {sign}, {a}, {b};");
-        emit!(w, "setp.lt.s32 {negative}, {sign}, 0;");
-        emit!(w, "@{negative} neg.s32 {d}, {d};");
-    }
-    emit!(w, "setp.eq.u32 {zero}, {b}, 0;");
+    let d = w.reg(Class::Bits32);
+    let [x, y] = w.regs(Class::Float32);
+    let zero = w.reg(Class::Predicate);
+    let name = register(of);
+    emit!(w, "cvt.rn.f32.{name} {x}, {a};");
+    emit!(w, "cvt.rn.f32.{name} {y}, {b};");
+    emit!(w, "rcp.approx.ftz.f32 {y}, {y};");
+    emit!(w, "mul.rn.f32 {x}, {x}, 0f3F800020;");
+    emit!(w, "mul.rn.f32 {x}, {x}, {y};");
+    emit!(w, "cvt.rzi.{name}.f32 {d}, {x};");
+    emit!(w, "setp.eq.{name} {zero}, {b}, 0;");
     emit!(w, "selp.b32 {d}, 0, {d}, {zero};");
     d
 }

@@ -200,7 +200,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let longest = ranges.clone().into_iter().map(|range| range.len()).max().unwrap_or(0);
         let mut slots = Slots::take(self.storage(), longest * size_of::<T>());
         let read = self.storage().use_on(None, |address, stream| {
-            let mut done = 0;
+            let (mut done, mut waited) = (0, false);
             for range in ranges {
                 let bytes = range.len() * size_of::<T>();
                 if bytes == 0 {
@@ -217,6 +217,14 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
                         return Ok((copied, settle(stream).1));
                     }
                     continue;
+                }
+                // The driver would wait for the work before the copy too, and let no other thread
+                // enqueue anything meanwhile: a thread that uploads ahead stood still (H200, driver
+                // 580: `prefetch_on` hid nothing).
+                if !std::mem::replace(&mut waited, true)
+                    && let Err(error) = stream.synchronize()
+                {
+                    return Ok((Err(error), settle(stream).1));
                 }
                 let copied = stream.enqueue("cuMemcpyDtoHAsync_v2", |driver| {
                     // SAFETY: both sides have these bytes, and the copy is waited for below.
