@@ -28,7 +28,7 @@ fn main() -> Result<(), Error> {
         Ok(_) => println!("  fits"),
         // The cause, the bytes that are missing, and what would help. Programs read the fields.
         Err(error) => {
-            println!("  {}", error.to_string().replace("; ", ";\n  "));
+            println!("  {}", error.to_string().replace("; ", ";\n  ").replace(" (", "\n  ("));
             if let Some(evidence) = error.out_of_memory() {
                 println!("  so {} MiB too much", evidence.short_by >> 20);
             }

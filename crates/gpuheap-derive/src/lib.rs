@@ -13,7 +13,9 @@ use options::Options;
 /// type parameters become what they hold then.
 ///
 /// A field whose type has no type parameter in it has to be of one that stays as it is, such as a
-/// number or a `String`.
+/// number or a `String`. A parameter stands for a whole array, as `A = Vec<f32>`; with one for the
+/// element, as in a field `Vec<T>`, there is no place for the `DeviceArray` that becomes of it, and the
+/// compiler speaks of a type mismatch in `Adapt::Output`.
 ///
 /// | | |
 /// |---|---|

@@ -198,7 +198,7 @@ impl fmt::Display for OpenError {
                 }
                 write!(
                     f,
-                    "; install NVIDIA's driver (on WSL2: on Windows, not inside WSL), or use an emulated device"
+                    "; install NVIDIA's driver (on WSL2: on Windows, not inside WSL), or use an emulated device, such as emulated:16GiB"
                 )
             }
             OpenError::NotADriver { path, symbol } => write!(

@@ -10,7 +10,7 @@
 //! use gpuheap::{Device, DeviceArray, Heap, PoolKind, Tracking, allocated};
 //!
 //! # fn main() -> Result<(), gpuheap::Error> {
-//! let device = Device::open("emulated:16GiB")?; // or open_default: the first real GPU, if any
+//! let device = Device::open("emulated:16GiB")?; // or open_default: the first real GPU, else this
 //! let heap = Heap::builder(&device)
 //!     .pool(PoolKind::Binned)
 //!     .hard_limit(1 << 30)

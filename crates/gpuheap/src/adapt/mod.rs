@@ -4,7 +4,7 @@
 //!
 //! ```
 //! use gpuheap::{Adapt, Device, DeviceArray, Host};
-//! use ndarray::{Array1, Array2, arr1, arr2};
+//! use gpuheap::ndarray::{Array1, Array2, arr1, arr2};
 //!
 //! #[derive(Adapt)]
 //! struct Layer<W, B> {

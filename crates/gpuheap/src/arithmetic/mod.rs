@@ -36,6 +36,10 @@
 //! | [`copy_slice`], [`copy_permuted`], [`copy_transposed`], [`broadcast_to`] | array | |
 //! | [`write_slice`] | in place | |
 //!
+//! Not here are roots and other functions, variances, sorting and searching. What is small goes down and up
+//! ([`to_ndarray`](crate::ArrayBase::to_ndarray), `mapv`, [`array`](crate::Target::array)); what is large is
+//! for a kernel of yours, by [`device_ptr`](crate::ArrayBase::device_ptr).
+//!
 //! Elements are integers of 8 to 64 bits, `f32` and `f64`; of `bool` there are `!`, casts, sums, means
 //! and questions; copies with steps take every [`Element`](crate::Element).
 //!
@@ -70,8 +74,8 @@
 //! | `cast` | Rust's `as`: to integers it saturates, NaN becomes 0; between integers it wraps; to floats it rounds to the nearest; to `bool` it asks whether it is not 0 |
 //! | comparisons | Rust's: false with a NaN, but for `not_equal`; `-0.0` equals `0.0` |
 //! | `min`, `max` | NaN, if there is one; `-0.0` is less than `0.0`; of nothing an error |
-//! | `sum` | integers wrapping in `i64` or `u64`; floats, `f32` too, in `f64` and in an order that depends on the shape alone; of nothing 0 |
-//! | `mean` | the sum in `f64` of what each element is as `f64`, divided by their number, then rounded; of nothing an error |
+//! | `sum` | of integers an `i64` or `u64`, wrapping; of `f32` an `f32` and of `f64` an `f64`, added in `f64` in an order that depends on the shape alone and rounded at the end; of nothing 0 |
+//! | `mean` | of `f32` an `f32`, of others an `f64`: what each element is as `f64`, added, divided by their number, then rounded; of nothing an error |
 //! | sums by key | of floats in `f64`, in any order: the last bits may differ from run to run |
 //!
 //! # Kernels

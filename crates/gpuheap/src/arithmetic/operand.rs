@@ -16,7 +16,8 @@ use crate::error::{Error, ErrorKind};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be on the right of an array of `{T}`",
     label = "neither a `{T}` nor an array of `{T}`",
-    note = "both sides have elements of the same type: cast one of them"
+    note = "both sides have elements of the same type: cast one of them",
+    note = "the result of an operator is a `Result`: write `(&a * 2.0)?` before it goes on"
 )]
 pub trait Operand<T, D: Dimension>: sealed::Operand {
     /// The dimensions of the result.

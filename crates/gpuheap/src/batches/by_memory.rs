@@ -116,7 +116,8 @@ type Uploaded<T, D> = Result<Batch<DeviceArray<T, D>>, Error>;
 
 impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
     /// Uploads up to `count` batches ahead, as [`Batches::prefetch`](crate::Batches::prefetch) does.
-    /// All that are there at one time share the fraction, so batches are smaller.
+    /// All that are there at one time share the fraction, so batches are smaller. There is no
+    /// `prefetch_on`, because a thread that uploads ahead could not take a halved batch back.
     pub fn prefetch(mut self, count: usize) -> Self {
         self.most = count;
         self.choose();

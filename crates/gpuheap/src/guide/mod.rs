@@ -2,12 +2,13 @@
 //!
 //! Each chapter is a page, and every block of code in it runs as a test, on an emulated device, and
 //! asserts what the text claims. The programs in `examples/` at the root of the repository are the
-//! same things at full length: `cargo run --example tour` is the place to begin.
+//! same things at full length: `cargo run --bin tour` is the place to begin.
 //!
 //! | chapter | answers |
 //! |---|---|
 //! | [`first_array`] | how does data get to the device and back |
 //! | [`uploading`] | how does a whole structure, and what happens to its types |
+//! | [`arithmetic`](mod@crate::arithmetic) | what can be computed without a kernel of one's own: `+ - * /`, sums, groups |
 //! | [`pools`] | why does the driver not see a free, and how does memory go back |
 //! | [`limits`] | how is a program kept to a share of the device |
 //! | [`freeing`] | how is an array freed before its scope ends |
