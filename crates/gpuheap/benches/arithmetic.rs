@@ -25,6 +25,8 @@ fn main() {
     elements::<f32, f64>(&target, bytes, 2.0).unwrap();
     elements::<i8, i16>(&target, bytes, 2).unwrap();
     elements::<f64, f32>(&target, bytes, 2.0).unwrap();
+    elements::<i32, i64>(&target, bytes, 2).unwrap();
+    elements::<i64, i32>(&target, bytes, 2).unwrap();
 }
 
 /// All operations with one type, and a cast to another.

@@ -224,3 +224,36 @@ fn masks_are_turned_and_asked() {
     drop(nothing);
     bench.end();
 }
+
+/// Small integers are divided by way of floats, which are not exact: every quotient of 8 bits, and of
+/// 16 bits what lies at and beside whole ones, by every divisor.
+#[test]
+fn quotients_of_small_integers_are_exact() {
+    let bench = Bench::new(Schedule::Immediate);
+    let target = bench.target();
+    macro_rules! check {
+        ($of:ty, $pairs:expr) => {{
+            let (left, right): (Vec<$of>, Vec<$of>) = $pairs.unzip();
+            let (a, b) = (target.array(&left).unwrap(), target.array(&right).unwrap());
+            let quotients = (a / &b).unwrap().to_vec().unwrap();
+            assert_same(&quotients, &zip(&left, &right, <$of>::by), stringify!($of));
+        }};
+    }
+    let all = |least: i32, greatest: i32| {
+        (least..=greatest).flat_map(move |a| (least..=greatest).map(move |b| (a, b)))
+    };
+    check!(i8, all(-128, 127).map(|(a, b)| (a as i8, b as i8)));
+    check!(u8, all(0, 255).map(|(a, b)| (a as u8, b as u8)));
+    let beside = |least: i32, greatest: i32| {
+        (least..=greatest).flat_map(move |b| {
+            let most = greatest / b.abs().max(1);
+            let times = [0, 1, 2, 3, most / 3, most / 2, most - 1, most, most + 1];
+            let near = move |times: i32| [-1, 0, 1].map(|more| (times * b + more, b));
+            let mirrored = times.into_iter().flat_map(move |times| [times, -times]).flat_map(near);
+            mirrored.filter(move |(a, _)| (least..=greatest).contains(a))
+        })
+    };
+    check!(i16, beside(-32_768, 32_767).map(|(a, b)| (a as i16, b as i16)));
+    check!(u16, beside(0, 65_535).map(|(a, b)| (a as u16, b as u16)));
+    bench.end();
+}
