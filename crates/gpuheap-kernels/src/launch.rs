@@ -1,9 +1,10 @@
 //! Launches: a kernel with its arguments.
 
 use crate::Kernel;
+use crate::plan::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 
 /// The most words that a kernel takes: a strided one with all its axes.
-pub(crate) const MOST_WORDS: usize = 37;
+pub(crate) const MOST_WORDS: usize = FIRST_AXIS + AXIS_WORDS * MOST_AXES;
 
 /// One launch of a kernel, in one dimension, with no shared memory asked for by the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

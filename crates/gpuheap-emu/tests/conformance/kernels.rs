@@ -626,7 +626,7 @@ fn reduce_to_the_end(
     let (mut of, mut n) = (of, n);
     let (mut launches, mut floats) = (Vec::new(), Vec::new());
     loop {
-        let (to, left) = (op.output(of), partials(outer, n, inner));
+        let (to, left) = (op.output(of), partials(n, inner));
         let count = outer * left * inner;
         let out = image.put(off * to.size(), &vec![0xee; count * to.size()]);
         let (target, source) = (image.address(out), image.address(input));

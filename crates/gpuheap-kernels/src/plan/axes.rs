@@ -1,7 +1,7 @@
 //! Axes with the strides of two arrays, joined and split.
 
 /// The most axes that a kernel takes.
-pub(crate) const MOST_AXES: usize = 8;
+pub(crate) const MOST_AXES: usize = 12;
 /// The first word of the axes in a strided kernel's arguments.
 pub(crate) const FIRST_AXIS: usize = 5;
 /// Words of an axis: its length and the shift of its division; the factor of its division; the two

@@ -38,7 +38,7 @@ fn way(n: u64, inner: u64) -> (Way, u64) {
 
 /// How long the axis of `n` elements is after one pass; 1 is the end, and what an empty axis
 /// becomes.
-pub fn partials(_outer: usize, n: usize, inner: usize) -> usize {
+pub fn partials(n: usize, inner: usize) -> usize {
     let (_, chunk) = way(n as u64, inner as u64);
     n.div_ceil(chunk as usize).max(1)
 }
@@ -56,7 +56,7 @@ pub fn reduce(
     out: u64,
     input: u64,
 ) -> Vec<Launch> {
-    let pieces = partials(outer, n, inner) as u64;
+    let pieces = partials(n, inner) as u64;
     let [outer, n, inner] = [outer, n, inner].map(|length| length as u64);
     let results = outer.saturating_mul(pieces).saturating_mul(inner);
     if results == 0 {

@@ -28,7 +28,7 @@ fn reduced<T: Native, R: Native>(
     let mut memory = Plain::default();
     let (mut of, mut input) = (T::OF, memory.put(values));
     loop {
-        let left = partials(outer, n, inner);
+        let left = partials(n, inner);
         let out = memory.room::<u64>(outer * left * inner);
         memory.run(&reduce(op, of, outer, n, inner, out, input));
         (of, n, input) = (op.output(of), left, out);

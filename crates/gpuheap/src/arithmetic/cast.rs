@@ -49,7 +49,7 @@ pub(super) fn recast<T: Scalar, U: Scalar, D: Dimension>(
     array: DeviceArray<T, D>,
     at: &'static Location<'static>,
 ) -> Result<DeviceArray<U, D>, Error> {
-    if T::TYPE == U::TYPE {
+    if T::TYPE == U::TYPE && T::TYPE != Type::Bool {
         return array.into_reinterpreted();
     }
     cast(&array, at)
@@ -75,11 +75,13 @@ fn made<S: Hold, T: Element, U: Element, D: Dimension>(
     at: &'static Location<'static>,
 ) -> Result<DeviceArray<U, D>, Error> {
     let UninitArray(mut out) = target.uninit_at::<U, D>(array.raw_dim(), at)?;
-    if from == to {
+    // A byte of a `bool` that is neither 0 nor 1 becomes 1, so those are no copies.
+    if from == to && from != Type::Bool {
         out.copy_from(&array.reinterpret::<U>()?)?;
         return Ok(out);
     }
     let (input, window) = (array.window(), out.window());
-    run([&input, &window], |[input, out]| kernels::cast(from, to, array.len(), out, input))?;
+    // On the stream of the new array, which is the target's.
+    run([&window, &input], |[out, input]| kernels::cast(from, to, array.len(), out, input))?;
     Ok(out)
 }

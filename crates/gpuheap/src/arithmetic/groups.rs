@@ -4,13 +4,14 @@ use std::panic::Location;
 
 use gpuheap_kernels as kernels;
 use gpuheap_kernels::{Arithmetic, Type};
-use ndarray::{Axis, Dimension, Ix1, RemoveAxis};
+use ndarray::{Dimension, Ix1, RemoveAxis};
 
 use super::cast::{cast, recast};
 use super::launch::{check_device, run};
 use super::number::{Key, Scalar};
 use super::operand::{Side, strides};
 use super::operators::{Op, enqueue_strided};
+use super::reduce::size;
 use crate::array::{ArrayBase, DeviceArray, Hold};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
@@ -150,7 +151,7 @@ fn totals<A: Scalar, S: Hold, T: Scalar, D: RemoveAxis, R: Hold, K: Key>(
         .into());
     }
     check_device(&values.window(), &keys.window())?;
-    let inner = shape.remove_axis(Axis(0)).size();
+    let inner = size(shape.slice().get(1..).unwrap_or_default());
     let target = values.target().kind(MemoryKind::Device);
     let out: DeviceArray<A, D> = zeros(&target, shape, at)?;
     if inner == 0 {

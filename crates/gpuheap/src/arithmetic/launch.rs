@@ -61,7 +61,8 @@ impl Window<'_> {
 }
 
 /// Runs what `plan` makes of the addresses of `arrays`, in stream order, on the stream that the
-/// first of them was last used on. Without bytes in the last of them, which is written, nothing runs.
+/// first of them was last used on. Where the last of them has no bytes there is nothing to do, and
+/// nothing runs.
 pub(super) fn run<const N: usize>(
     arrays: [&Window<'_>; N],
     plan: impl FnOnce([u64; N]) -> Vec<Launch>,

@@ -204,6 +204,12 @@ struct Sizes {
     inner: usize,
 }
 
+/// How many elements some axes have together. Where another one of the array has no length, that may
+/// be more than there can be: it is then used for nothing.
+pub(super) fn size(lengths: &[usize]) -> usize {
+    lengths.iter().fold(1, |size, length| size.saturating_mul(*length))
+}
+
 /// How an axis divides an array, and the shape without it.
 fn split<S: Hold, T: Element, D: RemoveAxis>(
     array: &ArrayBase<S, T, D>,
@@ -221,8 +227,7 @@ fn split<S: Hold, T: Element, D: RemoveAxis>(
         ))
         .into());
     };
-    let outer = shape[..axis].iter().product();
-    let inner = shape[axis + 1..].iter().product();
+    let [outer, inner] = [&shape[..axis], &shape[axis + 1..]].map(size);
     Ok((Sizes { outer, n, inner }, array.raw_dim().remove_axis(Axis(axis))))
 }
 
@@ -240,7 +245,7 @@ fn reduced<A: Scalar, S: Hold, T: Scalar, D: Dimension, O: Dimension>(
     loop {
         let partials = match outer * inner {
             0 => 1,
-            _ => kernels::partials(outer, n, inner),
+            _ => kernels::partials(n, inner),
         };
         let (input, op, of) = match &pass {
             None => (array.window(), op, T::TYPE),

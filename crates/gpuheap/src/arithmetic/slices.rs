@@ -172,7 +172,8 @@ struct Part {
 impl Part {
     /// The part that a slice means, in an array of that shape.
     fn of(shape: &[usize], slice: &[SliceInfoElem]) -> Result<Part, Error> {
-        let steps = strides(shape, shape);
+        // Of an array with no elements no step leads anywhere, however long its other axes are.
+        let steps = if shape.contains(&0) { vec![0; shape.len()] } else { strides(shape, shape) };
         let mut part = Part { start: 0, shape: Vec::new(), strides: Vec::new() };
         let mut axis = 0;
         for one in slice {

@@ -74,6 +74,12 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> HostData for ndarray::ArrayBas
 
     fn with_elements<R>(&self, work: impl FnOnce(&[T]) -> R) -> R {
         let array: &ArrayRef<T, D> = self;
+        if size_of::<T>() == 0 {
+            // Elements of no size are counted and not copied: a broadcast one may be there 2^63 times.
+            // SAFETY: such elements take no memory, all of them lie at the first one's address, and
+            // where there are none the pointer is aligned and not null all the same.
+            return work(unsafe { std::slice::from_raw_parts(array.as_ptr(), array.len()) });
+        }
         let standard = array.as_standard_layout();
         match standard.as_slice() {
             Some(elements) => work(elements),

@@ -119,7 +119,8 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
 }
 
 impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
-    /// Its elements in row-major order. Waits for what it was last used for.
+    /// Its elements in row-major order. Waits for what it was last used for. From 8 MiB on it is read
+    /// by several threads through pinned memory of the heap, where there is any to be had.
     ///
     /// # Errors
     ///

@@ -62,7 +62,8 @@ impl Target {
             .into());
         };
         let share = (self.heap().room(self.memory_kind())? as f64 * fraction) as u64;
-        let row = (array.len() / total.max(1)) as u64 * size_of::<T>() as u64;
+        let elements = (array.len() / total.max(1)) as u64;
+        let row = elements.saturating_mul(size_of::<T>() as u64);
         let (array, asked) = (array.view(), Asked { target: self.clone(), at });
         let ahead = VecDeque::new();
         let mut batches = RowBatches {
@@ -124,7 +125,8 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
         self
     }
 
-    /// The rows of the current batch; none where there is no current one.
+    /// The rows of the current batch, or of the one that could not be uploaded, where `next` gave an
+    /// error; none where there is neither.
     pub fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }
@@ -220,13 +222,11 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
         while self.ahead.len() < self.most
             && let Some(rows) = self.next_rows()
         {
-            let uploaded = match self.side() {
-                Ok(side) => self.upload(&rows, Some(&side)),
-                Err(error) => Err(error),
-            };
+            // Where there is no stream beside, rows are uploaded at their turn.
+            let Ok(side) = self.side() else { return self.most = self.ahead.len() };
+            let uploaded = self.upload(&rows, Some(&side));
             if ran_out(&uploaded) {
-                self.most = self.ahead.len();
-                return;
+                return self.most = self.ahead.len();
             }
             self.begun = rows.end;
             self.ahead.push_back((rows, uploaded));
@@ -283,8 +283,9 @@ impl<T: Element, D: Dimension> Iterator for RowBatches<'_, T, D> {
             None => self.upload_next()?,
         };
         let begun = uploaded.and_then(|batch| batch.begin(&self.asked, self.most > 0));
+        self.rows = rows;
         Some(begun.map(|(array, turn)| {
-            (self.current, self.rows) = (Some(turn), rows);
+            self.current = Some(turn);
             array
         }))
     }

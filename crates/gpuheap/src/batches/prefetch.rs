@@ -40,6 +40,9 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<I, R> {
     /// If the items' iterator panics, so does `next` when all batches before were handed out. Where
     /// there is no memory for so many batches, fewer are ahead from then on.
     ///
+    /// What it makes belongs to the scope that is this thread's [now](crate::Heap::thread_scope), if
+    /// any: when that ends, later batches are errors.
+    ///
     /// # Errors
     ///
     /// A stream or a thread that cannot be had. The items are dropped then.

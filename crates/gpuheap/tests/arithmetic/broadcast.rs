@@ -100,6 +100,17 @@ fn arrays_without_elements_are_worked_on_like_others() {
     assert!((&empty + &target.zeroed::<f32, _>(2).unwrap()).is_err());
     assert!(empty.broadcast_to((4, 0, 3)).unwrap().is_empty());
     drop((empty, row, in_place));
+    // Axes that would be more than there can be, were there anything along another.
+    let long = target.zeroed::<f32, _>(ndarray::IxDyn(&[0, 1 << 40, 1 << 40])).unwrap();
+    assert!(long.sum_axis(0).is_err() && long.mean_axis(0).is_err() && long.max_axis(0).is_err());
+    assert_eq!(long.sum_axis(1).unwrap().shape(), [0, 1 << 40]);
+    assert_eq!(long.sum().unwrap(), 0.0);
+    let keys = target.zeroed::<u8, _>(0).unwrap();
+    assert!(long.sum_by_key(&keys, 3).is_err() && long.mean_by_key(&keys, 3).is_err());
+    let back = ndarray::SliceInfoElem::Slice { start: 0, end: None, step: -1 };
+    let slice = [back, ndarray::SliceInfoElem::Index(-1), back];
+    assert_eq!(long.copy_slice(&slice[..]).unwrap().shape(), [0, 1 << 40]);
+    drop((long, keys));
     bench.end();
 }
 

@@ -108,3 +108,16 @@ fn arrays_on_a_device_are_converted_there_as_the_host_would() {
     drop((wide, narrow, large));
     bench.end();
 }
+
+#[test]
+fn bytes_that_are_no_bool_become_true() {
+    let bench = Bench::new(Schedule::Seeded(2));
+    let target = bench.target();
+    let bytes = target.array(&[0_u8, 1, 2, 255]).unwrap();
+    let as_written = bytes.reinterpret::<bool>().unwrap();
+    assert!(as_written.to_vec().is_err());
+    let cast = as_written.cast::<bool>().unwrap();
+    assert_eq!(cast.to_vec().unwrap(), [false, true, true, true]);
+    drop((bytes, cast));
+    bench.end();
+}

@@ -1,7 +1,9 @@
 //! Batches that are uploaded ahead of their turn.
 
-use gpuheap::emu::Schedule;
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Device, DeviceArray, Heap, PoolKind, Staging, Stream};
+
+use gpuheap_driver::CUresult;
 
 use crate::support::{Random, assert_all_returned, device, emulated};
 
@@ -195,4 +197,25 @@ fn an_upload_ahead_does_not_wait_for_the_work_that_it_runs_beside() {
     assert_eq!(heap.usage().unwrap().reserved_peak, 2 * BATCH as u64);
     drop(batches);
     assert_all_returned(&device, &heap, "beside");
+}
+
+#[test]
+fn without_a_stream_beside_nothing_is_ahead_and_nothing_lost() {
+    let device = emulated(1 << 30, Schedule::Seeded(9));
+    let emulator = device.emulator().unwrap().clone();
+    let heap = limited(&device, 10);
+    let target = heap.target().unwrap();
+    let fault = Fault::nth("cuStreamCreate", 1, CUresult::ERROR_UNKNOWN);
+    emulator.set_faults(FaultPlan::new([fault.clone()]));
+    let batches = target.batches((0..4).map(of)).prefetch(1);
+    let found: Vec<_> = batches.map(|batch| ends(&batch.unwrap()).0).collect();
+    assert_eq!(found, [0, 1, 2, 3]);
+
+    emulator.set_faults(FaultPlan::new([fault]));
+    let rows = ndarray::Array2::from_shape_fn((4, BATCH), |(row, _)| row as u8);
+    let batches = target.batches_by_memory(&rows, 0.2).unwrap().prefetch(1);
+    let found: Vec<_> = batches.map(|batch| batch.unwrap().to_vec().unwrap()[0]).collect();
+    assert_eq!(found, [0, 1, 2, 3]);
+    emulator.set_faults(FaultPlan::default());
+    assert_all_returned(&device, &heap, "no stream");
 }

@@ -231,3 +231,24 @@ fn other_kinds_have_limits_of_their_own() {
     }
     assert_all_returned(&device, &heap, "kinds");
 }
+
+#[test]
+fn views_that_repeat_one_element_are_no_trap() {
+    let device = emulated(1 << 30, Schedule::Seeded(4));
+    let heap = limited(&device, 24 << 20);
+    let target = heap.target().unwrap();
+    // More bytes than there can be.
+    let one = ndarray::arr0(1_u64);
+    let wide = one.broadcast((1, 1 << 62)).unwrap();
+    let mut batches = target.batches_by_memory(&wide, 0.5).unwrap();
+    assert!(batches.next().unwrap().is_err());
+    assert_eq!((batches.rows(), batches.next().is_none()), (0..1, true));
+    drop(batches);
+    // As many as there can be, of no bytes.
+    let none = ndarray::arr0(());
+    let many = none.broadcast(usize::MAX / 2).unwrap();
+    let mut batches = target.batches_by_memory(&many, 0.5).unwrap();
+    assert_eq!(batches.next().unwrap().unwrap().len(), usize::MAX / 2);
+    drop(batches);
+    assert_all_returned(&device, &heap, "repeated");
+}

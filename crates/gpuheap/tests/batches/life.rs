@@ -286,3 +286,46 @@ fn sizes_are_known() {
     let mut batches = target.batches(odd);
     assert!(batches.next().is_some() && batches.next().is_none() && batches.next().is_none());
 }
+
+#[test]
+fn what_uses_a_batch_up_has_its_memory_and_is_freed_with_it() {
+    let device = device(1 << 30, Schedule::Seeded(5));
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    let mut results = Vec::new();
+    for batch in target.batches((0..3).map(of)) {
+        let batch = batch.unwrap();
+        results.push(((&batch * 2).unwrap(), (batch * 3).unwrap()));
+    }
+    for (nth, (made, used_up)) in results.into_iter().enumerate() {
+        assert_eq!(made.to_vec().unwrap(), of(2 * nth as u32));
+        assert!(used_up.to_vec().unwrap_err().is_freed());
+    }
+    assert_all_returned(&device, &heap, "used up");
+}
+
+#[test]
+fn arrays_of_the_device_are_converted_on_the_targets_stream() {
+    let device = device(1 << 30, Schedule::Seeded(6));
+    let heap = heap(&device, PoolKind::Split);
+    let elsewhere = heap.on(&device.stream().unwrap());
+    let sources: Vec<DeviceArray<f64>> =
+        (0..4).map(|nth| elsewhere.filled(MANY, f64::from(nth)).unwrap()).collect();
+    let target = heap.target().unwrap();
+    let is_right = |nth: usize, batch: Result<DeviceArray<f32>, Error>| {
+        let batch = batch.unwrap();
+        assert_eq!(batch.stream().id(), target.stream().id());
+        assert_eq!(batch.to_vec().unwrap(), vec![nth as f32; MANY]);
+    };
+    is_right(3, target.narrow(&sources[3]));
+    for ahead in [0, 1, 2] {
+        let batches = target.batches(&sources).narrow().prefetch(ahead);
+        batches.enumerate().for_each(|(nth, batch)| is_right(nth, batch));
+        std::thread::scope(|scope| {
+            let batches = target.batches(&sources).narrow().prefetch_on(scope, ahead).unwrap();
+            batches.enumerate().for_each(|(nth, batch)| is_right(nth, batch));
+        });
+    }
+    drop(sources);
+    assert_all_returned(&device, &heap, "converted");
+}
