@@ -3,8 +3,8 @@
 use std::sync::Barrier;
 use std::thread;
 
-use gpuheap::PoolKind;
 use gpuheap::emu::Schedule;
+use gpuheap::{Heap, PoolKind};
 
 use crate::support::{assert_all_returned, device, emulated, heap};
 
@@ -48,6 +48,44 @@ fn only_reading_waits() {
     assert_ne!(waits(), before);
     drop(c);
     assert_all_returned(&device, &heap, "waits");
+}
+
+/// A stream works for long on an array that is freed meanwhile, and another one writes to what it
+/// gets then. There is memory for two arrays, so that is the same: what the first made of it must not
+/// change.
+#[test]
+fn what_is_freed_is_not_overwritten_before_its_stream_is_done() {
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::Seeded(11));
+        // Slow enough on a GPU to be overtaken: a hundred passes over 16 MiB take most of a
+        // millisecond.
+        let (rounds, passes, count) =
+            if device.is_emulated() { (4, 2, 512 << 10) } else { (400, 100, 4 << 20) };
+        // The driver's own pools grow by 32 MiB, and what they share is theirs.
+        let shares = !matches!(pool, PoolKind::None | PoolKind::Driver);
+        let limit = if shares { 8 * count as u64 } else { 64 << 20 };
+        let builder = Heap::builder(&device).without_environment().pool(pool);
+        let heap = builder.hard_limit(limit).build().unwrap();
+        let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        let mut shared = 0;
+        for round in 0..rounds {
+            let pattern = round as u32 | 0x5500_0000;
+            let (slow, quick) = (&streams[round % 2], &streams[1 - round % 2]);
+            let mut a = heap.on(slow).filled(count, pattern).unwrap();
+            for _ in 0..passes {
+                a.add_assign(1).unwrap();
+            }
+            let kept = (&a - passes).unwrap();
+            let address = a.device_ptr(slow).unwrap();
+            drop(a);
+            let b = heap.on(quick).filled(count, u32::MAX).unwrap();
+            shared += usize::from(b.device_ptr(quick).unwrap() == address);
+            assert!(kept.to_vec().unwrap() == vec![pattern; count], "{pool}: overwritten early");
+            assert!(b.to_vec().unwrap() == vec![u32::MAX; count], "{pool}: overwritten late");
+        }
+        assert!(shared == rounds || !shares, "{pool}: {shared} of {rounds} were the same memory");
+        assert_all_returned(&device, &heap, pool.name());
+    }
 }
 
 #[test]
