@@ -11,6 +11,7 @@
  */
 #include <sys/types.h>
 
+#include <cstdio>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -41,5 +42,8 @@ extern "C" void *allocate(ssize_t bytes, int device, void *stream) {
 // On the stream that it was allocated on, which is the one that PyTorch says. A tensor that was used on
 // another stream must be waited for there first: this hook does not know of record_stream.
 extern "C" void release(void *address, ssize_t, int device, void *) {
-  check(gpuheap_free(heap_of(device), address));
+  // In a destructor, where nothing may be thrown. A forked worker has nothing to free.
+  gpuheap_status status = gpuheap_free(heap_of(device), address);
+  if (status != GPUHEAP_STATUS_OK && status != GPUHEAP_STATUS_GONE)
+    std::fprintf(stderr, "%s\n", gpuheap_last_error());
 }

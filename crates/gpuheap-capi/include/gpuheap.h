@@ -2,7 +2,10 @@
  *
  * The C interface. Made by cbindgen from crates/gpuheap-capi: change the sources, not this file.
  *
- * Every function may be called from any thread, and none of them ends the process by itself. All
+ * Every function may be called from any thread, but not from a callback that a stream runs on the
+ * host (cudaLaunchHostFunc): the heap may be waiting for that very stream. Streams that are captured
+ * into graphs are not for it either. Close every heap before the device is reset. None of the functions
+ * ends the process by itself, unless the host has no memory left. All
  * but those that only name something return a gpuheap_status; with any other than
  * GPUHEAP_STATUS_OK, gpuheap_last_error() says what, where, the numbers and what to do.
  */
@@ -36,7 +39,7 @@ typedef enum gpuheap_status {
   GPUHEAP_STATUS_DRIVER = 4,
   // The machine's driver, or a device of it, cannot be used.
   GPUHEAP_STATUS_UNAVAILABLE = 5,
-  // The heap can be used no more: this is a forked child, or the device was reset.
+  // The heap can be used no more: this is a forked child, or the device was reset through gpuheap.
   GPUHEAP_STATUS_GONE = 6,
   // A bug of gpuheap's, caught. The text is for its issue tracker.
   GPUHEAP_STATUS_INTERNAL = 7,
@@ -58,9 +61,11 @@ typedef struct gpuheap_options {
   // What is kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
   // "backtraces". Only the last one says where: the lines of a C program are in its stacks alone.
   const char *tracking;
-  // Bytes never to be exceeded by what is taken from the driver; 0: no limit.
+  // Bytes never to be exceeded by what is taken from the driver; 0: as the environment
+  // says, else none, and on WSL2 80 % of what is free.
   uint64_t hard_limit;
-  // Bytes above which cached memory is given back; 0: no limit.
+  // Bytes above which cached memory is given back; 0: as the environment says,
+  // else none.
   uint64_t soft_limit;
   // Give all cached memory back once nothing was allocated or freed for that many milliseconds,
   // from a thread that the heap has for it; 0: no such thread.
@@ -131,7 +136,8 @@ enum gpuheap_status gpuheap_open(const char *device,
 
 // Ends a heap: after a wait for all work of the device everything goes back to the driver, what is
 // still allocated too. No other thread may use the heap meanwhile and nobody after it. The streams
-// that it was used with may be gone by now, even unannounced if the heap was not used since.
+// that it was used with may be gone by now, even unannounced if the heap was not used since and has
+// no idle trim, which uses it by itself.
 //
 // The heap is gone whatever is returned: anything but GPUHEAP_STATUS_OK says what may not have gone
 // back. Null is fine. A program need not close its heaps before it ends.
@@ -171,7 +177,8 @@ enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, vo
 // how far that stream has got, and where the driver gave the handle to a new stream, memory goes to
 // that one while the old one's work on it still runs.
 //
-// If this fails the heap still needs the stream: call it again. A stream that the heap never saw, or
+// Once for a stream, to each heap that it was used with. If this fails the heap still needs the
+// stream: call it again. A stream that the heap never saw, or
 // a default stream, is fine and changes nothing.
 enum gpuheap_status gpuheap_stream_ended(struct gpuheap_heap *heap,
                                          void *stream);
@@ -225,7 +232,7 @@ enum gpuheap_status gpuheap_memory_status(struct gpuheap_heap *heap,
 
 // What the last call of this thread that did not return GPUHEAP_STATUS_OK has to say, in UTF-8:
 // what, where, the numbers, what to do. It may have several lines. Empty if there was none; never
-// null. Valid until this thread's next call that fails.
+// null. Valid until this thread's next call that fails, or its end.
 const char *gpuheap_last_error(void);
 
 // The version of the library that was loaded, such as "0.1.0". Never null; needs no freeing.

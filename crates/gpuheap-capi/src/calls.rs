@@ -48,7 +48,8 @@ pub unsafe extern "C" fn gpuheap_open(
 
 /// Ends a heap: after a wait for all work of the device everything goes back to the driver, what is
 /// still allocated too. No other thread may use the heap meanwhile and nobody after it. The streams
-/// that it was used with may be gone by now, even unannounced if the heap was not used since.
+/// that it was used with may be gone by now, even unannounced if the heap was not used since and has
+/// no idle trim, which uses it by itself.
 ///
 /// The heap is gone whatever is returned: anything but GPUHEAP_STATUS_OK says what may not have gone
 /// back. Null is fine. A program need not close its heaps before it ends.
@@ -60,7 +61,12 @@ pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_statu
         }
         // SAFETY: not null, so from gpuheap_open, and nobody uses it any more.
         let heap = unsafe { Box::from_raw(heap) };
-        heap.before_close()
+        let closed = heap.before_close();
+        if heap.is_gone() {
+            // Another thread of the parent may have been changing what it is made of.
+            std::mem::forget(heap);
+        }
+        closed
     })
 }
 
@@ -106,7 +112,7 @@ pub unsafe extern "C" fn gpuheap_free(
         if address.is_null() {
             return Ok(());
         }
-        Ok(heap.take(address)?.free()?)
+        heap.take(address)?.free().map_err(Failure::after_free)
     })
 }
 
@@ -127,7 +133,7 @@ pub unsafe extern "C" fn gpuheap_free_on(
         // First, so that the block stays where it is if there is no such stream.
         // SAFETY: the stream is alive.
         let stream = unsafe { heap.stream(stream) }?;
-        Ok(heap.take(address)?.free_on(&stream)?)
+        heap.take(address)?.free_on(&stream).map_err(Failure::after_free)
     })
 }
 
@@ -140,7 +146,8 @@ pub unsafe extern "C" fn gpuheap_free_on(
 /// how far that stream has got, and where the driver gave the handle to a new stream, memory goes to
 /// that one while the old one's work on it still runs.
 ///
-/// If this fails the heap still needs the stream: call it again. A stream that the heap never saw, or
+/// Once for a stream, to each heap that it was used with. If this fails the heap still needs the
+/// stream: call it again. A stream that the heap never saw, or
 /// a default stream, is fine and changes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_stream_ended(

@@ -25,7 +25,7 @@ pub enum gpuheap_status {
     Driver = 4,
     /// The machine's driver, or a device of it, cannot be used.
     Unavailable = 5,
-    /// The heap can be used no more: this is a forked child, or the device was reset.
+    /// The heap can be used no more: this is a forked child, or the device was reset through gpuheap.
     Gone = 6,
     /// A bug of gpuheap's, caught. The text is for its issue tracker.
     Internal = 7,
@@ -33,7 +33,7 @@ pub enum gpuheap_status {
 
 /// What the last call of this thread that did not return GPUHEAP_STATUS_OK has to say, in UTF-8:
 /// what, where, the numbers, what to do. It may have several lines. Empty if there was none; never
-/// null. Valid until this thread's next call that fails.
+/// null. Valid until this thread's next call that fails, or its end.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuheap_last_error() -> *const c_char {
     // A thread that is about to end may have let go of its text.
@@ -57,6 +57,16 @@ impl Failure {
 
     pub(crate) fn refused(text: impl Into<String>) -> Failure {
         Failure::new(gpuheap_status::Refused, text)
+    }
+
+    /// A free that failed after the memory was taken out of the program's hands: no other status
+    /// may say that it was not.
+    pub(crate) fn after_free(error: Error) -> Failure {
+        let failure = Failure::from(error);
+        match failure.status {
+            gpuheap_status::Gone => failure,
+            _ => Failure { status: gpuheap_status::Driver, ..failure },
+        }
     }
 }
 

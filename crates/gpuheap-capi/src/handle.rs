@@ -98,8 +98,13 @@ impl gpuheap_heap {
         // One that was never used here is of no interest.
         let Some(stream) = self.streams.find(raw) else { return Ok(()) };
         self.heap.retire(&stream)?;
-        self.streams.forget(raw);
+        self.streams.forget(raw, stream.id());
         Ok(())
+    }
+
+    /// Whether this is a forked child, or the device was reset: there is nothing to be freed.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.heap.check_alive().is_err()
     }
 
     /// Waits for the device, so that what is still allocated can be freed, on no stream.

@@ -24,9 +24,11 @@ pub struct gpuheap_options {
     /// What is kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
     /// "backtraces". Only the last one says where: the lines of a C program are in its stacks alone.
     pub tracking: *const c_char,
-    /// Bytes never to be exceeded by what is taken from the driver; 0: no limit.
+    /// Bytes never to be exceeded by what is taken from the driver; 0: as the environment
+    /// says, else none, and on WSL2 80 % of what is free.
     pub hard_limit: u64,
-    /// Bytes above which cached memory is given back; 0: no limit.
+    /// Bytes above which cached memory is given back; 0: as the environment says,
+    /// else none.
     pub soft_limit: u64,
     /// Give all cached memory back once nothing was allocated or freed for that many milliseconds,
     /// from a thread that the heap has for it; 0: no such thread.

@@ -36,8 +36,12 @@ impl Streams {
         self.known.read().unwrap_or_else(PoisonError::into_inner).get(&raw).cloned()
     }
 
-    /// From now on the handle may mean another stream.
-    pub(crate) fn forget(&self, raw: CUstream) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).remove(&raw);
+    /// From now on the handle may mean another stream than that with the driver's `id`, and may
+    /// do so already, where another thread said so too.
+    pub(crate) fn forget(&self, raw: CUstream, id: u64) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.get(&raw).is_some_and(|stream| stream.id() == id) {
+            known.remove(&raw);
+        }
     }
 }

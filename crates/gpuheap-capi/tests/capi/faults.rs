@@ -32,8 +32,9 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
             Err(status) => drop(note(status)),
         }
     }
-    if let Some((memory, _)) = held.pop() {
-        note(client.free(memory));
+    if !held.is_empty() {
+        // The other stream's is kept, to be freed on it.
+        note(client.free(held.remove(0).0));
     }
     let ended = note(client.stream_ended(streams[0]));
     for (memory, stream) in held {

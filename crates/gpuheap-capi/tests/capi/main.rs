@@ -5,6 +5,7 @@
 
 mod calls;
 mod client;
+mod closing;
 mod faults;
 mod fork;
 mod refusals;

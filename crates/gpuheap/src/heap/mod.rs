@@ -216,11 +216,13 @@ impl Heap {
 
     /// The same for all streams that others made, without touching their handles: it waits for all work
     /// of the device instead. For the end of a program, where they may be gone already: then nothing
-    /// may have been asked of the heap since the first of them ended.
+    /// may have been asked of the heap since the first of them ended. Blocks that live on may be freed;
+    /// their memory is kept until the heap ends.
     ///
     /// # Errors
     ///
-    /// What the device's work failed with, or the driver's own: nothing is changed then.
+    /// What the device's work failed with, or the driver's own. The streams are let go of all the same,
+    /// and what was freed on them is then kept until the heap ends.
     pub fn retire_all(&self) -> Result<(), Error> {
         self.check_alive()?;
         self.inner.stores().try_for_each(Store::retire_foreign)

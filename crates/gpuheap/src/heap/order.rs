@@ -182,12 +182,13 @@ impl Order {
         }
     }
 
-    /// Lets go of all foreign streams without touching them, because the device's work is over.
-    pub(crate) fn retire_foreign(&mut self, source: &mut dyn MemorySource) {
-        self.all_over(source);
+    /// Lets go of all foreign streams without touching them. Blocks that are live now and freed later
+    /// are over with the device's work and not before: somebody may have given it more.
+    pub(crate) fn retire_foreign(&mut self) {
         for &slot in &self.active {
             let state = &mut self.streams[slot];
             if state.guard.as_ref().is_some_and(StreamGuard::is_foreign) {
+                state.freed += 1;
                 state.retired = true;
                 state.guard = None;
                 self.slots.remove(&state.id);

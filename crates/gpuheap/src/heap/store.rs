@@ -253,10 +253,14 @@ impl Store {
     pub(crate) fn retire_foreign(&self) -> Result<(), Error> {
         let mut state = self.lock();
         // With the lock held: what is freed by now was used by work that this waits for.
-        self.context.synchronize()?;
+        let waited = self.context.synchronize();
         let State { order, source, .. } = &mut *state;
-        order.retire_foreign(&mut **source);
-        Ok(())
+        if waited.is_ok() {
+            order.all_over(&mut **source);
+        }
+        // Also where that failed: their handles may mean nothing any more.
+        order.retire_foreign();
+        Ok(waited?)
     }
 
     pub(crate) fn set_limits(&self, limits: Limits) -> Result<u64, Error> {

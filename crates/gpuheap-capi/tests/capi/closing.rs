@@ -1,0 +1,76 @@
+//! The end of a heap whose streams went first, or which others hold too, and frees that fail.
+
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
+use gpuheap::{Heap, PoolKind};
+use gpuheap_capi::{gpuheap_close, gpuheap_heap};
+use gpuheap_driver::CUresult;
+
+use crate::client::{Client, Memory, Status, destroy_stream, last_error, make_stream};
+use crate::support::{assert_no_findings, emulated};
+
+const LARGE: u64 = 30 << 20;
+
+/// A kernel's error shows in the next wait, and so in that of a close.
+#[test]
+fn a_close_whose_wait_fails_touches_no_stream_that_is_gone() {
+    for pool in PoolKind::ALL {
+        let device = emulated(96 << 20, Schedule::OnDemand);
+        let emulator = device.emulator().unwrap().clone();
+        let client = Client::new(&device, pool);
+        let stream = make_stream(&device);
+        client.allocate(3 << 20, stream).unwrap().fill(&device, 1, stream);
+        let freed = client.allocate(LARGE, stream).unwrap();
+        freed.fill(&device, 1, stream);
+        assert_eq!(client.free(freed), Status::Ok);
+        destroy_stream(&device, stream);
+        let fault = Fault::nth("cuCtxSynchronize", 1, CUresult::ERROR_UNKNOWN);
+        emulator.set_faults(FaultPlan::new([fault]));
+        let calls = || ["cuEventRecord", "cuStreamWaitEvent"].map(|name| emulator.calls_of(name));
+        let before = calls();
+        // SAFETY: the client's heap, which nobody uses after this.
+        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Driver);
+        assert_eq!(calls(), before, "{pool}");
+        assert_no_findings(&device, pool.name());
+    }
+}
+
+#[test]
+fn a_close_leaves_the_order_of_those_who_hold_the_heap_too() {
+    let device = emulated(96 << 20, Schedule::OnDemand);
+    let heap = Heap::builder(&device).pool(PoolKind::Split).build().unwrap();
+    let raw = make_stream(&device);
+    // SAFETY: the stream is alive to the end.
+    let stream = unsafe { device.foreign_stream(raw) }.unwrap();
+    let other = device.stream().unwrap();
+    let block = heap.allocate(LARGE, &stream).unwrap();
+    let plugin = Box::into_raw(Box::new(gpuheap_heap::new(&device, &heap)));
+    // SAFETY: made so just now.
+    assert_eq!(unsafe { gpuheap_close(plugin) }, Status::Ok);
+    let memory = |address: u64| Memory { address: address as *mut _, bytes: LARGE };
+    memory(block.address()).fill(&device, 1, raw);
+    drop(block);
+    let next = heap.allocate(LARGE, &other).unwrap();
+    memory(next.address()).fill(&device, 2, other.raw());
+    device.synchronize().unwrap();
+    drop((next, heap));
+    assert_no_findings(&device, "two holders");
+}
+
+/// What was taken out of the program's hands is never said to have been refused.
+#[test]
+fn a_free_that_fails_in_the_driver_is_a_free() {
+    for pool in [PoolKind::None, PoolKind::Driver] {
+        let device = emulated(96 << 20, Schedule::Immediate);
+        let emulator = device.emulator().unwrap().clone();
+        let client = Client::new(&device, pool);
+        let stream = make_stream(&device);
+        let memory = client.allocate(1 << 20, stream).unwrap();
+        let fault = Fault::nth("cuMemFreeAsync", 1, CUresult::ERROR_OUT_OF_MEMORY);
+        emulator.set_faults(FaultPlan::new([fault]));
+        assert_eq!(client.free_on(memory, stream), Status::Driver, "{pool}: {}", last_error());
+        assert_eq!(client.free_on(memory, stream), Status::UnknownAddress);
+        emulator.set_faults(FaultPlan::default());
+        // SAFETY: the client's heap, which nobody uses after this.
+        assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
+    }
+}
