@@ -22,7 +22,9 @@ pub struct gpuheap_heap {
 
 impl gpuheap_heap {
     /// A handle over a heap of `device`, to be given to C as a pointer
-    /// ([`Box::into_raw`]) and ended by [`gpuheap_close`](crate::gpuheap_close).
+    /// ([`Box::into_raw`]) and ended by [`gpuheap_close`](crate::gpuheap_close). That lets go of the
+    /// foreign streams of all who hold the heap ([`Heap::retire_all`]): they may free their blocks after
+    /// it, and give them no more work. A heap that goes on is closed when its streams are idle.
     pub fn new(device: &Device, heap: &Heap) -> gpuheap_heap {
         gpuheap_heap {
             blocks: Blocks::new(),

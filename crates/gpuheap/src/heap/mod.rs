@@ -216,8 +216,8 @@ impl Heap {
 
     /// The same for all streams that others made, without touching their handles: it waits for all work
     /// of the device instead. For the end of a program, where they may be gone already: then nothing
-    /// may have been asked of the heap since the first of them ended. Blocks that live on may be freed;
-    /// their memory is kept until the heap ends.
+    /// may have been asked of the heap since the first of them ended. Blocks that live on may be freed,
+    /// and are to be given no more work by whoever holds the heap.
     ///
     /// # Errors
     ///

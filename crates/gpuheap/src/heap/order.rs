@@ -182,13 +182,12 @@ impl Order {
         }
     }
 
-    /// Lets go of all foreign streams without touching them. Blocks that are live now and freed later
-    /// are over with the device's work and not before: somebody may have given it more.
+    /// Lets go of all foreign streams without touching them. What is freed on them later counts as
+    /// freed now: they are given no more work.
     pub(crate) fn retire_foreign(&mut self) {
         for &slot in &self.active {
             let state = &mut self.streams[slot];
             if state.guard.as_ref().is_some_and(StreamGuard::is_foreign) {
-                state.freed += 1;
                 state.retired = true;
                 state.guard = None;
                 self.slots.remove(&state.id);
