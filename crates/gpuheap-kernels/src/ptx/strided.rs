@@ -4,7 +4,7 @@ use crate::kernel::{Does, Source};
 use crate::plan::{AXIS_WORDS, BLOCK, FIRST_AXIS, MOST_AXES};
 use crate::ptx::elementwise::compute;
 use crate::ptx::flat_each;
-use crate::ptx::value::{argument, class, load, load_if, load_vector, store_if, store_vector};
+use crate::ptx::value::{argument, load, load_if, load_vector, store_if, store_vector, zero};
 use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::{Kernel, Type};
 
@@ -25,11 +25,7 @@ struct Place {
 
 pub(super) fn elementwise(kernel: &Kernel, does: Does, of: Type, sources: [Source; 2]) -> String {
     let mut w = Writer::default();
-    let out = w.address(2);
-    let inputs = [0, 1].map(|i| match sources[i] {
-        Source::Array => w.address(3 + i),
-        Source::Scalar => argument(&mut w, of, 3 + i),
-    });
+    let (out, inputs) = operands(&mut w, of, sources);
     let out_of = does.output(of);
     body(&mut w, STRIDED_EACH, |w, places| {
         let mut values = Vec::new();
@@ -39,7 +35,7 @@ pub(super) fn elementwise(kernel: &Kernel, does: Does, of: Type, sources: [Sourc
                 Source::Array => {
                     let from = w.reg(Class::Bits64);
                     emit!(w, "add.s64 {from}, {}, {};", inputs[i], place.offsets[i]);
-                    load_if(w, of, place.exists, (from, 0), zero(of))
+                    load_if(w, of, place.exists, (from, 0), &zero(of))
                 }
             }));
         }
@@ -55,11 +51,7 @@ pub(super) fn elementwise(kernel: &Kernel, does: Does, of: Type, sources: [Sourc
 /// A vector of each operand along the innermost axis: out of memory, or one element again and again.
 pub(super) fn vectors(kernel: &Kernel, does: Does, of: Type, sources: [Source; 2]) -> String {
     let mut w = Writer::default();
-    let out = w.address(2);
-    let inputs = [0, 1].map(|i| match sources[i] {
-        Source::Array => w.address(3 + i),
-        Source::Scalar => argument(&mut w, of, 3 + i),
-    });
+    let (out, inputs) = operands(&mut w, of, sources);
     let out_of = does.output(of);
     let each = flat_each(of, out_of) as usize;
     body(&mut w, 1, |w, places| {
@@ -97,12 +89,14 @@ fn vector_or_one(w: &mut Writer, of: Type, from: Reg, stride: Reg, each: usize) 
     values
 }
 
-fn zero(of: Type) -> &'static str {
-    match class(of) {
-        Class::Float32 => "0f00000000",
-        Class::Float64 => "0d0000000000000000",
-        _ => "0",
-    }
+/// Where the result goes, and both operands: addresses of arrays, values of scalars.
+fn operands(w: &mut Writer, of: Type, sources: [Source; 2]) -> (Reg, [Reg; 2]) {
+    let out = w.address(2);
+    let inputs = [0, 1].map(|i| match sources[i] {
+        Source::Array => w.address(3 + i),
+        Source::Scalar => argument(w, of, 3 + i),
+    });
+    (out, inputs)
 }
 
 pub(super) fn copy(kernel: &Kernel, unit: usize) -> String {

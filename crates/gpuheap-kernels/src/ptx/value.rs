@@ -351,7 +351,7 @@ pub(super) fn identity(op: Reduction, of: Type) -> String {
     }
 }
 
-fn zero(of: Type) -> String {
+pub(super) fn zero(of: Type) -> String {
     match of {
         Type::F32 => "0f00000000".into(),
         Type::F64 => "0d0000000000000000".into(),
