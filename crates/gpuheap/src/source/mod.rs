@@ -7,8 +7,11 @@ mod driver;
 mod host;
 #[cfg(test)]
 pub(crate) mod model;
+mod pages;
 
 pub(crate) use driver::{OrderedSource, PlainSource};
+#[expect(unused_imports, reason = "for the policy that stitches")]
+pub(crate) use pages::{Chunk, Pages};
 
 use crate::heap::limits::Limits;
 use crate::heap::order::StreamRef;
@@ -116,6 +119,11 @@ pub(crate) trait MemorySource: Send {
 
     /// The fence is not needed any more.
     fn forget(&mut self, fence: Fence);
+
+    /// Memory and addresses apart, where this source has them.
+    fn pages(&mut self) -> Option<&mut dyn Pages> {
+        None
+    }
 
     /// Driver calls made so far.
     fn calls(&self) -> u64;
