@@ -113,6 +113,7 @@ mod device;
 mod error;
 mod event;
 mod fork;
+mod front;
 pub mod guide;
 mod heap;
 mod kind;

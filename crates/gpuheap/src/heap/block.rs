@@ -1,9 +1,11 @@
 //! One allocation of a heap.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::error::Error;
-use crate::heap::Heap;
+use crate::front::ThreadCache;
+use crate::heap::Inner;
 use crate::heap::store::Lease;
 use crate::kind::MemoryKind;
 use crate::stream::Stream;
@@ -12,16 +14,26 @@ use crate::stream::Stream;
 ///
 /// Its contents are not initialised, unless its heap [fills](crate::HeapBuilder::zero_on_alloc) what
 /// it hands out. A block of zero bytes has a null address and no memory.
+///
+/// It may be dropped on any thread. Its heap lives for as long as it does.
 #[must_use]
 pub struct Block {
-    heap: Heap,
+    home: Home,
     lease: Lease,
     given_back: bool,
 }
 
+/// What keeps a block's heap alive.
+enum Home {
+    /// The cache that it came through: a count that threads do not share.
+    Cache(Arc<ThreadCache>),
+    Heap(Arc<Inner>),
+}
+
 impl Block {
-    pub(crate) fn new(heap: Heap, lease: Lease) -> Block {
-        Block { heap, lease, given_back: false }
+    pub(crate) fn new(cache: Option<Arc<ThreadCache>>, heap: &Arc<Inner>, lease: Lease) -> Block {
+        let home = cache.map_or_else(|| Home::Heap(heap.clone()), Home::Cache);
+        Block { home, lease, given_back: false }
     }
 
     /// Where the device sees it; zero for zero bytes.
@@ -46,8 +58,7 @@ impl Block {
     ///
     /// The driver's own. The block is given back, or accounted for as pending, all the same.
     pub fn free(mut self) -> Result<(), Error> {
-        self.given_back = true;
-        self.heap.free(MemoryKind::Device, self.lease, None, false)
+        self.give_back(None)
     }
 
     /// Gives it back in the order of `stream`, on which it was last used. Does not wait for the
@@ -59,9 +70,24 @@ impl Block {
     /// A stream of another device, in which case the block is given back on its own stream; the
     /// driver's own. The block is given back, or accounted for as pending, all the same.
     pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
-        self.heap.check_device(stream)?;
+        self.heap().store(MemoryKind::Device).check_device(stream)?;
+        self.give_back(Some(stream))
+    }
+
+    fn give_back(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
         self.given_back = true;
-        self.heap.free(MemoryKind::Device, self.lease, Some(stream), false)
+        let cache = match &self.home {
+            Home::Cache(cache) => Some(&**cache),
+            Home::Heap(_) => None,
+        };
+        self.heap().free(MemoryKind::Device, self.lease, stream, false, cache)
+    }
+
+    fn heap(&self) -> &Arc<Inner> {
+        match &self.home {
+            Home::Cache(cache) => cache.inner(),
+            Home::Heap(heap) => heap,
+        }
     }
 }
 
@@ -69,7 +95,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         if !self.given_back {
             // A destructor reports and carries on: the heap counts the failure.
-            let _ = self.heap.free(MemoryKind::Device, self.lease, None, false);
+            let _ = self.give_back(None);
         }
     }
 }

@@ -111,6 +111,7 @@ impl Store {
         shortage: &Shortage,
         tried: Vec<(Step, u64)>,
     ) -> Error {
+        state.gather();
         let figures = state.figures(self.kind, Some(stream));
         let (cause, short_by) = figures.judge(bytes, shortage);
         let Figures { cached, reserved, device, device_free, limit, .. } = figures;

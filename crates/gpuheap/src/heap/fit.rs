@@ -72,8 +72,8 @@ impl Heap {
     ///
     /// The driver's own, where it is asked.
     pub fn would_fit(&self, bytes: u64) -> Result<Fit, Error> {
-        self.inner.context.check_alive()?;
-        Ok(self.inner.device.lock().would_fit(bytes)?)
+        self.handle.context.check_alive()?;
+        Ok(self.handle.device.lock().would_fit(bytes)?)
     }
 }
 
@@ -82,6 +82,7 @@ impl State {
         if bytes == 0 {
             return Ok(Fit::Yes { take: 0 });
         }
+        self.gather();
         let mut outlook = self.policy.outlook(bytes);
         outlook.spare.extend_from_slice(&self.stranded);
         let regained = self.source.regained(&outlook.spare)?;

@@ -60,7 +60,7 @@ impl Heap {
     ///
     /// The driver's own.
     pub fn flush(&self) -> Result<FlushReport, Error> {
-        flush(&self.inner.context, std::slice::from_ref(self))
+        flush(&self.handle.context, std::slice::from_ref(self))
     }
 }
 
@@ -92,7 +92,7 @@ impl FlushReport {
 fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
     context.check_alive()?;
     let mut kinds: Vec<FlushedKind> = Vec::new();
-    for store in heaps.iter().flat_map(|heap| heap.inner.stores()) {
+    for store in heaps.iter().flat_map(|heap| heap.handle.stores()) {
         let flushed = flush_store(store)?;
         match kinds.iter_mut().find(|known| known.kind == flushed.kind) {
             Some(known) => known.add(flushed),
@@ -100,7 +100,7 @@ fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
         }
     }
     for heap in heaps {
-        let ledger = heap.inner.registered.usage().ledger;
+        let ledger = heap.handle.registered.usage().ledger;
         if ledger.live > 0 {
             // The program's own, and none of it cached.
             kinds.push(FlushedKind {
@@ -115,7 +115,7 @@ fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
     kinds.sort_unstable_by_key(|kind| kind.kind);
     let (mut own, mut other_heaps) = (0, 0);
     for heap in context.heaps() {
-        let reserved = heap.inner.device.lock().source.reserved()?;
+        let reserved = heap.handle.device.lock().source.reserved()?;
         let is_flushed = heaps.iter().any(|flushed| flushed.is_same(&heap));
         *(if is_flushed { &mut own } else { &mut other_heaps }) += reserved;
     }
@@ -128,7 +128,7 @@ fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
         context_and_others: used.saturating_sub(own).saturating_sub(other_heaps),
         device_free,
         device_total,
-        sites: heaps.iter().flat_map(|heap| heap.inner.tracker.leaks().sites).collect(),
+        sites: heaps.iter().flat_map(|heap| heap.handle.tracker.leaks().sites).collect(),
     })
 }
 
@@ -184,7 +184,7 @@ impl Holder for Inner {
     }
 
     fn heap(self: Arc<Self>) -> Option<Heap> {
-        Some(Heap { inner: self })
+        Some(Heap::of(self))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::track::{Leaks, Outstanding, Snapshot, ThreadEnd, Tracking};
 impl Heap {
     /// How much is remembered of each outstanding allocation.
     pub fn tracking(&self) -> Tracking {
-        self.inner.tracker.tracking()
+        self.handle.tracker.tracking()
     }
 
     /// The outstanding allocations of all kinds by the line, or the stack, that made them, most
@@ -20,7 +20,7 @@ impl Heap {
     /// Tracking is off, so nothing is known of them.
     pub fn leaks(&self) -> Result<Leaks, Error> {
         self.tracked()?;
-        Ok(self.inner.tracker.leaks())
+        Ok(self.handle.tracker.leaks())
     }
 
     /// Every outstanding allocation by itself, oldest first.
@@ -30,7 +30,7 @@ impl Heap {
     /// As [`leaks`](Heap::leaks).
     pub fn outstanding(&self) -> Result<Vec<Outstanding>, Error> {
         self.tracked()?;
-        Ok(self.inner.tracker.outstanding())
+        Ok(self.handle.tracker.outstanding())
     }
 
     /// What is outstanding at this moment, by site, to be compared with a later one by
@@ -41,7 +41,7 @@ impl Heap {
     /// As [`leaks`](Heap::leaks).
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
         self.tracked()?;
-        Ok(self.inner.tracker.snapshot())
+        Ok(self.handle.tracker.snapshot())
     }
 
     /// Has `handler` told, on the ending thread, what each thread left behind at its end. Without
@@ -52,13 +52,13 @@ impl Heap {
     pub fn on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
         // In a forked child no thread of the parent's is left to end.
         if !self.is_forked() {
-            self.inner.tracker.set_on_thread_end(Arc::new(handler));
+            self.handle.tracker.set_on_thread_end(Arc::new(handler));
         }
     }
 
     fn tracked(&self) -> Result<(), Error> {
         // Before the tracker's lock, which a thread of a forked child's parent may have held.
-        self.inner.context.check_alive()?;
+        self.handle.context.check_alive()?;
         if self.tracking() != Tracking::Off {
             return Ok(());
         }

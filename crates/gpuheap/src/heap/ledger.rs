@@ -1,6 +1,9 @@
 //! What a heap has taken, handed out and got back, in bytes and counts.
 
-/// The account of one heap. Exact at every moment: a failed call leaves it as it was.
+use crate::front::Moved;
+
+/// The account of one heap. Exact whenever no call of another thread is on its way: a failed call
+/// leaves it as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Bytes handed out, as requested.
@@ -9,7 +12,9 @@ pub struct Ledger {
     pub live_allocations: u64,
     /// Bytes handed out, each allocation's rounding included.
     pub live_blocks: u64,
-    /// The high-water mark of [`live`](Ledger::live).
+    /// The high-water mark of [`live`](Ledger::live). Threads count for themselves between calls
+    /// that share anything, so of several threads it may miss what they freed and allocated again in
+    /// between, at most what their caches hold.
     pub live_peak: u64,
     /// Bytes taken from the driver and not given back, as asked of it.
     pub taken: u64,
@@ -25,23 +30,41 @@ pub struct Ledger {
     pub failed_frees: u64,
 }
 
+// Sums wrap: a free may be carried over before the allocation that another thread counted.
 impl Ledger {
     /// An allocation of `bytes` was handed out in a block of `block` bytes.
     pub(crate) fn allocated(&mut self, bytes: u64, block: u64) {
-        self.live += bytes;
-        self.live_blocks += block;
-        self.live_allocations += 1;
+        self.live = self.live.wrapping_add(bytes);
+        self.live_blocks = self.live_blocks.wrapping_add(block);
+        self.live_allocations = self.live_allocations.wrapping_add(1);
         self.allocations += 1;
         self.allocated_bytes += bytes;
-        self.live_peak = self.live_peak.max(self.live);
+        self.reached(self.live as i64);
     }
 
     /// That allocation came back.
     pub(crate) fn freed(&mut self, bytes: u64, block: u64) {
-        self.live -= bytes;
-        self.live_blocks -= block;
-        self.live_allocations -= 1;
+        self.live = self.live.wrapping_sub(bytes);
+        self.live_blocks = self.live_blocks.wrapping_sub(block);
+        self.live_allocations = self.live_allocations.wrapping_sub(1);
         self.frees += 1;
+    }
+
+    /// So much was live for a moment.
+    pub(crate) fn reached(&mut self, live: i64) {
+        self.live_peak = self.live_peak.max(u64::try_from(live).unwrap_or(0));
+    }
+
+    /// What a thread counted for itself.
+    pub(crate) fn moved(&mut self, allocated: Moved, freed: Moved) {
+        let moved =
+            |now: u64, more: u64, less: u64| now.wrapping_add(more).wrapping_sub(less);
+        self.live = moved(self.live, allocated.bytes, freed.bytes);
+        self.live_blocks = moved(self.live_blocks, allocated.blocks, freed.blocks);
+        self.live_allocations = moved(self.live_allocations, allocated.count, freed.count);
+        self.allocations += allocated.count;
+        self.allocated_bytes += allocated.bytes;
+        self.frees += freed.count;
     }
 
     pub(crate) fn took(&mut self, bytes: u64) {
@@ -55,6 +78,6 @@ impl Ledger {
 
     /// Bytes taken and not handed out: cached, pending ones included.
     pub fn cached(&self) -> u64 {
-        self.taken - self.live_blocks
+        self.taken.saturating_sub(self.live_blocks)
     }
 }

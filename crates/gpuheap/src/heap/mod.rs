@@ -20,11 +20,12 @@ pub(crate) mod usage;
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::array::staging::Staging;
 use crate::device::{Context, Device, Gone};
 use crate::error::Error;
+use crate::front::{Handle, ThreadCache};
 use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
 use crate::heap::idle::IdleTrim;
@@ -44,8 +45,9 @@ use crate::track::{TrackId, Tracker};
 /// The memory of one device, handed out in stream order.
 ///
 /// ```text
-/// Block ─► Heap ─► policy: none | simple | binned | split | driver
-///            │        └► source: driver calls (plain, stream-ordered)
+/// Block ─► Heap ─► front: what each thread keeps of what it freed
+///            │        └► policy: none | simple | binned | split | driver
+///            │             └► source: driver calls (plain, stream-ordered)
 ///            ├─ order       which stream may reuse what, and behind which fence
 ///            ├─ ledger      bytes handed out, taken, given back
 ///            ├─ limits      soft (give back above it) and hard (never exceed)
@@ -60,13 +62,17 @@ use crate::track::{TrackId, Tracker};
 /// lock held.
 #[derive(Clone)]
 pub struct Heap {
-    inner: Arc<Inner>,
+    handle: Arc<Handle>,
 }
 
 /// What clones of a heap, its blocks and its arrays share.
 pub(crate) struct Inner {
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
     pool: PoolKind,
+    /// Bytes that a thread may keep for a stream of what it freed; none where threads keep nothing.
+    thread_cache: Option<u64>,
+    /// What the handles of the heap hold, while there are any.
+    handle: Mutex<Weak<Handle>>,
     device: Store,
     /// Made when the first memory of their kind is asked for.
     unified: OnceLock<Store>,
@@ -112,8 +118,10 @@ impl Heap {
     /// failed for another reason. The account is then as it was.
     #[track_caller]
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
-        let lease = self.lease(MemoryKind::Device, bytes, stream, false, Location::caller())?;
-        Ok(Block::new(self.clone(), lease))
+        let at = Location::caller();
+        let inner = self.handle.inner();
+        let (lease, cache) = inner.lease(MemoryKind::Device, bytes, stream, false, at)?;
+        Ok(Block::new(cache, inner, lease))
     }
 
     /// What the heap holds of the device's memory.
@@ -122,8 +130,8 @@ impl Heap {
     ///
     /// The driver's own, where it is asked.
     pub fn usage(&self) -> Result<Usage, Error> {
-        self.inner.context.check_alive()?;
-        self.inner.device.usage()
+        self.handle.context.check_alive()?;
+        self.handle.device.usage()
     }
 
     /// The same for one kind of memory: device memory, and unified and pinned memory, each with a
@@ -133,9 +141,9 @@ impl Heap {
     ///
     /// The driver's own, where it is asked.
     pub fn usage_of(&self, kind: MemoryKind) -> Result<Usage, Error> {
-        self.inner.context.check_alive()?;
+        self.handle.context.check_alive()?;
         match kind {
-            MemoryKind::Registered => Ok(self.inner.registered.usage()),
+            MemoryKind::Registered => Ok(self.handle.registered.usage()),
             kind => self.store(kind).usage(),
         }
     }
@@ -148,8 +156,8 @@ impl Heap {
     ///
     /// The driver's own.
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
-        self.inner.context.check_alive()?;
-        self.inner.device.reclaim(bytes)
+        self.handle.context.check_alive()?;
+        self.handle.device.reclaim(bytes)
     }
 
     /// The same with everything that is cached of the device's memory; [`flush`](Heap::flush) empties
@@ -173,22 +181,22 @@ impl Heap {
     /// above the one that a `none` or `driver` heap was built with, to which the driver holds its
     /// pool: a new heap can have it. The limits are changed all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
-        self.inner.context.check_alive()?;
+        self.handle.context.check_alive()?;
         limits.check()?;
-        self.inner.device.set_limits(limits)
+        self.handle.device.set_limits(limits)
     }
 
     /// The limits in force; none once the device is gone.
     pub fn limits(&self) -> Limits {
-        if self.inner.context.check_alive().is_err() {
+        if self.handle.context.check_alive().is_err() {
             return Limits::default();
         }
-        self.inner.device.lock().limits
+        self.handle.device.lock().limits
     }
 
     /// The policy.
     pub fn pool(&self) -> PoolKind {
-        self.inner.pool
+        self.handle.pool
     }
 
     /// Lets go of a stream that somebody else [made](Device::foreign_stream) and is about to end. To be
@@ -211,7 +219,7 @@ impl Heap {
         if !stream.is_foreign() {
             return Ok(());
         }
-        self.inner.stores().try_for_each(|store| store.retire(stream))
+        self.handle.stores().try_for_each(|store| store.retire(stream))
     }
 
     /// The same for all streams that others made, without touching their handles: it waits for all work
@@ -225,7 +233,7 @@ impl Heap {
     /// and what was freed on them is then kept until the heap ends.
     pub fn retire_all(&self) -> Result<(), Error> {
         self.check_alive()?;
-        self.inner.stores().try_for_each(Store::retire_foreign)
+        self.handle.stores().try_for_each(Store::retire_foreign)
     }
 
     /// Whether the heap can be used. For a library that has locks of its own around a heap: in a
@@ -236,7 +244,7 @@ impl Heap {
     ///
     /// A forked child; a device that was reset.
     pub fn check_alive(&self) -> Result<(), Error> {
-        Ok(self.inner.context.check_alive()?)
+        Ok(self.handle.context.check_alive()?)
     }
 
     /// Registers something that can give memory back: it is asked for a number of bytes when this
@@ -246,7 +254,7 @@ impl Heap {
         &self,
         reclaimer: impl Fn(u64) -> u64 + Send + Sync + 'static,
     ) -> Reclaimer {
-        self.inner.reclaimers.register(reclaimer)
+        self.handle.reclaimers.register(reclaimer)
     }
 
     /// Where arrays are made that are first used on `stream`.
@@ -263,22 +271,22 @@ impl Heap {
     ///
     /// The driver's own, when the stream is made at the first call.
     pub fn target(&self) -> Result<Target, Error> {
-        self.inner.context.check_alive()?;
-        Ok(self.on(self.stream_in(&self.inner.stream)?))
+        self.handle.context.check_alive()?;
+        Ok(self.on(self.stream_in(&self.handle.stream)?))
     }
 
     fn stream_in<'a>(&self, slot: &'a OnceLock<Stream>) -> Result<&'a Stream, Error> {
         if let Some(stream) = slot.get() {
             return Ok(stream);
         }
-        let stream = Stream::new(self.inner.context.clone())?;
+        let stream = Stream::new(self.handle.context.clone())?;
         Ok(slot.get_or_init(|| stream))
     }
 
     /// Marks how far the streams with frees of a kind have got, so that who wants their blocks on
     /// another stream waits for these frees and not for what comes after them.
     pub(crate) fn fence(&self, kind: MemoryKind) {
-        if self.inner.context.check_alive().is_ok() {
+        if self.handle.context.check_alive().is_ok() {
             // What fails here is tried again when a block is wanted.
             let _ = self.store(kind).lock().fence();
         }
@@ -287,36 +295,36 @@ impl Heap {
     /// What may still be handed out of a kind of memory, bytes: as much as limit and device leave,
     /// what is cached given back.
     pub(crate) fn room(&self, kind: MemoryKind) -> Result<u64, Error> {
-        self.inner.context.check_alive()?;
-        kind.check(self.inner.context.info())?;
+        self.handle.context.check_alive()?;
+        kind.check(self.handle.context.info())?;
         Ok(self.store(kind).lock().room()?)
     }
 
     pub(crate) fn staging(&self) -> Staging {
-        self.inner.staging
+        self.handle.staging
     }
 
     /// What staging memory is allocated on.
     pub(crate) fn staging_stream(&self) -> Result<&Stream, Error> {
-        self.inner.context.check_alive()?;
-        self.stream_in(&self.inner.staging_stream)
+        self.handle.context.check_alive()?;
+        self.stream_in(&self.handle.staging_stream)
     }
 
     /// Pinned memory for a copy that is made without it where there is none: nothing is waited for
     /// or asked to give way. It is [freed](Heap::free) as any other.
     pub(crate) fn staging_lease(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
-        self.inner.context.check_alive().ok()?;
+        self.handle.context.check_alive().ok()?;
         let _time = measure::memory_management();
         self.store(MemoryKind::Pinned).allocate_if_there(bytes, stream)
     }
 
     /// Whether this is a forked child, in which another thread of the parent may have held a lock.
     pub(crate) fn is_forked(&self) -> bool {
-        self.inner.context.check_alive() == Err(Gone::Forked)
+        self.handle.context.check_alive() == Err(Gone::Forked)
     }
 
     pub(crate) fn is_same(&self, other: &Heap) -> bool {
-        Arc::ptr_eq(&self.inner, &other.inner)
+        Arc::ptr_eq(self.handle.inner(), other.handle.inner())
     }
 
     /// Memory of a kind, accounted for, which the program asked for at `at`.
@@ -328,16 +336,7 @@ impl Heap {
         zeroed: bool,
         at: &'static Location<'static>,
     ) -> Result<Lease, Error> {
-        // Before any lock is taken: a thread of a forked child's parent may have held it.
-        self.inner.context.check_alive()?;
-        kind.check(self.inner.context.info())?;
-        let _time = measure::memory_management();
-        let zeroed = zeroed || self.inner.zero_on_alloc;
-        let leased = self.store(kind).allocate(bytes, stream, zeroed);
-        let mut lease = leased.map_err(|error| self.with_consumers(error))?;
-        lease.track = self.track(lease.address, bytes, kind, at);
-        measure::note(bytes);
-        Ok(lease)
+        Ok(self.handle.inner().lease(kind, bytes, stream, zeroed, at)?.0)
     }
 
     /// Takes a lease back in the order of `stream`, else of its own.
@@ -348,19 +347,7 @@ impl Heap {
         stream: Option<&Stream>,
         zeroed: bool,
     ) -> Result<(), Error> {
-        self.check_alive_for(lease)?;
-        let _time = measure::memory_management();
-        self.untrack(lease.track);
-        self.store(kind).free(lease, stream, zeroed || self.inner.zero_on_free)
-    }
-
-    /// Whether there is anything to be given back. What a reset took is not outstanding any more.
-    fn check_alive_for(&self, lease: Lease) -> Result<(), Error> {
-        let alive = self.inner.context.check_alive();
-        if alive == Err(Gone::Reset) {
-            self.untrack(lease.track);
-        }
-        Ok(alive?)
+        self.handle.inner().free(kind, lease, stream, zeroed, None)
     }
 
     /// Counts memory that could not be given back, and stays accounted as live.
@@ -370,7 +357,7 @@ impl Heap {
 
     #[cfg(test)]
     pub(crate) fn streams(&self) -> usize {
-        self.inner.device.lock().order.places()
+        self.handle.device.lock().order.places()
     }
 
     /// Waits for a lease's last use and gives its memory back to the driver: the bytes regained.
@@ -381,16 +368,16 @@ impl Heap {
         stream: &Stream,
         zeroed: bool,
     ) -> Result<u64, Error> {
-        self.check_alive_for(lease)?;
+        self.handle.check_alive_for(lease)?;
         let _time = measure::memory_management();
         self.untrack(lease.track);
-        self.store(kind).release_lease(lease, stream, zeroed || self.inner.zero_on_free)
+        self.store(kind).release_lease(lease, stream, zeroed || self.handle.zero_on_free)
     }
 
     /// Waits until the host may touch memory of a kind whose last use is on `stream`. Where that
     /// works, [`end_host_use`](Heap::end_host_use) comes later.
     pub(crate) fn begin_host_use(&self, kind: MemoryKind, stream: &Stream) -> Result<(), Error> {
-        let context = &self.inner.context;
+        let context = &self.handle.context;
         if kind != MemoryKind::Unified || !context.gate.begin_borrow() {
             return stream.synchronize();
         }
@@ -401,7 +388,7 @@ impl Heap {
 
     pub(crate) fn end_host_use(&self, kind: MemoryKind) {
         if kind == MemoryKind::Unified {
-            self.inner.context.gate.end_borrow();
+            self.handle.context.gate.end_borrow();
         }
     }
 
@@ -414,13 +401,7 @@ impl Heap {
         register: impl FnMut() -> Result<(), SourceError>,
     ) -> Result<(), Error> {
         let pinned = self.store(MemoryKind::Pinned).climb_with(bytes, stream, register);
-        pinned.map_err(|error| self.with_consumers(error))
-    }
-
-    /// Names the lines that hold the most, where allocations are tracked.
-    #[cold]
-    fn with_consumers(&self, error: Error) -> Error {
-        error.with_consumers(|kind| self.inner.tracker.consumers(kind))
+        pinned.map_err(|error| self.handle.with_consumers(error))
     }
 
     /// Remembers an allocation, where they are tracked.
@@ -431,48 +412,145 @@ impl Heap {
         kind: MemoryKind,
         at: &'static Location<'static>,
     ) -> Option<TrackId> {
-        self.inner.tracker.allocated(address, bytes, kind, at)
+        self.handle.tracker.allocated(address, bytes, kind, at)
     }
 
     pub(crate) fn untrack(&self, track: Option<TrackId>) {
-        if let Some(track) = track {
-            self.inner.tracker.freed(track);
-        }
+        self.handle.untrack(track);
     }
 
     /// The account of registered memory.
     pub(crate) fn registered(&self) -> &Registrations {
-        &self.inner.registered
+        &self.handle.registered
     }
 
     pub(crate) fn zeroes_on_free(&self) -> bool {
-        self.inner.zero_on_free
+        self.handle.zero_on_free
     }
 
     /// Whether the device's memory is a stream-ordered pool's.
     pub(crate) fn is_stream_ordered(&self) -> bool {
-        matches!(self.inner.pool, PoolKind::None | PoolKind::Driver)
-            && self.inner.context.has_pools()
+        matches!(self.handle.pool, PoolKind::None | PoolKind::Driver)
+            && self.handle.context.has_pools()
     }
 
     pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {
-        self.inner.device.check_device(stream)
+        self.handle.device.check_device(stream)
+    }
+
+    pub(crate) fn store(&self, kind: MemoryKind) -> &Store {
+        self.handle.store(kind)
+    }
+
+    /// A handle of a heap that may have none left.
+    pub(crate) fn of(inner: Arc<Inner>) -> Heap {
+        let mut handle = inner.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = handle.upgrade() {
+            return Heap { handle };
+        }
+        let new = Arc::new(Handle::new(inner.clone()));
+        *handle = Arc::downgrade(&new);
+        drop(handle);
+        Heap { handle: new }
+    }
+}
+
+impl Inner {
+    /// Memory of a kind, accounted for, which the program asked for at `at`; and the cache of this
+    /// thread that it came through, if there is one.
+    pub(crate) fn lease(
+        self: &Arc<Inner>,
+        kind: MemoryKind,
+        bytes: u64,
+        stream: &Stream,
+        zeroed: bool,
+        at: &'static Location<'static>,
+    ) -> Result<(Lease, Option<Arc<ThreadCache>>), Error> {
+        // Before any lock is taken: a thread of a forked child's parent may have held it.
+        self.context.check_alive()?;
+        kind.check(self.context.info())?;
+        let _time = measure::memory_management();
+        let store = self.store(kind);
+        store.check_device(stream)?;
+        let cache =
+            ThreadCache::of(self, kind, stream.id(), |state| Some(state.stream(stream)));
+        let zeroed = zeroed || self.zero_on_alloc;
+        let leased = store.allocate(bytes, stream, zeroed, cache.as_deref().map(ThreadCache::cache));
+        let mut lease = leased.map_err(|error| self.with_consumers(error))?;
+        lease.track = self.tracker.allocated(lease.address, bytes, kind, at);
+        measure::note(bytes);
+        Ok((lease, cache))
+    }
+
+    /// Takes a lease back in the order of `stream`, else of its own. It came through `cache`, where
+    /// that is known.
+    pub(crate) fn free(
+        self: &Arc<Inner>,
+        kind: MemoryKind,
+        lease: Lease,
+        stream: Option<&Stream>,
+        zeroed: bool,
+        cache: Option<&ThreadCache>,
+    ) -> Result<(), Error> {
+        self.check_alive_for(lease)?;
+        let _time = measure::memory_management();
+        self.untrack(lease.track);
+        let zeroed = zeroed || self.zero_on_free;
+        let stream_id = stream.map_or(lease.stream_id, Stream::id);
+        let found;
+        let cache = match cache.filter(|cache| cache.is_mine() && stream_id == lease.stream_id) {
+            Some(mine) => Some(mine),
+            None => {
+                found = ThreadCache::of(self, kind, stream_id, |state| match stream {
+                    Some(stream) => Some(state.stream(stream)),
+                    None => state.order.known(stream_id),
+                });
+                found.as_deref()
+            }
+        };
+        self.store(kind).free(lease, stream, zeroed, cache.map(ThreadCache::cache))
+    }
+
+    /// What the handles of the heap hold, while there are any.
+    pub(crate) fn handle(&self) -> Option<Arc<Handle>> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
+    /// Whether there is anything to be given back. What a reset took is not outstanding any more.
+    fn check_alive_for(&self, lease: Lease) -> Result<(), Error> {
+        let alive = self.context.check_alive();
+        if alive == Err(Gone::Reset) {
+            self.untrack(lease.track);
+        }
+        Ok(alive?)
+    }
+
+    fn untrack(&self, track: Option<TrackId>) {
+        if let Some(track) = track {
+            self.tracker.freed(track);
+        }
+    }
+
+    /// Names the lines that hold the most, where allocations are tracked.
+    #[cold]
+    fn with_consumers(&self, error: Error) -> Error {
+        error.with_consumers(|kind| self.tracker.consumers(kind))
     }
 
     /// The pooled memory of a kind. Registered memory is not pooled; what is said of it here is
     /// said of pinned memory.
     pub(crate) fn store(&self, kind: MemoryKind) -> &Store {
-        let inner = &*self.inner;
         let (slot, limit) = match kind {
-            MemoryKind::Device => return &inner.device,
-            MemoryKind::Unified => (&inner.unified, None),
-            MemoryKind::Pinned | MemoryKind::Registered => (&inner.pinned, inner.pinned_limit),
+            MemoryKind::Device => return &self.device,
+            MemoryKind::Unified => (&self.unified, None),
+            MemoryKind::Pinned | MemoryKind::Registered => (&self.pinned, self.pinned_limit),
         };
         slot.get_or_init(|| {
             let limits = Limits { soft: None, hard: limit };
-            let parts = policy_and_source(&inner.context, kind, inner.pool);
-            let (context, reclaimers) = (inner.context.clone(), inner.reclaimers.clone());
-            Store::new(context, kind, inner.pool, limits, reclaimers, parts)
+            let parts = policy_and_source(&self.context, kind, self.pool);
+            let (context, reclaimers) = (self.context.clone(), self.reclaimers.clone());
+            let keeps = self.thread_cache;
+            Store::new(context, kind, self.pool, limits, keeps, reclaimers, parts)
         })
     }
 }
@@ -489,16 +567,16 @@ impl Device {
         self.context().check_alive()?;
         let mut shared = self.context().heap.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(inner) = shared.upgrade() {
-            return Ok(Heap { inner });
+            return Ok(Heap::of(inner));
         }
         let heap = Heap::new(self)?;
-        *shared = Arc::downgrade(&heap.inner);
+        *shared = Arc::downgrade(heap.handle.inner());
         Ok(heap)
     }
 }
 
 impl fmt::Debug for Heap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Heap ({})", self.inner.pool)
+        write!(f, "Heap ({})", self.handle.pool)
     }
 }

@@ -78,6 +78,8 @@ pub(crate) struct Order {
     spare: Vec<usize>,
     /// Slots of the streams that are not retired, by the driver's id.
     slots: FxHashMap<u64, u32>,
+    /// The driver's ids of streams that were retired, for whoever keeps something by stream.
+    ended: Vec<u64>,
 }
 
 /// So many streams may be active before those that ended are looked for.
@@ -108,6 +110,17 @@ impl StreamState {
 }
 
 impl Order {
+    /// The stream with the driver's `id`, if it was registered and did not end.
+    pub(crate) fn known(&self, id: u64) -> Option<StreamRef> {
+        let slot = *self.slots.get(&id)?;
+        Some(StreamRef { slot, raw: self.streams[slot as usize].raw })
+    }
+
+    /// The driver's id of a stream that was retired; each is said once.
+    pub(crate) fn next_ended(&mut self) -> Option<u64> {
+        self.ended.pop()
+    }
+
     /// The stream with the driver's `id`, registered at its first use with what keeps it alive.
     pub(crate) fn stream(
         &mut self,
@@ -191,6 +204,7 @@ impl Order {
                 state.retired = true;
                 state.guard = None;
                 self.slots.remove(&state.id);
+                self.ended.push(state.id);
             }
         }
     }
@@ -324,6 +338,7 @@ impl Order {
         state.retired = true;
         state.guard = None;
         self.slots.remove(&state.id);
+        self.ended.push(state.id);
         Ok(())
     }
 

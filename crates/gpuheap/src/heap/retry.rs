@@ -82,11 +82,11 @@ impl Heap {
             Err(error) if error.is_out_of_memory() => error,
             done => return done,
         };
-        if self.inner.context.check_alive().is_err() {
+        if self.handle.context.check_alive().is_err() {
             return Err(first);
         }
         let missing = first.missing().unwrap_or(u64::MAX);
-        let climbed = self.inner.device.climb(missing, |held, _| {
+        let climbed = self.handle.device.climb(missing, |held, _| {
             if held.is_some() {
                 return Attempt::Short(missing);
             }
@@ -100,7 +100,7 @@ impl Heap {
         if let Ok(Ok(done)) = climbed {
             return done;
         }
-        for store in self.inner.stores() {
+        for store in self.handle.stores() {
             // What fails here shows in the call after it.
             let _ = store.reclaim(u64::MAX);
         }

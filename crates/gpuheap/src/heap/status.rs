@@ -93,7 +93,7 @@ impl Heap {
     /// The driver's own, where it is asked.
     #[doc(alias = "memory_info")]
     pub fn memory_status(&self) -> Result<MemoryStatus, Error> {
-        let inner = &*self.inner;
+        let inner = &*self.handle;
         let usage = self.usage()?;
         let (soft_limit, hard_limit, (free, total), ordered) = {
             let mut state = inner.device.lock();
@@ -125,7 +125,7 @@ impl Heap {
 impl KindStatus {
     fn of(store: Option<&Store>) -> KindStatus {
         let Some(store) = store else { return KindStatus::default() };
-        KindStatus::from_ledger(&store.lock().ledger)
+        KindStatus::from_ledger(&store.lock().ledger())
     }
 
     fn from_ledger(ledger: &Ledger) -> KindStatus {

@@ -1,10 +1,12 @@
 //! The memory of one kind: a policy over a source, with its order, ledger and limits, under one
 //! lock.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
+use crate::front::{Cache, Kept};
 use crate::heap::builder::Parts;
 use crate::heap::climb::Attempt;
 use crate::heap::ledger::Ledger;
@@ -28,14 +30,28 @@ pub(crate) struct Store {
     pub(crate) kind: MemoryKind,
     pub(crate) pool: PoolKind,
     pub(crate) reclaimers: Arc<Reclaimers>,
-    state: Mutex<State>,
+    /// Which one of the process this is.
+    pub(crate) number: u64,
+    /// Bytes that a thread may keep for a stream of what it freed; none where threads keep nothing.
+    keeps: Option<u64>,
+    /// What the policy makes of a size.
+    rounds: fn(u64) -> u64,
+    /// More is taken than the soft limit allows, so what is freed goes back to the pool.
+    is_above_soft_limit: AtomicBool,
+    state: Apart<Mutex<State>>,
 }
+
+/// On cache lines of its own: what threads read at every call is not to move with the lock.
+#[repr(align(128))]
+struct Apart<T>(T);
 
 /// What was handed out, as plain data: whoever holds it gives it back exactly once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
     /// The stream on which it was allocated.
     pub(crate) stream: StreamRef,
+    /// The driver's id of that stream.
+    pub(crate) stream_id: u64,
     /// The policy's name for it; `None` for zero bytes.
     pub(crate) key: Option<u32>,
     /// Where the device sees it; zero for zero bytes.
@@ -53,12 +69,19 @@ pub(crate) struct State {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) source: Box<dyn MemorySource>,
     pub(crate) order: Order,
+    /// What threads count for themselves is carried over into it.
     pub(crate) ledger: Ledger,
+    /// Bytes of the blocks that the policy handed out, those included that threads keep.
+    pub(crate) granted: u64,
     pub(crate) limits: Limits,
     pub(crate) stranded: Vec<Segment>,
+    /// What threads keep of what they freed.
+    pub(crate) caches: Vec<Arc<Cache>>,
     /// Freed, and not to be had again before they are filled with zeros, which failed so far. They
     /// count as live.
     pub(crate) unzeroed: Vec<Lease>,
+    /// Room for what is taken from a cache on its way to the policy.
+    kept: Vec<Kept>,
 }
 
 impl Store {
@@ -67,19 +90,39 @@ impl Store {
         kind: MemoryKind,
         pool: PoolKind,
         limits: Limits,
+        keeps: Option<u64>,
         reclaimers: Arc<Reclaimers>,
         (policy, source): Parts,
     ) -> Store {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let state = State {
             policy,
             source,
             order: Order::default(),
             ledger: Ledger::default(),
+            granted: 0,
             limits,
             stranded: Vec::new(),
+            caches: Vec::new(),
             unzeroed: Vec::new(),
+            kept: Vec::new(),
         };
-        Store { context, kind, pool, reclaimers, state: Mutex::new(state) }
+        Store {
+            context,
+            kind,
+            pool,
+            reclaimers,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            keeps: keeps.filter(|_| pool.is_cached_by_threads()),
+            rounds: pool.rounding(),
+            is_above_soft_limit: AtomicBool::new(false),
+            state: Apart(Mutex::new(state)),
+        }
+    }
+
+    /// Bytes that a thread may keep for a stream of what it freed; none where threads keep nothing.
+    pub(crate) fn keeps(&self) -> Option<u64> {
+        self.keeps
     }
 
     /// Memory for use on `stream` from this point of it on, filled with zeros if `zeroed`.
@@ -88,22 +131,57 @@ impl Store {
         bytes: u64,
         stream: &Stream,
         zeroed: bool,
+        cache: Option<&Cache>,
     ) -> Result<Lease, Error> {
-        self.check_device(stream)?;
+        let lease = match cache.and_then(|cache| self.take_kept(bytes, cache)) {
+            Some(lease) => lease,
+            None => self.allocate_locked(bytes, stream, cache)?,
+        };
+        if zeroed && lease.key.is_some() {
+            let Lease { address, block_bytes, stream, .. } = lease;
+            let zeroed = self.lock().source.zero(address, block_bytes, Some(stream));
+            if let Err(error) = zeroed {
+                let _ = self.free(lease, None, false, None);
+                return Err(error.into());
+            }
+        }
+        Ok(lease)
+    }
+
+    /// A block that this thread keeps for the stream of `cache`.
+    #[inline]
+    fn take_kept(&self, bytes: u64, cache: &Cache) -> Option<Lease> {
+        if bytes == 0 {
+            return None;
+        }
+        let Kept { key, address, bytes: block_bytes } = cache.take((self.rounds)(bytes))?;
+        cache.counts.allocated(bytes, block_bytes);
+        let Cache { stream, stream_id, .. } = *cache;
+        Some(Lease { stream, stream_id, key: Some(key), address, bytes, block_bytes, track: None })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_locked(
+        &self,
+        bytes: u64,
+        stream: &Stream,
+        cache: Option<&Cache>,
+    ) -> Result<Lease, Error> {
+        let stream_id = stream.id();
         let mut state = self.lock();
         let stream = state.stream(stream);
+        if let Some(cache) = cache {
+            cache.counts.carry(&mut state.ledger);
+        }
+        let none =
+            Lease { stream, stream_id, key: None, address: 0, bytes, block_bytes: 0, track: None };
         if bytes == 0 {
             state.ledger.allocated(0, 0);
-            return Ok(Lease {
-                stream,
-                key: None,
-                address: 0,
-                bytes: 0,
-                block_bytes: 0,
-                track: None,
-            });
+            return Ok(none);
         }
         let granted = state.allocate(bytes, stream);
+        self.note_soft_limit(&mut state);
         drop(state);
         let grant = match granted {
             Ok(grant) => grant,
@@ -111,40 +189,60 @@ impl Store {
             Err(shortage) => self.climb_for(bytes, stream, shortage)?,
         };
         let Grant { key, address, bytes: block_bytes } = grant;
-        let lease = Lease { stream, key: Some(key), address, bytes, block_bytes, track: None };
-        if zeroed {
-            let zeroed = self.lock().source.zero(address, block_bytes, Some(stream));
-            if let Err(error) = zeroed {
-                let _ = self.free(lease, None, false);
-                return Err(error.into());
-            }
-        }
-        Ok(lease)
+        Ok(Lease { key: Some(key), address, block_bytes, ..none })
     }
 
     /// The same without the ladder: none where there is none as things are, or where more than a
     /// part of what the limit allows would be held so. The first use is the host's to order.
     pub(crate) fn allocate_if_there(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
+        let stream_id = stream.id();
         let mut state = self.lock();
         let stream = state.stream(stream);
-        let left = state.limits.hard.map(|limit| limit.saturating_sub(state.ledger.live_blocks));
+        let left = state.limits.hard.map(|limit| limit.saturating_sub(state.granted));
         if left.is_some_and(|left| bytes > left / SPARED) {
             return None;
         }
         let Grant { key, address, bytes: block_bytes } = state.allocate(bytes, stream).ok()?;
-        Some(Lease { stream, key: Some(key), address, bytes, block_bytes, track: None })
+        let key = Some(key);
+        Some(Lease { stream, stream_id, key, address, bytes, block_bytes, track: None })
     }
 
     /// Takes a lease back in the order of `stream`, else of its own stream; filled with zeros
-    /// before anything else can have it if `zeroed`.
+    /// before anything else can have it if `zeroed`. `cache` is this thread's for that stream.
     pub(crate) fn free(
         &self,
         lease: Lease,
         stream: Option<&Stream>,
         zeroed: bool,
+        cache: Option<&Cache>,
     ) -> Result<(), Error> {
-        let mut state = self.lock();
+        let Lease { bytes, block_bytes, address, .. } = lease;
+        if let (Some(cache), Some(key)) = (cache, lease.key)
+            && !zeroed
+            && !self.is_above_soft_limit.load(Ordering::Relaxed)
+            && cache.put(Kept { key, address, bytes: block_bytes })
+        {
+            cache.counts.freed(bytes, block_bytes);
+            return Ok(());
+        }
+        self.free_locked(lease, stream, zeroed, cache)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_locked(
+        &self,
+        lease: Lease,
+        stream: Option<&Stream>,
+        zeroed: bool,
+        cache: Option<&Cache>,
+    ) -> Result<(), Error> {
         let Lease { bytes, block_bytes, .. } = lease;
+        let mut state = self.lock();
+        if let Some(cache) = cache {
+            cache.counts.carry(&mut state.ledger);
+            state.make_room(cache, block_bytes);
+        }
         let Some(key) = lease.key else {
             state.ledger.freed(bytes, block_bytes);
             return Ok(());
@@ -159,8 +257,9 @@ impl Store {
             return Err(error.into());
         }
         state.ledger.freed(bytes, block_bytes);
-        let mut freed = state.with_policy(|policy, env| policy.free(key, stream, env));
+        let mut freed = state.give(key, block_bytes, stream);
         freed = freed.and(state.keep_soft_limit());
+        self.note_soft_limit(&mut state);
         if freed.is_err() {
             state.ledger.failed_frees += 1;
         }
@@ -181,7 +280,7 @@ impl Store {
             let reserved = if ordered { state.source.reserved().unwrap_or(0) } else { 0 };
             (state.ledger.given_back, reserved)
         };
-        self.free(lease, Some(stream), zeroed)?;
+        self.free(lease, Some(stream), zeroed, None)?;
         self.wait_for_pending()?;
         let mut state = self.lock();
         if lease.key.is_some() {
@@ -199,7 +298,9 @@ impl Store {
     pub(crate) fn usage(&self) -> Result<Usage, Error> {
         let mut state = self.lock();
         let state = &mut *state;
+        state.gather();
         state.keep_soft_limit()?;
+        self.note_soft_limit(state);
         let stranded: u64 = state.stranded.iter().map(|segment| segment.bytes).sum();
         let cached = state.policy.cached(None, &state.order);
         // Before the questions of this call itself.
@@ -232,7 +333,12 @@ impl Store {
             if source.is_stream_ordered() { Some(source.reserved()?) } else { None }
         };
         self.wait_for_pending()?;
-        let released = self.lock().release(bytes)?;
+        let released = {
+            let mut state = self.lock();
+            let released = state.release(bytes);
+            self.note_soft_limit(&mut state);
+            released?
+        };
         let Some(before) = reserved_by_driver else { return Ok(released) };
         // What is freed in stream order is the driver's to know of, and the wait alone makes a pool
         // give back what is above its threshold.
@@ -246,13 +352,16 @@ impl Store {
     pub(crate) fn retire(&self, stream: &Stream) -> Result<(), Error> {
         let mut state = self.lock();
         let State { order, source, .. } = &mut *state;
-        Ok(order.retire(stream.id(), &mut **source)?)
+        order.retire(stream.id(), &mut **source)?;
+        state.close_ended();
+        Ok(())
     }
 
     /// Waits for the device and lets go of all foreign streams.
     pub(crate) fn retire_foreign(&self) -> Result<(), Error> {
         let mut state = self.lock();
         // With the lock held: what is freed by now was used by work that this waits for.
+        state.gather();
         let waited = self.context.synchronize();
         let State { order, source, .. } = &mut *state;
         if waited.is_ok() {
@@ -260,6 +369,7 @@ impl Store {
         }
         // Also where that failed: their handles may mean nothing any more.
         order.retire_foreign();
+        state.close_ended();
         Ok(waited?)
     }
 
@@ -276,6 +386,7 @@ impl Store {
                 .into());
             }
             let most = limits.soft.unwrap_or(u64::MAX).min(limits.hard.unwrap_or(u64::MAX));
+            self.note_soft_limit(&mut state);
             state.source.reserved()?.saturating_sub(most)
         };
         if above == 0 { Ok(0) } else { self.reclaim(above) }
@@ -283,7 +394,7 @@ impl Store {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A panic under the lock would be a bug of ours; the account is still the best there is.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A stream of another device has no order with this heap's memory.
@@ -304,6 +415,7 @@ impl Store {
         let waiters: Vec<_> = {
             let mut state = self.lock();
             state.zero_again(&self.context);
+            state.gather();
             let State { order, source, .. } = &mut *state;
             let fences = order.pending(&mut **source)?;
             fences.into_iter().map(|fence| source.waiter(fence)).collect()
@@ -371,9 +483,89 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Has threads keep nothing while more is taken than the soft limit allows.
+    fn note_soft_limit(&self, state: &mut State) {
+        if self.keeps.is_none() {
+            return;
+        }
+        let is_above = match state.limits.soft {
+            None => false,
+            Some(soft) => state.source.reserved().is_ok_and(|reserved| reserved > soft),
+        };
+        self.is_above_soft_limit.store(is_above, Ordering::Relaxed);
+    }
+}
+
 impl State {
     pub(crate) fn stream(&mut self, stream: &Stream) -> StreamRef {
-        self.order.stream(stream.id(), stream.raw(), || Some(stream.guard()), &mut *self.source)
+        let known = self.order.known(stream.id());
+        known.unwrap_or_else(|| {
+            let guard = || Some(stream.guard());
+            let new = self.order.stream(stream.id(), stream.raw(), guard, &mut *self.source);
+            self.close_ended();
+            new
+        })
+    }
+
+    /// The account, with what threads counted for themselves.
+    pub(crate) fn ledger(&mut self) -> Ledger {
+        for cache in &self.caches {
+            cache.counts.carry(&mut self.ledger);
+        }
+        self.ledger
+    }
+
+    /// Has the policy take everything back that threads keep, and carries over what they counted.
+    /// Makes no driver call.
+    pub(crate) fn gather(&mut self) {
+        for at in 0..self.caches.len() {
+            let cache = self.caches[at].clone();
+            self.drain(&cache);
+        }
+    }
+
+    /// The same with one cache.
+    pub(crate) fn drain(&mut self, cache: &Cache) {
+        let mut kept = std::mem::take(&mut self.kept);
+        cache.drain(|block| kept.push(block));
+        self.give_all(kept, cache);
+        cache.counts.carry(&mut self.ledger);
+    }
+
+    /// Makes room in a cache for a block of `bytes`.
+    fn make_room(&mut self, cache: &Cache, bytes: u64) {
+        let mut kept = std::mem::take(&mut self.kept);
+        cache.make_room(bytes, |block| kept.push(block));
+        self.give_all(kept, cache);
+    }
+
+    fn give_all(&mut self, mut kept: Vec<Kept>, cache: &Cache) {
+        for Kept { key, bytes, .. } in kept.drain(..) {
+            if self.give(key, bytes, cache.stream).is_err() {
+                self.ledger.failed_frees += 1;
+            }
+        }
+        self.kept = kept;
+    }
+
+    /// Gives a block back to the policy, whose last use is on `stream`.
+    fn give(&mut self, key: u32, bytes: u64, stream: StreamRef) -> Result<(), SourceError> {
+        self.granted -= bytes;
+        self.with_policy(|policy, env| policy.free(key, stream, env))
+    }
+
+    /// Closes and empties the caches of streams that ended.
+    pub(crate) fn close_ended(&mut self) {
+        while let Some(ended) = self.order.next_ended() {
+            for at in 0..self.caches.len() {
+                if self.caches[at].stream_id == ended {
+                    let cache = self.caches[at].clone();
+                    cache.close();
+                    self.drain(&cache);
+                }
+            }
+        }
     }
 
     pub(crate) fn with_policy<R>(
@@ -393,15 +585,26 @@ impl State {
     /// Asks the policy and keeps the account.
     fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
         self.refuse(bytes)?;
-        let grant = self.with_policy(|policy, env| policy.allocate(bytes, stream, env));
+        let mut ready = None;
+        if !self.caches.is_empty() {
+            ready = self.with_policy(|policy, env| policy.reuse(bytes, stream, env));
+            if ready.is_none() {
+                self.gather();
+            }
+        }
+        let grant = match ready {
+            Some(grant) => Ok(grant),
+            None => self.with_policy(|policy, env| policy.allocate(bytes, stream, env)),
+        };
         let grant = grant.map_err(|shortage| match shortage {
             // An event that could not be made, say: memory is short all the same.
             Shortage::Failed(SourceError::OutOfMemory) => Shortage::Device(GRANULE),
             shortage => shortage,
         })?;
+        self.granted += grant.bytes;
         self.ledger.allocated(bytes, grant.bytes);
         // What above a soft limit was still in use at its free may be out of use by now.
-        if self.limits.soft.is_some() && self.ledger.cached() > 0 {
+        if self.limits.soft.is_some() && self.ledger.taken > self.granted {
             let _ = self.keep_soft_limit();
         }
         Ok(grant)
@@ -431,7 +634,7 @@ impl State {
             }
             self.ledger.freed(lease.bytes, lease.block_bytes);
             let Some(key) = lease.key else { continue };
-            if self.with_policy(|policy, env| policy.free(key, lease.stream, env)).is_err() {
+            if self.give(key, lease.block_bytes, lease.stream).is_err() {
                 self.ledger.failed_frees += 1;
             }
         }
@@ -450,12 +653,16 @@ impl State {
 
     /// Records the fences that the frees so far still lack.
     pub(crate) fn fence(&mut self) -> Result<(), SourceError> {
+        self.gather();
         self.order.pending(&mut *self.source).map(drop)
     }
 
     /// Asks the driver which frees are over.
     pub(crate) fn poll(&mut self) -> Result<(), SourceError> {
-        self.order.poll(&mut *self.source)
+        self.gather();
+        let polled = self.order.poll(&mut *self.source);
+        self.close_ended();
+        polled
     }
 
     pub(crate) fn release(&mut self, target: u64) -> Result<u64, SourceError> {
@@ -491,11 +698,13 @@ impl State {
 
     /// The same with what is cached, which can be given back.
     pub(crate) fn room(&mut self) -> Result<u64, SourceError> {
-        let cached = self.source.reserved()?.saturating_sub(self.ledger.live_blocks);
+        self.gather();
+        let cached = self.source.reserved()?.saturating_sub(self.granted);
         Ok(self.available()?.saturating_add(cached).min(self.source.capacity()))
     }
 
     pub(crate) fn wait_for_pending(&mut self) -> Result<(), SourceError> {
+        self.gather();
         for fence in self.order.pending(&mut *self.source)? {
             self.source.wait(fence)?;
         }
@@ -508,7 +717,7 @@ const LAST_TRIES: u32 = 3;
 
 impl Drop for Store {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Nobody is left to be told; what cannot be given back goes with the context.
         for _ in 0..LAST_TRIES {
             state.zero_again(&self.context);

@@ -32,6 +32,11 @@ impl Default for Binned {
 }
 
 impl Binned {
+    fn hand_out(&mut self, segment: Segment) -> Grant {
+        let Segment { address, bytes } = segment;
+        Grant { key: self.live.insert(segment), address, bytes }
+    }
+
     fn give_back_unpooled(
         &mut self,
         environment: &mut Environment<'_>,
@@ -60,7 +65,18 @@ impl Policy for Binned {
             Some(segment) => segment,
             None => environment.take(rounded(bytes), stream)?,
         };
-        Ok(Grant { key: self.live.insert(segment), address: segment.address, bytes: segment.bytes })
+        Ok(self.hand_out(segment))
+    }
+
+    fn reuse(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Option<Grant> {
+        let free = self.bins.get_mut(bin(bytes))?;
+        let segment = free.open(stream, environment.order, &|_| true)?;
+        Some(self.hand_out(segment))
     }
 
     fn free(
@@ -137,7 +153,8 @@ fn bin(bytes: u64) -> usize {
     (u64::BITS - (bytes - 1).leading_zeros()) as usize
 }
 
-fn rounded(bytes: u64) -> u64 {
+/// The size of the block for a request of `bytes`.
+pub(super) fn rounded(bytes: u64) -> u64 {
     if bin(bytes) > LARGEST_BIN as usize { bytes } else { 1 << bin(bytes) }
 }
 

@@ -105,7 +105,8 @@ impl FreeList {
         }
     }
 
-    fn open(
+    /// The last freed block that `fits` and may be used on `stream` as things are.
+    pub(super) fn open(
         &mut self,
         stream: StreamRef,
         order: &Order,

@@ -79,6 +79,20 @@ impl PoolKind {
         }
     }
 
+    /// Whether threads keep blocks of it for themselves. `simple` is for reading, and of the others
+    /// the driver decides.
+    pub(crate) fn is_cached_by_threads(self) -> bool {
+        matches!(self, PoolKind::Binned | PoolKind::Split)
+    }
+
+    /// What it rounds sizes up to, of policies that [threads cache](PoolKind::is_cached_by_threads).
+    pub(crate) fn rounding(self) -> fn(u64) -> u64 {
+        match self {
+            PoolKind::Binned => binned::rounded,
+            _ => |bytes| round_up(bytes, shelf::ROUNDING),
+        }
+    }
+
     /// The policy of that name.
     ///
     /// # Errors
@@ -279,6 +293,17 @@ pub(crate) trait Policy: Send {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Grant, Shortage>;
+
+    /// The same of what `stream` may use as things are, where the policy finds that out without the
+    /// driver.
+    fn reuse(
+        &mut self,
+        _bytes: u64,
+        _stream: StreamRef,
+        _environment: &mut Environment<'_>,
+    ) -> Option<Grant> {
+        None
+    }
 
     /// Takes a block back whose last use is on `stream`.
     fn free(

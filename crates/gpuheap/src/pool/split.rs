@@ -227,6 +227,17 @@ impl Policy for Split {
         Ok(self.hand_out(key, rounded))
     }
 
+    fn reuse(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        _environment: &mut Environment<'_>,
+    ) -> Option<Grant> {
+        let rounded = round_up(bytes, ROUNDING);
+        let key = self.class(rounded <= SMALL).best(rounded, stream)?;
+        Some(self.hand_out(key, rounded))
+    }
+
     fn free(
         &mut self,
         key: u32,
