@@ -15,6 +15,7 @@ pub(crate) fn watch() -> u32 {
 }
 
 /// The count so far.
+#[inline]
 pub(crate) fn count() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }

@@ -117,6 +117,7 @@ thread_local! {
 }
 
 /// Notes an allocation of this thread.
+#[inline]
 pub(crate) fn note(bytes: u64) {
     let Allocated { bytes: before, allocations } = ALLOCATED.get();
     let bytes = before.saturating_add(bytes);
@@ -124,6 +125,7 @@ pub(crate) fn note(bytes: u64) {
 }
 
 /// Takes this thread's time in memory management until it is dropped, where anybody asks for it.
+#[inline]
 pub(crate) fn memory_management() -> Option<Spending> {
     if BLOCKS.get() == 0 || INSIDE.replace(true) {
         return None;

@@ -136,6 +136,7 @@ impl Stream {
     }
 
     /// The driver's number for it, which no other stream of the process ever has.
+    #[inline]
     pub fn id(&self) -> u64 {
         self.handle().id
     }
@@ -241,6 +242,7 @@ impl Stream {
         self.handle().origin == Origin::Foreign
     }
 
+    #[inline]
     fn handle(&self) -> &Handle {
         &self.inner.handle
     }

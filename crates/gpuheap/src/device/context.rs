@@ -163,6 +163,7 @@ impl Context {
 
     /// Whether the context can be used at all. To be asked before any lock is taken that another
     /// thread of the parent may have held when this process was forked off.
+    #[inline]
     pub(crate) fn check_alive(&self) -> Result<(), Gone> {
         if self.forks != fork::count() {
             return Err(Gone::Forked);

@@ -1,114 +1,282 @@
 //! What one thread keeps of one stream's blocks.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gpuheap_driver::CUstream;
+
+use super::barrier;
 use super::counts::Counts;
+use super::gate::Gate;
+use super::local;
 use super::slots::{Kept, LARGEST, Slots};
-use super::sync::{AtomicBool, AtomicU64, Ordering};
+use super::sync::Owned;
+use crate::fork;
+use crate::heap::Inner;
+use crate::heap::ledger::Ledger;
 use crate::heap::order::StreamRef;
+use crate::heap::store::Lease;
+use crate::pool::Rounding;
 
 /// The blocks that a thread freed on a stream, for its next requests on that stream.
 ///
 /// They need no fence among themselves: the stream runs in order. Each gets its ticket when it leaves
 /// for the pool.
-#[derive(Debug)]
-pub(crate) struct Cache {
-    /// The only thread that puts in.
-    pub(crate) thread: u64,
-    /// Its stream.
-    pub(crate) stream: StreamRef,
-    /// The driver's id of it.
-    pub(crate) stream_id: u64,
-    /// Nothing is put in any more: the stream ended.
-    closed: AtomicBool,
+///
+/// A cache is never destroyed, so that a block can point at it without a count that all threads would
+/// write. It is its thread's while that runs, and its heap's until no block of the heap is left; then
+/// it is used again.
+#[repr(align(128))]
+pub(crate) struct ThreadCache {
+    gate: Gate,
+    /// The only thread that passes the gate; zero where that one ended.
+    thread: Owned,
+    /// The driver's id of its stream.
+    stream_id: Owned,
+    /// That stream as the heap knows it.
+    slot: Owned,
+    raw: Owned,
+    /// The count of forks when it was opened.
+    forks: Owned,
+    rounding: Owned,
+    /// Whether a request is served by a block and nothing else.
+    is_plain: Owned,
+    /// Bytes that may be kept, and that are.
+    most: Owned,
+    held: Owned,
+    /// Its stream ended, or its thread: [`CLOSED`], or [`SPENT`]. With the store's lock held.
+    closed: Owned,
+    counts: Counts,
     slots: Slots,
-    pub(crate) counts: Counts,
-    /// Bytes that may be kept.
-    most: u64,
-    /// Bytes ever put in less those that the owner took out. Written by the owner alone.
-    entered: AtomicU64,
-    /// Bytes that went to the pool. Written with the heap's lock held.
-    left: AtomicU64,
+    heap: Mutex<Option<Arc<Inner>>>,
+}
+
+const OPEN: u64 = 0;
+const CLOSED: u64 = 1;
+/// Blocks that can never be given back point at it: it is not to be used again.
+const SPENT: u64 = 2;
+
+/// What a cache is opened for.
+pub(super) struct Opening<'a> {
+    pub(super) heap: &'a Arc<Inner>,
+    pub(super) stream: StreamRef,
+    pub(super) stream_id: u64,
+    pub(super) rounding: Rounding,
+    pub(super) is_plain: bool,
+    pub(super) most: u64,
 }
 
 /// A block may be this part of a request larger than it, so that programs whose sizes vary a little
 /// hit: an eighth up to 64 KiB, a 32nd above.
+#[inline]
 fn largest_for(bytes: u64) -> u64 {
     bytes + if bytes <= 64 << 10 { bytes / 8 } else { bytes / 32 }
 }
 
-impl Cache {
-    pub(crate) fn new(thread: u64, stream: StreamRef, stream_id: u64, most: u64) -> Cache {
-        Cache {
-            thread,
-            stream,
-            stream_id,
-            closed: AtomicBool::new(false),
-            slots: Slots::new(),
-            counts: Counts::new(),
-            most,
-            entered: AtomicU64::new(0),
-            left: AtomicU64::new(0),
-        }
-    }
-
-    /// A block of at least `bytes`, the policy's rounding included. For the owner alone.
-    pub(crate) fn take(&self, bytes: u64) -> Option<Kept> {
-        if bytes > LARGEST {
+/// For the thread whose cache it is.
+impl ThreadCache {
+    /// A block for a request of `bytes`.
+    #[inline]
+    pub(crate) fn take(&self, bytes: u64) -> Option<Lease> {
+        if bytes == 0 || bytes > LARGEST || self.forks.get() != u64::from(fork::count()) {
             return None;
         }
-        let block = self.slots.take(bytes, largest_for(bytes))?;
-        let entered = self.entered.load(Ordering::Relaxed);
-        self.entered.store(entered.wrapping_sub(block.bytes), Ordering::Relaxed);
-        Some(block)
+        if !self.gate.enter() {
+            return None;
+        }
+        let rounded = Rounding::from_number(self.rounding.get()).round(bytes);
+        let taken = self.slots.take(rounded, largest_for(rounded));
+        if let Some(block) = &taken {
+            self.held.sub(block.bytes);
+            self.counts.allocated(bytes, block.bytes);
+        }
+        self.gate.leave();
+        let Kept { key, address, bytes: block_bytes } = taken?;
+        let (stream, stream_id) = (self.stream(), self.stream_id.get());
+        Some(Lease { stream, stream_id, key: Some(key), address, bytes, block_bytes, track: None })
     }
 
-    /// Keeps a block, if there is room for it. For the owner alone.
-    pub(crate) fn put(&self, block: Kept) -> bool {
-        let entered = self.entered.load(Ordering::Relaxed);
-        let held = entered.wrapping_sub(self.left.load(Ordering::Relaxed));
-        if block.bytes > LARGEST || held.saturating_add(block.bytes) > self.most {
+    /// Keeps what is freed on its stream, if there is room for it; false also on other threads.
+    #[inline]
+    pub(crate) fn keep(&self, lease: &Lease) -> bool {
+        let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
+        let is_mine = self.thread.get() == local::thread()
+            && self.stream_id.get() == stream_id
+            && self.forks.get() == u64::from(fork::count());
+        let Some(key) = key.filter(|_| is_mine && block_bytes <= LARGEST) else { return false };
+        if !self.gate.enter() {
             return false;
         }
-        let is_kept = self.slots.put(block);
+        let is_kept = self.held.get() + block_bytes <= self.most.get()
+            && self.slots.put(Kept { key, address, bytes: block_bytes });
         if is_kept {
-            self.entered.store(entered.wrapping_add(block.bytes), Ordering::Relaxed);
+            self.held.add(block_bytes);
+            self.counts.freed(bytes, block_bytes);
         }
+        self.gate.leave();
         is_kept
     }
 
-    /// Takes everything out. With the heap's lock held.
-    pub(crate) fn drain(&self, mut each: impl FnMut(Kept)) {
-        let mut left = self.left.load(Ordering::Relaxed);
-        self.slots.drain(|block| {
-            left = left.wrapping_add(block.bytes);
-            each(block);
-        });
-        self.left.store(left, Ordering::Relaxed);
+    /// Whether its heap neither fills blocks with zeros nor tracks them.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain.get() != 0
     }
 
-    /// Makes room for blocks of `bytes`: of that size, else of all. With the heap's lock held.
+    /// Makes room for a block of `bytes`: in its bin, else everywhere. With the store's lock held.
     pub(crate) fn make_room(&self, bytes: u64, mut each: impl FnMut(Kept)) {
-        let mut left = self.left.load(Ordering::Relaxed);
-        let before = left;
+        let before = self.held.get();
         let mut take = |block: Kept| {
-            left = left.wrapping_add(block.bytes);
+            self.held.sub(block.bytes);
             each(block);
         };
         if bytes <= LARGEST {
             self.slots.drain_half(bytes, &mut take);
         }
-        let is_full = left == before;
-        self.left.store(left, Ordering::Relaxed);
-        if is_full {
-            self.drain(each);
+        if self.held.get() == before {
+            self.slots.drain(take);
         }
     }
 
-    /// Says that its stream ended.
+    /// Carries over what the thread counted. With the store's lock held.
+    pub(crate) fn carry(&self, ledger: &mut Ledger) {
+        self.counts.carry(ledger);
+    }
+}
+
+/// For any thread, with the lock of its store held.
+impl ThreadCache {
+    /// Takes everything out and carries over what was counted, while the owner waits outside.
+    pub(crate) fn drain(&self, ledger: &mut Ledger, mut each: impl FnMut(Kept)) {
+        self.gate.wait();
+        self.held.set(0);
+        self.slots.drain(&mut each);
+        self.counts.carry(ledger);
+    }
+
+    /// Stops the owners of all of these; [`drain`](ThreadCache::drain) waits for each.
+    pub(crate) fn stop_all<'a>(caches: impl Iterator<Item = &'a ThreadCache>) {
+        let me = local::thread();
+        let mut is_others = false;
+        for cache in caches {
+            is_others |= cache.thread.get() != me;
+            cache.gate.stop();
+        }
+        if is_others {
+            barrier::heavy();
+        }
+    }
+
+    /// Lets the owner in again, unless its stream ended.
+    pub(crate) fn resume(&self) {
+        if self.closed.get() == OPEN {
+            self.gate.open();
+        }
+    }
+
+    /// Bytes that it keeps, about: its owner may be at it.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.get()
+    }
+
+    /// Has it keep at most so many bytes of what is freed from now on.
+    pub(crate) fn set_most(&self, bytes: u64) {
+        self.most.set(bytes);
+    }
+
+    /// Leaves it stopped, because its stream ended.
     pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
+        self.closed.set(CLOSED);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
+        self.closed.get() != OPEN
+    }
+
+    /// The driver's id of its stream.
+    pub(crate) fn stream_id(&self) -> u64 {
+        self.stream_id.get()
+    }
+
+    /// That stream as the heap knows it.
+    #[inline]
+    pub(crate) fn stream(&self) -> StreamRef {
+        StreamRef::new(self.slot.get() as u32, CUstream(self.raw.get() as usize))
+    }
+
+    /// Whether the thread that had it ended, so that another one may have it.
+    pub(super) fn is_orphan(&self) -> bool {
+        self.thread.get() == 0
+    }
+
+    /// Leaves it to another thread of its heap. For its own thread.
+    pub(super) fn orphan(&self) {
+        self.thread.set(0);
+    }
+
+    /// Opens it for this thread.
+    pub(super) fn open(&self, opening: &Opening<'_>) {
+        self.thread.set(local::thread());
+        self.stream_id.set(opening.stream_id);
+        self.slot.set(opening.stream.slot() as u64);
+        self.raw.set(opening.stream.raw().0 as u64);
+        self.forks.set(u64::from(fork::count()));
+        self.rounding.set(opening.rounding.number());
+        self.is_plain.set(u64::from(opening.is_plain));
+        self.most.set(opening.most);
+        self.closed.set(OPEN);
+        *self.lock_heap() = Some(opening.heap.clone());
+        self.gate.open();
+    }
+}
+
+impl ThreadCache {
+    pub(super) fn new() -> ThreadCache {
+        let zero = || Owned::new(0);
+        ThreadCache {
+            gate: Gate::new(),
+            thread: zero(),
+            stream_id: zero(),
+            slot: zero(),
+            raw: zero(),
+            forks: zero(),
+            rounding: zero(),
+            is_plain: zero(),
+            most: zero(),
+            held: zero(),
+            closed: Owned::new(CLOSED),
+            counts: Counts::new(),
+            slots: Slots::new(),
+            heap: Mutex::new(None),
+        }
+    }
+
+    /// Its heap; none once no block of that heap is left.
+    pub(crate) fn heap(&self) -> Option<Arc<Inner>> {
+        self.lock_heap().clone()
+    }
+
+    /// Lets go of its heap.
+    pub(super) fn leave_heap(&self) -> Option<Arc<Inner>> {
+        self.lock_heap().take()
+    }
+
+    /// Has it never be used again.
+    pub(super) fn spend(&self) {
+        self.gate.stop();
+        self.closed.set(SPENT);
+    }
+
+    /// Whether it may be opened for any heap.
+    pub(super) fn is_free(&self) -> bool {
+        self.closed.get() == CLOSED && self.lock_heap().is_none()
+    }
+
+    /// Whether this process is a child of the one that opened it.
+    pub(super) fn is_forked(&self) -> bool {
+        self.forks.get() != u64::from(fork::count())
+    }
+
+    fn lock_heap(&self) -> std::sync::MutexGuard<'_, Option<Arc<Inner>>> {
+        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

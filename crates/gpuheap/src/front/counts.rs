@@ -1,138 +1,68 @@
 //! What a thread allocated and freed without the heap's lock.
 
-use super::sync::{AtomicU64, Ordering};
-use crate::heap::ledger::Ledger;
+use super::sync::Owned;
+use crate::heap::ledger::{Ledger, Moved};
 
-/// Counters that their thread alone writes, so that none bounces between threads, and that whoever
-/// holds the heap's lock carries over into its ledger. They only grow: what was carried over is kept
-/// apart, under that lock.
+/// Counters of one thread and stream, so that none bounces between threads. Whoever holds the heap's
+/// lock, and has them to himself, carries them over into its ledger. Sums wrap: a thread may free
+/// what another one allocated.
 #[derive(Debug)]
-#[repr(align(128))]
-pub(crate) struct Counts {
-    own: Figures,
-    /// The most that was live by this thread's account since the last carry, where `seen` is that
-    /// carry.
-    high: AtomicU64,
-    seen: AtomicU64,
-    carried: Carried,
-}
-
-/// Written with the heap's lock held.
-#[derive(Debug)]
-#[repr(align(128))]
-struct Carried {
-    figures: Figures,
-    /// Counts carries.
-    times: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Figures {
-    allocations: AtomicU64,
-    allocated: AtomicU64,
-    allocated_blocks: AtomicU64,
-    frees: AtomicU64,
-    freed: AtomicU64,
-    freed_blocks: AtomicU64,
+pub(super) struct Counts {
+    allocations: Owned,
+    allocated_bytes: Owned,
+    frees: Owned,
+    /// Bytes allocated and not freed, as requested and with rounding.
+    live: Owned,
+    live_blocks: Owned,
+    /// The most that `live` was.
+    high: Owned,
 }
 
 impl Counts {
-    pub(crate) fn new() -> Counts {
+    pub(super) fn new() -> Counts {
+        let zero = || Owned::new(0);
         Counts {
-            own: Figures::new(),
-            high: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
-            carried: Carried { figures: Figures::new(), times: AtomicU64::new(0) },
-        }
-    }
-
-    /// An allocation of `bytes` in a block of `block` bytes. For the owner alone.
-    pub(crate) fn allocated(&self, bytes: u64, block: u64) {
-        let live = self.own.live();
-        let times = self.carried.times.load(Ordering::Relaxed);
-        add(&self.own.allocations, 1);
-        add(&self.own.allocated_blocks, block);
-        add(&self.own.allocated, bytes);
-        let mut high = self.high.load(Ordering::Relaxed) as i64;
-        if self.seen.load(Ordering::Relaxed) != times {
-            self.seen.store(times, Ordering::Relaxed);
-            high = live;
-        }
-        self.high.store(high.max(live.wrapping_add(bytes as i64)) as u64, Ordering::Relaxed);
-    }
-
-    /// That allocation, or another thread's, came back. For the owner alone.
-    pub(crate) fn freed(&self, bytes: u64, block: u64) {
-        add(&self.own.frees, 1);
-        add(&self.own.freed_blocks, block);
-        add(&self.own.freed, bytes);
-    }
-
-    /// Carries what is new over into `ledger`. With the heap's lock held.
-    pub(crate) fn carry(&self, ledger: &mut Ledger) {
-        let (own, carried) = (&self.own, &self.carried);
-        let before = carried.figures.live();
-        let times = carried.times.load(Ordering::Relaxed);
-        if self.seen.load(Ordering::Relaxed) == times {
-            let above = (self.high.load(Ordering::Relaxed) as i64).wrapping_sub(before);
-            ledger.reached((ledger.live as i64).wrapping_add(above));
-        }
-        let new = |own: &AtomicU64, carried: &AtomicU64| {
-            let now = own.load(Ordering::Relaxed);
-            let new = now.wrapping_sub(carried.load(Ordering::Relaxed));
-            carried.store(now, Ordering::Relaxed);
-            new
-        };
-        // Frees first: an allocation and its free in between are then counted both or the one alone.
-        let freed = Moved {
-            count: new(&own.frees, &carried.figures.frees),
-            bytes: new(&own.freed, &carried.figures.freed),
-            blocks: new(&own.freed_blocks, &carried.figures.freed_blocks),
-        };
-        let allocated = Moved {
-            count: new(&own.allocations, &carried.figures.allocations),
-            bytes: new(&own.allocated, &carried.figures.allocated),
-            blocks: new(&own.allocated_blocks, &carried.figures.allocated_blocks),
-        };
-        ledger.moved(allocated, freed);
-        carried.times.store(times.wrapping_add(1), Ordering::Relaxed);
-    }
-}
-
-/// What was allocated, or freed, between two carries.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Moved {
-    /// How many allocations.
-    pub(crate) count: u64,
-    /// Their bytes as requested.
-    pub(crate) bytes: u64,
-    /// The same with rounding.
-    pub(crate) blocks: u64,
-}
-
-impl Figures {
-    fn new() -> Figures {
-        let zero = || AtomicU64::new(0);
-        Figures {
             allocations: zero(),
-            allocated: zero(),
-            allocated_blocks: zero(),
+            allocated_bytes: zero(),
             frees: zero(),
-            freed: zero(),
-            freed_blocks: zero(),
+            live: zero(),
+            live_blocks: zero(),
+            high: zero(),
         }
     }
 
-    /// Bytes allocated and not freed; below zero where others' allocations were freed here.
-    fn live(&self) -> i64 {
-        let freed = self.freed.load(Ordering::Relaxed);
-        self.allocated.load(Ordering::Relaxed).wrapping_sub(freed) as i64
+    /// An allocation of `bytes` in a block of `block` bytes.
+    #[inline]
+    pub(super) fn allocated(&self, bytes: u64, block: u64) {
+        self.allocations.add(1);
+        self.allocated_bytes.add(bytes);
+        self.live_blocks.add(block);
+        let live = self.live.get().wrapping_add(bytes);
+        self.live.set(live);
+        if live as i64 > self.high.get() as i64 {
+            self.high.set(live);
+        }
     }
-}
 
-/// Adds where nobody else writes: no atomic exchange.
-fn add(counter: &AtomicU64, more: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+    /// That allocation, or another thread's, came back.
+    #[inline]
+    pub(super) fn freed(&self, bytes: u64, block: u64) {
+        self.frees.add(1);
+        self.live_blocks.sub(block);
+        self.live.sub(bytes);
+    }
+
+    /// Carries everything over into `ledger`.
+    pub(super) fn carry(&self, ledger: &mut Ledger) {
+        ledger.moved(Moved {
+            allocations: self.allocations.take(),
+            allocated_bytes: self.allocated_bytes.take(),
+            frees: self.frees.take(),
+            live: self.live.take(),
+            live_blocks: self.live_blocks.take(),
+            high: self.high.take(),
+        });
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -2,9 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
-use super::ThreadCache;
+use super::{ThreadCache, end};
 
 /// So many heaps and streams may have a cache on one thread. One more replaces the oldest.
 const MOST: usize = 64;
@@ -15,19 +14,18 @@ thread_local! {
     static LOCAL: RefCell<Local> = const { RefCell::new(Local { entries: Vec::new(), last: 0 }) };
 }
 
-static NUMBERS: AtomicU64 = AtomicU64::new(0);
-
-/// The caches of one thread. They are kept by their heaps, and looked up here.
+/// The caches of one thread.
 struct Local {
     entries: Vec<Entry>,
     /// Where the last one was found.
     last: usize,
 }
 
+#[derive(Clone, Copy)]
 struct Entry {
     store: u64,
     stream: u64,
-    cache: Weak<ThreadCache>,
+    cache: &'static ThreadCache,
 }
 
 /// The number of this thread, which no other one ever has.
@@ -39,69 +37,74 @@ pub(super) fn thread() -> u64 {
 
 #[cold]
 fn new_number() -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let number = NUMBERS.fetch_add(1, Ordering::Relaxed) + 1;
     NUMBER.set(number);
     number
 }
 
-/// This thread's cache for a store and a stream, by their numbers. None where there is none, or
-/// where the thread is at its end.
+/// This thread's cache for a store and a stream, by their numbers; it may be closed by now. None
+/// where there is none, or where the thread is at its end.
 #[inline]
-pub(super) fn find(store: u64, stream: u64) -> Option<Arc<ThreadCache>> {
+pub(super) fn find(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     let found = LOCAL.try_with(|local| {
         let mut local = local.try_borrow_mut().ok()?;
-        let last = local.last;
-        match local.entries.get(last) {
-            Some(entry) if entry.store == store && entry.stream == stream => entry.cache.upgrade(),
+        match local.entries.get(local.last) {
+            Some(entry) if entry.store == store && entry.stream == stream => Some(entry.cache),
             _ => local.search(store, stream),
         }
     });
-    found.ok().flatten().filter(|cache| !cache.cache.is_closed())
+    found.ok().flatten()
 }
 
-/// Whether this thread can keep caches: not at its very end.
+/// Whether this thread can have caches: not at its very end, nor where a signal came in between.
 pub(super) fn is_there() -> bool {
-    LOCAL.try_with(|_| ()).is_ok()
+    LOCAL.try_with(|local| local.try_borrow_mut().is_ok()).unwrap_or(false)
 }
 
-/// Remembers a cache. Returns the one that had to make place for it.
-pub(super) fn insert(store: u64, stream: u64, cache: &Arc<ThreadCache>) -> Option<Arc<ThreadCache>> {
-    let inserted = LOCAL.try_with(|local| {
+/// One of this thread's caches that is not used any more, taken off its list: of those of `store`,
+/// else of those that `is_free` says belong to no heap.
+pub(super) fn unused(
+    store: u64,
+    is_free: impl Fn(&ThreadCache) -> bool,
+) -> Option<&'static ThreadCache> {
+    let unused = LOCAL.try_with(|local| {
         let mut local = local.try_borrow_mut().ok()?;
-        // Those of heaps that ended, of streams that ended, and the one that this one replaces.
-        let is_used = |entry: &Entry| {
-            (entry.store, entry.stream) != (store, stream)
-                && entry.cache.upgrade().is_some_and(|cache| !cache.cache.is_closed())
-        };
-        let old = if local.entries.len() < MOST {
-            None
-        } else {
-            local.entries.retain(is_used);
-            (local.entries.len() >= MOST).then(|| local.entries.remove(0))
-        };
-        local.entries.push(Entry { store, stream, cache: Arc::downgrade(cache) });
-        local.last = local.entries.len() - 1;
-        old
+        let of_store = |entry: &Entry| entry.store == store && entry.cache.is_closed();
+        let at = local.entries.iter().position(of_store);
+        let at = at.or_else(|| local.entries.iter().position(|entry| is_free(entry.cache)))?;
+        Some(local.entries.swap_remove(at).cache)
     });
-    inserted.ok().flatten().and_then(|entry| entry.cache.upgrade())
+    unused.ok().flatten()
+}
+
+/// Remembers a cache. The one that has to make place for it, if any.
+pub(super) fn insert(
+    store: u64,
+    stream: u64,
+    cache: &'static ThreadCache,
+) -> Option<&'static ThreadCache> {
+    let replaced = LOCAL.try_with(|local| {
+        let mut local = local.try_borrow_mut().ok()?;
+        let is_full = local.entries.len() >= MOST;
+        let oldest = is_full.then(|| local.entries.remove(0).cache);
+        local.entries.push(Entry { store, stream, cache });
+        local.last = local.entries.len() - 1;
+        oldest
+    });
+    replaced.ok().flatten()
 }
 
 impl Local {
-    fn search(&mut self, store: u64, stream: u64) -> Option<Arc<ThreadCache>> {
-        // The newest first: an older one of the same numbers is closed.
+    fn search(&mut self, store: u64, stream: u64) -> Option<&'static ThreadCache> {
         let found = |entry: &Entry| entry.store == store && entry.stream == stream;
-        let at = self.entries.iter().rposition(found)?;
-        self.last = at;
-        self.entries[at].cache.upgrade()
+        self.last = self.entries.iter().position(found)?;
+        Some(self.entries[self.last].cache)
     }
 }
 
 impl Drop for Local {
     fn drop(&mut self) {
-        for entry in self.entries.drain(..) {
-            if let Some(cache) = entry.cache.upgrade() {
-                cache.end();
-            }
-        }
+        self.entries.drain(..).for_each(|entry| end(entry.cache));
     }
 }

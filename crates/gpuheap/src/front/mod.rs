@@ -1,34 +1,40 @@
 //! The front: what every thread keeps of what it freed, for its next requests on the same stream.
 //!
 //! ```text
-//! thread 1 ── Block ──► ThreadCache ──► heap          thread 2
-//!    │                       │                           │
-//!    └─ looked up by heap    └► Cache: slots, counts ◄───┘ takes out when it runs short,
-//!       and stream                    ▲                    with the store's lock held
-//!                                     └── the store's list of all caches
+//! thread 1 ─ looked up by heap and stream ─► ThreadCache                  thread 2, short of memory
+//!                                              gate ◄────── stops ─────────── │
+//! Block ─── comes back to ───────────────────► slots ────── takes out ──────► │
+//!                                              counts ───── carries over ───► ledger
 //! ```
 //!
-//! A request that a cache serves takes no lock and calls no driver. Its cost is that of three
-//! exchanges on cache lines of the thread's own: the block's place, and the count of who holds the
-//! [`ThreadCache`], up and down. A free goes to the cache of the thread that frees, whichever
-//! allocated; what does not fit goes to the pool, half a bin at a time.
+//! A request that a cache serves takes no lock, makes no exchange with other threads and calls no
+//! driver, and so does a free that a cache keeps. A free goes to the cache of the thread that frees,
+//! whichever allocated; what does not fit goes to the pool, half a bin at a time.
 //!
-//! Before a policy takes more from the driver, or waits for another stream, everything that all
-//! threads keep goes back to it, so that nothing is stranded here. The same happens before figures
-//! are read: what a thread keeps counts as cached.
+//! Before a policy takes more from the driver, or waits for another stream, what all threads keep
+//! goes back to it, unless that is too little to matter; before a request fails, always. The same
+//! happens before figures are read: what a thread keeps counts as cached.
 //!
 //! What a thread keeps is let go of when it ends, when its stream ends, and when the heap ends.
+//!
+//! | on the host of an H200, ns a pair of 1 KiB | |
+//! |---|---|
+//! | no front: one lock and the policy | 200 |
+//! | places exchanged one by one, caches counted by reference | 57 |
+//! | gates, caches that are never destroyed | see docs/performance.md |
 
+mod barrier;
 mod cache;
 mod counts;
+mod gate;
 mod local;
 mod slots;
 mod sync;
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-pub(crate) use cache::Cache;
-pub(crate) use counts::Moved;
+use cache::Opening;
+pub(crate) use cache::ThreadCache;
 pub(crate) use slots::Kept;
 
 use crate::heap::Inner;
@@ -36,148 +42,144 @@ use crate::heap::order::StreamRef;
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
 
-/// One thread's cache for one stream, with what keeps the heap alive. Blocks hold it and not the
-/// heap, whose count of holders would bounce between threads.
-///
-/// It is kept by the heap's handles and by blocks, not by the thread: a heap ends with its last
-/// handle and its last block, and not when threads end that once used it.
-#[repr(align(128))]
-pub(crate) struct ThreadCache {
-    inner: Arc<Inner>,
-    kind: MemoryKind,
-    cache: Arc<Cache>,
-}
+/// Caches that belong to no heap and no thread, to be used again.
+static FREE: Mutex<Vec<&'static ThreadCache>> = Mutex::new(Vec::new());
 
 impl ThreadCache {
-    /// This thread's cache for a kind of memory and the stream with the driver's id `stream_id`;
-    /// made if there is none, `stream` then says which one it is. None where this heap has no
-    /// caches, or nobody is left who could ask it for memory.
+    /// This thread's cache for a store and the stream with the driver's id `stream_id`, if it has
+    /// one. It may be closed by now, and then serves and keeps nothing.
     #[inline]
+    pub(crate) fn find(store: &Store, stream_id: u64) -> Option<&'static ThreadCache> {
+        local::find(store.number, stream_id)
+    }
+
+    /// This thread's cache for a kind of memory and the stream with the driver's id `stream_id`;
+    /// opened if there is none, `stream` then says which one it is. None where this heap has no
+    /// caches.
     pub(crate) fn of(
-        inner: &Arc<Inner>,
+        heap: &Arc<Inner>,
         kind: MemoryKind,
         stream_id: u64,
         stream: impl FnOnce(&mut State) -> Option<StreamRef>,
-    ) -> Option<Arc<ThreadCache>> {
-        let store = inner.store(kind);
-        store.keeps()?;
-        match local::find(store.number, stream_id) {
-            Some(found) => Some(found),
-            None => ThreadCache::open(inner, kind, stream_id, stream),
+    ) -> Option<&'static ThreadCache> {
+        let store = heap.store(kind);
+        let most = store.keeps()?;
+        if let Some(found) = ThreadCache::find(store, stream_id)
+            && !found.is_closed()
+        {
+            return Some(found);
         }
-    }
-
-    /// The cache.
-    pub(crate) fn cache(&self) -> &Cache {
-        &self.cache
-    }
-
-    /// Whether it is the running thread's own, and of a stream that did not end.
-    pub(crate) fn is_mine(&self) -> bool {
-        self.cache.thread == local::thread() && !self.cache.is_closed()
-    }
-
-    /// The heap.
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
-        &self.inner
-    }
-
-    #[cold]
-    fn open(
-        inner: &Arc<Inner>,
-        kind: MemoryKind,
-        stream_id: u64,
-        stream: impl FnOnce(&mut State) -> Option<StreamRef>,
-    ) -> Option<Arc<ThreadCache>> {
-        let store = inner.store(kind);
         if !local::is_there() {
             return None;
         }
-        let handle = inner.handle()?;
-        let cache = {
-            let mut state = store.lock();
-            let stream = stream(&mut state)?;
-            let cache = Cache::new(local::thread(), stream, stream_id, store.keeps()?);
-            let cache = Arc::new(cache);
-            state.caches.push(cache.clone());
-            cache
+        barrier::prepare();
+        let own = local::unused(store.number, ThreadCache::is_free);
+        let mut state = store.lock();
+        let Some(stream) = stream(&mut state).filter(|_| !heap.is_closing()) else {
+            if let Some(own) = own {
+                local::insert(store.number, own.stream_id(), own);
+            }
+            return None;
         };
-        let opened = Arc::new(ThreadCache { inner: inner.clone(), kind, cache });
-        handle.keep(&opened);
-        let replaced = local::insert(store.number, stream_id, &opened);
-        if let Some(replaced) = replaced {
-            replaced.end();
+        let cache = own.or_else(|| state.caches.iter().copied().find(|one| one.is_orphan()));
+        let cache = cache.unwrap_or_else(unused);
+        if !state.caches.iter().any(|one| std::ptr::eq(*one, cache)) {
+            state.caches.push(cache);
         }
-        Some(opened)
-    }
-
-    /// Gives back what it keeps, because its thread ends or has another one instead. Blocks that it
-    /// handed out may live on.
-    fn end(&self) {
-        if self.inner.context.check_alive().is_err() {
-            return;
+        let (rounding, is_plain) = (store.pool.rounding(), heap.is_plain());
+        cache.open(&Opening { heap, stream, stream_id, rounding, is_plain, most });
+        drop(state);
+        if let Some(oldest) = local::insert(store.number, stream_id, cache) {
+            end(oldest);
         }
-        self.cache.close();
-        self.store().lock().drain(&self.cache);
-        if let Some(handle) = self.inner.handle() {
-            handle.let_go(self);
-        }
-    }
-
-    fn store(&self) -> &Store {
-        self.inner.store(self.kind)
+        Some(cache)
     }
 }
 
-impl Drop for ThreadCache {
-    fn drop(&mut self) {
-        // Before the lock: in a forked child a thread of the parent may have held it.
-        if self.inner.context.check_alive().is_err() {
-            return;
-        }
-        let mut state = self.store().lock();
-        state.drain(&self.cache);
-        state.caches.retain(|cache| !Arc::ptr_eq(cache, &self.cache));
-    }
+/// A cache that nobody uses.
+fn unused() -> &'static ThreadCache {
+    // In a forked child another thread of the parent may have held the lock.
+    let free = FREE.try_lock().ok().and_then(|mut free| free.pop());
+    free.unwrap_or_else(|| Box::leak(Box::new(ThreadCache::new())))
 }
 
-/// What the clones of a heap hold together: the heap, and its threads' caches.
+/// Gives back what a cache of this thread keeps, because the thread ends or needs its place. Blocks
+/// that came from it may live on.
+fn end(cache: &'static ThreadCache) {
+    // Before any lock: a thread of the parent may have held it.
+    if cache.is_forked() {
+        return;
+    }
+    let Some(heap) = cache.heap() else {
+        return free(cache);
+    };
+    let of = |store: &&Store| store.lock().caches.iter().any(|one| std::ptr::eq(*one, cache));
+    if let Some(store) = heap.stores().find(of) {
+        let mut state = store.lock();
+        // Its heap may have ended in between.
+        if state.caches.iter().any(|one| std::ptr::eq(*one, cache)) {
+            state.close(|one| std::ptr::eq(one, cache));
+            cache.orphan();
+            return;
+        }
+    }
+    free(cache);
+}
+
+/// Has a cache of no heap and no running thread be used again.
+fn free(cache: &'static ThreadCache) {
+    cache.orphan();
+    if !cache.is_free() {
+        return;
+    }
+    FREE.lock().unwrap_or_else(PoisonError::into_inner).push(cache);
+}
+
+/// Lets all caches of a heap go that ended: of which nobody has a handle or a block. After a reset,
+/// blocks may be left that point at them; then they are not used again.
+pub(crate) fn let_go(heap: &Inner, is_reset: bool) {
+    let mut heaps = Vec::new();
+    for store in heap.stores() {
+        let mut state = store.lock();
+        for cache in std::mem::take(&mut state.caches) {
+            heaps.extend(cache.leave_heap());
+            if is_reset {
+                cache.spend();
+            } else if cache.is_orphan() {
+                free(cache);
+            }
+        }
+    }
+    // Without the locks: the last one ends the heap.
+    drop(heaps);
+}
+
+/// What the clones of a heap hold. When the last one goes, so do the caches of its threads.
 pub(crate) struct Handle {
     inner: Arc<Inner>,
-    caches: std::sync::Mutex<Vec<Arc<ThreadCache>>>,
 }
 
 impl Handle {
     pub(crate) fn new(inner: Arc<Inner>) -> Handle {
-        Handle { inner, caches: std::sync::Mutex::default() }
+        Handle { inner }
     }
 
+    #[inline]
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
     }
+}
 
-    fn keep(&self, cache: &Arc<ThreadCache>) {
-        let ended: Vec<_> = {
-            let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-            caches.push(cache.clone());
-            caches.extract_if(.., |cache| cache.cache.is_closed()).collect()
-        };
-        // Without that lock: they take the store's.
-        drop(ended);
-    }
-
-    fn let_go(&self, cache: &ThreadCache) {
-        let ended: Vec<_> = {
-            let mut caches = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-            caches.extract_if(.., |other| std::ptr::eq(Arc::as_ptr(other), cache)).collect()
-        };
-        drop(ended);
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.inner.close();
     }
 }
 
 impl std::ops::Deref for Handle {
     type Target = Inner;
 
+    #[inline]
     fn deref(&self) -> &Inner {
         &self.inner
     }

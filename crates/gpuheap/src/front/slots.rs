@@ -1,29 +1,17 @@
-//! Where a thread keeps the blocks that it freed: one thread puts in, every thread may take out.
+//! Where a thread keeps the blocks that it freed.
 //!
 //! ```text
-//! bin 0   ├─ token, address ─┼─ token, address ─┼─ … ─┤   DEPTH places for each bin
+//! bin 0   ├─ bytes and key, address ─┼─ bytes and key, address ─┼─ … ─┤   DEPTH places a bin
 //! bin 1   ├─ …
 //! ```
 //!
-//! A place is empty, busy, or holds a block. Only the owner fills empty places, so it does that with
-//! plain stores. Whoever takes a block first makes its place busy, with the one atomic exchange that
-//! there is; while it is busy nobody else touches it. So a pair of a free and an allocation costs
-//! one exchange on a cache line that no other thread uses, and a thread that runs short of memory
-//! can empty the places of all others without stopping them.
+//! One thread at a time touches them, which is the business of whoever calls.
 
-use super::sync::{AtomicU64, Ordering};
+use super::sync::Owned;
 
 /// Blocks of one bin. Eight serve a thread with sixteen blocks in flight of twelve sizes (the work
-/// `threads` of `benches/peers`) without a miss; their tokens lie in two cache lines.
-#[cfg(not(loom))]
+/// `threads` of `benches/peers`) without a miss; they lie in two cache lines.
 const DEPTH: usize = 8;
-/// Loom tries every order of every access.
-#[cfg(loom)]
-const DEPTH: usize = 2;
-
-const EMPTY: u64 = 0;
-/// Somebody is taking the block out.
-const BUSY: u64 = 1;
 
 /// The smallest size with bins of its own, as a power of two.
 const FIRST: u32 = 9;
@@ -49,132 +37,107 @@ pub(crate) struct Kept {
     pub(crate) bytes: u64,
 }
 
-impl Kept {
-    /// Never [`EMPTY`] nor [`BUSY`], because no block has zero bytes.
-    fn token(self) -> u64 {
-        self.bytes << 32 | u64::from(self.key)
-    }
-
-    fn new(token: u64, address: u64) -> Kept {
-        Kept { key: token as u32, address, bytes: token >> 32 }
-    }
-}
-
 #[derive(Debug)]
 struct Slot {
-    token: AtomicU64,
-    address: AtomicU64,
+    /// The bytes in the upper half, the key in the lower; zero where there is none.
+    block: Owned,
+    address: Owned,
 }
 
 /// The places of one thread and stream.
 #[derive(Debug)]
-pub(crate) struct Slots {
+pub(super) struct Slots {
     slots: Box<[Slot]>,
-    /// Bins that may hold something. Written by the owner alone.
-    filled: [AtomicU64; BINS.div_ceil(64)],
+    /// A bit for each bin that may hold something.
+    filled: [Owned; BINS.div_ceil(64)],
 }
 
 impl Slots {
-    pub(crate) fn new() -> Slots {
-        let empty = |_| Slot { token: AtomicU64::new(EMPTY), address: AtomicU64::new(0) };
+    pub(super) fn new() -> Slots {
+        let empty = |_| Slot { block: Owned::new(0), address: Owned::new(0) };
         Slots {
             slots: (0..BINS * DEPTH).map(empty).collect(),
-            filled: std::array::from_fn(|_| AtomicU64::new(0)),
+            filled: std::array::from_fn(|_| Owned::new(0)),
         }
     }
 
-    /// Keeps a block, if there is a place for it. For the owner alone.
-    pub(crate) fn put(&self, block: Kept) -> bool {
+    /// Keeps a block of at most [`LARGEST`], if there is a place for it.
+    #[inline]
+    pub(super) fn put(&self, block: Kept) -> bool {
         let bin = bin(block.bytes);
-        for slot in self.places(bin) {
-            // Pairs with the store that emptied it, so that who took the last block has read its
-            // address by now.
-            if slot.token.load(Ordering::Acquire) == EMPTY {
-                slot.address.store(block.address, Ordering::Relaxed);
-                slot.token.store(block.token(), Ordering::Release);
-                self.mark(bin, true);
-                return true;
-            }
-        }
-        false
+        let place = self.places(bin).iter().find(|slot| slot.block.get() == 0);
+        let Some(slot) = place else { return false };
+        slot.block.set(block.bytes << 32 | u64::from(block.key));
+        slot.address.set(block.address);
+        let (word, bit) = (&self.filled[bin / 64], 1 << (bin % 64));
+        word.set(word.get() | bit);
+        true
     }
 
-    /// The smallest block of `bytes` to `most` in the bin of `bytes`. For the owner alone.
-    pub(crate) fn take(&self, bytes: u64, most: u64) -> Option<Kept> {
+    /// The smallest block of `bytes` to `most` in the bin of `bytes`, which is at most [`LARGEST`].
+    #[inline]
+    pub(super) fn take(&self, bytes: u64, most: u64) -> Option<Kept> {
         let bin = bin(bytes);
-        if !self.is_marked(bin) {
+        let (word, bit) = (&self.filled[bin / 64], 1 << (bin % 64));
+        if word.get() & bit == 0 {
             return None;
         }
-        let (mut best, mut best_bytes, mut seen) = (None, u64::MAX, false);
+        let (mut best, mut best_bytes, mut is_empty) = (None, most + 1, true);
         for slot in self.places(bin) {
-            let token = slot.token.load(Ordering::Relaxed);
-            let size = token >> 32;
-            seen |= token != EMPTY;
-            if (bytes..=most).contains(&size) && size < best_bytes {
-                (best, best_bytes) = (Some((slot, token)), size);
+            let size = slot.block.get() >> 32;
+            is_empty &= size == 0;
+            if bytes <= size && size < best_bytes {
+                (best, best_bytes) = (Some(slot), size);
                 if size == bytes {
                     break;
                 }
             }
         }
-        if !seen {
-            self.mark(bin, false);
+        if is_empty {
+            word.set(word.get() & !bit);
         }
-        let (slot, token) = best?;
-        slot.take(token)
+        best.and_then(Slot::take)
     }
 
-    /// Takes everything out. For any thread.
-    pub(crate) fn drain(&self, mut each: impl FnMut(Kept)) {
-        for bin in (0..BINS).filter(|bin| self.is_marked(*bin)) {
-            self.drain_bin(bin, DEPTH, &mut each);
+    /// Takes everything out.
+    pub(super) fn drain(&self, mut each: impl FnMut(Kept)) {
+        for (at, word) in self.filled.iter().enumerate() {
+            let mut bits = word.take();
+            while bits != 0 {
+                let bin = at * 64 + bits.trailing_zeros() as usize;
+                self.places(bin).iter().filter_map(Slot::take).for_each(&mut each);
+                bits &= bits - 1;
+            }
         }
     }
 
-    /// Takes half a bin out, the one of `bytes`: what does not fit into a full one is then not the
-    /// only block for which a lock is taken.
-    pub(crate) fn drain_half(&self, bytes: u64, mut each: impl FnMut(Kept)) {
-        self.drain_bin(bin(bytes), DEPTH / 2, &mut each);
+    /// Takes half of the bin of `bytes` out: what does not fit into a full one is then not the only
+    /// block for which a lock is taken.
+    pub(super) fn drain_half(&self, bytes: u64, each: impl FnMut(Kept)) {
+        let taken = self.places(bin(bytes)).iter().filter_map(Slot::take);
+        taken.take(DEPTH / 2).for_each(each);
     }
 
-    fn drain_bin(&self, bin: usize, most: usize, each: &mut impl FnMut(Kept)) {
-        let taken = self.places(bin).iter().filter_map(|slot| {
-            let token = slot.token.load(Ordering::Relaxed);
-            if token > BUSY { slot.take(token) } else { None }
-        });
-        taken.take(most).for_each(each);
-    }
-
+    #[inline]
     fn places(&self, bin: usize) -> &[Slot] {
         &self.slots[bin * DEPTH..][..DEPTH]
-    }
-
-    fn is_marked(&self, bin: usize) -> bool {
-        self.filled[bin / 64].load(Ordering::Relaxed) >> (bin % 64) & 1 != 0
-    }
-
-    fn mark(&self, bin: usize, filled: bool) {
-        let (word, bit) = (&self.filled[bin / 64], 1 << (bin % 64));
-        let before = word.load(Ordering::Relaxed);
-        let after = if filled { before | bit } else { before & !bit };
-        if after != before {
-            // After the token: who comes because of the mark finds it.
-            word.store(after, Ordering::Release);
-        }
     }
 }
 
 impl Slot {
-    /// Takes the block out that the token stands for, unless somebody else does.
-    fn take(&self, token: u64) -> Option<Kept> {
-        self.token.compare_exchange(token, BUSY, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        let block = Kept::new(token, self.address.load(Ordering::Relaxed));
-        self.token.store(EMPTY, Ordering::Release);
-        Some(block)
+    #[inline]
+    fn take(&self) -> Option<Kept> {
+        let block = self.block.get();
+        if block == 0 {
+            return None;
+        }
+        self.block.set(0);
+        Some(Kept { key: block as u32, address: self.address.get(), bytes: block >> 32 })
     }
 }
 
 /// The bin of a size: four for each doubling from 512 bytes on, one for all below.
+#[inline]
 fn bin(bytes: u64) -> usize {
     let bytes = bytes.clamp(1 << (FIRST - 1), LARGEST);
     let log = bytes.ilog2();
@@ -200,7 +163,7 @@ mod tests {
             .filter(|bytes| *bytes <= LARGEST)
             .collect();
         for pair in sizes.windows(2) {
-            assert!(bin(pair[0]) <= bin(pair[1]), "{pair:?}");
+            assert!(bin(pair[0]) <= bin(pair[1]) || pair[0] > pair[1], "{pair:?}");
         }
         assert_eq!((bin(1), bin(511), bin(512)), (0, 0, 1));
         assert_eq!((bin(1024), bin(1279), bin(1280)), (5, 5, 6));
@@ -216,19 +179,19 @@ mod tests {
             let mut inside = BTreeSet::new();
             for (key, (action, bytes)) in actions.into_iter().enumerate() {
                 let block = Kept { key: key as u32, address: bytes << 20 | key as u64, bytes };
+                let in_bin = |other: &(u64, u64)| bin(other.1) == bin(bytes);
                 match action {
                     0 => {
-                        let has_place = inside.iter().filter(|(_, other)| bin(*other) == bin(bytes)).count() < DEPTH;
+                        let has_place = inside.iter().filter(|other| in_bin(other)).count() < DEPTH;
                         prop_assert_eq!(slots.put(block), has_place);
                         if has_place {
                             inside.insert((block.address, bytes));
                         }
                     }
                     1 => {
-                        let fits = inside.iter().map(|(_, other)| *other).filter(|other| {
-                            bin(*other) == bin(bytes) && (bytes..=bytes + 100).contains(other)
-                        });
-                        let smallest = fits.min();
+                        let near = inside.iter().filter(|other| in_bin(other));
+                        let fits = near.map(|(_, other)| *other);
+                        let smallest = fits.filter(|o| (bytes..=bytes + 100).contains(o)).min();
                         let found = slots.take(bytes, bytes + 100);
                         prop_assert_eq!(found.map(|found| found.bytes), smallest);
                         if let Some(found) = found {
@@ -243,67 +206,5 @@ mod tests {
             slots.drain(|found| assert!(inside.remove(&(found.address, found.bytes))));
             prop_assert!(inside.is_empty());
         }
-    }
-}
-
-#[cfg(all(test, loom))]
-mod tests {
-    use loom::sync::Arc;
-
-    use super::*;
-
-    fn block(n: u32) -> Kept {
-        Kept { key: n, address: u64::from(n) << 20, bytes: 1024 }
-    }
-
-    /// An owner that frees, allocates and frees again while another thread, short of memory, takes
-    /// what it finds: each block is had by one of them, and is the block that was put in.
-    #[test]
-    fn a_block_is_taken_once_while_its_owner_goes_on() {
-        loom::model(|| {
-            let slots = Arc::new(Slots::new());
-            let theirs = slots.clone();
-            let drainer = loom::thread::spawn(move || {
-                let mut found = Vec::new();
-                theirs.drain(|block| found.push(block));
-                found
-            });
-            let mut had = Vec::new();
-            let mut left = 0;
-            for n in 1..=3 {
-                if slots.put(block(n)) {
-                    left += 1;
-                }
-                if n == 2 {
-                    had.extend(slots.take(1024, 1024));
-                }
-            }
-            had.extend(drainer.join().unwrap());
-            slots.drain(|block| had.push(block));
-            had.sort_unstable_by_key(|found| found.key);
-            assert_eq!(had.len(), left, "{had:?}");
-            assert!(had.windows(2).all(|pair| pair[0].key != pair[1].key), "{had:?}");
-            assert!(had.iter().all(|found| *found == block(found.key)), "{had:?}");
-        });
-    }
-
-    /// Two threads that both run short.
-    #[test]
-    fn two_that_drain_share_the_blocks() {
-        loom::model(|| {
-            let slots = Arc::new(Slots::new());
-            assert!(slots.put(block(1)) && slots.put(block(2)));
-            let drain = |slots: Arc<Slots>| {
-                let mut found = Vec::new();
-                slots.drain(|block| found.push(block.key));
-                found
-            };
-            let theirs = slots.clone();
-            let other = loom::thread::spawn(move || drain(theirs));
-            let mut had = drain(slots);
-            had.extend(other.join().unwrap());
-            had.sort_unstable();
-            assert_eq!(had, [1, 2]);
-        });
     }
 }

@@ -4,3 +4,50 @@
 pub(super) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Lets other threads go on.
+pub(super) fn pause() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+}
+
+/// A number that one thread at a time touches, as a [`Gate`](super::gate::Gate) or the heap's lock
+/// sees to: loads and stores of the cheapest kind.
+#[derive(Debug)]
+pub(super) struct Owned(AtomicU64);
+
+impl Owned {
+    pub(super) fn new(value: u64) -> Owned {
+        Owned(AtomicU64::new(value))
+    }
+
+    #[inline]
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Adds, and wraps.
+    #[inline]
+    pub(super) fn add(&self, more: u64) {
+        self.set(self.get().wrapping_add(more));
+    }
+
+    /// Subtracts, and wraps.
+    #[inline]
+    pub(super) fn sub(&self, less: u64) {
+        self.set(self.get().wrapping_sub(less));
+    }
+
+    pub(super) fn take(&self) -> u64 {
+        let value = self.get();
+        self.set(0);
+        value
+    }
+}

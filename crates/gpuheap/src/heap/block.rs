@@ -1,13 +1,16 @@
 //! One allocation of a heap.
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
+use crate::device::Gone;
 use crate::error::Error;
 use crate::front::ThreadCache;
 use crate::heap::Inner;
 use crate::heap::store::Lease;
 use crate::kind::MemoryKind;
+use crate::measure;
 use crate::stream::Stream;
 
 /// Memory of a device, owned: dropping it gives it back to its heap in the order of its stream.
@@ -23,17 +26,41 @@ pub struct Block {
     given_back: bool,
 }
 
-/// What keeps a block's heap alive.
+/// How a block gets back to its heap.
 enum Home {
-    /// The cache that it came through: a count that threads do not share.
-    Cache(Arc<ThreadCache>),
+    /// Through the cache that it came through, which its heap keeps for as long as the block lives.
+    /// There is no count for threads to share.
+    Cache(&'static ThreadCache),
     Heap(Arc<Inner>),
 }
 
 impl Block {
-    pub(crate) fn new(cache: Option<Arc<ThreadCache>>, heap: &Arc<Inner>, lease: Lease) -> Block {
+    #[inline]
+    pub(crate) fn allocate(
+        heap: &Arc<Inner>,
+        bytes: u64,
+        stream: &Stream,
+        at: &'static Location<'static>,
+    ) -> Result<Block, Error> {
+        match heap.lease_kept(bytes, stream) {
+            Some((lease, cache)) => {
+                Ok(Block { home: Home::Cache(cache), lease, given_back: false })
+            }
+            None => Block::allocate_elsewhere(heap, bytes, stream, at),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_elsewhere(
+        heap: &Arc<Inner>,
+        bytes: u64,
+        stream: &Stream,
+        at: &'static Location<'static>,
+    ) -> Result<Block, Error> {
+        let (lease, cache) = heap.lease(MemoryKind::Device, bytes, stream, false, at)?;
         let home = cache.map_or_else(|| Home::Heap(heap.clone()), Home::Cache);
-        Block { home, lease, given_back: false }
+        Ok(Block { home, lease, given_back: false })
     }
 
     /// Where the device sees it; zero for zero bytes.
@@ -70,28 +97,44 @@ impl Block {
     /// A stream of another device, in which case the block is given back on its own stream; the
     /// driver's own. The block is given back, or accounted for as pending, all the same.
     pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
-        self.heap().store(MemoryKind::Device).check_device(stream)?;
+        self.heap()?.store(MemoryKind::Device).check_device(stream)?;
         self.give_back(Some(stream))
     }
 
+    #[inline]
     fn give_back(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
         self.given_back = true;
-        let cache = match &self.home {
-            Home::Cache(cache) => Some(&**cache),
-            Home::Heap(_) => None,
-        };
-        self.heap().free(MemoryKind::Device, self.lease, stream, false, cache)
+        match self.home {
+            Home::Cache(cache) if stream.is_none() && cache.is_plain() && self.keep(cache) => {
+                Ok(())
+            }
+            _ => self.give_back_elsewhere(stream),
+        }
     }
 
-    fn heap(&self) -> &Arc<Inner> {
+    #[inline]
+    fn keep(&self, cache: &ThreadCache) -> bool {
+        let _time = measure::memory_management();
+        cache.keep(&self.lease)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_back_elsewhere(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
+        self.heap()?.free(MemoryKind::Device, self.lease, stream, false)
+    }
+
+    fn heap(&self) -> Result<Arc<Inner>, Error> {
         match &self.home {
-            Home::Cache(cache) => cache.inner(),
-            Home::Heap(heap) => heap,
+            // Without a heap there are no blocks, unless the device was reset.
+            Home::Cache(cache) => Ok(cache.heap().ok_or(Gone::Reset)?),
+            Home::Heap(heap) => Ok(heap.clone()),
         }
     }
 }
 
 impl Drop for Block {
+    #[inline]
     fn drop(&mut self) {
         if !self.given_back {
             // A destructor reports and carries on: the heap counts the failure.

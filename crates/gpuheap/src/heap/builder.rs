@@ -1,5 +1,6 @@
 //! What a heap is made of.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -230,6 +231,7 @@ impl HeapBuilder {
             pool,
             thread_cache,
             handle: Mutex::default(),
+            closing: AtomicBool::new(false),
             device,
             unified: OnceLock::new(),
             pinned: OnceLock::new(),

@@ -181,6 +181,10 @@ impl Holder for Inner {
         if let Some(idle) = self.idle.get() {
             if is_reset { idle.end() } else { idle.resume() }
         }
+        if is_reset {
+            // Before it is asked whether the device is still there: what threads keep is gone.
+            self.stores().for_each(|store| store.lock().close(|_| true));
+        }
     }
 
     fn heap(self: Arc<Self>) -> Option<Heap> {

@@ -1,7 +1,5 @@
 //! What a heap has taken, handed out and got back, in bytes and counts.
 
-use crate::front::Moved;
-
 /// The account of one heap. Exact whenever no call of another thread is on its way: a failed call
 /// leaves it as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,21 +48,21 @@ impl Ledger {
         self.frees += 1;
     }
 
-    /// So much was live for a moment.
-    pub(crate) fn reached(&mut self, live: i64) {
-        self.live_peak = self.live_peak.max(u64::try_from(live).unwrap_or(0));
+    /// What a thread counted for itself.
+    pub(crate) fn moved(&mut self, moved: Moved) {
+        self.reached((self.live as i64).wrapping_add(moved.high as i64));
+        self.live = self.live.wrapping_add(moved.live);
+        self.live_blocks = self.live_blocks.wrapping_add(moved.live_blocks);
+        let more = moved.allocations.wrapping_sub(moved.frees);
+        self.live_allocations = self.live_allocations.wrapping_add(more);
+        self.allocations += moved.allocations;
+        self.allocated_bytes += moved.allocated_bytes;
+        self.frees += moved.frees;
     }
 
-    /// What a thread counted for itself.
-    pub(crate) fn moved(&mut self, allocated: Moved, freed: Moved) {
-        let moved =
-            |now: u64, more: u64, less: u64| now.wrapping_add(more).wrapping_sub(less);
-        self.live = moved(self.live, allocated.bytes, freed.bytes);
-        self.live_blocks = moved(self.live_blocks, allocated.blocks, freed.blocks);
-        self.live_allocations = moved(self.live_allocations, allocated.count, freed.count);
-        self.allocations += allocated.count;
-        self.allocated_bytes += allocated.bytes;
-        self.frees += freed.count;
+    /// So much was live for a moment.
+    fn reached(&mut self, live: i64) {
+        self.live_peak = self.live_peak.max(u64::try_from(live).unwrap_or(0));
     }
 
     pub(crate) fn took(&mut self, bytes: u64) {
@@ -80,4 +78,17 @@ impl Ledger {
     pub fn cached(&self) -> u64 {
         self.taken.saturating_sub(self.live_blocks)
     }
+}
+
+/// What a thread did without the heap's lock, since that was last carried over. Differences wrap.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    pub(crate) allocations: u64,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) frees: u64,
+    /// By how much more is live.
+    pub(crate) live: u64,
+    pub(crate) live_blocks: u64,
+    /// By how much more was live at the most in between.
+    pub(crate) high: u64,
 }

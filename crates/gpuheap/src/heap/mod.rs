@@ -20,12 +20,13 @@ pub(crate) mod usage;
 
 use std::fmt;
 use std::panic::Location;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::array::staging::Staging;
 use crate::device::{Context, Device, Gone};
 use crate::error::Error;
-use crate::front::{Handle, ThreadCache};
+use crate::front::{self, Handle, ThreadCache};
 use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
 use crate::heap::idle::IdleTrim;
@@ -40,7 +41,7 @@ use crate::pool::PoolKind;
 use crate::source::SourceError;
 use crate::stream::Stream;
 use crate::target::Target;
-use crate::track::{TrackId, Tracker};
+use crate::track::{TrackId, Tracker, Tracking};
 
 /// The memory of one device, handed out in stream order.
 ///
@@ -73,6 +74,8 @@ pub(crate) struct Inner {
     thread_cache: Option<u64>,
     /// What the handles of the heap hold, while there are any.
     handle: Mutex<Weak<Handle>>,
+    /// There are none.
+    closing: AtomicBool,
     device: Store,
     /// Made when the first memory of their kind is asked for.
     unified: OnceLock<Store>,
@@ -116,12 +119,10 @@ impl Heap {
     ///
     /// [Out of memory](Error::out_of_memory), a stream of another device, or a driver call that
     /// failed for another reason. The account is then as it was.
+    #[inline]
     #[track_caller]
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
-        let at = Location::caller();
-        let inner = self.handle.inner();
-        let (lease, cache) = inner.lease(MemoryKind::Device, bytes, stream, false, at)?;
-        Ok(Block::new(cache, inner, lease))
+        Block::allocate(self.handle.inner(), bytes, stream, Location::caller())
     }
 
     /// What the heap holds of the device's memory.
@@ -347,7 +348,7 @@ impl Heap {
         stream: Option<&Stream>,
         zeroed: bool,
     ) -> Result<(), Error> {
-        self.handle.inner().free(kind, lease, stream, zeroed, None)
+        self.handle.inner().free(kind, lease, stream, zeroed)
     }
 
     /// Counts memory that could not be given back, and stays accounted as live.
@@ -444,20 +445,40 @@ impl Heap {
 
     /// A handle of a heap that may have none left.
     pub(crate) fn of(inner: Arc<Inner>) -> Heap {
-        let mut handle = inner.handle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handle = inner.lock_handle();
         if let Some(handle) = handle.upgrade() {
             return Heap { handle };
         }
         let new = Arc::new(Handle::new(inner.clone()));
         *handle = Arc::downgrade(&new);
+        inner.closing.store(false, Ordering::Relaxed);
         drop(handle);
         Heap { handle: new }
     }
 }
 
 impl Inner {
+    /// What a request comes to that this thread's cache serves; nothing else is done here. Filling
+    /// with zeros, tracking and the pools that threads do not cache are [elsewhere](Inner::lease).
+    #[inline]
+    pub(crate) fn lease_kept(
+        &self,
+        bytes: u64,
+        stream: &Stream,
+    ) -> Option<(Lease, &'static ThreadCache)> {
+        let _time = measure::memory_management();
+        let cache = ThreadCache::find(&self.device, stream.id())?;
+        if !cache.is_plain() {
+            return None;
+        }
+        let lease = cache.take(bytes)?;
+        measure::note(bytes);
+        Some((lease, cache))
+    }
+
     /// Memory of a kind, accounted for, which the program asked for at `at`; and the cache of this
     /// thread that it came through, if there is one.
+    #[inline(never)]
     pub(crate) fn lease(
         self: &Arc<Inner>,
         kind: MemoryKind,
@@ -465,7 +486,7 @@ impl Inner {
         stream: &Stream,
         zeroed: bool,
         at: &'static Location<'static>,
-    ) -> Result<(Lease, Option<Arc<ThreadCache>>), Error> {
+    ) -> Result<(Lease, Option<&'static ThreadCache>), Error> {
         // Before any lock is taken: a thread of a forked child's parent may have held it.
         self.context.check_alive()?;
         kind.check(self.context.info())?;
@@ -475,45 +496,87 @@ impl Inner {
         let cache =
             ThreadCache::of(self, kind, stream.id(), |state| Some(state.stream(stream)));
         let zeroed = zeroed || self.zero_on_alloc;
-        let leased = store.allocate(bytes, stream, zeroed, cache.as_deref().map(ThreadCache::cache));
+        let leased = store.allocate(bytes, stream, zeroed, cache);
         let mut lease = leased.map_err(|error| self.with_consumers(error))?;
         lease.track = self.tracker.allocated(lease.address, bytes, kind, at);
         measure::note(bytes);
         Ok((lease, cache))
     }
 
-    /// Takes a lease back in the order of `stream`, else of its own. It came through `cache`, where
-    /// that is known.
+    /// Takes a lease back in the order of `stream`, else of its own.
+    #[inline(never)]
     pub(crate) fn free(
         self: &Arc<Inner>,
         kind: MemoryKind,
         lease: Lease,
         stream: Option<&Stream>,
         zeroed: bool,
-        cache: Option<&ThreadCache>,
     ) -> Result<(), Error> {
         self.check_alive_for(lease)?;
         let _time = measure::memory_management();
         self.untrack(lease.track);
         let zeroed = zeroed || self.zero_on_free;
         let stream_id = stream.map_or(lease.stream_id, Stream::id);
-        let found;
-        let cache = match cache.filter(|cache| cache.is_mine() && stream_id == lease.stream_id) {
-            Some(mine) => Some(mine),
-            None => {
-                found = ThreadCache::of(self, kind, stream_id, |state| match stream {
-                    Some(stream) => Some(state.stream(stream)),
-                    None => state.order.known(stream_id),
-                });
-                found.as_deref()
-            }
-        };
-        self.store(kind).free(lease, stream, zeroed, cache.map(ThreadCache::cache))
+        let cache = ThreadCache::of(self, kind, stream_id, |state| match stream {
+            Some(stream) => Some(state.stream(stream)),
+            None => state.order.known(stream_id),
+        });
+        let freed = self.store(kind).free(lease, stream, zeroed, cache);
+        if self.is_closing() {
+            self.end_if_over();
+        }
+        freed
     }
 
-    /// What the handles of the heap hold, while there are any.
-    pub(crate) fn handle(&self) -> Option<Arc<Handle>> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    /// Whether a block is handed out and taken back as it is: neither filled nor tracked.
+    pub(crate) fn is_plain(&self) -> bool {
+        let fills = self.zero_on_free || self.zero_on_alloc;
+        !fills && self.tracker.tracking() == Tracking::Off
+    }
+
+    /// Whether the last handle went.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Nobody can ask the heap for memory any more: threads keep nothing from here on, and the heap
+    /// ends with its last block.
+    pub(crate) fn close(&self) {
+        match self.context.check_alive() {
+            Ok(()) => {}
+            // Nothing is waited for here: another thread of the parent may have held it.
+            Err(Gone::Forked) => return,
+            // No block can be given back.
+            Err(Gone::Reset) => return front::let_go(self, true),
+        }
+        self.closing.store(true, Ordering::Relaxed);
+        for store in self.stores() {
+            store.lock().close(|_| true);
+        }
+        self.end_if_over();
+    }
+
+    /// Lets go of what keeps the heap alive, if nobody has a handle or a block of it.
+    #[cold]
+    fn end_if_over(&self) {
+        let handle = self.lock_handle();
+        if handle.strong_count() > 0 {
+            self.closing.store(false, Ordering::Relaxed);
+            return;
+        }
+        let is_over = |store: &Store| {
+            let mut state = store.lock();
+            state.ledger().live_allocations == 0 && state.unzeroed.is_empty()
+        };
+        let is_over = self.stores().all(is_over);
+        drop(handle);
+        if is_over {
+            front::let_go(self, false);
+        }
+    }
+
+    fn lock_handle(&self) -> std::sync::MutexGuard<'_, Weak<Handle>> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether there is anything to be given back. What a reset took is not outstanding any more.
@@ -525,6 +588,7 @@ impl Inner {
         Ok(alive?)
     }
 
+    #[inline]
     fn untrack(&self, track: Option<TrackId>) {
         if let Some(track) = track {
             self.tracker.freed(track);

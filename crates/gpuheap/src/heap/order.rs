@@ -31,6 +31,11 @@ pub(crate) struct StreamRef {
 }
 
 impl StreamRef {
+    /// The stream with that place in the heap's table and that handle.
+    pub(crate) fn new(slot: u32, raw: CUstream) -> StreamRef {
+        StreamRef { slot, raw }
+    }
+
     /// Its place in the heap's table of streams.
     pub(crate) fn slot(self) -> usize {
         self.slot as usize

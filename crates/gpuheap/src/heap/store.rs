@@ -1,12 +1,12 @@
 //! The memory of one kind: a policy over a source, with its order, ledger and limits, under one
 //! lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
-use crate::front::{Cache, Kept};
+use crate::front::{Kept, ThreadCache};
 use crate::heap::builder::Parts;
 use crate::heap::climb::Attempt;
 use crate::heap::ledger::Ledger;
@@ -34,10 +34,6 @@ pub(crate) struct Store {
     pub(crate) number: u64,
     /// Bytes that a thread may keep for a stream of what it freed; none where threads keep nothing.
     keeps: Option<u64>,
-    /// What the policy makes of a size.
-    rounds: fn(u64) -> u64,
-    /// More is taken than the soft limit allows, so what is freed goes back to the pool.
-    is_above_soft_limit: AtomicBool,
     state: Apart<Mutex<State>>,
 }
 
@@ -75,8 +71,10 @@ pub(crate) struct State {
     pub(crate) granted: u64,
     pub(crate) limits: Limits,
     pub(crate) stranded: Vec<Segment>,
+    /// More is taken than the soft limit allows.
+    is_above_soft_limit: bool,
     /// What threads keep of what they freed.
-    pub(crate) caches: Vec<Arc<Cache>>,
+    pub(crate) caches: Vec<&'static ThreadCache>,
     /// Freed, and not to be had again before they are filled with zeros, which failed so far. They
     /// count as live.
     pub(crate) unzeroed: Vec<Lease>,
@@ -103,6 +101,7 @@ impl Store {
             granted: 0,
             limits,
             stranded: Vec::new(),
+            is_above_soft_limit: false,
             caches: Vec::new(),
             unzeroed: Vec::new(),
             kept: Vec::new(),
@@ -114,8 +113,6 @@ impl Store {
             reclaimers,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             keeps: keeps.filter(|_| pool.is_cached_by_threads()),
-            rounds: pool.rounding(),
-            is_above_soft_limit: AtomicBool::new(false),
             state: Apart(Mutex::new(state)),
         }
     }
@@ -131,9 +128,9 @@ impl Store {
         bytes: u64,
         stream: &Stream,
         zeroed: bool,
-        cache: Option<&Cache>,
+        cache: Option<&ThreadCache>,
     ) -> Result<Lease, Error> {
-        let lease = match cache.and_then(|cache| self.take_kept(bytes, cache)) {
+        let lease = match cache.and_then(|cache| cache.take(bytes)) {
             Some(lease) => lease,
             None => self.allocate_locked(bytes, stream, cache)?,
         };
@@ -148,31 +145,19 @@ impl Store {
         Ok(lease)
     }
 
-    /// A block that this thread keeps for the stream of `cache`.
-    #[inline]
-    fn take_kept(&self, bytes: u64, cache: &Cache) -> Option<Lease> {
-        if bytes == 0 {
-            return None;
-        }
-        let Kept { key, address, bytes: block_bytes } = cache.take((self.rounds)(bytes))?;
-        cache.counts.allocated(bytes, block_bytes);
-        let Cache { stream, stream_id, .. } = *cache;
-        Some(Lease { stream, stream_id, key: Some(key), address, bytes, block_bytes, track: None })
-    }
-
     #[cold]
     #[inline(never)]
     fn allocate_locked(
         &self,
         bytes: u64,
         stream: &Stream,
-        cache: Option<&Cache>,
+        cache: Option<&ThreadCache>,
     ) -> Result<Lease, Error> {
         let stream_id = stream.id();
         let mut state = self.lock();
         let stream = state.stream(stream);
         if let Some(cache) = cache {
-            cache.counts.carry(&mut state.ledger);
+            cache.carry(&mut state.ledger);
         }
         let none =
             Lease { stream, stream_id, key: None, address: 0, bytes, block_bytes: 0, track: None };
@@ -214,18 +199,13 @@ impl Store {
         lease: Lease,
         stream: Option<&Stream>,
         zeroed: bool,
-        cache: Option<&Cache>,
+        cache: Option<&ThreadCache>,
     ) -> Result<(), Error> {
-        let Lease { bytes, block_bytes, address, .. } = lease;
-        if let (Some(cache), Some(key)) = (cache, lease.key)
-            && !zeroed
-            && !self.is_above_soft_limit.load(Ordering::Relaxed)
-            && cache.put(Kept { key, address, bytes: block_bytes })
-        {
-            cache.counts.freed(bytes, block_bytes);
-            return Ok(());
+        let stream_id = stream.map_or(lease.stream_id, Stream::id);
+        match cache {
+            Some(cache) if !zeroed && cache.keep(&Lease { stream_id, ..lease }) => Ok(()),
+            _ => self.free_locked(lease, stream, zeroed, cache),
         }
-        self.free_locked(lease, stream, zeroed, cache)
     }
 
     #[cold]
@@ -235,12 +215,12 @@ impl Store {
         lease: Lease,
         stream: Option<&Stream>,
         zeroed: bool,
-        cache: Option<&Cache>,
+        cache: Option<&ThreadCache>,
     ) -> Result<(), Error> {
         let Lease { bytes, block_bytes, .. } = lease;
         let mut state = self.lock();
         if let Some(cache) = cache {
-            cache.counts.carry(&mut state.ledger);
+            cache.carry(&mut state.ledger);
             state.make_room(cache, block_bytes);
         }
         let Some(key) = lease.key else {
@@ -484,16 +464,18 @@ impl Store {
 }
 
 impl Store {
-    /// Has threads keep nothing while more is taken than the soft limit allows.
+    /// Has threads keep nothing of what is freed while more is taken than the soft limit allows.
     fn note_soft_limit(&self, state: &mut State) {
-        if self.keeps.is_none() {
-            return;
-        }
+        let Some(most) = self.keeps else { return };
         let is_above = match state.limits.soft {
             None => false,
             Some(soft) => state.source.reserved().is_ok_and(|reserved| reserved > soft),
         };
-        self.is_above_soft_limit.store(is_above, Ordering::Relaxed);
+        if is_above != state.is_above_soft_limit {
+            state.is_above_soft_limit = is_above;
+            let most = if is_above { 0 } else { most };
+            state.caches.iter().for_each(|cache| cache.set_most(most));
+        }
     }
 }
 
@@ -510,39 +492,46 @@ impl State {
 
     /// The account, with what threads counted for themselves.
     pub(crate) fn ledger(&mut self) -> Ledger {
-        for cache in &self.caches {
-            cache.counts.carry(&mut self.ledger);
-        }
+        self.gather();
         self.ledger
     }
 
     /// Has the policy take everything back that threads keep, and carries over what they counted.
     /// Makes no driver call.
     pub(crate) fn gather(&mut self) {
-        for at in 0..self.caches.len() {
-            let cache = self.caches[at].clone();
-            self.drain(&cache);
+        self.empty(|_| true, false);
+    }
+
+    /// Closes and empties caches.
+    pub(crate) fn close(&mut self, which: impl Fn(&ThreadCache) -> bool) {
+        self.empty(which, true);
+    }
+
+    fn empty(&mut self, which: impl Fn(&ThreadCache) -> bool, closes: bool) {
+        let open = self.caches.iter().filter(|cache| !cache.is_closed() && which(cache));
+        let caches: Vec<&'static ThreadCache> = open.copied().collect();
+        ThreadCache::stop_all(caches.iter().copied());
+        for cache in caches {
+            let mut kept = std::mem::take(&mut self.kept);
+            cache.drain(&mut self.ledger, |block| kept.push(block));
+            self.give_all(kept, cache.stream());
+            if closes {
+                cache.close();
+            }
+            cache.resume();
         }
     }
 
-    /// The same with one cache.
-    pub(crate) fn drain(&mut self, cache: &Cache) {
-        let mut kept = std::mem::take(&mut self.kept);
-        cache.drain(|block| kept.push(block));
-        self.give_all(kept, cache);
-        cache.counts.carry(&mut self.ledger);
-    }
-
-    /// Makes room in a cache for a block of `bytes`.
-    fn make_room(&mut self, cache: &Cache, bytes: u64) {
+    /// Makes room in this thread's own cache for a block of `bytes`.
+    fn make_room(&mut self, cache: &ThreadCache, bytes: u64) {
         let mut kept = std::mem::take(&mut self.kept);
         cache.make_room(bytes, |block| kept.push(block));
-        self.give_all(kept, cache);
+        self.give_all(kept, cache.stream());
     }
 
-    fn give_all(&mut self, mut kept: Vec<Kept>, cache: &Cache) {
+    fn give_all(&mut self, mut kept: Vec<Kept>, stream: StreamRef) {
         for Kept { key, bytes, .. } in kept.drain(..) {
-            if self.give(key, bytes, cache.stream).is_err() {
+            if self.give(key, bytes, stream).is_err() {
                 self.ledger.failed_frees += 1;
             }
         }
@@ -558,13 +547,7 @@ impl State {
     /// Closes and empties the caches of streams that ended.
     pub(crate) fn close_ended(&mut self) {
         while let Some(ended) = self.order.next_ended() {
-            for at in 0..self.caches.len() {
-                if self.caches[at].stream_id == ended {
-                    let cache = self.caches[at].clone();
-                    cache.close();
-                    self.drain(&cache);
-                }
-            }
+            self.close(|cache| cache.stream_id() == ended);
         }
     }
 
@@ -585,16 +568,17 @@ impl State {
     /// Asks the policy and keeps the account.
     fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
         self.refuse(bytes)?;
-        let mut ready = None;
-        if !self.caches.is_empty() {
-            ready = self.with_policy(|policy, env| policy.reuse(bytes, stream, env));
-            if ready.is_none() {
+        let mut granted = Ok(None);
+        if self.caches.iter().map(|cache| cache.held()).sum::<u64>() >= bytes {
+            granted = self.with_policy(|policy, env| policy.reuse(bytes, stream, env));
+            if matches!(granted, Ok(None)) {
                 self.gather();
             }
         }
-        let grant = match ready {
-            Some(grant) => Ok(grant),
-            None => self.with_policy(|policy, env| policy.allocate(bytes, stream, env)),
+        let grant = match granted {
+            Ok(Some(grant)) => Ok(grant),
+            Ok(None) => self.with_policy(|policy, env| policy.allocate(bytes, stream, env)),
+            Err(shortage) => Err(shortage),
         };
         let grant = grant.map_err(|shortage| match shortage {
             // An event that could not be made, say: memory is short all the same.

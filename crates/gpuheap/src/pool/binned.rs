@@ -6,7 +6,7 @@
 
 use super::free_list::FreeList;
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
+use super::{Cached, Environment, Grant, Outlook, Policy, Rounding, Shortage};
 use crate::heap::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError};
 
@@ -56,15 +56,10 @@ impl Policy for Binned {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Grant, Shortage> {
-        self.give_back_unpooled(environment).map_err(Shortage::Failed)?;
-        let found = match self.bins.get_mut(bin(bytes)) {
-            Some(free) => free.find(stream, environment, |_| true)?,
-            None => None,
-        };
-        let segment = match found {
-            Some(segment) => segment,
-            None => environment.take(rounded(bytes), stream)?,
-        };
+        if let Some(found) = self.reuse(bytes, stream, environment)? {
+            return Ok(found);
+        }
+        let segment = environment.take(rounded(bytes), stream)?;
         Ok(self.hand_out(segment))
     }
 
@@ -73,10 +68,11 @@ impl Policy for Binned {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Option<Grant> {
-        let free = self.bins.get_mut(bin(bytes))?;
-        let segment = free.open(stream, environment.order, &|_| true)?;
-        Some(self.hand_out(segment))
+    ) -> Result<Option<Grant>, Shortage> {
+        self.give_back_unpooled(environment).map_err(Shortage::Failed)?;
+        let Some(free) = self.bins.get_mut(bin(bytes)) else { return Ok(None) };
+        let found = free.find(stream, environment, |_| true)?;
+        Ok(found.map(|segment| self.hand_out(segment)))
     }
 
     fn free(
@@ -154,8 +150,8 @@ fn bin(bytes: u64) -> usize {
 }
 
 /// The size of the block for a request of `bytes`.
-pub(super) fn rounded(bytes: u64) -> u64 {
-    if bin(bytes) > LARGEST_BIN as usize { bytes } else { 1 << bin(bytes) }
+fn rounded(bytes: u64) -> u64 {
+    if bin(bytes) > LARGEST_BIN as usize { bytes } else { Rounding::PowersOfTwo.round(bytes) }
 }
 
 #[cfg(test)]

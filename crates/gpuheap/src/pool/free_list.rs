@@ -105,8 +105,7 @@ impl FreeList {
         }
     }
 
-    /// The last freed block that `fits` and may be used on `stream` as things are.
-    pub(super) fn open(
+    fn open(
         &mut self,
         stream: StreamRef,
         order: &Order,

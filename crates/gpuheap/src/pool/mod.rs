@@ -85,11 +85,11 @@ impl PoolKind {
         matches!(self, PoolKind::Binned | PoolKind::Split)
     }
 
-    /// What it rounds sizes up to, of policies that [threads cache](PoolKind::is_cached_by_threads).
-    pub(crate) fn rounding(self) -> fn(u64) -> u64 {
+    /// How it rounds sizes up, of policies that [threads cache](PoolKind::is_cached_by_threads).
+    pub(crate) fn rounding(self) -> Rounding {
         match self {
-            PoolKind::Binned => binned::rounded,
-            _ => |bytes| round_up(bytes, shelf::ROUNDING),
+            PoolKind::Binned => Rounding::PowersOfTwo,
+            _ => Rounding::Units,
         }
     }
 
@@ -103,6 +103,35 @@ impl PoolKind {
             .into_iter()
             .find(|kind| kind.name() == name)
             .ok_or_else(|| UnknownPool(name.to_owned()))
+    }
+}
+
+/// How a policy rounds sizes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rounding {
+    /// To multiples of 512 bytes.
+    Units,
+    /// To powers of two.
+    PowersOfTwo,
+}
+
+impl Rounding {
+    /// The block for a request of `bytes`, which is not zero and has a block that is cached.
+    #[inline]
+    pub(crate) fn round(self, bytes: u64) -> u64 {
+        match self {
+            Rounding::Units => round_up(bytes, shelf::ROUNDING),
+            Rounding::PowersOfTwo => bytes.next_power_of_two(),
+        }
+    }
+
+    pub(crate) fn number(self) -> u64 {
+        u64::from(self == Rounding::PowersOfTwo)
+    }
+
+    #[inline]
+    pub(crate) fn from_number(number: u64) -> Rounding {
+        if number == 0 { Rounding::Units } else { Rounding::PowersOfTwo }
     }
 }
 
@@ -294,15 +323,15 @@ pub(crate) trait Policy: Send {
         environment: &mut Environment<'_>,
     ) -> Result<Grant, Shortage>;
 
-    /// The same of what `stream` may use as things are, where the policy finds that out without the
-    /// driver.
+    /// The same of what is cached, nothing taken from the driver for it; none where nothing fits. Of
+    /// policies that [threads cache](PoolKind::is_cached_by_threads).
     fn reuse(
         &mut self,
         _bytes: u64,
         _stream: StreamRef,
         _environment: &mut Environment<'_>,
-    ) -> Option<Grant> {
-        None
+    ) -> Result<Option<Grant>, Shortage> {
+        Ok(None)
     }
 
     /// Takes a block back whose last use is on `stream`.

@@ -231,11 +231,11 @@ impl Policy for Split {
         &mut self,
         bytes: u64,
         stream: StreamRef,
-        _environment: &mut Environment<'_>,
-    ) -> Option<Grant> {
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<Grant>, Shortage> {
         let rounded = round_up(bytes, ROUNDING);
-        let key = self.class(rounded <= SMALL).best(rounded, stream)?;
-        Some(self.hand_out(key, rounded))
+        let found = self.find(rounded, rounded <= SMALL, stream, environment);
+        Ok(found.map_err(Shortage::Failed)?.map(|key| self.hand_out(key, rounded)))
     }
 
     fn free(

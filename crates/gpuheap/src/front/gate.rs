@@ -1,0 +1,109 @@
+//! Who may touch a cache: its owner, at nearly no cost, or whoever stopped it.
+
+use super::barrier;
+use super::sync::{AtomicBool, Ordering, pause};
+
+/// The owner passes in and out with plain stores. Another thread stops the gate, waits until the
+/// owner is out, and then has what is behind it to itself until it opens the gate again.
+///
+/// Who stops gates holds the heap's lock, so there is one at a time.
+#[derive(Debug)]
+pub(super) struct Gate {
+    inside: AtomicBool,
+    stopped: AtomicBool,
+}
+
+impl Gate {
+    /// Stopped.
+    pub(super) fn new() -> Gate {
+        Gate { inside: AtomicBool::new(false), stopped: AtomicBool::new(true) }
+    }
+
+    /// Passes in, unless the gate is stopped. For the owner alone, which must pass
+    /// [out](Gate::leave) soon: others may be waiting.
+    #[inline]
+    pub(super) fn enter(&self) -> bool {
+        // A signal's handler that came in between this thread's own calls.
+        if self.inside.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.inside.store(true, Ordering::Relaxed);
+        barrier::light();
+        // Pairs with the opening: what was done behind the gate is seen.
+        let is_stopped = self.stopped.load(Ordering::Acquire);
+        if is_stopped {
+            self.leave();
+        }
+        !is_stopped
+    }
+
+    /// Passes out.
+    #[inline]
+    pub(super) fn leave(&self) {
+        self.inside.store(false, Ordering::Release);
+    }
+
+    /// Lets nobody in any more; [`barrier::heavy`] and [`wait`](Gate::wait) come next.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until the owner is out. It is in for nanoseconds, unless it is not running.
+    pub(super) fn wait(&self) {
+        while self.inside.load(Ordering::Acquire) {
+            pause();
+        }
+    }
+
+    /// Lets the owner in again.
+    pub(super) fn open(&self) {
+        self.stopped.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering as Plain};
+
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    /// Each adds one to a number with a load and a store: were both in at once, one would be lost.
+    #[test]
+    fn owner_and_stopper_are_never_in_together() {
+        let entered = Arc::new(AtomicU32::new(0));
+        let entered_in = entered.clone();
+        loom::model(move || {
+            let gate = Arc::new((Gate::new(), AtomicU64::new(0)));
+            gate.0.open();
+            let add = |number: &AtomicU64| {
+                number.store(number.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            };
+            let other = gate.clone();
+            let stopper = loom::thread::spawn(move || {
+                let (gate, number) = &*other;
+                gate.stop();
+                barrier::heavy();
+                gate.wait();
+                add(number);
+                gate.open();
+            });
+            let (gate, number) = &*gate;
+            let mut expected = 1;
+            for _ in 0..2 {
+                if gate.enter() {
+                    add(number);
+                    gate.leave();
+                    expected += 1;
+                    entered_in.fetch_add(1, Plain::Relaxed);
+                }
+            }
+            stopper.join().unwrap();
+            assert!(gate.enter(), "it was opened again");
+            assert_eq!(number.load(Ordering::Relaxed), expected);
+        });
+        assert!(entered.load(Plain::Relaxed) > 0);
+    }
+}
