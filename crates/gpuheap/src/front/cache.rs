@@ -255,6 +255,11 @@ impl ThreadCache {
         self.lock_heap().clone()
     }
 
+    /// Works on its heap, which it does not let go of meanwhile.
+    pub(super) fn with_heap<R>(&self, work: impl FnOnce(&Inner) -> R) -> Option<R> {
+        self.lock_heap().as_deref().map(work)
+    }
+
     /// Lets go of its heap.
     pub(super) fn leave_heap(&self) -> Option<Arc<Inner>> {
         self.lock_heap().take()

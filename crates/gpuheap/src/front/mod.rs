@@ -110,29 +110,31 @@ fn end(cache: &'static ThreadCache) {
     if cache.is_forked() {
         return;
     }
-    let Some(heap) = cache.heap() else {
-        return free(cache);
-    };
-    let of = |store: &&Store| store.lock().caches.iter().any(|one| std::ptr::eq(*one, cache));
-    if let Some(store) = heap.stores().find(of) {
-        let mut state = store.lock();
-        // Its heap may have ended in between.
-        if state.caches.iter().any(|one| std::ptr::eq(*one, cache)) {
-            state.close(|one| std::ptr::eq(one, cache));
-            cache.orphan();
-            return;
-        }
+    // The heap is not held here: were this the last to hold it, it would end on a thread that is at
+    // its end, where a driver may have nothing left of what it keeps for a thread.
+    let is_given = cache.with_heap(|heap| {
+        heap.stores().any(|store| {
+            let mut state = store.lock();
+            let is_here = state.caches.iter().any(|one| std::ptr::eq(*one, cache));
+            if is_here {
+                state.close(|one| std::ptr::eq(one, cache));
+                cache.orphan();
+            }
+            is_here
+        })
+    });
+    if is_given != Some(true) {
+        cache.orphan();
+        free(cache);
     }
-    free(cache);
 }
 
-/// Has a cache of no heap and no running thread be used again.
+/// Has a cache be used again, if it is of no heap and of no running thread.
 fn free(cache: &'static ThreadCache) {
-    cache.orphan();
-    if !cache.is_free() {
-        return;
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    if cache.is_orphan() && cache.is_free() && !free.iter().any(|one| std::ptr::eq(*one, cache)) {
+        free.push(cache);
     }
-    FREE.lock().unwrap_or_else(PoisonError::into_inner).push(cache);
 }
 
 /// Lets all caches of a heap go that ended: of which nobody has a handle or a block. After a reset,
@@ -140,14 +142,14 @@ fn free(cache: &'static ThreadCache) {
 pub(crate) fn let_go(heap: &Inner, is_reset: bool) {
     let mut heaps = Vec::new();
     for store in heap.stores() {
-        let mut state = store.lock();
-        for cache in std::mem::take(&mut state.caches) {
-            heaps.extend(cache.leave_heap());
+        let caches = std::mem::take(&mut store.lock().caches);
+        for cache in caches {
             if is_reset {
                 cache.spend();
-            } else if cache.is_orphan() {
-                free(cache);
             }
+            // Waits for a thread that is just giving it back.
+            heaps.extend(cache.leave_heap());
+            free(cache);
         }
     }
     // Without the locks: the last one ends the heap.

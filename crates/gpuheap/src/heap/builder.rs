@@ -121,8 +121,8 @@ impl HeapBuilder {
     }
 
     /// Bytes that each thread may keep, for each stream, of what it freed, for its own next requests:
-    /// what needs no lock. Unless said otherwise a 64th of the device's memory and at most 256 MiB;
-    /// with zero all threads share the pool at every call. What they keep counts as cached, and goes
+    /// what needs no lock. Unless said otherwise a 64th of the device's memory, or of the hard limit,
+    /// and at most 256 MiB; with zero all threads share the pool at every call. What they keep counts as cached, and goes
     /// back to the pool before the heap takes more from the driver.
     ///
     /// The pools `binned` and `split` have such caches, the others do not.
@@ -215,7 +215,8 @@ impl HeapBuilder {
     ) -> Heap {
         let context = self.device.context().clone();
         let reclaimers = Arc::new(Reclaimers::default());
-        let most = || THREAD_CACHE.min(context.total_memory() / THREAD_CACHE_SHARE);
+        let room = context.total_memory().min(self.hard.unwrap_or(u64::MAX));
+        let most = || THREAD_CACHE.min(room / THREAD_CACHE_SHARE);
         let thread_cache = Some(self.thread_cache.unwrap_or_else(most)).filter(|bytes| *bytes > 0);
         let device = Store::new(
             context.clone(),

@@ -40,9 +40,12 @@ impl Store {
         for step in LADDER {
             let next = if step == Step::Alone {
                 let mut state = self.lock();
+                state.hold_off();
                 self.everything(&mut state);
                 tried.push((step, 0));
-                attempt(Some(&mut state), &tried)
+                let last = attempt(Some(&mut state), &tried);
+                state.let_on();
+                last
             } else {
                 let Some(regained) = self.take_step(step, missing) else { continue };
                 tried.push((step, regained));

@@ -493,8 +493,7 @@ impl Inner {
         let _time = measure::memory_management();
         let store = self.store(kind);
         store.check_device(stream)?;
-        let cache =
-            ThreadCache::of(self, kind, stream.id(), |state| Some(state.stream(stream)));
+        let cache = ThreadCache::of(self, kind, stream.id(), |state| Some(state.stream(stream)));
         let zeroed = zeroed || self.zero_on_alloc;
         let leased = store.allocate(bytes, stream, zeroed, cache);
         let mut lease = leased.map_err(|error| self.with_consumers(error))?;
@@ -566,7 +565,8 @@ impl Inner {
         }
         let is_over = |store: &Store| {
             let mut state = store.lock();
-            state.ledger().live_allocations == 0 && state.unzeroed.is_empty()
+            // What could not be zeroed counts as live, and nobody has it.
+            state.ledger().live_allocations == state.unzeroed.len() as u64
         };
         let is_over = self.stores().all(is_over);
         drop(handle);

@@ -71,6 +71,8 @@ pub(crate) struct State {
     pub(crate) granted: u64,
     pub(crate) limits: Limits,
     pub(crate) stranded: Vec<Segment>,
+    /// Other threads are held off.
+    is_alone: bool,
     /// More is taken than the soft limit allows.
     is_above_soft_limit: bool,
     /// What threads keep of what they freed.
@@ -101,6 +103,7 @@ impl Store {
             granted: 0,
             limits,
             stranded: Vec::new(),
+            is_alone: false,
             is_above_soft_limit: false,
             caches: Vec::new(),
             unzeroed: Vec::new(),
@@ -518,8 +521,23 @@ impl State {
             if closes {
                 cache.close();
             }
-            cache.resume();
+            if !self.is_alone {
+                cache.resume();
+            }
         }
+    }
+
+    /// Holds off the other threads, whose frees would need no lock, until
+    /// [`let_on`](State::let_on): what they keep is gathered, and the next thing that each does with
+    /// the heap waits for the lock.
+    pub(crate) fn hold_off(&mut self) {
+        self.is_alone = true;
+        self.gather();
+    }
+
+    pub(crate) fn let_on(&mut self) {
+        self.is_alone = false;
+        self.caches.iter().for_each(|cache| cache.resume());
     }
 
     /// Makes room in this thread's own cache for a block of `bytes`.
