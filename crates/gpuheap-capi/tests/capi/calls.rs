@@ -111,7 +111,7 @@ fn limits_hold_and_lowering_them_gives_back() {
 fn the_status_text_is_cut_where_the_buffer_ends() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
-    let whole = client.inside().heap().memory_status().unwrap().to_string();
+    let whole = client.inside().1.memory_status().unwrap().to_string();
     let read = |capacity: usize| {
         let mut buffer = vec![b'#'; whole.len() + 20];
         let mut length = 0;
@@ -152,13 +152,13 @@ fn options_choose_what_the_heap_is_made_of() {
         zero_on_free: -1,
         zero_on_alloc: 1,
         without_environment: 1,
-        reserved: 0,
+        unannounced_streams: 0,
     };
     let mut heap = ptr::null_mut();
     // SAFETY: all pointers are valid, the options say their size.
     assert_eq!(unsafe { gpuheap_open(name.as_ptr(), &options, &mut heap) }, Status::Ok);
     let client = Client(heap);
-    let inside = client.inside().heap();
+    let inside = client.inside().1;
     assert_eq!(inside.pool(), PoolKind::Binned);
     let limits = inside.limits();
     assert_eq!((limits.hard, limits.soft), (Some(64 * MIB), Some(32 * MIB)));
@@ -177,7 +177,7 @@ fn options_choose_what_the_heap_is_made_of() {
         assert_eq!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap), Status::Ok);
         assert_eq!(gpuheap_close(heap), Status::Ok);
         // Its last field is one that this library does not know.
-        (*newer.as_mut_ptr())[1].reserved = 1;
+        (*newer.as_mut_ptr())[1].unannounced_streams = 1;
         assert_eq!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap), Status::Refused);
     }
     assert!(heap.is_null());

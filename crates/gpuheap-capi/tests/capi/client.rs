@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Device, PoolKind};
+use gpuheap::{Device, Heap, PoolKind};
 use gpuheap_capi::*;
 use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUstream, check};
 
@@ -24,13 +24,13 @@ unsafe impl Sync for Client {}
 impl Client {
     pub(crate) fn new(device: &Device, pool: PoolKind) -> Client {
         let heap = support::heap(device, pool);
-        Client(Box::into_raw(Box::new(gpuheap_heap::new(device, &heap))))
+        Client(gpuheap_heap::new(device, &heap))
     }
 
     /// What a Rust program sees of it.
-    pub(crate) fn inside(&self) -> &gpuheap_heap {
-        // SAFETY: not closed before the test's end.
-        unsafe { &*self.0 }
+    pub(crate) fn inside(&self) -> (Device, Heap) {
+        // SAFETY: what was once opened stays.
+        unsafe { &*self.0 }.inside().unwrap()
     }
 
     pub(crate) fn allocate(&self, bytes: u64, stream: CUstream) -> Result<Memory, Status> {
@@ -71,7 +71,7 @@ impl Client {
 
     /// All is back, then it is closed, and the checks found nothing.
     pub(crate) fn assert_all_returned(self, what: &str) {
-        let (device, heap) = (self.inside().device().clone(), self.inside().heap().clone());
+        let (device, heap) = self.inside();
         support::assert_all_returned(&device, &heap, what);
         drop(heap);
         // SAFETY: the heap is open, and nobody uses it any more.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::heap::Inner;
+use crate::heap::{Heap, Inner};
 
 /// A shorter time would be a busy loop.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -55,6 +55,23 @@ impl IdleTrim {
     pub(crate) fn end(&self) {
         self.shared.ended.store(true, Ordering::Release);
         self.thread.unpark();
+    }
+}
+
+impl Heap {
+    /// Lets go of the heap as dropping it does. Where nobody else holds it or a block of it, all has gone
+    /// back to the driver when this returns. The thread of an [idle
+    /// trim](crate::HeapBuilder::idle_trim) may hold a heap for a moment: this waits for it.
+    pub fn close(self) {
+        // Not where the thread is no more, or is this one.
+        let idle = self
+            .inner
+            .idle
+            .get()
+            .filter(|idle| !self.is_forked() && idle.thread.id() != thread::current().id());
+        let Some(shared) = idle.map(|idle| idle.shared.clone()) else { return };
+        let _pass = shared.pass.lock();
+        drop(self);
     }
 }
 
