@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use gpuheap::PoolKind;
 use gpuheap::emu::Schedule;
+use gpuheap::{Heap, PoolKind};
 use gpuheap_capi::*;
 use gpuheap_driver::CUstream;
 
@@ -99,12 +99,33 @@ fn limits_hold_and_lowering_them_gives_back() {
         assert_eq!(client.allocate(32 * MIB, CUstream::NULL).unwrap_err(), Status::OutOfMemory);
         let error = last_error();
         assert!(error.starts_with("gpuheap_allocate: out of GPU memory: 32.000 MiB"), "{error}");
+        // By the names of this interface.
+        let knobs = "(gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT)";
+        assert!(error.contains(knobs) && !error.contains("::"), "{error}");
         // None again.
         assert_eq!(gpuheap_set_limits(client.0, 0, 0, ptr::null_mut()), Status::Ok);
     }
     let memory = client.allocate(32 * MIB, CUstream::NULL).unwrap();
     assert_eq!(client.free(memory), Status::Ok);
     client.assert_all_returned("limits");
+}
+
+#[test]
+fn limits_that_are_refused_change_nothing() {
+    for pool in [PoolKind::None, PoolKind::Driver, PoolKind::Split] {
+        let device = device(Schedule::Immediate);
+        let heap = Heap::builder(&device).pool(pool).hard_limit(64 * MIB).build().unwrap();
+        let client = Client(gpuheap_heap::new(&device, &heap));
+        let before = heap.limits();
+        let (soft, hard) = if pool == PoolKind::Split { (9, 8) } else { (8, 512) };
+        // SAFETY: the heap is open.
+        let status =
+            unsafe { gpuheap_set_limits(client.0, soft * MIB, hard * MIB, ptr::null_mut()) };
+        assert_eq!((status, heap.limits()), (Status::Refused, before), "{pool}: {}", last_error());
+        assert_eq!(client.allocate(100 * MIB, CUstream::NULL).unwrap_err(), Status::OutOfMemory);
+        drop(heap);
+        client.assert_all_returned(pool.name());
+    }
 }
 
 #[test]

@@ -27,6 +27,16 @@ impl Client {
         Client(gpuheap_heap::new(device, &heap))
     }
 
+    /// The same with streams that nobody announces the end of, and zeros for what is freed if asked.
+    pub(crate) fn with_unannounced_streams(
+        device: &Device,
+        pool: PoolKind,
+        zero_on_free: bool,
+    ) -> Client {
+        let heap = Heap::builder(device).pool(pool).zero_on_free(zero_on_free).build().unwrap();
+        Client(gpuheap_heap::with_streams(device, &heap, true))
+    }
+
     /// What a Rust program sees of it.
     pub(crate) fn inside(&self) -> (Device, Heap) {
         // SAFETY: what was once opened stays.
@@ -129,6 +139,14 @@ pub(crate) fn make_stream(device: &Device) -> CUstream {
     });
     check("cuStreamCreate", made.unwrap()).unwrap();
     stream
+}
+
+/// Makes `later` wait for what `earlier` was given so far.
+pub(crate) fn order(device: &Device, earlier: CUstream, later: CUstream) {
+    // SAFETY: the streams are alive; the test makes no use of them but through their handles.
+    let [earlier, later] =
+        [earlier, later].map(|raw| unsafe { device.foreign_stream(raw) }.unwrap());
+    support::order(device, &earlier, &later);
 }
 
 pub(crate) fn destroy_stream(device: &Device, stream: CUstream) {

@@ -1,7 +1,9 @@
 //! The end of a heap whose streams went first, and frees that fail.
 
-use gpuheap::PoolKind;
+use std::time::Duration;
+
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
+use gpuheap::{Heap, PoolKind};
 use gpuheap_capi::gpuheap_close;
 use gpuheap_driver::CUresult;
 

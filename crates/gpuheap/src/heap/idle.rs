@@ -118,3 +118,35 @@ impl Inner {
         ledgers.map(|ledger| ledger.allocations + ledger.frees).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::Device;
+    use crate::error::Error;
+
+    #[test]
+    fn a_close_waits_for_the_thread_that_holds_the_heap() -> Result<(), Error> {
+        let device = Device::open("emulated:1GiB")?;
+        let heap = Heap::builder(&device).idle_trim(Duration::from_secs(3600)).build()?;
+        heap.allocate(1 << 20, &device.stream()?)?.free()?;
+        let taken = || device.emulator().map(|emulator| emulator.usage(0).plain);
+        assert_ne!(taken(), Some(0));
+        let (inner, (begun, wait)) = (Arc::downgrade(&heap.inner), channel());
+        let shared = heap.inner.idle.get().map(|idle| idle.shared.clone()).unwrap_or_default();
+        // As that thread does.
+        let busy = thread::spawn(move || {
+            let _pass = shared.pass.lock();
+            let _held = inner.upgrade();
+            let _ = begun.send(());
+            thread::sleep(Duration::from_millis(100));
+        });
+        let _ = wait.recv();
+        heap.close();
+        assert_eq!(taken(), Some(0));
+        assert!(busy.join().is_ok());
+        Ok(())
+    }
+}
