@@ -50,9 +50,9 @@ pub unsafe extern "C" fn gpuheap_open(
 }
 
 /// Ends a heap: after a wait for all work of the device everything goes back to the driver, what is
-/// still allocated too. No other thread may use the heap meanwhile and nobody after it. The streams
-/// that it was used with may be gone by now, even unannounced if the heap was not used since and has
-/// no idle trim, which uses it by itself.
+/// still allocated too. No other thread may use the heap meanwhile; what uses it afterwards gets
+/// GPUHEAP_STATUS_GONE. The streams that it was used with may be gone by now, even unannounced if the
+/// heap was not used since and has no idle trim, which uses it by itself.
 ///
 /// The heap is gone whatever is returned: anything but GPUHEAP_STATUS_OK says what may not have gone
 /// back. Null is fine. A program need not close its heaps before it ends.
@@ -68,7 +68,8 @@ pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_statu
 ///
 /// stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy default
 /// stream. A thread's own default stream (0x2) is refused: it means another one on every thread.
-/// Before a stream is destroyed, gpuheap_stream_ended has to be called.
+/// Before a stream is destroyed, gpuheap_stream_ended has to be called, unless the heap was opened for
+/// unannounced_streams.
 /// address: where the address goes; null if this fails, and for 0 bytes, which need no free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate(
@@ -89,8 +90,9 @@ pub unsafe extern "C" fn gpuheap_allocate(
 }
 
 /// Gives memory back in the order of the stream that it was allocated on: it may still be in use
-/// there, and on no other stream. That stream may have ended, if that was announced. Does not wait
-/// for the device, unless memory goes back to the driver by it.
+/// there, and on no other stream. That stream may have ended, if that was announced; where streams end
+/// unannounced it is alive, or gpuheap_free_on is called. Any thread may free what another allocated.
+/// Does not wait for the device, unless memory goes back to the driver by it.
 ///
 /// With GPUHEAP_STATUS_UNKNOWN_ADDRESS nothing was freed; with GPUHEAP_STATUS_DRIVER it is freed all
 /// the same. Null is fine.
@@ -139,9 +141,11 @@ pub unsafe extern "C" fn gpuheap_free_on(
 /// how far that stream has got, and where the driver gave the handle to a new stream, memory goes to
 /// that one while the old one's work on it still runs.
 ///
-/// Once for a stream, to each heap that it was used with. If this fails the heap still needs the
-/// stream: call it again. A stream that the heap never saw, or
-/// a default stream, is fine and changes nothing.
+/// Once for a stream, to each heap that it was used with, while no other thread is in a call with it. If
+/// this fails the heap still needs the stream: call it again. A stream that the heap never saw, or a
+/// default stream, is fine and changes nothing. With unannounced_streams it need not be called, and spares
+/// the heap what it keeps of the stream; then the stream may have ended already, if its handle is not
+/// another one's yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_stream_ended(
     heap: *mut gpuheap_heap,
@@ -204,7 +208,7 @@ pub unsafe extern "C" fn gpuheap_reclaim_all(
 /// Changes the limits, in bytes taken from the driver, 0 for none, and gives cached memory above them
 /// back, for which it waits for frees in flight. What is live stays: a heap above its limit takes
 /// nothing more. The hard limit of the pools "none" and "driver" cannot be raised above the one that
-/// they were made with.
+/// they were made with. What is refused changes nothing.
 ///
 /// given_back: as for gpuheap_reclaim.
 #[unsafe(no_mangle)]
@@ -223,7 +227,8 @@ pub unsafe extern "C" fn gpuheap_set_limits(
     })
 }
 
-/// What the heap holds at this moment. Does not wait for the device.
+/// What the heap holds at this moment. Does not wait for the device, unless there is a soft limit: then
+/// cached memory above it goes back to the driver first.
 ///
 /// statistics: its size has to be set to sizeof(gpuheap_statistics).
 #[unsafe(no_mangle)]

@@ -14,9 +14,9 @@ use crate::streams::Streams;
 
 /// The memory of one device. From gpuheap_open; ended by gpuheap_close.
 ///
-/// It has cache lines of its own, which all threads read, and stays when it is closed, so that who uses
-/// it then is told so: 128 bytes for each heap that a program ever opened.
+/// 128 bytes stay of each that was closed, so that its use is an error and no crash.
 #[allow(non_camel_case_types, reason = "named as in C")]
+// Cache lines of its own, because every call of every thread reads it.
 #[repr(align(128))]
 pub struct gpuheap_heap {
     /// Null once it is closed.

@@ -39,10 +39,10 @@ pub struct gpuheap_options {
     pub zero_on_alloc: i32,
     /// 1: take nothing from the environment.
     pub without_environment: i32,
-    /// 1: streams may end without gpuheap_stream_ended, for hooks that are not told of it. A stream then
-    /// has to be alive in two places alone: in the calls that it is passed to, and in gpuheap_free of
-    /// what was allocated on it. An event is recorded at every free for it, which costs 140 ns on an
-    /// H200, and the driver is asked at every use of a stream whether its handle is a new one's.
+    /// 1: streams may end without gpuheap_stream_ended, for hooks that are not told of it. A stream has to
+    /// be alive in the calls that it is passed to, and in gpuheap_free of what was allocated on it. For
+    /// that an event is recorded at every free, which costs 140 ns on an H200, and the driver is asked
+    /// at every call with a stream whether its handle is a new one's.
     pub unannounced_streams: i32,
 }
 

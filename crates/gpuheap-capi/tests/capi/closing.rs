@@ -1,9 +1,7 @@
 //! The end of a heap whose streams went first, and frees that fail.
 
-use std::time::Duration;
-
+use gpuheap::PoolKind;
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
-use gpuheap::{Heap, PoolKind};
 use gpuheap_capi::gpuheap_close;
 use gpuheap_driver::CUresult;
 

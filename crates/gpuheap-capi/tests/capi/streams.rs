@@ -177,7 +177,9 @@ fn one_thread_may_use_many_heaps_and_streams() {
             }
         }
     }
-    heaps.iter().flatten().for_each(|client| drop(client.inside().1.reclaim_all().unwrap()));
+    for client in heaps.iter().flatten() {
+        client.inside().1.reclaim_all().unwrap();
+    }
     heaps.into_iter().flatten().for_each(|client| client.assert_all_returned("many"));
 }
 

@@ -176,8 +176,8 @@ impl Device {
 
     /// The same of a stream whose end nobody announces, for hooks that are not told of it. What is freed
     /// on it is fenced by an event at its free, which costs 140 ns on an H200, so that heaps need the
-    /// stream no more once all was freed. [`Heap::retire`](crate::Heap::retire) spares their memory for
-    /// it, also after its end.
+    /// stream no more once all was freed. [`Heap::retire`](crate::Heap::retire), also after its end,
+    /// spares them what they keep of it.
     ///
     /// # Safety
     ///

@@ -153,15 +153,17 @@ impl Order {
     ///
     /// Only a fleeting stream makes a driver call here: it cannot be named later, so its fence is
     /// recorded at once. Where that fails, the stream's next free covers this one too. A stream that
-    /// ended has no work after its last fence, which covers the free.
+    /// ended has no work after its last fence, which covers the free; of a fleeting one that is not
+    /// known, so nothing does.
     pub(crate) fn freed(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         let state = &mut self.streams[stream.slot()];
-        if state.retired {
+        if state.retired && !state.fleeting {
             return Ticket { slot: stream.slot, number: state.freed };
         }
         state.freed += 1;
         let number = state.freed;
         if state.fleeting
+            && !state.retired
             && let Ok(fence) = source.record(StreamRef { slot: stream.slot, raw: state.raw })
         {
             state.fences.push_back((number, fence));
