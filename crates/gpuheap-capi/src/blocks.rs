@@ -180,6 +180,7 @@ impl<T> Drop for Place<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
     use std::sync::mpsc::channel;
 
     use super::*;
@@ -256,5 +257,29 @@ mod tests {
             scope.spawn(|| work(0, to_second, first));
             work(1, to_first, second);
         });
+    }
+
+    /// One takes what the other puts and takes back a little later, each time after another while,
+    /// until the first had many.
+    #[test]
+    fn of_two_that_take_at_once_one_has_it() {
+        let (blocks, many) = (Blocks::new(), if cfg!(miri) { 10 } else { 4_000 });
+        let (done, others) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (mut own, mut rounds) = (0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Acquire) {
+                    others.fetch_add(blocks.take(512).map_or(0, |()| 1), Ordering::Relaxed);
+                }
+            });
+            while others.load(Ordering::Relaxed) < many {
+                blocks.put(512, 1, ());
+                (0..rounds % 64).for_each(|_| std::hint::spin_loop());
+                own += u64::from(blocks.take(512).is_some());
+                rounds += 1;
+            }
+            done.store(true, Ordering::Release);
+        });
+        assert_eq!(own + others.into_inner(), rounds);
     }
 }
