@@ -39,13 +39,16 @@ typedef enum gpuheap_status {
   GPUHEAP_STATUS_DRIVER = 4,
   // The machine's driver, or a device of it, cannot be used.
   GPUHEAP_STATUS_UNAVAILABLE = 5,
-  // The heap can be used no more: this is a forked child, or the device was reset through gpuheap.
+  // The heap can be used no more: it was closed, this is a forked child, or the device was reset
+  // through gpuheap.
   GPUHEAP_STATUS_GONE = 6,
   // A bug of gpuheap's, caught. The text is for its issue tracker.
   GPUHEAP_STATUS_INTERNAL = 7,
 } gpuheap_status;
 
 // The memory of one device. From gpuheap_open; ended by gpuheap_close.
+//
+// 128 bytes stay of each that was closed, so that its use is an error and no crash.
 typedef struct gpuheap_heap gpuheap_heap;
 
 // What gpuheap_open makes a heap of. Set all of it to zero and size to sizeof(gpuheap_options):
@@ -76,8 +79,11 @@ typedef struct gpuheap_options {
   int32_t zero_on_alloc;
   // 1: take nothing from the environment.
   int32_t without_environment;
-  // Not used; 0.
-  int32_t reserved;
+  // 1: streams may end without gpuheap_stream_ended, for hooks that are not told of it. A stream has to
+  // be alive in the calls that it is passed to, and in gpuheap_free of what was allocated on it. For
+  // that an event is recorded at every free, which costs 140 ns on an H200, and the driver is asked
+  // at every call with a stream whether its handle is a new one's.
+  int32_t unannounced_streams;
 } gpuheap_options;
 
 // What a heap holds of the device's memory at one moment, in bytes unless said otherwise. Set size
@@ -135,9 +141,9 @@ enum gpuheap_status gpuheap_open(const char *device,
                                  struct gpuheap_heap **heap);
 
 // Ends a heap: after a wait for all work of the device everything goes back to the driver, what is
-// still allocated too. No other thread may use the heap meanwhile and nobody after it. The streams
-// that it was used with may be gone by now, even unannounced if the heap was not used since and has
-// no idle trim, which uses it by itself.
+// still allocated too. No other thread may use the heap meanwhile; what uses it afterwards gets
+// GPUHEAP_STATUS_GONE. The streams that it was used with may be gone by now, even unannounced if the
+// heap was not used since and has no idle trim, which uses it by itself.
 //
 // The heap is gone whatever is returned: anything but GPUHEAP_STATUS_OK says what may not have gone
 // back. Null is fine. A program need not close its heaps before it ends.
@@ -149,7 +155,8 @@ enum gpuheap_status gpuheap_close(struct gpuheap_heap *heap);
 //
 // stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy default
 // stream. A thread's own default stream (0x2) is refused: it means another one on every thread.
-// Before a stream is destroyed, gpuheap_stream_ended has to be called.
+// Before a stream is destroyed, gpuheap_stream_ended has to be called, unless the heap was opened for
+// unannounced_streams.
 // address: where the address goes; null if this fails, and for 0 bytes, which need no free.
 enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
                                      uint64_t bytes,
@@ -157,12 +164,14 @@ enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
                                      void **address);
 
 // Gives memory back in the order of the stream that it was allocated on: it may still be in use
-// there, and on no other stream. That stream may have ended, if that was announced. Does not wait
-// for the device, unless memory goes back to the driver by it.
+// there, and on no other stream. That stream may have ended, if that was announced; where streams end
+// unannounced it is alive, or gpuheap_free_on is called. Any thread may free what another allocated.
+// Does not wait for the device, unless memory goes back to the driver by it.
 //
 // With GPUHEAP_STATUS_UNKNOWN_ADDRESS nothing was freed; with GPUHEAP_STATUS_DRIVER it is freed all
 // the same. Null is fine.
-enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap, void *address);
+enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap,
+                                 void *address);
 
 // The same in the order of another stream, on which the memory was used last, after all work on
 // other streams. The stream is as for gpuheap_allocate; where it is refused, nothing is freed.
@@ -177,9 +186,11 @@ enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, vo
 // how far that stream has got, and where the driver gave the handle to a new stream, memory goes to
 // that one while the old one's work on it still runs.
 //
-// Once for a stream, to each heap that it was used with. If this fails the heap still needs the
-// stream: call it again. A stream that the heap never saw, or
-// a default stream, is fine and changes nothing.
+// Once for a stream, to each heap that it was used with, while no other thread is in a call with it. If
+// this fails the heap still needs the stream: call it again. A stream that the heap never saw, or a
+// default stream, is fine and changes nothing. With unannounced_streams it need not be called, and spares
+// the heap what it keeps of the stream; then the stream may have ended already, if its handle is not
+// another one's yet.
 enum gpuheap_status gpuheap_stream_ended(struct gpuheap_heap *heap,
                                          void *stream);
 
@@ -203,7 +214,7 @@ enum gpuheap_status gpuheap_reclaim_all(struct gpuheap_heap *heap, uint64_t *giv
 // Changes the limits, in bytes taken from the driver, 0 for none, and gives cached memory above them
 // back, for which it waits for frees in flight. What is live stays: a heap above its limit takes
 // nothing more. The hard limit of the pools "none" and "driver" cannot be raised above the one that
-// they were made with.
+// they were made with. What is refused changes nothing.
 //
 // given_back: as for gpuheap_reclaim.
 enum gpuheap_status gpuheap_set_limits(struct gpuheap_heap *heap,
@@ -211,7 +222,8 @@ enum gpuheap_status gpuheap_set_limits(struct gpuheap_heap *heap,
                                        uint64_t hard,
                                        uint64_t *given_back);
 
-// What the heap holds at this moment. Does not wait for the device.
+// What the heap holds at this moment. Does not wait for the device, unless there is a soft limit: then
+// cached memory above it goes back to the driver first.
 //
 // statistics: its size has to be set to sizeof(gpuheap_statistics).
 enum gpuheap_status gpuheap_get_statistics(struct gpuheap_heap *heap,

@@ -2,14 +2,14 @@
 //!
 //! What holds for all of them, and is a C programmer's custom, is not said at each: pointers are
 //! valid for what is read and written through them, texts end with a null, a heap is from
-//! `gpuheap_open` and was not closed.
+//! `gpuheap_open` and nobody closes it meanwhile.
 #![allow(clippy::missing_safety_doc, reason = "see above")]
 
 use std::ffi::{c_char, c_void};
 
 use gpuheap::{Device, Heap, Limits};
 
-use crate::entry::{Failure, enter, gpuheap_status, result, text};
+use crate::entry::{Failure, enter, gpuheap_status, text, write};
 use crate::handle::gpuheap_heap;
 use crate::options::gpuheap_options;
 use crate::statistics::gpuheap_statistics;
@@ -29,45 +29,37 @@ pub unsafe extern "C" fn gpuheap_open(
 ) -> gpuheap_status {
     enter("gpuheap_open", || {
         // SAFETY: null or the caller's variable.
-        let heap = unsafe { result(heap, "where the heap goes") }?;
-        *heap = std::ptr::null_mut();
+        unsafe { write(heap, "where the heap goes", std::ptr::null_mut()) }?;
         // SAFETY: null or a C string.
         let device = match unsafe { text(device, "the device") }? {
             Some(name) => Device::open(name)?,
             None => Device::open_default()?,
         };
-        let mut builder = Heap::builder(&device);
+        let (mut builder, mut unannounced) = (Heap::builder(&device), false);
         if !options.is_null() {
             // SAFETY: not null, so options with the size that they say, and with texts.
-            builder = unsafe { gpuheap_options::read(options)?.apply(builder) }?;
+            let options = unsafe { gpuheap_options::read(options) }?;
+            unannounced = options.has_unannounced_streams()?;
+            // SAFETY: likewise.
+            builder = unsafe { options.apply(builder) }?;
         }
-        *heap = Box::into_raw(Box::new(gpuheap_heap::new(&device, &builder.build()?)));
-        Ok(())
+        let opened = gpuheap_heap::with_streams(&device, &builder.build()?, unannounced);
+        // SAFETY: the caller's variable, as it is not null.
+        unsafe { write(heap, "where the heap goes", opened) }
     })
 }
 
 /// Ends a heap: after a wait for all work of the device everything goes back to the driver, what is
-/// still allocated too. No other thread may use the heap meanwhile and nobody after it. The streams
-/// that it was used with may be gone by now, even unannounced if the heap was not used since and has
-/// no idle trim, which uses it by itself.
+/// still allocated too. No other thread may use the heap meanwhile; what uses it afterwards gets
+/// GPUHEAP_STATUS_GONE. The streams that it was used with may be gone by now, even unannounced if the
+/// heap was not used since and has no idle trim, which uses it by itself.
 ///
 /// The heap is gone whatever is returned: anything but GPUHEAP_STATUS_OK says what may not have gone
 /// back. Null is fine. A program need not close its heaps before it ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_status {
-    enter("gpuheap_close", || {
-        if heap.is_null() {
-            return Ok(());
-        }
-        // SAFETY: not null, so from gpuheap_open, and nobody uses it any more.
-        let heap = unsafe { Box::from_raw(heap) };
-        let closed = heap.before_close();
-        if heap.is_gone() {
-            // Another thread of the parent may have been changing what it is made of.
-            std::mem::forget(heap);
-        }
-        closed
-    })
+    // SAFETY: null or from gpuheap_open, and nobody uses it any more.
+    enter("gpuheap_close", || unsafe { gpuheap_heap::close(heap) })
 }
 
 /// Memory for use on a stream from this point of it on, aligned to 512 bytes, not initialised. A
@@ -76,7 +68,8 @@ pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_statu
 ///
 /// stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy default
 /// stream. A thread's own default stream (0x2) is refused: it means another one on every thread.
-/// Before a stream is destroyed, gpuheap_stream_ended has to be called.
+/// Before a stream is destroyed, gpuheap_stream_ended has to be called, unless the heap was opened for
+/// unannounced_streams.
 /// address: where the address goes; null if this fails, and for 0 bytes, which need no free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate(
@@ -87,17 +80,19 @@ pub unsafe extern "C" fn gpuheap_allocate(
 ) -> gpuheap_status {
     enter("gpuheap_allocate", || {
         // SAFETY: null or the caller's variable.
-        let address = unsafe { result(address, "where the address goes") }?;
-        *address = std::ptr::null_mut();
-        // SAFETY: null or from gpuheap_open and not closed; the stream is alive.
-        *address = unsafe { gpuheap_heap::get(heap)?.allocate(bytes, stream) }? as *mut c_void;
+        unsafe { write(address, "where the address goes", std::ptr::null_mut()) }?;
+        // SAFETY: null or from gpuheap_open; the stream is alive; not null by now.
+        unsafe {
+            address.write(gpuheap_heap::get(heap)?.allocate(bytes, stream)? as *mut c_void);
+        }
         Ok(())
     })
 }
 
 /// Gives memory back in the order of the stream that it was allocated on: it may still be in use
-/// there, and on no other stream. That stream may have ended, if that was announced. Does not wait
-/// for the device, unless memory goes back to the driver by it.
+/// there, and on no other stream. That stream may have ended, if that was announced; where streams end
+/// unannounced it is alive, or gpuheap_free_on is called. Any thread may free what another allocated.
+/// Does not wait for the device, unless memory goes back to the driver by it.
 ///
 /// With GPUHEAP_STATUS_UNKNOWN_ADDRESS nothing was freed; with GPUHEAP_STATUS_DRIVER it is freed all
 /// the same. Null is fine.
@@ -107,7 +102,7 @@ pub unsafe extern "C" fn gpuheap_free(
     address: *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_free", || {
-        // SAFETY: null or from gpuheap_open and not closed.
+        // SAFETY: null or from gpuheap_open.
         let heap = unsafe { gpuheap_heap::get(heap) }?;
         if address.is_null() {
             return Ok(());
@@ -125,7 +120,7 @@ pub unsafe extern "C" fn gpuheap_free_on(
     stream: *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_free_on", || {
-        // SAFETY: null or from gpuheap_open and not closed.
+        // SAFETY: null or from gpuheap_open.
         let heap = unsafe { gpuheap_heap::get(heap) }?;
         if address.is_null() {
             return Ok(());
@@ -133,7 +128,7 @@ pub unsafe extern "C" fn gpuheap_free_on(
         // First, so that the block stays where it is if there is no such stream.
         // SAFETY: the stream is alive.
         let stream = unsafe { heap.stream(stream) }?;
-        heap.take(address)?.free_on(&stream).map_err(Failure::after_free)
+        heap.take(address)?.free_on(stream).map_err(Failure::after_free)
     })
 }
 
@@ -146,16 +141,18 @@ pub unsafe extern "C" fn gpuheap_free_on(
 /// how far that stream has got, and where the driver gave the handle to a new stream, memory goes to
 /// that one while the old one's work on it still runs.
 ///
-/// Once for a stream, to each heap that it was used with. If this fails the heap still needs the
-/// stream: call it again. A stream that the heap never saw, or
-/// a default stream, is fine and changes nothing.
+/// Once for a stream, to each heap that it was used with, while no other thread is in a call with it. If
+/// this fails the heap still needs the stream: call it again. A stream that the heap never saw, or a
+/// default stream, is fine and changes nothing. With unannounced_streams it need not be called, and spares
+/// the heap what it keeps of the stream; then the stream may have ended already, if its handle is not
+/// another one's yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_stream_ended(
     heap: *mut gpuheap_heap,
     stream: *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_stream_ended", || {
-        // SAFETY: null or from gpuheap_open and not closed.
+        // SAFETY: null or from gpuheap_open.
         unsafe { gpuheap_heap::get(heap) }?.stream_ended(stream)
     })
 }
@@ -168,10 +165,11 @@ pub unsafe extern "C" fn gpuheap_allocation_size(
     bytes: *mut u64,
 ) -> gpuheap_status {
     enter("gpuheap_allocation_size", || {
-        // SAFETY: null or the caller's variable; null or from gpuheap_open and not closed.
-        let (bytes, heap) =
-            unsafe { (result(bytes, "where the size goes")?, gpuheap_heap::get(heap)?) };
-        *bytes = heap.bytes(address)?;
+        if bytes.is_null() {
+            return Err(Failure::refused("where the size goes is a null pointer"));
+        }
+        // SAFETY: null or from gpuheap_open; the caller's variable.
+        unsafe { bytes.write(gpuheap_heap::get(heap)?.bytes(address)?) };
         Ok(())
     })
 }
@@ -188,7 +186,7 @@ pub unsafe extern "C" fn gpuheap_reclaim(
     given_back: *mut u64,
 ) -> gpuheap_status {
     enter("gpuheap_reclaim", || {
-        // SAFETY: null or from gpuheap_open and not closed; null or the caller's variable.
+        // SAFETY: null or from gpuheap_open; null or the caller's variable.
         unsafe { note(given_back, gpuheap_heap::get(heap)?.heap().reclaim(bytes)?) };
         Ok(())
     })
@@ -201,7 +199,7 @@ pub unsafe extern "C" fn gpuheap_reclaim_all(
     given_back: *mut u64,
 ) -> gpuheap_status {
     enter("gpuheap_reclaim_all", || {
-        // SAFETY: null or from gpuheap_open and not closed; null or the caller's variable.
+        // SAFETY: null or from gpuheap_open; null or the caller's variable.
         unsafe { note(given_back, gpuheap_heap::get(heap)?.heap().reclaim_all()?) };
         Ok(())
     })
@@ -210,7 +208,7 @@ pub unsafe extern "C" fn gpuheap_reclaim_all(
 /// Changes the limits, in bytes taken from the driver, 0 for none, and gives cached memory above them
 /// back, for which it waits for frees in flight. What is live stays: a heap above its limit takes
 /// nothing more. The hard limit of the pools "none" and "driver" cannot be raised above the one that
-/// they were made with.
+/// they were made with. What is refused changes nothing.
 ///
 /// given_back: as for gpuheap_reclaim.
 #[unsafe(no_mangle)]
@@ -223,13 +221,14 @@ pub unsafe extern "C" fn gpuheap_set_limits(
     enter("gpuheap_set_limits", || {
         let limit = |bytes| (bytes > 0).then_some(bytes);
         let limits = Limits { soft: limit(soft), hard: limit(hard) };
-        // SAFETY: null or from gpuheap_open and not closed; null or the caller's variable.
+        // SAFETY: null or from gpuheap_open; null or the caller's variable.
         unsafe { note(given_back, gpuheap_heap::get(heap)?.heap().set_limits(limits)?) };
         Ok(())
     })
 }
 
-/// What the heap holds at this moment. Does not wait for the device.
+/// What the heap holds at this moment. Does not wait for the device, unless there is a soft limit: then
+/// cached memory above it goes back to the driver first.
 ///
 /// statistics: its size has to be set to sizeof(gpuheap_statistics).
 #[unsafe(no_mangle)]
@@ -241,8 +240,7 @@ pub unsafe extern "C" fn gpuheap_get_statistics(
         if statistics.is_null() {
             return Err(Failure::refused("where the statistics go is a null pointer"));
         }
-        // SAFETY: not null, so statistics with the size that they say; null or from gpuheap_open and
-        // not closed.
+        // SAFETY: not null, so statistics with the size that they say; null or from gpuheap_open.
         unsafe {
             let size = gpuheap_statistics::size_of(statistics)?;
             let usage = gpuheap_heap::get(heap)?.heap().usage()?;
@@ -271,7 +269,7 @@ pub unsafe extern "C" fn gpuheap_memory_status(
         if buffer.is_null() && capacity > 0 {
             return Err(Failure::refused("the buffer is a null pointer, of a capacity above 0"));
         }
-        // SAFETY: null or from gpuheap_open and not closed.
+        // SAFETY: null or from gpuheap_open.
         let text = unsafe { gpuheap_heap::get(heap)?.heap().memory_status() }?.to_string();
         if let Some(room) = capacity.checked_sub(1) {
             let fits = (0..=room.min(text.len())).rev().find(|at| text.is_char_boundary(*at));

@@ -25,7 +25,8 @@ pub enum gpuheap_status {
     Driver = 4,
     /// The machine's driver, or a device of it, cannot be used.
     Unavailable = 5,
-    /// The heap can be used no more: this is a forked child, or the device was reset through gpuheap.
+    /// The heap can be used no more: it was closed, this is a forked child, or the device was reset
+    /// through gpuheap.
     Gone = 6,
     /// A bug of gpuheap's, caught. The text is for its issue tracker.
     Internal = 7,
@@ -44,15 +45,13 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// A call that failed.
-pub(crate) struct Failure {
-    status: gpuheap_status,
-    text: String,
-}
+/// A call that failed. One pointer, so that a call that does not is cheap.
+pub(crate) struct Failure(Box<(gpuheap_status, String)>);
 
 impl Failure {
+    #[cold]
     pub(crate) fn new(status: gpuheap_status, text: impl Into<String>) -> Failure {
-        Failure { status, text: text.into() }
+        Failure(Box::new((status, text.into())))
     }
 
     pub(crate) fn refused(text: impl Into<String>) -> Failure {
@@ -62,15 +61,16 @@ impl Failure {
     /// A free that failed after the memory was taken out of the program's hands: no other status
     /// may say that it was not.
     pub(crate) fn after_free(error: Error) -> Failure {
-        let failure = Failure::from(error);
-        match failure.status {
-            gpuheap_status::Gone => failure,
-            _ => Failure { status: gpuheap_status::Driver, ..failure },
+        let mut failure = Failure::from(error);
+        if failure.0.0 != gpuheap_status::Gone {
+            failure.0.0 = gpuheap_status::Driver;
         }
+        failure
     }
 }
 
 impl From<Error> for Failure {
+    #[cold]
     fn from(error: Error) -> Failure {
         let source = std::error::Error::source(&error);
         let status = match () {
@@ -82,14 +82,31 @@ impl From<Error> for Failure {
             }
             () => gpuheap_status::Refused,
         };
-        Failure { status, text: error.to_string() }
+        // C's names for what the text would have the program change.
+        let text = match error.out_of_memory() {
+            Some(evidence) => evidence.text_naming(
+                "gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT",
+            ),
+            None => error.to_string(),
+        };
+        Failure::new(status, text)
     }
 }
 
 /// Runs the work of the function `name`.
+#[inline]
 pub(crate) fn enter(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> gpuheap_status {
     // What a panic left half done is behind locks whose poison is looked past, as in the library.
-    let failure = match catch_unwind(AssertUnwindSafe(work)) {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => gpuheap_status::Ok,
+        failed => keep(name, failed),
+    }
+}
+
+/// Keeps the text of a call that failed or panicked.
+#[cold]
+fn keep(name: &str, failed: std::thread::Result<Result<(), Failure>>) -> gpuheap_status {
+    let failure = match failed {
         Ok(Ok(())) => return gpuheap_status::Ok,
         Ok(Err(failure)) => failure,
         Err(panic) => {
@@ -102,9 +119,10 @@ pub(crate) fn enter(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> g
         }
     };
     // A null cannot be in the texts, and is not worth losing one for.
-    let text = CString::new(format!("{name}: {}", failure.text).replace('\0', " "));
+    let (status, text) = *failure.0;
+    let text = CString::new(format!("{name}: {text}").replace('\0', " "));
     let _ = LAST.try_with(|last| *last.borrow_mut() = text.unwrap_or_default());
-    failure.status
+    status
 }
 
 /// Text that C gave; `None` where it gave none.
@@ -127,14 +145,18 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<
     }
 }
 
-/// Where a result goes.
+/// Writes where a result has to go. By the pointer alone: C's variable need not be initialised.
 ///
 /// # Safety
 ///
-/// `result` is null or valid for writes for `'a`, and nothing else uses it meanwhile.
-pub(crate) unsafe fn result<'a, T>(result: *mut T, what: &str) -> Result<&'a mut T, Failure> {
-    // SAFETY: as the caller says.
-    unsafe { result.as_mut() }.ok_or_else(|| Failure::refused(format!("{what} is a null pointer")))
+/// `result` is null or valid for a write.
+pub(crate) unsafe fn write<T>(result: *mut T, what: &str, value: T) -> Result<(), Failure> {
+    if result.is_null() {
+        return Err(Failure::refused(format!("{what} is a null pointer")));
+    }
+    // SAFETY: not null, so valid for a write.
+    unsafe { result.write(value) };
+    Ok(())
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use crate::event::Event;
 /// The driver's stream is destroyed once no clone is left and no heap needs it to order what was
 /// freed on it, so a stream may be dropped before the blocks that were used on it. One that somebody
 /// else made ([`Device::foreign_stream`]) is never destroyed here, and heaps are told of its end by
-/// [`Heap::retire`](crate::Heap::retire).
+/// [`Heap::retire`](crate::Heap::retire), unless it is an
+/// [unannounced](Device::unannounced_stream) one.
 ///
 /// A thread's own default stream (`CU_STREAM_PER_THREAD`) cannot be had as one of these: its handle
 /// means another stream on every thread, and a `Stream` may go to any.
@@ -43,8 +44,10 @@ enum Origin {
     Owned,
     /// Nobody: a default stream.
     Default,
-    /// Whoever made it.
+    /// Whoever made it, who says so before.
     Foreign,
+    /// Whoever made it, in silence.
+    Unannounced,
 }
 
 /// A heap's hold on a stream.
@@ -62,7 +65,12 @@ impl StreamGuard {
 
     /// Whether somebody else made the stream and will end it.
     pub(crate) fn is_foreign(&self) -> bool {
-        self.handle.origin == Origin::Foreign
+        self.handle.is_foreign()
+    }
+
+    /// Whether it will end in silence.
+    pub(crate) fn is_unannounced(&self) -> bool {
+        self.handle.origin == Origin::Unannounced
     }
 }
 
@@ -85,8 +93,13 @@ impl Stream {
 
     /// # Safety
     ///
-    /// As [`Device::foreign_stream`].
-    pub(crate) unsafe fn foreign(context: Arc<Context>, raw: CUstream) -> Result<Stream, Error> {
+    /// As [`Device::foreign_stream`], or, if it may end `unannounced`, as
+    /// [`Device::unannounced_stream`].
+    pub(crate) unsafe fn foreign(
+        context: Arc<Context>,
+        raw: CUstream,
+        unannounced: bool,
+    ) -> Result<Stream, Error> {
         if raw == CUstream::NULL || raw == CUstream::LEGACY {
             return Stream::legacy(context);
         }
@@ -113,7 +126,8 @@ impl Stream {
             ))
             .into());
         }
-        Stream::wrap(context, raw, Origin::Foreign)
+        let origin = if unannounced { Origin::Unannounced } else { Origin::Foreign };
+        Stream::wrap(context, raw, origin)
     }
 
     fn wrap(context: Arc<Context>, raw: CUstream, origin: Origin) -> Result<Stream, Error> {
@@ -239,12 +253,18 @@ impl Stream {
 
     /// Whether somebody else made it and will end it.
     pub(crate) fn is_foreign(&self) -> bool {
-        self.handle().origin == Origin::Foreign
+        self.handle().is_foreign()
     }
 
     #[inline]
     fn handle(&self) -> &Handle {
         &self.inner.handle
+    }
+}
+
+impl Handle {
+    fn is_foreign(&self) -> bool {
+        matches!(self.origin, Origin::Foreign | Origin::Unannounced)
     }
 }
 

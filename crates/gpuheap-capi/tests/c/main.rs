@@ -37,6 +37,17 @@ fn the_example_runs_with_the_static_library() {
 }
 
 #[test]
+fn threads_of_c_free_what_others_allocated() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/threads.c");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let arguments = ["-std=c99", "-pedantic", "-pthread", "-L", &text(built("")), "-lgpuheap_capi"];
+    let program = compile(&folder, compiler, &source, &arguments);
+    let printed = run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
+    assert_eq!(printed, "16 threads, 32000 allocations, 0 bytes live\n");
+}
+
+#[test]
 fn what_a_program_cannot_have_is_said_on_its_stderr() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile_example(&folder, &["-L", &text(built("")), "-lgpuheap_capi"]);

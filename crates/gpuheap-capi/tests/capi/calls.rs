@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use gpuheap::PoolKind;
 use gpuheap::emu::Schedule;
+use gpuheap::{Heap, PoolKind};
 use gpuheap_capi::*;
 use gpuheap_driver::CUstream;
 
@@ -99,6 +99,9 @@ fn limits_hold_and_lowering_them_gives_back() {
         assert_eq!(client.allocate(32 * MIB, CUstream::NULL).unwrap_err(), Status::OutOfMemory);
         let error = last_error();
         assert!(error.starts_with("gpuheap_allocate: out of GPU memory: 32.000 MiB"), "{error}");
+        // By the names of this interface.
+        let knobs = "(gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT)";
+        assert!(error.contains(knobs) && !error.contains("::"), "{error}");
         // None again.
         assert_eq!(gpuheap_set_limits(client.0, 0, 0, ptr::null_mut()), Status::Ok);
     }
@@ -108,10 +111,28 @@ fn limits_hold_and_lowering_them_gives_back() {
 }
 
 #[test]
+fn limits_that_are_refused_change_nothing() {
+    for pool in [PoolKind::None, PoolKind::Driver, PoolKind::Split] {
+        let device = device(Schedule::Immediate);
+        let heap = Heap::builder(&device).pool(pool).hard_limit(64 * MIB).build().unwrap();
+        let client = Client(gpuheap_heap::new(&device, &heap));
+        let before = heap.limits();
+        let (soft, hard) = if pool == PoolKind::Split { (9, 8) } else { (8, 512) };
+        // SAFETY: the heap is open.
+        let status =
+            unsafe { gpuheap_set_limits(client.0, soft * MIB, hard * MIB, ptr::null_mut()) };
+        assert_eq!((status, heap.limits()), (Status::Refused, before), "{pool}: {}", last_error());
+        assert_eq!(client.allocate(100 * MIB, CUstream::NULL).unwrap_err(), Status::OutOfMemory);
+        drop(heap);
+        client.assert_all_returned(pool.name());
+    }
+}
+
+#[test]
 fn the_status_text_is_cut_where_the_buffer_ends() {
     let device = device(Schedule::Immediate);
     let client = Client::new(&device, PoolKind::Split);
-    let whole = client.inside().heap().memory_status().unwrap().to_string();
+    let whole = client.inside().1.memory_status().unwrap().to_string();
     let read = |capacity: usize| {
         let mut buffer = vec![b'#'; whole.len() + 20];
         let mut length = 0;
@@ -152,13 +173,13 @@ fn options_choose_what_the_heap_is_made_of() {
         zero_on_free: -1,
         zero_on_alloc: 1,
         without_environment: 1,
-        reserved: 0,
+        unannounced_streams: 0,
     };
     let mut heap = ptr::null_mut();
     // SAFETY: all pointers are valid, the options say their size.
     assert_eq!(unsafe { gpuheap_open(name.as_ptr(), &options, &mut heap) }, Status::Ok);
     let client = Client(heap);
-    let inside = client.inside().heap();
+    let inside = client.inside().1;
     assert_eq!(inside.pool(), PoolKind::Binned);
     let limits = inside.limits();
     assert_eq!((limits.hard, limits.soft), (Some(64 * MIB), Some(32 * MIB)));
@@ -177,7 +198,7 @@ fn options_choose_what_the_heap_is_made_of() {
         assert_eq!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap), Status::Ok);
         assert_eq!(gpuheap_close(heap), Status::Ok);
         // Its last field is one that this library does not know.
-        (*newer.as_mut_ptr())[1].reserved = 1;
+        (*newer.as_mut_ptr())[1].unannounced_streams = 1;
         assert_eq!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap), Status::Refused);
     }
     assert!(heap.is_null());

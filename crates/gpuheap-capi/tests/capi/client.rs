@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Device, PoolKind};
+use gpuheap::{Device, Heap, PoolKind};
 use gpuheap_capi::*;
 use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUstream, check};
 
@@ -24,13 +24,23 @@ unsafe impl Sync for Client {}
 impl Client {
     pub(crate) fn new(device: &Device, pool: PoolKind) -> Client {
         let heap = support::heap(device, pool);
-        Client(Box::into_raw(Box::new(gpuheap_heap::new(device, &heap))))
+        Client(gpuheap_heap::new(device, &heap))
+    }
+
+    /// The same with streams that nobody announces the end of, and zeros for what is freed if asked.
+    pub(crate) fn with_unannounced_streams(
+        device: &Device,
+        pool: PoolKind,
+        zero_on_free: bool,
+    ) -> Client {
+        let heap = Heap::builder(device).pool(pool).zero_on_free(zero_on_free).build().unwrap();
+        Client(gpuheap_heap::with_streams(device, &heap, true))
     }
 
     /// What a Rust program sees of it.
-    pub(crate) fn inside(&self) -> &gpuheap_heap {
-        // SAFETY: not closed before the test's end.
-        unsafe { &*self.0 }
+    pub(crate) fn inside(&self) -> (Device, Heap) {
+        // SAFETY: what was once opened stays.
+        unsafe { &*self.0 }.inside().unwrap()
     }
 
     pub(crate) fn allocate(&self, bytes: u64, stream: CUstream) -> Result<Memory, Status> {
@@ -71,7 +81,7 @@ impl Client {
 
     /// All is back, then it is closed, and the checks found nothing.
     pub(crate) fn assert_all_returned(self, what: &str) {
-        let (device, heap) = (self.inside().device().clone(), self.inside().heap().clone());
+        let (device, heap) = self.inside();
         support::assert_all_returned(&device, &heap, what);
         drop(heap);
         // SAFETY: the heap is open, and nobody uses it any more.
@@ -129,6 +139,14 @@ pub(crate) fn make_stream(device: &Device) -> CUstream {
     });
     check("cuStreamCreate", made.unwrap()).unwrap();
     stream
+}
+
+/// Makes `later` wait for what `earlier` was given so far.
+pub(crate) fn order(device: &Device, earlier: CUstream, later: CUstream) {
+    // SAFETY: the streams are alive; the test makes no use of them but through their handles.
+    let [earlier, later] =
+        [earlier, later].map(|raw| unsafe { device.foreign_stream(raw) }.unwrap());
+    support::order(device, &earlier, &later);
 }
 
 pub(crate) fn destroy_stream(device: &Device, stream: CUstream) {

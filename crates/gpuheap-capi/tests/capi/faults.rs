@@ -7,7 +7,7 @@ use gpuheap_capi::gpuheap_close;
 use gpuheap_driver::{CUresult, CUstream};
 
 use crate::client::{Client, Status, destroy_stream, last_error, make_stream};
-use crate::support::{emulated, fail_each_call};
+use crate::support::{assert_no_findings, emulated, fail_each_call};
 
 /// A program's life with one call failing: whether it saw a failure, and whether it got that far.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
@@ -67,6 +67,68 @@ fn a_failure_of_any_one_call_is_a_status_or_is_made_good() {
             assert!(!run(pool, 0, code).0, "{pool}: {}", last_error());
             let (failed, made_good) = fail_each_call(|nth| run(pool, nth, code));
             assert!(failed > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
+        }
+    }
+}
+
+/// The same where streams end unannounced: what could not be fenced at its free is kept until the heap
+/// ends, and never handed out too early.
+fn run_unannounced(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
+    let device = emulated(96 << 20, Schedule::OnDemand);
+    let emulator = device.emulator().unwrap().clone();
+    let client = Client::with_unannounced_streams(&device, pool, false);
+    let streams = [make_stream(&device), make_stream(&device)];
+    let what = format!("{pool}, {code:?} at call {nth}");
+    let start = emulator.calls();
+    let fail = || {
+        let later = nth.saturating_sub(emulator.calls() - start);
+        let plan =
+            if later == 0 { FaultPlan::default() } else { FaultPlan::fail_call(later, code) };
+        emulator.set_faults(plan);
+    };
+    let mut failed = false;
+    fail();
+    for (round, stream) in streams.into_iter().enumerate() {
+        let other = streams[1 - round];
+        for bytes in [1000, 30 << 20] {
+            match client.allocate(bytes, stream) {
+                Ok(memory) => {
+                    emulator.set_faults(FaultPlan::default());
+                    memory.fill(&device, 1, stream);
+                    fail();
+                    failed |= client.free(memory) != Status::Ok;
+                }
+                Err(_) => failed = true,
+            }
+        }
+        if round == 0 {
+            emulator.set_faults(FaultPlan::default());
+            destroy_stream(&device, stream);
+            fail();
+            match client.allocate(30 << 20, other) {
+                Ok(memory) => failed |= client.free_on(memory, other) != Status::Ok,
+                Err(_) => failed = true,
+            }
+        }
+    }
+    let got_there = emulator.calls() - start >= nth;
+    emulator.set_faults(FaultPlan::default());
+    destroy_stream(&device, streams[1]);
+    // SAFETY: the heap is open, and nobody uses it any more.
+    assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok, "{what}: {}", last_error());
+    let used = emulator.usage(0);
+    assert_eq!((used.plain, used.pools), (0, 0), "{what}");
+    assert_no_findings(&device, &what);
+    (failed, got_there)
+}
+
+#[test]
+fn a_failure_of_any_one_call_is_no_harm_where_streams_end_unannounced() {
+    for pool in PoolKind::ALL {
+        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+            assert!(!run_unannounced(pool, 0, code).0, "{pool}: {}", last_error());
+            let (failed, made_good) = fail_each_call(|nth| run_unannounced(pool, nth, code));
+            assert!(failed + made_good > 0, "{pool}, {code:?}");
         }
     }
 }

@@ -53,6 +53,36 @@ fn null_pointers_are_refused() {
 }
 
 #[test]
+fn a_heap_that_was_closed_is_refused() {
+    let device = device(Schedule::Immediate);
+    let client = Client::new(&device, PoolKind::Split);
+    let memory = client.allocate(1000, CUstream::NULL).unwrap();
+    let heap = client.0;
+    // SAFETY: nobody uses the heap meanwhile.
+    assert_eq!(unsafe { gpuheap_close(heap) }, Status::Ok);
+    // As it may have been given the memory of the one that was closed.
+    let another = Client::new(&device, PoolKind::Split);
+    let (mut bytes, mut length) = (0, 0);
+    let mut statistics = another.statistics();
+    let gone = |status| assert_says(status, Status::Gone, "the heap was closed");
+    gone(client.allocate(1, CUstream::NULL).unwrap_err());
+    gone(client.free(memory));
+    gone(client.free_on(memory, CUstream::NULL));
+    gone(client.stream_ended(CUstream::NULL));
+    // SAFETY: the pointers are valid; what was once opened may be asked.
+    unsafe {
+        gone(gpuheap_allocation_size(heap, memory.address, &mut bytes));
+        gone(gpuheap_reclaim(heap, 1, &mut bytes));
+        gone(gpuheap_reclaim_all(heap, &mut bytes));
+        gone(gpuheap_set_limits(heap, 1, 2, &mut bytes));
+        gone(gpuheap_get_statistics(heap, &mut statistics));
+        gone(gpuheap_memory_status(heap, ptr::null_mut(), 0, &mut length));
+        gone(gpuheap_close(heap));
+    }
+    another.assert_all_returned("another");
+}
+
+#[test]
 fn names_sizes_and_switches_that_mean_nothing_are_refused() {
     let zeroed = || gpuheap_options {
         size: size_of::<gpuheap_options>(),
@@ -64,7 +94,7 @@ fn names_sizes_and_switches_that_mean_nothing_are_refused() {
         zero_on_free: 0,
         zero_on_alloc: 0,
         without_environment: 0,
-        reserved: 0,
+        unannounced_streams: 0,
     };
     let open = |device: &CStr, options: gpuheap_options| {
         let mut heap = ptr::without_provenance_mut(1);
@@ -86,7 +116,7 @@ fn names_sizes_and_switches_that_mean_nothing_are_refused() {
     refused(gpuheap_options { zero_on_free: 2, ..zeroed() }, "zero_on_free is 2");
     refused(gpuheap_options { zero_on_alloc: -2, ..zeroed() }, "zero_on_alloc is -2");
     refused(gpuheap_options { without_environment: 7, ..zeroed() }, "without_environment is 7");
-    refused(gpuheap_options { reserved: 7, ..zeroed() }, "reserved is 7");
+    refused(gpuheap_options { unannounced_streams: 7, ..zeroed() }, "unannounced_streams is 7");
     refused(gpuheap_options { soft_limit: 2, hard_limit: 1, ..zeroed() }, "soft limit");
 
     let device = device(Schedule::Immediate);
@@ -130,6 +160,9 @@ fn an_address_is_freed_once_and_by_its_own_heap() {
         |status| assert_says(status, Status::UnknownAddress, "no allocation of this heap");
     let mut bytes = 5;
 
+    for address in [0x1, 0x2, 0x200, 0x7fff_ffff_fe00, usize::MAX] {
+        unknown(client.free(Memory { address: ptr::without_provenance_mut(address), bytes: 1 }));
+    }
     unknown(other.free(memory));
     unknown(client.free(inside));
     // SAFETY: the heap is open, the pointer valid.

@@ -4,7 +4,7 @@ use gpuheap::PoolKind;
 use gpuheap::emu::Schedule;
 use gpuheap_driver::CUstream;
 
-use crate::client::{Client, Status, destroy_stream, device, make_stream};
+use crate::client::{Client, Status, destroy_stream, device, make_stream, order};
 use crate::support::emulated;
 
 const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(5)];
@@ -84,7 +84,7 @@ fn every_use_of_a_heap_goes_on_after_its_streams_ended() {
                 client.statistics();
             }
             if round % 5 == 4 {
-                client.inside().heap().reclaim(1).unwrap();
+                client.inside().1.reclaim(1).unwrap();
             }
         }
         let now = client.statistics();
@@ -106,6 +106,83 @@ fn the_end_of_streams_that_do_not_matter_changes_nothing() {
     client.assert_all_returned("no matter");
 }
 
+/// What one stream leaves behind others have, though it ended in silence at once; the emulator's device
+/// is so small that they must have it.
+#[test]
+fn streams_may_end_unannounced_where_the_heap_was_opened_for_it() {
+    let cases = PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)));
+    for ((pool, schedule), zero) in cases.flat_map(|case| [(case, false), (case, true)]) {
+        let device = crate::support::device(72 << 20, schedule);
+        let client = Client::with_unannounced_streams(&device, pool, zero);
+        let kept = make_stream(&device);
+        for round in 0..8 {
+            let [stream, other] = [make_stream(&device), make_stream(&device)];
+            let small = client.allocate(1000, stream).unwrap();
+            let memory = client.allocate(40 << 20, stream).unwrap();
+            let outlives = client.allocate(2000, stream).unwrap();
+            [small, memory, outlives].iter().for_each(|memory| memory.fill(&device, round, stream));
+            assert_eq!(client.free(memory), Status::Ok);
+            assert_eq!(client.free_on(small, stream), Status::Ok);
+            order(&device, stream, kept);
+            destroy_stream(&device, stream);
+            client.statistics();
+            let memory = client.allocate(40 << 20, other).unwrap();
+            memory.fill(&device, round, other);
+            // Of a stream that is no more, in the order of one that is.
+            assert_eq!(client.free_on(outlives, kept), Status::Ok);
+            match round % 3 {
+                0 => assert_eq!(client.free(memory), Status::Ok),
+                1 => {
+                    order(&device, other, kept);
+                    assert_eq!(client.free_on(memory, kept), Status::Ok);
+                }
+                _ => {
+                    assert_eq!(client.free(memory), Status::Ok);
+                    // May be said all the same, and late.
+                    destroy_stream(&device, other);
+                    assert_eq!(client.stream_ended(other), Status::Ok);
+                    continue;
+                }
+            }
+            destroy_stream(&device, other);
+        }
+        client.assert_all_returned(&format!("{pool}, {schedule:?}, zero {zero}"));
+        destroy_stream(&device, kept);
+    }
+}
+
+/// Every handle means another stream, and in a heap of its own another one still.
+#[test]
+fn one_thread_may_use_many_heaps_and_streams() {
+    let devices = [emulated(1 << 30, Schedule::Seeded(3)), emulated(1 << 30, Schedule::Seeded(4))];
+    let heaps: Vec<Vec<Client>> = devices
+        .iter()
+        .map(|device| [PoolKind::Split, PoolKind::Binned].map(|pool| Client::new(device, pool)))
+        .map(Vec::from)
+        .collect();
+    // The emulators give out the same handles.
+    let streams: Vec<[CUstream; 20]> =
+        devices.iter().map(|device| [(); 20].map(|()| make_stream(device))).collect();
+    assert_eq!(streams[0], streams[1]);
+    for round in 0..3 {
+        for (device, heaps, streams) in (0..2).map(|at| (&devices[at], &heaps[at], &streams[at])) {
+            for (stream, client) in streams.iter().flat_map(|s| heaps.iter().map(move |h| (*s, h)))
+            {
+                let memory = client.allocate(1000, stream).unwrap();
+                memory.fill(device, round, stream);
+                assert_eq!(client.free(memory), Status::Ok);
+                if round == 1 {
+                    assert_eq!(client.stream_ended(stream), Status::Ok);
+                }
+            }
+        }
+    }
+    for client in heaps.iter().flatten() {
+        client.inside().1.reclaim_all().unwrap();
+    }
+    heaps.into_iter().flatten().for_each(|client| client.assert_all_returned("many"));
+}
+
 /// What the announcement is for: without it the heap asks about a stream that is gone.
 #[test]
 fn a_stream_that_ends_in_silence_is_missed() {
@@ -115,5 +192,5 @@ fn a_stream_that_ends_in_silence_is_missed() {
     let memory = client.allocate(1 << 20, stream).unwrap();
     assert_eq!(client.free(memory), Status::Ok);
     destroy_stream(&device, stream);
-    assert!(client.inside().heap().reclaim_all().is_err(), "a real driver may crash here");
+    assert!(client.inside().1.reclaim_all().is_err(), "a real driver may crash here");
 }

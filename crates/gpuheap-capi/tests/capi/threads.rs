@@ -55,6 +55,52 @@ fn threads_free_what_others_allocated() {
     }
 }
 
+/// Streams come and go on every thread while the others go on with theirs, and addresses that are
+/// nobody's are tried all along.
+#[test]
+fn threads_end_streams_under_each_other() {
+    for pool in [PoolKind::Split, PoolKind::Binned, PoolKind::None] {
+        let device = device(Schedule::Seeded(6));
+        let client = Client::new(&device, pool);
+        let rounds = if on_real_gpu() { 300 } else { 30 };
+        let left: Vec<Vec<Memory>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|index| {
+                    let device = &device;
+                    scope.spawn(move || {
+                        let mut random = Random(index as u64);
+                        let mut left = Vec::new();
+                        for round in 0..rounds {
+                            let stream = make_stream(device);
+                            for _ in 0..10 {
+                                let memory =
+                                    client.allocate(1 + random.below(5000), stream).unwrap();
+                                memory.fill(device, round as u8, stream);
+                                let nobodys = Memory {
+                                    address: std::ptr::without_provenance_mut(1 + index),
+                                    bytes: 1,
+                                };
+                                assert_eq!(client.free(nobodys), Status::UnknownAddress);
+                                match random.below(8) {
+                                    0 => left.push(memory),
+                                    _ => assert_eq!(client.free(memory), Status::Ok),
+                                }
+                            }
+                            assert_eq!(client.stream_ended(stream), Status::Ok);
+                            destroy_stream(device, stream);
+                        }
+                        left
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        // Their streams are no more, and their threads neither.
+        left.iter().flatten().for_each(|memory| assert_eq!(client.free(*memory), Status::Ok));
+        client.assert_all_returned(pool.name());
+    }
+}
+
 /// Of many that free one address at once, one does.
 #[test]
 fn one_of_many_frees() {

@@ -171,7 +171,28 @@ impl Device {
     /// a stream of another context than the device's primary one; the driver's own.
     pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
         // SAFETY: the caller keeps this function's contract.
-        unsafe { Stream::foreign(self.context.clone(), raw) }
+        unsafe { Stream::foreign(self.context.clone(), raw, false) }
+    }
+
+    /// The same of a stream whose end nobody announces, for hooks that are not told of it. What is freed
+    /// on it is fenced by an event at its free, which costs 140 ns on an H200, so that heaps need the
+    /// stream no more once all was freed. [`Heap::retire`](crate::Heap::retire), also after its end,
+    /// spares them what they keep of it.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It is alive
+    ///
+    /// * while clones of the result are used, and while arrays live whose last use was on it;
+    /// * when a block is freed that was allocated on it, unless that is [freed
+    ///   on](crate::Block::free_on) another one.
+    ///
+    /// # Errors
+    ///
+    /// As [`foreign_stream`](Device::foreign_stream).
+    pub unsafe fn unannounced_stream(&self, raw: CUstream) -> Result<Stream, Error> {
+        // SAFETY: the caller keeps this function's contract.
+        unsafe { Stream::foreign(self.context.clone(), raw, true) }
     }
 
     /// Waits for all work of the device's context.

@@ -147,8 +147,9 @@ impl fmt::Display for Error {
             ErrorKind::Kernel(kernel, error) => write!(f, "{error} (kernel {})", kernel.name()),
             ErrorKind::Gone(gone) => gone.fmt(f),
             ErrorKind::StreamGone => f.write_str(
-                "a thread's own default stream cannot be waited for, because its event could not be \
-                 recorded when a block was freed on it; synchronise the device",
+                "a stream that may have ended unannounced, or a thread's own default stream, cannot be \
+                 waited for, because its event could not be recorded when a block was freed on it; \
+                 synchronise the device",
             ),
         }
     }

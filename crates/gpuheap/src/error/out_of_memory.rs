@@ -121,6 +121,15 @@ impl OutOfMemory {
         self.remedy_naming("")
     }
 
+    /// The text of the error for a program that knows this library by other names: `knobs` is where a
+    /// limit is set, in its words, such as "the flag --limit".
+    pub fn text_naming(&self, knobs: &str) -> String {
+        let mut text = String::new();
+        // A string takes all that is written.
+        let _ = self.write(&mut text, knobs);
+        text
+    }
+
     /// The same with `knobs` after the limit that is to be raised.
     fn remedy_naming(&self, knobs: &str) -> String {
         let short = Bytes(self.short_by);
@@ -201,18 +210,21 @@ impl OutOfMemory {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write(f, "HeapBuilder::hard_limit, Heap::set_limits or GPUHEAP_MEMORY_LIMIT")
+    }
+}
+
+impl OutOfMemory {
+    fn write(&self, f: &mut dyn fmt::Write, knobs: &str) -> fmt::Result {
         let memory = match self.kind {
             MemoryKind::Device => "GPU",
             MemoryKind::Unified => "unified",
             MemoryKind::Pinned => "pinned host",
             MemoryKind::Registered => "registered host",
         };
-        let knobs = match self.on_wsl2 {
-            false => " (HeapBuilder::hard_limit, Heap::set_limits or GPUHEAP_MEMORY_LIMIT)",
-            true => {
-                " (HeapBuilder::hard_limit, Heap::set_limits or GPUHEAP_MEMORY_LIMIT; on WSL2 a \
-                 heap that is given none gets 80 % of what is free)"
-            }
+        let by_default = match self.on_wsl2 {
+            false => "",
+            true => "; on WSL2 a heap that is given none gets 80 % of what is free",
         };
         write!(
             f,
@@ -220,7 +232,7 @@ impl fmt::Display for OutOfMemory {
             Bytes(self.requested),
             Bytes(self.short_by),
             self.because(),
-            self.remedy_naming(knobs),
+            self.remedy_naming(&format!(" ({knobs}{by_default})")),
             self.pool_text(),
             self.place_text()
         )?;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::heap::Inner;
+use crate::heap::{Heap, Inner};
 
 /// A shorter time would be a busy loop.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -58,6 +58,23 @@ impl IdleTrim {
     }
 }
 
+impl Heap {
+    /// Lets go of the heap as dropping it does. Where nobody else holds it or a block of it, all has gone
+    /// back to the driver when this returns. The thread of an [idle
+    /// trim](crate::HeapBuilder::idle_trim) may hold a heap for a moment: this waits for it.
+    pub fn close(self) {
+        // Not where the thread is no more, or is this one.
+        let idle = self
+            .inner
+            .idle
+            .get()
+            .filter(|idle| !self.is_forked() && idle.thread.id() != thread::current().id());
+        let Some(shared) = idle.map(|idle| idle.shared.clone()) else { return };
+        let _pass = shared.pass.lock();
+        drop(self);
+    }
+}
+
 impl Drop for IdleTrim {
     fn drop(&mut self) {
         self.end();
@@ -99,5 +116,37 @@ impl Inner {
     fn events(&self) -> u64 {
         let ledgers = self.stores().map(|store| store.lock().ledger());
         ledgers.map(|ledger| ledger.allocations + ledger.frees).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::Device;
+    use crate::error::Error;
+
+    #[test]
+    fn a_close_waits_for_the_thread_that_holds_the_heap() -> Result<(), Error> {
+        let device = Device::open("emulated:1GiB")?;
+        let heap = Heap::builder(&device).idle_trim(Duration::from_secs(3600)).build()?;
+        heap.allocate(1 << 20, &device.stream()?)?.free()?;
+        let taken = || device.emulator().map(|emulator| emulator.usage(0).plain);
+        assert_ne!(taken(), Some(0));
+        let (inner, (begun, wait)) = (Arc::downgrade(&heap.inner), channel());
+        let shared = heap.inner.idle.get().map(|idle| idle.shared.clone()).unwrap_or_default();
+        // As that thread does.
+        let busy = thread::spawn(move || {
+            let _pass = shared.pass.lock();
+            let _held = inner.upgrade();
+            let _ = begun.send(());
+            thread::sleep(Duration::from_millis(100));
+        });
+        let _ = wait.recv();
+        heap.close();
+        assert_eq!(taken(), Some(0));
+        assert!(busy.join().is_ok());
+        Ok(())
     }
 }

@@ -178,9 +178,9 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// A soft limit above the hard one, which changes nothing. The driver's own, and a hard limit
-    /// above the one that a `none` or `driver` heap was built with, to which the driver holds its
-    /// pool: a new heap can have it. The limits are changed all the same.
+    /// A soft limit above the hard one, and a hard limit above the one that a `none` or `driver` heap
+    /// was built with, to which the driver holds its pool: a new heap can have it. Neither changes
+    /// anything. The driver's own; the limits may hold all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         self.handle.context.check_alive()?;
         limits.check()?;

@@ -12,7 +12,8 @@
 //!
 //! Fences are recorded when somebody else wants a block, not at every free: recording one costs
 //! 140 ns on an H200, and most blocks are reused by their own stream. So a wait may cover work that
-//! the stream was given after the free.
+//! the stream was given after the free. Only what is freed on a stream that can be named at no other
+//! time is fenced at once: one that may end unannounced, or a thread's own default stream.
 
 use std::collections::VecDeque;
 
@@ -98,6 +99,8 @@ struct StreamState {
     guard: Option<StreamGuard>,
     /// The program let go of the stream, or is about to end it; its last fence covers all its work.
     retired: bool,
+    /// The stream may be named during its own calls alone: its frees are fenced at once.
+    fleeting: bool,
     /// The number of the last free.
     freed: u64,
     /// Every free up to this number is known to be over.
@@ -144,16 +147,21 @@ impl Order {
             let _ = self.poll(source);
             self.left = self.active.len();
         }
-        // A per-thread default stream's fences are recorded by its own thread alone: it must not
-        // inherit blocks that another thread frees.
-        let spare = if raw == CUstream::PER_THREAD { None } else { self.spare.pop() };
-        let slot = spare.unwrap_or_else(|| {
+        let guard = guard();
+        let unannounced = guard.as_ref().is_some_and(StreamGuard::is_unannounced);
+        // A fleeting stream must not inherit blocks that are freed when it cannot be named: a
+        // per-thread default stream none, an unannounced one those of its like, which are freed by
+        // now.
+        let spare = self.spare.iter().rposition(|slot| self.streams[*slot].fleeting == unannounced);
+        let spare = spare.filter(|_| raw != CUstream::PER_THREAD);
+        let slot = spare.map(|at| self.spare.swap_remove(at)).unwrap_or_else(|| {
             self.streams.push(StreamState::default());
             self.streams.len() - 1
         });
         let StreamState { freed, reached, .. } = self.streams[slot];
-        let fresh = StreamState { id, raw, guard: guard(), freed, reached, ..Default::default() };
-        self.streams[slot] = fresh;
+        let fleeting = unannounced || raw == CUstream::PER_THREAD;
+        self.streams[slot] =
+            StreamState { id, raw, guard, fleeting, freed, reached, ..Default::default() };
         self.active.push(slot);
         self.slots.insert(id, slot as u32);
         StreamRef { slot: slot as u32, raw }
@@ -161,19 +169,20 @@ impl Order {
 
     /// Notes a free on `stream` and numbers it.
     ///
-    /// Only a per-thread default stream makes a driver call here: no other thread can name it
-    /// later, so its fence is recorded at once. Where that fails, the stream's next free covers
-    /// this one too. A stream that ended has no work after its last fence, which covers the free.
+    /// Only a fleeting stream makes a driver call here: it cannot be named later, so its fence is
+    /// recorded at once. Where that fails, the stream's next free covers this one too. A stream that
+    /// ended has no work after its last fence, which covers the free; of a fleeting one that is not
+    /// known, so nothing does.
     pub(crate) fn freed(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         let state = &mut self.streams[stream.slot()];
-        if state.retired {
+        if state.retired && !state.fleeting {
             return Ticket { slot: stream.slot, number: state.freed };
         }
         state.freed += 1;
         let number = state.freed;
-        let raw = state.raw;
-        if raw == CUstream::PER_THREAD
-            && let Ok(fence) = source.record(StreamRef { slot: stream.slot, raw })
+        if state.fleeting
+            && !state.retired
+            && let Ok(fence) = source.record(StreamRef { slot: stream.slot, raw: state.raw })
         {
             state.fences.push_back((number, fence));
         }
@@ -219,6 +228,11 @@ impl Order {
     pub(crate) fn current(&self, stream: StreamRef) -> Option<StreamRef> {
         let state = &self.streams[stream.slot()];
         (!state.retired).then_some(StreamRef { slot: stream.slot, raw: state.raw })
+    }
+
+    /// The same after the call that the stream was named for.
+    pub(crate) fn current_later(&self, stream: StreamRef) -> Option<StreamRef> {
+        self.current(stream).filter(|stream| !self.streams[stream.slot()].fleeting)
     }
 
     /// How many places for streams there are.
@@ -336,9 +350,11 @@ impl Order {
         slot: usize,
         source: &mut dyn MemorySource,
     ) -> Result<(), SourceError> {
-        // As if one more block were freed: blocks that are live now come after that.
-        self.streams[slot].freed += 1;
-        self.record(slot, source)?;
+        if !self.streams[slot].fleeting {
+            // As if one more block were freed: blocks that are live now come after that.
+            self.streams[slot].freed += 1;
+            self.record(slot, source)?;
+        }
         let state = &mut self.streams[slot];
         state.retired = true;
         state.guard = None;
@@ -368,8 +384,7 @@ impl Order {
 
     fn fence_all(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         let state = &self.streams[slot];
-        // A per-thread default stream's handle means another stream on this thread.
-        if state.retired || state.raw == CUstream::PER_THREAD {
+        if state.retired || state.fleeting {
             return Ok(());
         }
         self.record(slot, source)

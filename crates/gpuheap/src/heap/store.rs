@@ -234,7 +234,8 @@ impl Store {
             Some(stream) => state.stream(stream),
             None => lease.stream,
         };
-        if zeroed && let Err(error) = state.zero(&self.context, &lease, stream) {
+        let current = state.order.current(stream);
+        if zeroed && let Err(error) = state.zero(&self.context, &lease, current) {
             state.ledger.failed_frees += 1;
             state.unzeroed.push(Lease { stream, ..lease });
             return Err(error.into());
@@ -359,7 +360,6 @@ impl Store {
     pub(crate) fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         let above = {
             let mut state = self.lock();
-            state.limits = limits;
             if !state.source.limit(limits)? {
                 return Err(ErrorKind::Refused(format!(
                     "the hard limit of a heap with the {} pool can be lowered and not raised above \
@@ -368,6 +368,7 @@ impl Store {
                 ))
                 .into());
             }
+            state.limits = limits;
             let most = limits.soft.unwrap_or(u64::MAX).min(limits.hard.unwrap_or(u64::MAX));
             self.note_soft_limit(&mut state);
             state.source.reserved()?.saturating_sub(most)
@@ -612,25 +613,25 @@ impl State {
         Ok(grant)
     }
 
-    /// Fills a block that is being freed with zeros, in the order of `stream`.
+    /// Fills a block that is being freed with zeros, in the order of `stream`, or at once where there
+    /// is none to do it in order.
     fn zero(
         &mut self,
         context: &Context,
         lease: &Lease,
-        stream: StreamRef,
+        stream: Option<StreamRef>,
     ) -> Result<(), SourceError> {
-        let current = self.order.current(stream);
-        if current.is_none() {
-            // The stream ended, so there is none left to do it in order.
+        if stream.is_none() {
             context.synchronize()?;
         }
-        self.source.zero(lease.address, lease.block_bytes, current)
+        self.source.zero(lease.address, lease.block_bytes, stream)
     }
 
     /// Tries once more to zero what could not be zeroed when it was freed, and frees it.
     fn zero_again(&mut self, context: &Context) {
         for lease in std::mem::take(&mut self.unzeroed) {
-            if self.zero(context, &lease, lease.stream).is_err() {
+            let stream = self.order.current_later(lease.stream);
+            if self.zero(context, &lease, stream).is_err() {
                 self.unzeroed.push(lease);
                 continue;
             }

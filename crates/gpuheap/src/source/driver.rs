@@ -491,10 +491,12 @@ impl MemorySource for OrderedSource {
     }
 
     fn limit(&mut self, limits: Limits) -> Result<bool, SourceError> {
+        let within = |bound| limits.hard.is_some_and(|limit| limit < bound + POOL_STEP);
+        if !self.bound.is_none_or(within) {
+            return Ok(false);
+        }
         self.set_threshold(limits)?;
-        Ok(self
-            .bound
-            .is_none_or(|bound| limits.hard.is_some_and(|limit| limit < bound + POOL_STEP)))
+        Ok(true)
     }
 
     fn capacity(&self) -> u64 {

@@ -81,8 +81,8 @@ pub(crate) trait MemorySource: Send {
     /// Gives back what the driver itself keeps and is out of use; the bytes that it regained.
     fn trim(&mut self) -> Result<u64, SourceError>;
 
-    /// Takes other limits, where the driver itself holds to them. False where a hard limit cannot
-    /// be raised any more.
+    /// Takes other limits, where the driver itself holds to them. False, and nothing changed, where a
+    /// hard limit cannot be raised any more.
     fn limit(&mut self, limits: Limits) -> Result<bool, SourceError>;
 
     /// Fills a block with zeros at this point of `stream`; with none, at once, and waits for it.
