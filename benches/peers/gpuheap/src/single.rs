@@ -9,7 +9,7 @@ use crate::{Done, Peer, median};
 
 /// Pairs of one size, each of which the cache serves.
 pub(crate) fn hot(peer: &mut Peer) -> Done {
-    let pairs = (1_000_000 / peer.scale).max(1);
+    let pairs = (200_000 / peer.scale).max(1);
     let stream = peer.device.default_stream()?;
     for bytes in [1 << 10, 1 << 20, 64 << 20] {
         let run = |count: u64| -> Done {
