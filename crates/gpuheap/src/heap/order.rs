@@ -78,6 +78,8 @@ pub(crate) struct Order {
     spare: Vec<usize>,
     /// Slots of the streams that are not retired, by the driver's id.
     slots: FxHashMap<u64, u32>,
+    /// The slot that was last asked for: most often it is asked for again.
+    last: u32,
 }
 
 /// So many streams may be active before those that ended are looked for.
@@ -116,7 +118,12 @@ impl Order {
         guard: impl FnOnce() -> Option<StreamGuard>,
         source: &mut dyn MemorySource,
     ) -> StreamRef {
+        let last = self.streams.get(self.last as usize);
+        if last.is_some_and(|state| state.id == id && !state.retired) {
+            return StreamRef { slot: self.last, raw };
+        }
         if let Some(&slot) = self.slots.get(&id) {
+            self.last = slot;
             return StreamRef { slot, raw };
         }
         // A program that makes streams also ends them.
