@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of `run`, with stand-ins for the programs that it measures; where GPUHEAP_PEERS names
+"""Tests of `run`, with stand-ins for the programs that it measures; where PEERS_PROGRAM names
 gpuheap-peers, with that too, on an emulated device."""
 
 import importlib.machinery
@@ -110,9 +110,9 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
         self.assertEqual(code, 1)
         self.assertIn(f"there is no {self.folder.resolve()}/nothing", text)
 
-    @unittest.skipUnless(os.environ.get("GPUHEAP_PEERS"), "GPUHEAP_PEERS names no program")
+    @unittest.skipUnless(os.environ.get("PEERS_PROGRAM"), "PEERS_PROGRAM names no program")
     def test_gpuheap_on_an_emulated_device(self):
-        code, text, report = self.run_with(os.environ["GPUHEAP_PEERS"], "--scale", "100", "--works",
+        code, text, report = self.run_with(os.environ["PEERS_PROGRAM"], "--scale", "100", "--works",
                                            f"{'|'.join(run.WORKS)}|two_streams")
         self.assertEqual((code, report["skipped"]), (0, {}), text)
         self.assertEqual(list(report["medians"]),

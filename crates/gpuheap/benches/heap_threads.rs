@@ -120,7 +120,7 @@ fn heap(pool: PoolKind) -> (Device, Heap) {
 
 /// Powers of two from 256 B to 512 KiB, in no simple order.
 fn size(number: u64) -> u64 {
-    256 << (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 12
+    256 << ((number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 12)
 }
 
 criterion_group!(benches, threads, free_elsewhere);
