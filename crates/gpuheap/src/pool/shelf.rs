@@ -51,7 +51,7 @@ pub(super) struct Shelf {
     bitmap: [u64; WORDS],
     summary: u64,
     /// Where the bin of each size stands in `bins`, [`NO_BIN`] for none; empty before the first one.
-    /// Looked up in a hash map it cost a third of what a shelf does.
+    /// With a hash map a pair took 120 instructions more.
     places: Vec<u16>,
     bins: Vec<Bin>,
     large: Large,
@@ -89,7 +89,7 @@ impl Shelf {
             return;
         };
         if self.bin(size).is_none() {
-            self.make_bin(size, entry.bytes);
+            self.make_bin(size);
         }
         let Some(bin) = self.bin(size) else { return };
         positions.set(entry.key, bin.keys.len());
@@ -171,17 +171,17 @@ impl Shelf {
     }
 
     #[cold]
-    fn make_bin(&mut self, size: usize, bytes: u64) {
+    fn make_bin(&mut self, size: usize) {
         if self.places.is_empty() {
             self.places.resize(BINS, NO_BIN);
         }
         self.places[size] = self.bins.len() as u16;
-        self.bins.push(Bin { bytes, keys: Vec::new() });
+        self.bins.push(Bin { bytes: (size as u64 + 1) * ROUNDING, keys: Vec::new() });
     }
 }
 
 /// The blocks whose sizes have no bins. The last one in is kept apart: a program that takes again what it
-/// just freed never touches the tree, which costs 350 of the 1,360 instructions of such a pair.
+/// just freed never touches the tree, which would cost such a pair 320 instructions more than 1,040.
 #[derive(Debug, Default)]
 struct Large {
     tree: BTreeSet<Entry>,
