@@ -67,6 +67,8 @@ impl Ticket {
 #[derive(Default)]
 pub(crate) struct Order {
     streams: Vec<StreamState>,
+    /// The slot that was last asked for: most often it is asked for again.
+    last: u32,
     /// The slots of which something may still be learnt: not those of streams that ended and whose
     /// frees are over.
     active: Vec<usize>,
@@ -78,8 +80,6 @@ pub(crate) struct Order {
     spare: Vec<usize>,
     /// Slots of the streams that are not retired, by the driver's id.
     slots: FxHashMap<u64, u32>,
-    /// The slot that was last asked for: most often it is asked for again.
-    last: u32,
 }
 
 /// So many streams may be active before those that ended are looked for.
