@@ -4,8 +4,7 @@
 int main(int argc, char **argv) {
   Peer peer;
   peer.name = argc > 1 ? argv[1] : "";
-  CHECK(cudaSetDevice(0));
-  CHECK(cudaFree(0));
+  context_is_there();
   if (peer.name == "cudaMalloc") {
     peer.alloc = [](size_t bytes, cudaStream_t) {
       void *address;
@@ -31,6 +30,10 @@ int main(int argc, char **argv) {
       uint64_t bytes = 0;
       CHECK(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemHigh, &bytes));
       return size_t(bytes);
+    };
+    peer.reclaim = [pool] {
+      CHECK(cudaDeviceSynchronize());
+      CHECK(cudaMemPoolTrimTo(pool, 0));
     };
   } else {
     return no_such_peer("cudaMalloc, cudaMallocAsync");

@@ -11,9 +11,8 @@ static void check(gpuheap_status status) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 2) return no_such_peer("none, simple, binned, split, driver");
-  CHECK(cudaSetDevice(0));
-  CHECK(cudaFree(0));
+  if (argc < 2) return no_such_peer("gpuheap's pools");
+  context_is_there();
   gpuheap_options options{};
   options.size = sizeof options;
   options.pool = argv[1];
@@ -37,6 +36,7 @@ int main(int argc, char **argv) {
     check(gpuheap_get_statistics(heap, &statistics));
     return size_t(statistics.reserved_peak);
   };
+  peer.reclaim = [heap] { check(gpuheap_reclaim_all(heap, nullptr)); };
   peer.stream_ends = [heap](cudaStream_t stream) { check(gpuheap_stream_ended(heap, stream)); };
   int code = drive(peer, argc, argv);
   check(gpuheap_close(heap));

@@ -22,8 +22,7 @@ int main(int argc, char **argv) {
   const size_t GIB = size_t(1) << 30;
   Peer peer;
   peer.name = argc > 1 ? argv[1] : "";
-  CHECK(cudaSetDevice(0));
-  CHECK(cudaFree(0));
+  context_is_there();
   rmm::mr::cuda_memory_resource upstream;
   if (peer.name == "pool" || peer.name == "poolbig") {
     size_t first = peer.name == "pool" ? size_t(1) << 20 : 64 * GIB;

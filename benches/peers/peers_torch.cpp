@@ -8,8 +8,7 @@ int main(int argc, char **argv) {
   Peer peer;
   peer.name = argc > 1 ? argv[1] : "";
   if (peer.name != "torch") return no_such_peer("torch");
-  CHECK(cudaSetDevice(0));
-  CHECK(cudaFree(0));
+  context_is_there();
   torch_allocator::get()->init(1);
   peer.alloc = [](size_t bytes, cudaStream_t stream) {
     return torch_allocator::get()->raw_alloc_with_stream(bytes, stream);
@@ -20,5 +19,6 @@ int main(int argc, char **argv) {
   peer.reserved_peak = [] {
     return size_t(torch_allocator::get()->getDeviceStats(0).reserved_bytes[0].peak);
   };
+  peer.reclaim = [] { torch_allocator::get()->emptyCache(); };
   return drive(peer, argc, argv);
 }

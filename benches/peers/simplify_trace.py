@@ -6,7 +6,8 @@ import sys
 
 
 def simplify(source, target):
-    live, streams, count = {}, {}, 0
+    """Writes the rows: how many."""
+    live, streams, count, frees = {}, {}, 0, 0
     with gzip.open(source, "rt") as log, open(target, "w") as rows:
         rows.write("op,id,bytes,stream\n")
         for row in csv.DictReader(log):
@@ -18,6 +19,8 @@ def simplify(source, target):
             elif row["Action"] == "free" and row["Pointer"] in live:
                 index, size = live.pop(row["Pointer"])
                 rows.write(f"f,{index},{size},{stream}\n")
+                frees += 1
+    return count + frees
 
 
 if __name__ == "__main__":

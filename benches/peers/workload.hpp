@@ -1,8 +1,10 @@
-// The work that every allocator is given: hot pairs, random sizes, threads, replayed traces. Host code
-// only: no kernels run, so events are always ready and what is timed is the allocator.
+// The work that every allocator is given. Host code only: no kernels run, so events are always ready and
+// what is timed is the allocator. gpuheap/src has the same work in Rust: change both.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -10,7 +12,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,10 +26,14 @@ struct Peer {
   std::function<void(void *, size_t bytes, cudaStream_t)> free;
   // Bytes held from the driver, the high-water mark; 0 where it does not say.
   std::function<size_t()> reserved_peak = [] { return size_t(0); };
+  // Gives all that is cached back to the driver; none where there is no such call.
+  std::function<void()> reclaim;
   // A stream is about to be destroyed.
   std::function<void(cudaStream_t)> stream_ends = [](cudaStream_t) {};
   // One that is slow is given a part of the work.
   int scale = 1;
+  // What making the allocator took, the device's context being there.
+  double open_ms = 0;
 };
 
 #define CHECK(call)                                                      \
@@ -51,6 +56,46 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Makes the device's context. What a peer does from here on until it is driven is its making.
+inline Clock::time_point context_is_there() {
+  static Clock::time_point since = [] {
+    CHECK(cudaSetDevice(0));
+    CHECK(cudaFree(0));
+    return Clock::now();
+  }();
+  return since;
+}
+
+inline size_t free_memory() {
+  size_t free = 0, total = 0;
+  CHECK(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+// Numbers with a known sequence for each seed (splitmix64).
+struct Random {
+  uint64_t state;
+
+  uint64_t next() {
+    state += 0x9e3779b97f4a7c15;
+    uint64_t z = state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+  // In [0, 1).
+  double unit() { return double(next() >> 11) / double(uint64_t(1) << 53); }
+  // Log-uniform from 256 B to 64 MiB.
+  size_t any_size() { return size_t(std::exp2(8.0 + 18.0 * unit())); }
+  // A power of two from 256 B to 512 KiB.
+  size_t small_size() { return size_t(256) << (next() % 12); }
+};
+
+struct Block {
+  void *address;
+  size_t bytes;
+};
+
 inline cudaStream_t make_stream() {
   cudaStream_t stream;
   CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -64,11 +109,11 @@ inline void end_stream(Peer &peer, cudaStream_t stream) {
 
 // Pairs of one size, each of which the cache serves.
 inline void hot(Peer &peer, size_t bytes) {
-  const int pairs = 100000 / peer.scale;
   auto run = [&](int n) {
     for (int i = 0; i < n; i++) peer.free(peer.alloc(bytes, 0), bytes, 0);
   };
   run(100);
+  const int pairs = 200000 / peer.scale;
   std::vector<double> times;
   for (int repeat = 0; repeat < 5; repeat++) {
     auto start = Clock::now();
@@ -82,25 +127,20 @@ inline void hot(Peer &peer, size_t bytes) {
 inline void random_sizes(Peer &peer) {
   const int operations = 200000 / peer.scale;
   const size_t most = size_t(8) << 30;
-  std::mt19937_64 generator(1234);
-  std::uniform_real_distribution<double> exponent(8.0, 26.0), coin(0, 1);
-  struct Live {
-    void *address;
-    size_t bytes;
-  };
-  std::vector<Live> live;
+  Random random{1234};
+  std::vector<Block> live;
   size_t bytes = 0, peak = 0;
   std::vector<double> times;
   for (int repeat = 0; repeat < 3; repeat++) {
     auto start = Clock::now();
     for (int i = 0; i < operations; i++) {
-      size_t size = size_t(std::exp2(exponent(generator)));
-      if (live.empty() || (bytes + size <= most && coin(generator) < 0.52)) {
+      size_t size = random.any_size();
+      if (live.empty() || (bytes + size <= most && random.unit() < 0.52)) {
         live.push_back({peer.alloc(size, 0), size});
         bytes += size;
         peak = std::max(peak, bytes);
       } else {
-        size_t at = size_t(coin(generator) * live.size());
+        size_t at = size_t(random.unit() * live.size());
         std::swap(live[at], live.back());
         peer.free(live.back().address, live.back().bytes, 0);
         bytes -= live.back().bytes;
@@ -114,37 +154,139 @@ inline void random_sizes(Peer &peer) {
          median(times), peak, peer.reserved_peak());
 }
 
-// Threads with a stream each, sixteen blocks of 256 B to 512 KiB live in each.
+// What a program waits for once: the allocator itself, and its first memory.
+inline void first(Peer &peer) {
+  auto start = Clock::now();
+  void *address = peer.alloc(size_t(1) << 20, 0);
+  double milliseconds = seconds_since(start) * 1e3;
+  peer.free(address, size_t(1) << 20, 0);
+  printf("RESULT peer=%s work=first open_ms=%.3f ms=%.3f\n", peer.name.c_str(), peer.open_ms,
+         milliseconds);
+}
+
+// Blocks of all sizes, 10 GiB of them, freed, and then given back to the driver.
+inline void reclaim(Peer &peer) {
+  if (!peer.reclaim) {
+    fprintf(stderr, "it has no call that gives what is cached back\n");
+    exit(3);
+  }
+  const size_t enough = size_t(10) << 30;
+  // What the first allocation of a process takes for good is not the allocator's.
+  peer.free(peer.alloc(size_t(1) << 20, 0), size_t(1) << 20, 0);
+  peer.reclaim();
+  size_t before = free_memory(), bytes = 0;
+  Random random{1234};
+  std::vector<Block> blocks;
+  while (bytes < enough) {
+    size_t size = random.any_size();
+    blocks.push_back({peer.alloc(size, 0), size});
+    bytes += size;
+  }
+  for (auto &block : blocks) peer.free(block.address, block.bytes, 0);
+  size_t cached = free_memory();
+  auto start = Clock::now();
+  peer.reclaim();
+  double milliseconds = seconds_since(start) * 1e3;
+  size_t after = free_memory();
+  auto less = [before](size_t free) { return free < before ? before - free : 0; };
+  printf("RESULT peer=%s work=reclaim ms=%.3f live_peak=%zu cached=%zu kept=%zu\n",
+         peer.name.c_str(), milliseconds, bytes, less(cached), less(after));
+}
+
+const int RING = 16;
+
+struct Ring {
+  Peer &peer;
+  cudaStream_t stream;
+  Random random;
+  Block blocks[RING] = {};
+
+  // Each block in turn goes, and one of another size comes.
+  void turn() {
+    for (auto &block : blocks) {
+      if (block.address) peer.free(block.address, block.bytes, stream);
+      block.bytes = random.small_size();
+      block.address = peer.alloc(block.bytes, stream);
+    }
+  }
+  void end() {
+    for (auto &block : blocks) peer.free(block.address, block.bytes, stream);
+  }
+};
+
+// Threads with a stream each, sixteen blocks of 256 B to 512 KiB live in each. They are under way
+// before they count.
 inline void threads(Peer &peer, int count) {
-  const int pairs = 100000 / peer.scale;
   std::vector<cudaStream_t> streams(count);
   for (auto &stream : streams) stream = make_stream();
-  auto body = [&](int index, int n) {
-    CHECK(cudaSetDevice(0));
-    std::mt19937_64 generator(index);
-    void *ring[16] = {};
-    size_t sizes[16] = {};
-    for (int i = 0; i < n; i++) {
-      int at = i % 16;
-      if (ring[at]) peer.free(ring[at], sizes[at], streams[index]);
-      sizes[at] = size_t(256) << (generator() % 12);
-      ring[at] = peer.alloc(sizes[at], streams[index]);
-    }
-    for (int at = 0; at < 16; at++)
-      if (ring[at]) peer.free(ring[at], sizes[at], streams[index]);
-  };
-  for (int index = 0; index < count; index++) body(index, 200);
   std::vector<double> rates;
   for (int repeat = 0; repeat < 3; repeat++) {
-    auto start = Clock::now();
+    std::barrier begin(count + 1);
+    std::atomic<bool> stop = false;
+    std::vector<double> done(count);
+    auto body = [&](int index) {
+      CHECK(cudaSetDevice(0));
+      Ring ring{peer, streams[index], Random{uint64_t(index)}};
+      for (int i = 0; i < 20; i++) ring.turn();
+      begin.arrive_and_wait();
+      auto start = Clock::now();
+      size_t turns = 0;
+      for (; !stop.load(std::memory_order_relaxed); turns++) ring.turn();
+      done[index] = double(turns * RING) / seconds_since(start);
+      ring.end();
+    };
     std::vector<std::thread> running;
-    for (int index = 0; index < count; index++) running.emplace_back(body, index, pairs);
+    for (int index = 0; index < count; index++) running.emplace_back(body, index);
+    begin.arrive_and_wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    stop = true;
     for (auto &thread : running) thread.join();
-    rates.push_back(count * double(pairs) / seconds_since(start) / 1e6);
+    double sum = 0;
+    for (double rate : done) sum += rate;
+    rates.push_back(sum / 1e6);
   }
   printf("RESULT peer=%s work=threads threads=%d mpairs=%.3f\n", peer.name.c_str(), count,
          median(rates));
   for (auto stream : streams) end_stream(peer, stream);
+}
+
+// One thread allocates, another one frees, in turns, so that neither waits for the other's lock. What
+// a free leaves to be done later is in the other thread's allocations.
+inline void cross_free(Peer &peer) {
+  const int rounds = std::max(5000 / peer.scale, 10), handful = 64;
+  cudaStream_t stream = make_stream();
+  Block blocks[handful];
+  // Even: to be filled; odd: to be emptied.
+  std::atomic<int> turn = 0;
+  auto await_turn = [&](int number) {
+    while (turn.load(std::memory_order_acquire) != number) std::this_thread::yield();
+  };
+  std::vector<double> allocations, frees;
+  std::thread freeing([&] {
+    CHECK(cudaSetDevice(0));
+    for (int round = 0; round < rounds; round++) {
+      await_turn(2 * round + 1);
+      auto start = Clock::now();
+      for (auto &block : blocks) peer.free(block.address, block.bytes, stream);
+      frees.push_back(seconds_since(start) / handful * 1e9);
+      turn.store(2 * round + 2, std::memory_order_release);
+    }
+  });
+  Random random{1234};
+  for (int round = 0; round < rounds; round++) {
+    await_turn(2 * round);
+    auto start = Clock::now();
+    for (auto &block : blocks) {
+      block.bytes = random.small_size();
+      block.address = peer.alloc(block.bytes, stream);
+    }
+    allocations.push_back(seconds_since(start) / handful * 1e9);
+    turn.store(2 * round + 1, std::memory_order_release);
+  }
+  freeing.join();
+  printf("RESULT peer=%s work=crossfree ns=%.1f allocate_ns=%.1f\n", peer.name.c_str(),
+         median(frees), median(allocations));
+  end_stream(peer, stream);
 }
 
 struct Event {
@@ -182,7 +324,10 @@ inline void replay(Peer &peer, const std::string &file) {
     last_id = std::max(last_id, event.id);
     last_stream = std::max(last_stream, event.stream);
   }
-  std::vector<std::pair<void *, size_t>> blocks(last_id + 1, {nullptr, 0});
+  struct Live : Block {
+    cudaStream_t stream;
+  };
+  std::vector<Live> blocks(last_id + 1, Live{});
   // The trace's first stream is the default one.
   std::vector<cudaStream_t> streams(last_stream + 1, nullptr);
   for (uint32_t at = 1; at <= last_stream; at++) streams[at] = make_stream();
@@ -192,21 +337,22 @@ inline void replay(Peer &peer, const std::string &file) {
     for (auto &event : events) {
       auto &block = blocks[event.id];
       if (event.is_alloc) {
-        block = {peer.alloc(event.bytes, streams[event.stream]), event.bytes};
+        auto stream = streams[event.stream];
+        block = {{peer.alloc(event.bytes, stream), event.bytes}, stream};
         live += event.bytes;
         peak = std::max(peak, live);
-      } else if (block.first) {
-        peer.free(block.first, block.second, streams[event.stream]);
-        live -= block.second;
-        block.first = nullptr;
+      } else if (block.address) {
+        peer.free(block.address, block.bytes, streams[event.stream]);
+        live -= block.bytes;
+        block.address = nullptr;
       }
     }
     double nanoseconds = seconds_since(start) / events.size() * 1e9;
     for (auto &block : blocks) {
-      if (!block.first) continue;
-      peer.free(block.first, block.second, 0);
-      live -= block.second;
-      block.first = nullptr;
+      if (!block.address) continue;
+      peer.free(block.address, block.bytes, block.stream);
+      live -= block.bytes;
+      block.address = nullptr;
     }
     return nanoseconds;
   };
@@ -218,20 +364,30 @@ inline void replay(Peer &peer, const std::string &file) {
   for (uint32_t at = 1; at <= last_stream; at++) end_stream(peer, streams[at]);
 }
 
-// argv: PROGRAM PEER WORK..., where a work is hot, random, threads or replay:FILE.
+// argv: PROGRAM PEER WORK...
 inline int drive(Peer &peer, int argc, char **argv) {
+  peer.open_ms = seconds_since(context_is_there()) * 1e3;
   for (int at = 2; at < argc; at++) {
     std::string work = argv[at];
     if (work == "hot") {
       for (int shift : {10, 20, 26}) hot(peer, size_t(1) << shift);
     } else if (work == "random") {
       random_sizes(peer);
+    } else if (work == "first") {
+      first(peer);
+    } else if (work == "reclaim") {
+      reclaim(peer);
+    } else if (work == "crossfree") {
+      cross_free(peer);
     } else if (work == "threads") {
       for (int count : {1, 2, 4, 8, 16}) threads(peer, count);
     } else if (work.rfind("replay:", 0) == 0) {
       replay(peer, work.substr(7));
     } else {
-      fprintf(stderr, "'%s' is no work; it is hot, random, threads or replay:FILE\n", work.c_str());
+      fprintf(stderr,
+              "'%s' is no work; it is hot, random, threads, crossfree, first, reclaim or "
+              "replay:FILE\n",
+              work.c_str());
       return 2;
     }
     fflush(stdout);

@@ -1,6 +1,7 @@
 //! The heap's pieces on an emulated device: `cargo bench -p gpuheap --bench heap`.
 //!
 //! * `pair`: an allocation that hits and its free, for each policy;
+//! * `miss`: an allocation for which memory is taken from the driver, everything being given back;
 //! * `live`: the oldest block goes and one of a random size comes, with 1,000 to 100,000 blocks live.
 //!   What it costs should not depend on how many there are. `live-random`: a random one goes; that
 //!   includes the harness's own way to it, which misses the cache: `harness` is that alone.
@@ -9,7 +10,7 @@
 
 use std::hint::black_box;
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use gpuheap::emu::Profile;
 use gpuheap::{Block, Device, Heap, PoolKind};
 
@@ -22,6 +23,25 @@ fn pair(criterion: &mut Criterion) {
         for bytes in [1 << 10, 1 << 20, 64 << 20] {
             group.bench_function(BenchmarkId::new(pool.name(), bytes), |bencher| {
                 bencher.iter(|| drop(heap.allocate(black_box(bytes), &stream).unwrap()));
+            });
+        }
+    }
+}
+
+fn miss(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("miss");
+    for pool in PoolKind::ALL {
+        let device = Device::emulated(Profile::h200()).unwrap();
+        let heap = Heap::builder(&device).pool(pool).build().unwrap();
+        let stream = device.stream().unwrap();
+        for bytes in [1 << 10, 1 << 20, 64 << 20] {
+            group.bench_function(BenchmarkId::new(pool.name(), bytes), |bencher| {
+                bencher.iter_batched(
+                    || heap.reclaim_all().unwrap(),
+                    // What is returned is dropped once the clock was read.
+                    |_| heap.allocate(black_box(bytes), &stream).unwrap(),
+                    BatchSize::PerIteration,
+                );
             });
         }
     }
@@ -97,5 +117,5 @@ impl Random {
     }
 }
 
-criterion_group!(benches, pair, live);
+criterion_group!(benches, pair, miss, live);
 criterion_main!(benches);

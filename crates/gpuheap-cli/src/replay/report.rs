@@ -236,7 +236,9 @@ fn nothing_to_recommend(report: &TraceReport, passed: &[&PoolReport]) -> String 
         }
     };
     if !passed.is_empty() && report.pools.iter().all(|pool| is_model(report, pool.pool)) {
-        return format!("{through}; ask for simple, binned or split too.");
+        let others: Vec<_> =
+            PoolKind::ALL.into_iter().filter(|pool| !is_model(report, *pool)).collect();
+        return format!("{through}; ask for {} too.", listed(&others));
     }
     let smallest = report.pools.iter().filter(|pool| !is_model(report, pool.pool)).filter_map(
         |pool| match pool.minimum {
@@ -254,6 +256,16 @@ fn nothing_to_recommend(report: &TraceReport, passed: &[&PoolReport]) -> String 
             format!("{through}; --find-minimum finds a device that is enough.")
         }
         None => format!("{through}."),
+    }
+}
+
+/// `one, another or a third`.
+fn listed(pools: &[PoolKind]) -> String {
+    let names: Vec<&str> = pools.iter().map(|pool| pool.name()).collect();
+    match names.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 
@@ -381,7 +393,9 @@ mod tests {
             emulated,
             pools: pools.iter().map(pool).collect(),
         });
-        sentence.split(" for 50 bytes live").next().unwrap_or_default().to_owned()
+        let told = sentence.split(" for 50 bytes live").next().unwrap_or_default();
+        // Which pools there are is not what is tested.
+        told.split("; ask for ").next().unwrap_or_default().to_owned()
     }
 
     #[test]
@@ -436,19 +450,24 @@ mod tests {
             (
                 true,
                 &[(Driver, 55, 1.0)],
-                "On this device the pool driver gets through, and here it is a model; ask for simple, \
-                 binned or split too.",
+                "On this device the pool driver gets through, and here it is a model",
             ),
             (
                 true,
                 &[(None, 55, 1.0), (Driver, 55, 1.0)],
-                "On this device the pools none and driver get through, and here they are a model; ask \
-                 for simple, binned or split too.",
+                "On this device the pools none and driver get through, and here they are a model",
             ),
         ];
         for (emulated, pools, sentence) in cases {
             assert_eq!(recommended(emulated, pools), sentence);
         }
+    }
+
+    #[test]
+    fn lists_pools() {
+        use PoolKind::{Binned, Driver, Split};
+        let lists = [&[][..], &[Split], &[Split, Driver], &[Binned, Split, Driver]].map(listed);
+        assert_eq!(lists, ["", "split", "split or driver", "binned, split or driver"]);
     }
 
     #[test]

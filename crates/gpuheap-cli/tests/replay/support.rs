@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use gpuheap::PoolKind;
 use serde_json::Value;
 
-pub(crate) const POOLS: [&str; 5] = ["none", "simple", "binned", "split", "driver"];
 /// Those that are replayed in a moment in a debug build.
 pub(crate) const SHORT: [&str; 5] = [
     "cupy_groupby.csv.gz",
@@ -14,6 +14,11 @@ pub(crate) const SHORT: [&str; 5] = [
     "two_streams.csv.gz",
     "two_streams.snapshot.pickle.gz",
 ];
+
+/// All pools, as the command calls them.
+pub(crate) fn pools() -> Vec<&'static str> {
+    PoolKind::ALL.map(PoolKind::name).to_vec()
+}
 
 /// What a command came to.
 pub(crate) struct Ran {
@@ -81,7 +86,7 @@ pub(crate) fn without_times(text: &str) -> String {
         if let Some(start) = line.find(COLUMN) {
             column = Some(start..start + COLUMN.len());
         }
-        let is_row = POOLS.iter().any(|pool| line.starts_with(pool));
+        let is_row = pools().iter().any(|pool| line.starts_with(pool));
         match &column {
             Some(column) if is_row && !line.contains("out of memory") => {
                 let time = line[column.clone()].trim().replace(',', "");

@@ -73,6 +73,8 @@ impl Ticket {
 #[derive(Default)]
 pub(crate) struct Order {
     streams: Vec<StreamState>,
+    /// The slot that was last asked for: most often it is asked for again.
+    last: u32,
     /// The slots of which something may still be learnt: not those of streams that ended and whose
     /// frees are over.
     active: Vec<usize>,
@@ -137,7 +139,12 @@ impl Order {
         guard: impl FnOnce() -> Option<StreamGuard>,
         source: &mut dyn MemorySource,
     ) -> StreamRef {
+        let last = self.streams.get(self.last as usize);
+        if last.is_some_and(|state| state.id == id && !state.retired) {
+            return StreamRef { slot: self.last, raw };
+        }
         if let Some(&slot) = self.slots.get(&id) {
+            self.last = slot;
             return StreamRef { slot, raw };
         }
         // A program that makes streams also ends them.

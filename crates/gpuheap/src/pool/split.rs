@@ -165,7 +165,7 @@ impl Free {
             State::Live => {}
             State::Anybodys => {
                 self.anybodys.remove(entry, positions);
-                if self.whole.remove(&entry) {
+                if block.is_whole() && self.whole.remove(&entry) {
                     self.whole_bytes -= block.bytes;
                 }
             }
@@ -178,6 +178,9 @@ impl Free {
     /// The best block that `stream` may use as things are.
     fn best(&self, bytes: u64, stream: StreamRef) -> Option<u32> {
         let own = self.streams.get(stream.slot()).and_then(|owned| owned.shelf.best(bytes));
+        if let Some(own) = own.filter(|own| own.bytes == bytes) {
+            return Some(own.key);
+        }
         let anybodys = self.anybodys.best(bytes);
         match (own, anybodys) {
             // Its own first where they are equal: others cannot use that one.

@@ -82,6 +82,30 @@ fn a_stream_that_was_retired_is_not_asked_about_again() {
 }
 
 #[test]
+fn a_stream_that_was_retired_too_early_is_followed_again() {
+    for pool in PoolKind::ALL {
+        let device = device(64 << 20, Schedule::Seeded(3));
+        let heap = heap(&device, pool);
+        let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+        let stream = wrap(&device, raw);
+        for tag in 0..8 {
+            for retired in [false, true] {
+                if retired {
+                    heap.retire(&stream).unwrap();
+                }
+                let block = heap.allocate(40 << 20, &stream).unwrap();
+                fill(&device, &block, tag, &stream);
+            }
+            let block = heap.allocate(40 << 20, &own).unwrap();
+            fill(&device, &block, tag, &own);
+        }
+        heap.retire(&stream).unwrap();
+        end(&device, raw);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
 fn streams_may_be_gone_when_all_are_retired() {
     for pool in PoolKind::ALL {
         let device = device(64 << 20, Schedule::Seeded(2));

@@ -1,0 +1,147 @@
+//! What several threads do at once.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuheap::{Block, Error, Heap, Stream};
+
+use crate::random::Random;
+use crate::{Done, Peer, median};
+
+/// How long the threads run for one figure.
+const RUN: Duration = Duration::from_millis(300);
+/// Blocks that are live in each thread.
+const RING: usize = 16;
+/// Blocks that are handed to the other thread at a time.
+const HANDFUL: usize = 64;
+
+/// Threads with a stream each, sixteen blocks of 256 B to 512 KiB live in each.
+pub(crate) fn threads(peer: &mut Peer) -> Done {
+    for count in [1, 2, 4, 8, 16] {
+        let streams =
+            (0..count).map(|_| peer.device.stream()).collect::<Result<Vec<Stream>, Error>>()?;
+        let mut rates = Vec::new();
+        for _ in 0..3 {
+            rates.push(rate(&peer.heap, &streams, RUN / peer.scale.min(1000) as u32)?);
+        }
+        peer.result("threads", &format!("threads={count} mpairs={:.3}", median(rates)))?;
+    }
+    Ok(())
+}
+
+/// Millions of pairs a second, of all threads together. They are under way before they count.
+fn rate(heap: &Heap, streams: &[Stream], run: Duration) -> Done<f64> {
+    let (begin, stop) = (Barrier::new(streams.len() + 1), AtomicBool::new(false));
+    let pairs = thread::scope(|scope| -> Result<f64, Error> {
+        let threads: Vec<_> = (0_u64..)
+            .zip(streams)
+            .map(|(index, stream)| {
+                let (begin, stop) = (&begin, &stop);
+                scope.spawn(move || {
+                    let mut ring = Ring::new(heap, stream, index);
+                    // Who fails lets the others begin all the same.
+                    let ready = (0..20).try_for_each(|_| ring.turn());
+                    begin.wait();
+                    ready?;
+                    let (start, mut turns) = (Instant::now(), 0_u64);
+                    while !stop.load(Ordering::Relaxed) {
+                        ring.turn()?;
+                        turns += 1;
+                    }
+                    let seconds = start.elapsed().as_secs_f64();
+                    Ok((turns * RING as u64) as f64 / seconds)
+                })
+            })
+            .collect();
+        begin.wait();
+        thread::sleep(run);
+        stop.store(true, Ordering::Relaxed);
+        threads
+            .into_iter()
+            .map(|thread| match thread.join() {
+                Ok(rate) => rate,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+            .sum()
+    })?;
+    Ok(pairs / 1e6)
+}
+
+struct Ring<'a> {
+    heap: &'a Heap,
+    stream: &'a Stream,
+    random: Random,
+    blocks: [Option<Block>; RING],
+}
+
+impl<'a> Ring<'a> {
+    fn new(heap: &'a Heap, stream: &'a Stream, seed: u64) -> Ring<'a> {
+        Ring { heap, stream, random: Random(seed), blocks: [const { None }; RING] }
+    }
+
+    /// Each block in turn goes, and one of another size comes.
+    fn turn(&mut self) -> Result<(), Error> {
+        for slot in &mut self.blocks {
+            drop(slot.take());
+            *slot = Some(self.heap.allocate(self.random.small_size(), self.stream)?);
+        }
+        Ok(())
+    }
+}
+
+/// One thread allocates, another one frees, in turns, so that neither waits for the other's lock.
+/// What a free leaves to be done later is in the other thread's allocations.
+pub(crate) fn cross_free(peer: &mut Peer) -> Done {
+    let rounds = (5000 / peer.scale).max(10);
+    let stream = peer.device.stream()?;
+    let hands = Mutex::new(Vec::with_capacity(HANDFUL));
+    // Even: to be filled; odd: to be emptied.
+    let turn = AtomicU64::new(0);
+    let await_turn = |number| {
+        while turn.load(Ordering::Acquire) != number {
+            thread::yield_now();
+        }
+    };
+    let (allocations, frees) = thread::scope(|scope| -> Result<_, Error> {
+        let freeing = scope.spawn(|| {
+            let mut times = Vec::new();
+            for round in 0..rounds {
+                await_turn(2 * round + 1);
+                let mut blocks = hands.lock().unwrap_or_else(PoisonError::into_inner);
+                let start = Instant::now();
+                blocks.drain(..).for_each(drop::<Block>);
+                times.push(start.elapsed().as_secs_f64() / HANDFUL as f64 * 1e9);
+                drop(blocks);
+                turn.store(2 * round + 2, Ordering::Release);
+            }
+            times
+        });
+        let mut random = Random(1234);
+        let mut times = Vec::new();
+        let mut failure = None;
+        for round in 0..rounds {
+            await_turn(2 * round);
+            let mut blocks = hands.lock().unwrap_or_else(PoisonError::into_inner);
+            let start = Instant::now();
+            for _ in 0..HANDFUL {
+                match peer.heap.allocate(random.small_size(), &stream) {
+                    Ok(block) => blocks.push(block),
+                    // The other thread waits for its turns whatever happens.
+                    Err(error) => failure = Some(error),
+                }
+            }
+            times.push(start.elapsed().as_secs_f64() / HANDFUL as f64 * 1e9);
+            drop(blocks);
+            turn.store(2 * round + 1, Ordering::Release);
+        }
+        match (freeing.join(), failure) {
+            (_, Some(error)) => Err(error),
+            (Ok(frees), None) => Ok((times, frees)),
+            (Err(panic), None) => std::panic::resume_unwind(panic),
+        }
+    })?;
+    let (allocate_ns, ns) = (median(allocations), median(frees));
+    peer.result("crossfree", &format!("ns={ns:.1} allocate_ns={allocate_ns:.1}"))
+}
