@@ -247,6 +247,10 @@ pub const CU_MEM_ACCESS_FLAGS_PROT_NONE: c_int = 0;
 pub const CU_MEM_ACCESS_FLAGS_PROT_READ: c_int = 1;
 /// Reads and writes.
 pub const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_int = 3;
+/// The least size that physical memory comes in multiples of.
+pub const CU_MEM_ALLOC_GRANULARITY_MINIMUM: c_int = 0;
+/// The size that the driver maps best.
+pub const CU_MEM_ALLOC_GRANULARITY_RECOMMENDED: c_int = 1;
 /// The stream does not wait for the legacy default stream, nor it for this one.
 pub const CU_STREAM_NON_BLOCKING: c_uint = 1;
 /// The event keeps no time, which makes it cheaper.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use gpuheap_driver::{CUcontext, CUdevice, CUresult, Driver, DriverError, check};
 use gpuheap_emu::Emulator;
@@ -14,7 +14,7 @@ use crate::arithmetic::Kernels;
 use crate::error::{Error, ErrorKind};
 use crate::fork;
 use crate::heap::{Heap, Inner};
-use crate::source::SourceError;
+use crate::source::{NoVirtualMemory, SourceError, VirtualMemory, probe_virtual_memory};
 
 /// A device's primary context, held while this lives.
 ///
@@ -33,6 +33,8 @@ pub(crate) struct Context {
     /// The contexts whose memory this one's device was asked to reach, by number, and whether it
     /// does.
     peers: Mutex<Vec<(u64, bool)>>,
+    /// What the probe of its virtual memory said, once it was made.
+    virtual_memory: OnceLock<Result<VirtualMemory, NoVirtualMemory>>,
     holders: Mutex<Vec<Weak<dyn Holder>>>,
     /// Who may be at work: the device, or the host in unified memory.
     pub(crate) gate: HostGate,
@@ -100,6 +102,7 @@ impl Context {
             forks,
             lost: AtomicBool::new(false),
             peers: Mutex::default(),
+            virtual_memory: OnceLock::new(),
             holders: Mutex::default(),
             gate,
             heap: Mutex::default(),
@@ -159,6 +162,17 @@ impl Context {
     /// Whether the driver has stream-ordered pools for this device.
     pub(crate) fn has_pools(&self) -> bool {
         self.info.memory_pools
+    }
+
+    /// Whether the device has virtual memory management that works: tried at the first question.
+    pub(crate) fn virtual_memory(self: &Arc<Self>) -> Result<VirtualMemory, NoVirtualMemory> {
+        if let Some(known) = self.virtual_memory.get() {
+            return *known;
+        }
+        match probe_virtual_memory(self) {
+            Err(passing) if passing.is_passing() => Err(passing),
+            lasting => *self.virtual_memory.get_or_init(|| lasting),
+        }
     }
 
     /// Whether the context can be used at all. To be asked before any lock is taken that another

@@ -3,15 +3,19 @@
 //! A [`Policy`](crate::pool) decides over blocks; everything that reaches the driver goes through
 //! the two traits here, so that a policy can be tested with no driver at all.
 
-mod driver;
+mod events;
 mod host;
 #[cfg(test)]
 pub(crate) mod model;
+mod ordered;
 mod pages;
+mod plain;
+mod vmm;
 
-pub(crate) use driver::{OrderedSource, PlainSource};
-#[expect(unused_imports, reason = "for the policy that stitches")]
+pub(crate) use ordered::OrderedSource;
 pub(crate) use pages::{Chunk, Pages};
+pub(crate) use plain::PlainSource;
+pub(crate) use vmm::{NoVirtualMemory, VirtualMemory, probe as probe_virtual_memory};
 
 use crate::heap::limits::Limits;
 use crate::heap::order::StreamRef;
@@ -121,6 +125,7 @@ pub(crate) trait MemorySource: Send {
     fn forget(&mut self, fence: Fence);
 
     /// Memory and addresses apart, where this source has them.
+    #[allow(dead_code, reason = "for the policy that stitches")]
     fn pages(&mut self) -> Option<&mut dyn Pages> {
         None
     }
