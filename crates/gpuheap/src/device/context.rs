@@ -5,7 +5,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use gpuheap_driver::{CUcontext, CUdevice, CUresult, Driver, DriverError, check};
+use gpuheap_driver::{
+    CUcontext, CUdevice, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, Driver,
+    DriverError, check,
+};
 use gpuheap_emu::Emulator;
 
 use super::gate::HostGate;
@@ -184,9 +187,10 @@ impl Context {
         if self.lost.load(Ordering::Relaxed) { Err(Gone::Reset) } else { Ok(()) }
     }
 
-    /// Waits for all work of the context.
+    /// Waits for all work of the context. Breaks the capture of a graph that one of its streams is
+    /// at: what is not the program's own wish asks before.
     pub(crate) fn synchronize(&self) -> Result<(), ContextError> {
-        let _current = self.enter()?;
+        let _current = self.enter_aside()?;
         // SAFETY: no pointers.
         Ok(check("cuCtxSynchronize", unsafe { self.driver.cuCtxSynchronize() })?)
     }
@@ -207,6 +211,31 @@ impl Context {
             check("cuCtxPushCurrent_v2", unsafe { self.driver.cuCtxPushCurrent_v2(self.raw) })?;
         }
         Ok(Current { context: self, pushed })
+    }
+
+    /// The same for what the library does for itself, beside the program's work: a capture of a graph
+    /// forbids calls such as `cuMemAlloc` and `cuEventQuery`, even on other threads, because they
+    /// might be meant to be part of it. Without this they would fail and break the capture.
+    pub(crate) fn enter_aside(&self) -> Result<Aside<'_>, ContextError> {
+        let current = self.enter()?;
+        let mut mode = CUstreamCaptureMode::RELAXED;
+        // SAFETY: the pointer is valid for the call.
+        let exchanged = unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
+        // Where that fails, all is as without a capture.
+        Ok(Aside { before: exchanged.is_success().then_some(mode), current })
+    }
+
+    /// Whether a stream is capturing a graph: it can be neither waited for nor made to wait for what
+    /// is outside. So is the default stream while a stream does that it would have to wait for.
+    pub(crate) fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
+        let mut status = CUstreamCaptureStatus::NONE;
+        let _current = self.enter()?;
+        // SAFETY: the pointer is valid for the call; the stream is alive, which its user promises.
+        match unsafe { self.driver.cuStreamIsCapturing(stream, &mut status) } {
+            CUresult::ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
+            code => Ok(check("cuStreamIsCapturing", code)
+                .map(|()| status != CUstreamCaptureStatus::NONE)?),
+        }
     }
 
     /// Whether work on this device may touch memory of `other`. Peer access, where it takes any,
@@ -233,7 +262,7 @@ impl Context {
     }
 
     fn enable_peer(&self, other: &Context) -> Result<bool, ContextError> {
-        let _current = self.enter()?;
+        let _current = self.enter_aside()?;
         let mut can = 0;
         // SAFETY: the pointer is valid for the call.
         let asked =
@@ -268,7 +297,7 @@ impl Context {
     /// Free and total bytes of the device, all processes counted.
     pub(crate) fn memory(&self) -> Result<(u64, u64), ContextError> {
         let (mut free, mut total) = (0, 0);
-        let _current = self.enter()?;
+        let _current = self.enter_aside()?;
         // SAFETY: both pointers are valid for the call.
         let asked = unsafe { self.driver.cuMemGetInfo_v2(&mut free, &mut total) };
         check("cuMemGetInfo_v2", asked)?;
@@ -344,6 +373,23 @@ impl Drop for Context {
 pub(crate) struct Current<'a> {
     context: &'a Context,
     pushed: bool,
+}
+
+/// While it lives, a context is current on the thread that made it, and captures keep that thread
+/// from nothing.
+pub(crate) struct Aside<'a> {
+    current: Current<'a>,
+    before: Option<CUstreamCaptureMode>,
+}
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        if let Some(mut mode) = self.before {
+            let driver = &self.current.context.driver;
+            // SAFETY: the pointer is valid for the call; sets what was set before.
+            let _: CUresult = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
+        }
+    }
 }
 
 impl Drop for Current<'_> {

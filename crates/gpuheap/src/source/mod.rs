@@ -38,8 +38,11 @@ pub(crate) struct Fence(pub(crate) u32);
 pub(crate) enum SourceError {
     /// The device is out of memory.
     OutOfMemory,
-    /// A thread's own default stream whose fence could not be recorded when it could be named.
+    /// A stream that cannot be waited for, or be made to wait: a thread's own default stream whose
+    /// fence could not be recorded when it could be named, or one that is capturing a graph.
     StreamGone,
+    /// The stream is capturing a graph, which does not allow this.
+    Capturing,
     /// The context cannot be used any more.
     Gone(crate::device::Gone),
     /// The host is in unified memory, which the device cannot stand.
@@ -102,6 +105,11 @@ pub(crate) trait MemorySource: Send {
 
     /// Free and total bytes of the device, all processes counted; of the host for pinned memory.
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError>;
+
+    /// Whether `stream` is capturing a graph: then it is neither fenced nor made to wait.
+    fn is_capturing(&mut self, _stream: StreamRef) -> Result<bool, SourceError> {
+        Ok(false)
+    }
 
     /// Marks this point of `stream`.
     fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError>;

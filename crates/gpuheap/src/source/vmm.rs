@@ -94,9 +94,10 @@ pub(crate) fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMe
     tried().map_err(|error| match error {
         SourceError::Driver(error) => NoVirtualMemory::Refused(error),
         SourceError::Gone(gone) => NoVirtualMemory::Gone(gone),
-        SourceError::OutOfMemory | SourceError::StreamGone | SourceError::HostBorrowed => {
-            NoVirtualMemory::Full
-        }
+        SourceError::OutOfMemory
+        | SourceError::StreamGone
+        | SourceError::Capturing
+        | SourceError::HostBorrowed => NoVirtualMemory::Full,
     })
 }
 
@@ -110,7 +111,7 @@ impl VirtualMemory {
         // which it maps best, is the same on an H200; how large chunks had better be is the
         // policy's to say.
         let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-        let _current = context.enter()?;
+        let _current = context.enter_aside()?;
         // SAFETY: all pointers are valid for their calls.
         unsafe {
             let asked = driver.cuDeviceGetAttribute(&mut rdma, attribute, device);
@@ -163,7 +164,7 @@ impl Vmm {
         call: impl FnOnce(&dyn Driver) -> CUresult,
     ) -> Result<(), SourceError> {
         self.calls += 1;
-        let _current = self.context.enter()?;
+        let _current = self.context.enter_aside()?;
         Ok(check(function, call(self.context.driver()))?)
     }
 
