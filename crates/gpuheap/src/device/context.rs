@@ -36,6 +36,8 @@ pub(crate) struct Context {
     /// The contexts whose memory this one's device was asked to reach, by number, and whether it
     /// does.
     peers: Mutex<Vec<(u64, bool)>>,
+    /// The other devices that reach this one's memory.
+    readers: Mutex<Vec<CUdevice>>,
     /// What the probe of its virtual memory said, once it was made.
     virtual_memory: OnceLock<Result<VirtualMemory, NoVirtualMemory>>,
     holders: Mutex<Vec<Weak<dyn Holder>>>,
@@ -105,6 +107,7 @@ impl Context {
             forks,
             lost: AtomicBool::new(false),
             peers: Mutex::default(),
+            readers: Mutex::default(),
             virtual_memory: OnceLock::new(),
             holders: Mutex::default(),
             gate,
@@ -241,8 +244,8 @@ impl Context {
     /// Whether work on this device may touch memory of `other`. Peer access, where it takes any,
     /// is enabled by the first question of a pair.
     ///
-    /// This covers plain allocations; a stream-ordered pool is opened to other devices by its own
-    /// call.
+    /// This covers plain allocations and the virtual memory of our heaps; a stream-ordered pool is
+    /// opened to other devices by its own call.
     pub(crate) fn can_reach(&self, other: &Context) -> Result<bool, ContextError> {
         self.check_alive()?;
         other.check_alive()?;
@@ -256,9 +259,33 @@ impl Context {
         if let Some((_, reached)) = peers.iter().find(|(number, _)| *number == other.number) {
             return Ok(*reached);
         }
-        let reached = self.enable_peer(other)?;
+        let reached = self.enable_peer(other)? && other.open_to(self.ordinal())?;
         peers.push((other.number, reached));
         Ok(reached)
+    }
+
+    /// The other devices that are to reach what is mapped from now on.
+    pub(crate) fn readers(&self) -> Vec<CUdevice> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets another device reach the virtual memory of the heaps, which says so for each mapping.
+    fn open_to(&self, reader: CUdevice) -> Result<bool, ContextError> {
+        // First, so that what is mapped meanwhile is open too.
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
+        let opened = self.heaps().iter().try_for_each(|heap| heap.open_to(reader));
+        if opened.is_ok() {
+            return Ok(true);
+        }
+        self.readers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|known| *known != reader);
+        match opened {
+            Err(SourceError::Driver(error)) => Err(error.into()),
+            Err(SourceError::Gone(gone)) => Err(gone.into()),
+            _ => Ok(false),
+        }
     }
 
     fn enable_peer(&self, other: &Context) -> Result<bool, ContextError> {

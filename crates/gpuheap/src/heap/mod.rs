@@ -22,6 +22,8 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock, PoisonError};
 
+use gpuheap_driver::CUdevice;
+
 use crate::array::staging::Staging;
 use crate::device::{Context, Device, Gone};
 use crate::error::Error;
@@ -453,6 +455,11 @@ impl Heap {
     pub(crate) fn is_stream_ordered(&self) -> bool {
         matches!(self.inner.pool, PoolKind::None | PoolKind::Driver)
             && self.inner.context.has_pools()
+    }
+
+    /// Lets another device reach the virtual memory that it has mapped.
+    pub(crate) fn open_to(&self, reader: CUdevice) -> Result<(), SourceError> {
+        self.inner.device.lock().source.open_to(reader)
     }
 
     pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {

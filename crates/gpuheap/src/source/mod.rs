@@ -17,6 +17,8 @@ pub(crate) use pages::{Chunk, Pages};
 pub(crate) use plain::PlainSource;
 pub(crate) use vmm::{NoVirtualMemory, VirtualMemory, probe as probe_virtual_memory};
 
+use gpuheap_driver::CUdevice;
+
 use crate::heap::limits::Limits;
 use crate::heap::order::StreamRef;
 
@@ -136,6 +138,11 @@ pub(crate) trait MemorySource: Send {
     #[allow(dead_code, reason = "for the policy that stitches")]
     fn pages(&mut self) -> Option<&mut dyn Pages> {
         None
+    }
+
+    /// Lets another device reach what is mapped so far; peer access is enabled.
+    fn open_to(&mut self, _reader: CUdevice) -> Result<(), SourceError> {
+        Ok(())
     }
 
     /// Driver calls made so far.

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use gpuheap_driver::{
-    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_MINIMUM, CUdevice_attribute,
-    CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUresult,
-    Driver, DriverError, check,
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_MINIMUM, CUdevice,
+    CUdevice_attribute, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemLocation, CUresult, Driver, DriverError, check,
 };
 
 use super::{Chunk, Pages, SourceError};
@@ -175,14 +175,30 @@ impl Vmm {
     /// Makes a mapped range the device's to read and write. One call for all of it: the driver takes
     /// as long for each chunk whatever its size.
     fn allow(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
-        let access = CUmemAccessDesc {
-            location: CUmemLocation::device(self.context.ordinal()),
-            flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
+        let mut devices = self.context.readers();
+        devices.push(self.context.ordinal());
+        self.allow_to(&devices, address, bytes)
+    }
+
+    fn allow_to(
+        &mut self,
+        devices: &[CUdevice],
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), SourceError> {
+        let flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let access = devices.iter().map(|device| CUmemLocation::device(*device));
+        let access: Vec<_> = access.map(|location| CUmemAccessDesc { location, flags }).collect();
         self.call("cuMemSetAccess", |driver| {
-            // SAFETY: the range is mapped, and there is one description.
-            unsafe { driver.cuMemSetAccess(address, bytes as usize, &access, 1) }
+            // SAFETY: the range is mapped, and there are as many descriptions.
+            unsafe { driver.cuMemSetAccess(address, bytes as usize, access.as_ptr(), access.len()) }
         })
+    }
+
+    /// Lets another device reach what is mapped.
+    pub(super) fn open_to(&mut self, reader: CUdevice) -> Result<(), SourceError> {
+        let mapped: Vec<_> = self.mapped.iter().map(|(start, bytes)| (*start, *bytes)).collect();
+        mapped.into_iter().try_for_each(|(start, bytes)| self.allow_to(&[reader], start, bytes))
     }
 
     fn unmap_range(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
@@ -351,13 +367,14 @@ impl fmt::Display for NoVirtualMemory {
 #[cfg(test)]
 mod tests {
     use gpuheap_driver::CUstream;
-    use gpuheap_emu::{Fault, FaultPlan, Profile};
+    use gpuheap_emu::{Fault, FaultPlan, Options, Profile};
 
     use super::*;
     use crate::heap::order::Order;
     use crate::kind::MemoryKind;
+    use crate::pool::{PoolKind, Split};
     use crate::source::{MemorySource, PlainSource};
-    use crate::{Device, Error};
+    use crate::{Device, Error, Heap};
 
     const MIB: u64 = 1 << 20;
 
@@ -512,6 +529,44 @@ mod tests {
         let device = Device::emulated(Profile::named("wsl2-rtx4060").unwrap())?;
         assert_eq!(device.context().virtual_memory(), Err(NoVirtualMemory::Missing));
         assert_eq!(device.emulator().unwrap().calls_of("cuMemCreate"), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_peer_reaches_what_was_mapped_and_what_will_be() -> Result<(), Error> {
+        let profile = Profile::with_memory(64 * MIB);
+        let devices = vec![profile.clone(), profile];
+        let devices = Device::emulated_devices(Options { devices, ..Options::default() })?;
+        let [reader, owner] = &devices[..] else { panic!("two devices") };
+        let builder = Heap::builder(owner).without_environment();
+        let source = Box::new(source(owner));
+        let heap = builder.build_over(PoolKind::Split, Box::new(Split::default()), source);
+        let may = |address| {
+            let (mut flags, location) = (0, CUmemLocation::device(reader.ordinal()));
+            let driver = owner.context().driver();
+            // SAFETY: both pointers are valid.
+            let asked = unsafe { driver.cuMemGetAccess(&mut flags, &location, address) };
+            check("cuMemGetAccess", asked).unwrap();
+            flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE as u64
+        };
+        let map = || {
+            let mut state = heap.store(MemoryKind::Device).lock();
+            let pages = state.source.pages().unwrap();
+            let (address, chunk) =
+                (pages.reserve(2 * MIB).unwrap(), pages.create(2 * MIB).unwrap());
+            pages.map(address, &[chunk]).unwrap();
+            address
+        };
+        let before = map();
+        assert!(!may(before));
+        let emulator = owner.emulator().unwrap();
+        let failing = Fault::nth("cuMemSetAccess", 1, CUresult::ERROR_UNKNOWN);
+        emulator.set_faults(FaultPlan::new([failing]));
+        assert!(reader.can_reach(owner).is_err());
+        assert!(reader.can_reach(owner)?);
+        assert!(may(before) && may(map()));
+        drop(heap);
+        assert_eq!(emulator.usage(1).vmm, 0);
         Ok(())
     }
 
