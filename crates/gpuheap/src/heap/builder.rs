@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::array::staging::Staging;
 use crate::device::{Context, Device, Holder};
 use crate::error::{Error, ErrorKind};
+use crate::heap::fallback::{Fallback, available};
 use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::Reclaimers;
@@ -36,6 +37,7 @@ pub struct HeapBuilder {
     environment: bool,
     idle_trim: Option<Duration>,
     staging: Staging,
+    fallback: Option<Fallback>,
 }
 
 impl HeapBuilder {
@@ -52,6 +54,7 @@ impl HeapBuilder {
             environment: true,
             idle_trim: None,
             staging: Staging::default(),
+            fallback: None,
         }
     }
 
@@ -145,7 +148,8 @@ impl HeapBuilder {
                 PlainSource::new(context.clone(), MemoryKind::Device).device_memory()?;
             self.hard = Some(free / 5 * 4);
         }
-        let pool = self.pool.unwrap_or(PoolKind::Split);
+        let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Split));
+        self.fallback = self.fallback.or(fallback);
         let limits = Limits { soft: self.soft, hard: self.hard };
         let ordered = |keeps| -> Result<Parts, Error> {
             let source = OrderedSource::new(context.clone(), keeps, limits)?;
@@ -188,6 +192,13 @@ impl HeapBuilder {
         self.zero_on_alloc = self.zero_on_alloc.or(settings.zero_on_alloc);
     }
 
+    /// As if another policy had been asked for.
+    #[cfg(test)]
+    pub(crate) fn fallback(mut self, fallback: Option<Fallback>) -> HeapBuilder {
+        self.fallback = fallback;
+        self
+    }
+
     pub(crate) fn build_over(
         self,
         pool: PoolKind,
@@ -207,6 +218,7 @@ impl HeapBuilder {
         let inner = Arc::new(Inner {
             context,
             pool,
+            fallback: self.fallback,
             device,
             unified: OnceLock::new(),
             pinned: OnceLock::new(),

@@ -3,6 +3,7 @@
 pub(crate) mod block;
 pub(crate) mod builder;
 pub(crate) mod climb;
+mod fallback;
 pub(crate) mod fit;
 pub(crate) mod flush;
 pub(crate) mod idle;
@@ -29,6 +30,7 @@ use crate::device::{Context, Device, Gone};
 use crate::error::Error;
 use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
+use crate::heap::fallback::Fallback;
 use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
@@ -69,6 +71,8 @@ pub struct Heap {
 pub(crate) struct Inner {
     context: Arc<Context>,
     pool: PoolKind,
+    /// Why that is not the one that was asked for.
+    fallback: Option<Fallback>,
     device: Store,
     /// Made when the first memory of their kind is asked for.
     unified: OnceLock<Store>,

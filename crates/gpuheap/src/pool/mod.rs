@@ -79,6 +79,17 @@ impl PoolKind {
         }
     }
 
+    /// Whether it maps physical memory behind addresses itself.
+    pub(crate) fn needs_virtual_memory(self) -> bool {
+        match self {
+            PoolKind::None
+            | PoolKind::Simple
+            | PoolKind::Binned
+            | PoolKind::Split
+            | PoolKind::Driver => false,
+        }
+    }
+
     /// The policy of that name.
     ///
     /// # Errors
