@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-pub(crate) const POOLS: [&str; 5] = ["none", "simple", "binned", "split", "driver"];
+pub(crate) const POOLS: [&str; 6] = ["none", "simple", "binned", "split", "stitched", "driver"];
 /// Those that are replayed in a moment in a debug build.
 pub(crate) const SHORT: [&str; 5] = [
     "cupy_groupby.csv.gz",

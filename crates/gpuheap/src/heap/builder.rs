@@ -14,10 +14,10 @@ use crate::heap::registrations::Registrations;
 use crate::heap::store::Store;
 use crate::heap::{Heap, Inner};
 use crate::kind::MemoryKind;
-use crate::pool::{Binned, Direct, Policy, PoolKind, Simple, Split};
+use crate::pool::{Binned, Direct, Policy, PoolKind, Simple, Split, Stitched};
 use crate::settings::Settings;
 use crate::size::Size;
-use crate::source::{MemorySource, OrderedSource, PlainSource};
+use crate::source::{GRANULE, MemorySource, OrderedSource, PlainSource};
 use crate::track::{Tracker, Tracking};
 
 /// A policy and where its memory comes from.
@@ -242,11 +242,15 @@ impl HeapBuilder {
 /// A policy over plain allocations of a kind. Only device memory has stream-ordered pools of the
 /// driver's, so a `driver` heap keeps its other kinds by `split`.
 pub(crate) fn policy_and_source(context: &Arc<Context>, kind: MemoryKind, pool: PoolKind) -> Parts {
+    let mut source = PlainSource::new(context.clone(), kind);
     let policy: Box<dyn Policy> = match pool {
+        PoolKind::Stitched if source.pages().is_some_and(|pages| pages.granule() <= GRANULE) => {
+            Box::new(Stitched::default())
+        }
         PoolKind::None => Box::new(Direct::default()),
         PoolKind::Simple => Box::new(Simple::default()),
         PoolKind::Binned => Box::new(Binned::default()),
-        PoolKind::Split | PoolKind::Driver => Box::new(Split::default()),
+        PoolKind::Split | PoolKind::Stitched | PoolKind::Driver => Box::new(Split::default()),
     };
-    (policy, Box::new(PlainSource::new(context.clone(), kind)))
+    (policy, Box::new(source))
 }

@@ -135,7 +135,6 @@ pub(crate) trait MemorySource: Send {
     fn forget(&mut self, fence: Fence);
 
     /// Memory and addresses apart, where this source has them.
-    #[allow(dead_code, reason = "for the policy that stitches")]
     fn pages(&mut self) -> Option<&mut dyn Pages> {
         None
     }
