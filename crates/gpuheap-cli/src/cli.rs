@@ -41,7 +41,8 @@ stops where it runs out of memory. The memory of the device is what there is bes
 
 const REPLAY_AFTER: &str = "\
 Pools: none (the driver every time), simple (whole blocks in one list), binned (powers of two), \
-split (best fit, split and joined), driver (the driver's own pool).
+split (best fit, split and joined), stitched (the same, and pages mapped into one range where no \
+range is large enough), driver (the driver's own pool).
 Profiles: h200, rtx4090, t4, wsl2-rtx4060.
 Sizes: bytes (10000), a unit (100M, 1.5GiB), for --limit also a share of the device (50%).
 

@@ -53,6 +53,10 @@ handles! {
     CUmodule;
     /// A kernel.
     CUfunction;
+    /// A graph of work.
+    CUgraph;
+    /// A graph that can be launched.
+    CUgraphExec;
 }
 
 impl CUstream {
@@ -211,6 +215,24 @@ integers! {
         /// `u64`: their high-water mark.
         USED_MEM_HIGH = 8,
     }
+    /// What a capture keeps threads from doing.
+    CUstreamCaptureMode {
+        /// Calls that may disturb it, on every thread.
+        GLOBAL = 0,
+        /// The same on the thread that began it.
+        THREAD_LOCAL = 1,
+        /// Nothing.
+        RELAXED = 2,
+    }
+    /// Whether a stream is recording a graph.
+    CUstreamCaptureStatus {
+        /// It runs its work.
+        NONE = 0,
+        /// It records.
+        ACTIVE = 1,
+        /// A capture that an error broke, and that was not ended yet.
+        INVALIDATED = 2,
+    }
     /// What kind of place a [`CUmemLocation`] is.
     CUmemLocationType {
         /// None.
@@ -247,6 +269,10 @@ pub const CU_MEM_ACCESS_FLAGS_PROT_NONE: c_int = 0;
 pub const CU_MEM_ACCESS_FLAGS_PROT_READ: c_int = 1;
 /// Reads and writes.
 pub const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_int = 3;
+/// The least size that physical memory comes in multiples of.
+pub const CU_MEM_ALLOC_GRANULARITY_MINIMUM: c_int = 0;
+/// The size that the driver maps best.
+pub const CU_MEM_ALLOC_GRANULARITY_RECOMMENDED: c_int = 1;
 /// The stream does not wait for the legacy default stream, nor it for this one.
 pub const CU_STREAM_NON_BLOCKING: c_uint = 1;
 /// The event keeps no time, which makes it cheaper.

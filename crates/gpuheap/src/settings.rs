@@ -308,7 +308,7 @@ mod tests {
         let error = |variable, value| parse(variable, value).unwrap_err();
         insta::assert_snapshot!(error("GPUHEAP_DEVICE", "gpu0"), @"GPUHEAP_DEVICE is set to 'gpu0', which is not a device; it takes cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of h200, rtx4090, t4, wsl2-rtx4060");
         insta::assert_snapshot!(error("GPUHEAP_DEVICE", "emulated:K80"), @"GPUHEAP_DEVICE is set to 'emulated:K80', which is not a device; it takes cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of h200, rtx4090, t4, wsl2-rtx4060");
-        insta::assert_snapshot!(error("GPUHEAP_POOL", "cuda"), @"GPUHEAP_POOL is set to 'cuda', which is not a pool; it takes none, simple, binned, split or driver");
+        insta::assert_snapshot!(error("GPUHEAP_POOL", "cuda"), @"GPUHEAP_POOL is set to 'cuda', which is not a pool; it takes none, simple, binned, split, stitched or driver");
         insta::assert_snapshot!(error("GPUHEAP_MEMORY_LIMIT", "12XB"), @"GPUHEAP_MEMORY_LIMIT is set to '12XB', which is not a size: it has an unknown unit; it takes bytes (10000), a unit (100M, 1.5GiB) or a share of the device (50%)");
         insta::assert_snapshot!(error("GPUHEAP_SOFT_MEMORY_LIMIT", "0"), @"GPUHEAP_SOFT_MEMORY_LIMIT is set to '0', which is not a size: it is zero; it takes bytes (10000), a unit (100M, 1.5GiB) or a share of the device (50%)");
         insta::assert_snapshot!(error("GPUHEAP_TRACK", "1"), @"GPUHEAP_TRACK is set to '1', which is not a way of tracking; it takes off, counts or backtraces");

@@ -97,6 +97,9 @@ impl Call<'_> {
     /// rule, after the work of other streams.
     pub(crate) fn begin(&mut self, stream: u32) {
         let state = &mut *self.state;
+        if state.captures.is_recording(stream) {
+            return;
+        }
         let Some(checker) = &mut state.checker else { return };
         let Some(found) = state.streams.at(stream) else { return };
         let mut before = checker.host.clone();
@@ -189,7 +192,7 @@ impl Call<'_> {
 impl Call<'_> {
     /// Work of a stream uses a range of memory that the device sees.
     pub(crate) fn note_access(&mut self, stream: u32, address: u64, bytes: u64, access: Access) {
-        if self.state.checker.is_none() {
+        if self.state.checker.is_none() || self.state.captures.is_recording(stream) {
             return;
         }
         for (offset, physical, length) in self.physical_ranges(address, bytes) {
@@ -206,7 +209,7 @@ impl Call<'_> {
         width: u64,
         height: u64,
     ) {
-        if self.state.checker.is_none() {
+        if self.state.checker.is_none() || self.state.captures.is_recording(stream) {
             return;
         }
         let seen = |side: Side| self.state.space.find(side.address).is_some();

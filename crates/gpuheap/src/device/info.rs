@@ -34,6 +34,8 @@ pub struct DeviceInfo {
     pub driver_version: i32,
     /// Whether there are stream-ordered pools.
     pub memory_pools: bool,
+    /// Whether the device claims virtual memory management: addresses and physical memory apart.
+    pub virtual_memory: bool,
     /// Whether unified memory can be had.
     pub managed_memory: bool,
     /// Whether host and device may touch unified memory at the same time.
@@ -97,6 +99,7 @@ impl DeviceInfo {
             driver: driver.describe(),
             driver_version,
             memory_pools: can(A::MEMORY_POOLS_SUPPORTED)?,
+            virtual_memory: can(A::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?,
             managed_memory: can(A::MANAGED_MEMORY)?,
             concurrent_managed_access: can(A::CONCURRENT_MANAGED_ACCESS)?,
             pageable_memory_access: can(A::PAGEABLE_MEMORY_ACCESS)?,

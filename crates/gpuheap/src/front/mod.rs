@@ -75,7 +75,10 @@ impl ThreadCache {
         barrier::prepare();
         let own = local::unused(store.number, ThreadCache::is_free);
         let mut state = store.lock();
-        let Some(stream) = stream(&mut state).filter(|_| !heap.is_closing()) else {
+        // What is freed on a fleeting stream is fenced at once, so the pool has to see it.
+        let stream = stream(&mut state)
+            .filter(|stream| !heap.is_closing() && !state.order.is_fleeting(*stream));
+        let Some(stream) = stream else {
             if let Some(own) = own {
                 local::insert(store.number, own.stream_id(), own);
             }

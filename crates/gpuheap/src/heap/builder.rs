@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::array::staging::Staging;
 use crate::device::{Context, Device, Holder};
 use crate::error::{Error, ErrorKind};
+use crate::heap::fallback::{Fallback, available};
 use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::Reclaimers;
@@ -14,10 +15,10 @@ use crate::heap::registrations::Registrations;
 use crate::heap::store::Store;
 use crate::heap::{Heap, Inner};
 use crate::kind::MemoryKind;
-use crate::pool::{Binned, Direct, Policy, PoolKind, Simple, Split};
+use crate::pool::{Binned, Direct, Policy, PoolKind, Simple, Split, Stitched};
 use crate::settings::Settings;
 use crate::size::Size;
-use crate::source::{MemorySource, OrderedSource, PlainSource};
+use crate::source::{GRANULE, MemorySource, OrderedSource, PlainSource};
 use crate::track::{Tracker, Tracking};
 
 /// What a thread keeps for a stream at most, unless the heap's builder says otherwise: what a program
@@ -43,6 +44,7 @@ pub struct HeapBuilder {
     idle_trim: Option<Duration>,
     thread_cache: Option<u64>,
     staging: Staging,
+    fallback: Option<Fallback>,
 }
 
 impl HeapBuilder {
@@ -60,6 +62,7 @@ impl HeapBuilder {
             idle_trim: None,
             thread_cache: None,
             staging: Staging::default(),
+            fallback: None,
         }
     }
 
@@ -164,7 +167,8 @@ impl HeapBuilder {
                 PlainSource::new(context.clone(), MemoryKind::Device).device_memory()?;
             self.hard = Some(free / 5 * 4);
         }
-        let pool = self.pool.unwrap_or(PoolKind::Split);
+        let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Split));
+        self.fallback = self.fallback.or(fallback);
         let limits = Limits { soft: self.soft, hard: self.hard };
         let ordered = |keeps| -> Result<Parts, Error> {
             let source = OrderedSource::new(context.clone(), keeps, limits)?;
@@ -207,6 +211,13 @@ impl HeapBuilder {
         self.zero_on_alloc = self.zero_on_alloc.or(settings.zero_on_alloc);
     }
 
+    /// As if another policy had been asked for.
+    #[cfg(test)]
+    pub(crate) fn fallback(mut self, fallback: Option<Fallback>) -> HeapBuilder {
+        self.fallback = fallback;
+        self
+    }
+
     pub(crate) fn build_over(
         self,
         pool: PoolKind,
@@ -233,6 +244,7 @@ impl HeapBuilder {
             thread_cache,
             handle: Mutex::default(),
             closing: AtomicBool::new(false),
+            fallback: self.fallback,
             device,
             unified: OnceLock::new(),
             pinned: OnceLock::new(),
@@ -256,11 +268,15 @@ impl HeapBuilder {
 /// A policy over plain allocations of a kind. Only device memory has stream-ordered pools of the
 /// driver's, so a `driver` heap keeps its other kinds by `split`.
 pub(crate) fn policy_and_source(context: &Arc<Context>, kind: MemoryKind, pool: PoolKind) -> Parts {
+    let mut source = PlainSource::new(context.clone(), kind);
     let policy: Box<dyn Policy> = match pool {
+        PoolKind::Stitched if source.pages().is_some_and(|pages| pages.granule() <= GRANULE) => {
+            Box::new(Stitched::default())
+        }
         PoolKind::None => Box::new(Direct::default()),
         PoolKind::Simple => Box::new(Simple::default()),
         PoolKind::Binned => Box::new(Binned::default()),
-        PoolKind::Split | PoolKind::Driver => Box::new(Split::default()),
+        PoolKind::Split | PoolKind::Stitched | PoolKind::Driver => Box::new(Split::default()),
     };
-    (policy, Box::new(PlainSource::new(context.clone(), kind)))
+    (policy, Box::new(source))
 }

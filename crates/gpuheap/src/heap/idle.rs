@@ -65,7 +65,7 @@ impl Heap {
     pub fn close(self) {
         // Not where the thread is no more, or is this one.
         let idle = self
-            .inner
+            .handle
             .idle
             .get()
             .filter(|idle| !self.is_forked() && idle.thread.id() != thread::current().id());

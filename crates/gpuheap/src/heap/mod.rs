@@ -3,6 +3,7 @@
 pub(crate) mod block;
 pub(crate) mod builder;
 pub(crate) mod climb;
+mod fallback;
 pub(crate) mod fit;
 pub(crate) mod flush;
 pub(crate) mod idle;
@@ -23,12 +24,15 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
+use gpuheap_driver::CUdevice;
+
 use crate::array::staging::Staging;
 use crate::device::{Context, Device, Gone};
 use crate::error::Error;
 use crate::front::{self, Handle, ThreadCache};
 use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
+use crate::heap::fallback::Fallback;
 use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
@@ -76,6 +80,8 @@ pub(crate) struct Inner {
     handle: Mutex<Weak<Handle>>,
     /// There are none.
     closing: AtomicBool,
+    /// Why that is not the one that was asked for.
+    fallback: Option<Fallback>,
     device: Store,
     /// Made when the first memory of their kind is asked for.
     unified: OnceLock<Store>,
@@ -244,6 +250,7 @@ impl Heap {
     /// # Errors
     ///
     /// A forked child; a device that was reset.
+    #[inline]
     pub fn check_alive(&self) -> Result<(), Error> {
         Ok(self.handle.context.check_alive()?)
     }
@@ -435,6 +442,11 @@ impl Heap {
             && self.handle.context.has_pools()
     }
 
+    /// Lets another device reach the virtual memory that it has mapped.
+    pub(crate) fn open_to(&self, reader: CUdevice) -> Result<(), SourceError> {
+        self.handle.device.lock().source.open_to(reader)
+    }
+
     pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {
         self.handle.device.check_device(stream)
     }
@@ -493,7 +505,10 @@ impl Inner {
         let _time = measure::memory_management();
         let store = self.store(kind);
         store.check_device(stream)?;
-        let cache = ThreadCache::of(self, kind, stream.id(), |state| Some(state.stream(stream)));
+        let cache = match stream.is_unannounced() {
+            true => None,
+            false => ThreadCache::of(self, kind, stream.id(), |state| Some(state.stream(stream))),
+        };
         let zeroed = zeroed || self.zero_on_alloc;
         let leased = store.allocate(bytes, stream, zeroed, cache);
         let mut lease = leased.map_err(|error| self.with_consumers(error))?;
@@ -516,10 +531,11 @@ impl Inner {
         self.untrack(lease.track);
         let zeroed = zeroed || self.zero_on_free;
         let stream_id = stream.map_or(lease.stream_id, Stream::id);
-        let cache = ThreadCache::of(self, kind, stream_id, |state| match stream {
-            Some(stream) => Some(state.stream(stream)),
-            None => state.order.known(stream_id),
-        });
+        let cache = match stream {
+            Some(stream) if stream.is_unannounced() => None,
+            Some(stream) => ThreadCache::of(self, kind, stream_id, |s| Some(s.stream(stream))),
+            None => ThreadCache::of(self, kind, stream_id, |s| s.order.known(stream_id)),
+        };
         let freed = self.store(kind).free(lease, stream, zeroed, cache);
         if self.is_closing() {
             self.end_if_over();

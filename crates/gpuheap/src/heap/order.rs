@@ -14,6 +14,9 @@
 //! 140 ns on an H200, and most blocks are reused by their own stream. So a wait may cover work that
 //! the stream was given after the free. Only what is freed on a stream that can be named at no other
 //! time is fenced at once: one that may end unannounced, or a thread's own default stream.
+//!
+//! A stream that captures a graph is not fenced, and does not wait: both would break the capture. What
+//! is freed on it stays in flight for the others until the capture is over.
 
 use std::collections::VecDeque;
 
@@ -124,6 +127,11 @@ impl Order {
     pub(crate) fn known(&self, id: u64) -> Option<StreamRef> {
         let slot = *self.slots.get(&id)?;
         Some(StreamRef { slot, raw: self.streams[slot as usize].raw })
+    }
+
+    /// Whether what is freed on a stream is fenced at once, because it can be named at no other time.
+    pub(crate) fn is_fleeting(&self, stream: StreamRef) -> bool {
+        self.streams[stream.slot()].fleeting
     }
 
     /// The driver's id of a stream that was retired; each is said once.
@@ -280,7 +288,11 @@ impl Order {
             return Ok(());
         }
         let (number, fence) = self.fence(ticket, source)?;
-        source.order_after(stream, fence)?;
+        source.order_after(stream, fence).map_err(|error| match error {
+            // No more can be done with this stream than with one that is gone.
+            SourceError::Capturing => SourceError::StreamGone,
+            error => error,
+        })?;
         self.streams[stream.slot()].after.insert(ticket.slot, number);
         Ok(())
     }
@@ -324,7 +336,27 @@ impl Order {
         Ok(())
     }
 
-    /// The newest fence of every stream whose frees are not all known to be over.
+    /// Whether one of its streams is capturing a graph: work of the whole device cannot be waited for
+    /// then.
+    pub(crate) fn is_any_capturing(
+        &self,
+        source: &mut dyn MemorySource,
+    ) -> Result<bool, SourceError> {
+        for &slot in &self.active {
+            let state = &self.streams[slot];
+            // A thread's own default stream has a name on that thread alone.
+            if state.retired || state.raw == CUstream::PER_THREAD {
+                continue;
+            }
+            if source.is_capturing(StreamRef { slot: slot as u32, raw: state.raw })? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The newest fence of every stream whose frees are not all known to be over. One that is
+    /// capturing a graph may have none.
     pub(crate) fn pending(
         &mut self,
         source: &mut dyn MemorySource,
@@ -394,7 +426,11 @@ impl Order {
         if state.retired || state.fleeting {
             return Ok(());
         }
-        self.record(slot, source)
+        match self.record(slot, source) {
+            // Its frees stay in flight, and are fenced when the capture is over.
+            Err(SourceError::Capturing) => Ok(()),
+            recorded => recorded,
+        }
     }
 
     fn record(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {

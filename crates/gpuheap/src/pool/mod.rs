@@ -6,6 +6,7 @@
 //! | [`simple`](PoolKind::Simple) | blocks as they were taken | the first one that is not too large |
 //! | [`binned`](PoolKind::Binned) | powers of two up to 128 MiB | the last one freed in the bin |
 //! | [`split`](PoolKind::Split) | segments, split and coalesced | the smallest range that fits |
+//! | [`stitched`](PoolKind::Stitched) | pages at addresses of its own | the smallest range that fits, else maps pages into one |
 //! | [`driver`](PoolKind::Driver) | a pool of the driver's own | as the driver does |
 //!
 //! A policy decides over block descriptors and reaches the driver only through the
@@ -18,6 +19,7 @@ mod shelf;
 mod simple;
 mod slab;
 mod split;
+mod stitched;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -29,11 +31,12 @@ pub(crate) use binned::Binned;
 pub(crate) use direct::Direct;
 pub(crate) use simple::Simple;
 pub(crate) use split::Split;
+pub(crate) use stitched::Stitched;
 
 use crate::heap::ledger::Ledger;
 use crate::heap::limits::Limits;
 use crate::heap::order::{Order, StreamRef, Ticket};
-use crate::source::{GRANULE, MemorySource, Segment, SourceError, round_up};
+use crate::source::{Chunk, GRANULE, MemorySource, Pages, Segment, SourceError, round_up};
 
 /// A policy by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -48,14 +51,23 @@ pub enum PoolKind {
     Binned,
     /// Best fit over segments that are split and coalesced.
     Split,
+    /// Best fit over physical pages that are mapped into one range where no free range is large
+    /// enough. `split` where the device has no virtual memory of this kind.
+    Stitched,
     /// A stream-ordered pool of the driver's, with a raised release threshold.
     Driver,
 }
 
 impl PoolKind {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [PoolKind; 5] =
-        [PoolKind::None, PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Driver];
+    pub const ALL: [PoolKind; 6] = [
+        PoolKind::None,
+        PoolKind::Simple,
+        PoolKind::Binned,
+        PoolKind::Split,
+        PoolKind::Stitched,
+        PoolKind::Driver,
+    ];
 
     /// The name that settings and the command line use.
     pub fn name(self) -> &'static str {
@@ -64,6 +76,7 @@ impl PoolKind {
             PoolKind::Simple => "simple",
             PoolKind::Binned => "binned",
             PoolKind::Split => "split",
+            PoolKind::Stitched => "stitched",
             PoolKind::Driver => "driver",
         }
     }
@@ -75,6 +88,7 @@ impl PoolKind {
             PoolKind::Simple => "SimplePool",
             PoolKind::Binned => "BinnedPool",
             PoolKind::Split => "SplitPool",
+            PoolKind::Stitched => "StitchedPool",
             PoolKind::Driver => "DriverPool",
         }
     }
@@ -82,7 +96,12 @@ impl PoolKind {
     /// Whether threads keep blocks of it for themselves. `simple` is for reading, and of the others
     /// the driver decides.
     pub(crate) fn is_cached_by_threads(self) -> bool {
-        matches!(self, PoolKind::Binned | PoolKind::Split)
+        matches!(self, PoolKind::Binned | PoolKind::Split | PoolKind::Stitched)
+    }
+
+    /// Whether it maps physical memory behind addresses itself.
+    pub(crate) fn needs_virtual_memory(self) -> bool {
+        self == PoolKind::Stitched
     }
 
     /// How it rounds sizes up, of policies that [threads cache](PoolKind::is_cached_by_threads).
@@ -284,6 +303,35 @@ impl Environment<'_> {
             }
         }
         Ok(segment)
+    }
+
+    /// Takes physical memory from the driver if the hard limit allows it.
+    pub(crate) fn create(&mut self, bytes: u64) -> Result<Chunk, Shortage> {
+        if let Some(limit) = self.limits.hard
+            && self.reserved()?.saturating_add(bytes) > limit
+        {
+            return Err(Shortage::Limit(bytes));
+        }
+        let created = self.pages().and_then(|pages| pages.create(bytes));
+        let chunk = created.map_err(|error| match error {
+            SourceError::OutOfMemory => Shortage::Device(bytes),
+            error => Shortage::Failed(error),
+        })?;
+        self.ledger.took(bytes);
+        Ok(chunk)
+    }
+
+    /// Gives physical memory back to the driver that is mapped nowhere.
+    pub(crate) fn destroy(&mut self, chunk: Chunk, bytes: u64) -> Result<(), SourceError> {
+        self.pages()?.destroy(chunk)?;
+        self.ledger.gave_back(bytes);
+        Ok(())
+    }
+
+    /// Memory and addresses apart.
+    pub(crate) fn pages(&mut self) -> Result<&mut dyn Pages, SourceError> {
+        // Such a policy is built over no other source.
+        self.source.pages().ok_or(SourceError::OutOfMemory)
     }
 
     fn reserved(&mut self) -> Result<u64, Shortage> {

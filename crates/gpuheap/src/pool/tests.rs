@@ -59,6 +59,10 @@ struct Live {
     key: u32,
     bytes: u64,
     block: u64,
+    /// Where its bytes are.
+    pieces: Vec<(u64, u64)>,
+    /// The slot of the stream that used it last.
+    user: usize,
 }
 
 /// The naive model: which bytes are whose, and the last work on every byte that was ever used.
@@ -71,7 +75,7 @@ struct World {
     stranded: Vec<Segment>,
     streams: Vec<StreamRef>,
     live: BTreeMap<u64, Live>,
-    /// By start: end, the stream that used the range last and how far it had got.
+    /// By byte of memory, not by address. By start: end, the stream that used the range last and how far it had got.
     used: BTreeMap<u64, (u64, usize, Clock)>,
 }
 
@@ -120,32 +124,36 @@ impl World {
         if grant.bytes < bytes {
             return Err(format!("{} bytes for {bytes}", grant.bytes));
         }
-        let inside = |segment: &Segment| {
-            segment.address <= range.start && range.end <= segment.address + segment.bytes
-        };
-        if !self.model.segments().any(inside) {
+        let Some(pieces) = self.model.physical(grant.address, grant.bytes) else {
             return Err(format!("{range:x?} is in no segment"));
+        };
+        for (other, live) in &self.live {
+            for &(start, end) in &live.pieces {
+                if pieces.iter().any(|piece| piece.0 < end && start < piece.1) {
+                    return Err(format!("{range:x?} overlaps {other:x}"));
+                }
+            }
         }
-        let neighbours = self.live.range(..range.end).next_back();
-        if let Some((start, live)) = neighbours
-            && start + live.block > range.start
-        {
-            return Err(format!("{range:x?} overlaps {start:x}"));
-        }
-        let overlapping: Vec<_> = self
-            .used
-            .range(..range.end)
-            .filter(|(_, (end, _, _))| *end > range.start)
-            .map(|(_, (_, owner, clock))| (*owner, clock.clone()))
-            .collect();
-        for (owner, clock) in overlapping {
-            if !self.model.is_ordered(owner, &clock, stream) {
-                return Err(format!("{range:x?} is reused on {stream:?}, not after {owner}"));
+        for (at, piece) in pieces.iter().enumerate() {
+            if pieces[..at].iter().any(|other| other.0 < piece.1 && piece.0 < other.1) {
+                return Err(format!("{range:x?} has {piece:x?} twice"));
+            }
+            let overlapping: Vec<_> = self
+                .used
+                .range(..piece.1)
+                .filter(|(_, (end, _, _))| *end > piece.0)
+                .map(|(_, (_, owner, clock))| (*owner, clock.clone()))
+                .collect();
+            for (owner, clock) in overlapping {
+                if !self.model.is_ordered(owner, &clock, stream) {
+                    return Err(format!("{range:x?} is reused on {stream:?}, not after {owner}"));
+                }
             }
         }
         self.ledger.allocated(bytes, grant.bytes);
-        self.live.insert(range.start, Live { key: grant.key, bytes, block: grant.bytes });
-        self.use_range(range.start, range.end, stream);
+        let live = Live { key: grant.key, bytes, block: grant.bytes, pieces, user: stream.slot() };
+        self.use_block(range.start, &live, stream);
+        self.live.insert(range.start, live);
         Ok(())
     }
 
@@ -156,7 +164,7 @@ impl World {
         let Some(live) = self.live.remove(&start) else { return };
         // The program itself must order the stream that frees after the one that used the block.
         let stream = self.streams[stream];
-        let user = self.used[&start].1;
+        let user = live.user;
         if user != stream.slot() {
             let user = self.streams[user];
             let failing = self.model.fail_call.take();
@@ -165,13 +173,20 @@ impl World {
             self.model.forget(fence);
             self.model.fail_call = failing;
         }
-        self.use_range(start, start + live.block, stream);
+        self.use_block(start, &live, stream);
         self.ledger.freed(live.bytes, live.block);
         let _ = self.act(|policy, env| policy.free(live.key, stream, env));
     }
 
-    fn use_range(&mut self, start: u64, end: u64, stream: StreamRef) {
+    fn use_block(&mut self, address: u64, live: &Live, stream: StreamRef) {
         let clock = self.model.work(stream);
+        self.model.uses(address, live.block, stream.slot());
+        for &(start, end) in &live.pieces {
+            self.use_range(start, end, stream, clock.clone());
+        }
+    }
+
+    fn use_range(&mut self, start: u64, end: u64, stream: StreamRef, clock: Clock) {
         let overlapping: Vec<_> =
             self.used.range(..end).filter(|(_, (e, _, _))| *e > start).map(|(s, _)| *s).collect();
         for other in overlapping {
@@ -187,7 +202,7 @@ impl World {
     }
 
     fn check_ledger(&self) -> Result<(), String> {
-        let taken: u64 = self.model.segments().map(|segment| segment.bytes).sum();
+        let taken = self.model.taken();
         let live: u64 = self.live.values().map(|live| live.bytes).sum();
         let blocks: u64 = self.live.values().map(|live| live.block).sum();
         let cached = self.policy.cached(None, &self.order).bytes;
@@ -229,12 +244,16 @@ impl World {
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
         // A fence that could not be recorded on a thread's own stream leaves its free pending until
         // that stream's next one, or until the whole device was waited for, as here.
+        self.model.all_known();
         self.order.all_over(&mut self.model);
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
         let released = self.act(|policy, env| policy.release(u64::MAX, env));
         released.map_err(|error| format!("{error:?}"))?;
         self.check_ledger()?;
         match self.ledger.taken {
+            0 if self.model.mappings() > 0 || self.model.addresses() > 0 => {
+                Err("addresses never came back".to_owned())
+            }
             0 => Ok(()),
             left => Err(format!("{left} bytes never came back")),
         }
@@ -247,6 +266,7 @@ fn policies() -> Vec<(&'static str, Box<dyn Policy>)> {
         ("simple", Box::new(Simple::default())),
         ("binned", Box::new(Binned::default())),
         ("split", Box::new(Split::default())),
+        ("stitched", Box::new(Stitched::default())),
     ]
 }
 

@@ -4,10 +4,13 @@
 //! Streams are counters. Work is noted with [`Model::work`]; it is done when the test says so
 //! ([`Model::complete`]), or at once. A vector clock for each stream says which work of the others
 //! it comes after.
+//!
+//! [`Pages`] are strict: chunks are mapped whole, over nothing else, and inside what is reserved;
+//! a mapping is taken away only when the host was told that the work on it is over.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Fence, GRANULE, MemorySource, Segment, SourceError, Waiter, round_up};
+use super::{Chunk, Fence, GRANULE, MemorySource, Pages, Segment, SourceError, Waiter, round_up};
 use crate::heap::limits::Limits;
 use crate::heap::order::StreamRef;
 
@@ -30,10 +33,34 @@ pub(crate) struct Model {
     pub(crate) immediate: bool,
     fences: HashMap<u32, (usize, Clock)>,
     next_fence: u32,
+    /// By slot: how much of its work the host was told to be done.
+    known: Clock,
+    /// Chunks by number: where their bytes are, and how many.
+    chunks: HashMap<u32, Segment>,
+    next_chunk: u32,
+    /// Ranges of addresses: start and length.
+    ranges: BTreeMap<u64, u64>,
+    /// By address: what is mapped there.
+    maps: BTreeMap<u64, Mapping>,
     calls: u64,
+    /// What the calls would have taken on an H200, nanoseconds.
+    pub(crate) cost: u64,
+    /// How many calls changed memory or mappings.
+    pub(crate) changes: u64,
     /// Makes the call of this number fail.
     pub(crate) fail_call: Option<u64>,
 }
+
+#[derive(Debug)]
+struct Mapping {
+    chunk: u32,
+    bytes: u64,
+    /// The last work on it, by slot.
+    work: HashMap<usize, u64>,
+}
+
+/// Where the bytes of chunks are: above all addresses.
+const PHYSICAL: u64 = 1 << 60;
 
 impl Model {
     pub(crate) fn new(capacity: u64) -> Model {
@@ -48,7 +75,14 @@ impl Model {
             immediate: true,
             fences: HashMap::new(),
             next_fence: 0,
+            known: Vec::new(),
+            chunks: HashMap::new(),
+            next_chunk: 0,
+            ranges: BTreeMap::new(),
+            maps: BTreeMap::new(),
             calls: 0,
+            cost: 0,
+            changes: 0,
             fail_call: None,
         }
     }
@@ -77,8 +111,67 @@ impl Model {
             || self.done.get(owner).copied().unwrap_or(0) >= position
     }
 
-    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
-        self.taken.values()
+    /// Everything is done, and the host knows.
+    pub(crate) fn all_known(&mut self) {
+        (0..self.clocks.len()).for_each(|slot| self.complete(slot));
+        self.known.clone_from(&self.done);
+    }
+
+    /// Bytes taken and not given back.
+    pub(crate) fn taken(&self) -> u64 {
+        let segments: u64 = self.taken.values().map(|segment| segment.bytes).sum();
+        segments + self.chunks.values().map(|chunk| chunk.bytes).sum::<u64>()
+    }
+
+    /// How many chunks are mapped, once for each time.
+    pub(crate) fn mappings(&self) -> usize {
+        self.maps.len()
+    }
+
+    /// Addresses that are reserved, bytes.
+    pub(crate) fn addresses(&self) -> u64 {
+        self.ranges.values().sum()
+    }
+
+    /// Where the bytes of a range are, whose addresses need not be in order; `None` where there is
+    /// nothing behind one of them.
+    pub(crate) fn physical(&self, address: u64, bytes: u64) -> Option<Vec<(u64, u64)>> {
+        let end = address + bytes;
+        if let Some((_, segment)) = self.taken.range(..=address).next_back()
+            && end <= segment.address + segment.bytes
+        {
+            return Some(vec![(address, end)]);
+        }
+        let (mut at, mut pieces) = (address, Vec::new());
+        while at < end {
+            let (start, map) = self.maps.range(..=at).next_back()?;
+            let stop = end.min(start + map.bytes);
+            if stop <= at {
+                return None;
+            }
+            let base = self.chunks[&map.chunk].address;
+            pieces.push((base + (at - start), base + (stop - start)));
+            at = stop;
+        }
+        Some(pieces)
+    }
+
+    /// Notes that the work of `slot` so far uses these addresses.
+    pub(crate) fn uses(&mut self, address: u64, bytes: u64, slot: usize) {
+        let position = self.clocks[slot][slot];
+        for (start, map) in self.maps.range_mut(..address + bytes).rev() {
+            if start + map.bytes <= address {
+                break;
+            }
+            map.work.insert(slot, position);
+        }
+    }
+
+    fn know(&mut self, clock: &Clock) {
+        self.known.resize(self.known.len().max(clock.len()), 0);
+        for (known, position) in self.known.iter_mut().zip(clock) {
+            *known = (*known).max(*position);
+        }
     }
 
     fn clock(&mut self, slot: usize) -> &mut Clock {
@@ -181,6 +274,7 @@ impl MemorySource for Model {
 
     fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
         self.call()?;
+        self.cost += 140;
         let clock = self.clock(stream.slot()).clone();
         self.next_fence += 1;
         self.fences.insert(self.next_fence, (stream.slot(), clock));
@@ -189,12 +283,18 @@ impl MemorySource for Model {
 
     fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
         self.call()?;
-        let (slot, clock) = &self.fences[&fence.0];
-        Ok(self.done[*slot] >= clock[*slot])
+        self.cost += 130;
+        let (slot, clock) = self.fences[&fence.0].clone();
+        let reached = self.done[slot] >= clock[slot];
+        if reached {
+            self.know(&clock);
+        }
+        Ok(reached)
     }
 
     fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError> {
         self.call()?;
+        self.cost += 20;
         let (_, after) = self.fences[&fence.0].clone();
         let clock = self.clock(stream.slot());
         for (mine, theirs) in clock.iter_mut().zip(&after) {
@@ -208,6 +308,7 @@ impl MemorySource for Model {
     fn waiter(&mut self, fence: Fence) -> Waiter {
         let (_, clock) = self.fences[&fence.0].clone();
         self.note_done(&clock);
+        self.know(&clock);
         Box::new(|| Ok(()))
     }
 
@@ -215,7 +316,92 @@ impl MemorySource for Model {
         assert!(self.fences.remove(&fence.0).is_some(), "a fence is forgotten twice");
     }
 
+    fn pages(&mut self) -> Option<&mut dyn Pages> {
+        Some(self)
+    }
+
     fn calls(&self) -> u64 {
         self.calls
+    }
+}
+
+impl Pages for Model {
+    fn granule(&self) -> u64 {
+        GRANULE
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<u64, SourceError> {
+        self.call()?;
+        self.cost += 12_000;
+        assert!(bytes > 0 && bytes.is_multiple_of(GRANULE));
+        let address = self.next_address;
+        self.next_address += bytes + GRANULE;
+        self.ranges.insert(address, bytes);
+        Ok(address)
+    }
+
+    fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+        self.call()?;
+        assert!(self.maps.range(address..address + bytes).next().is_none(), "still mapped");
+        assert_eq!(self.ranges.remove(&address), Some(bytes), "not reserved so");
+        Ok(())
+    }
+
+    fn create(&mut self, bytes: u64) -> Result<Chunk, SourceError> {
+        self.call()?;
+        assert!(bytes > 0 && bytes.is_multiple_of(GRANULE));
+        if self.reserved + bytes > self.capacity {
+            return Err(SourceError::OutOfMemory);
+        }
+        self.changes += 1;
+        // 8 us for 2 MiB, 35 for 32 MiB, 13 for 512 MiB.
+        self.cost += if bytes < 16 << 20 { 8_000 } else { 35_000 };
+        self.reserved += bytes;
+        self.reserved_peak = self.reserved_peak.max(self.reserved);
+        self.next_chunk += 1;
+        let address = PHYSICAL + u64::from(self.next_chunk) * (1 << 36);
+        self.chunks.insert(self.next_chunk, Segment { address, bytes });
+        Ok(Chunk(self.next_chunk))
+    }
+
+    fn destroy(&mut self, chunk: Chunk) -> Result<(), SourceError> {
+        self.call()?;
+        self.changes += 1;
+        self.cost += 10_000;
+        assert!(self.maps.values().all(|map| map.chunk != chunk.0), "destroyed, still mapped");
+        let gone = self.chunks.remove(&chunk.0).expect("a chunk that there is");
+        self.reserved -= gone.bytes;
+        Ok(())
+    }
+
+    fn map(&mut self, address: u64, chunks: &[Chunk]) -> Result<(), SourceError> {
+        self.call()?;
+        let mut at = address;
+        for chunk in chunks {
+            let bytes = self.chunks[&chunk.0].bytes;
+            self.changes += 1;
+            // Access is paid for each handle.
+            self.cost += if bytes < 16 << 20 { 26_000 } else { 51_000 };
+            let below = self.maps.range(..at + bytes).next_back();
+            assert!(below.is_none_or(|(start, map)| start + map.bytes <= at), "mapped over");
+            self.maps.insert(at, Mapping { chunk: chunk.0, bytes, work: HashMap::new() });
+            at += bytes;
+        }
+        let (start, length) = self.ranges.range(..=address).next_back().expect("reserved");
+        assert!(at <= start + length, "mapped past what is reserved");
+        Ok(())
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+        self.call()?;
+        self.changes += 1;
+        self.cost += 18_000;
+        let map = self.maps.remove(&address).expect("a mapping that there is");
+        assert_eq!(map.bytes, bytes, "not the whole mapping");
+        for (slot, position) in map.work {
+            let known = self.known.get(slot).copied().unwrap_or(0);
+            assert!(known >= position, "unmapped before the host knows that stream {slot} is done");
+        }
+        Ok(())
     }
 }

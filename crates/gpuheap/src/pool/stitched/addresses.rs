@@ -1,0 +1,91 @@
+//! Addresses for stitched ranges: reserved in large pieces, handed out first fit, used again.
+
+use std::collections::BTreeMap;
+
+use crate::pool::{Environment, Shortage};
+use crate::source::{Segment, SourceError};
+
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    /// Free ranges: start and length.
+    free: BTreeMap<u64, u64>,
+    reserved: Vec<Segment>,
+}
+
+impl Addresses {
+    /// A range of addresses with nothing at them.
+    pub(super) fn take(
+        &mut self,
+        bytes: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, Shortage> {
+        let fits = |free: &BTreeMap<u64, u64>| {
+            free.iter()
+                .find(|(_, length)| **length >= bytes)
+                .map(|(start, length)| (*start, *length))
+        };
+        let (start, length) = match fits(&self.free) {
+            Some(found) => found,
+            None => {
+                let segment = reserve(bytes, environment)?;
+                self.reserved.push(segment);
+                self.free.insert(segment.address, segment.bytes);
+                (segment.address, segment.bytes)
+            }
+        };
+        self.free.remove(&start);
+        if length > bytes {
+            self.free.insert(start + bytes, length - bytes);
+        }
+        Ok(start)
+    }
+
+    /// Takes a range back.
+    pub(super) fn give(&mut self, mut address: u64, mut bytes: u64) {
+        let borders = |edge: u64| self.reserved.iter().any(|segment| segment.address == edge);
+        if let Some(after) = self.free.get(&(address + bytes)).copied()
+            && !borders(address + bytes)
+        {
+            self.free.remove(&(address + bytes));
+            bytes += after;
+        }
+        let before =
+            self.free.range(..address).next_back().map(|(start, length)| (*start, *length));
+        if let Some((start, length)) = before
+            && start + length == address
+            && !borders(address)
+        {
+            (address, bytes) = (start, bytes + length);
+        }
+        self.free.insert(address, bytes);
+    }
+
+    /// Gives everything back that was reserved, nothing of it in use.
+    pub(super) fn clear(&mut self, environment: &mut Environment<'_>) -> Result<(), SourceError> {
+        self.free.clear();
+        while let Some(segment) = self.reserved.last().copied() {
+            environment.pages()?.unreserve(segment.address, segment.bytes)?;
+            self.reserved.pop();
+        }
+        Ok(())
+    }
+}
+
+/// Reserves addresses, a few times what the device has; less where that is refused.
+pub(super) fn reserve(bytes: u64, environment: &mut Environment<'_>) -> Result<Segment, Shortage> {
+    const TIMES: u64 = 4;
+    /// No address is above this.
+    const SPACE: u64 = 1 << 46;
+    let capacity = environment.source.capacity();
+    let wanted = capacity.saturating_mul(TIMES).max(bytes).min(SPACE).next_power_of_two();
+    let mut size = wanted.max(super::memory::LEAST);
+    let pages = environment.pages().map_err(Shortage::Failed)?;
+    loop {
+        match pages.reserve(size) {
+            Ok(address) => return Ok(Segment { address, bytes: size }),
+            Err(SourceError::OutOfMemory) if size / 2 >= bytes => size /= 2,
+            Err(SourceError::OutOfMemory) => return Err(Shortage::Device(bytes)),
+            Err(error) => return Err(Shortage::Failed(error)),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Free blocks by size: the smallest that fits, or nearly, without a tree.
+//!
+//! Sizes up to 64 KiB have a bin each, larger ones share one with what is at most 1.6 % larger. Two
+//! levels of bit sets say which bins hold something; the blocks of a bin are linked through their
+//! records, the last freed first.
+
+use super::blocks::{Blocks, NONE};
+use crate::pool::shelf::ROUNDING;
+
+/// Bins of one power of two.
+const PER_CLASS: usize = 64;
+/// Powers of two, the first one for all sizes below [`PER_CLASS`] units.
+const CLASSES: usize = 36;
+
+#[derive(Debug)]
+pub(super) struct Bins {
+    /// Which bins of a class hold something, and which classes have such bins.
+    bits: [u64; CLASSES],
+    summary: u64,
+    heads: Vec<u32>,
+}
+
+impl Default for Bins {
+    fn default() -> Bins {
+        Bins { bits: [0; CLASSES], summary: 0, heads: vec![NONE; CLASSES * PER_CLASS] }
+    }
+}
+
+/// The bin of a size, and whether it holds no other size.
+fn bin_of(bytes: u64) -> (usize, bool) {
+    let units = bytes.div_ceil(ROUNDING);
+    if units < PER_CLASS as u64 {
+        return (units as usize, true);
+    }
+    let power = units.ilog2() as usize;
+    let class = power - 5;
+    if class >= CLASSES {
+        return (CLASSES * PER_CLASS - 1, false);
+    }
+    let sub = (units >> (power - 6)) as usize & (PER_CLASS - 1);
+    (class * PER_CLASS + sub, class <= 1)
+}
+
+impl Bins {
+    #[inline]
+    pub(super) fn insert(&mut self, key: u32, blocks: &mut Blocks) {
+        let (bin, _) = bin_of(blocks[key].bytes);
+        let head = self.heads[bin];
+        let block = &mut blocks[key];
+        (block.next, block.previous) = (head, NONE);
+        if head != NONE {
+            blocks[head].previous = key;
+        }
+        self.heads[bin] = key;
+        self.bits[bin / PER_CLASS] |= 1 << (bin % PER_CLASS);
+        self.summary |= 1 << (bin / PER_CLASS);
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, key: u32, blocks: &mut Blocks) {
+        let (next, previous, bytes) = {
+            let block = &blocks[key];
+            (block.next, block.previous, block.bytes)
+        };
+        if next != NONE {
+            blocks[next].previous = previous;
+        }
+        if previous != NONE {
+            blocks[previous].next = next;
+            return;
+        }
+        let (bin, _) = bin_of(bytes);
+        self.heads[bin] = next;
+        if next == NONE {
+            let class = bin / PER_CLASS;
+            self.bits[class] &= !(1 << (bin % PER_CLASS));
+            if self.bits[class] == 0 {
+                self.summary &= !(1 << class);
+            }
+        }
+    }
+
+    /// The smallest block of at least `bytes` that is `usable`, of the first few that fit; else the
+    /// smallest of these that is not.
+    #[inline]
+    pub(super) fn best(
+        &self,
+        bytes: u64,
+        look: usize,
+        blocks: &Blocks,
+        usable: impl Fn(u32) -> bool,
+    ) -> Found {
+        let mut found = Found::default();
+        let (first, exact) = bin_of(bytes);
+        let (mut bin, mut left) = (Some(first), look.max(1));
+        while let Some(at) = bin {
+            let mut key = self.heads[at];
+            let mut steps = look.max(1);
+            let mut best = (u64::MAX, u64::MAX);
+            while key != NONE && steps > 0 {
+                let block = &blocks[key];
+                if block.bytes >= bytes {
+                    left = left.saturating_sub(1);
+                    // Of equal ones the lowest: what lives long gathers at one end.
+                    let rank = (block.bytes, block.address);
+                    if usable(key) {
+                        if rank < best {
+                            best = rank;
+                            found.usable = Some(key);
+                        }
+                        if exact {
+                            break;
+                        }
+                    } else if found.other.is_none() {
+                        found.other = Some(key);
+                    }
+                }
+                steps -= 1;
+                key = block.next;
+            }
+            if found.usable.is_some() || left == 0 {
+                break;
+            }
+            bin = self.after(at);
+        }
+        found
+    }
+
+    /// The keys of all blocks.
+    pub(super) fn keys<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = u32> + 'a {
+        let heads = self.heads.iter().copied().filter(|head| *head != NONE);
+        heads.flat_map(move |head| {
+            let link = |key: u32| (key != NONE).then_some(key);
+            std::iter::successors(link(head), move |key| link(blocks[*key].next))
+        })
+    }
+
+    /// The next bin that holds something.
+    fn after(&self, bin: usize) -> Option<usize> {
+        let (class, sub) = (bin / PER_CLASS, bin % PER_CLASS);
+        // Shifted in two steps: a shift by all bits would overflow.
+        let here = self.bits[class] & ((u64::MAX << sub) << 1);
+        if here != 0 {
+            return Some(class * PER_CLASS + here.trailing_zeros() as usize);
+        }
+        let above = self.summary & ((u64::MAX << class) << 1);
+        if above == 0 {
+            return None;
+        }
+        let class = above.trailing_zeros() as usize;
+        Some(class * PER_CLASS + self.bits[class].trailing_zeros() as usize)
+    }
+}
+
+/// What [`Bins::best`] found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Found {
+    pub(super) usable: Option<u32>,
+    /// One that fits and is not usable as things are.
+    pub(super) other: Option<u32>,
+}

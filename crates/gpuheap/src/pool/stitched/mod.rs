@@ -1,0 +1,464 @@
+//! `stitched`: physical memory behind addresses of ours, so that free bytes are usable bytes.
+//!
+//! ```text
+//! home    ├ live ┼─ a ─┼ live ┼── b ──┼ live ┼─ c ─┼─ live ─┼──────── gap ────────┤
+//!                   │             │             │
+//! range             └──────┬──────┴──────┬──────┘       a request larger than a, b and c
+//!                  ├─── a ─┼───── b ─────┼─ c ───┤
+//! ```
+//!
+//! Every byte of memory has one home address. Free blocks lie at home alone: linked by address,
+//! coalesced, in bins by size. A request takes
+//!
+//! 1. the place that it had when the program did the same before ([`script`]), if that is free;
+//! 2. the smallest free block at home that fits and that its stream may use;
+//! 3. the same once more, after the driver was asked how far other streams got, and what was freed
+//!    by several streams merged;
+//! 4. one that another stream freed, or several did, which it then waits for;
+//! 5. a stitched range that is all free, mapped already;
+//! 6. new memory, as long as there is at most `slack` more of it than was ever live;
+//! 7. a new stitched range: free chunks, and free parts of chunks at its ends, mapped one after the
+//!    other with no copy; with new memory for what is missing.
+//!
+//! No driver call is made in 1, 2 and 5 but for the order of streams. What is used through a range is
+//! lent to it at home, so two addresses never have the same byte at once, and the order of streams
+//! is kept by physical byte. A chunk may be used through two addresses at once, at different bytes.
+//!
+//! Small requests are carved from blocks of 2 MiB, so that a small block that lives long does not
+//! split a large range; what is left empty goes back to the large ones.
+
+mod addresses;
+mod bins;
+mod blocks;
+mod home;
+mod memory;
+mod plan;
+mod ranges;
+mod release;
+#[cfg(test)]
+mod replay;
+mod script;
+#[cfg(test)]
+mod tests;
+
+use blocks::{Last, NONE, State};
+use home::Home;
+use memory::{LEAST, Memory};
+use ranges::Ranges;
+use script::{Place, Script};
+
+use super::shelf::ROUNDING;
+use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
+use crate::heap::order::{Order, StreamRef};
+use crate::source::{Segment, SourceError, round_up};
+
+/// Requests up to this size are small.
+const SMALL: u64 = 64 << 10;
+/// What small requests are carved from.
+const SLAB: u64 = 2 << 20;
+
+/// How the policy trades packing against time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tuning {
+    /// How much more than the peak of live bytes may be taken before chunks are stitched, in
+    /// thousandths.
+    pub(crate) slack: u64,
+    /// How many free blocks are looked at for one that the stream may use at once.
+    pub(crate) look: usize,
+    /// Whether requests are placed where the same ones were before.
+    pub(crate) follows: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning { slack: 20, look: 8, follows: true }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Stitched {
+    tuning: Tuning,
+    home: Home,
+    memory: Memory,
+    ranges: Ranges,
+    script: Script,
+    /// Bytes handed out, and the most that there ever were.
+    live: u64,
+    peak: u64,
+}
+
+impl Policy for Stitched {
+    #[inline]
+    fn allocate(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        let rounded = round_up(bytes, ROUNDING);
+        let grant = if rounded <= SMALL {
+            self.small(rounded, stream, environment)?
+        } else {
+            self.large(rounded, stream, environment)?
+        };
+        self.live += rounded;
+        self.peak = self.peak.max(self.live);
+        Ok(grant)
+    }
+
+    fn free(
+        &mut self,
+        key: u32,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError> {
+        let Some(block) = self.home.blocks.get(key) else { return Ok(()) };
+        let (state, bytes, range) = (block.state, block.bytes, block.range);
+        if state != State::Live && range == NONE {
+            return Ok(());
+        }
+        let ticket = environment.order.freed(stream, environment.source);
+        let order = &*environment.order;
+        let last = Last::of(ticket, order);
+        if state == State::Live {
+            self.live -= bytes;
+            self.home.put(key, last, order);
+        } else {
+            for held in self.ranges.release(range, ticket, order) {
+                self.live -= self.home.blocks[held].bytes;
+                self.home.blocks[held].range = NONE;
+                self.home.put(held, last, order);
+            }
+        }
+        if self.home.is_crowded() {
+            self.home.join_seams(order);
+        }
+        Ok(())
+    }
+
+    fn release(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.release_chunks(target, environment)
+    }
+
+    fn release_at(
+        &mut self,
+        address: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.release_around(address, environment)
+    }
+
+    fn outlook(&self, bytes: u64) -> Outlook {
+        self.prospect(bytes)
+    }
+
+    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
+        let mut cached = Cached { bytes: self.memory.loose_bytes(), ..Cached::default() };
+        for key in self.home.free(true).chain(self.home.free(false)) {
+            let block = &self.home.blocks[key];
+            match block.last.ticket() {
+                Some(ticket) => cached.add(block.bytes, ticket, stream, order),
+                None => cached.bytes += block.bytes,
+            }
+            cached.largest = cached.largest.max(block.bytes);
+        }
+        cached.largest = cached.largest.max(self.stitchable());
+        cached
+    }
+
+    #[cfg(test)]
+    fn live(&self) -> Vec<Segment> {
+        let mut live = Vec::new();
+        for (_, block) in self.home.blocks.iter() {
+            if block.state == State::Live {
+                live.push(Segment { address: block.address, bytes: block.bytes });
+            } else if let Some(range) = self.ranges.get(block.range) {
+                let held = range.held.iter().map(|key| self.home.blocks[*key].bytes);
+                live.push(Segment { address: range.address(), bytes: held.sum() });
+            }
+        }
+        live
+    }
+}
+
+impl Stitched {
+    #[cfg(test)]
+    pub(crate) fn with(tuning: Tuning) -> Stitched {
+        Stitched { tuning, ..Stitched::default() }
+    }
+
+    fn large(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        let place = if self.tuning.follows { self.script.place(bytes) } else { None };
+        let mut grant = match place {
+            Some(place) => self.again(place, bytes, stream, environment)?,
+            None => None,
+        };
+        if grant.is_none()
+            && let Some(key) = self.cached_at_home(bytes, false, stream, environment)?
+        {
+            grant = Some(self.hand_out(key, bytes));
+        }
+        let grant = match grant {
+            Some(grant) => grant,
+            None => self.find_more(bytes, stream, environment)?,
+        };
+        if self.tuning.follows {
+            let range = self.home.blocks[grant.key].range;
+            let at_home = range == NONE;
+            let place = if at_home { Place::Home(grant.address) } else { Place::Range(range) };
+            self.script.note(bytes, place);
+        }
+        Ok(grant)
+    }
+
+    /// The place of a request the last time, if it is free.
+    #[inline]
+    fn again(
+        &mut self,
+        place: Place,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<Grant>, Shortage> {
+        match place {
+            Place::Home(address) => self.at_home(address, bytes, stream, environment),
+            Place::Range(id) => self.in_range(id, bytes, stream, environment),
+        }
+    }
+
+    /// Steps 2 to 4 of the module's list, all but waiting for several streams: a free block.
+    #[inline]
+    fn cached_at_home(
+        &mut self,
+        bytes: u64,
+        small: bool,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<u32>, Shortage> {
+        let look = self.tuning.look;
+        let found = self.home.find(bytes, small, look, stream, environment.order);
+        if found.usable.is_some() {
+            return Ok(found.usable);
+        }
+        if found.other.is_some() || self.home.has_seams() {
+            environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+            self.home.join_seams(environment.order);
+        } else if !self.home.has_islands() {
+            return Ok(None);
+        }
+        self.home.reclaim_islands(environment.order);
+        let found = self.home.find(bytes, small, look, stream, environment.order);
+        if found.usable.is_some() {
+            return Ok(found.usable);
+        }
+        let Some(key) = found.other else { return Ok(None) };
+        let Some(ticket) = self.home.blocks[key].last.ticket() else { return Ok(Some(key)) };
+        let waited = wait_for(ticket, stream, environment).map_err(Shortage::Failed)?;
+        Ok(waited.then_some(key))
+    }
+
+    /// Steps 4 to 7: where no free block at home fits.
+    #[cold]
+    fn find_more(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        if let Some(address) = self.seamed(bytes)
+            && let Some(grant) = self.at_home(address, bytes, stream, environment)?
+        {
+            return Ok(grant);
+        }
+        let fitting: Vec<u32> = self.ranges.fitting(bytes).take(LOOK_RANGES).collect();
+        for id in fitting {
+            if let Some(grant) = self.in_range(id, bytes, stream, environment)? {
+                return Ok(grant);
+            }
+        }
+        let peak = self.peak.max(self.live + bytes);
+        let most = peak + (u128::from(peak) * u128::from(self.tuning.slack) / 1000) as u64;
+        if let Some(grown) = self.grow_for(bytes, Some(most), stream, environment)? {
+            return Ok(grown);
+        }
+        self.stitch(bytes, stream, environment)
+    }
+
+    fn small(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        let look = self.tuning.look;
+        let found = self.home.find(bytes, true, look, stream, environment.order);
+        let key = match found.usable {
+            Some(key) => key,
+            None => self.slab(bytes, stream, environment)?,
+        };
+        Ok(self.hand_out(key, bytes))
+    }
+
+    /// A free block for small requests, from the large ones or from the driver.
+    #[cold]
+    fn slab(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<u32, Shortage> {
+        let look = self.tuning.look;
+        let mut key = self.home.find(SLAB, false, look, stream, environment.order).usable;
+        if key.is_none() {
+            if let Some(key) = self.cached_at_home(bytes, true, stream, environment)? {
+                return Ok(key);
+            }
+            key = self.cached_at_home(bytes, false, stream, environment)?;
+        }
+        if key.is_none()
+            && let Some(address) = self.grow_at_home(SLAB, None, environment)?
+        {
+            // What was free before the new memory may be another stream's.
+            let slab = Segment { address, bytes: SLAB };
+            if self.order_run(&[slab], stream, environment)? {
+                key = self.home.run_at(address, SLAB);
+            }
+        }
+        let key = key.ok_or(Shortage::Device(LEAST))?;
+        let (address, length) = (self.home.blocks[key].address, self.home.blocks[key].bytes);
+        let last = self.home.blocks[key].last;
+        let key = self.home.take(key, address, length.min(SLAB), State::Live);
+        self.home.blocks[key].small = true;
+        self.home.put_apart(key, last);
+        Ok(key)
+    }
+
+    /// The part of a free block that a request takes: its beginning.
+    #[inline]
+    fn hand_out(&mut self, key: u32, bytes: u64) -> Grant {
+        let address = self.home.blocks[key].address;
+        let key = self.home.take(key, address, bytes, State::Live);
+        Grant { key, address, bytes }
+    }
+
+    /// A range of home addresses, if it is free.
+    #[inline]
+    fn at_home(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<Grant>, Shortage> {
+        let Some(first) = self.home.run_at(address, bytes) else { return Ok(None) };
+        let block = &self.home.blocks[first];
+        let simple =
+            block.end() >= address + bytes && block.last.is_open(stream, environment.order);
+        if !simple && !self.order_run(&[Segment { address, bytes }], stream, environment)? {
+            return Ok(None);
+        }
+        let key = self.home.take(first, address, bytes, State::Live);
+        Ok(Some(Grant { key, address, bytes }))
+    }
+
+    /// The beginning of a stitched range, if all of it is free.
+    fn in_range(
+        &mut self,
+        id: u32,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<Grant>, Shortage> {
+        let Some(range) = self.ranges.get(id) else { return Ok(None) };
+        if range.is_live() || range.bytes < bytes {
+            return Ok(None);
+        }
+        let (address, mut left) = (range.address(), bytes);
+        let mut runs = Vec::with_capacity(range.runs.len());
+        for run in &range.runs {
+            if left == 0 {
+                break;
+            }
+            let part = Segment { address: run.address, bytes: run.bytes.min(left) };
+            if self.home.run_at(part.address, part.bytes).is_none() {
+                return Ok(None);
+            }
+            left -= part.bytes;
+            runs.push(part);
+        }
+        if !self.order_run(&runs, stream, environment)? {
+            return Ok(None);
+        }
+        let held = self.lend(&runs, id);
+        let Some(&key) = held.first() else { return Ok(None) };
+        self.ranges.hold(id, held);
+        Ok(Some(Grant { key, address, bytes }))
+    }
+
+    /// Takes free ranges at home for a stitched range: the keys of their blocks.
+    fn lend(&mut self, runs: &[Segment], id: u32) -> Vec<u32> {
+        let mut held = Vec::with_capacity(runs.len());
+        for run in runs {
+            if let Some(first) = self.home.run_at(run.address, run.bytes) {
+                held.push(self.home.take(first, run.address, run.bytes, State::Lent));
+            }
+        }
+        if let Some(first) = held.first() {
+            self.home.blocks[*first].range = id;
+        }
+        held
+    }
+
+    /// Makes `stream` come after all that free ranges at home were used for; false where that
+    /// cannot be had.
+    fn order_run(
+        &self,
+        runs: &[Segment],
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<bool, Shortage> {
+        let mut asked = false;
+        for run in runs {
+            let Some(first) = self.home.run_at(run.address, run.bytes) else { return Ok(false) };
+            for block in self.home.run(first, run.address + run.bytes) {
+                let Some(ticket) = block.last.ticket() else { continue };
+                if environment.order.is_open(ticket, stream) {
+                    continue;
+                }
+                if !asked {
+                    asked = true;
+                    environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+                }
+                if !wait_for(ticket, stream, environment).map_err(Shortage::Failed)? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// So many stitched ranges are looked at for one that is free.
+const LOOK_RANGES: usize = 32;
+
+/// Makes `stream` wait for a free, if it has to; false where its stream is gone.
+fn wait_for(
+    ticket: crate::heap::order::Ticket,
+    stream: StreamRef,
+    environment: &mut Environment<'_>,
+) -> Result<bool, SourceError> {
+    match environment.order.order_after(stream, ticket, environment.source) {
+        Ok(()) => Ok(true),
+        Err(SourceError::StreamGone) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,310 @@
+//! Where new memory goes, and of what a new range is stitched.
+
+use super::addresses::reserve;
+use super::memory::LEAST;
+use super::{Shortage, Stitched};
+use crate::heap::order::StreamRef;
+use crate::pool::{Environment, Grant};
+use crate::source::{Segment, round_up};
+
+/// A run of free blocks at home, as a stitched range could use it.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    start: u64,
+    end: u64,
+    /// The part that is whole chunks.
+    whole: (u64, u64),
+}
+
+impl Run {
+    fn whole(self) -> u64 {
+        self.whole.1.saturating_sub(self.whole.0)
+    }
+
+    /// As the first one of a range: it must end with a chunk.
+    fn head(self) -> u64 {
+        self.whole.1.saturating_sub(self.start)
+    }
+
+    /// As the last one: it must begin with one.
+    fn tail(self) -> u64 {
+        self.end.saturating_sub(self.whole.0)
+    }
+}
+
+/// Of what a range is stitched, and how much it is short of what is asked for.
+#[derive(Clone, Debug, Default)]
+struct Plan {
+    runs: Vec<Segment>,
+    missing: u64,
+}
+
+/// So many mappings may there be for each chunk, and in all where there are few chunks.
+const MAPS_PER_CHUNK: usize = 16;
+const MAPS: usize = 1024;
+
+/// How often new memory is put in for what a plan is missing.
+const TRIES: usize = 3;
+
+impl Stitched {
+    /// New memory for a request in one piece at home, unless there would be more than `most` bytes
+    /// in all: none then, and none where new memory is refused that stitching may do without.
+    pub(super) fn grow_for(
+        &mut self,
+        bytes: u64,
+        most: Option<u64>,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<Grant>, Shortage> {
+        match self.grow_at_home(bytes, most, environment) {
+            Ok(Some(address)) => self.at_home(address, bytes, stream, environment),
+            Ok(None) | Err(Shortage::Limit(_) | Shortage::Device(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts memory behind a gap so that `bytes` are free in one piece: where they begin.
+    pub(super) fn grow_at_home(
+        &mut self,
+        bytes: u64,
+        most: Option<u64>,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<u64>, Shortage> {
+        let exceeds =
+            |memory: u64, add: u64| most.is_some_and(|most| memory.saturating_add(add) > most);
+        let mut room = self.room(bytes);
+        if room.is_none() {
+            if exceeds(self.memory.bytes(), LEAST) {
+                return Ok(None);
+            }
+            let arena = reserve(round_up(bytes, LEAST), environment)?;
+            self.home.add_arena(arena.address, arena.bytes);
+            room = self.room(bytes);
+        }
+        let Some((address, need, start)) = room else { return Ok(None) };
+        let loose = self.memory.loose_bytes();
+        if exceeds(self.memory.bytes(), need.saturating_sub(loose)) {
+            return Ok(None);
+        }
+        self.put_memory(address, need, environment)?;
+        Ok(Some(start))
+    }
+
+    /// Puts new memory behind a part of a gap.
+    fn put_memory(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), Shortage> {
+        let (mut at, end) = (address, address + bytes);
+        while at < end {
+            let added = self.memory.add(at, end - at, environment)?;
+            if let Some(gap) = self.home.at(at) {
+                self.home.fill(gap, added, environment.order);
+            }
+            at += added;
+        }
+        Ok(())
+    }
+
+    /// Puts so much new memory behind gaps, wherever they are.
+    fn grow_anywhere(
+        &mut self,
+        mut bytes: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), Shortage> {
+        bytes = round_up(bytes, LEAST);
+        while bytes > 0 {
+            let gaps = self.home.gaps.iter().map(|gap| &self.home.blocks[*gap]);
+            // The first that holds it, else the largest.
+            let Some((_, _, address, length)) = gaps
+                .map(|gap| {
+                    (gap.bytes < bytes, u64::MAX - gap.bytes.min(bytes), gap.address, gap.bytes)
+                })
+                .min()
+            else {
+                self.grow_at_home(bytes, None, environment)?;
+                return Ok(());
+            };
+            let part = length.min(bytes);
+            self.put_memory(address, part, environment)?;
+            bytes -= part;
+        }
+        Ok(())
+    }
+
+    /// The gap that needs the least memory for `bytes` in one piece: where the memory goes, how much
+    /// it is, and where the piece begins.
+    fn room(&self, bytes: u64) -> Option<(u64, u64, u64)> {
+        let mut best: Option<(u64, u64, u64)> = None;
+        for key in &self.home.gaps {
+            let gap = &self.home.blocks[*key];
+            let (mut start, mut end) = (gap.address, gap.end());
+            let mut next = gap.before;
+            while let Some(block) = self.home.blocks.get(next).filter(|block| block.is_free(false))
+            {
+                start = block.address;
+                next = block.before;
+            }
+            let need = round_up(bytes.saturating_sub(gap.address - start), LEAST).max(LEAST);
+            let found = if need <= gap.bytes {
+                (gap.address, need, start)
+            } else {
+                next = gap.after;
+                while let Some(block) =
+                    self.home.blocks.get(next).filter(|block| block.is_free(false))
+                {
+                    end = block.end();
+                    next = block.after;
+                }
+                if end - start < bytes {
+                    continue;
+                }
+                (gap.address, gap.bytes, start)
+            };
+            if best.is_none_or(|best| (found.1, found.0) < (best.1, best.0)) {
+                best = Some(found);
+            }
+        }
+        best
+    }
+
+    /// The first run at home of at least `bytes` that several streams have a part in.
+    pub(super) fn seamed(&self, bytes: u64) -> Option<u64> {
+        let mut best = None;
+        for key in self.home.seams() {
+            let Some(block) = self.home.blocks.get(key).filter(|block| block.is_free(false)) else {
+                continue;
+            };
+            let Some(end) = self.home.run_from(key) else { continue };
+            let length = end - block.address;
+            if length >= bytes && best.is_none_or(|best| (length, block.address) < best) {
+                best = Some((length, block.address));
+            }
+        }
+        best.map(|(_, address)| address)
+    }
+
+    /// Maps free chunks into one range, with new memory for what is missing.
+    pub(super) fn stitch(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        let most = MAPS.max(MAPS_PER_CHUNK * self.memory.count());
+        self.ranges.shrink(most, &mut self.memory, environment).map_err(Shortage::Failed)?;
+        let mut plan = self.plan(bytes);
+        let mut tries = 0;
+        while plan.missing > 0 {
+            // Nothing to stitch with, too many mappings in use, or new memory that cannot be used.
+            let whole = plan.missing == bytes || self.ranges.maps() > 2 * most || tries == TRIES;
+            if whole {
+                let grown = self.grow_at_home(bytes, None, environment)?;
+                let address = grown.ok_or(Shortage::Device(round_up(bytes, LEAST)))?;
+                let grant = self.at_home(address, bytes, stream, environment)?;
+                return grant.ok_or(Shortage::Device(round_up(bytes, LEAST)));
+            }
+            self.grow_anywhere(plan.missing, environment)?;
+            plan = self.plan(bytes);
+            tries += 1;
+        }
+        if let [one] = plan.runs[..]
+            && let Some(grant) = self.at_home(one.address, bytes, stream, environment)?
+        {
+            return Ok(grant);
+        }
+        if !self.order_run(&plan.runs, stream, environment)? {
+            // A thread's own stream that ended; what it freed comes back with its next poll.
+            return self
+                .grow_for(bytes, None, stream, environment)?
+                .ok_or(Shortage::Device(round_up(bytes, LEAST)));
+        }
+        let id = self.ranges.add(plan.runs, &mut self.memory, environment)?;
+        let grant = self.in_range(id, bytes, stream, environment)?;
+        grant.ok_or(Shortage::Device(round_up(bytes, LEAST)))
+    }
+
+    /// The most that could be had in one piece without new memory.
+    pub(super) fn stitchable(&self) -> u64 {
+        self.plan(u64::MAX).runs.iter().map(|run| run.bytes).sum()
+    }
+
+    /// Few runs that hold `bytes` together: the longest head, then the longest whole ones, and the
+    /// shortest tail that is enough.
+    fn plan(&self, bytes: u64) -> Plan {
+        let mut runs: Vec<Run> =
+            self.free_runs().filter(|run| run.head() + run.tail() > 0).collect();
+        runs.sort_unstable_by_key(|run| (run.whole(), run.start));
+        let mut plan = Plan { runs: Vec::new(), missing: bytes };
+        let take = |address: u64, length: u64, plan: &mut Plan| {
+            let length = length.min(plan.missing);
+            if length > 0 {
+                plan.runs.push(Segment { address, bytes: length });
+                plan.missing -= length;
+            }
+        };
+        let longest = (0..runs.len()).max_by_key(|at| (runs[*at].head(), runs[*at].start));
+        if let Some(head) = longest.filter(|at| runs[*at].head() > 0) {
+            let head = runs.remove(head);
+            take(head.start, head.head(), &mut plan);
+        }
+        while plan.missing > 0 {
+            let enough = |run: &&Run| run.tail() >= plan.missing && run.whole.0 < run.end;
+            if let Some(tail) = runs.iter().filter(enough).min_by_key(|run| (run.tail(), run.start))
+            {
+                let tail = *tail;
+                take(tail.whole.0, tail.tail(), &mut plan);
+                break;
+            }
+            match runs.last().copied().filter(|run| run.whole() > 0) {
+                Some(run) => {
+                    runs.pop();
+                    take(run.whole.0, run.whole(), &mut plan);
+                }
+                None => {
+                    // Not enough: what the best tail adds all the same.
+                    let most = runs.iter().max_by_key(|run| (run.tail(), run.start)).copied();
+                    if let Some(tail) = most.filter(|run| run.tail() > 0) {
+                        take(tail.whole.0, tail.tail(), &mut plan);
+                    }
+                    break;
+                }
+            }
+        }
+        plan
+    }
+
+    fn free_runs(&self) -> impl Iterator<Item = Run> {
+        self.home.free(false).filter_map(|key| {
+            let end = self.home.run_from(key)?;
+            let start = self.home.blocks[key].address;
+            let (first, piece) = self.memory.holding(start)?;
+            let from = if first == start { start } else { first + piece.bytes };
+            let (last, piece) = self.memory.holding(end - 1)?;
+            let to = if last + piece.bytes == end { end } else { last };
+            Some(Run { start, end, whole: (from, to) })
+        })
+    }
+
+    /// The longest parts of free runs that could begin and end a range if no free chunk were left.
+    pub(super) fn edges(&self) -> (u64, u64, u64) {
+        let (mut head, mut tail, mut longest) = (0, 0, 0);
+        for run in self.free_runs() {
+            let (before, after) = if run.whole.0 <= run.whole.1 {
+                (run.whole.0 - run.start, run.end - run.whole.1)
+            } else {
+                // Inside one chunk.
+                longest = longest.max(run.end - run.start);
+                continue;
+            };
+            (head, tail) = (head.max(before), tail.max(after));
+            longest = longest.max(before).max(after);
+            if run.whole() == 0 {
+                longest = longest.max(run.end - run.start);
+            }
+        }
+        (head, tail, longest)
+    }
+}

@@ -1,0 +1,235 @@
+//! Stitched ranges: chunks that are apart at home, mapped one after the other.
+//!
+//! ```text
+//! home     ──┤live├── a ──┤chunk border│   │── b ──│   │border├─ c ─┤live├──
+//! range                ├─ a ─┼── b ──┼─ c ─┤
+//! ```
+//!
+//! The first part may begin inside a chunk and the last one end inside one; what is between them
+//! are whole chunks. A range keeps its mappings when it is free, so that it costs no driver call to
+//! use it again, from its start on, as soon as all its bytes are free at home. What its bytes were
+//! used for is known there; kept here is only when the range itself may be unmapped.
+
+use std::collections::BTreeSet;
+
+use super::addresses::Addresses;
+use super::memory::Memory;
+use crate::heap::order::{Order, Ticket};
+use crate::pool::Environment;
+use crate::source::{Segment, SourceError};
+
+#[derive(Debug)]
+pub(super) struct Range {
+    /// Where its first chunk is mapped.
+    pub(super) mapped_at: u64,
+    /// The addresses that it takes up.
+    length: u64,
+    /// Where in its first chunk it begins.
+    pub(super) head: u64,
+    /// The home addresses of its bytes, in order.
+    pub(super) runs: Vec<Segment>,
+    /// The sum of these; none once it is being taken apart.
+    pub(super) bytes: u64,
+    /// The chunks that are mapped, by home, with their sizes.
+    mapped: Vec<(u64, u64)>,
+    /// Its uses that may not be over, one for each stream.
+    last: Vec<Ticket>,
+    /// When it was used last, in uses.
+    used: u64,
+    /// The blocks that are lent to it while it is live.
+    pub(super) held: Vec<u32>,
+}
+
+impl Range {
+    pub(super) fn is_live(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.mapped_at + self.head
+    }
+
+    fn is_over(&self, order: &Order) -> bool {
+        !self.is_live() && self.last.iter().all(|ticket| order.is_reached(*ticket))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ranges {
+    ranges: Vec<Option<Range>>,
+    holes: Vec<u32>,
+    by_size: BTreeSet<(u64, u32)>,
+    addresses: Addresses,
+    /// Mappings of all ranges.
+    maps: usize,
+    uses: u64,
+}
+
+impl Ranges {
+    pub(super) fn maps(&self) -> usize {
+        self.maps
+    }
+
+    pub(super) fn get(&self, id: u32) -> Option<&Range> {
+        self.ranges.get(id as usize)?.as_ref()
+    }
+
+    /// The smallest free ranges of at least `bytes`, smallest first.
+    pub(super) fn fitting(&self, bytes: u64) -> impl Iterator<Item = u32> + '_ {
+        self.by_size.range((bytes, 0)..).map(|(_, id)| *id)
+    }
+
+    /// Maps chunks one after the other: a range over `runs`, whose memory they are.
+    pub(super) fn add(
+        &mut self,
+        runs: Vec<Segment>,
+        memory: &mut Memory,
+        environment: &mut Environment<'_>,
+    ) -> Result<u32, crate::pool::Shortage> {
+        let (mut mapped, mut chunks, mut length) = (Vec::new(), Vec::new(), 0);
+        for run in &runs {
+            for (home, piece) in memory.touching(run.address, run.address + run.bytes) {
+                mapped.push((home, piece.bytes));
+                chunks.push(piece.chunk);
+                length += piece.bytes;
+            }
+        }
+        let (Some(first), Some((home, _))) = (runs.first(), mapped.first()) else {
+            return Err(crate::pool::Shortage::Device(0));
+        };
+        let head = first.address - home;
+        let address = self.addresses.take(length, environment)?;
+        let pages = environment.pages();
+        if let Err(error) = pages.and_then(|pages| pages.map(address, &chunks)) {
+            self.addresses.give(address, length);
+            return Err(crate::pool::Shortage::Failed(error));
+        }
+        let bytes = runs.iter().map(|run| run.bytes).sum();
+        self.maps += mapped.len();
+        let range = Range {
+            mapped_at: address,
+            length,
+            head,
+            runs,
+            bytes,
+            mapped,
+            last: Vec::new(),
+            used: 0,
+            held: Vec::new(),
+        };
+        let id = match self.holes.pop() {
+            Some(id) => {
+                self.ranges[id as usize] = Some(range);
+                id
+            }
+            None => {
+                self.ranges.push(Some(range));
+                self.ranges.len() as u32 - 1
+            }
+        };
+        for (home, _) in self.ranges[id as usize].iter().flat_map(|range| &range.mapped) {
+            if let Some(piece) = memory.get_mut(*home) {
+                piece.ranges.push(id);
+            }
+        }
+        self.by_size.insert((bytes, id));
+        Ok(id)
+    }
+
+    /// A range is handed out, with the blocks that are lent to it.
+    pub(super) fn hold(&mut self, id: u32, held: Vec<u32>) {
+        self.uses += 1;
+        if let Some(Some(range)) = self.ranges.get_mut(id as usize) {
+            self.by_size.remove(&(range.bytes, id));
+            range.held = held;
+            range.used = self.uses;
+        }
+    }
+
+    /// A range is free again: the blocks that were lent to it.
+    pub(super) fn release(&mut self, id: u32, ticket: Ticket, order: &Order) -> Vec<u32> {
+        let Some(Some(range)) = self.ranges.get_mut(id as usize) else { return Vec::new() };
+        range.last.retain(|last| last.slot() != ticket.slot() && !order.is_reached(*last));
+        range.last.push(ticket);
+        self.by_size.insert((range.bytes, id));
+        std::mem::take(&mut range.held)
+    }
+
+    /// Unmaps the ranges that were not used for longest until there are at most `most` mappings,
+    /// as far as their uses are known to be over.
+    pub(super) fn shrink(
+        &mut self,
+        most: usize,
+        memory: &mut Memory,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError> {
+        if self.maps <= most {
+            return Ok(());
+        }
+        let mut over: Vec<_> = (0..)
+            .zip(&self.ranges)
+            .filter_map(|(id, range)| Some((id, range.as_ref()?)))
+            .filter(|(_, range)| range.is_over(environment.order))
+            .map(|(id, range)| (range.used, id))
+            .collect();
+        over.sort_unstable();
+        for (_, id) in over {
+            if self.maps <= most {
+                break;
+            }
+            self.unmap(id, memory, environment)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the ranges that a chunk is mapped in can all be unmapped.
+    pub(super) fn are_over(&self, ids: &[u32], order: &Order) -> bool {
+        ids.iter().all(|id| self.get(*id).is_none_or(|range| range.is_over(order)))
+    }
+
+    /// Takes a range apart, whose uses are over. Where that fails it is never used again, and the
+    /// next try goes on with it.
+    pub(super) fn unmap(
+        &mut self,
+        id: u32,
+        memory: &mut Memory,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError> {
+        let Some(Some(range)) = self.ranges.get_mut(id as usize) else { return Ok(()) };
+        self.by_size.remove(&(range.bytes, id));
+        range.bytes = 0;
+        let mut left: u64 = range.mapped.iter().map(|(_, bytes)| bytes).sum();
+        while let Some(&(home, bytes)) = range.mapped.last() {
+            left -= bytes;
+            environment.pages()?.unmap(range.mapped_at + left, bytes)?;
+            range.mapped.pop();
+            self.maps -= 1;
+            if let Some(piece) = memory.get_mut(home)
+                && let Some(at) = piece.ranges.iter().position(|user| *user == id)
+            {
+                piece.ranges.swap_remove(at);
+            }
+        }
+        self.addresses.give(range.mapped_at, range.length);
+        self.ranges[id as usize] = None;
+        self.holes.push(id);
+        Ok(())
+    }
+
+    /// The range whose addresses hold `address`.
+    pub(super) fn holding(&self, address: u64) -> Option<u32> {
+        let holds =
+            |range: &Range| (range.mapped_at..range.mapped_at + range.length).contains(&address);
+        let all = (0..).zip(&self.ranges);
+        all.filter_map(|(id, range)| Some((id, range.as_ref()?)))
+            .find_map(|(id, range)| holds(range).then_some(id))
+    }
+
+    /// Gives all addresses back, where there is no range.
+    pub(super) fn clear(&mut self, environment: &mut Environment<'_>) -> Result<(), SourceError> {
+        if self.ranges.iter().any(Option::is_some) {
+            return Ok(());
+        }
+        self.addresses.clear(environment)
+    }
+}

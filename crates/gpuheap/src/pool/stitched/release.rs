@@ -1,0 +1,152 @@
+//! What goes back to the device, and what could.
+
+use super::blocks::State;
+use super::memory::LEAST;
+use super::{ROUNDING, Stitched};
+use crate::heap::order::Order;
+use crate::pool::{Environment, Outlook};
+use crate::source::{Segment, SourceError, round_up};
+
+impl Stitched {
+    /// Gives whole chunks back until `target` bytes went: of those that nobody uses the smallest
+    /// that covers what is left of it, else the largest.
+    pub(super) fn release_chunks(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.settle(environment.order);
+        let mut released = self.memory.destroy(target, environment)?;
+        let mut spare: Vec<(u64, u64)> = self
+            .memory
+            .all()
+            .filter(|(home, piece)| self.is_spare(*home, piece.bytes, environment.order))
+            .map(|(home, piece)| (piece.bytes, home))
+            .collect();
+        spare.sort_unstable();
+        while released < target && !spare.is_empty() {
+            let covering = spare.partition_point(|(bytes, _)| *bytes < target - released);
+            let (_, home) = spare.remove(covering.min(spare.len() - 1));
+            released += self.release_chunk(home, environment)?;
+        }
+        self.let_go(environment)?;
+        Ok(released)
+    }
+
+    /// Gives the chunks back that nobody uses, of the run of free blocks at a home address, or of
+    /// the range that has the address.
+    pub(super) fn release_around(
+        &mut self,
+        address: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.settle(environment.order);
+        let runs = match self.ranges.holding(address) {
+            Some(id) => self.ranges.get(id).map_or(Vec::new(), |range| range.runs.clone()),
+            None => self.run_around(address).into_iter().collect(),
+        };
+        let mut homes = Vec::new();
+        for run in runs {
+            homes.extend(
+                self.memory
+                    .touching(run.address, run.address + run.bytes)
+                    .filter(|(home, piece)| self.is_spare(*home, piece.bytes, environment.order))
+                    .map(|(home, _)| home),
+            );
+        }
+        let mut released = 0;
+        for home in homes {
+            released += self.release_chunk(home, environment)?;
+        }
+        self.let_go(environment)?;
+        Ok(released)
+    }
+
+    /// What could be done for a request, if all frees were over.
+    pub(super) fn prospect(&self, bytes: u64) -> Outlook {
+        let rounded = round_up(bytes, ROUNDING);
+        let largest = self.free_keys().map(|key| self.home.blocks[key].bytes).max().unwrap_or(0);
+        let (head, tail, longest) = self.edges();
+        // With the free chunks given back, which the outlook counts as done.
+        let edges = if rounded > super::SMALL { head + tail } else { 0 };
+        let mut spare: Vec<Segment> = self
+            .memory
+            .all()
+            .filter(|(home, piece)| self.home.run_at(*home, piece.bytes).is_some())
+            .map(|(home, piece)| Segment { address: home, bytes: piece.bytes })
+            .collect();
+        // As good as a chunk that nobody uses.
+        if self.memory.loose_bytes() > 0 {
+            spare.push(Segment { address: 0, bytes: self.memory.loose_bytes() });
+        }
+        Outlook {
+            is_cached: largest >= rounded || self.stitchable() >= rounded,
+            take: round_up(rounded.saturating_sub(edges), LEAST).max(LEAST),
+            spare,
+            largest_left: longest,
+        }
+    }
+
+    fn free_keys(&self) -> impl Iterator<Item = u32> {
+        self.home.free(true).chain(self.home.free(false))
+    }
+
+    fn settle(&mut self, order: &Order) {
+        self.home.join_seams(order);
+        self.home.reclaim_islands(order);
+    }
+
+    /// Whether a chunk is all free and all its uses are known to be over.
+    fn is_spare(&self, home: u64, bytes: u64, order: &Order) -> bool {
+        let Some(first) = self.home.run_at(home, bytes) else { return false };
+        let over = self.home.run(first, home + bytes).all(|block| block.last.is_over(order));
+        let ranges = self.memory.holding(home).map(|(_, piece)| &piece.ranges);
+        over && ranges.is_some_and(|ids| self.ranges.are_over(ids, order))
+    }
+
+    /// Gives one chunk back that [is spare](Stitched::is_spare); the ranges with it go.
+    fn release_chunk(
+        &mut self,
+        home: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        let Some((_, piece)) = self.memory.holding(home) else { return Ok(0) };
+        let (bytes, ranges) = (piece.bytes, piece.ranges.clone());
+        for id in ranges {
+            self.ranges.unmap(id, &mut self.memory, environment)?;
+        }
+        self.memory.unmap(home, environment)?;
+        if let Some(first) = self.home.run_at(home, bytes) {
+            self.home.empty(first, home, bytes);
+        }
+        self.memory.destroy(u64::MAX, environment)
+    }
+
+    fn run_around(&self, address: u64) -> Option<Segment> {
+        let mut first = self.home.at(address)?;
+        if !self.home.blocks[first].is_free(false) {
+            return None;
+        }
+        while let Some(before) = self.home.blocks.get(self.home.blocks[first].before)
+            && before.is_free(false)
+        {
+            first = self.home.blocks[first].before;
+        }
+        let start = self.home.blocks[first].address;
+        Some(Segment { address: start, bytes: self.home.run_from(first)? - start })
+    }
+
+    /// Gives the addresses back where there is no memory any more.
+    fn let_go(&mut self, environment: &mut Environment<'_>) -> Result<(), SourceError> {
+        if !self.memory.is_empty() {
+            return Ok(());
+        }
+        self.ranges.clear(environment)?;
+        while let Some(arena) = self.home.arena_to_go() {
+            environment.pages()?.unreserve(arena.address, arena.bytes)?;
+            self.home.forget_arena();
+        }
+        debug_assert!(self.home.blocks.get(0).is_none_or(|block| block.state == State::Gap));
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! A harness, no test: traces through the policy over the model, with what the driver's calls would
+//! have cost. `GPUHEAP_TRACES` is a folder of rows `op,id,bytes,stream`.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use gpuheap_driver::CUstream;
+
+use super::{Stitched, Tuning};
+use crate::heap::ledger::Ledger;
+use crate::heap::limits::Limits;
+use crate::heap::order::Order;
+use crate::pool::{Environment, Policy};
+use crate::source::MemorySource;
+use crate::source::model::Model;
+
+struct Event {
+    allocates: bool,
+    id: usize,
+    bytes: u64,
+    stream: usize,
+}
+
+fn read(path: &std::path::Path) -> (Vec<Event>, usize) {
+    let text = std::fs::read_to_string(path).unwrap();
+    let (mut ids, mut events) = (HashMap::new(), Vec::new());
+    for line in text.lines().skip(1) {
+        let fields: Vec<&str> = line.split(',').collect();
+        let allocates = fields[0] == "a";
+        let fresh = ids.len();
+        let id = if allocates {
+            ids.insert(fields[1].to_owned(), fresh);
+            fresh
+        } else {
+            match ids.get(fields[1]) {
+                Some(id) => *id,
+                None => continue,
+            }
+        };
+        let stream = fields[3].parse().unwrap_or(0);
+        events.push(Event { allocates, id, bytes: fields[2].parse().unwrap_or(0), stream });
+    }
+    (events, ids.len())
+}
+
+fn replay(name: &str, events: &[Event], ids: usize, tuning: Tuning, capacity: u64, passes: usize) {
+    let mut policy = Stitched::with(tuning);
+    let mut model = Model::new(capacity);
+    let (mut order, mut ledger, mut stranded) = (Order::default(), Ledger::default(), Vec::new());
+    let mut streams = HashMap::new();
+    let mut peak = 0;
+    let mut line = format!("{name:16}");
+    for pass in 0..passes {
+        let (cost, changes) = (model.cost, model.changes);
+        let mut live: Vec<Option<(u32, u64, usize)>> = vec![None; ids];
+        let mut bytes = 0;
+        let start = Instant::now();
+        let mut act = |event: &Event, live: &mut Vec<Option<(u32, u64, usize)>>| -> bool {
+            let next = streams.len() as u64;
+            let stream = *streams.entry(event.stream).or_insert_with(|| {
+                let raw = CUstream(event.stream + 10);
+                order.stream(100 + next, raw, || None, &mut model)
+            });
+            let mut environment = Environment {
+                source: &mut model,
+                order: &mut order,
+                ledger: &mut ledger,
+                limits: Limits::default(),
+                stranded: &mut stranded,
+            };
+            if event.allocates {
+                if event.bytes == 0 {
+                    return true;
+                }
+                let grant = match policy.allocate(event.bytes, stream, &mut environment) {
+                    Ok(grant) => grant,
+                    Err(shortage) => {
+                        println!("{} bytes: {shortage:?}", event.bytes);
+                        return false;
+                    }
+                };
+                live[event.id] = Some((grant.key, event.bytes, event.stream));
+                bytes += event.bytes;
+                peak = bytes.max(peak);
+            } else if let Some((key, freed, _)) = live[event.id].take() {
+                policy.free(key, stream, &mut environment).unwrap();
+                bytes -= freed;
+            }
+            true
+        };
+        let mut ended = true;
+        for event in events {
+            if !act(event, &mut live) {
+                ended = false;
+                break;
+            }
+        }
+        for id in 0..ids {
+            if let Some((_, _, stream)) = live[id] {
+                act(&Event { allocates: false, id, bytes: 0, stream }, &mut live);
+            }
+        }
+        if !ended {
+            println!("{line} out of memory in pass {pass}");
+            return;
+        }
+        let spent = start.elapsed().as_nanos() as f64 / events.len() as f64;
+        let driver = (model.cost - cost) as f64 / events.len() as f64;
+        line += &format!(" | {driver:7.0} + {spent:5.0} ns {:6} calls", model.changes - changes);
+    }
+    let reserved = model.reserved_peak().unwrap();
+    println!(
+        "{line} | peak {:6} MiB, util {:.3}, ranges {} maps of {} chunks",
+        peak >> 20,
+        peak as f64 / reserved as f64,
+        policy.ranges.maps(),
+        policy.memory.count(),
+    );
+}
+
+#[test]
+#[ignore = "a table of figures: run it in release, with GPUHEAP_TRACES set"]
+fn traces() {
+    let Some(folder) = std::env::var_os("GPUHEAP_TRACES") else { return };
+    let only = std::env::var("GPUHEAP_TRACE").unwrap_or_default();
+    let mut paths: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    for path in paths {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        if !name.contains(&only) {
+            continue;
+        }
+        let (events, ids) = read(&path);
+        let mut tuning = Tuning::default();
+        tuning.slack = number("SLACK").unwrap_or(tuning.slack);
+        tuning.follows = number("FOLLOWS") != Some(0);
+        let passes = number("PASSES").unwrap_or(3) as usize;
+        replay(&name, &events, ids, tuning, 1 << 40, passes);
+    }
+}

@@ -1,0 +1,181 @@
+//! Fences as events of the driver's, and the way into it.
+
+use std::sync::Arc;
+
+use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, CUresult, CUstream, check};
+
+use super::{Fence, SourceError, Waiter};
+use crate::device::Context;
+use crate::heap::order::StreamRef;
+
+/// The fences of a source: events that are made once and used again.
+pub(super) struct Events {
+    pub(super) context: Arc<Context>,
+    events: Vec<CUevent>,
+    pub(super) unused: Vec<u32>,
+    pub(super) calls: u64,
+}
+
+impl Events {
+    pub(super) fn new(context: Arc<Context>) -> Events {
+        Events { context, events: Vec::new(), unused: Vec::new(), calls: 0 }
+    }
+
+    /// Makes one driver call with the heap's context current.
+    pub(super) fn call(
+        &mut self,
+        function: &'static str,
+        call: impl FnOnce(&Context) -> CUresult,
+    ) -> Result<(), SourceError> {
+        self.calls += 1;
+        let _current = self.context.enter_aside()?;
+        Ok(check(function, call(&self.context))?)
+    }
+
+    /// An event recorded on a capturing stream would belong to its graph, and never be reached.
+    pub(super) fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
+        self.refuse_capturing(stream)?;
+        let fence = match self.unused.pop() {
+            Some(unused) => unused,
+            None => {
+                let mut event = CUevent::NULL;
+                self.call("cuEventCreate", |context| {
+                    // SAFETY: the pointer is valid for the call.
+                    unsafe { context.driver().cuEventCreate(&mut event, CU_EVENT_DISABLE_TIMING) }
+                })?;
+                self.events.push(event);
+                self.events.len() as u32 - 1
+            }
+        };
+        let event = self.events[fence as usize];
+        let recorded = self.call("cuEventRecord", |context| {
+            // SAFETY: the event is ours; the stream is alive, which its user promises.
+            unsafe { context.driver().cuEventRecord(event, stream.raw()) }
+        });
+        if recorded.is_err() {
+            self.unused.push(fence);
+        }
+        recorded.map(|()| Fence(fence))
+    }
+
+    pub(super) fn is_capturing(&mut self, stream: StreamRef) -> Result<bool, SourceError> {
+        self.calls += 1;
+        Ok(self.context.is_capturing(stream.raw())?)
+    }
+
+    pub(super) fn refuse_capturing(&mut self, stream: StreamRef) -> Result<(), SourceError> {
+        if self.is_capturing(stream)? { Err(SourceError::Capturing) } else { Ok(()) }
+    }
+
+    pub(super) fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
+        let event = self.events[fence.0 as usize];
+        self.calls += 1;
+        let _current = self.context.enter_aside()?;
+        // SAFETY: the event is ours.
+        match unsafe { self.context.driver().cuEventQuery(event) } {
+            CUresult::ERROR_NOT_READY => Ok(false),
+            code => Ok(check("cuEventQuery", code).map(|()| true)?),
+        }
+    }
+
+    /// A capture breaks where it is made to wait for what is outside of it.
+    pub(super) fn order_after(
+        &mut self,
+        stream: StreamRef,
+        fence: Fence,
+    ) -> Result<(), SourceError> {
+        self.refuse_capturing(stream)?;
+        let event = self.events[fence.0 as usize];
+        self.call("cuStreamWaitEvent", |context| {
+            // SAFETY: the event is ours; the stream is alive, which its user promises.
+            unsafe { context.driver().cuStreamWaitEvent(stream.raw(), event, 0) }
+        })
+    }
+
+    pub(super) fn waiter(&mut self, fence: Fence) -> Waiter {
+        self.calls += 1;
+        let (context, event) = (self.context.clone(), self.events[fence.0 as usize]);
+        Box::new(move || {
+            let _current = context.enter_aside()?;
+            // SAFETY: events are destroyed with the heap only, which outlives its waits.
+            Ok(check("cuEventSynchronize", unsafe { context.driver().cuEventSynchronize(event) })?)
+        })
+    }
+
+    pub(super) fn zero(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        stream: Option<StreamRef>,
+    ) -> Result<(), SourceError> {
+        let bytes = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        let raw = stream.map_or(CUstream::LEGACY, StreamRef::raw);
+        let context = self.context.clone();
+        let _working = context.gate.work()?;
+        self.call("cuMemsetD8Async", |context| {
+            // SAFETY: the block is the heap's own and has these bytes; the stream is alive.
+            unsafe { context.driver().cuMemsetD8Async(address, 0, bytes, raw) }
+        })?;
+        if stream.is_none() {
+            self.calls += 1;
+            self.context.synchronize()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
+        self.calls += 1;
+        Ok(self.context.memory()?)
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        for event in std::mem::take(&mut self.events) {
+            // An event that cannot be destroyed any more went with its context.
+            let _ = self.call("cuEventDestroy_v2", |context| {
+                // SAFETY: the event is ours and is not used again.
+                unsafe { context.driver().cuEventDestroy_v2(event) }
+            });
+        }
+    }
+}
+
+macro_rules! order_by_events {
+    () => {
+        fn zero(
+            &mut self,
+            address: u64,
+            bytes: u64,
+            stream: Option<StreamRef>,
+        ) -> Result<(), SourceError> {
+            self.events.zero(address, bytes, stream)
+        }
+
+        fn is_capturing(&mut self, stream: StreamRef) -> Result<bool, SourceError> {
+            self.events.is_capturing(stream)
+        }
+
+        fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
+            self.events.record(stream)
+        }
+
+        fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
+            self.events.is_reached(fence)
+        }
+
+        fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError> {
+            self.events.order_after(stream, fence)
+        }
+
+        fn waiter(&mut self, fence: Fence) -> Waiter {
+            self.events.waiter(fence)
+        }
+
+        fn forget(&mut self, fence: Fence) {
+            self.events.unused.push(fence.0);
+        }
+    };
+}
+
+pub(super) use order_by_events;

@@ -1,0 +1,184 @@
+//! A stream-ordered pool of our own.
+
+use std::sync::Arc;
+
+use gpuheap_driver::{CUmemPool_attribute, CUmemPoolProps, CUmemoryPool};
+
+use super::events::{Events, order_by_events};
+use super::{Fence, MemorySource, Segment, SourceError, Waiter, round_up};
+use crate::device::Context;
+use crate::heap::limits::Limits;
+use crate::heap::order::StreamRef;
+
+/// What a stream-ordered pool grows by (one H200, driver 580).
+const POOL_STEP: u64 = 32 << 20;
+
+/// A stream-ordered pool that belongs to this heap alone, never the process's default one: other
+/// libraries take from that, and its settings are theirs too.
+pub(crate) struct OrderedSource {
+    events: Events,
+    pool: CUmemoryPool,
+    /// Whether the pool keeps what is freed.
+    keeps: bool,
+    /// What the driver itself holds the pool to.
+    bound: Option<u64>,
+}
+
+impl OrderedSource {
+    /// A pool that keeps what is freed, up to a soft limit, or nothing; drivers from 12.2 on hold
+    /// it to a hard limit.
+    pub(crate) fn new(
+        context: Arc<Context>,
+        keeps: bool,
+        limits: Limits,
+    ) -> Result<OrderedSource, SourceError> {
+        let events = Events::new(context);
+        let bound = limits.hard.map(|limit| limit / POOL_STEP * POOL_STEP);
+        let mut source = OrderedSource { events, pool: CUmemoryPool::NULL, keeps, bound };
+        let mut properties = CUmemPoolProps::device(source.events.context.ordinal());
+        // Zero means no bound, so a limit below one step is left to our own check.
+        properties.max_size = bound.unwrap_or(0) as usize;
+        let mut pool = CUmemoryPool::NULL;
+        source.events.call("cuMemPoolCreate", |context| {
+            // SAFETY: both pointers are valid for the call.
+            unsafe { context.driver().cuMemPoolCreate(&mut pool, &properties) }
+        })?;
+        source.pool = pool;
+        source.set_threshold(limits)?;
+        Ok(source)
+    }
+
+    fn set_threshold(&mut self, limits: Limits) -> Result<(), SourceError> {
+        let keep = if self.keeps { limits.soft.unwrap_or(u64::MAX) } else { 0 };
+        self.set(CUmemPool_attribute::RELEASE_THRESHOLD, keep)
+    }
+
+    fn get(&mut self, attribute: CUmemPool_attribute) -> Result<u64, SourceError> {
+        let (pool, mut value) = (self.pool, 0_u64);
+        self.events.call("cuMemPoolGetAttribute", |context| {
+            // SAFETY: the attributes that are read here are 64 bits wide.
+            unsafe {
+                context.driver().cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast())
+            }
+        })?;
+        Ok(value)
+    }
+
+    fn set(&mut self, attribute: CUmemPool_attribute, mut value: u64) -> Result<(), SourceError> {
+        let pool = self.pool;
+        self.events.call("cuMemPoolSetAttribute", |context| {
+            // SAFETY: the attributes that are set here are 64 bits wide.
+            unsafe {
+                context.driver().cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast())
+            }
+        })
+    }
+}
+
+impl Drop for OrderedSource {
+    fn drop(&mut self) {
+        let pool = self.pool;
+        if pool.is_null() {
+            return;
+        }
+        // A pool that cannot be destroyed any more went with its context.
+        let _ = self.events.call("cuMemPoolDestroy", |context| {
+            // SAFETY: the pool is this source's own and is not used again.
+            unsafe { context.driver().cuMemPoolDestroy(pool) }
+        });
+    }
+}
+
+impl MemorySource for OrderedSource {
+    fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError> {
+        let bytes_asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        // It would be the graph's, whose launches give it another life than a block's.
+        self.events.refuse_capturing(stream)?;
+        let (pool, mut address) = (self.pool, 0);
+        self.events.call("cuMemAllocFromPoolAsync", |context| {
+            // SAFETY: the pointer is valid for the call; the stream is alive, which its user promises.
+            unsafe {
+                context.driver().cuMemAllocFromPoolAsync(
+                    &mut address,
+                    bytes_asked,
+                    pool,
+                    stream.raw(),
+                )
+            }
+        })?;
+        Ok(Segment { address, bytes })
+    }
+
+    fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
+        self.events.call("cuMemFree_v2", |context| {
+            // SAFETY: the segment was taken by this source and all its uses are over.
+            unsafe { context.driver().cuMemFree_v2(segment.address) }
+        })
+    }
+
+    fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
+        // What was allocated outside of a graph cannot be freed in it.
+        self.events.refuse_capturing(stream)?;
+        self.events.call("cuMemFreeAsync", |context| {
+            // SAFETY: the segment was taken by this source; its last use is on this stream.
+            unsafe { context.driver().cuMemFreeAsync(segment.address, stream.raw()) }
+        })
+    }
+
+    fn is_stream_ordered(&self) -> bool {
+        true
+    }
+
+    fn reserved(&mut self) -> Result<u64, SourceError> {
+        self.get(CUmemPool_attribute::RESERVED_MEM_CURRENT)
+    }
+
+    fn reserved_peak(&mut self) -> Result<u64, SourceError> {
+        self.get(CUmemPool_attribute::RESERVED_MEM_HIGH)
+    }
+
+    fn growth(&self, bytes: u64) -> u64 {
+        round_up(bytes, POOL_STEP)
+    }
+
+    /// As if the pool could give back all that is not in use; what shares a step with something in
+    /// use stays.
+    fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+        let used = self.get(CUmemPool_attribute::USED_MEM_CURRENT)?;
+        let given: u64 = segments.iter().map(|segment| segment.bytes).sum();
+        Ok(self.reserved()?.saturating_sub(used) + given)
+    }
+
+    fn trim(&mut self) -> Result<u64, SourceError> {
+        let before = self.reserved()?;
+        let pool = self.pool;
+        self.events.call("cuMemPoolTrimTo", |context| {
+            // SAFETY: the pool is this source's own.
+            unsafe { context.driver().cuMemPoolTrimTo(pool, 0) }
+        })?;
+        Ok(before.saturating_sub(self.reserved()?))
+    }
+
+    fn limit(&mut self, limits: Limits) -> Result<bool, SourceError> {
+        let within = |bound| limits.hard.is_some_and(|limit| limit < bound + POOL_STEP);
+        if !self.bound.is_none_or(within) {
+            return Ok(false);
+        }
+        self.set_threshold(limits)?;
+        Ok(true)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.events.context.total_memory()
+    }
+
+    fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
+        self.events.device_memory()
+    }
+
+    fn calls(&self) -> u64 {
+        self.events.calls
+    }
+
+    order_by_events!();
+}

@@ -1,0 +1,225 @@
+//! Plain allocations of one kind of memory, and the virtual memory beside them.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+use gpuheap_driver::{
+    CU_MEM_ATTACH_GLOBAL, CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUdevice,
+    CUdeviceptr,
+};
+use rustc_hash::FxHashMap;
+
+use super::events::{Events, order_by_events};
+use super::host::host_memory;
+use super::vmm::Vmm;
+use super::{Fence, GRANULE, MemorySource, Pages, Segment, SourceError, Waiter, round_up};
+use crate::device::Context;
+use crate::heap::limits::Limits;
+use crate::heap::order::StreamRef;
+use crate::kind::MemoryKind;
+
+/// The driver's plain allocations of one kind of memory: `cuMemAlloc`, `cuMemAllocManaged`,
+/// `cuMemHostAlloc`. Giving back waits for the device.
+pub(crate) struct PlainSource {
+    events: Events,
+    kind: MemoryKind,
+    /// How many small segments lie in each granule of 2 MiB, by its number.
+    shared_granules: FxHashMap<u64, u32>,
+    /// What larger segments take, which have their granules to themselves.
+    large: u64,
+    reserved_peak: u64,
+    /// What [`pages`](MemorySource::pages) gives, from its first use on.
+    vmm: Option<Vmm>,
+}
+
+impl MemorySource for PlainSource {
+    fn take(&mut self, bytes: u64, _stream: StreamRef) -> Result<Segment, SourceError> {
+        let bytes_asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        let segment = Segment { address: self.allocate(bytes_asked)?, bytes };
+        if !self.shares_granules(segment) {
+            self.large += self.growth(bytes);
+        } else {
+            for granule in PlainSource::granules_of(segment) {
+                *self.shared_granules.entry(granule).or_insert(0) += 1;
+            }
+        }
+        self.reserved_peak = self.reserved_peak.max(self.granules_now() + self.created());
+        Ok(segment)
+    }
+
+    fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
+        let is_host = matches!(self.kind, MemoryKind::Pinned | MemoryKind::Registered);
+        let function = if is_host { "cuMemFreeHost" } else { "cuMemFree_v2" };
+        self.events.call(function, |context| {
+            let driver = context.driver();
+            // SAFETY: the segment was taken by this source and all its uses are over.
+            unsafe {
+                if is_host {
+                    driver.cuMemFreeHost(ptr::with_exposed_provenance_mut(segment.address as usize))
+                } else {
+                    driver.cuMemFree_v2(segment.address)
+                }
+            }
+        })?;
+        if !self.shares_granules(segment) {
+            self.large -= self.growth(segment.bytes);
+            return Ok(());
+        }
+        for granule in PlainSource::granules_of(segment) {
+            if let Some(count) = self.shared_granules.get_mut(&granule) {
+                *count -= 1;
+                if *count == 0 {
+                    self.shared_granules.remove(&granule);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn give_back_on(&mut self, segment: Segment, _stream: StreamRef) -> Result<(), SourceError> {
+        self.give_back(segment)
+    }
+
+    fn is_stream_ordered(&self) -> bool {
+        false
+    }
+
+    fn reserved(&mut self) -> Result<u64, SourceError> {
+        Ok(self.granules_now() + self.created())
+    }
+
+    fn reserved_peak(&mut self) -> Result<u64, SourceError> {
+        let beside = self.vmm.as_ref().map_or(0, |vmm| vmm.reserved_peak);
+        Ok(self.reserved_peak.max(beside))
+    }
+
+    fn growth(&self, bytes: u64) -> u64 {
+        if self.kind == MemoryKind::Device { round_up(bytes, GRANULE) } else { bytes }
+    }
+
+    fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+        let (mut regained, mut left) = (0, FxHashMap::default());
+        for &segment in segments {
+            if self.vmm.as_ref().is_some_and(|vmm| vmm.holds(segment.address)) {
+                regained += segment.bytes;
+                continue;
+            }
+            if !self.shares_granules(segment) {
+                regained += self.growth(segment.bytes);
+                continue;
+            }
+            for granule in PlainSource::granules_of(segment) {
+                let held = self.shared_granules.get(&granule).copied().unwrap_or(0);
+                let left: &mut u32 = left.entry(granule).or_insert(held);
+                *left = left.saturating_sub(1);
+            }
+        }
+        let emptied = left.values().filter(|left| **left == 0).count();
+        Ok(regained + emptied as u64 * GRANULE)
+    }
+
+    fn trim(&mut self) -> Result<u64, SourceError> {
+        Ok(0)
+    }
+
+    fn limit(&mut self, _limits: Limits) -> Result<bool, SourceError> {
+        Ok(true)
+    }
+
+    fn capacity(&self) -> u64 {
+        match self.kind {
+            MemoryKind::Device => self.events.context.total_memory(),
+            // It may be larger than the device; what is not there is found out by touching it.
+            MemoryKind::Unified => u64::MAX,
+            MemoryKind::Pinned | MemoryKind::Registered => host_memory().1,
+        }
+    }
+
+    fn device_memory(&mut self) -> Result<(u64, u64), SourceError> {
+        match self.kind {
+            MemoryKind::Device | MemoryKind::Unified => self.events.device_memory(),
+            MemoryKind::Pinned | MemoryKind::Registered => Ok(host_memory()),
+        }
+    }
+
+    fn pages(&mut self) -> Option<&mut dyn Pages> {
+        if self.vmm.is_none() && self.kind == MemoryKind::Device {
+            let context = &self.events.context;
+            self.vmm = Some(Vmm::new(context.clone(), context.virtual_memory().ok()?));
+        }
+        let beside = self.granules_now();
+        let vmm = self.vmm.as_mut()?;
+        vmm.beside = beside;
+        Some(vmm)
+    }
+
+    fn open_to(&mut self, reader: CUdevice) -> Result<(), SourceError> {
+        self.vmm.as_mut().map_or(Ok(()), |vmm| vmm.open_to(reader))
+    }
+
+    fn calls(&self) -> u64 {
+        self.events.calls + self.vmm.as_ref().map_or(0, |vmm| vmm.calls)
+    }
+
+    order_by_events!();
+}
+
+impl PlainSource {
+    pub(crate) fn new(context: Arc<Context>, kind: MemoryKind) -> PlainSource {
+        PlainSource {
+            events: Events::new(context),
+            kind,
+            shared_granules: FxHashMap::default(),
+            large: 0,
+            reserved_peak: 0,
+            vmm: None,
+        }
+    }
+
+    fn granules_now(&self) -> u64 {
+        self.large + self.shared_granules.len() as u64 * GRANULE
+    }
+
+    fn created(&self) -> u64 {
+        self.vmm.as_ref().map_or(0, Vmm::created)
+    }
+
+    /// Whether the driver counts a segment by granules of the device's that it shares with others.
+    fn shares_granules(&self, segment: Segment) -> bool {
+        self.kind == MemoryKind::Device && segment.bytes <= GRANULE
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<CUdeviceptr, SourceError> {
+        let mut address: CUdeviceptr = 0;
+        match self.kind {
+            MemoryKind::Device => self.events.call("cuMemAlloc_v2", |context| {
+                // SAFETY: the pointer is valid for the call.
+                unsafe { context.driver().cuMemAlloc_v2(&mut address, bytes) }
+            })?,
+            MemoryKind::Unified => self.events.call("cuMemAllocManaged", |context| {
+                // SAFETY: the pointer is valid for the call.
+                unsafe {
+                    context.driver().cuMemAllocManaged(&mut address, bytes, CU_MEM_ATTACH_GLOBAL)
+                }
+            })?,
+            MemoryKind::Pinned | MemoryKind::Registered => {
+                let mut pointer: *mut c_void = ptr::null_mut();
+                let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+                self.events.call("cuMemHostAlloc", |context| {
+                    // SAFETY: the pointer is valid for the call.
+                    unsafe { context.driver().cuMemHostAlloc(&mut pointer, bytes, flags) }
+                })?;
+                // With unified addressing, which every 64-bit driver has, the device sees pinned
+                // memory at the host's own address.
+                address = pointer.expose_provenance() as CUdeviceptr;
+            }
+        }
+        Ok(address)
+    }
+
+    /// The granules of a small segment: one, unless the driver laid it across a border.
+    fn granules_of(segment: Segment) -> std::ops::RangeInclusive<u64> {
+        segment.address / GRANULE..=(segment.address + segment.bytes - 1) / GRANULE
+    }
+}

@@ -1,0 +1,582 @@
+//! Virtual memory of the driver's: addresses, physical memory, and what is mapped where.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use gpuheap_driver::{
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_MINIMUM, CUdevice,
+    CUdevice_attribute, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemLocation, CUresult, Driver, DriverError, check,
+};
+
+use super::{Chunk, Pages, SourceError};
+use crate::device::{Context, Gone};
+
+/// The device's virtual memory management, with what one heap has of it. Whatever of that is left
+/// when it goes is given back.
+///
+/// None of these calls is work of a stream.
+pub(super) struct Vmm {
+    context: Arc<Context>,
+    device: VirtualMemory,
+    /// By a chunk's number.
+    chunks: Vec<Physical>,
+    unused: Vec<u32>,
+    /// Bytes by first address.
+    reserved: BTreeMap<u64, u64>,
+    /// The same of every mapping.
+    mapped: BTreeMap<u64, u64>,
+    /// Ranges whose mapping failed half-way, and was not undone yet: address and bytes.
+    strays: Vec<(u64, u64)>,
+    created: u64,
+    /// What its source has reserved besides.
+    pub(super) beside: u64,
+    /// The high-water mark of both together, as far as it was reached here.
+    pub(super) reserved_peak: u64,
+    pub(super) calls: u64,
+}
+
+/// One handle of the driver's; zeros for a number that is not in use, which the driver refuses.
+#[derive(Clone, Copy, Default)]
+struct Physical {
+    handle: CUmemGenericAllocationHandle,
+    bytes: u64,
+}
+
+/// Why a device has no virtual memory to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoVirtualMemory {
+    /// The device does not claim to have it.
+    Missing,
+    /// It claims to, and a call failed.
+    Refused(DriverError),
+    /// It could not be tried, because not one granule was left.
+    Full,
+    /// The device cannot be used any more.
+    Gone(Gone),
+}
+
+impl NoVirtualMemory {
+    /// Whether it may be otherwise another time.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self, NoVirtualMemory::Full | NoVirtualMemory::Gone(_))
+    }
+}
+
+/// What has to be known of a device's virtual memory before it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VirtualMemory {
+    /// The least size of physical memory, bytes: a power of two.
+    pub(crate) granule: u64,
+    /// Whether GPUDirect RDMA reaches physical memory that is made for it.
+    pub(crate) rdma: bool,
+}
+
+/// Whether a device's virtual memory can be used: some set-ups of WSL2 claim to have it and refuse
+/// the calls, so each of them is made once, over one granule (about 70 µs on an H200).
+pub(crate) fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
+    if !context.info().virtual_memory {
+        return Err(NoVirtualMemory::Missing);
+    }
+    let tried = || -> Result<VirtualMemory, SourceError> {
+        let found = VirtualMemory::ask(context)?;
+        let mut vmm = Vmm::new(context.clone(), found);
+        let bytes = vmm.granule();
+        let address = vmm.reserve(bytes)?;
+        let chunk = vmm.create(bytes)?;
+        vmm.map(address, &[chunk])?;
+        vmm.unmap(address, bytes)?;
+        vmm.destroy(chunk)?;
+        vmm.unreserve(address, bytes)?;
+        Ok(found)
+    };
+    tried().map_err(|error| match error {
+        SourceError::Driver(error) => NoVirtualMemory::Refused(error),
+        SourceError::Gone(gone) => NoVirtualMemory::Gone(gone),
+        SourceError::OutOfMemory
+        | SourceError::StreamGone
+        | SourceError::Capturing
+        | SourceError::HostBorrowed => NoVirtualMemory::Full,
+    })
+}
+
+impl VirtualMemory {
+    fn ask(context: &Context) -> Result<VirtualMemory, SourceError> {
+        let (driver, device) = (context.driver(), context.ordinal());
+        let (mut rdma, mut granule) = (0, 0);
+        let properties = CUmemAllocationProp::device(device);
+        let attribute = CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+        // The least one, so that little is lost to rounding. The one that the driver recommends, at
+        // which it maps best, is the same on an H200; how large chunks had better be is the
+        // policy's to say.
+        let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        let _current = context.enter_aside()?;
+        // SAFETY: all pointers are valid for their calls.
+        unsafe {
+            let asked = driver.cuDeviceGetAttribute(&mut rdma, attribute, device);
+            check("cuDeviceGetAttribute", asked)?;
+            let asked = driver.cuMemGetAllocationGranularity(&mut granule, &properties, option);
+            check("cuMemGetAllocationGranularity", asked)?;
+        }
+        let granule = (granule as u64).next_power_of_two();
+        Ok(VirtualMemory { granule, rdma: rdma != 0 })
+    }
+}
+
+impl Vmm {
+    pub(super) fn new(context: Arc<Context>, device: VirtualMemory) -> Vmm {
+        Vmm {
+            context,
+            device,
+            chunks: Vec::new(),
+            unused: Vec::new(),
+            reserved: BTreeMap::new(),
+            mapped: BTreeMap::new(),
+            strays: Vec::new(),
+            created: 0,
+            beside: 0,
+            reserved_peak: 0,
+            calls: 0,
+        }
+    }
+
+    /// Bytes of the device's memory that it has.
+    pub(super) fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// Whether an address is one of its own.
+    pub(super) fn holds(&self, address: u64) -> bool {
+        let before = self.reserved.range(..=address).next_back();
+        before.is_some_and(|(start, bytes)| address - start < *bytes)
+    }
+
+    fn properties(&self) -> CUmemAllocationProp {
+        let mut properties = CUmemAllocationProp::device(self.context.ordinal());
+        properties.gpu_direct_rdma_capable = u8::from(self.device.rdma);
+        properties
+    }
+
+    fn call(
+        &mut self,
+        function: &'static str,
+        call: impl FnOnce(&dyn Driver) -> CUresult,
+    ) -> Result<(), SourceError> {
+        self.calls += 1;
+        let _current = self.context.enter_aside()?;
+        Ok(check(function, call(self.context.driver()))?)
+    }
+
+    fn physical(&self, chunk: Chunk) -> Physical {
+        self.chunks.get(chunk.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Makes a mapped range the device's to read and write. One call for all of it: the driver takes
+    /// as long for each chunk whatever its size.
+    fn allow(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+        let mut devices = self.context.readers();
+        devices.push(self.context.ordinal());
+        self.allow_to(&devices, address, bytes)
+    }
+
+    fn allow_to(
+        &mut self,
+        devices: &[CUdevice],
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), SourceError> {
+        let flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let access = devices.iter().map(|device| CUmemLocation::device(*device));
+        let access: Vec<_> = access.map(|location| CUmemAccessDesc { location, flags }).collect();
+        self.call("cuMemSetAccess", |driver| {
+            // SAFETY: the range is mapped, and there are as many descriptions.
+            unsafe { driver.cuMemSetAccess(address, bytes as usize, access.as_ptr(), access.len()) }
+        })
+    }
+
+    /// Lets another device reach what is mapped.
+    pub(super) fn open_to(&mut self, reader: CUdevice) -> Result<(), SourceError> {
+        let mapped: Vec<_> = self.mapped.iter().map(|(start, bytes)| (*start, *bytes)).collect();
+        mapped.into_iter().try_for_each(|(start, bytes)| self.allow_to(&[reader], start, bytes))
+    }
+
+    fn unmap_range(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+        self.call("cuMemUnmap", |driver| {
+            // SAFETY: the range is this heap's own, and nothing uses it any more.
+            unsafe { driver.cuMemUnmap(address, bytes as usize) }
+        })
+    }
+
+    /// Undoes what could not be undone when it failed. Until then these chunks are not free to go.
+    fn clear_strays(&mut self) -> Result<(), SourceError> {
+        while let Some(&(address, bytes)) = self.strays.last() {
+            self.unmap_range(address, bytes)?;
+            self.strays.pop();
+        }
+        Ok(())
+    }
+}
+
+impl Pages for Vmm {
+    fn granule(&self) -> u64 {
+        self.device.granule
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<u64, SourceError> {
+        let asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        let mut address = 0;
+        self.call("cuMemAddressReserve", |driver| {
+            // SAFETY: the pointer is valid for the call.
+            unsafe { driver.cuMemAddressReserve(&mut address, asked, 0, 0, 0) }
+        })?;
+        self.reserved.insert(address, bytes);
+        Ok(address)
+    }
+
+    fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+        self.clear_strays()?;
+        self.call("cuMemAddressFree", |driver| {
+            // SAFETY: this heap's own addresses, if they are what was reserved; else refused.
+            unsafe { driver.cuMemAddressFree(address, bytes as usize) }
+        })?;
+        self.reserved.remove(&address);
+        Ok(())
+    }
+
+    fn create(&mut self, bytes: u64) -> Result<Chunk, SourceError> {
+        let asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        let (properties, mut handle) = (self.properties(), 0);
+        self.call("cuMemCreate", |driver| {
+            // SAFETY: both pointers are valid for the call.
+            unsafe { driver.cuMemCreate(&mut handle, asked, &properties, 0) }
+        })?;
+        self.created += bytes;
+        self.reserved_peak = self.reserved_peak.max(self.beside + self.created);
+        let physical = Physical { handle, bytes };
+        match self.unused.pop() {
+            Some(number) => {
+                self.chunks[number as usize] = physical;
+                Ok(Chunk(number))
+            }
+            None => {
+                self.chunks.push(physical);
+                Ok(Chunk(self.chunks.len() as u32 - 1))
+            }
+        }
+    }
+
+    fn destroy(&mut self, chunk: Chunk) -> Result<(), SourceError> {
+        self.clear_strays()?;
+        let Physical { handle, bytes } = self.physical(chunk);
+        self.call("cuMemRelease", |driver| {
+            // SAFETY: the handle is this heap's own and is not used again; zero is refused.
+            unsafe { driver.cuMemRelease(handle) }
+        })?;
+        self.created -= bytes;
+        self.chunks[chunk.0 as usize] = Physical::default();
+        self.unused.push(chunk.0);
+        Ok(())
+    }
+
+    fn map(&mut self, address: u64, chunks: &[Chunk]) -> Result<(), SourceError> {
+        self.clear_strays()?;
+        let mut end = address;
+        let mut mapped = Ok(());
+        for chunk in chunks {
+            let Physical { handle, bytes } = self.physical(*chunk);
+            mapped = self.call("cuMemMap", |driver| {
+                // SAFETY: addresses and handle are this heap's own; a range that is taken is refused.
+                unsafe { driver.cuMemMap(end, bytes as usize, 0, handle, 0) }
+            });
+            if mapped.is_err() {
+                break;
+            }
+            end += bytes;
+        }
+        if end == address {
+            return mapped;
+        }
+        mapped = mapped.and_then(|()| self.allow(address, end - address));
+        if mapped.is_err() {
+            self.strays.push((address, end - address));
+            let _ = self.clear_strays();
+            return mapped;
+        }
+        let mut start = address;
+        for chunk in chunks {
+            let bytes = self.physical(*chunk).bytes;
+            self.mapped.insert(start, bytes);
+            start += bytes;
+        }
+        Ok(())
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+        self.unmap_range(address, bytes)?;
+        self.mapped.remove(&address);
+        Ok(())
+    }
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        let gone = self.context.check_alive();
+        if gone == Err(Gone::Forked) {
+            return;
+        }
+        if !self.mapped.is_empty() && gone.is_ok() {
+            // What fails has ended: nothing runs on the device any more.
+            let _ = self.context.synchronize();
+        }
+        let mapped = std::mem::take(&mut self.mapped).into_iter();
+        let mapped: Vec<_> = mapped.chain(std::mem::take(&mut self.strays)).collect();
+        // All of these belong to the process and not to a context: none has to be current, and a
+        // reset leaves them. What cannot be given back goes with the process.
+        let driver = self.context.driver();
+        // SAFETY: all of it is this heap's own, and nobody uses it any more.
+        unsafe {
+            for (address, bytes) in mapped {
+                let _: CUresult = driver.cuMemUnmap(address, bytes as usize);
+            }
+            for physical in self.chunks.iter().filter(|physical| physical.bytes != 0) {
+                let _: CUresult = driver.cuMemRelease(physical.handle);
+            }
+            for (address, bytes) in &self.reserved {
+                let _: CUresult = driver.cuMemAddressFree(*address, *bytes as usize);
+            }
+        }
+    }
+}
+
+impl fmt::Display for NoVirtualMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoVirtualMemory::Missing => f.write_str("the device has no virtual memory management"),
+            NoVirtualMemory::Refused(error) => {
+                write!(f, "the device claims virtual memory management and refuses it: {error}")
+            }
+            NoVirtualMemory::Full => f.write_str(
+                "virtual memory management could not be tried: the device has no memory left",
+            ),
+            NoVirtualMemory::Gone(gone) => gone.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuheap_driver::CUstream;
+    use gpuheap_emu::{Fault, FaultPlan, Options, Profile};
+
+    use super::*;
+    use crate::heap::order::Order;
+    use crate::kind::MemoryKind;
+    use crate::pool::{PoolKind, Split};
+    use crate::source::{MemorySource, PlainSource};
+    use crate::{Device, Error, Heap};
+
+    const MIB: u64 = 1 << 20;
+
+    fn device() -> Device {
+        Device::emulated(Profile::with_memory(64 * MIB)).unwrap()
+    }
+
+    fn source(device: &Device) -> PlainSource {
+        PlainSource::new(device.context().clone(), MemoryKind::Device)
+    }
+
+    fn used(device: &Device) -> u64 {
+        device.emulator().unwrap().usage(0).vmm
+    }
+
+    /// Two mappings of three chunks, and all of it given back.
+    fn round(pages: &mut dyn Pages) -> Result<(), SourceError> {
+        let chunks = [pages.create(4 * MIB)?, pages.create(2 * MIB)?, pages.create(8 * MIB)?];
+        let address = pages.reserve(64 * MIB)?;
+        pages.map(address, &chunks)?;
+        pages.map(address + 32 * MIB, &[chunks[2], chunks[0]])?;
+        pages.unmap(address, 4 * MIB)?;
+        pages.unmap(address + 4 * MIB, 2 * MIB)?;
+        pages.unmap(address + 6 * MIB, 8 * MIB)?;
+        pages.destroy(chunks[1])?;
+        pages.unmap(address + 32 * MIB, 8 * MIB)?;
+        pages.unmap(address + 40 * MIB, 4 * MIB)?;
+        pages.destroy(chunks[0])?;
+        pages.destroy(chunks[2])?;
+        pages.unreserve(address, 64 * MIB)
+    }
+
+    #[test]
+    fn what_is_created_counts_as_reserved() {
+        let device = device();
+        let mut source = source(&device);
+        let stream = Order::default().stream(1, CUstream::NULL, || None, &mut source);
+        let plain = source.take(3 * MIB, stream).unwrap();
+        assert_eq!(source.reserved(), Ok(4 * MIB));
+        round(source.pages().unwrap()).unwrap();
+        assert_eq!(source.reserved(), Ok(4 * MIB));
+        assert_eq!(source.reserved_peak(), Ok(18 * MIB));
+        let pages = source.pages().unwrap();
+        assert_eq!(pages.granule(), 2 * MIB);
+        let (chunk, address) = (pages.create(6 * MIB).unwrap(), pages.reserve(16 * MIB).unwrap());
+        pages.map(address + 2 * MIB, &[chunk]).unwrap();
+        let segment = crate::source::Segment { address: address + 2 * MIB, bytes: 6 * MIB };
+        assert_eq!(source.regained(&[segment, plain]), Ok(10 * MIB));
+        assert_eq!(used(&device), 6 * MIB);
+        source.give_back(plain).unwrap();
+        assert_eq!(source.reserved(), Ok(6 * MIB));
+        drop(source);
+        assert_eq!(used(&device), 0, "what is left goes with the source");
+    }
+
+    #[test]
+    fn a_mapping_that_fails_half_way_is_undone() {
+        let device = device();
+        let emulator = device.emulator().unwrap();
+        let mut source = source(&device);
+        let pages = source.pages().unwrap();
+        let chunks = [pages.create(4 * MIB).unwrap(), pages.create(2 * MIB).unwrap()];
+        let address = pages.reserve(8 * MIB).unwrap();
+        let failing = CUresult::ERROR_UNKNOWN;
+        for (symbol, nth) in [("cuMemMap", 1), ("cuMemMap", 2), ("cuMemSetAccess", 1)] {
+            emulator.set_faults(FaultPlan::new([Fault::nth(symbol, nth, failing)]));
+            assert!(pages.map(address, &chunks).is_err(), "{symbol} {nth}");
+            // And once more where it cannot be undone at once.
+            emulator.set_faults(FaultPlan::new([
+                Fault::nth(symbol, nth, failing),
+                Fault::nth("cuMemUnmap", 1, failing),
+            ]));
+            assert!(pages.map(address, &chunks).is_err(), "{symbol} {nth}");
+            emulator.set_faults(FaultPlan::default());
+        }
+        pages.map(address, &chunks).unwrap();
+        pages.unmap(address, 4 * MIB).unwrap();
+        pages.unmap(address + 4 * MIB, 2 * MIB).unwrap();
+        for chunk in chunks {
+            pages.destroy(chunk).unwrap();
+        }
+        assert_eq!(used(&device), 0);
+    }
+
+    #[test]
+    fn every_call_may_fail_and_nothing_is_lost() {
+        let device = device();
+        let emulator = device.emulator().unwrap();
+        device.context().virtual_memory().unwrap();
+        let mut failed = 0;
+        for nth in 1.. {
+            let before = emulator.calls();
+            emulator.set_faults(FaultPlan::fail_call(nth, CUresult::ERROR_UNKNOWN));
+            let mut source = source(&device);
+            let done = round(source.pages().unwrap());
+            let got_there = emulator.calls() - before >= nth;
+            emulator.set_faults(FaultPlan::default());
+            assert!(got_there || done.is_ok(), "call {nth}");
+            assert_eq!(source.reserved().unwrap(), used(&device), "call {nth}");
+            drop(source);
+            assert_eq!(used(&device), 0, "call {nth}");
+            if !got_there {
+                break;
+            }
+            failed += u64::from(done.is_err());
+        }
+        assert!(failed > 20, "{failed}");
+        assert_eq!(emulator.findings(), []);
+    }
+
+    #[test]
+    fn a_chunk_that_there_is_not_is_refused() {
+        let device = device();
+        let mut source = source(&device);
+        let pages = source.pages().unwrap();
+        let address = pages.reserve(4 * MIB).unwrap();
+        assert!(pages.map(address, &[Chunk(7)]).is_err());
+        assert!(pages.destroy(Chunk(7)).is_err());
+        let chunk = pages.create(2 * MIB).unwrap();
+        pages.destroy(chunk).unwrap();
+        assert!(pages.destroy(chunk).is_err());
+        assert!(pages.unreserve(address, 2 * MIB).is_err());
+    }
+
+    #[test]
+    fn a_device_that_claims_it_is_tried_once() -> Result<(), Error> {
+        let calls = [
+            "cuMemGetAllocationGranularity",
+            "cuMemAddressReserve",
+            "cuMemCreate",
+            "cuMemMap",
+            "cuMemSetAccess",
+            "cuMemUnmap",
+            "cuMemRelease",
+            "cuMemAddressFree",
+        ];
+        for symbol in calls {
+            let device = device();
+            let emulator = device.emulator().unwrap();
+            let refused = CUresult::ERROR_NOT_SUPPORTED;
+            emulator.set_faults(FaultPlan::new([Fault::nth(symbol, 1, refused)]));
+            let why = device.context().virtual_memory().unwrap_err();
+            let text = why.to_string();
+            assert!(text.starts_with("the device claims virtual memory management"), "{text}");
+            assert!(text.contains(symbol), "{text}");
+            let calls = emulator.calls();
+            assert_eq!(device.context().virtual_memory(), Err(why), "{symbol}");
+            assert_eq!(emulator.calls(), calls);
+            assert!(source(&device).pages().is_none());
+            assert_eq!(used(&device), 0, "{symbol}");
+        }
+        let device = Device::emulated(Profile::named("wsl2-rtx4060").unwrap())?;
+        assert_eq!(device.context().virtual_memory(), Err(NoVirtualMemory::Missing));
+        assert_eq!(device.emulator().unwrap().calls_of("cuMemCreate"), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_peer_reaches_what_was_mapped_and_what_will_be() -> Result<(), Error> {
+        let profile = Profile::with_memory(64 * MIB);
+        let devices = vec![profile.clone(), profile];
+        let devices = Device::emulated_devices(Options { devices, ..Options::default() })?;
+        let [reader, owner] = &devices[..] else { panic!("two devices") };
+        let builder = Heap::builder(owner).without_environment();
+        let source = Box::new(source(owner));
+        let heap = builder.build_over(PoolKind::Split, Box::new(Split::default()), source);
+        let may = |address| {
+            let (mut flags, location) = (0, CUmemLocation::device(reader.ordinal()));
+            let driver = owner.context().driver();
+            // SAFETY: both pointers are valid.
+            let asked = unsafe { driver.cuMemGetAccess(&mut flags, &location, address) };
+            check("cuMemGetAccess", asked).unwrap();
+            flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE as u64
+        };
+        let map = || {
+            let mut state = heap.store(MemoryKind::Device).lock();
+            let pages = state.source.pages().unwrap();
+            let (address, chunk) =
+                (pages.reserve(2 * MIB).unwrap(), pages.create(2 * MIB).unwrap());
+            pages.map(address, &[chunk]).unwrap();
+            address
+        };
+        let before = map();
+        assert!(!may(before));
+        let emulator = owner.emulator().unwrap();
+        let failing = Fault::nth("cuMemSetAccess", 1, CUresult::ERROR_UNKNOWN);
+        emulator.set_faults(FaultPlan::new([failing]));
+        assert!(reader.can_reach(owner).is_err());
+        assert!(reader.can_reach(owner)?);
+        assert!(may(before) && may(map()));
+        drop(heap);
+        assert_eq!(emulator.usage(1).vmm, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_full_device_is_tried_again() {
+        let device = device();
+        let emulator = device.emulator().unwrap();
+        emulator.set_faults(FaultPlan::default().out_of_memory_at(0));
+        assert_eq!(device.context().virtual_memory(), Err(NoVirtualMemory::Full));
+        emulator.set_faults(FaultPlan::default());
+        device.context().virtual_memory().unwrap();
+    }
+}
