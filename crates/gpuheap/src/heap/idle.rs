@@ -134,8 +134,8 @@ mod tests {
         heap.allocate(1 << 20, &device.stream()?)?.free()?;
         let taken = || device.emulator().map(|emulator| emulator.usage(0).plain);
         assert_ne!(taken(), Some(0));
-        let (inner, (begun, wait)) = (Arc::downgrade(&heap.inner), channel());
-        let shared = heap.inner.idle.get().map(|idle| idle.shared.clone()).unwrap_or_default();
+        let (inner, (begun, wait)) = (Arc::downgrade(heap.handle.inner()), channel());
+        let shared = heap.handle.idle.get().map(|idle| idle.shared.clone()).unwrap_or_default();
         // As that thread does.
         let busy = thread::spawn(move || {
             let _pass = shared.pass.lock();

@@ -594,7 +594,7 @@ impl State {
     fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
         self.refuse(bytes)?;
         let mut granted = Ok(None);
-        if self.caches.iter().map(|cache| cache.held()).sum::<u64>() >= bytes {
+        if self.caches.iter().any(|cache| cache.held() > 0) {
             granted = self.with_policy(|policy, env| policy.reuse(bytes, stream, env));
             if matches!(granted, Ok(None)) {
                 self.gather();
