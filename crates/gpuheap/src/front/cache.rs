@@ -15,7 +15,7 @@ use crate::heap::Inner;
 use crate::heap::ledger::Ledger;
 use crate::heap::order::StreamRef;
 use crate::heap::store::Lease;
-use crate::pool::Rounding;
+use crate::pool::{KeptByThreads, Rounding};
 
 /// The blocks that a thread freed on a stream, for its next requests on that stream.
 ///
@@ -40,6 +40,11 @@ pub(crate) struct ThreadCache {
     rounding: Owned,
     /// Whether a request is served by a block and nothing else.
     is_plain: Owned,
+    /// Up to which size it keeps several of each size, and how many larger ones.
+    small: Owned,
+    most_large: Owned,
+    /// How many larger ones there are.
+    large: Owned,
     /// Bytes that may be kept, and that are.
     most: Owned,
     held: Owned,
@@ -60,7 +65,7 @@ pub(super) struct Opening<'a> {
     pub(super) heap: &'a Arc<Inner>,
     pub(super) stream: StreamRef,
     pub(super) stream_id: u64,
-    pub(super) rounding: Rounding,
+    pub(super) kept: KeptByThreads,
     pub(super) is_plain: bool,
     pub(super) most: u64,
 }
@@ -86,7 +91,7 @@ impl ThreadCache {
         let rounded = Rounding::from_number(self.rounding.get()).round(bytes);
         let taken = self.slots.take(rounded, largest_for(rounded));
         if let Some(block) = &taken {
-            self.held.sub(block.bytes);
+            self.went(block.bytes);
             self.counts.allocated(bytes, block.bytes);
         }
         self.gate.leave();
@@ -106,10 +111,13 @@ impl ThreadCache {
         if !self.gate.enter() {
             return false;
         }
-        let is_kept = self.held.get() + block_bytes <= self.most.get()
+        let is_large = block_bytes > self.small.get();
+        let is_kept = (!is_large || self.large.get() < self.most_large.get())
+            && self.held.get() + block_bytes <= self.most.get()
             && self.slots.put(Kept { key, address, bytes: block_bytes });
         if is_kept {
             self.held.add(block_bytes);
+            self.large.add(u64::from(is_large));
             self.counts.freed(bytes, block_bytes);
         }
         self.gate.leave();
@@ -122,19 +130,32 @@ impl ThreadCache {
         self.is_plain.get() != 0
     }
 
-    /// Makes room for a block of `bytes`: in its bin, else everywhere. With the store's lock held.
-    pub(crate) fn make_room(&self, bytes: u64, mut each: impl FnMut(Kept)) {
-        let before = self.held.get();
+    /// Makes room for a block of `bytes`; false where it is never kept. With the store's lock held.
+    pub(crate) fn make_room(&self, bytes: u64, mut each: impl FnMut(Kept)) -> bool {
+        let is_large = bytes > self.small.get();
+        let has_places = !is_large || self.most_large.get() > 0;
+        if bytes == 0 || bytes > LARGEST || bytes > self.most.get() || !has_places {
+            return false;
+        }
         let mut take = |block: Kept| {
-            self.held.sub(block.bytes);
+            self.went(block.bytes);
             each(block);
         };
-        if bytes <= LARGEST {
+        if !is_large {
             self.slots.drain_half(bytes, &mut take);
+        } else if self.large.get() >= self.most_large.get() {
+            self.slots.drain_above(self.small.get(), &mut take);
         }
-        if self.held.get() == before {
+        if self.held.get() + bytes > self.most.get() {
             self.slots.drain(take);
         }
+        true
+    }
+
+    #[inline]
+    fn went(&self, bytes: u64) {
+        self.held.sub(bytes);
+        self.large.sub(u64::from(bytes > self.small.get()));
     }
 
     /// Carries over what the thread counted. With the store's lock held.
@@ -149,6 +170,7 @@ impl ThreadCache {
     pub(crate) fn drain(&self, ledger: &mut Ledger, mut each: impl FnMut(Kept)) {
         self.gate.wait();
         self.held.set(0);
+        self.large.set(0);
         self.slots.drain(&mut each);
         self.counts.carry(ledger);
     }
@@ -220,7 +242,10 @@ impl ThreadCache {
         self.slot.set(opening.stream.slot() as u64);
         self.raw.set(opening.stream.raw().0 as u64);
         self.forks.set(u64::from(fork::count()));
-        self.rounding.set(opening.rounding.number());
+        let KeptByThreads { rounding, small, large } = opening.kept;
+        self.rounding.set(rounding.number());
+        self.small.set(small);
+        self.most_large.set(large);
         self.is_plain.set(u64::from(opening.is_plain));
         self.most.set(opening.most);
         self.closed.set(OPEN);
@@ -241,6 +266,9 @@ impl ThreadCache {
             forks: zero(),
             rounding: zero(),
             is_plain: zero(),
+            small: zero(),
+            most_large: zero(),
+            large: zero(),
             most: zero(),
             held: zero(),
             closed: Owned::new(CLOSED),

@@ -63,7 +63,7 @@ impl ThreadCache {
         stream: impl FnOnce(&mut State) -> Option<StreamRef>,
     ) -> Option<&'static ThreadCache> {
         let store = heap.store(kind);
-        let most = store.keeps()?;
+        let (most, kept) = (store.keeps()?, store.pool.kept_by_threads()?);
         if let Some(found) = ThreadCache::find(store, stream_id)
             && !found.is_closed()
         {
@@ -89,8 +89,7 @@ impl ThreadCache {
         if !state.caches.iter().any(|one| std::ptr::eq(*one, cache)) {
             state.caches.push(cache);
         }
-        let (rounding, is_plain) = (store.pool.rounding(), heap.is_plain());
-        cache.open(&Opening { heap, stream, stream_id, rounding, is_plain, most });
+        cache.open(&Opening { heap, stream, stream_id, kept, is_plain: heap.is_plain(), most });
         drop(state);
         if let Some(oldest) = local::insert(store.number, stream_id, cache) {
             end(oldest);

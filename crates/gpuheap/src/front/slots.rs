@@ -111,6 +111,16 @@ impl Slots {
         }
     }
 
+    /// Takes the blocks out that are larger than `bytes`.
+    pub(super) fn drain_above(&self, bytes: u64, mut each: impl FnMut(Kept)) {
+        for bin in bin(bytes)..BINS {
+            if self.filled[bin / 64].get() >> (bin % 64) & 1 != 0 {
+                let above = |slot: &&Slot| slot.block.get() >> 32 > bytes;
+                self.places(bin).iter().filter(above).filter_map(Slot::take).for_each(&mut each);
+            }
+        }
+    }
+
     /// Takes half of the bin of `bytes` out: what does not fit into a full one is then not the only
     /// block for which a lock is taken.
     pub(super) fn drain_half(&self, bytes: u64, each: impl FnMut(Kept)) {

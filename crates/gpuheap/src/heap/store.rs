@@ -115,7 +115,7 @@ impl Store {
             pool,
             reclaimers,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            keeps: keeps.filter(|_| pool.is_cached_by_threads()),
+            keeps: keeps.filter(|_| pool.kept_by_threads().is_some()),
             state: Apart(Mutex::new(state)),
         }
     }
@@ -224,7 +224,10 @@ impl Store {
         let mut state = self.lock();
         if let Some(cache) = cache {
             cache.carry(&mut state.ledger);
-            state.make_room(cache, block_bytes);
+            let stream_id = stream.map_or(lease.stream_id, Stream::id);
+            if !zeroed && state.make_room(cache, &Lease { stream_id, ..lease }) {
+                return Ok(());
+            }
         }
         let Some(key) = lease.key else {
             state.ledger.freed(bytes, block_bytes);
@@ -547,11 +550,12 @@ impl State {
         self.caches.iter().for_each(|cache| cache.resume());
     }
 
-    /// Makes room in this thread's own cache for a block of `bytes`.
-    fn make_room(&mut self, cache: &ThreadCache, bytes: u64) {
+    /// Makes room in this thread's own cache for what is freed, and has it kept there.
+    fn make_room(&mut self, cache: &ThreadCache, lease: &Lease) -> bool {
         let mut kept = std::mem::take(&mut self.kept);
-        cache.make_room(bytes, |block| kept.push(block));
+        let made = cache.make_room(lease.block_bytes, |block| kept.push(block));
         self.give_all(kept, cache.stream());
+        made && cache.keep(lease)
     }
 
     fn give_all(&mut self, mut kept: Vec<Kept>, stream: StreamRef) {
