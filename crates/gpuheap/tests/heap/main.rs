@@ -5,6 +5,7 @@
 
 mod capture;
 mod foreign;
+mod front;
 mod ladder;
 mod life;
 mod limits;

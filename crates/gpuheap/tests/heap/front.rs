@@ -1,0 +1,256 @@
+//! What threads keep for themselves: found again without the driver, and never lost.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Block, Device, Heap, PoolKind, Stream};
+use gpuheap_driver::check;
+
+use crate::support::{
+    Random, assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu,
+    order,
+};
+
+/// The pools whose blocks threads keep.
+const KEPT: [PoolKind; 3] = [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
+
+#[test]
+fn what_a_thread_freed_it_gets_again_without_the_driver() {
+    for pool in KEPT {
+        let device = device(1 << 30, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let stream = device.stream().unwrap();
+        let first = heap.allocate(1000, &stream).unwrap();
+        let address = first.address();
+        drop(first);
+        let calls = heap.usage().unwrap().driver_calls;
+        for _ in 0..100 {
+            let again = heap.allocate(1000, &stream).unwrap();
+            assert_eq!(again.address(), address, "{pool}");
+        }
+        let usage = heap.usage().unwrap();
+        assert_eq!(usage.driver_calls, calls, "{pool}");
+        assert_eq!((usage.ledger.allocations, usage.ledger.frees), (101, 101), "{pool}");
+        assert_eq!((usage.live, usage.live_peak), (0, 1000), "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn another_stream_gets_what_a_thread_keeps_before_more_is_taken() {
+    for pool in KEPT {
+        let device = device(1 << 30, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        let block = heap.allocate(1 << 16, &streams[0]).unwrap();
+        fill(&device, &block, 1, &streams[0]);
+        drop(block);
+        let taken = heap.usage().unwrap().ledger.taken;
+        // The work of the first stream is not done, so the second one has to wait for it.
+        let block = heap.allocate(1 << 16, &streams[1]).unwrap();
+        fill(&device, &block, 2, &streams[1]);
+        assert_eq!(heap.usage().unwrap().ledger.taken, taken, "{pool}");
+        drop(block);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn a_thread_that_runs_short_gets_what_others_keep() {
+    for pool in KEPT {
+        let device = device(1 << 30, Schedule::Immediate);
+        let heap = Heap::builder(&device).pool(pool).hard_limit(64 << 20).thread_cache(1 << 30);
+        let heap = heap.build().unwrap();
+        let (kept, (end, ended)) = (channel(), channel::<()>());
+        std::thread::scope(|scope| {
+            let (heap, device) = (&heap, &device);
+            scope.spawn(move || {
+                let stream = device.stream().unwrap();
+                let blocks: Vec<Block> =
+                    (0..256).map(|_| heap.allocate(128 << 10, &stream).unwrap()).collect();
+                drop(blocks);
+                kept.0.send(()).unwrap();
+                // It lives on, and does not ask for anything.
+                let _ = ended.recv();
+            });
+            kept.1.recv().unwrap();
+            let stream = device.stream().unwrap();
+            let most = heap.allocate(64 << 20, &stream);
+            drop(end);
+            assert!(most.is_ok(), "{pool}: {}", most.unwrap_err());
+        });
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn a_heap_ends_with_its_last_block_wherever_that_is() {
+    for pool in KEPT {
+        let device = emulated(1 << 30, Schedule::Immediate);
+        let before = free_memory(&device);
+        let heap = heap(&device, pool);
+        let stream = device.stream().unwrap();
+        let (mine, theirs) =
+            (heap.allocate(1 << 20, &stream).unwrap(), heap.allocate(1 << 20, &stream).unwrap());
+        drop(heap.allocate(5000, &stream).unwrap());
+        let other = heap.clone();
+        let handed = std::thread::spawn(move || {
+            let stream = other.target().unwrap();
+            drop(stream.zeroed::<u8, _>(5000).unwrap());
+            drop(theirs);
+        });
+        handed.join().unwrap();
+        drop(heap);
+        drop(stream);
+        assert!(free_memory(&device) < before, "{pool}: a block is there still");
+        std::thread::spawn(move || drop(mine)).join().unwrap();
+        assert_eq!(free_memory(&device), before, "{pool}");
+        assert_no_findings(&device, pool.name());
+    }
+}
+
+#[test]
+fn a_heap_that_is_asked_for_again_goes_on() {
+    let device = emulated(1 << 30, Schedule::Immediate);
+    let before = free_memory(&device);
+    let stream = device.stream().unwrap();
+    let block = device.heap().unwrap().allocate(1 << 20, &stream).unwrap();
+    // The only handle is gone, and the heap lives by its block.
+    let heap = device.heap().unwrap();
+    assert_eq!(heap.usage().unwrap().live, 1 << 20);
+    for _ in 0..10 {
+        drop(heap.allocate(4096, &stream).unwrap());
+    }
+    drop(block);
+    assert_eq!(heap.usage().unwrap().ledger.frees, 11);
+    drop((heap, stream));
+    assert_eq!(free_memory(&device), before);
+}
+
+#[test]
+fn above_a_soft_limit_threads_keep_nothing() {
+    for pool in KEPT {
+        let device = device(1 << 30, Schedule::Immediate);
+        let heap = Heap::builder(&device).pool(pool).soft_limit(4 << 20).build().unwrap();
+        let stream = device.stream().unwrap();
+        let blocks: Vec<Block> =
+            (0..64).map(|_| heap.allocate(256 << 10, &stream).unwrap()).collect();
+        assert!(heap.usage().unwrap().reserved > 4 << 20, "{pool}");
+        drop(blocks);
+        device.synchronize().unwrap();
+        let usage = heap.usage().unwrap();
+        assert!(usage.reserved <= 4 << 20, "{pool}: {usage:?}");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn more_streams_than_a_thread_has_places_for() {
+    for pool in KEPT {
+        let device = device(1 << 30, Schedule::Seeded(3));
+        let heap = heap(&device, pool);
+        let streams: Vec<Stream> = (0..150).map(|_| device.stream().unwrap()).collect();
+        for _ in 0..3 {
+            for stream in &streams {
+                let block = heap.allocate(3000, stream).unwrap();
+                fill(&device, &block, 5, stream);
+            }
+        }
+        drop(streams);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+/// What the driver calls free of an emulated device, bytes.
+fn free_memory(device: &Device) -> usize {
+    let (mut free, mut total) = (0, 0);
+    let asked = device.with_current(|driver| {
+        // SAFETY: both pointers are valid for the call.
+        unsafe { driver.cuMemGetInfo_v2(&mut free, &mut total) }
+    });
+    check("cuMemGetInfo_v2", asked.unwrap()).unwrap();
+    free
+}
+
+/// Blocks on their way from one thread to another, each with the stream of its last use.
+type Post = (Sender<(Block, Stream)>, Arc<Mutex<Receiver<(Block, Stream)>>>);
+
+/// Allocates, passes on, frees what others allocated, lets streams go, and ends at a random point,
+/// by a panic or otherwise.
+fn wander(heap: &Heap, device: &Device, post: &Post, seed: u64) {
+    let mut random = Random(seed);
+    let mut streams = vec![device.stream().unwrap()];
+    let mut held: Vec<(Block, Stream)> = Vec::new();
+    for _ in 0..random.below(400) {
+        match random.below(10) {
+            0 => streams.push(device.stream().unwrap()),
+            1 if streams.len() > 1 => {
+                streams.swap_remove(random.below(streams.len() as u64) as usize);
+            }
+            2 if !held.is_empty() => {
+                let at = random.below(held.len() as u64) as usize;
+                post.0.send(held.swap_remove(at)).unwrap();
+            }
+            3 => {
+                let got = post.1.lock().unwrap().try_recv();
+                held.extend(got);
+            }
+            4 | 5 if !held.is_empty() => {
+                let (block, last) = held.swap_remove(random.below(held.len() as u64) as usize);
+                let stream = &streams[random.below(streams.len() as u64) as usize];
+                if random.below(2) == 0 {
+                    order(device, &last, stream);
+                    block.free_on(stream).unwrap();
+                }
+            }
+            6 if random.below(40) == 0 => panic!("on purpose"),
+            _ => {
+                let stream = &streams[random.below(streams.len() as u64) as usize];
+                let bytes = 1 << random.below(21) | random.below(999);
+                let block = heap.allocate(bytes, stream).unwrap();
+                fill(device, &block, seed as u8, stream);
+                held.push((block, stream.clone()));
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_and_streams_that_end_anywhere_lose_no_byte() {
+    let rounds = if on_real_gpu() { 3 } else { 12 };
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::Seeded(11));
+        let heap = heap(&device, pool);
+        let (sender, receiver) = channel();
+        let post: Post = (sender, Arc::new(Mutex::new(receiver)));
+        for round in 0..rounds {
+            std::thread::scope(|scope| {
+                for thread in 0..6 {
+                    let (heap, device, post) = (&heap, &device, post.clone());
+                    scope.spawn(move || {
+                        let wandered = AssertUnwindSafe(|| {
+                            wander(heap, device, &post, 1 + round * 6 + thread);
+                        });
+                        // What is held goes with the panic.
+                        let _ = catch_unwind(wandered);
+                    });
+                }
+            });
+            let usage = heap.usage().unwrap();
+            let ledger = usage.ledger;
+            assert_eq!(ledger.allocations - ledger.frees, ledger.live_allocations, "{pool}");
+            let waiting: Vec<_> = post.1.lock().unwrap().try_iter().collect();
+            let live: u64 = waiting.iter().map(|(block, _)| block.bytes()).sum();
+            assert_eq!(
+                (usage.live, ledger.live_allocations),
+                (live, waiting.len() as u64),
+                "{pool}"
+            );
+            waiting.into_iter().for_each(|one| post.0.send(one).unwrap());
+        }
+        drop(post);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
