@@ -95,13 +95,7 @@ impl PoolKind {
 
     /// Whether it maps physical memory behind addresses itself.
     pub(crate) fn needs_virtual_memory(self) -> bool {
-        match self {
-            PoolKind::None
-            | PoolKind::Simple
-            | PoolKind::Binned
-            | PoolKind::Split
-            | PoolKind::Driver => false,
-        }
+        self == PoolKind::Stitched
     }
 
     /// The policy of that name.
