@@ -18,7 +18,7 @@ use crate::kind::MemoryKind;
 use crate::pool::{Binned, Direct, Policy, PoolKind, Simple, Split, Stitched};
 use crate::settings::Settings;
 use crate::size::Size;
-use crate::source::{GRANULE, MemorySource, OrderedSource, PlainSource};
+use crate::source::{MemorySource, OrderedSource, PlainSource};
 use crate::track::{Tracker, Tracking};
 
 /// What a thread keeps for a stream at most, unless the heap's builder says otherwise: what a program
@@ -168,7 +168,7 @@ impl HeapBuilder {
             self.hard = Some(free / 5 * 4);
         }
         let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Split));
-        self.fallback = self.fallback.or(fallback);
+        self.fallback = fallback;
         let limits = Limits { soft: self.soft, hard: self.hard };
         let ordered = |keeps| -> Result<Parts, Error> {
             let source = OrderedSource::new(context.clone(), keeps, limits)?;
@@ -209,13 +209,6 @@ impl HeapBuilder {
         self.track = self.track.or(settings.track);
         self.zero_on_free = self.zero_on_free.or(settings.zero_on_free);
         self.zero_on_alloc = self.zero_on_alloc.or(settings.zero_on_alloc);
-    }
-
-    /// As if another policy had been asked for.
-    #[cfg(test)]
-    pub(crate) fn fallback(mut self, fallback: Option<Fallback>) -> HeapBuilder {
-        self.fallback = fallback;
-        self
     }
 
     pub(crate) fn build_over(
@@ -270,9 +263,7 @@ impl HeapBuilder {
 pub(crate) fn policy_and_source(context: &Arc<Context>, kind: MemoryKind, pool: PoolKind) -> Parts {
     let mut source = PlainSource::new(context.clone(), kind);
     let policy: Box<dyn Policy> = match pool {
-        PoolKind::Stitched if source.pages().is_some_and(|pages| pages.granule() <= GRANULE) => {
-            Box::new(Stitched::default())
-        }
+        PoolKind::Stitched if source.pages().is_some() => Box::new(Stitched::default()),
         PoolKind::None => Box::new(Direct::default()),
         PoolKind::Simple => Box::new(Simple::default()),
         PoolKind::Binned => Box::new(Binned::default()),

@@ -16,11 +16,9 @@ pub(crate) struct Fallback {
 
 /// The policy for a device's heap that is to have `asked`.
 pub(crate) fn available(context: &Arc<Context>, asked: PoolKind) -> (PoolKind, Option<Fallback>) {
-    if asked.needs_virtual_memory() { or_split(context, asked) } else { (asked, None) }
-}
-
-/// The same for one that needs virtual memory.
-fn or_split(context: &Arc<Context>, asked: PoolKind) -> (PoolKind, Option<Fallback>) {
+    if !asked.needs_virtual_memory() {
+        return (asked, None);
+    }
     match context.virtual_memory() {
         Ok(_) => (asked, None),
         Err(why) => (PoolKind::Split, Some(Fallback { asked, why })),
@@ -41,17 +39,16 @@ mod tests {
     use super::*;
     use crate::{Device, Heap};
 
-    /// With any name for the policy that needs it.
-    const ASKED: PoolKind = PoolKind::Simple;
+    const ASKED: PoolKind = PoolKind::Stitched;
 
     #[test]
     fn a_device_without_virtual_memory_gets_split() {
         let device = Device::emulated(Profile::named("wsl2-rtx4060").unwrap()).unwrap();
-        let (pool, fallback) = or_split(device.context(), ASKED);
+        let (pool, fallback) = available(device.context(), ASKED);
         assert_eq!(pool, PoolKind::Split);
         assert_eq!(
             fallback.unwrap().to_string(),
-            "split, because simple cannot be had: the device has no virtual memory management"
+            "split, because stitched cannot be had: the device has no virtual memory management"
         );
         assert_eq!(available(device.context(), PoolKind::Binned), (PoolKind::Binned, None));
     }
@@ -62,21 +59,19 @@ mod tests {
         let emulator = device.emulator().unwrap();
         let refused = Fault::nth("cuMemSetAccess", 1, CUresult::ERROR_NOT_SUPPORTED);
         emulator.set_faults(FaultPlan::new([refused]));
-        let (pool, fallback) = or_split(device.context(), ASKED);
-        let builder = Heap::builder(&device).without_environment();
-        let heap = builder.pool(pool).fallback(fallback).build().unwrap();
+        let heap = Heap::builder(&device).without_environment().pool(ASKED).build().unwrap();
         let status = heap.memory_status().unwrap();
         assert_eq!(status.pool, PoolKind::Split);
         let why = status.fallback.clone().unwrap();
         assert!(why.contains("cuMemSetAccess failed with CUDA_ERROR_NOT_SUPPORTED"), "{why}");
         assert!(status.to_string().contains(&format!("\nPool: {why}")), "{status}");
-        assert!(status.to_json().contains("\"fallback\":\"split, because simple"));
+        assert!(status.to_json().contains("\"fallback\":\"split, because stitched"));
     }
 
     #[test]
     fn what_is_there_is_not_replaced() {
         let device = Device::emulated(Profile::h200()).unwrap();
-        assert_eq!(or_split(device.context(), ASKED), (ASKED, None));
+        assert_eq!(available(device.context(), ASKED), (ASKED, None));
         let heap = Heap::new(&device).unwrap();
         assert_eq!(heap.memory_status().unwrap().fallback, None);
         assert!(!heap.memory_status().unwrap().to_string().contains("Pool: "));

@@ -10,8 +10,9 @@ use gpuheap_driver::{
     CUmemLocation, CUresult, Driver, DriverError, check,
 };
 
-use super::{Chunk, Pages, SourceError};
+use super::{Chunk, GRANULE, Pages, SourceError};
 use crate::device::{Context, Gone};
+use crate::size::Bytes;
 
 /// The device's virtual memory management, with what one heap has of it. Whatever of that is left
 /// when it goes is given back.
@@ -51,6 +52,8 @@ pub(crate) enum NoVirtualMemory {
     Missing,
     /// It claims to, and a call failed.
     Refused(DriverError),
+    /// It comes in pieces that are too large to be handed out, bytes.
+    Coarse(u64),
     /// It could not be tried, because not one granule was left.
     Full,
     /// The device cannot be used any more.
@@ -91,14 +94,18 @@ pub(crate) fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMe
         vmm.unreserve(address, bytes)?;
         Ok(found)
     };
-    tried().map_err(|error| match error {
+    let found = tried().map_err(|error| match error {
         SourceError::Driver(error) => NoVirtualMemory::Refused(error),
         SourceError::Gone(gone) => NoVirtualMemory::Gone(gone),
         SourceError::OutOfMemory
         | SourceError::StreamGone
         | SourceError::Capturing
         | SourceError::HostBorrowed => NoVirtualMemory::Full,
-    })
+    })?;
+    match found.granule {
+        coarse if coarse > GRANULE => Err(NoVirtualMemory::Coarse(coarse)),
+        _ => Ok(found),
+    }
 }
 
 impl VirtualMemory {
@@ -355,6 +362,13 @@ impl fmt::Display for NoVirtualMemory {
             NoVirtualMemory::Missing => f.write_str("the device has no virtual memory management"),
             NoVirtualMemory::Refused(error) => {
                 write!(f, "the device claims virtual memory management and refuses it: {error}")
+            }
+            NoVirtualMemory::Coarse(granule) => {
+                let granule = Bytes(*granule);
+                write!(
+                    f,
+                    "the device's virtual memory comes in pieces of {granule}, which is too much"
+                )
             }
             NoVirtualMemory::Full => f.write_str(
                 "virtual memory management could not be tried: the device has no memory left",

@@ -10,7 +10,8 @@ use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 
-const POOLS: [PoolKind; 3] = [PoolKind::Simple, PoolKind::Binned, PoolKind::Split];
+const POOLS: [PoolKind; 4] =
+    [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
 const MODES: [CUstreamCaptureMode; 3] =
     [CUstreamCaptureMode::GLOBAL, CUstreamCaptureMode::THREAD_LOCAL, CUstreamCaptureMode::RELAXED];
@@ -278,10 +279,16 @@ fn a_call_that_fails_in_a_capture_loses_nothing() {
     if on_real_gpu() {
         return;
     }
+    for pool in POOLS {
+        fail_each_call_in_a_capture(pool);
+    }
+}
+
+fn fail_each_call_in_a_capture(pool: PoolKind) {
     let (failed, made_good) = fail_each_call(|nth| {
         let device = emulated(96 * MIB, Schedule::OnDemand);
         let emulator = device.emulator().unwrap();
-        let heap = heap(&device, PoolKind::Split);
+        let heap = heap(&device, pool);
         let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
         let theirs = heap.allocate(4 * MIB, &other).unwrap();
         let (mut done, mut got_there) = (Ok(()), false);
@@ -301,8 +308,8 @@ fn a_call_that_fails_in_a_capture_loses_nothing() {
         if let Some(graph) = graph {
             destroy(&device, graph);
         }
-        assert_all_returned(&device, &heap, &format!("call {nth}"));
+        assert_all_returned(&device, &heap, &format!("{pool} call {nth}"));
         (done.is_err(), got_there)
     });
-    assert!(failed > 5, "{failed} failed, {made_good} made good");
+    assert!(failed > 5, "{pool}: {failed} failed, {made_good} made good");
 }
