@@ -73,7 +73,7 @@ pub(crate) struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { slack: 30, look: 8, follows: true }
+        Tuning { slack: 40, look: 8, follows: true }
     }
 }
 

@@ -40,7 +40,7 @@ struct Plan {
 }
 
 /// So many mappings may there be for each chunk, and in all where there are few chunks.
-const MAPS_PER_CHUNK: usize = 16;
+const MAPS_PER_CHUNK: usize = 32;
 const MAPS: usize = 1024;
 
 /// How often new memory is put in for what a plan is missing.
