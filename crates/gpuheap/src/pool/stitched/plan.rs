@@ -90,22 +90,43 @@ impl Stitched {
         Ok(Some(start))
     }
 
-    /// Puts new memory behind a part of a gap.
+    /// Puts new memory behind a part of a gap: all of it, or none where it cannot be had.
     fn put_memory(
         &mut self,
         address: u64,
         bytes: u64,
         environment: &mut Environment<'_>,
     ) -> Result<(), Shortage> {
+        // What is mapped nowhere is taken already.
+        environment.allow(bytes.saturating_sub(self.memory.loose_bytes()))?;
         let (mut at, end) = (address, address + bytes);
         while at < end {
-            let added = self.memory.add(at, end - at, environment)?;
-            if let Some(gap) = self.home.at(at) {
-                self.home.fill(gap, added, environment.order);
+            match self.memory.add(at, end - at, environment) {
+                Ok(added) => {
+                    if let Some(gap) = self.home.at(at) {
+                        self.home.fill(gap, added, environment.order);
+                    }
+                    at += added;
+                }
+                Err(shortage) => {
+                    self.take_back(address, at, environment);
+                    return Err(match shortage {
+                        Shortage::Device(_) => Shortage::Device(bytes),
+                        shortage => shortage,
+                    });
+                }
             }
-            at += added;
         }
         Ok(())
+    }
+
+    /// Gives memory back that was put in just now; what fails leaves it cached.
+    #[cold]
+    fn take_back(&mut self, from: u64, to: u64, environment: &mut Environment<'_>) {
+        let homes: Vec<u64> = self.memory.touching(from, to).map(|(home, _)| home).collect();
+        for home in homes.into_iter().filter(|home| *home >= from) {
+            let _ = self.release_chunk(home, environment);
+        }
     }
 
     /// Puts so much new memory behind gaps, wherever they are.
