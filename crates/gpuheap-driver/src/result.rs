@@ -91,6 +91,13 @@ results! {
     ERROR_SYSTEM_DRIVER_MISMATCH = 803, "the library and the kernel driver differ in version";
     ERROR_STREAM_CAPTURE_UNSUPPORTED = 900, "not permitted while a stream is capturing";
     ERROR_STREAM_CAPTURE_INVALIDATED = 901, "an earlier error ended the capture";
+    ERROR_STREAM_CAPTURE_MERGE = 902, "two captures cannot become one";
+    ERROR_STREAM_CAPTURE_UNMATCHED = 903, "the capture did not begin on this stream";
+    ERROR_STREAM_CAPTURE_UNJOINED = 904, "the capture has work of another stream that its own does not wait for";
+    ERROR_STREAM_CAPTURE_ISOLATION = 905, "a capture cannot wait for what is outside of it, nor be waited for";
+    ERROR_STREAM_CAPTURE_IMPLICIT = 906, "the default stream would wait for a stream that is capturing";
+    ERROR_CAPTURED_EVENT = 907, "the event was last recorded while a stream was capturing, and marks no work";
+    ERROR_STREAM_CAPTURE_WRONG_THREAD = 908, "the capture began on another thread";
     ERROR_TIMEOUT = 909, "timed out";
     ERROR_EXTERNAL_DEVICE = 911, "an error on another device";
     ERROR_UNKNOWN = 999, "unknown error";

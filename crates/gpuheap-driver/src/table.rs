@@ -329,7 +329,24 @@ macro_rules! cuda_functions {
         /// A stream's device.
         cuStreamGetDevice [12080 cuStreamGetDevice, 12080 cuStreamGetDevice_ptsz] (stream: CUstream, device: *mut CUdevice);
         /// Whether a stream is recording a graph instead of running.
-        cuStreamIsCapturing [10000 cuStreamIsCapturing, 10000 cuStreamIsCapturing_ptsz] (stream: CUstream, status: *mut c_int);
+        cuStreamIsCapturing [10000 cuStreamIsCapturing, 10000 cuStreamIsCapturing_ptsz] (stream: CUstream, status: *mut CUstreamCaptureStatus);
+        /// From here on a stream records a graph instead of running.
+        cuStreamBeginCapture [10010 cuStreamBeginCapture_v2, 10010 cuStreamBeginCapture_v2_ptsz] (stream: CUstream, mode: CUstreamCaptureMode);
+        /// Ends that and gives the graph.
+        cuStreamEndCapture [10000 cuStreamEndCapture, 10000 cuStreamEndCapture_ptsz] (stream: CUstream, graph: *mut CUgraph);
+        /// Sets what captures keep the calling thread from doing, and gives what was set before.
+        cuThreadExchangeStreamCaptureMode [10010 cuThreadExchangeStreamCaptureMode] (mode: *mut CUstreamCaptureMode);
+
+        // ---- graphs ----
+
+        /// Makes a graph ready to be launched.
+        cuGraphInstantiateWithFlags [11040 cuGraphInstantiateWithFlags] (executable: *mut CUgraphExec, graph: CUgraph, flags: u64);
+        /// Runs a graph's work in the order of a stream.
+        cuGraphLaunch [10000 cuGraphLaunch, 10000 cuGraphLaunch_ptsz] (executable: CUgraphExec, stream: CUstream);
+        /// Destroys what can be launched; what runs goes on.
+        cuGraphExecDestroy [10000 cuGraphExecDestroy] (executable: CUgraphExec);
+        /// Destroys a graph; what was made of it stays.
+        cuGraphDestroy [10000 cuGraphDestroy] (graph: CUgraph);
 
         // ---- events ----
 

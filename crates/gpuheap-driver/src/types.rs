@@ -53,6 +53,10 @@ handles! {
     CUmodule;
     /// A kernel.
     CUfunction;
+    /// A graph of work.
+    CUgraph;
+    /// A graph that can be launched.
+    CUgraphExec;
 }
 
 impl CUstream {
@@ -210,6 +214,24 @@ integers! {
         USED_MEM_CURRENT = 7,
         /// `u64`: their high-water mark.
         USED_MEM_HIGH = 8,
+    }
+    /// What a capture keeps threads from doing.
+    CUstreamCaptureMode {
+        /// Calls that may disturb it, on every thread.
+        GLOBAL = 0,
+        /// The same on the thread that began it.
+        THREAD_LOCAL = 1,
+        /// Nothing.
+        RELAXED = 2,
+    }
+    /// Whether a stream is recording a graph.
+    CUstreamCaptureStatus {
+        /// It runs its work.
+        NONE = 0,
+        /// It records.
+        ACTIVE = 1,
+        /// A capture that an error broke, and that was not ended yet.
+        INVALIDATED = 2,
     }
     /// What kind of place a [`CUmemLocation`] is.
     CUmemLocationType {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use gpuheap_driver::{CUdevice, CUresult};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::api::capture::may_disturb;
 use crate::dispatch::{SYMBOLS, symbol_index};
 use crate::state::{State, context};
 use crate::{FaultPlan, Finding, Options, Outcome, worker};
@@ -134,6 +135,12 @@ impl Emulator {
         call.state.calls.count(symbol);
         if call.state.options.faults.has_faults() {
             call.apply_faults(symbol)?;
+        }
+        if !call.state.captures.active.is_empty()
+            && may_disturb(SYMBOLS[symbol])
+            && call.state.captures.break_by(context::this_thread())
+        {
+            return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
         if call.state.pending != 0 {
             call.progress();

@@ -79,6 +79,11 @@ impl State {
 impl Call<'_> {
     /// Puts work at the end of a stream, behind `after` as well.
     pub(crate) fn enqueue(&mut self, stream: u32, work: Work, after: &[OpRef]) -> OpRef {
+        let work = match self.record_work(stream, work) {
+            Some(work) => work,
+            // No work that is left to do has this id.
+            None => return OpRef { stream, id: 0 },
+        };
         let id = self.state.next_op;
         self.state.next_op += 1;
         let op = OpRef { stream, id };

@@ -10,6 +10,8 @@ pub(crate) enum HandleKind {
     Physical = 5,
     Module = 6,
     Function = 7,
+    Graph = 8,
+    Executable = 9,
 }
 
 /// A table of objects by handle. A place is used again, under another handle: the generation in

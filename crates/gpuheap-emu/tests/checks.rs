@@ -338,6 +338,37 @@ fn unmapping_under_running_work_is_found() {
 }
 
 #[test]
+fn unmapping_one_of_two_places_leaves_work_at_the_other_alone() {
+    const GRANULE: usize = 2 << 20;
+    expect(&[], |scene| {
+        let (mut address, mut handle) = (0, 0);
+        let properties = CUmemAllocationProp::device(0);
+        let access = CUmemAccessDesc {
+            location: CUmemLocation::device(0),
+            flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        assert!(
+            call!(scene.gpu, cuMemAddressReserve(&mut address, 2 * GRANULE, 0, 0, 0)).is_success()
+        );
+        assert!(call!(scene.gpu, cuMemCreate(&mut handle, GRANULE, &properties, 0)).is_success());
+        let other = address + GRANULE as u64;
+        for code in [
+            call!(scene.gpu, cuMemMap(address, GRANULE, 0, handle, 0)),
+            call!(scene.gpu, cuMemMap(other, GRANULE, 0, handle, 0)),
+            call!(scene.gpu, cuMemSetAccess(address, 2 * GRANULE, &access, 1)),
+            call!(scene.gpu, cuMemsetD8Async(address, 0, GRANULE, scene.one)),
+            call!(scene.gpu, cuMemUnmap(other, GRANULE)),
+            call!(scene.gpu, cuStreamSynchronize(scene.one)),
+            call!(scene.gpu, cuMemUnmap(address, GRANULE)),
+            call!(scene.gpu, cuMemRelease(handle)),
+            call!(scene.gpu, cuMemAddressFree(address, 2 * GRANULE)),
+        ] {
+            assert_eq!(code, CUresult::SUCCESS);
+        }
+    });
+}
+
+#[test]
 fn a_kernel_is_refused_and_says_so() {
     expect(&[FindingKind::KernelRefused], |scene| {
         let mut module = CUmodule::NULL;

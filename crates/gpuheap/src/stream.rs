@@ -8,6 +8,7 @@ use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driv
 use crate::device::{Context, Device};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
+use crate::source::SourceError;
 
 /// A stream of one device. Clones are the same stream.
 ///
@@ -70,7 +71,7 @@ impl Stream {
     pub(crate) fn new(context: Arc<Context>) -> Result<Stream, Error> {
         let mut raw = CUstream::NULL;
         {
-            let _current = context.enter()?;
+            let _current = context.enter_aside()?;
             // SAFETY: the pointer is valid for the call.
             let created =
                 unsafe { context.driver().cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) };
@@ -149,8 +150,10 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What that work failed with.
+    /// What that work failed with. A stream that is [capturing](Stream::is_capturing) a graph, which
+    /// the wait would break.
     pub fn synchronize(&self) -> Result<(), Error> {
+        self.refuse_capturing()?;
         let _current = self.context().enter()?;
         // SAFETY: the stream is alive.
         let waited = unsafe { self.context().driver().cuStreamSynchronize(self.raw()) };
@@ -161,14 +164,26 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What that work failed with.
+    /// What that work failed with. A stream that is [capturing](Stream::is_capturing) a graph, which
+    /// the question would break.
     pub fn is_done(&self) -> Result<bool, Error> {
+        self.refuse_capturing()?;
         let _current = self.context().enter()?;
         // SAFETY: the stream is alive.
         match unsafe { self.context().driver().cuStreamQuery(self.raw()) } {
             CUresult::ERROR_NOT_READY => Ok(false),
             code => Ok(check("cuStreamQuery", code).map(|()| true)?),
         }
+    }
+
+    /// Whether it is capturing a graph: the work that it is given is recorded and does not run. So is
+    /// the legacy default stream while a stream does that it would have to wait for.
+    ///
+    /// # Errors
+    ///
+    /// The driver's own.
+    pub fn is_capturing(&self) -> Result<bool, Error> {
+        Ok(self.context().is_capturing(self.raw())?)
     }
 
     /// Marks this point of the stream. The event keeps no time, which makes it cheap.
@@ -222,6 +237,26 @@ impl Stream {
         let _working = self.context().gate.work()?;
         let _current = self.context().enter()?;
         Ok(check(function, call(self.context().driver()))?)
+    }
+
+    /// Makes the work that it is given from now on wait for what `other` was given so far. Both or none
+    /// are part of a capture.
+    pub(crate) fn wait_for(&self, other: &Stream) -> Result<(), Error> {
+        if self.is_capturing()? != other.is_capturing()? {
+            return Err(ErrorKind::Refused(
+                "an array was last used on another stream, and one of the two is capturing a graph, \
+                 which would break if one waited for the other; use the array on the stream that \
+                 captures before the capture begins, and on others after it ended"
+                    .to_owned(),
+            )
+            .into());
+        }
+        self.wait(&other.record()?)
+    }
+
+    /// Refuses what would break a capture, or could not be part of its graph.
+    pub(crate) fn refuse_capturing(&self) -> Result<(), Error> {
+        if self.is_capturing()? { Err(SourceError::Capturing.into()) } else { Ok(()) }
     }
 
     pub(crate) fn context(&self) -> &Context {

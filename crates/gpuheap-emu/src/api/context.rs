@@ -252,6 +252,7 @@ impl Call<'_> {
             known.ok_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)?
         };
         self.alive(context)?;
+        self.refuse_while_any_records(context)?;
         let ops = self.state.last_ops(context);
         self.complete_all(ops);
         self.host_waits_for_context(context);
@@ -431,6 +432,7 @@ impl Call<'_> {
     /// Ends a context with all that it holds.
     fn destroy_context(&mut self, handle: usize, report_leaks: bool) {
         let Some(context) = self.state.contexts.index(handle) else { return };
+        self.drop_captures(|capture| capture.context == context);
         let ops = self.state.last_ops(context);
         self.complete_all(ops);
         self.host_waits_for_context(context);

@@ -25,7 +25,8 @@ impl Call<'_> {
         if flags & INTERPROCESS != 0 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        let handle = self.state.events.insert(Event { context, flags, recorded: None });
+        let handle =
+            self.state.events.insert(Event { context, flags, recorded: None, captured: None });
         event.write(CUevent(handle))
     }
 
@@ -40,12 +41,19 @@ impl Call<'_> {
         if self.event(event)?.context != self.context_of(index) {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
+        if let Some(point) = self.captured_point(index) {
+            if let Some(found) = self.state.events.get_mut(event.0) {
+                (found.recorded, found.captured) = (None, Some(point));
+            }
+            return Ok(());
+        }
         self.begin(index);
         let clock = self.clock_of(index);
         // In place first: the work that marks it may be done at once.
         let op = OpRef { stream: index, id: self.state.next_op };
         if let Some(found) = self.state.events.get_mut(event.0) {
             found.recorded = Some(Record { op, time: None, clock });
+            found.captured = None;
         }
         self.enqueue(index, Work::Record(event.0), &[]);
         Ok(())
@@ -65,7 +73,10 @@ impl Call<'_> {
     }
 
     pub(crate) fn cuEventQuery(&mut self, event: CUevent) -> Outcome {
-        let recorded = self.event(event)?.recorded.as_ref().map(|record| record.op);
+        let found = self.event(event)?;
+        let (captured, recorded) =
+            (found.captured, found.recorded.as_ref().map(|record| record.op));
+        self.refuse_captured(captured)?;
         self.query(recorded)?;
         self.host_waits_for_event(event);
         Ok(())
@@ -74,7 +85,10 @@ impl Call<'_> {
     pub(crate) fn cuEventSynchronize(&mut self, event: CUevent) -> Outcome {
         let found = self.event(event)?;
         let context = found.context;
-        let Some(op) = found.recorded.as_ref().map(|record| record.op) else { return Ok(()) };
+        let (captured, recorded) =
+            (found.captured, found.recorded.as_ref().map(|record| record.op));
+        self.refuse_captured(captured)?;
+        let Some(op) = recorded else { return Ok(()) };
         self.complete(op);
         self.host_waits_for_event(event);
         self.release_idle(self.device_of(context));

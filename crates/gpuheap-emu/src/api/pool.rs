@@ -43,6 +43,7 @@ impl Call<'_> {
         if pointer == 0 {
             return Ok(());
         }
+        self.refuse_while_recording(stream)?;
         let found =
             self.state.space.get(pointer).map(|found| (found.kind, found.bytes, found.freed));
         match found {
@@ -338,6 +339,7 @@ impl Call<'_> {
         if bytes == 0 {
             return pointer.write(0);
         }
+        self.refuse_while_recording(stream)?;
         let bytes = bytes as u64;
         let taken = bytes.checked_next_multiple_of(POOL_ALIGN).ok_or(out_of_memory)?;
         let address = self.state.space.find_gap(taken, POOL_ALIGN).ok_or(out_of_memory)?;

@@ -40,6 +40,7 @@ impl Call<'_> {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let index = self.stream(stream)?;
+        self.drop_captures(|capture| capture.has(index));
         self.stream_gone(index);
         let Some(found) = self.state.streams.at_mut(index) else { return Ok(()) };
         if found.queue.is_empty() {
@@ -52,6 +53,7 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamSynchronize(&mut self, stream: CUstream) -> Outcome {
         let index = self.stream(stream)?;
+        self.refuse_while_recording(index)?;
         let tail = self.state.tail_of(index);
         self.complete_all(tail);
         // The default stream's rule holds for the wait as well: measured.
@@ -64,6 +66,7 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamQuery(&mut self, stream: CUstream) -> Outcome {
         let index = self.stream(stream)?;
+        self.refuse_while_recording(index)?;
         for op in self.state.tail_of(index) {
             self.query(Some(op))?;
         }
@@ -83,6 +86,11 @@ impl Call<'_> {
         // CU_EVENT_WAIT_EXTERNAL is for graphs.
         if flags > 1 {
             return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let captured = found.captured;
+        if captured.is_some() || self.state.captures.is_recording(index) && found.recorded.is_some()
+        {
+            return self.wait_recorded(index, captured);
         }
         let Some(record) = &found.recorded else { return Ok(()) };
         let op = record.op;
@@ -171,12 +179,6 @@ impl Call<'_> {
         device.write(self.device_of_stream(index) as CUdevice)
     }
 
-    /// Graphs are not modelled: no stream ever captures.
-    pub(crate) fn cuStreamIsCapturing(&mut self, stream: CUstream, status: Out<c_int>) -> Outcome {
-        self.stream(stream)?;
-        status.write(0)
-    }
-
     /// The place of a stream. A default one is the current context's; any other says its context,
     /// and none has to be current: measured.
     pub(crate) fn stream(&mut self, stream: CUstream) -> Outcome<u32> {
@@ -219,7 +221,11 @@ impl Call<'_> {
             return Ok(self.per_thread_stream(context));
         }
         let found = self.state.contexts.at(context).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        Ok(found.legacy)
+        let legacy = found.legacy;
+        if !self.state.captures.active.is_empty() {
+            self.refuse_implicit(legacy)?;
+        }
+        Ok(legacy)
     }
 
     fn per_thread_stream(&mut self, context: u32) -> u32 {

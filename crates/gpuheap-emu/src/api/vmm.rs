@@ -118,7 +118,8 @@ impl Call<'_> {
         self.physical(handle)?.mappings += 1;
         let physical = self.state.vmm.physical.index(handle as usize).ok_or(invalid)?;
         let access = vec![CU_MEM_ACCESS_FLAGS_PROT_NONE; self.state.devices.len()];
-        self.state.vmm.mappings.insert(pointer, Mapping { bytes, physical, base, device, access });
+        let mapping = Mapping { bytes, physical, base, device, access, uses: Vec::new() };
+        self.state.vmm.mappings.insert(pointer, mapping);
         Ok(())
     }
 

@@ -23,7 +23,8 @@ use crate::state::vmm::Mapping;
 pub(crate) use clock::Clock;
 use clock::{HOST, Lane};
 pub use finding::{Finding, FindingKind};
-use ranges::{Conflict, Ranges, Use};
+pub(crate) use ranges::Conflict;
+use ranges::{Ranges, Use};
 
 /// How many freed allocations are remembered, to tell a use after free from a wild pointer.
 const GRAVES: usize = 1 << 16;
@@ -97,6 +98,9 @@ impl Call<'_> {
     /// rule, after the work of other streams.
     pub(crate) fn begin(&mut self, stream: u32) {
         let state = &mut *self.state;
+        if state.captures.is_recording(stream) {
+            return;
+        }
         let Some(checker) = &mut state.checker else { return };
         let Some(found) = state.streams.at(stream) else { return };
         let mut before = checker.host.clone();
@@ -189,7 +193,7 @@ impl Call<'_> {
 impl Call<'_> {
     /// Work of a stream uses a range of memory that the device sees.
     pub(crate) fn note_access(&mut self, stream: u32, address: u64, bytes: u64, access: Access) {
-        if self.state.checker.is_none() {
+        if self.state.checker.is_none() || self.state.captures.is_recording(stream) {
             return;
         }
         for (offset, physical, length) in self.physical_ranges(address, bytes) {
@@ -206,7 +210,7 @@ impl Call<'_> {
         width: u64,
         height: u64,
     ) {
-        if self.state.checker.is_none() {
+        if self.state.checker.is_none() || self.state.captures.is_recording(stream) {
             return;
         }
         let seen = |side: Side| self.state.space.find(side.address).is_some();
@@ -258,13 +262,14 @@ impl Call<'_> {
         }
     }
 
-    /// Unmapping waits for nothing: work that may still use the range is a conflict.
+    /// Unmapping waits for nothing: work that may still use these addresses is a conflict, and work
+    /// that uses the same memory at others is none.
     pub(crate) fn note_unmap(&mut self, address: u64, mapping: &Mapping) {
         let call = self.symbol;
         let Some(checker) = &self.state.checker else { return };
-        let (base, bytes) = (mapping.base, mapping.bytes);
-        if let Some(conflict) = checker.ranges.conflict(base, bytes, &checker.host, true) {
-            let text = checker.describe(&conflict, HOST, call, "unmaps", address, base);
+        let mut uses = mapping.uses.iter();
+        if let Some(conflict) = uses.find(|found| !checker.host.covers(found.before.epoch)) {
+            let text = checker.describe(conflict, HOST, call, "unmaps", address, address);
             self.find(FindingKind::Unordered, text);
         }
     }
@@ -298,9 +303,20 @@ impl Call<'_> {
         access: Access,
     ) {
         let call = self.symbol;
-        let Some(checker) = &mut self.state.checker else { return };
+        let state = &mut *self.state;
+        let Some(checker) = &mut state.checker else { return };
         let Some((lane, clock)) = checker.streams.get(&stream) else { return };
         let now = Use { epoch: clock.latest(*lane), call };
+        if address != physical
+            && let Some(mapping) = state.vmm.find_mut(address)
+        {
+            mapping.note(Conflict {
+                first: address,
+                end: address + bytes,
+                before: now,
+                before_wrote: access != Access::Read,
+            });
+        }
         let conflict = match access {
             Access::Read => checker.ranges.read(physical, bytes, now, clock),
             Access::Write => checker.ranges.write(physical, bytes, now, clock, true),

@@ -1,6 +1,7 @@
 //! Events.
 
 use crate::check::Clock;
+use crate::state::capture::Captured;
 use crate::state::stream::OpRef;
 
 pub(crate) struct Event {
@@ -8,6 +9,8 @@ pub(crate) struct Event {
     pub(crate) flags: u32,
     /// The last record, or `None` while there was none.
     pub(crate) recorded: Option<Record>,
+    /// The point of a capture that it marks instead.
+    pub(crate) captured: Option<Captured>,
 }
 
 pub(crate) struct Record {

@@ -1,6 +1,7 @@
 //! What the emulated driver knows.
 
 pub(crate) mod arena;
+pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod event;
@@ -18,6 +19,7 @@ use crate::dispatch::SYMBOLS;
 use crate::handles::{HandleKind, Handles};
 use crate::{Options, Schedule};
 
+use capture::Captures;
 use context::Context;
 use device::Device;
 use event::Event;
@@ -38,6 +40,7 @@ pub(crate) struct State {
     pub(crate) contexts: Handles<Context>,
     pub(crate) streams: Handles<Stream>,
     pub(crate) events: Handles<Event>,
+    pub(crate) captures: Captures,
     pub(crate) modules: Handles<Module>,
     pub(crate) functions: Handles<Function>,
     pub(crate) pools: Handles<Pool>,
@@ -100,6 +103,7 @@ impl State {
             contexts: Handles::new(HandleKind::Context),
             streams: Handles::new(HandleKind::Stream),
             events: Handles::new(HandleKind::Event),
+            captures: Captures::new(),
             modules: Handles::new(HandleKind::Module),
             functions: Handles::new(HandleKind::Function),
             pools,

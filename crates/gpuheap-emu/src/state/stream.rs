@@ -50,6 +50,7 @@ pub(crate) struct Op {
     pub(crate) work: Work,
 }
 
+#[derive(Clone)]
 pub(crate) enum Work {
     /// Only a point of the stream.
     Nothing,
@@ -64,6 +65,7 @@ pub(crate) enum Work {
 }
 
 /// Where bytes are.
+#[derive(Clone)]
 pub(crate) enum Place {
     /// At an address that the device sees and the emulator translates.
     Device(u64),
@@ -74,6 +76,7 @@ pub(crate) enum Place {
 }
 
 /// A copy of a rectangle; one row for a plain copy.
+#[derive(Clone)]
 pub(crate) struct CopyWork {
     pub(crate) source: Place,
     pub(crate) source_pitch: u64,
@@ -84,6 +87,7 @@ pub(crate) struct CopyWork {
 }
 
 /// A fill of a rectangle; one row for a plain fill.
+#[derive(Clone)]
 pub(crate) struct FillWork {
     pub(crate) target: u64,
     pub(crate) pitch: u64,
@@ -95,6 +99,7 @@ pub(crate) struct FillWork {
 }
 
 /// A launch of a kernel.
+#[derive(Clone)]
 pub(crate) struct KernelWork {
     pub(crate) kernel: Kernel,
     /// Its one parameter.
@@ -103,6 +108,7 @@ pub(crate) struct KernelWork {
     pub(crate) error: Option<CUresult>,
 }
 
+#[derive(Clone)]
 pub(crate) struct Callback {
     pub(crate) function: HostFunction,
     /// The caller's data, as an address.
@@ -111,6 +117,7 @@ pub(crate) struct Callback {
     pub(crate) clock: Option<Box<Clock>>,
 }
 
+#[derive(Clone, Copy)]
 pub(crate) enum HostFunction {
     Plain(CUhostFn),
     /// Told the stream's handle and status.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use gpuheap_driver::{CU_MEM_ACCESS_FLAGS_PROT_NONE, CUmemAllocationProp};
 
+use crate::check::Conflict;
 use crate::handles::{HandleKind, Handles};
 
 /// The first physical address that is not a virtual one as well.
@@ -42,6 +43,8 @@ pub(crate) struct Mapping {
     pub(crate) device: usize,
     /// What each device may do, by ordinal.
     pub(crate) access: Vec<i32>,
+    /// The last work on these addresses of each stream, for the checks.
+    pub(crate) uses: Vec<Conflict>,
 }
 
 impl Properties {
@@ -55,6 +58,15 @@ impl Properties {
 }
 
 impl Mapping {
+    /// Keeps the last work of its stream, which comes after all others of it.
+    pub(crate) fn note(&mut self, work: Conflict) {
+        let lane = work.before.epoch.lane;
+        match self.uses.iter_mut().find(|known| known.before.epoch.lane == lane) {
+            Some(known) => *known = work,
+            None => self.uses.push(work),
+        }
+    }
+
     pub(crate) fn access_of(&self, device: usize) -> i32 {
         self.access.get(device).copied().unwrap_or(CU_MEM_ACCESS_FLAGS_PROT_NONE)
     }
@@ -80,6 +92,11 @@ impl Vmm {
     pub(crate) fn find(&self, address: u64) -> Option<(u64, &Mapping)> {
         let (&start, mapping) = self.mappings.range(..=address).next_back()?;
         (address - start < mapping.bytes).then_some((start, mapping))
+    }
+
+    pub(crate) fn find_mut(&mut self, address: u64) -> Option<&mut Mapping> {
+        let (&start, mapping) = self.mappings.range_mut(..=address).next_back()?;
+        (address - start < mapping.bytes).then_some(mapping)
     }
 
     /// The mappings that make up exactly `first..end`, or `None` if a border cuts through one.

@@ -4,6 +4,7 @@
 //! that device instead; nothing here poisons a context.
 #![allow(clippy::unwrap_used)]
 
+mod capture;
 mod contexts;
 mod copies;
 mod events;

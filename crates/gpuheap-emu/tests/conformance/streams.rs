@@ -122,14 +122,15 @@ fn properties_of_streams_are_kept() {
         assert!(least == 0 && greatest < 0);
         let mut stream = CUstream::NULL;
         ok!(gpu, cuStreamCreateWithPriority(&mut stream, CU_STREAM_NON_BLOCKING, greatest));
-        let (mut flags, mut priority, mut context, mut capturing) = (9, 9, CUcontext::NULL, 9);
+        let (mut flags, mut priority, mut context) = (9, 9, CUcontext::NULL);
+        let mut capturing = CUstreamCaptureStatus::ACTIVE;
         ok!(gpu, cuStreamGetFlags(stream, &mut flags));
         ok!(gpu, cuStreamGetPriority(stream, &mut priority));
         ok!(gpu, cuStreamGetCtx(stream, &mut context));
         ok!(gpu, cuStreamIsCapturing(stream, &mut capturing));
         assert_eq!(
             (flags, priority, context, capturing),
-            (CU_STREAM_NON_BLOCKING, greatest, gpu.context, 0)
+            (CU_STREAM_NON_BLOCKING, greatest, gpu.context, CUstreamCaptureStatus::NONE)
         );
         ok!(gpu, cuStreamDestroy_v2(stream));
     });

@@ -186,7 +186,7 @@ fn load(context: &Context, kernel: Kernel) -> Result<Loaded, Error> {
     let (image, name) = (text(kernel.ptx())?, text(kernel.name())?);
     let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
     let _working = context.gate.work()?;
-    let _current = context.enter()?;
+    let _current = context.enter_aside()?;
     // SAFETY: the pointer is valid for the call, and the image is text that ends with a zero.
     let loaded = unsafe { context.driver().cuModuleLoadData(&mut module, image.as_ptr().cast()) };
     check("cuModuleLoadData", loaded)?;

@@ -79,6 +79,7 @@ fn fill_by_doubling(
     // Enough that the first copies are not the most of the time.
     let seed = pattern.repeat(count.min(4096 / pattern.len() + 1));
     let (total, mut done) = (pattern.len() * count, seed.len());
+    stream.refuse_capturing()?;
     let later = is_read_later(&seed, stream)?;
     stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
         // SAFETY: the array is at least as long; the seed is kept until the driver is done with it:

@@ -86,7 +86,7 @@ impl Target {
             return Ok(0);
         }
         let register = || {
-            let _current = context.enter()?;
+            let _current = context.enter_aside()?;
             // SAFETY: the vector has these bytes and stays where it is until they are unlocked.
             let locked =
                 unsafe { context.driver().cuMemHostRegister_v2(pointer(host), bytes, FLAGS) };
@@ -251,7 +251,7 @@ fn mapped(context: &Context, host: u64) -> Result<u64, Error> {
 }
 
 fn unlock(context: &Context, host: u64) -> Result<(), Error> {
-    let _current = context.enter()?;
+    let _current = context.enter_aside()?;
     // SAFETY: locked by `lock_pages`, and no work uses it any more.
     let unlocked = unsafe { context.driver().cuMemHostUnregister(pointer(host)) };
     Ok(check("cuMemHostUnregister", unlocked)?)

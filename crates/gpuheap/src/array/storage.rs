@@ -280,7 +280,7 @@ impl Storage {
         let their_stream = theirs.stream(&source.home).clone();
         let crosses = !is_same_stream(&their_stream, &stream);
         if crosses {
-            stream.wait(&their_stream.record()?)?;
+            stream.wait_for(&their_stream)?;
         }
         let done = work(to, from, &stream)?;
         if !crosses {
@@ -291,7 +291,7 @@ impl Storage {
             return Ok(done);
         }
         // The source stays with a stream of its own device, behind this copy of it.
-        let ordered = stream.record().and_then(|event| their_stream.wait(&event));
+        let ordered = their_stream.wait_for(&stream);
         if let Err(error) = ordered.or_else(|_| stream.synchronize()) {
             // Its free is to come after the copy all the same.
             theirs.set_last(stream);
@@ -499,7 +499,7 @@ impl Storage {
             None => Ok(self.home.clone()),
             Some(last) if last.context().is_same(self.home.context()) => Ok(last),
             Some(last) => {
-                let ordered = last.record().and_then(|event| self.home.wait(&event));
+                let ordered = self.home.wait_for(&last);
                 // Where that fails the host waits, so that the memory can be freed after all.
                 ordered.or_else(|_| last.synchronize())?;
                 Ok(self.home.clone())
@@ -525,7 +525,7 @@ impl Storage {
             ))
             .into());
         }
-        stream.wait(&last.record()?)?;
+        stream.wait_for(last)?;
         state.set_last(stream.clone());
         Ok(())
     }

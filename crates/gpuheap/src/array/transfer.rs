@@ -90,6 +90,8 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
             if bytes.is_empty() {
                 return Ok(());
             }
+            // A graph would read the source when it runs.
+            stream.refuse_capturing()?;
             if let Some(slots) = slots.as_mut().filter(|slots| slots.serve(stream)) {
                 return slots.upload(bytes, self.at(address), stream);
             }
@@ -201,6 +203,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let longest = ranges.clone().into_iter().map(|range| range.len()).max().unwrap_or(0);
         let mut slots = Slots::take(self.storage(), longest * size_of::<T>());
         let read = self.storage().use_on(None, |address, stream| {
+            stream.refuse_capturing()?;
             let (mut done, mut waited) = (0, false);
             for range in ranges {
                 let bytes = range.len() * size_of::<T>();

@@ -97,6 +97,7 @@ impl From<SourceError> for Error {
             SourceError::StreamGone => ErrorKind::StreamGone,
             SourceError::Gone(gone) => ErrorKind::Gone(gone),
             SourceError::HostBorrowed => return HostBorrowed.into(),
+            SourceError::Capturing => ErrorKind::Refused(CAPTURING.to_owned()),
             SourceError::OutOfMemory => ErrorKind::Refused(
                 "the driver has no memory left for its own bookkeeping; free some and try again"
                     .to_owned(),
@@ -105,6 +106,12 @@ impl From<SourceError> for Error {
         .into()
     }
 }
+
+/// What is refused because a stream is capturing a graph.
+pub(crate) const CAPTURING: &str = "a stream is capturing a graph, which this would break: it can be \
+    neither waited for nor made to wait for others, copy from or to plain host memory, or have \
+    memory of the none and driver pools (use the split pool); do this before the capture begins or \
+    after it ended";
 
 impl From<HostBorrowed> for Error {
     fn from(_: HostBorrowed) -> Error {
@@ -147,8 +154,9 @@ impl fmt::Display for Error {
             ErrorKind::Kernel(kernel, error) => write!(f, "{error} (kernel {})", kernel.name()),
             ErrorKind::Gone(gone) => gone.fmt(f),
             ErrorKind::StreamGone => f.write_str(
-                "a thread's own default stream cannot be waited for, because its event could not be \
-                 recorded when a block was freed on it; synchronise the device",
+                "a stream cannot be waited for: a thread's own default stream, because its event could \
+                 not be recorded when a block was freed on it (synchronise the device), or one that is \
+                 capturing a graph (end the capture first)",
             ),
         }
     }

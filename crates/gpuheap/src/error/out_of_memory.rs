@@ -84,6 +84,8 @@ pub enum Cause {
     Foreign,
     /// The driver gives no more of this kind of memory, though what it is made of is not full.
     Refused,
+    /// A stream is capturing a graph, and can neither wait for what others freed nor be waited for.
+    Capture,
 }
 
 impl Cause {
@@ -97,6 +99,7 @@ impl Cause {
             Cause::Fragmentation => "fragmentation",
             Cause::Foreign => "foreign",
             Cause::Refused => "refused",
+            Cause::Capture => "capture",
         }
     }
 }
@@ -111,6 +114,10 @@ impl fmt::Display for Cause {
             Cause::Fragmentation => "the cached memory is in pieces that are too small",
             Cause::Foreign => "others hold the rest of the device",
             Cause::Refused => "the driver gives no more of it",
+            Cause::Capture => {
+                "a stream that captures a graph cannot wait, or be waited for, for what \
+                               was freed"
+            }
         })
     }
 }
@@ -148,6 +155,9 @@ impl OutOfMemory {
                 "others hold {} of the device; end them, or free {short} of their memory",
                 Bytes(self.foreign)
             ),
+            Cause::Capture => format!(
+                "allocate before the capture begins or after it ended, or free {short} first"
+            ),
         }
     }
 }
@@ -176,6 +186,9 @@ impl OutOfMemory {
             Cause::Foreign => format!(
                 "others hold {} of the host's memory; end them, or free {short}",
                 Bytes(self.foreign)
+            ),
+            Cause::Capture => format!(
+                "allocate before the capture begins or after it ended, or free {short} first"
             ),
             // Seen: 0.5 GiB under Docker Desktop, 0.75 to 1 GiB on a host of 63 GiB.
             Cause::Refused if self.on_wsl2 => "WSL2 lets a process pin 0.5 to 1 GiB, however much \

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::array::staging::Staging;
 use crate::device::{Context, Device, Holder};
 use crate::error::{Error, ErrorKind};
+use crate::heap::fallback::{Fallback, available};
 use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::Reclaimers;
@@ -16,7 +17,7 @@ use crate::kind::MemoryKind;
 use crate::pool::{Binned, Direct, Policy, PoolKind, Simple, Split, Stitched};
 use crate::settings::Settings;
 use crate::size::Size;
-use crate::source::{GRANULE, MemorySource, OrderedSource, PlainSource};
+use crate::source::{MemorySource, OrderedSource, PlainSource};
 use crate::track::{Tracker, Tracking};
 
 /// A policy and where its memory comes from.
@@ -36,6 +37,7 @@ pub struct HeapBuilder {
     environment: bool,
     idle_trim: Option<Duration>,
     staging: Staging,
+    fallback: Option<Fallback>,
 }
 
 impl HeapBuilder {
@@ -52,6 +54,7 @@ impl HeapBuilder {
             environment: true,
             idle_trim: None,
             staging: Staging::default(),
+            fallback: None,
         }
     }
 
@@ -145,7 +148,8 @@ impl HeapBuilder {
                 PlainSource::new(context.clone(), MemoryKind::Device).device_memory()?;
             self.hard = Some(free / 5 * 4);
         }
-        let pool = self.pool.unwrap_or(PoolKind::Split);
+        let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Split));
+        self.fallback = fallback;
         let limits = Limits { soft: self.soft, hard: self.hard };
         let ordered = |keeps| -> Result<Parts, Error> {
             let source = OrderedSource::new(context.clone(), keeps, limits)?;
@@ -207,6 +211,7 @@ impl HeapBuilder {
         let inner = Arc::new(Inner {
             context,
             pool,
+            fallback: self.fallback,
             device,
             unified: OnceLock::new(),
             pinned: OnceLock::new(),
@@ -232,9 +237,7 @@ impl HeapBuilder {
 pub(crate) fn policy_and_source(context: &Arc<Context>, kind: MemoryKind, pool: PoolKind) -> Parts {
     let mut source = PlainSource::new(context.clone(), kind);
     let policy: Box<dyn Policy> = match pool {
-        PoolKind::Stitched if source.pages().is_some_and(|pages| pages.granule() <= GRANULE) => {
-            Box::new(Stitched::default())
-        }
+        PoolKind::Stitched if source.pages().is_some() => Box::new(Stitched::default()),
         PoolKind::None => Box::new(Direct::default()),
         PoolKind::Simple => Box::new(Simple::default()),
         PoolKind::Binned => Box::new(Binned::default()),

@@ -8,7 +8,6 @@ use crate::heap::order::StreamRef;
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
 use crate::pool::{Cached, Shortage};
-use crate::source::SourceError;
 
 /// How long the ladder waits on WSL2 for memory that the host gives back late.
 const LATE_RELEASE: Duration = Duration::from_secs(2);
@@ -61,7 +60,7 @@ impl Store {
     fn everything(&self, state: &mut State) {
         let _ = state.wait_for_pending().and_then(|()| state.release(u64::MAX));
         if state.source.is_stream_ordered() {
-            let _ = self.context.synchronize();
+            let _ = state.synchronize(&self.context);
             let _ = state.source.trim();
         }
     }
@@ -83,8 +82,7 @@ impl Store {
                 if !self.lock().source.is_stream_ordered() {
                     return None;
                 }
-                let waited = self.context.synchronize().map_err(SourceError::from);
-                waited.and_then(|()| self.lock().source.trim())
+                self.synchronize().and_then(|()| self.lock().source.trim())
             }
             Step::LateRelease => {
                 if !self.context.is_wsl2() {
@@ -112,7 +110,13 @@ impl Store {
         tried: Vec<(Step, u64)>,
     ) -> Error {
         let figures = state.figures(self.kind, Some(stream));
-        let (cause, short_by) = figures.judge(bytes, shortage);
+        let (mut cause, short_by) = figures.judge(bytes, shortage);
+        if figures.cached.pending > 0
+            && !matches!(cause, Cause::LargerThanDevice | Cause::LargerThanLimit)
+            && state.order.is_any_capturing(&mut *state.source).unwrap_or(false)
+        {
+            cause = Cause::Capture;
+        }
         let Figures { cached, reserved, device, device_free, limit, .. } = figures;
         ErrorKind::OutOfMemory(OutOfMemory {
             requested: bytes,

@@ -3,6 +3,7 @@
 pub(crate) mod block;
 pub(crate) mod builder;
 pub(crate) mod climb;
+mod fallback;
 pub(crate) mod fit;
 pub(crate) mod flush;
 pub(crate) mod idle;
@@ -22,11 +23,14 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, OnceLock, PoisonError};
 
+use gpuheap_driver::CUdevice;
+
 use crate::array::staging::Staging;
 use crate::device::{Context, Device, Gone};
 use crate::error::Error;
 use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
+use crate::heap::fallback::Fallback;
 use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
@@ -67,6 +71,8 @@ pub struct Heap {
 pub(crate) struct Inner {
     context: Arc<Context>,
     pool: PoolKind,
+    /// Why that is not the one that was asked for.
+    fallback: Option<Fallback>,
     device: Store,
     /// Made when the first memory of their kind is asked for.
     unified: OnceLock<Store>,
@@ -453,6 +459,11 @@ impl Heap {
     pub(crate) fn is_stream_ordered(&self) -> bool {
         matches!(self.inner.pool, PoolKind::None | PoolKind::Driver)
             && self.inner.context.has_pools()
+    }
+
+    /// Lets another device reach the virtual memory that it has mapped.
+    pub(crate) fn open_to(&self, reader: CUdevice) -> Result<(), SourceError> {
+        self.inner.device.lock().source.open_to(reader)
     }
 
     pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {

@@ -13,6 +13,9 @@
 //! Fences are recorded when somebody else wants a block, not at every free: recording one costs
 //! 140 ns on an H200, and most blocks are reused by their own stream. So a wait may cover work that
 //! the stream was given after the free.
+//!
+//! A stream that captures a graph is not fenced, and does not wait: both would break the capture. What
+//! is freed on it stays in flight for the others until the capture is over.
 
 use std::collections::VecDeque;
 
@@ -240,7 +243,11 @@ impl Order {
             return Ok(());
         }
         let (number, fence) = self.fence(ticket, source)?;
-        source.order_after(stream, fence)?;
+        source.order_after(stream, fence).map_err(|error| match error {
+            // No more can be done with this stream than with one that is gone.
+            SourceError::Capturing => SourceError::StreamGone,
+            error => error,
+        })?;
         self.streams[stream.slot()].after.insert(ticket.slot, number);
         Ok(())
     }
@@ -284,7 +291,27 @@ impl Order {
         Ok(())
     }
 
-    /// The newest fence of every stream whose frees are not all known to be over.
+    /// Whether one of its streams is capturing a graph: work of the whole device cannot be waited for
+    /// then.
+    pub(crate) fn is_any_capturing(
+        &self,
+        source: &mut dyn MemorySource,
+    ) -> Result<bool, SourceError> {
+        for &slot in &self.active {
+            let state = &self.streams[slot];
+            // A thread's own default stream has a name on that thread alone.
+            if state.retired || state.raw == CUstream::PER_THREAD {
+                continue;
+            }
+            if source.is_capturing(StreamRef { slot: slot as u32, raw: state.raw })? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The newest fence of every stream whose frees are not all known to be over. One that is
+    /// capturing a graph may have none.
     pub(crate) fn pending(
         &mut self,
         source: &mut dyn MemorySource,
@@ -352,7 +379,11 @@ impl Order {
         if state.retired || state.raw == CUstream::PER_THREAD {
             return Ok(());
         }
-        self.record(slot, source)
+        match self.record(slot, source) {
+            // Its frees stay in flight, and are fenced when the capture is over.
+            Err(SourceError::Capturing) => Ok(()),
+            recorded => recorded,
+        }
     }
 
     fn record(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {

@@ -42,6 +42,8 @@ pub struct MemoryStatus {
     pub device: String,
     /// The policy.
     pub pool: PoolKind,
+    /// Where that is not the policy that was asked for, because the device cannot have it: why.
+    pub fallback: Option<String>,
     /// The device's memory.
     pub device_total: u64,
     /// What of it the driver calls in use, by all processes.
@@ -104,6 +106,7 @@ impl Heap {
         Ok(MemoryStatus {
             device: inner.context.info().name.clone(),
             pool: inner.pool,
+            fallback: inner.fallback.map(|fallback| fallback.to_string()),
             device_total: total,
             device_used: total.saturating_sub(free),
             taken,
@@ -154,6 +157,9 @@ impl fmt::Display for MemoryStatus {
         let device =
             KindStatus { taken: self.taken, allocated: self.allocated, cached: self.cached };
         write!(f, "{} usage: {device}", self.pool.title())?;
+        if let Some(fallback) = &self.fallback {
+            write!(f, "\nPool: {fallback}")?;
+        }
         self.limits(f)?;
         for (kind, status) in [
             (MemoryKind::Unified, self.unified),

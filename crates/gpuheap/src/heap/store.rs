@@ -188,7 +188,7 @@ impl Store {
             state.with_policy(|policy, env| policy.release_at(lease.address, env))?;
         }
         if state.source.is_stream_ordered() {
-            self.context.synchronize()?;
+            state.synchronize(&self.context)?;
             // A pool that keeps nothing has given it back by itself by now.
             state.source.trim()?;
             return Ok(reserved.saturating_sub(state.source.reserved()?));
@@ -236,7 +236,7 @@ impl Store {
         let Some(before) = reserved_by_driver else { return Ok(released) };
         // What is freed in stream order is the driver's to know of, and the wait alone makes a pool
         // give back what is above its threshold.
-        self.context.synchronize()?;
+        self.synchronize()?;
         let mut state = self.lock();
         state.source.trim()?;
         Ok(before.saturating_sub(state.source.reserved()?))
@@ -310,6 +310,12 @@ impl Store {
         };
         waiters.into_iter().try_for_each(|wait| wait())?;
         self.lock().poll()
+    }
+
+    /// Waits, without the lock, for all work of the device; not while a stream captures a graph.
+    pub(crate) fn synchronize(&self) -> Result<(), SourceError> {
+        self.lock().refuse_capturing()?;
+        Ok(self.context.synchronize()?)
     }
 
     /// Does what takes memory of this kind past the pool, and climbs the ladder where the driver
@@ -417,7 +423,7 @@ impl State {
         let current = self.order.current(stream);
         if current.is_none() {
             // The stream ended, so there is none left to do it in order.
-            context.synchronize()?;
+            self.synchronize(context)?;
         }
         self.source.zero(lease.address, lease.block_bytes, current)
     }
@@ -446,6 +452,18 @@ impl State {
             return Err(Shortage::Device(bytes));
         }
         Ok(())
+    }
+
+    /// The same with the lock.
+    pub(crate) fn synchronize(&mut self, context: &Context) -> Result<(), SourceError> {
+        self.refuse_capturing()?;
+        Ok(context.synchronize()?)
+    }
+
+    /// Refuses what a capture would break by.
+    fn refuse_capturing(&mut self) -> Result<(), SourceError> {
+        let capturing = self.order.is_any_capturing(&mut *self.source)?;
+        if capturing { Err(SourceError::Capturing) } else { Ok(()) }
     }
 
     /// Records the fences that the frees so far still lack.
@@ -516,7 +534,7 @@ impl Drop for Store {
             if state.ledger.taken == 0 {
                 break;
             }
-            if self.context.synchronize().is_ok() {
+            if state.synchronize(&self.context).is_ok() {
                 state.order.all_over(&mut *state.source);
             }
         }

@@ -47,7 +47,8 @@ impl Policy for Direct {
                 let ticket = environment.order.freed(stream, environment.source);
                 self.waiting.push((ticket, segment));
             }
-            return given_back;
+            // A graph that is being captured cannot have the free: it waits.
+            return if given_back == Err(SourceError::Capturing) { Ok(()) } else { given_back };
         }
         let ticket = environment.order.freed(stream, environment.source);
         self.waiting.push((ticket, segment));

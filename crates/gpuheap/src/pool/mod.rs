@@ -93,6 +93,11 @@ impl PoolKind {
         }
     }
 
+    /// Whether it maps physical memory behind addresses itself.
+    pub(crate) fn needs_virtual_memory(self) -> bool {
+        self == PoolKind::Stitched
+    }
+
     /// The policy of that name.
     ///
     /// # Errors

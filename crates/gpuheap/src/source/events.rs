@@ -28,11 +28,13 @@ impl Events {
         call: impl FnOnce(&Context) -> CUresult,
     ) -> Result<(), SourceError> {
         self.calls += 1;
-        let _current = self.context.enter()?;
+        let _current = self.context.enter_aside()?;
         Ok(check(function, call(&self.context))?)
     }
 
+    /// An event recorded on a capturing stream would belong to its graph, and never be reached.
     pub(super) fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
+        self.refuse_capturing(stream)?;
         let fence = match self.unused.pop() {
             Some(unused) => unused,
             None => {
@@ -56,10 +58,19 @@ impl Events {
         recorded.map(|()| Fence(fence))
     }
 
+    pub(super) fn is_capturing(&mut self, stream: StreamRef) -> Result<bool, SourceError> {
+        self.calls += 1;
+        Ok(self.context.is_capturing(stream.raw())?)
+    }
+
+    pub(super) fn refuse_capturing(&mut self, stream: StreamRef) -> Result<(), SourceError> {
+        if self.is_capturing(stream)? { Err(SourceError::Capturing) } else { Ok(()) }
+    }
+
     pub(super) fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
         let event = self.events[fence.0 as usize];
         self.calls += 1;
-        let _current = self.context.enter()?;
+        let _current = self.context.enter_aside()?;
         // SAFETY: the event is ours.
         match unsafe { self.context.driver().cuEventQuery(event) } {
             CUresult::ERROR_NOT_READY => Ok(false),
@@ -67,11 +78,13 @@ impl Events {
         }
     }
 
+    /// A capture breaks where it is made to wait for what is outside of it.
     pub(super) fn order_after(
         &mut self,
         stream: StreamRef,
         fence: Fence,
     ) -> Result<(), SourceError> {
+        self.refuse_capturing(stream)?;
         let event = self.events[fence.0 as usize];
         self.call("cuStreamWaitEvent", |context| {
             // SAFETY: the event is ours; the stream is alive, which its user promises.
@@ -83,7 +96,7 @@ impl Events {
         self.calls += 1;
         let (context, event) = (self.context.clone(), self.events[fence.0 as usize]);
         Box::new(move || {
-            let _current = context.enter()?;
+            let _current = context.enter_aside()?;
             // SAFETY: events are destroyed with the heap only, which outlives its waits.
             Ok(check("cuEventSynchronize", unsafe { context.driver().cuEventSynchronize(event) })?)
         })
@@ -137,6 +150,10 @@ macro_rules! order_by_events {
             stream: Option<StreamRef>,
         ) -> Result<(), SourceError> {
             self.events.zero(address, bytes, stream)
+        }
+
+        fn is_capturing(&mut self, stream: StreamRef) -> Result<bool, SourceError> {
+            self.events.is_capturing(stream)
         }
 
         fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {

@@ -17,6 +17,8 @@ pub(crate) use pages::{Chunk, Pages};
 pub(crate) use plain::PlainSource;
 pub(crate) use vmm::{NoVirtualMemory, VirtualMemory, probe as probe_virtual_memory};
 
+use gpuheap_driver::CUdevice;
+
 use crate::heap::limits::Limits;
 use crate::heap::order::StreamRef;
 
@@ -38,8 +40,11 @@ pub(crate) struct Fence(pub(crate) u32);
 pub(crate) enum SourceError {
     /// The device is out of memory.
     OutOfMemory,
-    /// A thread's own default stream whose fence could not be recorded when it could be named.
+    /// A stream that cannot be waited for, or be made to wait: a thread's own default stream whose
+    /// fence could not be recorded when it could be named, or one that is capturing a graph.
     StreamGone,
+    /// The stream is capturing a graph, which does not allow this.
+    Capturing,
     /// The context cannot be used any more.
     Gone(crate::device::Gone),
     /// The host is in unified memory, which the device cannot stand.
@@ -103,6 +108,11 @@ pub(crate) trait MemorySource: Send {
     /// Free and total bytes of the device, all processes counted; of the host for pinned memory.
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError>;
 
+    /// Whether `stream` is capturing a graph: then it is neither fenced nor made to wait.
+    fn is_capturing(&mut self, _stream: StreamRef) -> Result<bool, SourceError> {
+        Ok(false)
+    }
+
     /// Marks this point of `stream`.
     fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError>;
 
@@ -127,6 +137,11 @@ pub(crate) trait MemorySource: Send {
     /// Memory and addresses apart, where this source has them.
     fn pages(&mut self) -> Option<&mut dyn Pages> {
         None
+    }
+
+    /// Lets another device reach what is mapped so far; peer access is enabled.
+    fn open_to(&mut self, _reader: CUdevice) -> Result<(), SourceError> {
+        Ok(())
     }
 
     /// Driver calls made so far.

@@ -92,6 +92,8 @@ impl Drop for OrderedSource {
 impl MemorySource for OrderedSource {
     fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError> {
         let bytes_asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
+        // It would be the graph's, whose launches give it another life than a block's.
+        self.events.refuse_capturing(stream)?;
         let (pool, mut address) = (self.pool, 0);
         self.events.call("cuMemAllocFromPoolAsync", |context| {
             // SAFETY: the pointer is valid for the call; the stream is alive, which its user promises.
@@ -115,6 +117,8 @@ impl MemorySource for OrderedSource {
     }
 
     fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
+        // What was allocated outside of a graph cannot be freed in it.
+        self.events.refuse_capturing(stream)?;
         self.events.call("cuMemFreeAsync", |context| {
             // SAFETY: the segment was taken by this source; its last use is on this stream.
             unsafe { context.driver().cuMemFreeAsync(segment.address, stream.raw()) }

@@ -5,7 +5,8 @@ use std::ptr;
 use std::sync::Arc;
 
 use gpuheap_driver::{
-    CU_MEM_ATTACH_GLOBAL, CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUdeviceptr,
+    CU_MEM_ATTACH_GLOBAL, CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUdevice,
+    CUdeviceptr,
 };
 use rustc_hash::FxHashMap;
 
@@ -151,6 +152,10 @@ impl MemorySource for PlainSource {
         let vmm = self.vmm.as_mut()?;
         vmm.beside = beside;
         Some(vmm)
+    }
+
+    fn open_to(&mut self, reader: CUdevice) -> Result<(), SourceError> {
+        self.vmm.as_mut().map_or(Ok(()), |vmm| vmm.open_to(reader))
     }
 
     fn calls(&self) -> u64 {

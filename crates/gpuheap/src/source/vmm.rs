@@ -5,13 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use gpuheap_driver::{
-    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_MINIMUM, CUdevice_attribute,
-    CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUresult,
-    Driver, DriverError, check,
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_MINIMUM, CUdevice,
+    CUdevice_attribute, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemLocation, CUresult, Driver, DriverError, check,
 };
 
-use super::{Chunk, Pages, SourceError};
+use super::{Chunk, GRANULE, Pages, SourceError};
 use crate::device::{Context, Gone};
+use crate::size::Bytes;
 
 /// The device's virtual memory management, with what one heap has of it. Whatever of that is left
 /// when it goes is given back.
@@ -51,6 +52,8 @@ pub(crate) enum NoVirtualMemory {
     Missing,
     /// It claims to, and a call failed.
     Refused(DriverError),
+    /// It comes in pieces that are too large to be handed out, bytes.
+    Coarse(u64),
     /// It could not be tried, because not one granule was left.
     Full,
     /// The device cannot be used any more.
@@ -91,13 +94,18 @@ pub(crate) fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMe
         vmm.unreserve(address, bytes)?;
         Ok(found)
     };
-    tried().map_err(|error| match error {
+    let found = tried().map_err(|error| match error {
         SourceError::Driver(error) => NoVirtualMemory::Refused(error),
         SourceError::Gone(gone) => NoVirtualMemory::Gone(gone),
-        SourceError::OutOfMemory | SourceError::StreamGone | SourceError::HostBorrowed => {
-            NoVirtualMemory::Full
-        }
-    })
+        SourceError::OutOfMemory
+        | SourceError::StreamGone
+        | SourceError::Capturing
+        | SourceError::HostBorrowed => NoVirtualMemory::Full,
+    })?;
+    match found.granule {
+        coarse if coarse > GRANULE => Err(NoVirtualMemory::Coarse(coarse)),
+        _ => Ok(found),
+    }
 }
 
 impl VirtualMemory {
@@ -110,7 +118,7 @@ impl VirtualMemory {
         // which it maps best, is the same on an H200; how large chunks had better be is the
         // policy's to say.
         let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-        let _current = context.enter()?;
+        let _current = context.enter_aside()?;
         // SAFETY: all pointers are valid for their calls.
         unsafe {
             let asked = driver.cuDeviceGetAttribute(&mut rdma, attribute, device);
@@ -163,7 +171,7 @@ impl Vmm {
         call: impl FnOnce(&dyn Driver) -> CUresult,
     ) -> Result<(), SourceError> {
         self.calls += 1;
-        let _current = self.context.enter()?;
+        let _current = self.context.enter_aside()?;
         Ok(check(function, call(self.context.driver()))?)
     }
 
@@ -174,14 +182,30 @@ impl Vmm {
     /// Makes a mapped range the device's to read and write. One call for all of it: the driver takes
     /// as long for each chunk whatever its size.
     fn allow(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
-        let access = CUmemAccessDesc {
-            location: CUmemLocation::device(self.context.ordinal()),
-            flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
+        let mut devices = self.context.readers();
+        devices.push(self.context.ordinal());
+        self.allow_to(&devices, address, bytes)
+    }
+
+    fn allow_to(
+        &mut self,
+        devices: &[CUdevice],
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), SourceError> {
+        let flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let access = devices.iter().map(|device| CUmemLocation::device(*device));
+        let access: Vec<_> = access.map(|location| CUmemAccessDesc { location, flags }).collect();
         self.call("cuMemSetAccess", |driver| {
-            // SAFETY: the range is mapped, and there is one description.
-            unsafe { driver.cuMemSetAccess(address, bytes as usize, &access, 1) }
+            // SAFETY: the range is mapped, and there are as many descriptions.
+            unsafe { driver.cuMemSetAccess(address, bytes as usize, access.as_ptr(), access.len()) }
         })
+    }
+
+    /// Lets another device reach what is mapped.
+    pub(super) fn open_to(&mut self, reader: CUdevice) -> Result<(), SourceError> {
+        let mapped: Vec<_> = self.mapped.iter().map(|(start, bytes)| (*start, *bytes)).collect();
+        mapped.into_iter().try_for_each(|(start, bytes)| self.allow_to(&[reader], start, bytes))
     }
 
     fn unmap_range(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
@@ -339,6 +363,13 @@ impl fmt::Display for NoVirtualMemory {
             NoVirtualMemory::Refused(error) => {
                 write!(f, "the device claims virtual memory management and refuses it: {error}")
             }
+            NoVirtualMemory::Coarse(granule) => {
+                let granule = Bytes(*granule);
+                write!(
+                    f,
+                    "the device's virtual memory comes in pieces of {granule}, which is too much"
+                )
+            }
             NoVirtualMemory::Full => f.write_str(
                 "virtual memory management could not be tried: the device has no memory left",
             ),
@@ -350,13 +381,14 @@ impl fmt::Display for NoVirtualMemory {
 #[cfg(test)]
 mod tests {
     use gpuheap_driver::CUstream;
-    use gpuheap_emu::{Fault, FaultPlan, Profile};
+    use gpuheap_emu::{Fault, FaultPlan, Options, Profile};
 
     use super::*;
     use crate::heap::order::Order;
     use crate::kind::MemoryKind;
+    use crate::pool::{PoolKind, Split};
     use crate::source::{MemorySource, PlainSource};
-    use crate::{Device, Error};
+    use crate::{Device, Error, Heap};
 
     const MIB: u64 = 1 << 20;
 
@@ -511,6 +543,44 @@ mod tests {
         let device = Device::emulated(Profile::named("wsl2-rtx4060").unwrap())?;
         assert_eq!(device.context().virtual_memory(), Err(NoVirtualMemory::Missing));
         assert_eq!(device.emulator().unwrap().calls_of("cuMemCreate"), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_peer_reaches_what_was_mapped_and_what_will_be() -> Result<(), Error> {
+        let profile = Profile::with_memory(64 * MIB);
+        let devices = vec![profile.clone(), profile];
+        let devices = Device::emulated_devices(Options { devices, ..Options::default() })?;
+        let [reader, owner] = &devices[..] else { panic!("two devices") };
+        let builder = Heap::builder(owner).without_environment();
+        let source = Box::new(source(owner));
+        let heap = builder.build_over(PoolKind::Split, Box::new(Split::default()), source);
+        let may = |address| {
+            let (mut flags, location) = (0, CUmemLocation::device(reader.ordinal()));
+            let driver = owner.context().driver();
+            // SAFETY: both pointers are valid.
+            let asked = unsafe { driver.cuMemGetAccess(&mut flags, &location, address) };
+            check("cuMemGetAccess", asked).unwrap();
+            flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE as u64
+        };
+        let map = || {
+            let mut state = heap.store(MemoryKind::Device).lock();
+            let pages = state.source.pages().unwrap();
+            let (address, chunk) =
+                (pages.reserve(2 * MIB).unwrap(), pages.create(2 * MIB).unwrap());
+            pages.map(address, &[chunk]).unwrap();
+            address
+        };
+        let before = map();
+        assert!(!may(before));
+        let emulator = owner.emulator().unwrap();
+        let failing = Fault::nth("cuMemSetAccess", 1, CUresult::ERROR_UNKNOWN);
+        emulator.set_faults(FaultPlan::new([failing]));
+        assert!(reader.can_reach(owner).is_err());
+        assert!(reader.can_reach(owner)?);
+        assert!(may(before) && may(map()));
+        drop(heap);
+        assert_eq!(emulator.usage(1).vmm, 0);
         Ok(())
     }
 

@@ -1,0 +1,115 @@
+//! Streams that record a graph instead of running.
+
+use gpuheap_driver::{CUstreamCaptureMode, CUstreamCaptureStatus};
+use rustc_hash::FxHashMap;
+
+use crate::handles::{HandleKind, Handles};
+use crate::state::stream::Work;
+
+pub(crate) struct Captures {
+    /// Those that were begun and not ended.
+    pub(crate) active: Vec<Capture>,
+    pub(crate) graphs: Handles<Graph>,
+    pub(crate) executables: Handles<Graph>,
+    /// What captures keep a thread from doing, where that was changed.
+    pub(crate) modes: FxHashMap<u64, CUstreamCaptureMode>,
+}
+
+pub(crate) struct Capture {
+    pub(crate) id: u64,
+    pub(crate) context: u32,
+    /// The thread that began it.
+    pub(crate) thread: u64,
+    pub(crate) mode: CUstreamCaptureMode,
+    pub(crate) invalidated: bool,
+    /// The stream on which it began, and those that joined it.
+    pub(crate) members: Vec<Member>,
+    pub(crate) work: Vec<Work>,
+}
+
+pub(crate) struct Member {
+    pub(crate) stream: u32,
+    /// Counts its work.
+    pub(crate) work: u64,
+    /// How much of it another member waits for.
+    pub(crate) joined: u64,
+}
+
+/// Recorded work, in an order in which it may run.
+#[derive(Clone, Default)]
+pub(crate) struct Graph {
+    pub(crate) work: Vec<Work>,
+}
+
+/// A point of a capture that an event marks.
+#[derive(Clone, Copy)]
+pub(crate) struct Captured {
+    pub(crate) capture: u64,
+    pub(crate) stream: u32,
+    pub(crate) work: u64,
+}
+
+impl Captures {
+    pub(crate) fn new() -> Captures {
+        Captures {
+            active: Vec::new(),
+            graphs: Handles::new(HandleKind::Graph),
+            executables: Handles::new(HandleKind::Executable),
+            modes: FxHashMap::default(),
+        }
+    }
+
+    /// The capture that a stream is part of.
+    pub(crate) fn of(&mut self, stream: u32) -> Option<&mut Capture> {
+        self.active.iter_mut().find(|capture| capture.has(stream))
+    }
+
+    pub(crate) fn is_recording(&self, stream: u32) -> bool {
+        self.active.iter().any(|capture| capture.has(stream))
+    }
+
+    pub(crate) fn mode(&self, thread: u64) -> CUstreamCaptureMode {
+        self.modes.get(&thread).copied().unwrap_or(CUstreamCaptureMode::GLOBAL)
+    }
+
+    /// Breaks the captures that keep a thread from calls which may disturb them; false for none.
+    pub(crate) fn break_by(&mut self, thread: u64) -> bool {
+        let mode = self.mode(thread);
+        if mode == CUstreamCaptureMode::RELAXED {
+            return false;
+        }
+        let mut broken = false;
+        for capture in &mut self.active {
+            let own = capture.thread == thread && capture.mode != CUstreamCaptureMode::RELAXED;
+            let global = [mode, capture.mode] == [CUstreamCaptureMode::GLOBAL; 2];
+            if own || global {
+                capture.invalidated = true;
+                broken = true;
+            }
+        }
+        broken
+    }
+}
+
+impl Capture {
+    pub(crate) fn has(&self, stream: u32) -> bool {
+        self.members.iter().any(|member| member.stream == stream)
+    }
+
+    pub(crate) fn member(&mut self, stream: u32) -> Option<&mut Member> {
+        self.members.iter_mut().find(|member| member.stream == stream)
+    }
+
+    pub(crate) fn status(&self) -> CUstreamCaptureStatus {
+        if self.invalidated {
+            CUstreamCaptureStatus::INVALIDATED
+        } else {
+            CUstreamCaptureStatus::ACTIVE
+        }
+    }
+
+    /// Whether a stream that joined has work that no other waits for.
+    pub(crate) fn is_unjoined(&self) -> bool {
+        self.members.iter().skip(1).any(|member| member.joined < member.work)
+    }
+}

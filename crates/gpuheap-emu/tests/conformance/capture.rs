@@ -1,0 +1,274 @@
+//! Streams that record a graph, and what a capture forbids.
+
+use gpuheap_driver::*;
+
+use crate::support::*;
+
+type Mode = CUstreamCaptureMode;
+type Status = CUstreamCaptureStatus;
+
+const UNSUPPORTED: CUresult = CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED;
+const INVALIDATED: CUresult = CUresult::ERROR_STREAM_CAPTURE_INVALIDATED;
+
+fn begin(gpu: &Gpu<'_>, stream: CUstream, mode: Mode) {
+    ok!(gpu, cuStreamBeginCapture_v2(stream, mode));
+}
+
+/// Ends a capture: its graph.
+fn end(gpu: &Gpu<'_>, stream: CUstream) -> Result<CUgraph, CUresult> {
+    let mut graph = CUgraph::NULL;
+    let code = code!(gpu, cuStreamEndCapture(stream, &mut graph));
+    assert_eq!(code.is_success(), !graph.is_null());
+    if code.is_success() { Ok(graph) } else { Err(code) }
+}
+
+fn end_well(gpu: &Gpu<'_>, stream: CUstream) {
+    let graph = end(gpu, stream).unwrap();
+    ok!(gpu, cuGraphDestroy(graph));
+}
+
+fn status(gpu: &Gpu<'_>, stream: CUstream) -> Status {
+    let mut status = Status::NONE;
+    ok!(gpu, cuStreamIsCapturing(stream, &mut status));
+    status
+}
+
+/// Sets what captures keep this thread from doing: what was set.
+fn exchange(gpu: &Gpu<'_>, mut mode: Mode) -> Mode {
+    ok!(gpu, cuThreadExchangeStreamCaptureMode(&mut mode));
+    mode
+}
+
+#[test]
+fn what_is_recorded_runs_when_it_is_launched() {
+    on_every_driver(|gpu| {
+        let (stream, block) = (gpu.stream(), gpu.allocate(4096));
+        ok!(gpu, cuMemsetD8_v2(block, 1, 4096));
+        ok!(gpu, cuCtxSynchronize());
+        assert_eq!(status(gpu, stream), Status::NONE);
+        begin(gpu, stream, Mode::GLOBAL);
+        assert_eq!(status(gpu, stream), Status::ACTIVE);
+        ok!(gpu, cuMemsetD8Async(block, 7, 4096, stream));
+        ok!(gpu, cuMemcpyDtoDAsync_v2(block, block + 2048, 1024, stream));
+        let graph = end(gpu, stream).unwrap();
+        assert_eq!(status(gpu, stream), Status::NONE);
+        ok!(gpu, cuStreamSynchronize(stream));
+        assert_eq!(gpu.download(block, 4096), [1; 4096], "recorded and not run");
+        let mut executable = CUgraphExec::NULL;
+        ok!(gpu, cuGraphInstantiateWithFlags(&mut executable, graph, 0));
+        ok!(gpu, cuGraphDestroy(graph));
+        for other in [stream, gpu.stream()] {
+            ok!(gpu, cuMemsetD8Async(block, 1, 4096, other));
+            ok!(gpu, cuGraphLaunch(executable, other));
+            ok!(gpu, cuStreamSynchronize(other));
+            assert_eq!(gpu.download(block, 4096), [7; 4096]);
+            ok!(gpu, cuStreamDestroy_v2(other));
+        }
+        ok!(gpu, cuGraphExecDestroy(executable));
+        gpu.free(block);
+    });
+}
+
+#[test]
+fn calls_that_may_disturb_a_capture_break_it() {
+    on_every_driver_unchecked(|gpu| {
+        let (stream, other, event) = (gpu.stream(), gpu.stream(), gpu.event());
+        ok!(gpu, cuEventRecord(event, other));
+        ok!(gpu, cuStreamSynchronize(other));
+        let mut block = 0;
+        for mode in [Mode::GLOBAL, Mode::THREAD_LOCAL] {
+            begin(gpu, stream, mode);
+            assert_eq!(code!(gpu, cuMemAlloc_v2(&mut block, 4096)), UNSUPPORTED, "{mode:?}");
+            assert_eq!(status(gpu, stream), Status::INVALIDATED);
+            assert_eq!(end(gpu, stream), Err(INVALIDATED));
+            begin(gpu, stream, mode);
+            assert_eq!(code!(gpu, cuEventQuery(event)), UNSUPPORTED, "{mode:?}");
+            assert_eq!(end(gpu, stream), Err(INVALIDATED));
+            assert_eq!(status(gpu, stream), Status::NONE);
+        }
+        for mode in [Mode::GLOBAL, Mode::THREAD_LOCAL, Mode::RELAXED] {
+            begin(gpu, stream, mode);
+            assert!(!code!(gpu, cuStreamSynchronize(stream)).is_success());
+            assert_eq!(end(gpu, stream), Err(INVALIDATED), "{mode:?}");
+            begin(gpu, stream, mode);
+            assert!(!code!(gpu, cuStreamQuery(stream)).is_success());
+            assert_eq!(end(gpu, stream), Err(INVALIDATED), "{mode:?}");
+            begin(gpu, stream, mode);
+            assert!(!code!(gpu, cuCtxSynchronize()).is_success());
+            assert_eq!(end(gpu, stream), Err(INVALIDATED), "{mode:?}");
+        }
+        ok!(gpu, cuEventDestroy_v2(event));
+        ok!(gpu, cuStreamDestroy_v2(stream));
+        ok!(gpu, cuStreamDestroy_v2(other));
+    });
+}
+
+#[test]
+fn a_relaxed_thread_may_do_what_it_likes_beside_a_capture() {
+    on_every_driver(|gpu| {
+        let (stream, other, event) = (gpu.stream(), gpu.stream(), gpu.event());
+        ok!(gpu, cuEventRecord(event, other));
+        ok!(gpu, cuStreamSynchronize(other));
+        for mode in [Mode::GLOBAL, Mode::THREAD_LOCAL, Mode::RELAXED] {
+            begin(gpu, stream, mode);
+            assert_eq!(exchange(gpu, Mode::RELAXED), Mode::GLOBAL);
+            // What a heap does while it serves a request.
+            let block = gpu.allocate(4 << 20);
+            gpu.used();
+            ok!(gpu, cuEventQuery(event));
+            ok!(gpu, cuEventRecord(event, other));
+            ok!(gpu, cuEventSynchronize(event));
+            gpu.free(block);
+            let pinned = gpu.pinned(4096);
+            gpu.unpin(pinned);
+            let (mut address, mut handle) = (0, 0);
+            let (bytes, properties) = (2 << 20, CUmemAllocationProp::device(gpu.device));
+            let access = CUmemAccessDesc {
+                location: CUmemLocation::device(gpu.device),
+                flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            };
+            ok!(gpu, cuMemAddressReserve(&mut address, bytes, 0, 0, 0));
+            ok!(gpu, cuMemCreate(&mut handle, bytes, &properties, 0));
+            ok!(gpu, cuMemMap(address, bytes, 0, handle, 0));
+            ok!(gpu, cuMemSetAccess(address, bytes, &access, 1));
+            ok!(gpu, cuMemUnmap(address, bytes));
+            ok!(gpu, cuMemRelease(handle));
+            ok!(gpu, cuMemAddressFree(address, bytes));
+            assert_eq!(exchange(gpu, Mode::GLOBAL), Mode::RELAXED);
+            assert_eq!(status(gpu, stream), Status::ACTIVE, "{mode:?}");
+            end_well(gpu, stream);
+        }
+        ok!(gpu, cuEventDestroy_v2(event));
+        ok!(gpu, cuStreamDestroy_v2(stream));
+        ok!(gpu, cuStreamDestroy_v2(other));
+    });
+}
+
+#[test]
+fn only_a_global_capture_holds_for_other_threads() {
+    struct Shared<'g, 'd>(&'g Gpu<'d>);
+    // SAFETY: drivers are called from any thread, and handles are numbers.
+    unsafe impl Sync for Shared<'_, '_> {}
+    on_every_driver_unchecked(|gpu| {
+        let stream = gpu.stream();
+        for (mode, breaks) in
+            [(Mode::GLOBAL, true), (Mode::THREAD_LOCAL, false), (Mode::RELAXED, false)]
+        {
+            begin(gpu, stream, mode);
+            let shared = Shared(gpu);
+            let code = std::thread::scope(|scope| {
+                let there = || {
+                    let gpu = { &shared }.0;
+                    ok!(gpu, cuCtxSetCurrent(gpu.context));
+                    let mut block = 0;
+                    let code = code!(gpu, cuMemAlloc_v2(&mut block, 4096));
+                    if code.is_success() {
+                        exchange(gpu, Mode::RELAXED);
+                        gpu.free(block);
+                    }
+                    ok!(gpu, cuCtxSetCurrent(CUcontext::NULL));
+                    code
+                };
+                scope.spawn(there).join().unwrap()
+            });
+            assert_eq!(code, if breaks { UNSUPPORTED } else { CUresult::SUCCESS }, "{mode:?}");
+            assert_eq!(end(gpu, stream).is_err(), breaks, "{mode:?}");
+        }
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}
+
+#[test]
+fn an_event_of_a_capture_marks_no_work() {
+    on_every_driver_unchecked(|gpu| {
+        let (stream, other, event) = (gpu.stream(), gpu.stream(), gpu.event());
+        begin(gpu, stream, Mode::RELAXED);
+        ok!(gpu, cuEventRecord(event, stream));
+        end_well(gpu, stream);
+        let captured = CUresult::ERROR_CAPTURED_EVENT;
+        assert_eq!(code!(gpu, cuEventQuery(event)), captured);
+        assert_eq!(code!(gpu, cuEventSynchronize(event)), captured);
+        ok!(gpu, cuEventRecord(event, other));
+        ok!(gpu, cuEventSynchronize(event));
+        ok!(gpu, cuEventQuery(event));
+        ok!(gpu, cuEventDestroy_v2(event));
+        ok!(gpu, cuStreamDestroy_v2(stream));
+        ok!(gpu, cuStreamDestroy_v2(other));
+    });
+}
+
+#[test]
+fn a_capture_cannot_wait_for_what_is_outside() {
+    on_every_driver_unchecked(|gpu| {
+        let (stream, other, event) = (gpu.stream(), gpu.stream(), gpu.event());
+        ok!(gpu, cuEventRecord(event, other));
+        begin(gpu, stream, Mode::RELAXED);
+        let isolation = CUresult::ERROR_STREAM_CAPTURE_ISOLATION;
+        assert_eq!(code!(gpu, cuStreamWaitEvent(stream, event, 0)), isolation);
+        assert_eq!(end(gpu, stream), Err(INVALIDATED));
+        ok!(gpu, cuEventDestroy_v2(event));
+        ok!(gpu, cuStreamDestroy_v2(stream));
+        ok!(gpu, cuStreamDestroy_v2(other));
+    });
+}
+
+#[test]
+fn a_stream_joins_a_capture_and_has_to_come_back() {
+    on_every_driver(|gpu| {
+        let (stream, other) = (gpu.stream(), gpu.stream());
+        let (fork, join, block) = (gpu.event(), gpu.event(), gpu.allocate(4096));
+        for comes_back in [true, false] {
+            begin(gpu, stream, Mode::GLOBAL);
+            ok!(gpu, cuMemsetD8Async(block, 1, 4096, stream));
+            ok!(gpu, cuEventRecord(fork, stream));
+            ok!(gpu, cuStreamWaitEvent(other, fork, 0));
+            assert_eq!(status(gpu, other), Status::ACTIVE);
+            ok!(gpu, cuMemsetD8Async(block, 2, 4096, other));
+            if comes_back {
+                ok!(gpu, cuEventRecord(join, other));
+                ok!(gpu, cuStreamWaitEvent(stream, join, 0));
+                end_well(gpu, stream);
+            } else {
+                assert_eq!(end(gpu, stream), Err(CUresult::ERROR_STREAM_CAPTURE_UNJOINED));
+            }
+            assert_eq!(status(gpu, other), Status::NONE);
+        }
+        for event in [fork, join] {
+            ok!(gpu, cuEventDestroy_v2(event));
+        }
+        ok!(gpu, cuStreamDestroy_v2(stream));
+        ok!(gpu, cuStreamDestroy_v2(other));
+        gpu.free(block);
+    });
+}
+
+#[test]
+fn the_default_stream_does_not_wait_for_a_capture() {
+    on_every_driver_unchecked(|gpu| {
+        let mut blocking = CUstream::NULL;
+        ok!(gpu, cuStreamCreate(&mut blocking, 0));
+        let block = gpu.allocate(4096);
+        begin(gpu, blocking, Mode::RELAXED);
+        let implicit = CUresult::ERROR_STREAM_CAPTURE_IMPLICIT;
+        assert_eq!(code!(gpu, cuMemsetD8Async(block, 1, 4096, CUstream::LEGACY)), implicit);
+        assert_eq!(end(gpu, blocking), Err(INVALIDATED));
+        let refused = code!(gpu, cuStreamBeginCapture_v2(CUstream::LEGACY, Mode::RELAXED));
+        assert_eq!(refused, UNSUPPORTED);
+        ok!(gpu, cuStreamDestroy_v2(blocking));
+        gpu.free(block);
+    });
+}
+
+#[test]
+fn a_capture_ends_where_it_began() {
+    on_every_driver_unchecked(|gpu| {
+        let (stream, mut graph) = (gpu.stream(), CUgraph::NULL);
+        assert!(!code!(gpu, cuStreamEndCapture(stream, &mut graph)).is_success());
+        let mode = CUstreamCaptureMode(9);
+        assert!(!code!(gpu, cuStreamBeginCapture_v2(stream, mode)).is_success());
+        begin(gpu, stream, Mode::RELAXED);
+        assert!(!code!(gpu, cuStreamBeginCapture_v2(stream, Mode::RELAXED)).is_success());
+        let _ = end(gpu, stream);
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}

@@ -1,0 +1,178 @@
+//! What the driver's calls for virtual memory cost, idle and while the device works on other memory,
+//! on a GPU that `GPUHEAP_TEST_DEVICE` names: `cargo bench -p gpuheap --bench pages`. On an emulated
+//! device, which is the default, the figures say nothing: nothing is mapped there.
+//!
+//! A row is a number of handles of one size, mapped one after the other: µs a handle to create, map
+//! and release it, and µs a call to make the whole range accessible and to unmap it, medians. `busy`
+//! is while a stream fills 1 GiB over and over; `waits` says which calls were seen to return only when
+//! all of that was done.
+
+#![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
+#![expect(clippy::print_stdout, reason = "its result is a table")]
+
+use std::time::Instant;
+
+use gpuheap::emu::Profile;
+use gpuheap::{Block, Device, Event, Heap, Stream};
+use gpuheap_driver::{
+    CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+    CU_MEM_ALLOC_GRANULARITY_RECOMMENDED, CUmemAccessDesc, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemLocation, CUresult, Driver, check,
+};
+
+const MIB: usize = 1 << 20;
+const CALLS: [&str; 5] = ["create", "map", "access", "unmap", "release"];
+
+/// Work of one stream that takes long.
+struct Work {
+    stream: Stream,
+    memory: Block,
+    fills: usize,
+}
+
+/// The times of one kind of call, µs, and whether one of them waited for the work.
+#[derive(Default)]
+struct Cost {
+    times: Vec<f64>,
+    waited: bool,
+}
+
+fn main() {
+    let name = std::env::var("GPUHEAP_TEST_DEVICE").ok();
+    // `cargo test` runs benches too, to see that they work.
+    let tiny = name.is_none() || std::env::args().any(|argument| argument == "--test");
+    let device = match name {
+        Some(name) => Device::open(&name).unwrap(),
+        None => Device::emulated(Profile::h200()).unwrap(),
+    };
+    if !device.describe().virtual_memory {
+        println!("{} has no virtual memory management", device.name());
+        return;
+    }
+    let heap = Heap::builder(&device).without_environment().build().unwrap();
+    let stream = device.stream().unwrap();
+    let memory = heap.allocate(if tiny { MIB } else { 1 << 30 } as u64, &stream).unwrap();
+    // Half a second and more on an H200 for each round of calls.
+    let work = Work { stream, memory, fills: if tiny { 2 } else { 2000 } };
+    let [least, recommended] =
+        [CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED]
+            .map(|option| granularity(&device, option));
+    println!("{}: granularity {least}, recommended {recommended} bytes", device.name());
+    println!("handles      device  {}  waits", CALLS.map(|call| format!("{call:>8}")).join(" "));
+    for (count, size) in [(1, 2), (16, 2), (256, 2), (1, 32), (16, 32), (1, 512), (4, 512)] {
+        for busy in [false, true] {
+            let rounds = if tiny { 1 } else { 9 };
+            let costs = measure(&device, count, size * MIB, rounds, busy.then_some(&work));
+            let cells = costs.each_ref().map(|cost| format!("{:>8.1}", median(&cost.times)));
+            let waits = CALLS.iter().zip(&costs).filter(|(_, cost)| cost.waited);
+            let waits: Vec<_> = waits.map(|(call, _)| *call).collect();
+            println!(
+                "{count:>3} x {size:>3} MiB {:>6}  {}  {}",
+                if busy { "busy" } else { "idle" },
+                cells.join(" "),
+                waits.join(" ")
+            );
+        }
+    }
+}
+
+fn measure(
+    device: &Device,
+    count: usize,
+    size: usize,
+    rounds: usize,
+    work: Option<&Work>,
+) -> [Cost; 5] {
+    let mut costs: [Cost; 5] = Default::default();
+    for _ in 0..rounds {
+        let mut address = 0;
+        call(device, |driver| {
+            // SAFETY: the pointer is valid.
+            unsafe { driver.cuMemAddressReserve(&mut address, count * size, 0, 0, 0) }
+        });
+        let end = work.map(|work| start(device, work));
+        let end = end.as_ref();
+        let mut handles: Vec<CUmemGenericAllocationHandle> = Vec::new();
+        let properties = CUmemAllocationProp::device(device.ordinal());
+        let access = CUmemAccessDesc {
+            location: CUmemLocation::device(device.ordinal()),
+            flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: pointers are valid, addresses and handles are those that were made here, and no work
+        // uses them.
+        unsafe {
+            for _ in 0..count {
+                let mut handle = 0;
+                costs[0].time(device, end, |driver| {
+                    driver.cuMemCreate(&mut handle, size, &properties, 0)
+                });
+                handles.push(handle);
+            }
+            for (index, handle) in handles.iter().enumerate() {
+                let at = address + (index * size) as u64;
+                costs[1].time(device, end, |driver| driver.cuMemMap(at, size, 0, *handle, 0));
+            }
+            let all = count * size;
+            costs[2].time(device, end, |driver| driver.cuMemSetAccess(address, all, &access, 1));
+            costs[3].time(device, end, |driver| driver.cuMemUnmap(address, all));
+            for handle in handles {
+                costs[4].time(device, end, |driver| driver.cuMemRelease(handle));
+            }
+            device.synchronize().unwrap();
+            call(device, |driver| driver.cuMemAddressFree(address, all));
+        }
+    }
+    costs
+}
+
+impl Cost {
+    fn time(
+        &mut self,
+        device: &Device,
+        end: Option<&Event>,
+        work: impl FnOnce(&dyn Driver) -> CUresult,
+    ) {
+        // A call after the work says nothing of waiting for it.
+        let was_running = end.is_some_and(|end| !end.is_done().unwrap());
+        let mut taken = 0.0;
+        call(device, |driver| {
+            let start = Instant::now();
+            let code = work(driver);
+            taken = start.elapsed().as_secs_f64() * 1e6;
+            code
+        });
+        self.times.push(taken);
+        self.waited |= was_running && end.is_some_and(|end| end.is_done().unwrap());
+    }
+}
+
+/// Gives the stream its work: the event at its end.
+fn start(device: &Device, Work { stream, memory, fills }: &Work) -> Event {
+    for fill in 0..*fills {
+        call(device, |driver| {
+            let (address, bytes) = (memory.address(), memory.bytes() as usize);
+            // SAFETY: the block is live and the stream alive.
+            unsafe { driver.cuMemsetD8Async(address, fill as u8, bytes, stream.raw()) }
+        });
+    }
+    stream.record().unwrap()
+}
+
+fn granularity(device: &Device, option: i32) -> usize {
+    let (mut bytes, properties) = (0, CUmemAllocationProp::device(device.ordinal()));
+    call(device, |driver| {
+        // SAFETY: both pointers are valid.
+        unsafe { driver.cuMemGetAllocationGranularity(&mut bytes, &properties, option) }
+    });
+    bytes
+}
+
+fn call(device: &Device, call: impl FnOnce(&dyn Driver) -> CUresult) {
+    check("the driver", device.with_current(call).unwrap()).unwrap();
+}
+
+fn median(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}

@@ -1,0 +1,79 @@
+//! The policy that a heap gets where its device cannot have the one that was asked for.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::device::Context;
+use crate::pool::PoolKind;
+use crate::source::NoVirtualMemory;
+
+/// Why a heap keeps its memory by `split` and not by the policy that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fallback {
+    asked: PoolKind,
+    why: NoVirtualMemory,
+}
+
+/// The policy for a device's heap that is to have `asked`.
+pub(crate) fn available(context: &Arc<Context>, asked: PoolKind) -> (PoolKind, Option<Fallback>) {
+    if !asked.needs_virtual_memory() {
+        return (asked, None);
+    }
+    match context.virtual_memory() {
+        Ok(_) => (asked, None),
+        Err(why) => (PoolKind::Split, Some(Fallback { asked, why })),
+    }
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, because {} cannot be had: {}", PoolKind::Split, self.asked, self.why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuheap_driver::CUresult;
+    use gpuheap_emu::{Fault, FaultPlan, Profile};
+
+    use super::*;
+    use crate::{Device, Heap};
+
+    const ASKED: PoolKind = PoolKind::Stitched;
+
+    #[test]
+    fn a_device_without_virtual_memory_gets_split() {
+        let device = Device::emulated(Profile::named("wsl2-rtx4060").unwrap()).unwrap();
+        let (pool, fallback) = available(device.context(), ASKED);
+        assert_eq!(pool, PoolKind::Split);
+        assert_eq!(
+            fallback.unwrap().to_string(),
+            "split, because stitched cannot be had: the device has no virtual memory management"
+        );
+        assert_eq!(available(device.context(), PoolKind::Binned), (PoolKind::Binned, None));
+    }
+
+    #[test]
+    fn the_status_says_what_the_driver_refused() {
+        let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
+        let emulator = device.emulator().unwrap();
+        let refused = Fault::nth("cuMemSetAccess", 1, CUresult::ERROR_NOT_SUPPORTED);
+        emulator.set_faults(FaultPlan::new([refused]));
+        let heap = Heap::builder(&device).without_environment().pool(ASKED).build().unwrap();
+        let status = heap.memory_status().unwrap();
+        assert_eq!(status.pool, PoolKind::Split);
+        let why = status.fallback.clone().unwrap();
+        assert!(why.contains("cuMemSetAccess failed with CUDA_ERROR_NOT_SUPPORTED"), "{why}");
+        assert!(status.to_string().contains(&format!("\nPool: {why}")), "{status}");
+        assert!(status.to_json().contains("\"fallback\":\"split, because stitched"));
+    }
+
+    #[test]
+    fn what_is_there_is_not_replaced() {
+        let device = Device::emulated(Profile::h200()).unwrap();
+        assert_eq!(available(device.context(), ASKED), (ASKED, None));
+        let heap = Heap::new(&device).unwrap();
+        assert_eq!(heap.memory_status().unwrap().fallback, None);
+        assert!(!heap.memory_status().unwrap().to_string().contains("Pool: "));
+    }
+}

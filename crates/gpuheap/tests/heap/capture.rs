@@ -1,0 +1,315 @@
+//! Allocation and free while a stream captures a graph.
+
+use std::sync::Barrier;
+
+use gpuheap::emu::{FaultPlan, Schedule};
+use gpuheap::{Block, Cause, Device, Error, Heap, PoolKind, Stream};
+use gpuheap_driver::*;
+
+use crate::support::*;
+
+const MIB: u64 = 1 << 20;
+
+const POOLS: [PoolKind; 4] =
+    [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
+
+const MODES: [CUstreamCaptureMode; 3] =
+    [CUstreamCaptureMode::GLOBAL, CUstreamCaptureMode::THREAD_LOCAL, CUstreamCaptureMode::RELAXED];
+
+/// Captures what `work` gives `stream`, and gives what comes of it: `None` where the capture broke.
+fn capture(
+    device: &Device,
+    stream: &Stream,
+    mode: CUstreamCaptureMode,
+    work: impl FnOnce(),
+) -> Option<CUgraph> {
+    let begun = device.with_current(|driver| {
+        // SAFETY: the stream is alive.
+        unsafe { driver.cuStreamBeginCapture_v2(stream.raw(), mode) }
+    });
+    check("cuStreamBeginCapture_v2", begun.unwrap()).unwrap();
+    assert!(stream.is_capturing().unwrap());
+    work();
+    let mut graph = CUgraph::NULL;
+    let ended = device.with_current(|driver| {
+        // SAFETY: the pointer is valid and the stream alive.
+        unsafe { driver.cuStreamEndCapture(stream.raw(), &mut graph) }
+    });
+    assert!(!stream.is_capturing().unwrap());
+    ended.unwrap().is_success().then_some(graph)
+}
+
+fn destroy(device: &Device, graph: CUgraph) {
+    // SAFETY: the graph is the test's own.
+    let gone = device.with_current(|driver| unsafe { driver.cuGraphDestroy(graph) });
+    check("cuGraphDestroy", gone.unwrap()).unwrap();
+}
+
+/// The same where the capture must be whole.
+fn captured(device: &Device, stream: &Stream, mode: CUstreamCaptureMode, work: impl FnOnce()) {
+    let graph = capture(device, stream, mode, work).expect("a capture that nothing broke");
+    destroy(device, graph);
+}
+
+#[test]
+fn a_capture_does_not_notice_the_heap() {
+    for pool in POOLS {
+        for mode in MODES {
+            let device = device(256 * MIB, Schedule::OnDemand);
+            let heap = heap(&device, pool);
+            let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+            let theirs = heap.allocate(5 * MIB, &other).unwrap();
+            fill(&device, &theirs, 1, &other);
+            drop(theirs);
+            let hit = heap.allocate(3 * MIB, &stream).unwrap().address();
+            captured(&device, &stream, mode, || {
+                // Its own cached block, memory that is new, and none that another stream freed.
+                let again = heap.allocate(3 * MIB, &stream).unwrap();
+                assert_eq!(again.address(), hit);
+                let fresh = heap.allocate(5 * MIB, &stream).unwrap();
+                let zeroed = heap.on(&stream).zeroed::<u8, _>(MIB as usize).unwrap();
+                fill(&device, &again, 2, &stream);
+                fill(&device, &fresh, 3, &stream);
+                drop((again, zeroed));
+                // What was freed in the capture goes round in it.
+                assert_eq!(heap.allocate(3 * MIB, &stream).unwrap().address(), hit);
+                fresh.free_on(&stream).unwrap();
+                heap.usage().unwrap();
+                heap.memory_status().unwrap();
+            });
+            assert_all_returned(&device, &heap, &format!("{pool} {mode:?}"));
+        }
+    }
+}
+
+#[test]
+fn other_threads_go_on_beside_a_capture() {
+    for mode in MODES {
+        let device = device(256 * MIB, Schedule::OnDemand);
+        let heap = heap(&device, PoolKind::Split);
+        let stream = device.stream().unwrap();
+        let (begin, end) = (Barrier::new(3), Barrier::new(3));
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (device, heap, begin, end) = (&device, &heap, &begin, &end);
+                scope.spawn(move || {
+                    let mine = device.stream().unwrap();
+                    let mut random = Random(thread);
+                    begin.wait();
+                    let mut work = || -> Result<(), Error> {
+                        let mut kept: Vec<Block> = Vec::new();
+                        for _ in 0..200 {
+                            let block = heap.allocate(1 + random.below(8 * MIB), &mine)?;
+                            fill(device, &block, thread as u8, &mine);
+                            kept.push(block);
+                            if kept.len() > 4 {
+                                drop(kept.swap_remove(random.below(4) as usize));
+                            }
+                            if random.below(16) == 0 {
+                                heap.reclaim(MIB)?;
+                            }
+                        }
+                        Ok(())
+                    };
+                    let done = work();
+                    end.wait();
+                    done.unwrap();
+                });
+            }
+            captured(&device, &stream, mode, || {
+                begin.wait();
+                let block = heap.allocate(6 * MIB, &stream);
+                end.wait();
+                fill(&device, &block.unwrap(), 9, &stream);
+            });
+        });
+        assert_all_returned(&device, &heap, &format!("{mode:?}"));
+    }
+}
+
+#[test]
+fn what_is_freed_in_a_capture_is_the_others_after_it() {
+    let device = device(64 * MIB, Schedule::OnDemand);
+    let heap = Heap::builder(&device).pool(PoolKind::Split).hard_limit(48 * MIB).build().unwrap();
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let block = heap.allocate(40 * MIB, &stream).unwrap();
+    captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+        drop(block);
+        // Freed in the capture, so that nobody can wait for it now: refused, and the text says why.
+        let error = heap.allocate(40 * MIB, &other).unwrap_err();
+        assert_eq!(error.out_of_memory().unwrap().cause, Cause::Capture, "{error}");
+        assert!(error.to_string().contains("captures a graph"), "{error}");
+        assert_eq!(heap.usage().unwrap().pending, 40 * MIB);
+        // Polling goes on for the others.
+        let small = heap.allocate(MIB, &other).unwrap();
+        fill(&device, &small, 1, &other);
+        drop(small);
+        other.synchronize().unwrap();
+        heap.reclaim(MIB).unwrap();
+        assert_eq!(heap.usage().unwrap().pending, 40 * MIB);
+    });
+    let block = heap.allocate(40 * MIB, &other).unwrap();
+    drop(block);
+    assert_all_returned(&device, &heap, "after the capture");
+}
+
+#[test]
+fn a_capture_is_not_made_to_wait() {
+    for pool in POOLS {
+        let device = device(96 * MIB, Schedule::OnDemand);
+        let heap = Heap::builder(&device).pool(pool).hard_limit(64 * MIB).build().unwrap();
+        let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let block = heap.allocate(64 * MIB, &other).unwrap();
+        captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+            fill(&device, &block, 1, &other);
+            drop(block);
+            // The ladder waits for the other stream, which is no part of the capture.
+            let block = heap.allocate(64 * MIB, &stream).unwrap();
+            fill(&device, &block, 2, &stream);
+        });
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn pools_of_the_drivers_stay_out_of_a_capture() {
+    for pool in [PoolKind::None, PoolKind::Driver] {
+        let device = device(96 * MIB, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let (before, theirs) =
+            (heap.allocate(MIB, &stream).unwrap(), heap.allocate(MIB, &other).unwrap());
+        captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+            let error = heap.allocate(MIB, &stream).unwrap_err().to_string();
+            assert!(error.contains("capturing a graph") && error.contains("split pool"), "{error}");
+            before.free_on(&stream).unwrap();
+            drop(theirs);
+            drop(heap.allocate(MIB, &other).unwrap());
+            // They would wait for the whole device.
+            assert!(heap.reclaim_all().is_err());
+            assert!(stream.synchronize().is_err() && stream.is_done().is_err());
+        });
+        drop(heap.allocate(MIB, &stream).unwrap());
+        assert_eq!(heap.usage().unwrap().ledger.failed_frees, 0);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn streams_that_end_in_a_capture_lose_nothing() {
+    let device = device(96 * MIB, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    let stream = device.stream().unwrap();
+    captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+        let other = device.stream().unwrap();
+        let block = heap.allocate(MIB, &other).unwrap();
+        fill(&device, &block, 1, &other);
+        drop((block, other));
+        drop(heap.allocate(MIB, &stream).unwrap());
+        drop(heap.allocate(2 * MIB, &device.stream().unwrap()).unwrap());
+    });
+    drop(stream);
+    assert_all_returned(&device, &heap, "streams");
+}
+
+#[test]
+fn arrays_in_a_capture_work_or_are_refused() -> Result<(), Error> {
+    let device = device(96 * MIB, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    let (stream, other) = (device.stream()?, device.stream()?);
+    let (mut ours, theirs) =
+        (heap.on(&stream).array(&[1.0_f32; 1000])?, heap.on(&other).array(&[2.0_f32; 1000])?);
+    device.synchronize()?;
+    captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+        let sum = (&ours + &ours).unwrap();
+        for refused in [
+            ours.to_vec().map(drop),
+            ours.write_from(&[3.0_f32; 1000]),
+            heap.on(&stream).array(&[1.0_f32]).map(drop),
+            ours.copy_from(&theirs),
+        ] {
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains("capturing a graph"), "{text}");
+        }
+        ours.copy_from(&sum).unwrap();
+    });
+    assert_eq!(ours.to_vec()?, [1.0; 1000], "captured and not run");
+    drop((ours, theirs));
+    assert_all_returned(&device, &heap, "arrays");
+    Ok(())
+}
+
+#[test]
+fn a_graph_runs_on_memory_that_is_kept() {
+    let device = device(96 * MIB, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    let stream = device.stream().unwrap();
+    let mut kept = None;
+    let graph = capture(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+        let block = heap.allocate(MIB, &stream).unwrap();
+        fill(&device, &block, 7, &stream);
+        kept = Some(block);
+    });
+    let (graph, kept) = (graph.unwrap(), kept.unwrap());
+    let mut executable = CUgraphExec::NULL;
+    device
+        .with_current(|driver| {
+            // SAFETY: the pointer is valid; the memory of the graph is kept while it runs.
+            unsafe {
+                check("make", driver.cuGraphInstantiateWithFlags(&mut executable, graph, 0))
+                    .unwrap();
+                check("run", driver.cuGraphLaunch(executable, stream.raw())).unwrap();
+                check("run", driver.cuGraphLaunch(executable, stream.raw())).unwrap();
+            }
+        })
+        .unwrap();
+    let mut witness = Witness::new(&device, 1);
+    assert!(witness.see(&kept, 7, &stream));
+    witness.check();
+    // SAFETY: its work is over.
+    let gone = device.with_current(|driver| unsafe { driver.cuGraphExecDestroy(executable) });
+    check("cuGraphExecDestroy", gone.unwrap()).unwrap();
+    destroy(&device, graph);
+    drop(kept);
+    assert_all_returned(&device, &heap, "a graph");
+}
+
+#[test]
+fn a_call_that_fails_in_a_capture_loses_nothing() {
+    if on_real_gpu() {
+        return;
+    }
+    for pool in POOLS {
+        fail_each_call_in_a_capture(pool);
+    }
+}
+
+fn fail_each_call_in_a_capture(pool: PoolKind) {
+    let (failed, made_good) = fail_each_call(|nth| {
+        let device = emulated(96 * MIB, Schedule::OnDemand);
+        let emulator = device.emulator().unwrap();
+        let heap = heap(&device, pool);
+        let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let theirs = heap.allocate(4 * MIB, &other).unwrap();
+        let (mut done, mut got_there) = (Ok(()), false);
+        let graph = capture(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+            let before = emulator.calls();
+            emulator.set_faults(FaultPlan::fail_call(nth, CUresult::ERROR_UNKNOWN));
+            drop(theirs);
+            done = (|| -> Result<(), Error> {
+                let block = heap.allocate(4 * MIB, &stream)?;
+                drop(heap.on(&other).zeroed::<u8, _>(MIB as usize)?);
+                block.free_on(&stream)?;
+                heap.allocate(2 * MIB, &other)?.free()
+            })();
+            got_there = emulator.calls() - before >= nth;
+            emulator.set_faults(FaultPlan::default());
+        });
+        if let Some(graph) = graph {
+            destroy(&device, graph);
+        }
+        assert_all_returned(&device, &heap, &format!("{pool} call {nth}"));
+        (done.is_err(), got_there)
+    });
+    assert!(failed > 5, "{pool}: {failed} failed, {made_good} made good");
+}
