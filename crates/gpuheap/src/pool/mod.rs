@@ -276,12 +276,9 @@ impl Environment<'_> {
 
     /// Whether the hard limit allows so much more.
     pub(crate) fn allow(&mut self, bytes: u64) -> Result<(), Shortage> {
-        match self.limits.hard {
-            Some(limit) if self.reserved()?.saturating_add(bytes) > limit => {
-                Err(Shortage::Limit(bytes))
-            }
-            _ => Ok(()),
-        }
+        let Some(limit) = self.limits.hard else { return Ok(()) };
+        let allowed = self.reserved()?.saturating_add(bytes) <= limit;
+        if allowed { Ok(()) } else { Err(Shortage::Limit(bytes)) }
     }
 
     /// Gives physical memory back to the driver that is mapped nowhere.
