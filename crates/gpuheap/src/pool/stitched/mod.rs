@@ -67,13 +67,16 @@ pub(crate) struct Tuning {
     pub(crate) slack: u64,
     /// How many free blocks are looked at for one that the stream may use at once.
     pub(crate) look: usize,
+    /// How many mappings of stitched ranges are kept for each chunk. What was not used for longest
+    /// goes first; twice as many at most, where what is pending cannot go.
+    pub(crate) maps: usize,
     /// Whether requests are placed where the same ones were before.
     pub(crate) follows: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { slack: 40, look: 8, follows: true }
+        Tuning { slack: 40, look: 8, maps: 32, follows: true }
     }
 }
 

@@ -39,9 +39,8 @@ struct Plan {
     missing: u64,
 }
 
-/// So many mappings may there be for each chunk, and in all where there are few chunks.
-const MAPS_PER_CHUNK: usize = 32;
-const MAPS: usize = 1024;
+/// The bound on mappings counts at least so many chunks.
+const CHUNKS: usize = 32;
 
 /// How often new memory is put in for what a plan is missing.
 const TRIES: usize = 3;
@@ -214,7 +213,7 @@ impl Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Grant, Shortage> {
-        let most = MAPS.max(MAPS_PER_CHUNK * self.memory.count());
+        let most = self.tuning.maps * self.memory.count().max(CHUNKS);
         self.ranges.shrink(most, &mut self.memory, environment).map_err(Shortage::Failed)?;
         let mut plan = self.plan(bytes);
         let mut tries = 0;
