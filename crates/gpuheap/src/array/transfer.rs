@@ -13,6 +13,8 @@ use super::staging::Slots;
 use super::{ArrayBase, DeviceArray, Hold, HoldMut};
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
+use crate::kind::MemoryKind;
+use crate::pool::PoolKind;
 use crate::stream::Stream;
 use crate::target::Target;
 
@@ -45,7 +47,10 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ) -> Result<(), Error> {
         self.same_length(source.len(), source.shape())?;
         let (ours, theirs) = (self.storage().context(), source.storage().context());
-        if !ours.shares_driver(theirs) {
+        // What a heap maps itself is open to the devices that were let in, and to no other's copies.
+        let is_mapped = source.storage().kind() == MemoryKind::Device
+            && source.storage().heap().pool() == PoolKind::Stitched;
+        if !ours.shares_driver(theirs) || is_mapped && !ours.can_reach(theirs)? {
             return self.upload(bytes_of(&source.to_vec()?));
         }
         let bytes = self.bytes() as usize;
