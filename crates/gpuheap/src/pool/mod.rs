@@ -324,11 +324,7 @@ impl Environment<'_> {
 
     /// Takes physical memory from the driver if the hard limit allows it.
     pub(crate) fn create(&mut self, bytes: u64) -> Result<Chunk, Shortage> {
-        if let Some(limit) = self.limits.hard
-            && self.reserved()?.saturating_add(bytes) > limit
-        {
-            return Err(Shortage::Limit(bytes));
-        }
+        self.allow(bytes)?;
         let created = self.pages().and_then(|pages| pages.create(bytes));
         let chunk = created.map_err(|error| match error {
             SourceError::OutOfMemory => Shortage::Device(bytes),
@@ -336,6 +332,13 @@ impl Environment<'_> {
         })?;
         self.ledger.took(bytes);
         Ok(chunk)
+    }
+
+    /// Whether the hard limit allows so much more.
+    pub(crate) fn allow(&mut self, bytes: u64) -> Result<(), Shortage> {
+        let Some(limit) = self.limits.hard else { return Ok(()) };
+        let allowed = self.reserved()?.saturating_add(bytes) <= limit;
+        if allowed { Ok(()) } else { Err(Shortage::Limit(bytes)) }
     }
 
     /// Gives physical memory back to the driver that is mapped nowhere.

@@ -11,7 +11,7 @@ pub(super) const LEAST: u64 = crate::source::GRANULE;
 const MOST: u64 = 512 << 20;
 /// A chunk is at most so much of what there is: what is free in a part of a chunk can begin or end a
 /// stitched range, and not stand inside it.
-const SHARE: u64 = 64;
+const SHARE: u64 = 256;
 
 #[derive(Debug)]
 pub(super) struct Piece {

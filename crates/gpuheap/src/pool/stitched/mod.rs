@@ -56,6 +56,8 @@ use crate::source::{Segment, SourceError, round_up};
 const SMALL: u64 = 64 << 10;
 /// What small requests are carved from.
 const SLAB: u64 = 2 << 20;
+/// Of so many of them the places are remembered.
+const SLABS: usize = 1024;
 
 /// How the policy trades packing against time.
 #[derive(Clone, Copy, Debug)]
@@ -65,13 +67,16 @@ pub(crate) struct Tuning {
     pub(crate) slack: u64,
     /// How many free blocks are looked at for one that the stream may use at once.
     pub(crate) look: usize,
+    /// How many mappings of stitched ranges are kept for each chunk. What was not used for longest
+    /// goes first; twice as many at most, where what is pending cannot go.
+    pub(crate) maps: usize,
     /// Whether requests are placed where the same ones were before.
     pub(crate) follows: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { slack: 20, look: 8, follows: true }
+        Tuning { slack: 40, look: 8, maps: 32, follows: true }
     }
 }
 
@@ -82,6 +87,8 @@ pub(crate) struct Stitched {
     memory: Memory,
     ranges: Ranges,
     script: Script,
+    /// Where small requests had their blocks, the first one first.
+    slabs: Vec<u64>,
     /// Bytes handed out, and the most that there ever were.
     live: u64,
     peak: u64,
@@ -197,9 +204,18 @@ impl Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Grant, Shortage> {
+        if self.live == 0 {
+            self.script.begin();
+        }
         let place = if self.tuning.follows { self.script.place(bytes) } else { None };
         let mut grant = match place {
-            Some(place) => self.again(place, bytes, stream, environment)?,
+            Some(place) => match self.again(place, bytes, stream, environment)? {
+                // What small requests left empty may be what is in the way.
+                None if self.home.reclaim_islands(environment.order) => {
+                    self.again(place, bytes, stream, environment)?
+                }
+                grant => grant,
+            },
             None => None,
         };
         if grant.is_none()
@@ -317,26 +333,52 @@ impl Stitched {
         environment: &mut Environment<'_>,
     ) -> Result<u32, Shortage> {
         let look = self.tuning.look;
-        let mut key = self.home.find(SLAB, false, look, stream, environment.order).usable;
+        // Where there was one before: what was placed around it finds its place again.
+        let mut key = self.slabs.iter().find_map(|address| {
+            let key = self.home.run_at(*address, SLAB)?;
+            let block = &self.home.blocks[key];
+            let usable =
+                block.end() >= address + SLAB && block.last.is_open(stream, environment.order);
+            usable.then_some((key, *address))
+        });
+        if key.is_none() {
+            key = self
+                .home
+                .find(SLAB, false, look, stream, environment.order)
+                .usable
+                .map(|key| (key, self.home.blocks[key].address));
+        }
         if key.is_none() {
             if let Some(key) = self.cached_at_home(bytes, true, stream, environment)? {
                 return Ok(key);
             }
-            key = self.cached_at_home(bytes, false, stream, environment)?;
+            key = self
+                .cached_at_home(bytes, false, stream, environment)?
+                .map(|key| (key, self.home.blocks[key].address));
         }
+        let grown = key.is_none();
         if key.is_none()
             && let Some(address) = self.grow_at_home(SLAB, None, environment)?
         {
             // What was free before the new memory may be another stream's.
             let slab = Segment { address, bytes: SLAB };
             if self.order_run(&[slab], stream, environment)? {
-                key = self.home.run_at(address, SLAB);
+                key = self.home.run_at(address, SLAB).map(|key| (key, address));
             }
         }
-        let key = key.ok_or(Shortage::Device(LEAST))?;
-        let (address, length) = (self.home.blocks[key].address, self.home.blocks[key].bytes);
-        let last = self.home.blocks[key].last;
-        let key = self.home.take(key, address, length.min(SLAB), State::Live);
+        let (key, address) = key.ok_or(Shortage::Device(LEAST))?;
+        let (end, mut last) = (self.home.blocks[key].end(), self.home.blocks[key].last);
+        let mut length = (end - address).min(SLAB);
+        if length < SLAB && self.home.run_at(address, SLAB).is_some_and(|_| grown) {
+            // Of several streams, after all of which this one comes.
+            length = SLAB;
+            let ticket = environment.order.freed(stream, environment.source);
+            last = Last::of(ticket, environment.order);
+        }
+        if length >= SLAB && self.slabs.len() < SLABS && !self.slabs.contains(&address) {
+            self.slabs.push(address);
+        }
+        let key = self.home.take(key, address, length, State::Live);
         self.home.blocks[key].small = true;
         self.home.put_apart(key, last);
         Ok(key)

@@ -39,9 +39,8 @@ struct Plan {
     missing: u64,
 }
 
-/// So many mappings may there be for each chunk, and in all where there are few chunks.
-const MAPS_PER_CHUNK: usize = 16;
-const MAPS: usize = 1024;
+/// The bound on mappings counts at least so many chunks.
+const CHUNKS: usize = 32;
 
 /// How often new memory is put in for what a plan is missing.
 const TRIES: usize = 3;
@@ -90,22 +89,43 @@ impl Stitched {
         Ok(Some(start))
     }
 
-    /// Puts new memory behind a part of a gap.
+    /// Puts new memory behind a part of a gap: all of it, or none where it cannot be had.
     fn put_memory(
         &mut self,
         address: u64,
         bytes: u64,
         environment: &mut Environment<'_>,
     ) -> Result<(), Shortage> {
+        // What is mapped nowhere is taken already.
+        environment.allow(bytes.saturating_sub(self.memory.loose_bytes()))?;
         let (mut at, end) = (address, address + bytes);
         while at < end {
-            let added = self.memory.add(at, end - at, environment)?;
-            if let Some(gap) = self.home.at(at) {
-                self.home.fill(gap, added, environment.order);
+            match self.memory.add(at, end - at, environment) {
+                Ok(added) => {
+                    if let Some(gap) = self.home.at(at) {
+                        self.home.fill(gap, added, environment.order);
+                    }
+                    at += added;
+                }
+                Err(shortage) => {
+                    self.take_back(address, at, environment);
+                    return Err(match shortage {
+                        Shortage::Device(_) => Shortage::Device(bytes),
+                        shortage => shortage,
+                    });
+                }
             }
-            at += added;
         }
         Ok(())
+    }
+
+    /// Gives memory back that was put in just now; what fails leaves it cached.
+    #[cold]
+    fn take_back(&mut self, from: u64, to: u64, environment: &mut Environment<'_>) {
+        let homes: Vec<u64> = self.memory.touching(from, to).map(|(home, _)| home).collect();
+        for home in homes.into_iter().filter(|home| *home >= from) {
+            let _ = self.release_chunk(home, environment);
+        }
     }
 
     /// Puts so much new memory behind gaps, wherever they are.
@@ -193,7 +213,7 @@ impl Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Grant, Shortage> {
-        let most = MAPS.max(MAPS_PER_CHUNK * self.memory.count());
+        let most = self.tuning.maps * self.memory.count().max(CHUNKS);
         self.ranges.shrink(most, &mut self.memory, environment).map_err(Shortage::Failed)?;
         let mut plan = self.plan(bytes);
         let mut tries = 0;

@@ -105,7 +105,7 @@ impl Stitched {
     }
 
     /// Gives one chunk back that [is spare](Stitched::is_spare); the ranges with it go.
-    fn release_chunk(
+    pub(super) fn release_chunk(
         &mut self,
         home: u64,
         environment: &mut Environment<'_>,

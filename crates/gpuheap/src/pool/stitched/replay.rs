@@ -23,7 +23,7 @@ struct Event {
 
 fn read(path: &std::path::Path) -> (Vec<Event>, usize) {
     let text = std::fs::read_to_string(path).unwrap();
-    let (mut ids, mut events) = (HashMap::new(), Vec::new());
+    let (mut ids, mut events, mut streams) = (HashMap::new(), Vec::new(), HashMap::new());
     for line in text.lines().skip(1) {
         let fields: Vec<&str> = line.split(',').collect();
         let allocates = fields[0] == "a";
@@ -37,7 +37,8 @@ fn read(path: &std::path::Path) -> (Vec<Event>, usize) {
                 None => continue,
             }
         };
-        let stream = fields[3].parse().unwrap_or(0);
+        let fresh = streams.len();
+        let stream = *streams.entry(fields[3].to_owned()).or_insert(fresh);
         events.push(Event { allocates, id, bytes: fields[2].parse().unwrap_or(0), stream });
     }
     (events, ids.len())
@@ -47,7 +48,10 @@ fn replay(name: &str, events: &[Event], ids: usize, tuning: Tuning, capacity: u6
     let mut policy = Stitched::with(tuning);
     let mut model = Model::new(capacity);
     let (mut order, mut ledger, mut stranded) = (Order::default(), Ledger::default(), Vec::new());
-    let mut streams = HashMap::new();
+    let slots = events.iter().map(|event| event.stream + 1).max().unwrap_or(0);
+    let streams: Vec<_> = (0..slots)
+        .map(|n| order.stream(100 + n as u64, CUstream(n + 10), || None, &mut model))
+        .collect();
     let mut peak = 0;
     let mut line = format!("{name:16}");
     for pass in 0..passes {
@@ -56,11 +60,7 @@ fn replay(name: &str, events: &[Event], ids: usize, tuning: Tuning, capacity: u6
         let mut bytes = 0;
         let start = Instant::now();
         let mut act = |event: &Event, live: &mut Vec<Option<(u32, u64, usize)>>| -> bool {
-            let next = streams.len() as u64;
-            let stream = *streams.entry(event.stream).or_insert_with(|| {
-                let raw = CUstream(event.stream + 10);
-                order.stream(100 + next, raw, || None, &mut model)
-            });
+            let stream = streams[event.stream];
             let mut environment = Environment {
                 source: &mut model,
                 order: &mut order,

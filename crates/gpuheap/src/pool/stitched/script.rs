@@ -42,6 +42,8 @@ pub(super) struct Script {
     count: usize,
     /// The request that is the next one if the program goes on as it did.
     next: Option<usize>,
+    /// The request that was the last one with nothing else live.
+    began: Option<usize>,
     /// By the hash of the last sizes: the request after which they were these.
     table: Vec<u32>,
     /// The sizes before this one, hashed.
@@ -49,6 +51,11 @@ pub(super) struct Script {
 }
 
 impl Script {
+    /// Nothing is live: the program may begin as it did the last time that this was so.
+    pub(super) fn begin(&mut self) {
+        self.next = self.began.replace(self.count);
+    }
+
     /// Where this request was placed when the program did the same before.
     #[inline]
     pub(super) fn place(&mut self, bytes: u64) -> Option<Place> {
