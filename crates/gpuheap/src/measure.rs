@@ -119,9 +119,12 @@ thread_local! {
 /// Notes an allocation of this thread.
 #[inline]
 pub(crate) fn note(bytes: u64) {
-    let Allocated { bytes: before, allocations } = ALLOCATED.get();
-    let bytes = before.saturating_add(bytes);
-    ALLOCATED.set(Allocated { bytes, allocations: allocations + 1 });
+    // Not by `LocalKey::set`, which is a call that is not inlined: 4 ns of 30.
+    ALLOCATED.with(|allocated| {
+        let Allocated { bytes: before, allocations } = allocated.get();
+        let bytes = before.saturating_add(bytes);
+        allocated.set(Allocated { bytes, allocations: allocations + 1 });
+    });
 }
 
 /// Takes this thread's time in memory management until it is dropped, where anybody asks for it.

@@ -29,6 +29,10 @@ pub(crate) struct Settings {
     pub(crate) zero_on_free: Option<bool>,
     /// Whether memory is zeroed before it is handed out.
     pub(crate) zero_on_alloc: Option<bool>,
+    /// How much more than the peak may be taken before memory is moved, as a part of the peak.
+    pub(crate) slack: Option<f64>,
+    /// How many free blocks are looked at for one that a stream may use at once.
+    pub(crate) look: Option<usize>,
 }
 
 impl Settings {
@@ -117,7 +121,7 @@ struct Setting {
     read: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
-const TABLE: [Setting; 7] = [
+const TABLE: [Setting; 9] = [
     Setting {
         variable: "GPUHEAP_DEVICE",
         what: "the device that `Device::open_default` opens",
@@ -133,7 +137,7 @@ const TABLE: [Setting; 7] = [
     Setting {
         variable: "GPUHEAP_POOL",
         what: "the policy by which a heap caches",
-        default: "`split`",
+        default: "`stitched`, where the device has no virtual memory management `split`",
         method: "`HeapBuilder::pool`",
         takes: || one_of(PoolKind::ALL.map(PoolKind::name)),
         read: |settings, text| {
@@ -198,7 +202,37 @@ const TABLE: [Setting; 7] = [
             Ok(())
         },
     },
+    Setting {
+        variable: "GPUHEAP_SLACK",
+        what: "how much more than the peak of what is live `stitched` takes before it maps free memory together",
+        default: "4 %, more for a program that does not repeat itself",
+        method: "`HeapBuilder::slack`",
+        takes: || "a share of the peak (10%), from 0% to 1000%".to_owned(),
+        read: |settings, text| {
+            settings.slack = Some(share(text)?);
+            Ok(())
+        },
+    },
+    Setting {
+        variable: "GPUHEAP_LOOK",
+        what: "how many free blocks `stitched` looks at for one that a stream may use without a wait",
+        default: "8",
+        method: "`HeapBuilder::look`",
+        takes: || "a number from 1 to 1000".to_owned(),
+        read: |settings, text| {
+            let number = text.parse().ok().filter(|number| (1..=1000).contains(number));
+            settings.look = Some(number.ok_or_else(|| "is no such number".to_owned())?);
+            Ok(())
+        },
+    },
 ];
+
+/// A share of something, as a part of it.
+fn share(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    let percent = percent.filter(|percent| (0.0..=1000.0).contains(percent));
+    percent.map(|percent| percent / 100.0).ok_or_else(|| "is no such share".to_owned())
+}
 
 const ON: [&str; 4] = ["1", "true", "on", "yes"];
 const OFF: [&str; 4] = ["0", "false", "off", "no"];
@@ -264,6 +298,13 @@ mod tests {
             set("GPUHEAP_TRACK", "backtraces")?,
             Settings { track: Some(Tracking::Backtraces), ..none.clone() }
         );
+        assert_eq!(set("GPUHEAP_SLACK", "2.5 %")?, Settings { slack: Some(0.025), ..none.clone() });
+        assert_eq!(set("GPUHEAP_LOOK", "16")?, Settings { look: Some(16), ..none.clone() });
+        for (variable, value) in
+            [("GPUHEAP_SLACK", "3"), ("GPUHEAP_SLACK", "-1%"), ("GPUHEAP_LOOK", "0")]
+        {
+            assert!(set(variable, value).is_err(), "{variable}={value}");
+        }
         assert_eq!(
             set("GPUHEAP_ZERO_ON_FREE", "1")?,
             Settings { zero_on_free: Some(true), ..none.clone() }
@@ -324,7 +365,7 @@ mod tests {
     fn a_variable_that_there_is_not_is_an_error_that_lists_those_that_there_are() {
         let check =
             |name: &str, value: &str| check_names([(name.into(), value.into())].into_iter());
-        insta::assert_snapshot!(check("GPUHEAP_HARD_LIMIT", "1GiB").unwrap_err(), @"GPUHEAP_HARD_LIMIT is set, and there is no such setting; unset it, or use one of those that there are: GPUHEAP_DEVICE, GPUHEAP_POOL, GPUHEAP_MEMORY_LIMIT, GPUHEAP_SOFT_MEMORY_LIMIT, GPUHEAP_TRACK, GPUHEAP_ZERO_ON_FREE and GPUHEAP_ZERO_ON_ALLOC");
+        insta::assert_snapshot!(check("GPUHEAP_HARD_LIMIT", "1GiB").unwrap_err(), @"GPUHEAP_HARD_LIMIT is set, and there is no such setting; unset it, or use one of those that there are: GPUHEAP_DEVICE, GPUHEAP_POOL, GPUHEAP_MEMORY_LIMIT, GPUHEAP_SOFT_MEMORY_LIMIT, GPUHEAP_TRACK, GPUHEAP_ZERO_ON_FREE, GPUHEAP_ZERO_ON_ALLOC, GPUHEAP_SLACK and GPUHEAP_LOOK");
         let known = TABLE.iter().map(|setting| setting.variable);
         for name in known.chain(["GPUHEAP_TEST_X", "GPUHEAP_EMULATED_DEVICE", "PATH", "GPUHEAPS"]) {
             assert!(check(name, "x").is_ok(), "{name}");

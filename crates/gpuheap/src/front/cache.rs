@@ -66,6 +66,7 @@ pub(super) struct Opening<'a> {
     pub(super) stream: StreamRef,
     pub(super) stream_id: u64,
     pub(super) kept: KeptByThreads,
+    pub(super) small: u64,
     pub(super) is_plain: bool,
     pub(super) most: u64,
 }
@@ -152,6 +153,24 @@ impl ThreadCache {
         true
     }
 
+    /// Takes out what is large. With the store's lock held.
+    pub(crate) fn take_large(&self, mut each: impl FnMut(Kept)) {
+        self.slots.drain_above(self.small.get(), |block| {
+            self.went(block.bytes);
+            each(block);
+        });
+    }
+
+    /// Whether it keeps large blocks.
+    pub(crate) fn has_large(&self) -> bool {
+        self.large.get() > 0
+    }
+
+    /// Whether it keeps the last few alone of blocks of `bytes`.
+    pub(crate) fn is_large(&self, bytes: u64) -> bool {
+        bytes > self.small.get()
+    }
+
     #[inline]
     fn went(&self, bytes: u64) {
         self.held.sub(bytes);
@@ -195,6 +214,11 @@ impl ThreadCache {
         }
     }
 
+    /// Whether it is the running thread's.
+    pub(crate) fn is_mine(&self) -> bool {
+        self.thread.get() == local::thread()
+    }
+
     /// Bytes that it keeps, about: its owner may be at it.
     pub(crate) fn held(&self) -> u64 {
         self.held.get()
@@ -225,6 +249,16 @@ impl ThreadCache {
         StreamRef::new(self.slot.get() as u32, CUstream(self.raw.get() as usize))
     }
 
+    /// Has it keep several blocks of each size up to this one; while it is empty.
+    pub(crate) fn set_small(&self, bytes: u64) {
+        self.small.set(bytes);
+    }
+
+    /// The number of the thread that has it; zero for none.
+    pub(crate) fn thread(&self) -> u64 {
+        self.thread.get()
+    }
+
     /// Whether the thread that had it ended, so that another one may have it.
     pub(super) fn is_orphan(&self) -> bool {
         self.thread.get() == 0
@@ -242,9 +276,9 @@ impl ThreadCache {
         self.slot.set(opening.stream.slot() as u64);
         self.raw.set(opening.stream.raw().0 as u64);
         self.forks.set(u64::from(fork::count()));
-        let KeptByThreads { rounding, small, large } = opening.kept;
+        let KeptByThreads { rounding, large, .. } = opening.kept;
         self.rounding.set(rounding.number());
-        self.small.set(small);
+        self.small.set(opening.small);
         self.most_large.set(large);
         self.is_plain.set(u64::from(opening.is_plain));
         self.most.set(opening.most);

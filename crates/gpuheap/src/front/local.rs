@@ -11,14 +11,14 @@ const MOST: usize = 64;
 thread_local! {
     /// This thread among all that there ever were; zero before it is asked for.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
-    static LOCAL: RefCell<Local> = const { RefCell::new(Local { entries: Vec::new(), last: 0 }) };
+    /// The one that was found last. It has nothing to be dropped, which makes the look cheap.
+    static LAST: Cell<Option<Entry>> = const { Cell::new(None) };
+    static LOCAL: RefCell<Local> = const { RefCell::new(Local { entries: Vec::new() }) };
 }
 
 /// The caches of one thread.
 struct Local {
     entries: Vec<Entry>,
-    /// Where the last one was found.
-    last: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -47,14 +47,21 @@ fn new_number() -> u64 {
 /// where there is none, or where the thread is at its end.
 #[inline]
 pub(super) fn find(store: u64, stream: u64) -> Option<&'static ThreadCache> {
+    match LAST.get() {
+        Some(last) if last.store == store && last.stream == stream => Some(last.cache),
+        _ => search(store, stream),
+    }
+}
+
+fn search(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     let found = LOCAL.try_with(|local| {
-        let mut local = local.try_borrow_mut().ok()?;
-        match local.entries.get(local.last) {
-            Some(entry) if entry.store == store && entry.stream == stream => Some(entry.cache),
-            _ => local.search(store, stream),
-        }
+        let local = local.try_borrow().ok()?;
+        let is_it = |entry: &&Entry| entry.store == store && entry.stream == stream;
+        local.entries.iter().find(is_it).copied()
     });
-    found.ok().flatten()
+    let entry = found.ok().flatten()?;
+    LAST.set(Some(entry));
+    Some(entry.cache)
 }
 
 /// Whether this thread can have caches: not at its very end, nor where a signal came in between.
@@ -73,6 +80,7 @@ pub(super) fn unused(
         let of_store = |entry: &Entry| entry.store == store && entry.cache.is_closed();
         let at = local.entries.iter().position(of_store);
         let at = at.or_else(|| local.entries.iter().position(|entry| is_free(entry.cache)))?;
+        LAST.set(None);
         Some(local.entries.swap_remove(at).cache)
     });
     unused.ok().flatten()
@@ -89,22 +97,15 @@ pub(super) fn insert(
         let is_full = local.entries.len() >= MOST;
         let oldest = is_full.then(|| local.entries.remove(0).cache);
         local.entries.push(Entry { store, stream, cache });
-        local.last = local.entries.len() - 1;
+        LAST.set(None);
         oldest
     });
     replaced.ok().flatten()
 }
 
-impl Local {
-    fn search(&mut self, store: u64, stream: u64) -> Option<&'static ThreadCache> {
-        let found = |entry: &Entry| entry.store == store && entry.stream == stream;
-        self.last = self.entries.iter().position(found)?;
-        Some(self.entries[self.last].cache)
-    }
-}
-
 impl Drop for Local {
     fn drop(&mut self) {
+        LAST.set(None);
         self.entries.drain(..).for_each(|entry| end(entry.cache));
     }
 }

@@ -89,7 +89,11 @@ impl ThreadCache {
         if !state.caches.iter().any(|one| std::ptr::eq(*one, cache)) {
             state.caches.push(cache);
         }
-        cache.open(&Opening { heap, stream, stream_id, kept, is_plain: heap.is_plain(), most });
+        let most = if state.is_above_soft_limit { 0 } else { most };
+        let is_plain = heap.is_plain();
+        let small = if state.is_shared { kept.small_shared } else { kept.small };
+        cache.open(&Opening { heap, stream, stream_id, kept, small, is_plain, most });
+        state.note_threads(kept.small_shared);
         drop(state);
         if let Some(oldest) = local::insert(store.number, stream_id, cache) {
             end(oldest);

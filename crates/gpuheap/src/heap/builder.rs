@@ -15,7 +15,7 @@ use crate::heap::registrations::Registrations;
 use crate::heap::store::Store;
 use crate::heap::{Heap, Inner};
 use crate::kind::MemoryKind;
-use crate::pool::{Binned, Direct, Policy, PoolKind, Simple, Split, Stitched};
+use crate::pool::{Binned, Direct, Policy, PoolKind, Simple, Split, Stitched, Tuning};
 use crate::settings::Settings;
 use crate::size::Size;
 use crate::source::{MemorySource, OrderedSource, PlainSource};
@@ -43,6 +43,8 @@ pub struct HeapBuilder {
     environment: bool,
     idle_trim: Option<Duration>,
     thread_cache: Option<u64>,
+    slack: Option<f64>,
+    look: Option<usize>,
     staging: Staging,
     fallback: Option<Fallback>,
 }
@@ -61,12 +63,15 @@ impl HeapBuilder {
             environment: true,
             idle_trim: None,
             thread_cache: None,
+            slack: None,
+            look: None,
             staging: Staging::default(),
             fallback: None,
         }
     }
 
-    /// The policy; `split` unless said otherwise.
+    /// The policy. Unless said otherwise `stitched`; on a device without virtual memory management
+    /// `split`, in whose place it is there, and the [status](crate::MemoryStatus) says why.
     pub fn pool(mut self, pool: PoolKind) -> HeapBuilder {
         self.pool = Some(pool);
         self
@@ -128,9 +133,26 @@ impl HeapBuilder {
     /// and at most 256 MiB; with zero all threads share the pool at every call. What they keep counts as cached, and goes
     /// back to the pool before the heap takes more from the driver.
     ///
-    /// The pools `binned` and `split` have such caches, the others do not.
+    /// The pools `stitched`, `split` and `binned` have such caches, the others do not.
     pub fn thread_cache(mut self, bytes: u64) -> HeapBuilder {
         self.thread_cache = Some(bytes);
+        self
+    }
+
+    /// How much more than the peak of what is live the `stitched` pool takes from the driver before it
+    /// maps free memory together, as a part of the peak: 0.04 unless said otherwise. Less packs
+    /// tighter, more saves time where a program does not repeat itself; `docs/performance.md` has the
+    /// curve. Said here, it stays; unless said, the pool goes up to 0.2 for a program that makes it
+    /// map again and again. Below zero and no number count as zero.
+    pub fn slack(mut self, part: f64) -> HeapBuilder {
+        self.slack = Some(part);
+        self
+    }
+
+    /// How many free blocks the `stitched` pool looks at for one that a stream may use without waiting
+    /// for another: 8 unless said otherwise.
+    pub fn look(mut self, blocks: usize) -> HeapBuilder {
+        self.look = Some(blocks);
         self
     }
 
@@ -167,7 +189,7 @@ impl HeapBuilder {
                 PlainSource::new(context.clone(), MemoryKind::Device).device_memory()?;
             self.hard = Some(free / 5 * 4);
         }
-        let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Split));
+        let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Stitched));
         self.fallback = fallback;
         let limits = Limits { soft: self.soft, hard: self.hard };
         let ordered = |keeps| -> Result<Parts, Error> {
@@ -184,7 +206,7 @@ impl HeapBuilder {
                 ))
                 .into());
             }
-            pool => policy_and_source(&context, MemoryKind::Device, pool),
+            pool => policy_and_source(&context, MemoryKind::Device, pool, self.tuning()),
         };
         let idle_trim = self.idle_trim;
         let heap = self.build_over(pool, parts.0, parts.1);
@@ -199,6 +221,17 @@ impl HeapBuilder {
         Ok(heap)
     }
 
+    fn tuning(&self) -> Tuning {
+        let mut tuning = Tuning::default();
+        if let Some(part) = self.slack {
+            // A number that is none becomes zero.
+            tuning.slack = (part * 1000.0) as u64;
+            tuning.most_slack = tuning.slack;
+        }
+        tuning.look = self.look.unwrap_or(tuning.look).max(1);
+        tuning
+    }
+
     /// Takes from the environment what was not said.
     fn complete(&mut self, context: &Context, settings: &Settings) {
         let total = context.total_memory();
@@ -209,6 +242,8 @@ impl HeapBuilder {
         self.track = self.track.or(settings.track);
         self.zero_on_free = self.zero_on_free.or(settings.zero_on_free);
         self.zero_on_alloc = self.zero_on_alloc.or(settings.zero_on_alloc);
+        self.slack = self.slack.or(settings.slack);
+        self.look = self.look.or(settings.look);
     }
 
     pub(crate) fn build_over(
@@ -260,10 +295,15 @@ impl HeapBuilder {
 
 /// A policy over plain allocations of a kind. Only device memory has stream-ordered pools of the
 /// driver's, so a `driver` heap keeps its other kinds by `split`.
-pub(crate) fn policy_and_source(context: &Arc<Context>, kind: MemoryKind, pool: PoolKind) -> Parts {
+pub(crate) fn policy_and_source(
+    context: &Arc<Context>,
+    kind: MemoryKind,
+    pool: PoolKind,
+    tuning: Tuning,
+) -> Parts {
     let mut source = PlainSource::new(context.clone(), kind);
     let policy: Box<dyn Policy> = match pool {
-        PoolKind::Stitched if source.pages().is_some() => Box::new(Stitched::default()),
+        PoolKind::Stitched if source.pages().is_some() => Box::new(Stitched::with(tuning)),
         PoolKind::None => Box::new(Direct::default()),
         PoolKind::Simple => Box::new(Simple::default()),
         PoolKind::Binned => Box::new(Binned::default()),

@@ -48,6 +48,12 @@ impl Ledger {
         self.frees += 1;
     }
 
+    /// What the high-water mark would be with `bytes` more.
+    pub(crate) fn peak_with(&self, bytes: u64) -> u64 {
+        let live = u64::try_from(self.live as i64).unwrap_or(0);
+        self.live_peak.max(live.saturating_add(bytes))
+    }
+
     /// What a thread counted for itself.
     pub(crate) fn moved(&mut self, moved: Moved) {
         self.reached((self.live as i64).wrapping_add(moved.high as i64));

@@ -41,7 +41,7 @@ use crate::heap::store::{Lease, Store};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::measure;
-use crate::pool::PoolKind;
+use crate::pool::{PoolKind, Tuning};
 use crate::source::SourceError;
 use crate::stream::Stream;
 use crate::target::Target;
@@ -51,8 +51,8 @@ use crate::track::{TrackId, Tracker, Tracking};
 ///
 /// ```text
 /// Block ─► Heap ─► front: what each thread keeps of what it freed
-///            │        └► policy: none | simple | binned | split | driver
-///            │             └► source: driver calls (plain, stream-ordered)
+///            │        └► policy: none | simple | binned | split | stitched | driver
+///            │             └► source: driver calls (plain, virtual memory, stream-ordered)
 ///            ├─ order       which stream may reuse what, and behind which fence
 ///            ├─ ledger      bytes handed out, taken, given back
 ///            ├─ limits      soft (give back above it) and hard (never exceed)
@@ -102,7 +102,7 @@ pub(crate) struct Inner {
 }
 
 impl Heap {
-    /// A heap as the environment says, by default with the policy `split` and no limits.
+    /// A heap as the environment says, by default with the policy `stitched` and no limits.
     ///
     /// # Errors
     ///
@@ -627,7 +627,7 @@ impl Inner {
         };
         slot.get_or_init(|| {
             let limits = Limits { soft: None, hard: limit };
-            let parts = policy_and_source(&self.context, kind, self.pool);
+            let parts = policy_and_source(&self.context, kind, self.pool, Tuning::default());
             let (context, reclaimers) = (self.context.clone(), self.reclaimers.clone());
             let keeps = self.thread_cache;
             Store::new(context, kind, self.pool, limits, keeps, reclaimers, parts)

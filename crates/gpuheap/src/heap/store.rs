@@ -24,6 +24,11 @@ use crate::track::TrackId;
 /// asks for the rest meanwhile is to get it.
 const SPARED: u64 = 4;
 
+/// So much may other threads keep, or such a part of all that is taken, while more is taken: what that
+/// can cost of utilisation is 3 %, and nothing where memory is short.
+const KEPT: u64 = 32 << 20;
+const KEPT_SHARE: u64 = 32;
+
 /// One kind's memory.
 pub(crate) struct Store {
     pub(crate) context: Arc<Context>,
@@ -74,7 +79,9 @@ pub(crate) struct State {
     /// Other threads are held off.
     is_alone: bool,
     /// More is taken than the soft limit allows.
-    is_above_soft_limit: bool,
+    pub(crate) is_above_soft_limit: bool,
+    /// Several threads have caches.
+    pub(crate) is_shared: bool,
     /// What threads keep of what they freed.
     pub(crate) caches: Vec<&'static ThreadCache>,
     /// Freed, and not to be had again before they are filled with zeros, which failed so far. They
@@ -105,6 +112,7 @@ impl Store {
             stranded: Vec::new(),
             is_alone: false,
             is_above_soft_limit: false,
+            is_shared: false,
             caches: Vec::new(),
             unzeroed: Vec::new(),
             kept: Vec::new(),
@@ -161,6 +169,7 @@ impl Store {
         let stream = state.stream(stream);
         if let Some(cache) = cache {
             cache.carry(&mut state.ledger);
+            state.give_large(bytes);
         }
         let none =
             Lease { stream, stream_id, key: None, address: 0, bytes, block_bytes: 0, track: None };
@@ -515,6 +524,44 @@ impl State {
         self.empty(|_| true, false);
     }
 
+    /// The same before more is taken from the driver: of this thread all, of the others what they
+    /// keep where it matters. Were they emptied at every growth, sixteen threads that begin would have
+    /// each other start over again and again.
+    fn gather_before_growth(&mut self) {
+        let kept: u64 =
+            self.caches.iter().filter(|cache| !cache.is_mine()).map(|cache| cache.held()).sum();
+        let much = (self.ledger.taken / KEPT_SHARE).max(KEPT);
+        self.empty(|cache| kept > much || cache.is_mine(), false);
+    }
+
+    /// Has the policy take this thread's large blocks back before it places a large one: it then
+    /// finds free what would be free without the front, and a program that repeats itself gets the
+    /// places that it had. Kept past such a request, one large block a stream cost `serve_threads`
+    /// three times the time, as requests found their places taken.
+    fn give_large(&mut self, bytes: u64) {
+        for at in 0..self.caches.len() {
+            let cache = self.caches[at];
+            if cache.is_mine() && cache.has_large() && cache.is_large(bytes) {
+                let mut kept = std::mem::take(&mut self.kept);
+                cache.take_large(|block| kept.push(block));
+                self.give_all(kept, cache.stream());
+            }
+        }
+    }
+
+    /// Has caches keep blocks up to `small` from the second thread on.
+    pub(crate) fn note_threads(&mut self, small: u64) {
+        let first = self.caches.iter().map(|cache| cache.thread()).find(|thread| *thread != 0);
+        let is_other = |cache: &&ThreadCache| cache.thread() != 0 && Some(cache.thread()) != first;
+        if self.is_shared || !self.caches.iter().any(|cache| is_other(&cache)) {
+            return;
+        }
+        self.is_shared = true;
+        self.hold_off();
+        self.caches.iter().for_each(|cache| cache.set_small(small));
+        self.let_on();
+    }
+
     /// Closes and empties caches.
     pub(crate) fn close(&mut self, which: impl Fn(&ThreadCache) -> bool) {
         self.empty(which, true);
@@ -601,7 +648,7 @@ impl State {
         if self.caches.iter().any(|cache| cache.held() > 0) {
             granted = self.with_policy(|policy, env| policy.reuse(bytes, stream, env));
             if matches!(granted, Ok(None)) {
-                self.gather();
+                self.gather_before_growth();
             }
         }
         let grant = match granted {

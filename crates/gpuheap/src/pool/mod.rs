@@ -31,7 +31,7 @@ pub(crate) use binned::Binned;
 pub(crate) use direct::Direct;
 pub(crate) use simple::Simple;
 pub(crate) use split::Split;
-pub(crate) use stitched::Stitched;
+pub(crate) use stitched::{Stitched, Tuning};
 
 use crate::heap::ledger::Ledger;
 use crate::heap::limits::Limits;
@@ -98,17 +98,26 @@ impl PoolKind {
     pub(crate) fn kept_by_threads(self) -> Option<KeptByThreads> {
         match self {
             // A block of one bin is as good as another, so nothing is lost by it.
-            PoolKind::Binned => {
-                Some(KeptByThreads { rounding: Rounding::PowersOfTwo, small: u64::MAX, large: 0 })
-            }
+            PoolKind::Binned => Some(KeptByThreads {
+                rounding: Rounding::PowersOfTwo,
+                small: u64::MAX,
+                small_shared: u64::MAX,
+                large: 0,
+            }),
             // Larger ones that are handed out again where they lie, and not by best fit, cost
             // `gpt_train_short` 0.06 to 0.15 of utilisation and `serve_threads` 0.03 to 0.1.
-            PoolKind::Split => {
-                Some(KeptByThreads { rounding: Rounding::Units, small: 256 << 10, large: 0 })
-            }
-            PoolKind::Stitched => {
-                Some(KeptByThreads { rounding: Rounding::Units, small: 1 << 20, large: 1 })
-            }
+            PoolKind::Split => Some(KeptByThreads {
+                rounding: Rounding::Units,
+                small: 256 << 10,
+                small_shared: 1 << 20,
+                large: 0,
+            }),
+            PoolKind::Stitched => Some(KeptByThreads {
+                rounding: Rounding::Units,
+                small: 64 << 10,
+                small_shared: 1 << 20,
+                large: 1,
+            }),
             PoolKind::None | PoolKind::Simple | PoolKind::Driver => None,
         }
     }
@@ -138,6 +147,8 @@ pub(crate) struct KeptByThreads {
     pub(crate) rounding: Rounding,
     /// Up to which size a few are kept of each size.
     pub(crate) small: u64,
+    /// The same where several threads use the pool, which would wait for each other.
+    pub(crate) small_shared: u64,
     /// How many larger ones are kept, the last ones that were freed.
     pub(crate) large: u64,
 }

@@ -72,11 +72,18 @@ pub(crate) struct Tuning {
     pub(crate) maps: usize,
     /// Whether requests are placed where the same ones were before.
     pub(crate) follows: bool,
+    /// After so many mappings of stitched ranges more slack is given, up to `most_slack`: a program
+    /// that does not repeat itself would map for ever. 20,000 of them take half a second.
+    pub(crate) patience: u64,
+    pub(crate) most_slack: u64,
 }
+
+/// So many mappings more cost a thousandth of slack more.
+const MAPS_A_THOUSANDTH: u64 = 64;
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { slack: 40, look: 8, maps: 32, follows: true }
+        Tuning { slack: 40, look: 8, maps: 32, follows: true, patience: 20_000, most_slack: 200 }
     }
 }
 
@@ -89,9 +96,6 @@ pub(crate) struct Stitched {
     script: Script,
     /// Where small requests had their blocks, the first one first.
     slabs: Vec<u64>,
-    /// Bytes handed out, and the most that there ever were.
-    live: u64,
-    peak: u64,
 }
 
 impl Policy for Stitched {
@@ -102,15 +106,23 @@ impl Policy for Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Grant, Shortage> {
-        let rounded = round_up(bytes, ROUNDING);
-        let grant = if rounded <= SMALL {
-            self.small(rounded, stream, environment)?
-        } else {
-            self.large(rounded, stream, environment)?
-        };
-        self.live += rounded;
-        self.peak = self.peak.max(self.live);
-        Ok(grant)
+        let grant = self.serve(bytes, true, stream, environment)?;
+        grant.ok_or_else(|| Shortage::Device(round_up(bytes, LEAST)))
+    }
+
+    #[inline]
+    fn reuse(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<Grant>, Shortage> {
+        let position = self.script.position();
+        let served = self.serve(bytes, false, stream, environment);
+        if !matches!(served, Ok(Some(_))) {
+            self.script.back_to(position);
+        }
+        served
     }
 
     fn free(
@@ -120,7 +132,7 @@ impl Policy for Stitched {
         environment: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
         let Some(block) = self.home.blocks.get(key) else { return Ok(()) };
-        let (state, bytes, range) = (block.state, block.bytes, block.range);
+        let (state, range) = (block.state, block.range);
         if state != State::Live && range == NONE {
             return Ok(());
         }
@@ -128,11 +140,9 @@ impl Policy for Stitched {
         let order = &*environment.order;
         let last = Last::of(ticket, order);
         if state == State::Live {
-            self.live -= bytes;
             self.home.put(key, last, order);
         } else {
             for held in self.ranges.release(range, ticket, order) {
-                self.live -= self.home.blocks[held].bytes;
                 self.home.blocks[held].range = NONE;
                 self.home.put(held, last, order);
             }
@@ -193,18 +203,36 @@ impl Policy for Stitched {
 }
 
 impl Stitched {
-    #[cfg(test)]
     pub(crate) fn with(tuning: Tuning) -> Stitched {
         Stitched { tuning, ..Stitched::default() }
+    }
+
+    /// Steps 1 to 5 of the module's list, and the others if the pool `grows`.
+    #[inline]
+    fn serve(
+        &mut self,
+        bytes: u64,
+        grows: bool,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<Grant>, Shortage> {
+        let rounded = round_up(bytes, ROUNDING);
+        let grant = if rounded <= SMALL {
+            self.small(rounded, grows, stream, environment)?
+        } else {
+            self.large(rounded, grows, stream, environment)?
+        };
+        Ok(grant)
     }
 
     fn large(
         &mut self,
         bytes: u64,
+        grows: bool,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
-        if self.live == 0 {
+    ) -> Result<Option<Grant>, Shortage> {
+        if environment.ledger.live == 0 {
             self.script.begin();
         }
         let place = if self.tuning.follows { self.script.place(bytes) } else { None };
@@ -225,7 +253,10 @@ impl Stitched {
         }
         let grant = match grant {
             Some(grant) => grant,
-            None => self.find_more(bytes, stream, environment)?,
+            None => match self.find_more(bytes, grows, stream, environment)? {
+                Some(grant) => grant,
+                None => return Ok(None),
+            },
         };
         if self.tuning.follows {
             let range = self.home.blocks[grant.key].range;
@@ -233,7 +264,7 @@ impl Stitched {
             let place = if at_home { Place::Home(grant.address) } else { Place::Range(range) };
             self.script.note(bytes, place);
         }
-        Ok(grant)
+        Ok(Some(grant))
     }
 
     /// The place of a request the last time, if it is free.
@@ -287,41 +318,54 @@ impl Stitched {
     fn find_more(
         &mut self,
         bytes: u64,
+        grows: bool,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<Option<Grant>, Shortage> {
         if let Some(address) = self.seamed(bytes)
             && let Some(grant) = self.at_home(address, bytes, stream, environment)?
         {
-            return Ok(grant);
+            return Ok(Some(grant));
         }
         let fitting: Vec<u32> = self.ranges.fitting(bytes).take(LOOK_RANGES).collect();
         for id in fitting {
             if let Some(grant) = self.in_range(id, bytes, stream, environment)? {
-                return Ok(grant);
+                return Ok(Some(grant));
             }
         }
-        let peak = self.peak.max(self.live + bytes);
-        let most = peak + (u128::from(peak) * u128::from(self.tuning.slack) / 1000) as u64;
-        if let Some(grown) = self.grow_for(bytes, Some(most), stream, environment)? {
-            return Ok(grown);
+        if !grows {
+            return Ok(None);
         }
-        self.stitch(bytes, stream, environment)
+        // The program's own, as what threads keep is not live.
+        let peak = environment.ledger.peak_with(bytes);
+        let most = peak + (u128::from(peak) * u128::from(self.slack()) / 1000) as u64;
+        if let Some(grown) = self.grow_for(bytes, Some(most), stream, environment)? {
+            return Ok(Some(grown));
+        }
+        self.stitch(bytes, stream, environment).map(Some)
+    }
+
+    /// How much more than the peak of live bytes may be taken, in thousandths.
+    fn slack(&self) -> u64 {
+        let Tuning { slack, most_slack, patience, .. } = self.tuning;
+        let more = self.ranges.mapped().saturating_sub(patience) / MAPS_A_THOUSANDTH;
+        (slack + more).min(most_slack.max(slack))
     }
 
     fn small(
         &mut self,
         bytes: u64,
+        grows: bool,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<Option<Grant>, Shortage> {
         let look = self.tuning.look;
         let found = self.home.find(bytes, true, look, stream, environment.order);
         let key = match found.usable {
-            Some(key) => key,
-            None => self.slab(bytes, stream, environment)?,
+            Some(key) => Some(key),
+            None => self.slab(bytes, grows, stream, environment)?,
         };
-        Ok(self.hand_out(key, bytes))
+        Ok(key.map(|key| self.hand_out(key, bytes)))
     }
 
     /// A free block for small requests, from the large ones or from the driver.
@@ -329,9 +373,10 @@ impl Stitched {
     fn slab(
         &mut self,
         bytes: u64,
+        grows: bool,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<u32, Shortage> {
+    ) -> Result<Option<u32>, Shortage> {
         let look = self.tuning.look;
         // Where there was one before: what was placed around it finds its place again.
         let mut key = self.slabs.iter().find_map(|address| {
@@ -350,16 +395,17 @@ impl Stitched {
         }
         if key.is_none() {
             if let Some(key) = self.cached_at_home(bytes, true, stream, environment)? {
-                return Ok(key);
+                return Ok(Some(key));
             }
             key = self
                 .cached_at_home(bytes, false, stream, environment)?
                 .map(|key| (key, self.home.blocks[key].address));
         }
         let grown = key.is_none();
-        if key.is_none()
-            && let Some(address) = self.grow_at_home(SLAB, None, environment)?
-        {
+        if grown && !grows {
+            return Ok(None);
+        }
+        if grown && let Some(address) = self.grow_at_home(SLAB, None, environment)? {
             // What was free before the new memory may be another stream's.
             let slab = Segment { address, bytes: SLAB };
             if self.order_run(&[slab], stream, environment)? {
@@ -381,7 +427,7 @@ impl Stitched {
         let key = self.home.take(key, address, length, State::Live);
         self.home.blocks[key].small = true;
         self.home.put_apart(key, last);
-        Ok(key)
+        Ok(Some(key))
     }
 
     /// The part of a free block that a request takes: its beginning.

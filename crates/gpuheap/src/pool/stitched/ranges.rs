@@ -60,14 +60,20 @@ pub(super) struct Ranges {
     holes: Vec<u32>,
     by_size: BTreeSet<(u64, u32)>,
     addresses: Addresses,
-    /// Mappings of all ranges.
+    /// Mappings of all ranges, and all that there ever were.
     maps: usize,
+    mapped: u64,
     uses: u64,
 }
 
 impl Ranges {
     pub(super) fn maps(&self) -> usize {
         self.maps
+    }
+
+    /// How often something was mapped.
+    pub(super) fn mapped(&self) -> u64 {
+        self.mapped
     }
 
     pub(super) fn get(&self, id: u32) -> Option<&Range> {
@@ -106,6 +112,7 @@ impl Ranges {
         }
         let bytes = runs.iter().map(|run| run.bytes).sum();
         self.maps += mapped.len();
+        self.mapped += mapped.len() as u64;
         let range = Range {
             mapped_at: address,
             length,

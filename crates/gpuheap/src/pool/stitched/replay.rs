@@ -79,10 +79,12 @@ fn replay(name: &str, events: &[Event], ids: usize, tuning: Tuning, capacity: u6
                         return false;
                     }
                 };
+                environment.ledger.allocated(event.bytes, event.bytes);
                 live[event.id] = Some((grant.key, event.bytes, event.stream));
                 bytes += event.bytes;
                 peak = bytes.max(peak);
             } else if let Some((key, freed, _)) = live[event.id].take() {
+                environment.ledger.freed(freed, freed);
                 policy.free(key, stream, &mut environment).unwrap();
                 bytes -= freed;
             }

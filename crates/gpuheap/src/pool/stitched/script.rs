@@ -34,6 +34,13 @@ struct Entry {
 /// Not a stitched range.
 const AT_HOME: u32 = u32::MAX;
 
+/// How far a log is followed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    next: Option<usize>,
+    began: Option<usize>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Script {
     /// A ring.
@@ -54,6 +61,17 @@ impl Script {
     /// Nothing is live: the program may begin as it did the last time that this was so.
     pub(super) fn begin(&mut self) {
         self.next = self.began.replace(self.count);
+    }
+
+    /// How far the log is followed, for a request that may be made once more.
+    #[inline]
+    pub(super) fn position(&self) -> Position {
+        Position { next: self.next, began: self.began }
+    }
+
+    /// Follows the log from there: what was asked for since was not had.
+    pub(super) fn back_to(&mut self, position: Position) {
+        Position { next: self.next, began: self.began } = position;
     }
 
     /// Where this request was placed when the program did the same before.
