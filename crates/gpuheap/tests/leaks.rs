@@ -313,7 +313,7 @@ fn the_environment_is_heard_and_the_builder_wins() {
         let own = Heap::builder(&device).track(Tracking::Off).hard_limit(5 << 20).build().unwrap();
         assert_eq!((own.tracking(), own.limits().hard), (Tracking::Off, Some(5 << 20)));
         let bare = Heap::builder(&device).without_environment().build().unwrap();
-        assert_eq!((bare.limits().hard, bare.pool()), (None, gpuheap::PoolKind::Split));
+        assert_eq!((bare.limits().hard, bare.pool()), (None, gpuheap::PoolKind::Stitched));
         return;
     }
     let run = |limit: &str| {

@@ -175,7 +175,8 @@ pub(crate) fn measure(
     }
     later.sort_unstable();
     Ok(Outcome {
-        peak_live: usage.live_peak,
+        // The heap's own figure is about, as threads and streams count apart.
+        peak_live: if stop.is_none() { program.peak_live } else { usage.live_peak },
         peak_reserved: usage.reserved_peak,
         driver_calls: usage.driver_calls,
         cold_ns,

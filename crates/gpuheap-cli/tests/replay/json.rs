@@ -109,9 +109,9 @@ fn every_field_is_there_in_its_order_and_of_its_type() {
             results.iter().for_each(|result| check_pool(result, with_minimum));
         }
         assert_eq!(printed_fields(&ran.stdout, 4), TRACE_FIELDS.repeat(2));
-        assert_eq!(printed_fields(&ran.stdout, 8), POOL_FIELDS.repeat(2 * POOLS.len()));
+        assert_eq!(printed_fields(&ran.stdout, 8), POOL_FIELDS.repeat(2 * support::pools().len()));
         let stopped = printed_fields(&ran.stdout, 10);
-        let stops = if code == 1 { 2 * POOLS.len() } else { 0 };
+        let stops = if code == 1 { 2 * support::pools().len() } else { 0 };
         assert_eq!(stopped, OUT_OF_MEMORY_FIELDS.repeat(stops));
     }
 }

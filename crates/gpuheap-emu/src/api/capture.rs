@@ -277,7 +277,7 @@ fn side(place: &Place, pitch: u64) -> Side {
 
 /// Whether a call may disturb a capture: it may wait for work, or touch what other streams use. The
 /// driver's documents name `cuMemAlloc` and `cuEventQuery` as examples and leave the rest open, so
-/// this is the widest reading.
+/// this is the widest reading. Of `cuStreamSynchronize` it was seen on an H200 (driver 580).
 pub(crate) fn may_disturb(symbol: &str) -> bool {
     let starts = [
         "cuMemAlloc",
@@ -289,6 +289,7 @@ pub(crate) fn may_disturb(symbol: &str) -> bool {
         "cuMemset",
         "cuEventQuery",
         "cuEventSynchronize",
+        "cuStreamSynchronize",
         "cuMemPoolTrimTo",
         "cuMemCreate",
         "cuMemRelease",

@@ -115,7 +115,7 @@ impl State {
             next_op: 1,
             pending: 0,
             active: Vec::new(),
-            next_id: 0,
+            next_id: first_id(),
             random: match options.schedule {
                 Schedule::Seeded(seed) => seed ^ 0x9e37_79b9_7f4a_7c15,
                 _ => 0,
@@ -155,4 +155,11 @@ impl Drop for State {
             }
         }
     }
+}
+
+/// No stream and no context of a process has the id of another, whichever emulator they are of.
+fn first_id() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static EMULATORS: AtomicU64 = AtomicU64::new(0);
+    EMULATORS.fetch_add(1, Ordering::Relaxed) << 32
 }

@@ -68,12 +68,13 @@ mod tests {
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicU64;
 
+    use super::super::sync::Owned;
     use super::*;
 
     /// Each adds one to a number with a load and a store: were both in at once, one would be lost.
     #[test]
     fn owner_and_stopper_are_never_in_together() {
-        let entered = Arc::new(AtomicU32::new(0));
+        let entered = std::sync::Arc::new(AtomicU32::new(0));
         let entered_in = entered.clone();
         loom::model(move || {
             let gate = Arc::new((Gate::new(), AtomicU64::new(0)));
@@ -105,5 +106,46 @@ mod tests {
             assert_eq!(number.load(Ordering::Relaxed), expected);
         });
         assert!(entered.load(Plain::Relaxed) > 0);
+    }
+
+    /// An owner that frees, allocates and frees again, while another thread that is short of memory
+    /// takes what it finds: each block is had by one of them.
+    #[test]
+    fn what_is_kept_is_had_once() {
+        loom::model(|| {
+            let kept = Arc::new((Gate::new(), [Owned::new(0), Owned::new(0)]));
+            kept.0.open();
+            let take = |slots: &[Owned]| slots.iter().find(|slot| slot.get() != 0).map(Owned::take);
+            let other = kept.clone();
+            let drainer = loom::thread::spawn(move || {
+                let (gate, slots) = &*other;
+                gate.stop();
+                barrier::heavy();
+                gate.wait();
+                let had: Vec<u64> = slots.iter().map(Owned::take).filter(|one| *one != 0).collect();
+                gate.open();
+                had
+            });
+            let (gate, slots) = &*kept;
+            let (mut had, mut put) = (Vec::new(), 0);
+            for block in 1..=2 {
+                if gate.enter() {
+                    if let Some(slot) = slots.iter().find(|slot| slot.get() == 0) {
+                        slot.set(block);
+                        put += 1;
+                    }
+                    gate.leave();
+                }
+            }
+            if gate.enter() {
+                had.extend(take(slots));
+                gate.leave();
+            }
+            had.extend(drainer.join().unwrap());
+            had.extend(slots.iter().map(Owned::take).filter(|one| *one != 0));
+            had.sort_unstable();
+            assert_eq!(had.len(), put, "{had:?}");
+            assert!(had.windows(2).all(|pair| pair[0] != pair[1]), "{had:?}");
+        });
     }
 }

@@ -97,6 +97,10 @@ impl Block {
     /// A stream of another device, in which case the block is given back on its own stream; the
     /// driver's own. The block is given back, or accounted for as pending, all the same.
     pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
+        // Its own stream is of its own device.
+        if stream.id() == self.lease.stream_id {
+            return self.give_back(None);
+        }
         self.heap()?.store(MemoryKind::Device).check_device(stream)?;
         self.give_back(Some(stream))
     }

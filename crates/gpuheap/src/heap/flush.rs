@@ -182,8 +182,12 @@ impl Holder for Inner {
             if is_reset { idle.end() } else { idle.resume() }
         }
         if is_reset {
-            // Before it is asked whether the device is still there: what threads keep is gone.
-            self.stores().for_each(|store| store.lock().close(|_| true));
+            for store in self.stores() {
+                let mut state = store.lock();
+                // What threads keep is gone, which they do not ask about.
+                state.close(|_| true);
+                state.source.after_reset();
+            }
         }
     }
 

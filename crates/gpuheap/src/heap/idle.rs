@@ -124,13 +124,14 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::*;
-    use crate::Device;
     use crate::error::Error;
+    use crate::{Device, PoolKind};
 
     #[test]
     fn a_close_waits_for_the_thread_that_holds_the_heap() -> Result<(), Error> {
         let device = Device::open("emulated:1GiB")?;
-        let heap = Heap::builder(&device).idle_trim(Duration::from_secs(3600)).build()?;
+        let heap = Heap::builder(&device).pool(PoolKind::Split);
+        let heap = heap.idle_trim(Duration::from_secs(3600)).build()?;
         heap.allocate(1 << 20, &device.stream()?)?.free()?;
         let taken = || device.emulator().map(|emulator| emulator.usage(0).plain);
         assert_ne!(taken(), Some(0));

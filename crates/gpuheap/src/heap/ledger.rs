@@ -11,8 +11,8 @@ pub struct Ledger {
     /// Bytes handed out, each allocation's rounding included.
     pub live_blocks: u64,
     /// The high-water mark of [`live`](Ledger::live). Threads count for themselves between calls
-    /// that share anything, so of several threads it may miss what they freed and allocated again in
-    /// between, at most what their caches hold.
+    /// that share anything, and for each stream apart, so of several it may miss what they freed and
+    /// allocated again in between, at most what they keep for themselves.
     pub live_peak: u64,
     /// Bytes taken from the driver and not given back, as asked of it.
     pub taken: u64,

@@ -344,8 +344,8 @@ impl Order {
     ) -> Result<bool, SourceError> {
         for &slot in &self.active {
             let state = &self.streams[slot];
-            // A thread's own default stream has a name on that thread alone.
-            if state.retired || state.raw == CUstream::PER_THREAD {
+            // One that may have ended cannot be asked: a real driver crashes by its handle.
+            if state.retired || state.fleeting {
                 continue;
             }
             if source.is_capturing(StreamRef { slot: slot as u32, raw: state.raw })? {

@@ -134,6 +134,9 @@ pub(crate) trait MemorySource: Send {
     /// The fence is not needed any more.
     fn forget(&mut self, fence: Fence);
 
+    /// The context was reset. What did not go with it goes back, live or not: nobody can use it.
+    fn after_reset(&mut self) {}
+
     /// Memory and addresses apart, where this source has them.
     fn pages(&mut self) -> Option<&mut dyn Pages> {
         None

@@ -143,6 +143,12 @@ impl MemorySource for PlainSource {
         }
     }
 
+    fn after_reset(&mut self) {
+        if let Some(vmm) = &mut self.vmm {
+            vmm.give_all_back();
+        }
+    }
+
     fn pages(&mut self) -> Option<&mut dyn Pages> {
         if self.vmm.is_none() && self.kind == MemoryKind::Device {
             let context = &self.events.context;

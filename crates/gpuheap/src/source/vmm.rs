@@ -326,8 +326,9 @@ impl Pages for Vmm {
     }
 }
 
-impl Drop for Vmm {
-    fn drop(&mut self) {
+impl Vmm {
+    /// Gives all of it back, used or not: the heap ends, or the context did.
+    pub(super) fn give_all_back(&mut self) {
         let gone = self.context.check_alive();
         if gone == Err(Gone::Forked) {
             return;
@@ -346,13 +347,19 @@ impl Drop for Vmm {
             for (address, bytes) in mapped {
                 let _: CUresult = driver.cuMemUnmap(address, bytes as usize);
             }
-            for physical in self.chunks.iter().filter(|physical| physical.bytes != 0) {
+            for physical in self.chunks.drain(..).filter(|physical| physical.bytes != 0) {
                 let _: CUresult = driver.cuMemRelease(physical.handle);
             }
-            for (address, bytes) in &self.reserved {
-                let _: CUresult = driver.cuMemAddressFree(*address, *bytes as usize);
+            for (address, bytes) in std::mem::take(&mut self.reserved) {
+                let _: CUresult = driver.cuMemAddressFree(address, bytes as usize);
             }
         }
+    }
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        self.give_all_back();
     }
 }
 
