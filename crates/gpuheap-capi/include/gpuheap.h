@@ -59,7 +59,8 @@ typedef struct gpuheap_heap gpuheap_heap;
 typedef struct gpuheap_options {
   // sizeof(gpuheap_options).
   size_t size;
-  // How memory is cached: "split" (the default), "binned", "simple", "driver" or "none".
+  // How memory is cached: "stitched" (the default; "split" where the device
+  // has no virtual memory management), "split", "binned", "simple", "driver" or "none".
   const char *pool;
   // What is kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
   // "backtraces". Only the last one says where: the lines of a C program are in its stacks alone.
