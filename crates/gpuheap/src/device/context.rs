@@ -16,6 +16,7 @@ use super::info::DeviceInfo;
 use crate::arithmetic::Kernels;
 use crate::error::{Error, ErrorKind};
 use crate::fork;
+use crate::front;
 use crate::heap::{Heap, Inner};
 use crate::source::{NoVirtualMemory, SourceError, VirtualMemory, probe_virtual_memory};
 
@@ -92,6 +93,8 @@ impl Context {
     ) -> Result<Arc<Context>, Error> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let forks = fork::watch();
+        // Here, where a context takes a hundred times as long, and not at the first allocation.
+        front::prepare();
         let info = DeviceInfo::read(&*driver, ordinal, name, emulator.is_some())?;
         let mut raw = CUcontext::NULL;
         // SAFETY: the pointer is valid for the call.

@@ -26,8 +26,9 @@ mod imp {
 
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 mod imp {
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence, fence};
+
+    use crate::fork;
 
     /// Whether the other side pays. It is set before any thread has something to order.
     static IS_ONE_SIDED: AtomicBool = AtomicBool::new(false);
@@ -49,14 +50,18 @@ mod imp {
         }
     }
 
-    /// Asks the kernel for it, once.
+    /// Asks the kernel for it, once a process: a forked child has to ask for itself. Takes no lock,
+    /// which another thread of the parent might have held; twice is harmless.
     pub(super) fn prepare() {
-        static PREPARED: OnceLock<()> = OnceLock::new();
-        PREPARED.get_or_init(|| {
-            let there = call(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
-                && call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-            IS_ONE_SIDED.store(there, Ordering::SeqCst);
-        });
+        static PREPARED: AtomicU64 = AtomicU64::new(0);
+        let process = u64::from(fork::count()) + 1;
+        if PREPARED.load(Ordering::Acquire) == process {
+            return;
+        }
+        let there = call(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+            && call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+        IS_ONE_SIDED.store(there, Ordering::SeqCst);
+        PREPARED.store(process, Ordering::Release);
     }
 
     fn call(command: libc::c_int) -> bool {
