@@ -44,10 +44,18 @@ mod imp {
 
     pub(super) fn heavy() {
         fence(Ordering::SeqCst);
-        if IS_ONE_SIDED.load(Ordering::Relaxed) {
-            // Once registered it cannot fail.
-            call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+        if !IS_ONE_SIDED.load(Ordering::Relaxed) {
+            return;
         }
+        // Once registered it fails for a moment's want of memory, if at all.
+        for _ in 0..1000 {
+            if call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        // A filter that forbids it since: to go on would hand blocks out twice.
+        std::process::abort();
     }
 
     /// Asks the kernel for it, once a process: a forked child has to ask for itself. Takes no lock,

@@ -264,6 +264,11 @@ impl ThreadCache {
         self.thread.get() == 0
     }
 
+    /// Has it be this thread's, of those that nobody has.
+    pub(super) fn claim(&self) {
+        self.thread.set(local::thread());
+    }
+
     /// Leaves it to another thread of its heap. For its own thread.
     pub(super) fn orphan(&self) {
         self.thread.set(0);
@@ -335,11 +340,12 @@ impl ThreadCache {
 
     /// Whether it may be opened for any heap.
     pub(super) fn is_free(&self) -> bool {
-        self.closed.get() == CLOSED && self.lock_heap().is_none()
+        // Not in a forked child, where another thread of the parent may have held the lock.
+        self.closed.get() == CLOSED && !self.is_forked() && self.lock_heap().is_none()
     }
 
     /// Whether this process is a child of the one that opened it.
-    pub(super) fn is_forked(&self) -> bool {
+    pub(crate) fn is_forked(&self) -> bool {
         self.forks.get() != u64::from(fork::count())
     }
 

@@ -23,10 +23,6 @@ impl Gate {
     /// [out](Gate::leave) soon: others may be waiting.
     #[inline]
     pub(super) fn enter(&self) -> bool {
-        // A signal's handler that came in between this thread's own calls.
-        if self.inside.load(Ordering::Relaxed) {
-            return false;
-        }
         self.inside.store(true, Ordering::Relaxed);
         barrier::light();
         // Pairs with the opening: what was done behind the gate is seen.

@@ -31,12 +31,13 @@ mod local;
 mod slots;
 mod sync;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cache::Opening;
 pub(crate) use cache::ThreadCache;
 pub(crate) use slots::Kept;
 
+use crate::fork;
 use crate::heap::Inner;
 use crate::heap::order::StreamRef;
 use crate::heap::store::{State, Store};
@@ -109,9 +110,22 @@ pub(crate) fn prepare() {
 
 /// A cache that nobody uses.
 fn unused() -> &'static ThreadCache {
-    // In a forked child another thread of the parent may have held the lock.
-    let free = FREE.try_lock().ok().and_then(|mut free| free.pop());
-    free.unwrap_or_else(|| Box::leak(Box::new(ThreadCache::new())))
+    let taken = lock_free().and_then(|mut free| {
+        let cache = free.pop()?;
+        // Before the lock goes: whoever is late with giving it back is not to put it here again.
+        cache.claim();
+        Some(cache)
+    });
+    taken.unwrap_or_else(|| Box::leak(Box::new(ThreadCache::new())))
+}
+
+/// The caches of no heap and no thread. In a forked child another thread of the parent may have held
+/// the lock: none there, where somebody does.
+fn lock_free() -> Option<MutexGuard<'static, Vec<&'static ThreadCache>>> {
+    if fork::count() > 0 {
+        return FREE.try_lock().ok();
+    }
+    Some(FREE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Gives back what a cache of this thread keeps, because the thread ends or needs its place. Blocks
@@ -142,15 +156,17 @@ fn end(cache: &'static ThreadCache) {
 
 /// Has a cache be used again, if it is of no heap and of no running thread.
 fn free(cache: &'static ThreadCache) {
-    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut free) = lock_free() else { return };
     if cache.is_orphan() && cache.is_free() && !free.iter().any(|one| std::ptr::eq(*one, cache)) {
         free.push(cache);
     }
 }
 
 /// Lets all caches of a heap go that ended: of which nobody has a handle or a block. After a reset,
-/// blocks may be left that point at them; then they are not used again.
-pub(crate) fn let_go(heap: &Inner, is_reset: bool) {
+/// blocks may be left that point at them; then they are not used again. What kept the heap alive, to be
+/// dropped without a lock. With the lock of its handle held, so that nobody asks for it meanwhile.
+#[must_use]
+pub(crate) fn let_go(heap: &Inner, is_reset: bool) -> Vec<Arc<Inner>> {
     let mut heaps = Vec::new();
     for store in heap.stores() {
         let caches = std::mem::take(&mut store.lock().caches);
@@ -163,8 +179,7 @@ pub(crate) fn let_go(heap: &Inner, is_reset: bool) {
             free(cache);
         }
     }
-    // Without the locks: the last one ends the heap.
-    drop(heaps);
+    heaps
 }
 
 /// What the clones of a heap hold. When the last one goes, so do the caches of its threads.

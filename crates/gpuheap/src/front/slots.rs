@@ -113,10 +113,18 @@ impl Slots {
 
     /// Takes the blocks out that are larger than `bytes`.
     pub(super) fn drain_above(&self, bytes: u64, mut each: impl FnMut(Kept)) {
-        for bin in bin(bytes)..BINS {
-            if self.filled[bin / 64].get() >> (bin % 64) & 1 != 0 {
+        let first = bin(bytes);
+        for (at, word) in self.filled.iter().enumerate().skip(first / 64) {
+            let from = if at == first / 64 { first % 64 } else { 0 };
+            let mut bits = word.get() >> from << from;
+            while bits != 0 {
+                let bin = at * 64 + bits.trailing_zeros() as usize;
                 let above = |slot: &&Slot| slot.block.get() >> 32 > bytes;
                 self.places(bin).iter().filter(above).filter_map(Slot::take).for_each(&mut each);
+                if bin > first {
+                    word.set(word.get() & !(1 << (bin % 64)));
+                }
+                bits &= bits - 1;
             }
         }
     }
@@ -183,7 +191,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_put_in_comes_out_once_and_fits(
-            actions in prop::collection::vec((0_u8..3, 512_u64..4096), 1..200),
+            actions in prop::collection::vec((0_u8..4, 512_u64..4096), 1..200),
         ) {
             let slots = Slots::new();
             let mut inside = BTreeSet::new();
@@ -208,9 +216,15 @@ mod tests {
                             prop_assert!(inside.remove(&(found.address, found.bytes)));
                         }
                     }
-                    _ => slots.drain_half(bytes, |found| {
+                    2 => slots.drain_half(bytes, |found| {
                         assert!(inside.remove(&(found.address, found.bytes)));
                     }),
+                    _ => {
+                        slots.drain_above(bytes, |found| {
+                            assert!(inside.remove(&(found.address, found.bytes)));
+                        });
+                        prop_assert!(inside.iter().all(|(_, other)| *other <= bytes));
+                    }
                 }
             }
             slots.drain(|found| assert!(inside.remove(&(found.address, found.bytes))));

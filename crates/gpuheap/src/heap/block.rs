@@ -130,6 +130,8 @@ impl Block {
 
     fn heap(&self) -> Result<Arc<Inner>, Error> {
         match &self.home {
+            // Before its lock: in a forked child a thread of the parent may have held it.
+            Home::Cache(cache) if cache.is_forked() => Err(Gone::Forked.into()),
             // Without a heap there are no blocks, unless the device was reset.
             Home::Cache(cache) => Ok(cache.heap().ok_or(Gone::Reset)?),
             Home::Heap(heap) => Ok(heap.clone()),

@@ -188,6 +188,8 @@ impl Holder for Inner {
                 state.close(|_| true);
                 state.source.after_reset();
             }
+            // Blocks may be what it lived by, and none of them comes back.
+            self.end_if_over();
         }
     }
 

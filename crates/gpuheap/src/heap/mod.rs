@@ -360,7 +360,9 @@ impl Heap {
 
     /// Counts memory that could not be given back, and stays accounted as live.
     pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
-        self.store(kind).lock().ledger.failed_frees += 1;
+        let mut state = self.store(kind).lock();
+        state.ledger.failed_frees += 1;
+        state.lost += 1;
     }
 
     #[cfg(test)]
@@ -557,38 +559,39 @@ impl Inner {
     /// Nobody can ask the heap for memory any more: threads keep nothing from here on, and the heap
     /// ends with its last block.
     pub(crate) fn close(&self) {
-        match self.context.check_alive() {
-            Ok(()) => {}
-            // Nothing is waited for here: another thread of the parent may have held it.
-            Err(Gone::Forked) => return,
-            // No block can be given back.
-            Err(Gone::Reset) => return front::let_go(self, true),
+        // Nothing is waited for in a forked child: another thread of the parent may have held it.
+        if self.context.check_alive() != Err(Gone::Forked) {
+            self.end_if_over();
         }
-        self.closing.store(true, Ordering::Relaxed);
-        for store in self.stores() {
-            store.lock().close(|_| true);
-        }
-        self.end_if_over();
     }
 
     /// Lets go of what keeps the heap alive, if nobody has a handle or a block of it.
     #[cold]
-    fn end_if_over(&self) {
+    pub(crate) fn end_if_over(&self) {
+        // Held to the end: who asks for the heap again comes wholly before this or wholly after it.
         let handle = self.lock_handle();
-        if handle.strong_count() > 0 {
-            self.closing.store(false, Ordering::Relaxed);
-            return;
+        let has_ended = handle.strong_count() == 0;
+        self.closing.store(has_ended, Ordering::Relaxed);
+        let mut gone = Vec::new();
+        // After a reset no block can be given back.
+        if has_ended && self.context.check_alive() == Err(Gone::Reset) {
+            gone = front::let_go(self, true);
+        } else if has_ended {
+            let is_over = |store: &Store| {
+                let mut state = store.lock();
+                state.close(|_| true);
+                // These count as live, and nobody has them.
+                let nobodys = state.unzeroed.len() as u64 + state.lost;
+                state.ledger.live_allocations == nobodys
+            };
+            // All of them, so that all are closed.
+            if self.stores().map(is_over).fold(true, |all, one| all && one) {
+                gone = front::let_go(self, false);
+            }
         }
-        let is_over = |store: &Store| {
-            let mut state = store.lock();
-            // What could not be zeroed counts as live, and nobody has it.
-            state.ledger().live_allocations == state.unzeroed.len() as u64
-        };
-        let is_over = self.stores().all(is_over);
         drop(handle);
-        if is_over {
-            front::let_go(self, false);
-        }
+        // Without the lock: the last one ends the heap.
+        drop(gone);
     }
 
     fn lock_handle(&self) -> std::sync::MutexGuard<'_, Weak<Handle>> {

@@ -77,6 +77,8 @@ pub(crate) struct State {
     pub(crate) granted: u64,
     pub(crate) limits: Limits,
     pub(crate) stranded: Vec<Segment>,
+    /// Blocks that could not be given back, which stay live for good.
+    pub(crate) lost: u64,
     /// Other threads are held off.
     is_alone: bool,
     /// More is taken than the soft limit allows.
@@ -113,6 +115,7 @@ impl Store {
             granted: 0,
             limits,
             stranded: Vec::new(),
+            lost: 0,
             is_alone: false,
             is_above_soft_limit: false,
             gathered: 0,
@@ -187,7 +190,11 @@ impl Store {
         let grant = match granted {
             Ok(grant) => grant,
             Err(Shortage::Failed(error)) => return Err(error.into()),
-            Err(shortage) => self.climb_for(bytes, stream, shortage)?,
+            Err(shortage) => {
+                let climbed = self.climb_for(bytes, stream, shortage)?;
+                self.note_soft_limit(&mut self.lock());
+                climbed
+            }
         };
         let Grant { key, address, bytes: block_bytes } = grant;
         Ok(Lease { key: Some(key), address, block_bytes, ..none })
@@ -204,6 +211,7 @@ impl Store {
             return None;
         }
         let Grant { key, address, bytes: block_bytes } = state.allocate(bytes, stream).ok()?;
+        self.note_soft_limit(&mut state);
         let key = Some(key);
         Some(Lease { stream, stream_id, key, address, bytes, block_bytes, track: None })
     }

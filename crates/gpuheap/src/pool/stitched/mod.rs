@@ -342,7 +342,14 @@ impl Stitched {
         if let Some(grown) = self.grow_for(bytes, Some(most), stream, environment)? {
             return Ok(Some(grown));
         }
-        self.stitch(bytes, stream, environment).map(Some)
+        match self.stitch(bytes, stream, environment) {
+            // Rather than fail, it takes from the small requests' memory.
+            Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
+                let key = self.cached_at_home(bytes, true, stream, environment)?.ok_or(shortage)?;
+                Ok(Some(self.hand_out(key, bytes)))
+            }
+            stitched => stitched.map(Some),
+        }
     }
 
     /// How much more than the peak of live bytes may be taken, in thousandths.
