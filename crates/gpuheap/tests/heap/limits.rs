@@ -228,7 +228,7 @@ fn each_cause_has_its_evidence_and_its_remedy() {
 fn a_small_block_does_not_keep_the_rest_of_a_limit_from_large_ones() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {
         let device = device(64 << 20, Schedule::Immediate);
-        let heap = Heap::builder(&device).pool(pool).hard_limit(5 << 19).build().unwrap();
+        let heap = gpuheap::Heap::builder(&device).pool(pool).hard_limit(5 << 19).build().unwrap();
         let stream = device.stream().unwrap();
         let small = heap.allocate(160, &stream).unwrap();
         let large = heap.allocate(819 << 10, &stream);
