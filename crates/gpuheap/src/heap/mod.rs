@@ -577,15 +577,16 @@ impl Inner {
         if has_ended && self.context.check_alive() == Err(Gone::Reset) {
             gone = front::let_go(self, true);
         } else if has_ended {
+            for store in self.stores() {
+                store.lock().close(|_| true);
+            }
             let is_over = |store: &Store| {
-                let mut state = store.lock();
-                state.close(|_| true);
+                let state = store.lock();
                 // These count as live, and nobody has them.
                 let nobodys = state.unzeroed.len() as u64 + state.lost;
                 state.ledger.live_allocations == nobodys
             };
-            // All of them, so that all are closed.
-            if self.stores().map(is_over).fold(true, |all, one| all && one) {
+            if self.stores().all(is_over) {
                 gone = front::let_go(self, false);
             }
         }
