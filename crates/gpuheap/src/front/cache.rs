@@ -83,7 +83,7 @@ impl ThreadCache {
     /// A block for a request of `bytes`.
     #[inline]
     pub(crate) fn take(&self, bytes: u64) -> Option<Lease> {
-        if bytes == 0 || bytes > LARGEST || self.forks.get() != u64::from(fork::count()) {
+        if bytes == 0 || bytes > LARGEST || self.is_forked() {
             return None;
         }
         if !self.gate.enter() {
@@ -105,14 +105,15 @@ impl ThreadCache {
     #[inline]
     pub(crate) fn keep(&self, lease: &Lease) -> bool {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
-        let is_mine = self.thread.get() == local::thread()
+        let fits = self.is_mine()
             && self.stream_id.get() == stream_id
-            && self.forks.get() == u64::from(fork::count());
-        let Some(key) = key.filter(|_| is_mine && block_bytes <= LARGEST) else { return false };
+            && !self.is_forked()
+            && block_bytes <= LARGEST;
+        let Some(key) = key.filter(|_| fits) else { return false };
         if !self.gate.enter() {
             return false;
         }
-        let is_large = block_bytes > self.small.get();
+        let is_large = self.is_large(block_bytes);
         let is_kept = (!is_large || self.large.get() < self.most_large.get())
             && self.held.get() + block_bytes <= self.most.get()
             && self.slots.put(Kept { key, address, bytes: block_bytes });
@@ -133,7 +134,7 @@ impl ThreadCache {
 
     /// Makes room for a block of `bytes`; false where it is never kept. With the store's lock held.
     pub(crate) fn make_room(&self, bytes: u64, mut each: impl FnMut(Kept)) -> bool {
-        let is_large = bytes > self.small.get();
+        let is_large = self.is_large(bytes);
         let has_places = !is_large || self.most_large.get() > 0;
         if bytes == 0 || bytes > LARGEST || bytes > self.most.get() || !has_places {
             return false;
@@ -167,6 +168,7 @@ impl ThreadCache {
     }
 
     /// Whether it keeps the last few alone of blocks of `bytes`.
+    #[inline]
     pub(crate) fn is_large(&self, bytes: u64) -> bool {
         bytes > self.small.get()
     }
@@ -174,7 +176,7 @@ impl ThreadCache {
     #[inline]
     fn went(&self, bytes: u64) {
         self.held.sub(bytes);
-        self.large.sub(u64::from(bytes > self.small.get()));
+        self.large.sub(u64::from(self.is_large(bytes)));
     }
 
     /// Carries over what the thread counted. With the store's lock held.
@@ -196,10 +198,9 @@ impl ThreadCache {
 
     /// Stops the owners of all of these; [`drain`](ThreadCache::drain) waits for each.
     pub(crate) fn stop_all<'a>(caches: impl Iterator<Item = &'a ThreadCache>) {
-        let me = local::thread();
         let mut is_others = false;
         for cache in caches {
-            is_others |= cache.thread.get() != me;
+            is_others |= !cache.is_mine();
             cache.gate.stop();
         }
         if is_others {
@@ -215,6 +216,7 @@ impl ThreadCache {
     }
 
     /// Whether it is the running thread's.
+    #[inline]
     pub(crate) fn is_mine(&self) -> bool {
         self.thread.get() == local::thread()
     }
@@ -276,7 +278,7 @@ impl ThreadCache {
 
     /// Opens it for this thread.
     pub(super) fn open(&self, opening: &Opening<'_>) {
-        self.thread.set(local::thread());
+        self.claim();
         self.stream_id.set(opening.stream_id);
         self.slot.set(opening.stream.slot() as u64);
         self.raw.set(opening.stream.raw().0 as u64);
@@ -345,6 +347,7 @@ impl ThreadCache {
     }
 
     /// Whether this process is a child of the one that opened it.
+    #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.forks.get() != u64::from(fork::count())
     }

@@ -11,9 +11,9 @@
 //! driver, and so does a free that a cache keeps. A free goes to the cache of the thread that frees,
 //! whichever allocated; what does not fit goes to the pool, half a bin at a time.
 //!
-//! Before a policy takes more from the driver, or waits for another stream, what all threads keep
-//! goes back to it, unless that is too little to matter; before a request fails, always. The same
-//! happens before figures are read: what a thread keeps counts as cached.
+//! Before a policy takes more from the driver, what the thread keeps goes back to it, and what the
+//! others keep where that is much; before a request fails, all of it. The same happens before figures
+//! are read: what a thread keeps counts as cached.
 //!
 //! What a thread keeps is let go of when it ends, when its stream ends, and when the heap ends.
 //!

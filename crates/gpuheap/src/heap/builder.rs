@@ -130,8 +130,8 @@ impl HeapBuilder {
 
     /// Bytes that each thread may keep, for each stream, of what it freed, for its own next requests:
     /// what needs no lock. Unless said otherwise a 64th of the device's memory, or of the hard limit,
-    /// and at most 256 MiB; with zero all threads share the pool at every call. What they keep counts as cached, and goes
-    /// back to the pool before the heap takes more from the driver.
+    /// and at most 256 MiB; with zero all threads share the pool at every call. What they keep counts as cached, and all
+    /// of it goes back to the pool before a request fails.
     ///
     /// The pools `stitched`, `split` and `binned` have such caches, the others do not.
     pub fn thread_cache(mut self, bytes: u64) -> HeapBuilder {

@@ -515,13 +515,11 @@ impl Store {
 
 impl State {
     pub(crate) fn stream(&mut self, stream: &Stream) -> StreamRef {
-        let known = self.order.known(stream.id());
-        known.unwrap_or_else(|| {
-            let guard = || Some(stream.guard());
-            let new = self.order.stream(stream.id(), stream.raw(), guard, &mut *self.source);
-            self.close_ended();
-            new
-        })
+        let guard = || Some(stream.guard());
+        let found = self.order.stream(stream.id(), stream.raw(), guard, &mut *self.source);
+        // Those whose end was noticed on the way.
+        self.close_ended();
+        found
     }
 
     /// The account, with what threads counted for themselves.
@@ -557,9 +555,7 @@ impl State {
         for at in 0..self.caches.len() {
             let cache = self.caches[at];
             if cache.is_mine() && cache.has_large() && cache.is_large(bytes) {
-                let mut kept = std::mem::take(&mut self.kept);
-                cache.take_large(|block| kept.push(block));
-                self.give_all(kept, cache.stream());
+                self.give_all(cache.stream(), |_, kept| cache.take_large(|block| kept.push(block)));
             }
         }
     }
@@ -587,9 +583,9 @@ impl State {
         let caches: Vec<&'static ThreadCache> = open.copied().collect();
         ThreadCache::stop_all(caches.iter().copied());
         for cache in caches {
-            let mut kept = std::mem::take(&mut self.kept);
-            cache.drain(&mut self.ledger, |block| kept.push(block));
-            self.give_all(kept, cache.stream());
+            self.give_all(cache.stream(), |ledger, kept| {
+                cache.drain(ledger, |block| kept.push(block));
+            });
             if closes {
                 cache.close();
             }
@@ -614,19 +610,27 @@ impl State {
 
     /// Makes room in this thread's own cache for what is freed, and has it kept there.
     fn make_room(&mut self, cache: &ThreadCache, lease: &Lease) -> bool {
-        let mut kept = std::mem::take(&mut self.kept);
-        let made = cache.make_room(lease.block_bytes, |block| kept.push(block));
-        self.give_all(kept, cache.stream());
+        let made = self.give_all(cache.stream(), |_, kept| {
+            cache.make_room(lease.block_bytes, |block| kept.push(block))
+        });
         made && cache.keep(lease)
     }
 
-    fn give_all(&mut self, mut kept: Vec<Kept>, stream: StreamRef) {
+    /// Gives the policy what `take` takes out of a cache of `stream`.
+    fn give_all<R>(
+        &mut self,
+        stream: StreamRef,
+        take: impl FnOnce(&mut Ledger, &mut Vec<Kept>) -> R,
+    ) -> R {
+        let mut kept = std::mem::take(&mut self.kept);
+        let taken = take(&mut self.ledger, &mut kept);
         for Kept { key, bytes, .. } in kept.drain(..) {
             if self.give(key, bytes, stream).is_err() {
                 self.ledger.failed_frees += 1;
             }
         }
         self.kept = kept;
+        taken
     }
 
     /// Gives a block back to the policy, whose last use is on `stream`.

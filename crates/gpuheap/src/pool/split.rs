@@ -214,18 +214,18 @@ impl Policy for Split {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Grant, Shortage> {
+        if let Some(found) = self.reuse(bytes, stream, environment)? {
+            return Ok(found);
+        }
         let rounded = round_up(bytes, ROUNDING);
         let small = rounded <= SMALL;
-        let key = match self.find(rounded, small, stream, environment).map_err(Shortage::Failed)? {
-            Some(key) => key,
-            None => match self.grow(rounded, small, stream, environment) {
-                Ok(key) => key,
-                // Rather than fail, one class takes from the other.
-                Err(shortage) => self
-                    .find(rounded, !small, stream, environment)
-                    .map_err(Shortage::Failed)?
-                    .ok_or(shortage)?,
-            },
+        let key = match self.grow(rounded, small, stream, environment) {
+            Ok(key) => key,
+            // Rather than fail, one class takes from the other.
+            Err(shortage) => self
+                .find(rounded, !small, stream, environment)
+                .map_err(Shortage::Failed)?
+                .ok_or(shortage)?,
         };
         Ok(self.hand_out(key, rounded))
     }
