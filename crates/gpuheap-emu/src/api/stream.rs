@@ -138,6 +138,9 @@ impl Call<'_> {
     }
 
     pub(crate) fn cuStreamGetId(&mut self, stream: CUstream, id: Out<u64>) -> Outcome {
+        let index = self.stream(stream)?;
+        // Seen on an H200, driver 580; cuStreamGetCtx does no harm.
+        self.refuse_while_recording(index)?;
         let found = self.stream_state(stream)?.id;
         id.write(found)
     }

@@ -70,6 +70,22 @@ fn what_is_recorded_runs_when_it_is_launched() {
 }
 
 #[test]
+fn a_stream_that_captures_does_not_say_its_number() {
+    on_every_driver(|gpu| {
+        for mode in [Mode::GLOBAL, Mode::RELAXED] {
+            let stream = gpu.stream();
+            let (mut id, mut context) = (0, CUcontext::NULL);
+            begin(gpu, stream, mode);
+            ok!(gpu, cuStreamGetCtx(stream, &mut context));
+            assert_eq!(status(gpu, stream), Status::ACTIVE);
+            assert_eq!(code!(gpu, cuStreamGetId(stream, &mut id)), UNSUPPORTED);
+            assert_eq!(end(gpu, stream), Err(INVALIDATED));
+            ok!(gpu, cuStreamGetId(stream, &mut id));
+        }
+    });
+}
+
+#[test]
 fn calls_that_may_disturb_a_capture_break_it() {
     on_every_driver_unchecked(|gpu| {
         let (stream, other, event) = (gpu.stream(), gpu.stream(), gpu.event());

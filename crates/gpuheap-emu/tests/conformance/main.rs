@@ -7,6 +7,7 @@
 mod capture;
 mod contexts;
 mod copies;
+mod entry_points;
 mod events;
 mod kernels;
 mod managed;

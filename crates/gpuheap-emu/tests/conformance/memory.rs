@@ -91,37 +91,6 @@ fn more_than_there_is_cannot_be_had() {
 }
 
 #[test]
-fn a_pool_takes_less_than_a_chunk_when_the_device_is_full() {
-    on_every_driver(|gpu| {
-        let (mut free, mut total) = (0, 0);
-        let stream = gpu.stream();
-        ok!(gpu, cuMemGetInfo_v2(&mut free, &mut total));
-        // Down to less than a chunk, whatever the driver has up its sleeve.
-        let mut blocks = Vec::new();
-        for bytes in
-            [free - 128 * MIB, 64 * MIB, 16 * MIB, 16 * MIB, 16 * MIB, 16 * MIB, 16 * MIB, 16 * MIB]
-        {
-            let mut pointer = 0;
-            if code!(gpu, cuMemAlloc_v2(&mut pointer, bytes)).is_success() {
-                blocks.push(pointer);
-            }
-        }
-        gpu.free(blocks.pop().unwrap());
-        let before = gpu.used();
-        let mut pooled = 0;
-        ok!(gpu, cuMemAllocAsync(&mut pooled, MIB, stream));
-        let taken = gpu.used() - before;
-        assert!((2 << 20..=16 << 20).contains(&taken), "{taken}");
-        ok!(gpu, cuMemFreeAsync(pooled, stream));
-        ok!(gpu, cuStreamSynchronize(stream));
-        // The real driver then gives back more than that.
-        assert!(gpu.used() <= before);
-        blocks.into_iter().for_each(|block| gpu.free(block));
-        ok!(gpu, cuStreamDestroy_v2(stream));
-    });
-}
-
-#[test]
 fn pitched_memory_has_aligned_rows() {
     on_every_driver(|gpu| {
         for (width, expected) in
