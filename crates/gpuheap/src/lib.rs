@@ -101,9 +101,8 @@
 //!
 //! # The environment
 //!
-//! The environment can say what a builder does not: `GPUHEAP_DEVICE`, `GPUHEAP_POOL`,
-//! `GPUHEAP_MEMORY_LIMIT`, `GPUHEAP_SOFT_MEMORY_LIMIT`, `GPUHEAP_TRACK`, `GPUHEAP_ZERO_ON_FREE`,
-//! `GPUHEAP_ZERO_ON_ALLOC`; `docs/environment.md` has their values.
+//! The environment can say what a builder does not, by variables such as `GPUHEAP_POOL` and
+//! `GPUHEAP_MEMORY_LIMIT`; `docs/environment.md` lists all of them, with their values.
 
 pub mod adapt;
 pub mod arithmetic;

@@ -136,7 +136,17 @@ impl Stream {
         let mut handle = Handle { context, raw, id: 0, origin };
         let mut id = 0;
         {
-            let _current = handle.context.enter()?;
+            let current = handle.context.enter_aside()?;
+            // The question for its number would break the capture (H200, driver 580).
+            if current.is_capturing(raw)? {
+                return Err(ErrorKind::Refused(format!(
+                    "the stream {:#x} is capturing a graph, and the driver says which stream a handle \
+                     stands for only before or after; use the heap on the stream before the capture \
+                     begins, which it then knows",
+                    raw.0
+                ))
+                .into());
+            }
             // SAFETY: the pointer is valid for the call and the stream is alive.
             let asked = unsafe { handle.context.driver().cuStreamGetId(raw, &mut id) };
             check("cuStreamGetId", asked)?;

@@ -1,9 +1,30 @@
-//! What needs the heap's inside.
+//! What needs the heap's inside, and what tests of several modules share.
+
+use proptest::prelude::ProptestConfig;
 
 use crate::emu::{Options, Profile, Schedule};
 use crate::pool::tests::IgnoresStreams;
 use crate::source::PlainSource;
 use crate::{Device, Heap, MemoryKind, PoolKind};
+
+/// So many, or an eighth of them where an interpreter runs the tests, a thousand times slower.
+pub(crate) const fn fewer(many: usize) -> usize {
+    if cfg!(miri) { many / 8 } else { many }
+}
+
+/// How a property is tested: on so many cases, or on two where an interpreter runs the tests, which
+/// has no folder to keep failures in.
+pub(crate) fn cases(cases: u32) -> ProptestConfig {
+    if cfg!(miri) {
+        return ProptestConfig {
+            cases: 2,
+            failure_persistence: None,
+            max_shrink_iters: 0,
+            ..ProptestConfig::default()
+        };
+    }
+    ProptestConfig { cases, ..ProptestConfig::default() }
+}
 
 /// The emulator's checker, not only our model, sees memory cross streams with no order: the same
 /// program is clean with `split` and found out with a `split` that ignores streams.
@@ -45,7 +66,7 @@ fn the_places_of_streams_that_ended_are_used_again() {
     for pool in PoolKind::ALL {
         let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
         let heap = Heap::builder(&device).pool(pool).build().unwrap();
-        for _ in 0..300 {
+        for _ in 0..fewer(300) {
             let stream = device.stream().unwrap();
             let block = heap.allocate(1 << 20, &stream).unwrap();
             drop(stream);
@@ -62,7 +83,7 @@ fn the_places_of_streams_do_not_pile_up_while_memory_is_plenty() {
     for pool in PoolKind::ALL {
         let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
         let heap = Heap::builder(&device).pool(pool).build().unwrap();
-        for _ in 0..300 {
+        for _ in 0..fewer(300) {
             let stream = device.stream().unwrap();
             drop(heap.allocate(1 << 20, &stream).unwrap());
         }

@@ -161,6 +161,74 @@ fn a_child_forked_from_a_busy_parent_does_not_hang() {
     }
 }
 
+/// The same of what threads keep for themselves: blocks that come back to a parent's caches, the ends of
+/// those, and caches of the child's own, while threads and heaps of the parent come and go.
+#[test]
+fn a_child_drops_blocks_of_its_parents_caches_and_has_caches_of_its_own() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = device();
+    let heap = Heap::builder(&device).track(Tracking::Off).build().unwrap();
+    let stream = device.stream().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let _stop = Stop(&stop);
+        for _ in 0..3 {
+            threads.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let own = Heap::new(&device).unwrap();
+                    let thread = std::thread::spawn({
+                        let (heap, stream) = (heap.clone(), device.stream().unwrap());
+                        move || {
+                            let kept = own.allocate(5000, &stream).unwrap();
+                            drop(heap.allocate(5000, &stream).unwrap());
+                            drop((own, kept));
+                        }
+                    });
+                    heap.usage().unwrap();
+                    thread.join().unwrap();
+                }
+            });
+        }
+        for _ in 0..60 {
+            let seen = Shared::new();
+            let blocks = [5000, 1 << 20].map(|bytes| heap.allocate(bytes, &stream).unwrap());
+            // SAFETY: the child takes no lock that another thread may hold, which is what is tested;
+            // an alarm ends one that does.
+            let child = unsafe { libc::fork() };
+            if child > 0 {
+                seen.ends_well(child);
+                continue;
+            }
+            // SAFETY: its default is to end the process.
+            unsafe { libc::alarm(10) };
+            let [first, second] = blocks;
+            seen.ends(|| drop(first));
+            seen.refused(|| second.free());
+            seen.refused(|| heap.allocate(5000, &stream));
+            seen.ends(|| {
+                let own = Device::open("emulated:64MiB").unwrap();
+                let (heap, stream) = (Heap::new(&own).unwrap(), own.stream().unwrap());
+                (0..3).for_each(|_| drop(heap.allocate(5000, &stream).unwrap()));
+                seen.expect(heap.usage().is_ok_and(|usage| usage.ledger.frees == 3));
+            });
+            seen.at(Location::caller());
+            if device.is_emulated() {
+                // What this thread has of its parent's ends too.
+                std::process::exit(0)
+            }
+            // SAFETY: ends the child without running what a real driver registered for the parent's
+            // end.
+            unsafe { libc::_exit(0) }
+        }
+    });
+    heap.reclaim_all().unwrap();
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.reserved), (0, 0));
+    if let Some(emulator) = device.emulator() {
+        assert_eq!(emulator.findings(), []);
+    }
+}
+
 /// Ends the others also when a test fails.
 struct Stop<'a>(&'a AtomicBool);
 
@@ -197,13 +265,7 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
         child
     });
     if child > 0 {
-        let mut status = 0;
-        // SAFETY: the pointer is valid for the call, and the child is ours.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        let line = seen.line();
-        let hung = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM;
-        assert!(!hung, "the child hung after line {line}");
-        assert_eq!(status, 0, "the child failed after line {line}");
+        seen.ends_well(child);
         assert!(report.freed > 0, "{report}");
         assert_eq!(array.to_vec().unwrap(), [1; 100]);
         assert_eq!(borrow[..], [3; 100]);
@@ -291,6 +353,17 @@ impl Shared {
     fn line(&self) -> u32 {
         // SAFETY: mapped, filled with zeros.
         unsafe { &*self.0 }.load(Ordering::Relaxed)
+    }
+
+    /// Waits for the child, which has to end well.
+    fn ends_well(&self, child: libc::pid_t) {
+        let mut status = 0;
+        // SAFETY: the pointer is valid for the call, and the child is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        let line = self.line();
+        let hung = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM;
+        assert!(!hung, "the child hung after line {line}");
+        assert_eq!(status, 0, "the child failed after line {line}");
     }
 
     /// Ends the child unless it is so.

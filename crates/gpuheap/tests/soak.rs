@@ -27,7 +27,7 @@ const LEVEL: u64 = LIMIT / 100 * 95;
 fn sixteen_threads_at_the_limit_fail_only_for_what_is_live() {
     let seconds = std::env::var("GPUHEAP_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
     let total = Duration::from_secs(seconds.unwrap_or(5));
-    for (pool, share) in [(PoolKind::Split, 4), (PoolKind::Binned, 1)] {
+    for (pool, share) in [(PoolKind::Stitched, 2), (PoolKind::Split, 2), (PoolKind::Binned, 1)] {
         let device = device(4 << 30, Schedule::Seeded(23));
         let heap = Heap::builder(&device).pool(pool).hard_limit(LIMIT).build().unwrap();
         let soak = Soak {
@@ -39,7 +39,7 @@ fn sixteen_threads_at_the_limit_fail_only_for_what_is_live() {
             tried_again: AtomicU64::new(0),
             everybody: RwLock::new(()),
             // Binned would take 32 MiB for it.
-            larger: if pool == PoolKind::Split { LARGER } else { 0 },
+            larger: if pool == PoolKind::Binned { 0 } else { LARGER },
             handed_over: Mutex::new(Vec::new()),
         };
         std::thread::scope(|scope| {

@@ -235,14 +235,7 @@ impl Context {
     /// Whether a stream is capturing a graph: it can be neither waited for nor made to wait for what
     /// is outside. So is the default stream while a stream does that it would have to wait for.
     pub(crate) fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
-        let mut status = CUstreamCaptureStatus::NONE;
-        let _current = self.enter()?;
-        // SAFETY: the pointer is valid for the call; the stream is alive, which its user promises.
-        match unsafe { self.driver.cuStreamIsCapturing(stream, &mut status) } {
-            CUresult::ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
-            code => Ok(check("cuStreamIsCapturing", code)
-                .map(|()| status != CUstreamCaptureStatus::NONE)?),
-        }
+        self.enter()?.is_capturing(stream)
     }
 
     /// Whether work on this device may touch memory of `other`. Peer access, where it takes any,
@@ -275,20 +268,23 @@ impl Context {
 
     /// Lets another device reach the virtual memory of the heaps, which says so for each mapping.
     fn open_to(&self, reader: CUdevice) -> Result<bool, ContextError> {
-        // First, so that what is mapped meanwhile is open too.
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
+        // First, so that what is mapped meanwhile is open too. A device that was reset asks again.
+        let is_new = {
+            let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_new = !readers.contains(&reader);
+            readers.extend(is_new.then_some(reader));
+            is_new
+        };
         let opened = self.heaps().iter().try_for_each(|heap| heap.open_to(reader));
-        if opened.is_ok() {
-            return Ok(true);
+        if opened.is_err() && is_new {
+            let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+            readers.retain(|known| *known != reader);
         }
-        self.readers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|known| *known != reader);
         match opened {
+            Ok(()) => Ok(true),
             Err(SourceError::Driver(error)) => Err(error.into()),
             Err(SourceError::Gone(gone)) => Err(gone.into()),
-            _ => Ok(false),
+            Err(_) => Ok(false),
         }
     }
 
@@ -413,6 +409,25 @@ pub(crate) struct Aside<'a> {
     before: Option<CUstreamCaptureMode>,
 }
 
+impl Current<'_> {
+    fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
+        let mut status = CUstreamCaptureStatus::NONE;
+        // SAFETY: the pointer is valid for the call; the stream is alive, which its user promises.
+        match unsafe { self.context.driver.cuStreamIsCapturing(stream, &mut status) } {
+            CUresult::ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
+            code => Ok(check("cuStreamIsCapturing", code)
+                .map(|()| status != CUstreamCaptureStatus::NONE)?),
+        }
+    }
+}
+
+impl Aside<'_> {
+    /// As [`Context::is_capturing`], without entering the context once more.
+    pub(crate) fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
+        self.current.is_capturing(stream)
+    }
+}
+
 impl Drop for Aside<'_> {
     fn drop(&mut self) {
         if let Some(mut mode) = self.before {
@@ -488,8 +503,8 @@ impl From<ContextError> for SourceError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emu::Profile;
-    use crate::{Device, Error};
+    use crate::emu::{Fault, FaultPlan, Options, Profile};
+    use crate::{Device, Error, PoolKind};
 
     /// Notes how the context was when it was told.
     struct Notes(Arc<Context>, Mutex<Vec<Result<(), ContextError>>>);
@@ -498,6 +513,28 @@ mod tests {
         fn before_reset(&self) {
             self.1.lock().unwrap_or_else(PoisonError::into_inner).push(self.0.synchronize());
         }
+    }
+
+    #[test]
+    fn a_device_that_was_reset_is_a_reader_once() -> Result<(), Error> {
+        let profile = Profile::with_memory(64 << 20);
+        let devices = vec![profile.clone(), profile];
+        let mut devices = Device::emulated_devices(Options { devices, ..Options::default() })?;
+        let (owner, reader) = (devices.remove(1), devices.remove(0));
+        let heap = Heap::builder(&owner).pool(PoolKind::Stitched).build()?;
+        let stream = owner.stream()?;
+        let _block = heap.allocate(1, &stream)?;
+        assert!(reader.can_reach(&owner)?);
+        // SAFETY: nothing else uses this device.
+        let reader = unsafe { reader.reset() }?;
+        let emulator = owner.emulator().expect("an emulator");
+        let failing = Fault::nth("cuMemSetAccess", 1, CUresult::ERROR_UNKNOWN);
+        emulator.set_faults(FaultPlan::new([failing]));
+        assert!(reader.can_reach(&owner).is_err());
+        assert_eq!(owner.context().readers(), [reader.ordinal()], "as before the failure");
+        assert!(reader.can_reach(&owner)?);
+        assert_eq!(owner.context().readers(), [reader.ordinal()]);
+        Ok(())
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(crate) enum ErrorKind {
     Driver(DriverError),
     /// A kernel of ours that could not be loaded or launched.
     Kernel(Kernel, DriverError),
-    StreamGone,
+    StreamUnusable,
     /// An array whose memory was freed before it.
     Freed(Freed),
     /// The context cannot be used any more: after a fork, or after a reset.
@@ -94,7 +94,7 @@ impl From<SourceError> for Error {
     fn from(error: SourceError) -> Error {
         match error {
             SourceError::Driver(error) => ErrorKind::Driver(error),
-            SourceError::StreamGone => ErrorKind::StreamGone,
+            SourceError::StreamUnusable => ErrorKind::StreamUnusable,
             SourceError::Gone(gone) => ErrorKind::Gone(gone),
             SourceError::HostBorrowed => return HostBorrowed.into(),
             SourceError::Capturing => ErrorKind::Refused(CAPTURING.to_owned()),
@@ -153,7 +153,7 @@ impl fmt::Display for Error {
             ErrorKind::Driver(error) => error.fmt(f),
             ErrorKind::Kernel(kernel, error) => write!(f, "{error} (kernel {})", kernel.name()),
             ErrorKind::Gone(gone) => gone.fmt(f),
-            ErrorKind::StreamGone => f.write_str(
+            ErrorKind::StreamUnusable => f.write_str(
                 "a stream cannot be waited for: one that may have ended unannounced, or a thread's own \
                  default stream, because its event could not be recorded when a block was freed on it \
                  (synchronise the device), or one that is capturing a graph (end the capture first)",

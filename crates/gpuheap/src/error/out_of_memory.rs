@@ -155,11 +155,17 @@ impl OutOfMemory {
             }
             Cause::Limit => format!("raise the limit by {short}{knobs}, or free as much first"),
             Cause::DeviceFull => format!("free {short} first, or use a device with {short} more"),
-            Cause::Fragmentation => format!(
-                "{} are cached and the largest piece is {}; a pool that moves pages, or {short} more, would do",
-                Bytes(self.cached),
-                Bytes(self.largest_cached_block)
-            ),
+            Cause::Fragmentation => {
+                let enough = match self.pool {
+                    PoolKind::Stitched => format!("{short} more would do"),
+                    _ => format!("a pool that moves pages, or {short} more, would do"),
+                };
+                format!(
+                    "{} are cached and the largest piece is {}; {enough}",
+                    Bytes(self.cached),
+                    Bytes(self.largest_cached_block)
+                )
+            }
             Cause::Foreign => format!(
                 "others hold {} of the device; end them, or free {short} of their memory",
                 Bytes(self.foreign)

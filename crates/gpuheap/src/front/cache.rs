@@ -1,15 +1,19 @@
 //! What one thread keeps of one stream's blocks.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use gpuheap_driver::CUstream;
 
 use super::barrier;
 use super::counts::Counts;
 use super::gate::Gate;
+use super::inbox::{Inbox, PLACES};
 use super::local;
-use super::slots::{Kept, LARGEST, Slots};
+use super::lock::{Biased, Locked, Seat};
+use super::owner::Owner;
+use super::slots::{Kept, LARGEST, Slot, Slots};
 use super::sync::Owned;
+use crate::error::Error;
 use crate::fork;
 use crate::heap::Inner;
 use crate::heap::ledger::Ledger;
@@ -30,6 +34,8 @@ pub(crate) struct ThreadCache {
     gate: Gate,
     /// The only thread that passes the gate; zero where that one ended.
     thread: Owned,
+    /// The number of the store that it is for.
+    store: Owned,
     /// The driver's id of its stream.
     stream_id: Owned,
     /// That stream as the heap knows it.
@@ -40,11 +46,10 @@ pub(crate) struct ThreadCache {
     rounding: Owned,
     /// Whether a request is served by a block and nothing else.
     is_plain: Owned,
-    /// Up to which size it keeps several of each size, and how many larger ones.
+    /// Up to which size it keeps several of each size, and whether it keeps the last one that is
+    /// larger.
     small: Owned,
-    most_large: Owned,
-    /// How many larger ones there are.
-    large: Owned,
+    keeps_large: Owned,
     /// Bytes that may be kept, and that are.
     most: Owned,
     held: Owned,
@@ -52,7 +57,16 @@ pub(crate) struct ThreadCache {
     closed: Owned,
     counts: Counts,
     slots: Slots,
-    heap: Mutex<Option<Arc<Inner>>>,
+    large: Slot,
+    /// What other threads freed of the blocks that came through it, and how many of them found no
+    /// slot.
+    inbox: Inbox,
+    unwanted: Owned,
+    /// Where the next block is put in other caches' inboxes.
+    next_place: Owned,
+    /// Its thread's place at the lock of the store.
+    seat: Seat,
+    heap: Owner<Inner>,
 }
 
 const OPEN: u64 = 0;
@@ -63,6 +77,7 @@ const SPENT: u64 = 2;
 /// What a cache is opened for.
 pub(super) struct Opening<'a> {
     pub(super) heap: &'a Arc<Inner>,
+    pub(super) store: u64,
     pub(super) stream: StreamRef,
     pub(super) stream_id: u64,
     pub(super) kept: KeptByThreads,
@@ -90,9 +105,14 @@ impl ThreadCache {
             return None;
         }
         let rounded = Rounding::from_number(self.rounding.get()).round(bytes);
-        let taken = self.slots.take(rounded, largest_for(rounded));
+        let most = largest_for(rounded);
+        let taken = if self.is_large(rounded) {
+            self.large.take_if(|size| rounded <= size && size <= most)
+        } else {
+            self.take_small(rounded, most)
+        };
         if let Some(block) = &taken {
-            self.went(block.bytes);
+            self.held.sub(block.bytes);
             self.counts.allocated(bytes, block.bytes);
         }
         self.gate.leave();
@@ -101,29 +121,144 @@ impl ThreadCache {
         Some(Lease { stream, stream_id, key: Some(key), address, bytes, block_bytes, track: None })
     }
 
-    /// Keeps what is freed on its stream, if there is room for it; false also on other threads.
+    #[inline]
+    fn take_small(&self, bytes: u64, most: u64) -> Option<Kept> {
+        let taken = self.slots.take(bytes, most);
+        if taken.is_some() || !self.inbox.is_filled() {
+            return taken;
+        }
+        self.take_in();
+        self.slots.take(bytes, most)
+    }
+
+    /// Keeps a block that came through it and is freed on its stream, or where another thread frees it
+    /// has that one's cache keep it, or the [`Inbox`]; false where there is no room.
     #[inline]
     pub(crate) fn keep(&self, lease: &Lease) -> bool {
+        if self.is_mine() { self.keep_own(lease) } else { self.keep_others(lease) }
+    }
+
+    #[inline(never)]
+    fn keep_others(&self, lease: &Lease) -> bool {
+        let own = local::find(self.store.get(), lease.stream_id);
+        own.is_some_and(|own| own.keep_own(lease) || own.put_back(self, lease))
+    }
+
+    #[inline]
+    fn keep_own(&self, lease: &Lease) -> bool {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
-        let fits = self.is_mine()
-            && self.stream_id.get() == stream_id
-            && !self.is_forked()
-            && block_bytes <= LARGEST;
+        let fits = self.stream_id.get() == stream_id && !self.is_forked() && block_bytes <= LARGEST;
         let Some(key) = key.filter(|_| fits) else { return false };
         if !self.gate.enter() {
             return false;
         }
-        let is_large = self.is_large(block_bytes);
-        let is_kept = (!is_large || self.large.get() < self.most_large.get())
-            && self.held.get() + block_bytes <= self.most.get()
-            && self.slots.put(Kept { key, address, bytes: block_bytes });
+        let block = Kept { key, address, bytes: block_bytes };
+        let is_kept = self.held.get() + block_bytes <= self.most.get()
+            && if self.is_large(block_bytes) {
+                self.keeps_large.get() != 0 && self.large.put(block)
+            } else {
+                self.slots.put(block)
+            };
         if is_kept {
             self.held.add(block_bytes);
-            self.large.add(u64::from(is_large));
             self.counts.freed(bytes, block_bytes);
         }
         self.gate.leave();
         is_kept
+    }
+
+    /// Puts a block into the cache that it came through, which is another thread's. It counts as freed
+    /// when it is taken out there: counted here, it would count as live once more at each round of a
+    /// thread that allocates and one that frees, and the peak would grow for ever.
+    #[inline]
+    fn put_back(&self, home: &ThreadCache, lease: &Lease) -> bool {
+        let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
+        let Some(key) = key.filter(|_| !self.is_forked()) else { return false };
+        // Who closes a cache has every thread out of its own first.
+        if !self.gate.enter() {
+            return false;
+        }
+        // All places together hold no more than a quarter of what the cache may.
+        let fits = home.closed.acquire() == OPEN
+            && home.stream_id.get() == stream_id
+            && block_bytes <= home.small.get()
+            && block_bytes <= home.most.get() / (4 * PLACES) as u64;
+        let block = Kept { key, address, bytes: block_bytes };
+        let put = if fits { home.inbox.put(block, bytes, self.next_place.get()) } else { None };
+        if let Some(next) = put {
+            self.next_place.set(next);
+        }
+        self.gate.leave();
+        put.is_some()
+    }
+
+    /// Finds slots for what other threads freed.
+    #[inline(never)]
+    fn take_in(&self) {
+        let mut unwanted = 0;
+        self.inbox.take(|block, asked| {
+            let fits = self.held.get() + block.bytes <= self.most.get() && self.slots.put(block);
+            if fits {
+                self.held.add(block.bytes);
+                self.counts.freed(asked, block.bytes);
+            }
+            unwanted += u64::from(!fits);
+            fits
+        });
+        self.unwanted.set(unwanted);
+    }
+
+    /// Whether other threads freed what it has no slot for.
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.unwanted.get() > 0
+    }
+
+    /// Takes out what other threads freed. With the store's lock held.
+    pub(crate) fn take_unwanted(&self, mut each: impl FnMut(Kept)) {
+        self.unwanted.set(0);
+        self.inbox.take(|block, asked| {
+            self.counts.freed(asked, block.bytes);
+            each(block);
+            true
+        });
+    }
+
+    /// The lock of the store with a number, which the cache's thread most often has to itself.
+    #[inline]
+    pub(crate) fn lock<'a, T>(&'static self, store: u64, state: &'a Biased<T>) -> Locked<'a, T> {
+        if self.store.get() != store || !self.is_mine() {
+            return state.lock();
+        }
+        // SAFETY: a cache is one thread's and one store's from when it is opened until that thread, or
+        // who ends the heap, gave it up and took the store's lock for that.
+        unsafe { state.lock_at(&self.seat) }
+    }
+
+    /// Gives a block back that came through this cache and that no cache keeps, if this thread has one
+    /// for its stream: what the heap says to it.
+    #[inline]
+    pub(crate) fn free(&'static self, lease: Lease) -> Option<Result<(), Error>> {
+        let is_own = self.stream_id.get() == lease.stream_id && self.is_mine();
+        let own = if is_own { self } else { local::find(self.store.get(), lease.stream_id)? };
+        if own.is_forked() {
+            return None;
+        }
+        let mut closing = None;
+        let work = |heap: &Inner| {
+            let freed = heap.free_unkept(lease, own);
+            if heap.is_closing() {
+                closing = own.heap();
+            }
+            freed
+        };
+        // SAFETY: it is this thread's, and a free comes here once.
+        let freed = unsafe { own.heap.with(work) };
+        // Not in there: who ends the heap waits for all to be out.
+        if let Some(heap) = closing {
+            heap.end_if_over();
+        }
+        freed
     }
 
     /// Whether its heap neither fills blocks with zeros nor tracks them.
@@ -134,19 +269,19 @@ impl ThreadCache {
 
     /// Makes room for a block of `bytes`; false where it is never kept. With the store's lock held.
     pub(crate) fn make_room(&self, bytes: u64, mut each: impl FnMut(Kept)) -> bool {
-        let is_large = self.is_large(bytes);
-        let has_places = !is_large || self.most_large.get() > 0;
-        if bytes == 0 || bytes > LARGEST || bytes > self.most.get() || !has_places {
+        let has_place = !self.is_large(bytes) || self.keeps_large.get() != 0;
+        if bytes == 0 || bytes > LARGEST || bytes > self.most.get() || !has_place {
             return false;
         }
+        if self.is_large(bytes) {
+            self.take_large(&mut each);
+        }
         let mut take = |block: Kept| {
-            self.went(block.bytes);
+            self.held.sub(block.bytes);
             each(block);
         };
-        if !is_large {
+        if !self.is_large(bytes) {
             self.slots.drain_half(bytes, &mut take);
-        } else if self.large.get() >= self.most_large.get() {
-            self.slots.drain_above(self.small.get(), &mut take);
         }
         if self.held.get() + bytes > self.most.get() {
             self.slots.drain(take);
@@ -155,28 +290,24 @@ impl ThreadCache {
     }
 
     /// Takes out what is large. With the store's lock held.
-    pub(crate) fn take_large(&self, mut each: impl FnMut(Kept)) {
-        self.slots.drain_above(self.small.get(), |block| {
-            self.went(block.bytes);
+    #[inline]
+    pub(crate) fn take_large(&self, each: impl FnOnce(Kept)) {
+        if let Some(block) = self.large.take() {
+            self.held.sub(block.bytes);
             each(block);
-        });
+        }
     }
 
-    /// Whether it keeps large blocks.
+    /// Whether it has a large block.
+    #[inline]
     pub(crate) fn has_large(&self) -> bool {
-        self.large.get() > 0
+        !self.large.is_empty()
     }
 
-    /// Whether it keeps the last few alone of blocks of `bytes`.
+    /// Whether it keeps at most one of blocks of `bytes`.
     #[inline]
     pub(crate) fn is_large(&self, bytes: u64) -> bool {
         bytes > self.small.get()
-    }
-
-    #[inline]
-    fn went(&self, bytes: u64) {
-        self.held.sub(bytes);
-        self.large.sub(u64::from(self.is_large(bytes)));
     }
 
     /// Carries over what the thread counted. With the store's lock held.
@@ -187,16 +318,21 @@ impl ThreadCache {
 
 /// For any thread, with the lock of its store held.
 impl ThreadCache {
-    /// Takes everything out and carries over what was counted, while the owner waits outside.
+    /// Takes everything out and carries over what was counted, while the owner is kept outside.
     pub(crate) fn drain(&self, ledger: &mut Ledger, mut each: impl FnMut(Kept)) {
-        self.gate.wait();
         self.held.set(0);
-        self.large.set(0);
         self.slots.drain(&mut each);
+        self.large.take().into_iter().for_each(&mut each);
+        self.take_unwanted(each);
         self.counts.carry(ledger);
     }
 
-    /// Stops the owners of all of these; [`drain`](ThreadCache::drain) waits for each.
+    /// Waits until its owner is out.
+    pub(crate) fn wait(&self) {
+        self.gate.wait();
+    }
+
+    /// Stops the owners of all of these; [`wait`](ThreadCache::wait) comes next.
     pub(crate) fn stop_all<'a>(caches: impl Iterator<Item = &'a ThreadCache>) {
         let mut is_others = false;
         for cache in caches {
@@ -224,6 +360,11 @@ impl ThreadCache {
     /// Bytes that it keeps, about: its owner may be at it.
     pub(crate) fn held(&self) -> u64 {
         self.held.get()
+    }
+
+    /// Whether it keeps anything, or others put something in.
+    pub(crate) fn holds(&self) -> bool {
+        self.held.get() > 0 || self.unwanted.get() > 0 || self.inbox.is_filled()
     }
 
     /// Has it keep at most so many bytes of what is freed from now on.
@@ -279,6 +420,7 @@ impl ThreadCache {
     /// Opens it for this thread.
     pub(super) fn open(&self, opening: &Opening<'_>) {
         self.claim();
+        self.store.set(opening.store);
         self.stream_id.set(opening.stream_id);
         self.slot.set(opening.stream.slot() as u64);
         self.raw.set(opening.stream.raw().0 as u64);
@@ -286,11 +428,14 @@ impl ThreadCache {
         let KeptByThreads { rounding, large, .. } = opening.kept;
         self.rounding.set(rounding.number());
         self.small.set(opening.small);
-        self.most_large.set(large);
+        self.keeps_large.set(u64::from(large));
         self.is_plain.set(u64::from(opening.is_plain));
         self.most.set(opening.most);
-        self.closed.set(OPEN);
-        *self.lock_heap() = Some(opening.heap.clone());
+        self.heap.set(opening.heap);
+        // Whoever passed another lock by it is not to pass this one.
+        self.seat.close();
+        // Last: another thread that sees this sees for which stream it is.
+        self.closed.release(OPEN);
         self.gate.open();
     }
 }
@@ -301,6 +446,7 @@ impl ThreadCache {
         ThreadCache {
             gate: Gate::new(),
             thread: zero(),
+            store: zero(),
             stream_id: zero(),
             slot: zero(),
             raw: zero(),
@@ -308,30 +454,34 @@ impl ThreadCache {
             rounding: zero(),
             is_plain: zero(),
             small: zero(),
-            most_large: zero(),
-            large: zero(),
+            keeps_large: zero(),
             most: zero(),
             held: zero(),
             closed: Owned::new(CLOSED),
             counts: Counts::new(),
             slots: Slots::new(),
-            heap: Mutex::new(None),
+            large: Slot::new(),
+            inbox: Inbox::new(),
+            unwanted: zero(),
+            next_place: zero(),
+            seat: Seat::new(),
+            heap: Owner::new(),
         }
     }
 
     /// Its heap; none once no block of that heap is left.
     pub(crate) fn heap(&self) -> Option<Arc<Inner>> {
-        self.lock_heap().clone()
+        self.heap.get()
     }
 
     /// Works on its heap, which it does not let go of meanwhile.
     pub(super) fn with_heap<R>(&self, work: impl FnOnce(&Inner) -> R) -> Option<R> {
-        self.lock_heap().as_deref().map(work)
+        self.heap.locked(work)
     }
 
-    /// Lets go of its heap.
-    pub(super) fn leave_heap(&self) -> Option<Arc<Inner>> {
-        self.lock_heap().take()
+    /// Has caches let go of their heap: what held it.
+    pub(super) fn leave_heap(caches: &[&'static ThreadCache]) -> Vec<Arc<Inner>> {
+        Owner::take_all(caches.iter().map(|cache| &cache.heap))
     }
 
     /// Has it never be used again.
@@ -343,16 +493,12 @@ impl ThreadCache {
     /// Whether it may be opened for any heap.
     pub(super) fn is_free(&self) -> bool {
         // Not in a forked child, where another thread of the parent may have held the lock.
-        self.closed.get() == CLOSED && !self.is_forked() && self.lock_heap().is_none()
+        self.closed.get() == CLOSED && !self.is_forked() && self.heap.is_none()
     }
 
     /// Whether this process is a child of the one that opened it.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.forks.get() != u64::from(fork::count())
-    }
-
-    fn lock_heap(&self) -> std::sync::MutexGuard<'_, Option<Arc<Inner>>> {
-        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -39,15 +39,24 @@ impl Gate {
         self.inside.store(false, Ordering::Release);
     }
 
+    /// Whether the owner is in. For the owner.
+    #[inline]
+    pub(super) fn is_in(&self) -> bool {
+        self.inside.load(Ordering::Relaxed)
+    }
+
     /// Lets nobody in any more; [`barrier::heavy`] and [`wait`](Gate::wait) come next.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until the owner is out. It is in for nanoseconds, unless it is not running.
+    /// Waits until the owner is out. It is in for nanoseconds, unless it is not running or in the
+    /// driver.
     pub(super) fn wait(&self) {
+        let mut times = 0;
         while self.inside.load(Ordering::Acquire) {
-            pause();
+            pause(times);
+            times += 1;
         }
     }
 

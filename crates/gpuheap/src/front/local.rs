@@ -29,6 +29,16 @@ struct Entry {
 }
 
 /// The number of this thread, which no other one ever has.
+#[cfg(loom)]
+pub(super) fn thread() -> u64 {
+    loom::thread_local! {
+        static NUMBER: Cell<u64> = Cell::new(new_number());
+    }
+    NUMBER.with(Cell::get)
+}
+
+/// The number of this thread, which no other one ever has.
+#[cfg(not(loom))]
 #[inline]
 pub(super) fn thread() -> u64 {
     let number = NUMBER.get();

@@ -1,16 +1,27 @@
 //! The atomics of the front: the standard library's, or loom's, which tries all orders of a test.
 
 #[cfg(loom)]
-pub(super) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(super) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+#[cfg(loom)]
+pub(super) use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(loom))]
-pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+#[cfg(not(loom))]
+pub(super) use std::sync::{Mutex, MutexGuard};
 
-/// Lets other threads go on.
-pub(super) fn pause() {
+/// Lets other threads go on, longer where that was done often already.
+pub(super) fn pause(times: u32) {
     #[cfg(loom)]
-    loom::thread::yield_now();
+    {
+        let _ = times;
+        loom::thread::yield_now();
+    }
     #[cfg(not(loom))]
-    std::thread::yield_now();
+    if times < 200 {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
 }
 
 /// A number that one thread at a time touches, as a [`Gate`](super::gate::Gate) or the heap's lock
@@ -31,6 +42,16 @@ impl Owned {
     #[inline]
     pub(super) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Sets, for threads that [acquire](Owned::acquire) it: they see what was set before.
+    pub(super) fn release(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+
+    #[inline]
+    pub(super) fn acquire(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
     }
 
     /// Adds, and wraps.

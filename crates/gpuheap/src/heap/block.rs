@@ -46,6 +46,22 @@ impl Block {
             Some((lease, cache)) => {
                 Ok(Block { home: Home::Cache(cache), lease, given_back: false })
             }
+            None => Block::allocate_unkept(heap, bytes, stream, at),
+        }
+    }
+
+    #[inline(never)]
+    fn allocate_unkept(
+        heap: &Arc<Inner>,
+        bytes: u64,
+        stream: &Stream,
+        at: &'static Location<'static>,
+    ) -> Result<Block, Error> {
+        match heap.cache_for(stream) {
+            Some(cache) => {
+                let lease = heap.lease_unkept(bytes, stream, cache)?;
+                Ok(Block { home: Home::Cache(cache), lease, given_back: false })
+            }
             None => Block::allocate_elsewhere(heap, bytes, stream, at),
         }
     }
@@ -112,7 +128,7 @@ impl Block {
             Home::Cache(cache) if stream.is_none() && cache.is_plain() && self.keep(cache) => {
                 Ok(())
             }
-            _ => self.give_back_elsewhere(stream),
+            _ => self.give_back_unkept(stream),
         }
     }
 
@@ -120,6 +136,16 @@ impl Block {
     fn keep(&self, cache: &ThreadCache) -> bool {
         let _time = measure::memory_management();
         cache.keep(&self.lease)
+    }
+
+    #[inline(never)]
+    fn give_back_unkept(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
+        match self.home {
+            Home::Cache(cache) if stream.is_none() && cache.is_plain() => {
+                cache.free(self.lease).unwrap_or_else(|| self.give_back_elsewhere(stream))
+            }
+            _ => self.give_back_elsewhere(stream),
+        }
     }
 
     #[cold]

@@ -26,6 +26,9 @@ use crate::track::{Tracker, Tracking};
 const THREAD_CACHE: u64 = 256 << 20;
 const THREAD_CACHE_SHARE: u64 = 64;
 
+/// Slack is at most so many times the peak.
+const MOST_SLACK: f64 = 10.0;
+
 /// A policy and where its memory comes from.
 pub(crate) type Parts = (Box<dyn Policy>, Box<dyn MemorySource>);
 
@@ -130,8 +133,9 @@ impl HeapBuilder {
 
     /// Bytes that each thread may keep, for each stream, of what it freed, for its own next requests:
     /// what needs no lock. Unless said otherwise a 64th of the device's memory, or of the hard limit,
-    /// and at most 256 MiB; with zero all threads share the pool at every call. What they keep counts as cached, and all
-    /// of it goes back to the pool before a request fails.
+    /// and at most 256 MiB; with zero all threads share the pool at every call. What other threads
+    /// free of a thread's blocks may come to a quarter of that besides. What they keep counts as
+    /// cached, and all of it goes back to the pool before a request fails.
     ///
     /// The pools `stitched`, `split` and `binned` have such caches, the others do not.
     pub fn thread_cache(mut self, bytes: u64) -> HeapBuilder {
@@ -143,7 +147,7 @@ impl HeapBuilder {
     /// maps free memory together, as a part of the peak: 0.04 unless said otherwise. Less packs
     /// tighter, more saves time where a program does not repeat itself; `docs/performance.md` has the
     /// curve. Said here, it stays; unless said, the pool goes up to 0.2 for a program that makes it
-    /// map again and again. Below zero and no number count as zero.
+    /// map again and again. Below zero and no number count as zero, more than 10 as 10.
     pub fn slack(mut self, part: f64) -> HeapBuilder {
         self.slack = Some(part);
         self
@@ -192,11 +196,11 @@ impl HeapBuilder {
         let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Stitched));
         self.fallback = fallback;
         let limits = Limits { soft: self.soft, hard: self.hard };
-        let ordered = |keeps| -> Result<Parts, Error> {
+        let ordered = |keeps| -> Result<(PoolKind, Parts), Error> {
             let source = OrderedSource::new(context.clone(), keeps, limits)?;
-            Ok((Box::new(Direct::default()), Box::new(source)))
+            Ok((pool, (Box::new(Direct::default()), Box::new(source))))
         };
-        let parts = match pool {
+        let (pool, parts) = match pool {
             PoolKind::None if context.has_pools() => ordered(false)?,
             PoolKind::Driver if context.has_pools() => ordered(true)?,
             PoolKind::Driver => {
@@ -224,8 +228,8 @@ impl HeapBuilder {
     fn tuning(&self) -> Tuning {
         let mut tuning = Tuning::default();
         if let Some(part) = self.slack {
-            // A number that is none becomes zero.
-            tuning.slack = (part * 1000.0) as u64;
+            // As much as the variable takes; a number that is none becomes zero.
+            tuning.slack = (part.clamp(0.0, MOST_SLACK) * 1000.0) as u64;
             tuning.most_slack = tuning.slack;
         }
         tuning.look = self.look.unwrap_or(tuning.look).max(1);
@@ -293,21 +297,27 @@ impl HeapBuilder {
     }
 }
 
-/// A policy over plain allocations of a kind. Only device memory has stream-ordered pools of the
-/// driver's, so a `driver` heap keeps its other kinds by `split`.
+/// A policy over plain allocations of a kind, and which one it is. Only device memory has virtual
+/// memory and stream-ordered pools of the driver's, so `stitched` and `driver` heaps keep their other
+/// kinds by `split`.
 pub(crate) fn policy_and_source(
     context: &Arc<Context>,
     kind: MemoryKind,
     pool: PoolKind,
     tuning: Tuning,
-) -> Parts {
+) -> (PoolKind, Parts) {
     let mut source = PlainSource::new(context.clone(), kind);
+    let pool = match pool {
+        PoolKind::Stitched if source.pages().is_none() => PoolKind::Split,
+        PoolKind::Driver => PoolKind::Split,
+        pool => pool,
+    };
     let policy: Box<dyn Policy> = match pool {
-        PoolKind::Stitched if source.pages().is_some() => Box::new(Stitched::with(tuning)),
+        PoolKind::Stitched => Box::new(Stitched::with(tuning)),
         PoolKind::None => Box::new(Direct::default()),
         PoolKind::Simple => Box::new(Simple::default()),
         PoolKind::Binned => Box::new(Binned::default()),
-        PoolKind::Split | PoolKind::Stitched | PoolKind::Driver => Box::new(Split::default()),
+        PoolKind::Split | PoolKind::Driver => Box::new(Split::default()),
     };
-    (policy, Box::new(source))
+    (pool, (policy, Box::new(source)))
 }

@@ -189,9 +189,10 @@ impl Figures {
         let cause = match () {
             () if bytes > capacity => Cause::LargerThanDevice,
             () if limit.is_some_and(|limit| bytes > limit) => Cause::LargerThanLimit,
+            // What a policy needs may leave out what it has: all of the request has to fit.
             () if cached.largest < bytes
                 && cached.bytes > 0
-                && cached.bytes + available >= needed =>
+                && cached.bytes + available >= needed.max(bytes) =>
             {
                 Cause::Fragmentation
             }

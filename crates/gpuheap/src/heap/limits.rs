@@ -28,3 +28,53 @@ impl Limits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use crate::Device;
+    use crate::emu::Profile;
+    use crate::heap::Heap;
+    use crate::kind::MemoryKind;
+    use crate::pool::tests::{Asked, Watched};
+    use crate::pool::{PoolKind, Stitched, Tuning};
+    use crate::source::PlainSource;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_soft_limit_below_what_is_live_does_not_have_every_call_look_through_it() {
+        for cache in [0, 1 << 20] {
+            let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
+            let looks = Arc::new(AtomicU64::new(0));
+            let source = PlainSource::new(device.context().clone(), MemoryKind::Device);
+            let counted = looks.clone();
+            let policy = Watched(Stitched::with(Tuning::default()), move |asked| {
+                counted.fetch_add(u64::from(asked == Asked::Release), Ordering::Relaxed);
+            });
+            let builder = Heap::builder(&device).thread_cache(cache).soft_limit(16 * MIB);
+            let heap = builder.build_over(PoolKind::Stitched, Box::new(policy), Box::new(source));
+            let stream = device.stream().unwrap();
+            let hold = |bytes| heap.allocate(bytes, &stream).unwrap();
+            let mut live: Vec<_> = (0..100).map(|_| hold(2 * MIB + 512)).collect();
+            // A chunk that has room.
+            drop(hold(100 << 10));
+            let before = looks.load(Ordering::Relaxed);
+            assert!(before < 10, "{before}");
+            for _ in 0..100 {
+                drop(hold(100 << 10));
+                drop(hold(1000));
+                let last = live.pop();
+                drop(last);
+                live.push(hold(2 * MIB + 512));
+            }
+            let looked = looks.load(Ordering::Relaxed) - before;
+            assert!(looked < 4, "{looked} times for 300 frees");
+            drop(live);
+            let used = device.emulator().unwrap().usage(0).vmm;
+            assert!(used <= 16 * MIB, "{used}");
+        }
+    }
+}

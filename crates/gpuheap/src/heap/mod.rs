@@ -232,7 +232,8 @@ impl Heap {
     /// The same for all streams that others made, without touching their handles: it waits for all work
     /// of the device instead. For the end of a program, where they may be gone already: then nothing
     /// may have been asked of the heap since the first of them ended. Blocks that live on may be freed,
-    /// and are to be given no more work by whoever holds the heap.
+    /// and are to be given no more work by whoever holds the heap. The wait breaks a capture of a graph
+    /// that a stream of the device is at.
     ///
     /// # Errors
     ///
@@ -366,6 +367,11 @@ impl Heap {
     }
 
     #[cfg(test)]
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        self.handle.inner()
+    }
+
+    #[cfg(test)]
     pub(crate) fn streams(&self) -> usize {
         self.handle.device.lock().order.places()
     }
@@ -490,6 +496,13 @@ impl Inner {
         Some((lease, cache))
     }
 
+    /// This thread's cache for device memory on a stream, if requests are to go by it alone.
+    #[inline]
+    pub(crate) fn cache_for(&self, stream: &Stream) -> Option<&'static ThreadCache> {
+        let cache = ThreadCache::find(&self.device, stream.id())?;
+        (cache.is_plain() && !cache.is_closed()).then_some(cache)
+    }
+
     /// Memory of a kind, accounted for, which the program asked for at `at`; and the cache of this
     /// thread that it came through, if there is one.
     #[inline(never)]
@@ -517,6 +530,35 @@ impl Inner {
         lease.track = self.tracker.allocated(lease.address, bytes, kind, at);
         measure::note(bytes);
         Ok((lease, cache))
+    }
+
+    /// The same where `cache`, which is this thread's, has nothing: device memory, neither filled nor
+    /// tracked.
+    #[inline(always)]
+    pub(crate) fn lease_unkept(
+        &self,
+        bytes: u64,
+        stream: &Stream,
+        cache: &'static ThreadCache,
+    ) -> Result<Lease, Error> {
+        self.context.check_alive()?;
+        let _time = measure::memory_management();
+        let leased = self.device.allocate_locked(bytes, stream, Some(cache));
+        let lease = leased.map_err(|error| self.with_consumers(error))?;
+        measure::note(bytes);
+        Ok(lease)
+    }
+
+    /// Takes a lease back that `cache`, which is this thread's, does not keep as things are.
+    #[inline]
+    pub(crate) fn free_unkept(
+        &self,
+        lease: Lease,
+        cache: &'static ThreadCache,
+    ) -> Result<(), Error> {
+        self.check_alive_for(lease)?;
+        let _time = measure::memory_management();
+        self.device.free_locked(lease, None, false, Some(cache))
     }
 
     /// Takes a lease back in the order of `stream`, else of its own.
@@ -631,10 +673,11 @@ impl Inner {
         };
         slot.get_or_init(|| {
             let limits = Limits { soft: None, hard: limit };
-            let parts = policy_and_source(&self.context, kind, self.pool, Tuning::default());
+            let (pool, parts) =
+                policy_and_source(&self.context, kind, self.pool, Tuning::default());
             let (context, reclaimers) = (self.context.clone(), self.reclaimers.clone());
             let keeps = self.thread_cache;
-            Store::new(context, kind, self.pool, limits, keeps, reclaimers, parts)
+            Store::new(context, kind, pool, limits, keeps, reclaimers, parts)
         })
     }
 }

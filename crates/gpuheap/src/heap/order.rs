@@ -15,6 +15,10 @@
 //! the stream was given after the free. Only what is freed on a stream that can be named at no other
 //! time is fenced at once: one that may end unannounced, or a thread's own default stream.
 //!
+//! A stream keeps few fences. Where it has many, some that are reached are forgotten; where none is,
+//! the newest is recorded again and covers the later frees too. Whoever waits for it already waits for
+//! the point that it had.
+//!
 //! A stream that captures a graph is not fenced, and does not wait: both would break the capture. What
 //! is freed on it stays in flight for the others until the capture is over.
 
@@ -81,6 +85,8 @@ pub(crate) struct Order {
     /// The slots of which something may still be learnt: not those of streams that ended and whose
     /// frees are over.
     active: Vec<usize>,
+    /// Of these the one that was asked about last in turns.
+    turn: usize,
     /// How many of these were left when it was last asked how far they have got.
     left: usize,
     /// The slots of the others, for new streams. Their numbers go on, so that what is known of old
@@ -92,6 +98,12 @@ pub(crate) struct Order {
     /// The driver's ids of streams that were retired, for whoever keeps something by stream.
     ended: Vec<u64>,
 }
+
+/// So many fences of a stream are kept: each is an event of the driver's.
+const MOST_FENCES: usize = 32;
+
+/// About so many streams a request may ask.
+const FEW: usize = 16;
 
 /// So many streams may be active before those that ended are looked for.
 const CROWD: usize = 32;
@@ -119,6 +131,20 @@ struct StreamState {
 impl StreamState {
     fn fenced(&self) -> u64 {
         self.fences.back().map_or(self.reached, |(number, _)| *number)
+    }
+
+    /// Forgets the two oldest fences, if they are reached: more than are made meanwhile. One that cannot
+    /// be asked about counts as not reached.
+    fn forget_reached(&mut self, source: &mut dyn MemorySource) {
+        for _ in 0..2 {
+            let Some((number, fence)) = self.fences.front().copied() else { return };
+            if !matches!(source.is_reached(fence), Ok(true)) {
+                return;
+            }
+            source.forget(fence);
+            self.fences.pop_front();
+            self.reached = number;
+        }
     }
 }
 
@@ -184,7 +210,7 @@ impl Order {
 
     /// Notes a free on `stream` and numbers it.
     ///
-    /// Only a fleeting stream makes a driver call here: it cannot be named later, so its fence is
+    /// Only a fleeting stream makes driver calls here, a few: it cannot be named later, so its fence is
     /// recorded at once. Where that fails, the stream's next free covers this one too. A stream that
     /// ended has no work after its last fence, which covers the free; of a fleeting one that is not
     /// known, so nothing does.
@@ -195,11 +221,8 @@ impl Order {
         }
         state.freed += 1;
         let number = state.freed;
-        if state.fleeting
-            && !state.retired
-            && let Ok(fence) = source.record(StreamRef { slot: stream.slot, raw: state.raw })
-        {
-            state.fences.push_back((number, fence));
+        if state.fleeting && !state.retired {
+            let _ = self.record(stream.slot(), source);
         }
         Ticket { slot: stream.slot, number }
     }
@@ -271,6 +294,11 @@ impl Order {
         self.streams[ticket.slot()].reached >= ticket.number
     }
 
+    /// Whether another stream could wait for the work before `ticket` as things are, or need not.
+    pub(crate) fn is_fenced(&self, ticket: Ticket) -> bool {
+        self.streams[ticket.slot()].fenced() >= ticket.number
+    }
+
     /// The last free of `stream` that is known to be over.
     pub(crate) fn reached(&self, slot: usize) -> u64 {
         self.streams[slot].reached
@@ -289,8 +317,8 @@ impl Order {
         }
         let (number, fence) = self.fence(ticket, source)?;
         source.order_after(stream, fence).map_err(|error| match error {
-            // No more can be done with this stream than with one that is gone.
-            SourceError::Capturing => SourceError::StreamGone,
+            // No more can be done with this stream now than with one that is gone.
+            SourceError::Capturing => SourceError::StreamUnusable,
             error => error,
         })?;
         self.streams[stream.slot()].after.insert(ticket.slot, number);
@@ -302,10 +330,49 @@ impl Order {
     pub(crate) fn poll(&mut self, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         self.retire_abandoned(source);
         for at in 0..self.active.len() {
-            let slot = self.active[at];
-            if self.streams[slot].reached == self.streams[slot].freed {
-                continue;
+            self.ask(self.active[at], source)?;
+        }
+        let streams = &mut self.streams;
+        let ended = |slot: &mut usize| {
+            let state = &mut streams[*slot];
+            let ended = state.retired && state.reached == state.freed;
+            if ended {
+                state.after.clear();
             }
+            ended
+        };
+        self.spare.extend(self.active.extract_if(.., ended));
+        Ok(())
+    }
+
+    /// The same of the stream of `ticket` and a few others, in turns: what one request may cost
+    /// where there are thousands. All of them where there are no more than these.
+    pub(crate) fn poll_some(
+        &mut self,
+        ticket: Option<Ticket>,
+        source: &mut dyn MemorySource,
+    ) -> Result<(), SourceError> {
+        if self.is_few() {
+            return self.poll(source);
+        }
+        if let Some(ticket) = ticket {
+            self.ask(ticket.slot(), source)?;
+        }
+        for _ in 0..FEW {
+            self.turn = (self.turn + 1) % self.active.len();
+            self.ask(self.active[self.turn], source)?;
+        }
+        Ok(())
+    }
+
+    /// Whether there are so few streams that each request may ask about all of them.
+    pub(crate) fn is_few(&self) -> bool {
+        self.active.len() <= FEW
+    }
+
+    /// Asks how far one stream has got.
+    fn ask(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
+        if self.streams[slot].reached < self.streams[slot].freed {
             self.fence_all(slot, source)?;
             // The newest answers for all, which is the usual case; else from the oldest on.
             let newest = self.streams[slot].fences.back().copied();
@@ -323,16 +390,6 @@ impl Order {
                 state.reached = number;
             }
         }
-        let streams = &mut self.streams;
-        let ended = |slot: &mut usize| {
-            let state = &mut streams[*slot];
-            let ended = state.retired && state.reached == state.freed;
-            if ended {
-                state.after.clear();
-            }
-            ended
-        };
-        self.spare.extend(self.active.extract_if(.., ended));
         Ok(())
     }
 
@@ -418,7 +475,7 @@ impl Order {
         }
         let covering =
             self.streams[slot].fences.iter().find(|(number, _)| *number >= ticket.number);
-        covering.copied().ok_or(SourceError::StreamGone)
+        covering.copied().ok_or(SourceError::StreamUnusable)
     }
 
     fn fence_all(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
@@ -433,12 +490,102 @@ impl Order {
         }
     }
 
+    /// Fences all frees of a stream, by one fence more or by a later point of the newest.
     fn record(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         let state = &mut self.streams[slot];
-        if state.fenced() < state.freed {
-            let fence = source.record(StreamRef { slot: slot as u32, raw: state.raw })?;
-            state.fences.push_back((state.freed, fence));
+        if state.fenced() >= state.freed {
+            return Ok(());
+        }
+        if state.fences.len() >= MOST_FENCES {
+            state.forget_reached(source);
+        }
+        let stream = StreamRef { slot: slot as u32, raw: state.raw };
+        let full = state.fences.len() >= MOST_FENCES;
+        match state.fences.back_mut().filter(|_| full) {
+            Some((number, fence)) => {
+                source.record_again(*fence, stream)?;
+                *number = state.freed;
+            }
+            None => {
+                let fence = source.record(stream)?;
+                state.fences.push_back((state.freed, fence));
+            }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::model::Model;
+
+    /// A stream that can be named during its own calls alone, and an ordinary one.
+    fn streams(order: &mut Order, model: &mut Model) -> (StreamRef, StreamRef) {
+        let fleeting = order.stream(1, CUstream::PER_THREAD, || None, model);
+        (fleeting, order.stream(2, CUstream(20), || None, model))
+    }
+
+    #[test]
+    fn a_fence_at_every_free_does_not_mean_as_many_fences() {
+        for immediate in [true, false] {
+            let (mut order, mut model) = (Order::default(), Model::new(1 << 30));
+            model.immediate = immediate;
+            let (stream, other) = streams(&mut order, &mut model);
+            let mut freed = Vec::new();
+            for _ in 0..1000 {
+                let clock = model.work(stream);
+                let before = model.calls();
+                freed.push((order.freed(stream, &mut model), clock));
+                assert!(model.calls() - before < 4, "a few calls, whatever was freed before");
+                assert!(model.fences() <= MOST_FENCES, "{}", model.fences());
+            }
+            for at in [999, 0, 500] {
+                let (ticket, clock) = &freed[at];
+                order.order_after(other, *ticket, &mut model).unwrap();
+                assert!(model.is_ordered(stream.slot(), clock, other), "{immediate}: {at}");
+            }
+            model.complete(stream.slot());
+            order.poll(&mut model).unwrap();
+            assert!(freed.iter().all(|(ticket, _)| order.is_reached(*ticket)));
+            assert_eq!(model.fences(), 0);
+        }
+    }
+
+    #[test]
+    fn a_stream_that_others_follow_keeps_few_fences() {
+        let (mut order, mut model) = (Order::default(), Model::new(1 << 30));
+        model.immediate = false;
+        let (_, stream) = streams(&mut order, &mut model);
+        let other = order.stream(3, CUstream(30), || None, &mut model);
+        for _ in 0..1000 {
+            let clock = model.work(stream);
+            let ticket = order.freed(stream, &mut model);
+            order.order_after(other, ticket, &mut model).unwrap();
+            assert!(model.is_ordered(stream.slot(), &clock, other));
+            assert!(model.fences() <= MOST_FENCES, "{}", model.fences());
+        }
+    }
+
+    #[test]
+    fn a_fence_that_fails_late_is_made_up_for_by_the_next() {
+        let (mut order, mut model) = (Order::default(), Model::new(1 << 30));
+        model.immediate = false;
+        let (stream, other) = streams(&mut order, &mut model);
+        let mut free = |model: &mut Model, failing: Option<u64>| {
+            let clock = model.work(stream);
+            model.fail_call = failing.map(|nth| model.calls() + nth);
+            let ticket = order.freed(stream, model);
+            model.fail_call = None;
+            (ticket, clock)
+        };
+        (0..100).for_each(|_| drop(free(&mut model, None)));
+        // The question, and the record.
+        let late = [free(&mut model, Some(1)), free(&mut model, Some(2))];
+        let last = free(&mut model, None);
+        for (ticket, clock) in late.iter().chain([&last]) {
+            order.order_after(other, *ticket, &mut model).unwrap();
+            assert!(model.is_ordered(stream.slot(), clock, other));
+        }
     }
 }

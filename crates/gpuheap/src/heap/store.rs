@@ -1,12 +1,12 @@
 //! The memory of one kind: a policy over a source, with its order, ledger and limits, under one
 //! lock.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
-use crate::front::{Kept, ThreadCache};
+use crate::front::{Biased, Kept, Locked, ThreadCache};
 use crate::heap::builder::Parts;
 use crate::heap::climb::Attempt;
 use crate::heap::ledger::Ledger;
@@ -40,7 +40,7 @@ pub(crate) struct Store {
     pub(crate) number: u64,
     /// Bytes that a thread may keep for a stream of what it freed; none where threads keep nothing.
     keeps: Option<u64>,
-    state: Apart<Mutex<State>>,
+    state: Apart<Biased<State>>,
 }
 
 /// On cache lines of its own: what threads read at every call is not to move with the lock.
@@ -131,7 +131,7 @@ impl Store {
             reclaimers,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             keeps: keeps.filter(|_| pool.kept_by_threads().is_some()),
-            state: Apart(Mutex::new(state)),
+            state: Apart(Biased::new(state)),
         }
     }
 
@@ -146,7 +146,7 @@ impl Store {
         bytes: u64,
         stream: &Stream,
         zeroed: bool,
-        cache: Option<&ThreadCache>,
+        cache: Option<&'static ThreadCache>,
     ) -> Result<Lease, Error> {
         let lease = match cache.and_then(|cache| cache.take(bytes)) {
             Some(lease) => lease,
@@ -163,19 +163,22 @@ impl Store {
         Ok(lease)
     }
 
-    #[cold]
-    #[inline(never)]
-    fn allocate_locked(
+    /// The same where this thread's cache has nothing.
+    #[inline(always)]
+    pub(crate) fn allocate_locked(
         &self,
         bytes: u64,
         stream: &Stream,
-        cache: Option<&ThreadCache>,
+        cache: Option<&'static ThreadCache>,
     ) -> Result<Lease, Error> {
         let stream_id = stream.id();
-        let mut state = self.lock();
-        let stream = state.stream(stream);
+        let mut state = self.lock_with(cache);
+        let stream = match cache.filter(|cache| !cache.is_closed()) {
+            Some(cache) => cache.stream(),
+            None => state.stream(stream),
+        };
         if let Some(cache) = cache {
-            cache.carry(&mut state.ledger);
+            state.settle(cache);
             state.give_large(bytes);
         }
         let none =
@@ -223,7 +226,7 @@ impl Store {
         lease: Lease,
         stream: Option<&Stream>,
         zeroed: bool,
-        cache: Option<&ThreadCache>,
+        cache: Option<&'static ThreadCache>,
     ) -> Result<(), Error> {
         let stream_id = stream.map_or(lease.stream_id, Stream::id);
         match cache {
@@ -232,19 +235,19 @@ impl Store {
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn free_locked(
+    /// The same where no cache of this thread keeps it as things are.
+    #[inline]
+    pub(crate) fn free_locked(
         &self,
         lease: Lease,
         stream: Option<&Stream>,
         zeroed: bool,
-        cache: Option<&ThreadCache>,
+        cache: Option<&'static ThreadCache>,
     ) -> Result<(), Error> {
         let Lease { bytes, block_bytes, .. } = lease;
-        let mut state = self.lock();
+        let mut state = self.lock_with(cache);
         if let Some(cache) = cache {
-            cache.carry(&mut state.ledger);
+            state.settle(cache);
             let stream_id = stream.map_or(lease.stream_id, Stream::id);
             if !zeroed && state.make_room(cache, &Lease { stream_id, ..lease }) {
                 return Ok(());
@@ -400,9 +403,18 @@ impl Store {
         if above == 0 { Ok(0) } else { self.reclaim(above) }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock would be a bug of ours; the account is still the best there is.
-        self.state.0.lock().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    pub(crate) fn lock(&self) -> Locked<'_, State> {
+        self.state.0.lock()
+    }
+
+    /// The same for this thread, which may have a cache.
+    #[inline]
+    fn lock_with(&self, cache: Option<&'static ThreadCache>) -> Locked<'_, State> {
+        match cache {
+            Some(cache) => cache.lock(self.number, &self.state.0),
+            None => self.lock(),
+        }
     }
 
     /// A stream of another device has no order with this heap's memory.
@@ -500,15 +512,17 @@ impl Store {
 impl Store {
     /// Has threads keep nothing of what is freed while more is taken than the soft limit allows.
     fn note_soft_limit(&self, state: &mut State) {
-        let Some(most) = self.keeps else { return };
         let is_above = match state.limits.soft {
             None => false,
             Some(soft) => state.source.reserved().is_ok_and(|reserved| reserved > soft),
         };
         if is_above != state.is_above_soft_limit {
             state.is_above_soft_limit = is_above;
-            let most = if is_above { 0 } else { most };
+            let most = if is_above { 0 } else { self.keeps.unwrap_or(0) };
             state.caches.iter().for_each(|cache| cache.set_most(most));
+            if is_above {
+                state.gather();
+            }
         }
     }
 }
@@ -579,19 +593,32 @@ impl State {
     }
 
     fn empty(&mut self, which: impl Fn(&ThreadCache) -> bool, closes: bool) {
-        let open = self.caches.iter().filter(|cache| !cache.is_closed() && which(cache));
-        let caches: Vec<&'static ThreadCache> = open.copied().collect();
-        ThreadCache::stop_all(caches.iter().copied());
-        for cache in caches {
+        let open = self.caches.iter().filter(|cache| !cache.is_closed());
+        // Nobody is to put anything into a cache that closes, so everybody has to be out of their own.
+        let stopped = open.filter(|cache| closes || which(cache));
+        let stopped: Vec<&'static ThreadCache> = stopped.copied().collect();
+        ThreadCache::stop_all(stopped.iter().copied());
+        stopped.iter().for_each(|cache| cache.wait());
+        for cache in stopped.iter().filter(|cache| which(cache)) {
             self.give_all(cache.stream(), |ledger, kept| {
                 cache.drain(ledger, |block| kept.push(block));
             });
             if closes {
                 cache.close();
             }
-            if !self.is_alone {
-                cache.resume();
-            }
+        }
+        // Only now: one that goes on could put something into one that is not closed yet.
+        if !self.is_alone {
+            stopped.iter().for_each(|cache| cache.resume());
+        }
+    }
+
+    /// Takes over what a cache of this thread counted, and what it has no place for.
+    #[inline]
+    fn settle(&mut self, cache: &ThreadCache) {
+        cache.carry(&mut self.ledger);
+        if cache.is_crowded() {
+            self.give_all(cache.stream(), |_, kept| cache.take_unwanted(|block| kept.push(block)));
         }
     }
 
@@ -661,10 +688,11 @@ impl State {
     }
 
     /// Asks the policy and keeps the account.
+    #[inline(always)]
     fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
         self.refuse(bytes)?;
         let mut granted = Ok(None);
-        if self.caches.iter().any(|cache| cache.held() > 0) {
+        if self.caches.iter().any(|cache| cache.holds()) {
             granted = self.with_policy(|policy, env| policy.reuse(bytes, stream, env));
             if matches!(granted, Ok(None)) {
                 self.gather_before_growth();
@@ -767,14 +795,26 @@ impl State {
     }
 
     /// Gives back what is above the soft limit and out of use. A pool of the driver's does so
-    /// itself.
+    /// itself. Called at every free, so it looks through all that there is once, when more is taken
+    /// than the limit allows, and from then on at what became free.
     fn keep_soft_limit(&mut self) -> Result<(), SourceError> {
         let Some(soft) = self.limits.soft else { return Ok(()) };
         if self.source.is_stream_ordered() {
             return Ok(());
         }
         let above = self.source.reserved()?.saturating_sub(soft);
-        if above == 0 { Ok(()) } else { self.release(above).map(|_| ()) }
+        if above == 0 {
+            return Ok(());
+        }
+        if !self.is_above_soft_limit || !self.stranded.is_empty() {
+            return self.release(above).map(drop);
+        }
+        if !self.policy.has_freed() {
+            return Ok(());
+        }
+        self.order.poll(&mut *self.source)?;
+        self.close_ended();
+        self.with_policy(|policy, env| policy.release_freed(above, env)).map(drop)
     }
 
     /// Bytes that may still be taken from the driver, by the limit and by the device.
@@ -808,17 +848,36 @@ const LAST_TRIES: u32 = 3;
 
 impl Drop for Store {
     fn drop(&mut self) {
-        let state = self.state.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.0.get_mut();
         // Nobody is left to be told; what cannot be given back goes with the context.
+        let mut waited = Ok(());
         for _ in 0..LAST_TRIES {
             state.zero_again(&self.context);
             let _ = state.wait_for_pending().and_then(|()| state.release(u64::MAX));
             if state.ledger.taken == 0 {
-                break;
+                return;
             }
-            if state.synchronize(&self.context).is_ok() {
+            waited = state.synchronize(&self.context);
+            if waited.is_ok() {
                 state.order.all_over(&mut *state.source);
             }
         }
+        // A graph may be captured that uses it.
+        if waited.is_err_and(|error| !is_end_of_work(&error)) {
+            state.source.leave();
+        }
     }
 }
+
+/// Whether a wait failed because the work did, with which the context is lost: nothing runs in it any
+/// more.
+fn is_end_of_work(error: &SourceError) -> bool {
+    match error {
+        SourceError::Gone(_) => true,
+        SourceError::Driver(error) => FAILED_WORK.contains(&error.code().0),
+        _ => false,
+    }
+}
+
+/// The driver's codes for that, such as `CUDA_ERROR_ILLEGAL_ADDRESS` and `CUDA_ERROR_LAUNCH_FAILED`.
+const FAILED_WORK: std::ops::Range<i32> = 700..800;

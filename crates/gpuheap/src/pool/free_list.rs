@@ -39,8 +39,8 @@ impl FreeList {
                 self.blocks.remove(oldest);
                 Ok(Some(segment))
             }
-            // That stream is gone and cannot be waited for; the block stays with its account.
-            Err(SourceError::StreamGone) => Ok(None),
+            // One of the streams can be given no work; the block stays with its account.
+            Err(SourceError::StreamUnusable) => Ok(None),
             Err(error) => Err(Shortage::Failed(error)),
         }
     }

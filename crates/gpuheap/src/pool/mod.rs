@@ -102,7 +102,7 @@ impl PoolKind {
                 rounding: Rounding::PowersOfTwo,
                 small: u64::MAX,
                 small_shared: u64::MAX,
-                large: 0,
+                large: false,
             }),
             // Larger ones that are handed out again where they lie, and not by best fit, cost
             // `gpt_train_short` 0.06 to 0.15 of utilisation and `serve_threads` 0.03 to 0.1.
@@ -110,13 +110,13 @@ impl PoolKind {
                 rounding: Rounding::Units,
                 small: 256 << 10,
                 small_shared: 1 << 20,
-                large: 0,
+                large: false,
             }),
             PoolKind::Stitched => Some(KeptByThreads {
                 rounding: Rounding::Units,
                 small: 64 << 10,
                 small_shared: 1 << 20,
-                large: 1,
+                large: true,
             }),
             PoolKind::None | PoolKind::Simple | PoolKind::Driver => None,
         }
@@ -149,8 +149,8 @@ pub(crate) struct KeptByThreads {
     pub(crate) small: u64,
     /// The same where several threads use the pool, which would wait for each other.
     pub(crate) small_shared: u64,
-    /// How many larger ones are kept, the last ones that were freed.
-    pub(crate) large: u64,
+    /// Whether the last larger one that was freed is kept.
+    pub(crate) large: bool,
 }
 
 /// How a policy rounds sizes up.
@@ -429,6 +429,21 @@ pub(crate) trait Policy: Send {
         target: u64,
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError>;
+
+    /// The same of what became free since it was looked at last, as far as the policy notes that: for
+    /// who asks at every free. Only with a soft limit.
+    fn release_freed(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.release(target, environment)
+    }
+
+    /// Whether there may be something for [`release_freed`](Policy::release_freed).
+    fn has_freed(&self) -> bool {
+        true
+    }
 
     /// Gives the segment that holds `address` back to the driver if nothing of it is in use: the
     /// bytes that went.

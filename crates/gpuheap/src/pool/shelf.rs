@@ -225,12 +225,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::tests::{cases, fewer};
 
     proptest! {
+        #![proptest_config(cases(256))]
+
         #[test]
         fn finds_the_smallest_that_fits(
-            sizes in prop::collection::vec(prop_oneof![1_u64..200, 1_u64..5000, 4000_u64..9000], 1..60),
-            removed in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
+            sizes in prop::collection::vec(prop_oneof![1_u64..200, 1_u64..5000, 4000_u64..9000], 1..fewer(60)),
+            removed in prop::collection::vec(any::<prop::sample::Index>(), 0..fewer(40)),
             asked in prop::collection::vec(1_u64..9500, 1..20),
         ) {
             let (mut shelf, mut positions) = (Shelf::default(), Positions::default());

@@ -375,7 +375,8 @@ impl Split {
         Ok(self.class(small).best(bytes, stream))
     }
 
-    /// Makes `stream` wait for the stream that freed `key`; false where that one is gone.
+    /// Makes `stream` wait for the stream that freed `key`; false where one of them can be
+    /// given no work.
     fn wait_for(
         &mut self,
         key: u32,
@@ -387,7 +388,7 @@ impl Split {
         };
         match environment.order.order_after(stream, ticket, environment.source) {
             Ok(()) => Ok(true),
-            Err(SourceError::StreamGone) => Ok(false),
+            Err(SourceError::StreamUnusable) => Ok(false),
             Err(error) => Err(error),
         }
     }

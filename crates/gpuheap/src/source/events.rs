@@ -32,9 +32,24 @@ impl Events {
         Ok(check(function, call(&self.context))?)
     }
 
+    /// The same for what a capture on the stream would break by. The context is entered once for both
+    /// calls, which takes as long as they do.
+    fn call_on(
+        &mut self,
+        stream: StreamRef,
+        function: &'static str,
+        call: impl FnOnce(&Context) -> CUresult,
+    ) -> Result<(), SourceError> {
+        self.calls += 2;
+        let current = self.context.enter_aside()?;
+        if current.is_capturing(stream.raw())? {
+            return Err(SourceError::Capturing);
+        }
+        Ok(check(function, call(&self.context))?)
+    }
+
     /// An event recorded on a capturing stream would belong to its graph, and never be reached.
     pub(super) fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
-        self.refuse_capturing(stream)?;
         let fence = match self.unused.pop() {
             Some(unused) => unused,
             None => {
@@ -47,15 +62,28 @@ impl Events {
                 self.events.len() as u32 - 1
             }
         };
-        let event = self.events[fence as usize];
-        let recorded = self.call("cuEventRecord", |context| {
-            // SAFETY: the event is ours; the stream is alive, which its user promises.
-            unsafe { context.driver().cuEventRecord(event, stream.raw()) }
-        });
+        let recorded = self.record_on(fence, stream);
         if recorded.is_err() {
             self.unused.push(fence);
         }
         recorded.map(|()| Fence(fence))
+    }
+
+    /// A wait of a stream for an event is for what it marks at that call, whatever it marks later.
+    pub(super) fn record_again(
+        &mut self,
+        fence: Fence,
+        stream: StreamRef,
+    ) -> Result<(), SourceError> {
+        self.record_on(fence.0, stream)
+    }
+
+    fn record_on(&mut self, fence: u32, stream: StreamRef) -> Result<(), SourceError> {
+        let event = self.events[fence as usize];
+        self.call_on(stream, "cuEventRecord", |context| {
+            // SAFETY: the event is ours; the stream is alive, which its user promises.
+            unsafe { context.driver().cuEventRecord(event, stream.raw()) }
+        })
     }
 
     pub(super) fn is_capturing(&mut self, stream: StreamRef) -> Result<bool, SourceError> {
@@ -84,9 +112,8 @@ impl Events {
         stream: StreamRef,
         fence: Fence,
     ) -> Result<(), SourceError> {
-        self.refuse_capturing(stream)?;
         let event = self.events[fence.0 as usize];
-        self.call("cuStreamWaitEvent", |context| {
+        self.call_on(stream, "cuStreamWaitEvent", |context| {
             // SAFETY: the event is ours; the stream is alive, which its user promises.
             unsafe { context.driver().cuStreamWaitEvent(stream.raw(), event, 0) }
         })
@@ -158,6 +185,10 @@ macro_rules! order_by_events {
 
         fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
             self.events.record(stream)
+        }
+
+        fn record_again(&mut self, fence: Fence, stream: StreamRef) -> Result<(), SourceError> {
+            self.events.record_again(fence, stream)
         }
 
         fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {

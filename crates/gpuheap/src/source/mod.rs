@@ -31,7 +31,7 @@ pub(crate) struct Segment {
     pub(crate) bytes: u64,
 }
 
-/// A point of a stream, recorded once.
+/// A point of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Fence(pub(crate) u32);
 
@@ -40,9 +40,10 @@ pub(crate) struct Fence(pub(crate) u32);
 pub(crate) enum SourceError {
     /// The device is out of memory.
     OutOfMemory,
-    /// A stream that cannot be waited for, or be made to wait: a thread's own default stream whose
-    /// fence could not be recorded when it could be named, or one that is capturing a graph.
-    StreamGone,
+    /// A stream that can be given no work, so that it can neither be waited for nor be made to wait: a
+    /// thread's own default stream, or one that may have ended unannounced, whose fence could not be
+    /// recorded when it could be named; or one that is capturing a graph.
+    StreamUnusable,
     /// The stream is capturing a graph, which does not allow this.
     Capturing,
     /// The context cannot be used any more.
@@ -116,6 +117,11 @@ pub(crate) trait MemorySource: Send {
     /// Marks this point of `stream`.
     fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError>;
 
+    /// Marks this point of `stream` with a fence that marked an earlier one. Whoever was made to wait
+    /// for it waits for the earlier one, the host for either. Where this fails, the fence marks the
+    /// earlier point or this one.
+    fn record_again(&mut self, fence: Fence, stream: StreamRef) -> Result<(), SourceError>;
+
     /// Whether the stream has got past the fence.
     fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError>;
 
@@ -133,6 +139,10 @@ pub(crate) trait MemorySource: Send {
 
     /// The fence is not needed any more.
     fn forget(&mut self, fence: Fence);
+
+    /// Nobody could find out whether what is still taken is out of use: it stays as it is when this
+    /// goes, and is the context's or the process's.
+    fn leave(&mut self) {}
 
     /// The context was reset. What did not go with it goes back, live or not: nobody can use it.
     fn after_reset(&mut self) {}

@@ -14,6 +14,10 @@ use super::{Chunk, Fence, GRANULE, MemorySource, Pages, Segment, SourceError, Wa
 use crate::heap::limits::Limits;
 use crate::heap::order::StreamRef;
 
+/// The capacity of a device on which memory is plenty, bytes. Tables have a place for each page of it,
+/// which an interpreter fills one by one.
+pub(crate) const LARGE_DEVICE: u64 = if cfg!(miri) { 1 << 30 } else { 1 << 40 };
+
 /// How far every stream had got, by slot.
 pub(crate) type Clock = Vec<u64>;
 
@@ -49,6 +53,8 @@ pub(crate) struct Model {
     pub(crate) changes: u64,
     /// Makes the call of this number fail.
     pub(crate) fail_call: Option<u64>,
+    /// The slot of a stream that captures a graph.
+    pub(crate) capturing: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -84,6 +90,7 @@ impl Model {
             cost: 0,
             changes: 0,
             fail_call: None,
+            capturing: None,
         }
     }
 
@@ -126,6 +133,11 @@ impl Model {
     /// How many chunks are mapped, once for each time.
     pub(crate) fn mappings(&self) -> usize {
         self.maps.len()
+    }
+
+    /// How many fences there are that were not forgotten.
+    pub(crate) fn fences(&self) -> usize {
+        self.fences.len()
     }
 
     /// Addresses that are reserved, bytes.
@@ -188,6 +200,10 @@ impl Model {
         for (done, position) in self.done.iter_mut().zip(clock) {
             *done = (*done).max(*position);
         }
+    }
+
+    fn refuse_capturing(&self, stream: StreamRef) -> Result<(), SourceError> {
+        if self.capturing == Some(stream.slot()) { Err(SourceError::Capturing) } else { Ok(()) }
     }
 
     fn call(&mut self) -> Result<(), SourceError> {
@@ -274,11 +290,22 @@ impl MemorySource for Model {
 
     fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
         self.call()?;
+        self.refuse_capturing(stream)?;
         self.cost += 140;
         let clock = self.clock(stream.slot()).clone();
         self.next_fence += 1;
         self.fences.insert(self.next_fence, (stream.slot(), clock));
         Ok(Fence(self.next_fence))
+    }
+
+    fn record_again(&mut self, fence: Fence, stream: StreamRef) -> Result<(), SourceError> {
+        self.call()?;
+        self.cost += 140;
+        let clock = self.clock(stream.slot()).clone();
+        let (slot, point) = self.fences.get_mut(&fence.0).expect("a fence that there is");
+        assert_eq!(*slot, stream.slot(), "a fence of another stream");
+        *point = clock;
+        Ok(())
     }
 
     fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
@@ -294,6 +321,7 @@ impl MemorySource for Model {
 
     fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError> {
         self.call()?;
+        self.refuse_capturing(stream)?;
         self.cost += 20;
         let (_, after) = self.fences[&fence.0].clone();
         let clock = self.clock(stream.slot());

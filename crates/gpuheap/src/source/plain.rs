@@ -143,6 +143,12 @@ impl MemorySource for PlainSource {
         }
     }
 
+    fn leave(&mut self) {
+        if let Some(vmm) = &mut self.vmm {
+            vmm.leave();
+        }
+    }
+
     fn after_reset(&mut self) {
         if let Some(vmm) = &mut self.vmm {
             vmm.give_all_back();

@@ -15,7 +15,8 @@ use crate::device::{Context, Gone};
 use crate::size::Bytes;
 
 /// The device's virtual memory management, with what one heap has of it. Whatever of that is left
-/// when it goes is given back.
+/// when it goes is given back, and has to be out of use by then, unless it was
+/// [left](Vmm::leave).
 ///
 /// None of these calls is work of a stream.
 pub(super) struct Vmm {
@@ -28,8 +29,8 @@ pub(super) struct Vmm {
     reserved: BTreeMap<u64, u64>,
     /// The same of every mapping.
     mapped: BTreeMap<u64, u64>,
-    /// Ranges whose mapping failed half-way, and was not undone yet: address and bytes.
-    strays: Vec<(u64, u64)>,
+    /// What was mapped half-way, and could not be undone yet.
+    strays: Vec<Stray>,
     created: u64,
     /// What its source has reserved besides.
     pub(super) beside: u64,
@@ -43,6 +44,13 @@ pub(super) struct Vmm {
 struct Physical {
     handle: CUmemGenericAllocationHandle,
     bytes: u64,
+}
+
+/// A range whose mapping failed half-way.
+struct Stray {
+    address: u64,
+    bytes: u64,
+    chunks: Vec<Chunk>,
 }
 
 /// Why a device has no virtual memory to give.
@@ -98,7 +106,7 @@ pub(crate) fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMe
         SourceError::Driver(error) => NoVirtualMemory::Refused(error),
         SourceError::Gone(gone) => NoVirtualMemory::Gone(gone),
         SourceError::OutOfMemory
-        | SourceError::StreamGone
+        | SourceError::StreamUnusable
         | SourceError::Capturing
         | SourceError::HostBorrowed => NoVirtualMemory::Full,
     })?;
@@ -215,13 +223,21 @@ impl Vmm {
         })
     }
 
-    /// Undoes what could not be undone when it failed. Until then these chunks are not free to go.
-    fn clear_strays(&mut self) -> Result<(), SourceError> {
-        while let Some(&(address, bytes)) = self.strays.last() {
+    /// Undoes what could not be undone when it failed, as far as it is in the way: until then neither
+    /// its addresses nor its chunks are free to go.
+    fn clear_strays(&mut self, is_in_the_way: impl Fn(&Stray) -> bool) -> Result<(), SourceError> {
+        while let Some(at) = self.strays.iter().position(&is_in_the_way) {
+            let Stray { address, bytes, .. } = self.strays[at];
             self.unmap_range(address, bytes)?;
-            self.strays.pop();
+            self.strays.swap_remove(at);
         }
         Ok(())
+    }
+
+    fn clear_strays_at(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
+        self.clear_strays(|stray| {
+            stray.address < address.saturating_add(bytes) && address < stray.address + stray.bytes
+        })
     }
 }
 
@@ -242,7 +258,7 @@ impl Pages for Vmm {
     }
 
     fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
-        self.clear_strays()?;
+        self.clear_strays_at(address, bytes)?;
         self.call("cuMemAddressFree", |driver| {
             // SAFETY: this heap's own addresses, if they are what was reserved; else refused.
             unsafe { driver.cuMemAddressFree(address, bytes as usize) }
@@ -274,7 +290,7 @@ impl Pages for Vmm {
     }
 
     fn destroy(&mut self, chunk: Chunk) -> Result<(), SourceError> {
-        self.clear_strays()?;
+        self.clear_strays(|stray| stray.chunks.contains(&chunk))?;
         let Physical { handle, bytes } = self.physical(chunk);
         self.call("cuMemRelease", |driver| {
             // SAFETY: the handle is this heap's own and is not used again; zero is refused.
@@ -287,9 +303,11 @@ impl Pages for Vmm {
     }
 
     fn map(&mut self, address: u64, chunks: &[Chunk]) -> Result<(), SourceError> {
-        self.clear_strays()?;
+        let bytes = chunks.iter().map(|chunk| self.physical(*chunk).bytes).sum();
+        self.clear_strays_at(address, bytes)?;
         let mut end = address;
         let mut mapped = Ok(());
+        let mut done = 0;
         for chunk in chunks {
             let Physical { handle, bytes } = self.physical(*chunk);
             mapped = self.call("cuMemMap", |driver| {
@@ -300,14 +318,16 @@ impl Pages for Vmm {
                 break;
             }
             end += bytes;
+            done += 1;
         }
         if end == address {
             return mapped;
         }
         mapped = mapped.and_then(|()| self.allow(address, end - address));
         if mapped.is_err() {
-            self.strays.push((address, end - address));
-            let _ = self.clear_strays();
+            let (bytes, chunks) = (end - address, chunks[..done].to_vec());
+            self.strays.push(Stray { address, bytes, chunks });
+            let _ = self.clear_strays_at(address, bytes);
             return mapped;
         }
         let mut start = address;
@@ -327,18 +347,25 @@ impl Pages for Vmm {
 }
 
 impl Vmm {
-    /// Gives all of it back, used or not: the heap ends, or the context did.
+    /// Lets go of all of it as it is, because work may still use it.
+    pub(super) fn leave(&mut self) {
+        self.strays.clear();
+        self.mapped.clear();
+        self.chunks.clear();
+        self.reserved.clear();
+    }
+
+    /// Gives all of it back, none of which any work uses any more: the heap ends, or the context did.
     pub(super) fn give_all_back(&mut self) {
-        let gone = self.context.check_alive();
-        if gone == Err(Gone::Forked) {
+        if self.context.check_alive() == Err(Gone::Forked) {
             return;
         }
-        if !self.mapped.is_empty() && gone.is_ok() {
-            // What fails has ended: nothing runs on the device any more.
-            let _ = self.context.synchronize();
-        }
+        // So that no capture is broken by it. Nothing needs a context that is gone.
+        let _aside = self.context.enter_aside();
         let mapped = std::mem::take(&mut self.mapped).into_iter();
-        let mapped: Vec<_> = mapped.chain(std::mem::take(&mut self.strays)).collect();
+        let strays = std::mem::take(&mut self.strays).into_iter();
+        let strays = strays.map(|Stray { address, bytes, .. }| (address, bytes));
+        let mapped: Vec<_> = mapped.chain(strays).collect();
         // All of these belong to the process and not to a context: none has to be current, and a
         // reset leaves them. What cannot be given back goes with the process.
         let driver = self.context.driver();
@@ -477,6 +504,42 @@ mod tests {
         for chunk in chunks {
             pages.destroy(chunk).unwrap();
         }
+        assert_eq!(used(&device), 0);
+    }
+
+    #[test]
+    fn a_mapping_that_cannot_be_undone_is_in_nobodys_way() {
+        let device = device();
+        let emulator = device.emulator().unwrap();
+        let mut source = source(&device);
+        let pages = source.pages().unwrap();
+        let [one, two] = [4 * MIB, 2 * MIB].map(|bytes| pages.create(bytes).unwrap());
+        let [here, there] = [8 * MIB, 16 * MIB].map(|bytes| pages.reserve(bytes).unwrap());
+        let failing = CUresult::ERROR_UNKNOWN;
+        let access = Fault::nth("cuMemSetAccess", 1, failing);
+        let unmap = |nth| Fault::nth("cuMemUnmap", nth, failing);
+        emulator.set_faults(FaultPlan::new([access].into_iter().chain((1..=5).map(unmap))));
+        assert!(pages.map(here + 2 * MIB, &[one]).is_err());
+        let asked = emulator.calls_of("cuMemUnmap");
+        pages.map(here, &[two]).unwrap();
+        pages.map(here + 6 * MIB, &[two]).unwrap();
+        let three = pages.create(2 * MIB).unwrap();
+        pages.map(there, &[three]).unwrap();
+        assert_eq!(emulator.calls_of("cuMemUnmap"), asked, "it is none of theirs");
+        // What it is about: its chunk, and its addresses.
+        assert!(pages.destroy(one).is_err());
+        assert!(pages.unreserve(here, 8 * MIB).is_err());
+        assert!(pages.map(here + 4 * MIB, &[three]).is_err());
+        pages.map(there + 2 * MIB, &[one]).unwrap();
+        emulator.set_faults(FaultPlan::default());
+        for (address, bytes) in [(here, 2), (here + 6 * MIB, 2), (there, 2), (there + 2 * MIB, 4)] {
+            pages.unmap(address, bytes * MIB).unwrap();
+        }
+        for chunk in [one, two, three] {
+            pages.destroy(chunk).unwrap();
+        }
+        pages.unreserve(here, 8 * MIB).unwrap();
+        pages.unreserve(there, 16 * MIB).unwrap();
         assert_eq!(used(&device), 0);
     }
 

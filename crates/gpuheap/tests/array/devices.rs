@@ -1,7 +1,7 @@
 //! Arrays and several devices.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
-use gpuheap::{Device, DeviceArray, MemoryKind, PoolKind};
+use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 
 use crate::create::KINDS;
@@ -18,6 +18,21 @@ fn two(profile: impl Fn() -> Profile, schedule: Schedule) -> [Device; 2] {
 
 fn peers(schedule: Schedule) -> [Device; 2] {
     two(|| Profile::with_memory(1 << 30).without_context(), schedule)
+}
+
+/// The policies whose device memory a peer can reach.
+fn reached() -> impl Iterator<Item = PoolKind> {
+    PoolKind::ALL.into_iter().filter(|pool| !matches!(pool, PoolKind::None | PoolKind::Driver))
+}
+
+/// Writes an array on a peer; runs later.
+fn write(array: &DeviceArray<u8>, value: u8, far: &Stream) {
+    let address = array.device_ptr(far).unwrap();
+    let filled = far.device().with_current(|driver| {
+        // SAFETY: the array has these bytes and the stream is alive.
+        unsafe { driver.cuMemsetD8Async(address, value, array.len(), far.raw()) }
+    });
+    assert!(filled.unwrap().is_success());
 }
 
 /// Of one driver that gives them no access to each other.
@@ -63,12 +78,13 @@ fn copies_go_from_device_to_device() {
 /// had by anybody else before the copy is over all the same.
 #[test]
 fn a_source_outlasts_a_copy_that_could_not_be_waited_for() {
-    for fails in [&["cuStreamWaitEvent"][..], &["cuStreamWaitEvent", "cuStreamSynchronize"]] {
+    let fails = [&["cuStreamWaitEvent"][..], &["cuStreamWaitEvent", "cuStreamSynchronize"]];
+    for (pool, fails) in reached().flat_map(|pool| fails.map(|fails| (pool, fails))) {
         let profile = || Profile::with_memory(1 << 30).without_context();
         let devices = vec![profile(), profile()];
         let options = Options { devices, schedule: Schedule::OnDemand, ..Options::default() };
         let devices = Device::emulated_devices(options).unwrap();
-        let heaps = [heap(&devices[0], PoolKind::Split), heap(&devices[1], PoolKind::Split)];
+        let heaps = [heap(&devices[0], pool), heap(&devices[1], pool)];
         let targets = [heaps[0].target().unwrap(), heaps[1].target().unwrap()];
         let a = targets[0].filled(1 << 20, 1_u8).unwrap();
         let mut b = targets[1].filled(1 << 20, 2_u8).unwrap();
@@ -80,50 +96,48 @@ fn a_source_outlasts_a_copy_that_could_not_be_waited_for() {
         let emulator = devices[0].emulator().unwrap();
         emulator.set_faults(FaultPlan::new(fails.iter().map(nth)));
         let copied = b.copy_from(&a);
-        assert_eq!(copied.is_ok(), fails.len() == 1, "{copied:?}");
+        assert_eq!(copied.is_ok(), fails.len() == 1, "{pool}: {copied:?}");
         emulator.set_faults(FaultPlan::default());
         drop(a);
         let next = targets[0].filled(1 << 20, 3_u8).unwrap();
         assert!(next.to_vec().unwrap() == [3; 1 << 20] && b.to_vec().unwrap() == [1; 1 << 20]);
         drop((b, next));
-        assert_all_returned(&devices[0], &heaps[0], "sources");
+        assert_all_returned(&devices[0], &heaps[0], pool.name());
     }
 }
 
 #[test]
 fn copies_between_devices_of_different_drivers_pass_through_the_host() {
-    let devices = [(); 2].map(|()| emulated(1 << 30, Schedule::OnDemand));
-    let heaps = [heap(&devices[0], PoolKind::Split), heap(&devices[1], PoolKind::Split)];
-    let a = heaps[0].target().unwrap().array(&[1_u8, 2, 3]).unwrap();
-    let b = a.copy_to(&heaps[1].target().unwrap()).unwrap();
-    assert_eq!(b.to_vec().unwrap(), [1, 2, 3]);
-    let error = a.device_ptr(b.target().stream()).unwrap_err().to_string();
-    assert!(error.ends_with("(no peer access); copy it there with copy_to"), "{error}");
-    drop((a, b));
-    for (device, heap) in devices.iter().zip(&heaps) {
-        assert_all_returned(device, heap, "two drivers");
+    for pool in PoolKind::ALL {
+        let devices = [(); 2].map(|()| emulated(1 << 30, Schedule::OnDemand));
+        let heaps = [heap(&devices[0], pool), heap(&devices[1], pool)];
+        let a = heaps[0].target().unwrap().array(&[1_u8, 2, 3]).unwrap();
+        let b = a.copy_to(&heaps[1].target().unwrap()).unwrap();
+        assert_eq!(b.to_vec().unwrap(), [1, 2, 3]);
+        let error = a.device_ptr(b.target().stream()).unwrap_err().to_string();
+        assert!(error.ends_with("(no peer access); copy it there with copy_to"), "{error}");
+        drop((a, b));
+        for (device, heap) in devices.iter().zip(&heaps) {
+            assert_all_returned(device, heap, pool.name());
+        }
     }
 }
 
 #[test]
 fn an_array_is_used_on_a_device_that_reaches_it() {
-    for schedule in [Schedule::OnDemand, Schedule::Seeded(8)] {
+    let schedules = [Schedule::OnDemand, Schedule::Seeded(8)];
+    for (pool, schedule) in reached().flat_map(|pool| schedules.map(|schedule| (pool, schedule))) {
         let devices = peers(schedule);
         if !devices[1].can_reach(&devices[0]).unwrap() {
             return;
         }
-        let heap = heap(&devices[0], PoolKind::Split);
+        let heap = heap(&devices[0], pool);
         let near = devices[0].stream().unwrap();
         let far = devices[1].stream().unwrap();
         for kind in KINDS {
             let a = heap.on(&near).kind(kind).filled(1 << 16, 5_u8).unwrap();
-            let address = a.device_ptr(&far).unwrap();
+            write(&a, 6, &far);
             assert_eq!(a.stream().id(), far.id());
-            let filled = devices[1].with_current(|driver| {
-                // SAFETY: the array has these bytes and the stream is alive.
-                unsafe { driver.cuMemsetD8Async(address, 6, 1 << 16, far.raw()) }
-            });
-            assert!(filled.unwrap().is_success());
             // Its like is made on its own device all the same.
             let copy = a.copy().unwrap();
             assert_eq!(copy.device().ordinal(), a.device().ordinal());
@@ -131,48 +145,111 @@ fn an_array_is_used_on_a_device_that_reaches_it() {
             // Freed on its own device behind the other's work: no finding.
             drop(a);
             let next = heap.on(&near).kind(kind).filled(1 << 16, 7_u8).unwrap();
-            assert_eq!((read, copy.to_vec().unwrap()), (vec![6; 1 << 16], vec![6; 1 << 16]));
+            let six = vec![6; 1 << 16];
+            assert_eq!((read, copy.to_vec().unwrap()), (six.clone(), six), "{pool} {kind}");
             drop((copy, next));
         }
-        assert_all_returned(&devices[0], &heap, "peers");
+        assert_all_returned(&devices[0], &heap, pool.name());
     }
+}
+
+/// Access is said for each mapping: of what is mapped before a peer asks, of what is mapped later,
+/// and of a range that is stitched of both.
+#[test]
+fn a_peer_reaches_all_that_is_mapped() {
+    const BYTES: usize = 4 << 20;
+    let [near, far] = peers(Schedule::OnDemand);
+    let builder = Heap::builder(&near).without_environment().pool(PoolKind::Stitched);
+    let heap = builder.hard_limit(8 * BYTES as u64).build().unwrap();
+    let other = crate::support::heap(&near, PoolKind::Stitched);
+    let stream = far.stream().unwrap();
+    let made = |count| (0..count).map(|_| heap.target().unwrap().filled(BYTES, 1).unwrap());
+    let mut arrays: Vec<DeviceArray<u8>> = made(4).collect();
+    let beside = other.target().unwrap().filled(BYTES, 1).unwrap();
+    if !far.can_reach(&near).unwrap() {
+        return;
+    }
+    arrays.extend(made(4));
+    for (array, value) in arrays.iter().chain([&beside]).zip(2..) {
+        write(array, value, &stream);
+    }
+    for (array, value) in arrays.iter().chain([&beside]).zip(2..) {
+        assert!(array.to_vec().unwrap() == vec![value; BYTES], "{value}");
+    }
+    // Every other one, so that nothing but a stitched range is as large.
+    let mut number = 0;
+    arrays.retain(|_| {
+        number += 1;
+        number % 2 == 0
+    });
+    let stitched = heap.target().unwrap().filled(4 * BYTES, 20).unwrap();
+    write(&stitched, 21, &stream);
+    assert!(stitched.to_vec().unwrap() == vec![21; 4 * BYTES]);
+    for (array, value) in arrays.iter().zip([3, 5, 7, 9]) {
+        assert!(array.to_vec().unwrap() == vec![value; BYTES], "as it was: {value}");
+    }
+    drop((arrays, beside, stitched));
+    assert_all_returned(&near, &heap, "mapped");
+    assert_all_returned(&near, &other, "mapped in another heap");
+}
+
+/// A peer that could not be let in is not believed to be in, and is let in when it asks again.
+#[test]
+fn a_mapping_that_could_not_be_opened_to_a_peer_is_an_error() {
+    let profile = || Profile::with_memory(1 << 30).without_context();
+    let options = Options { devices: vec![profile(), profile()], ..Options::default() };
+    let devices = Device::emulated_devices(options).unwrap();
+    let heap = heap(&devices[0], PoolKind::Stitched);
+    let far = devices[1].stream().unwrap();
+    let a = heap.target().unwrap().filled(1 << 20, 5_u8).unwrap();
+    let emulator = devices[0].emulator().unwrap();
+    let fault = Fault::nth("cuMemSetAccess", 1, CUresult::ERROR_UNKNOWN);
+    emulator.set_faults(FaultPlan::new([fault]));
+    let error = a.device_ptr(&far).unwrap_err().to_string();
+    assert!(error.contains("cuMemSetAccess failed with CUDA_ERROR_UNKNOWN"), "{error}");
+    emulator.set_faults(FaultPlan::default());
+    // What is mapped now is opened with the rest when the peer asks again.
+    let b = heap.target().unwrap().filled(64 << 20, 5_u8).unwrap();
+    for array in [&a, &b] {
+        write(array, 6, &far);
+        assert!(array.to_vec().unwrap() == vec![6; array.len()]);
+    }
+    drop((a, b));
+    assert_all_returned(&devices[0], &heap, "not opened");
 }
 
 /// The stream that frees it cannot be made to wait for the other device's: the host waits then.
 #[test]
 fn a_free_outlasts_a_peer_s_use_that_could_not_be_waited_for() {
-    let profile = || Profile::with_memory(1 << 30).without_context();
-    let devices = vec![profile(), profile()];
-    let options = Options { devices, schedule: Schedule::OnDemand, ..Options::default() };
-    let devices = Device::emulated_devices(options).unwrap();
-    let heap = heap(&devices[0], PoolKind::Split);
-    let target = heap.target().unwrap();
     let ways: [fn(DeviceArray<u8>); 3] = [
         |array| drop(array),
         |array| array.free().unwrap(),
         |array| assert!(array.release().unwrap() > 0),
     ];
-    for way in ways {
-        let far = devices[1].stream().unwrap();
-        let a = target.filled(1 << 20, 5_u8).unwrap();
-        let address = a.device_ptr(&far).unwrap();
-        let filled = devices[1].with_current(|driver| {
-            // SAFETY: the array has these bytes and the stream is alive.
-            unsafe { driver.cuMemsetD8Async(address, 6, 1 << 20, far.raw()) }
-        });
-        assert!(filled.unwrap().is_success());
-        let emulator = devices[0].emulator().unwrap();
-        let fault = Fault::nth("cuStreamWaitEvent", 1, CUresult::ERROR_UNKNOWN);
-        emulator.set_faults(FaultPlan::new([fault]));
-        way(a);
-        emulator.set_faults(FaultPlan::default());
-        assert!(far.is_done().unwrap());
-        assert_eq!(heap.usage().unwrap().live, 0);
-        let next = target.filled(1 << 20, 7_u8).unwrap();
-        devices[1].synchronize().unwrap();
-        assert!(next.to_vec().unwrap() == [7; 1 << 20]);
+    for pool in reached() {
+        let profile = || Profile::with_memory(1 << 30).without_context();
+        let devices = vec![profile(), profile()];
+        let options = Options { devices, schedule: Schedule::OnDemand, ..Options::default() };
+        let devices = Device::emulated_devices(options).unwrap();
+        let heap = heap(&devices[0], pool);
+        let target = heap.target().unwrap();
+        for way in ways {
+            let far = devices[1].stream().unwrap();
+            let a = target.filled(1 << 20, 5_u8).unwrap();
+            write(&a, 6, &far);
+            let emulator = devices[0].emulator().unwrap();
+            let fault = Fault::nth("cuStreamWaitEvent", 1, CUresult::ERROR_UNKNOWN);
+            emulator.set_faults(FaultPlan::new([fault]));
+            way(a);
+            emulator.set_faults(FaultPlan::default());
+            assert!(far.is_done().unwrap(), "{pool}");
+            assert_eq!(heap.usage().unwrap().live, 0, "{pool}");
+            let next = target.filled(1 << 20, 7_u8).unwrap();
+            devices[1].synchronize().unwrap();
+            assert!(next.to_vec().unwrap() == [7; 1 << 20], "{pool}");
+        }
+        assert_all_returned(&devices[0], &heap, pool.name());
     }
-    assert_all_returned(&devices[0], &heap, "peers");
 }
 
 /// Writes of a peer to such a pool were seen to be lost.
@@ -205,24 +282,26 @@ fn memory_of_a_pool_of_the_driver_s_is_not_reached_by_a_peer() {
 
 #[test]
 fn without_peer_access_the_error_names_both_devices_and_both_remedies() {
-    let devices = strangers();
-    let heap = heap(&devices[0], PoolKind::Split);
-    let a = heap.target().unwrap().filled(3, 5_u8).unwrap();
-    let far = devices[1].stream().unwrap();
-    let error = a.device_ptr(&far).unwrap_err().to_string();
-    assert!(error.contains(&devices[0].to_string()), "{error}");
-    assert!(error.contains(&devices[1].to_string()), "{error}");
-    assert!(
-        error.contains("copy it there with copy_to, or allocate it as unified memory"),
-        "{error}"
-    );
-    assert_eq!(a.to_vec().unwrap(), [5; 3], "as it was");
-    let pinned = heap.target().unwrap().kind(MemoryKind::Pinned).filled(3, 5_u8).unwrap();
-    pinned.device_ptr(&far).unwrap();
-    let error = heap.on(&far).uninit::<u8, _>(3).unwrap_err().to_string();
-    assert!(error.contains("use a stream of the heap's own device"), "{error}");
-    drop((a, pinned));
-    assert_all_returned(&devices[0], &heap, "strangers");
+    for pool in PoolKind::ALL {
+        let devices = strangers();
+        let heap = heap(&devices[0], pool);
+        let a = heap.target().unwrap().filled(3, 5_u8).unwrap();
+        let far = devices[1].stream().unwrap();
+        let error = a.device_ptr(&far).unwrap_err().to_string();
+        assert!(error.contains(&devices[0].to_string()), "{error}");
+        assert!(error.contains(&devices[1].to_string()), "{error}");
+        assert!(
+            error.contains("copy it there with copy_to, or allocate it as unified memory"),
+            "{error}"
+        );
+        assert_eq!(a.to_vec().unwrap(), [5; 3], "as it was");
+        let pinned = heap.target().unwrap().kind(MemoryKind::Pinned).filled(3, 5_u8).unwrap();
+        pinned.device_ptr(&far).unwrap();
+        let error = heap.on(&far).uninit::<u8, _>(3).unwrap_err().to_string();
+        assert!(error.contains("use a stream of the heap's own device"), "{error}");
+        drop((a, pinned));
+        assert_all_returned(&devices[0], &heap, pool.name());
+    }
 }
 
 /// An array that was last used on a peer survives the peer's reset, which waited for that use.
@@ -231,40 +310,44 @@ fn a_reset_of_a_peer_takes_nothing_of_another_device() {
     if on_real_gpu() {
         return; // A reset of one device ends what other tests hold there.
     }
-    let [near, far] = peers(Schedule::OnDemand);
-    let heap = heap(&near, PoolKind::Split);
-    let target = heap.target().unwrap();
-    let stream = far.stream().unwrap();
-    let [a, b] = [0, 1].map(|_| target.filled(1000, 7_u8).unwrap());
-    let vector = target.register(vec![3_u32; 8]).unwrap();
-    for array in [&a, &b] {
-        array.device_ptr(&stream).unwrap();
+    for pool in reached() {
+        let [near, far] = peers(Schedule::OnDemand);
+        let heap = heap(&near, pool);
+        let target = heap.target().unwrap();
+        let stream = far.stream().unwrap();
+        let [a, b] = [0, 1].map(|_| target.filled(1000, 7_u8).unwrap());
+        let vector = target.register(vec![3_u32; 8]).unwrap();
+        for array in [&a, &b] {
+            array.device_ptr(&stream).unwrap();
+        }
+        vector.device_ptr(&stream).unwrap();
+        // SAFETY: nothing else uses the device, and nothing of it is borrowed.
+        unsafe { far.reset() }.unwrap();
+        assert_eq!(a.to_vec().unwrap(), [7; 1000]);
+        a.device_ptr(target.stream()).unwrap();
+        let copy = b.copy().unwrap();
+        a.free().unwrap();
+        drop((b, copy));
+        assert_eq!(vector.unregister().unwrap(), [3; 8]);
+        assert_all_returned(&near, &heap, pool.name());
     }
-    vector.device_ptr(&stream).unwrap();
-    // SAFETY: nothing else uses the device, and nothing of it is borrowed.
-    unsafe { far.reset() }.unwrap();
-    assert_eq!(a.to_vec().unwrap(), [7; 1000]);
-    a.device_ptr(target.stream()).unwrap();
-    let copy = b.copy().unwrap();
-    a.free().unwrap();
-    drop((b, copy));
-    assert_eq!(vector.unregister().unwrap(), [3; 8]);
-    assert_all_returned(&near, &heap, "peer reset");
 }
 
 /// What was last used on a peer is written on its own device, where its source can be reached.
 #[test]
 fn a_copy_runs_where_both_sides_are_reached() {
-    let [near, far] = peers(Schedule::OnDemand);
-    let plain = heap(&near, PoolKind::Split);
-    let pooled = heap(&near, PoolKind::Driver);
-    let stream = far.stream().unwrap();
-    let mut to = plain.target().unwrap().filled(64, 1_u32).unwrap();
-    to.device_ptr(&stream).unwrap();
-    let from = pooled.target().unwrap().filled(64, 2_u32).unwrap();
-    to.copy_from(&from).unwrap();
-    assert_eq!(to.to_vec().unwrap(), [2; 64]);
-    drop((to, from));
-    assert_all_returned(&near, &plain, "plain");
-    assert_all_returned(&near, &pooled, "pooled");
+    for pool in reached() {
+        let [near, far] = peers(Schedule::OnDemand);
+        let plain = heap(&near, pool);
+        let pooled = heap(&near, PoolKind::Driver);
+        let stream = far.stream().unwrap();
+        let mut to = plain.target().unwrap().filled(64, 1_u32).unwrap();
+        to.device_ptr(&stream).unwrap();
+        let from = pooled.target().unwrap().filled(64, 2_u32).unwrap();
+        to.copy_from(&from).unwrap();
+        assert_eq!(to.to_vec().unwrap(), [2; 64]);
+        drop((to, from));
+        assert_all_returned(&near, &plain, pool.name());
+        assert_all_returned(&near, &pooled, "pooled");
+    }
 }

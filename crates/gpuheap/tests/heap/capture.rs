@@ -2,7 +2,7 @@
 
 use std::sync::Barrier;
 
-use gpuheap::emu::{FaultPlan, Schedule};
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Cause, Device, Error, Heap, PoolKind, Stream};
 use gpuheap_driver::*;
 
@@ -43,6 +43,23 @@ fn destroy(device: &Device, graph: CUgraph) {
     // SAFETY: the graph is the test's own.
     let gone = device.with_current(|driver| unsafe { driver.cuGraphDestroy(graph) });
     check("cuGraphDestroy", gone.unwrap()).unwrap();
+}
+
+/// Runs a graph twice, whose memory is still there.
+fn run(device: &Device, graph: CUgraph, stream: &Stream) {
+    let mut executable = CUgraphExec::NULL;
+    let ran = device.with_current(|driver| {
+        // SAFETY: the pointer is valid; the memory of the graph is kept while it runs, and it is over
+        // when it is destroyed.
+        unsafe {
+            check("make", driver.cuGraphInstantiateWithFlags(&mut executable, graph, 0))?;
+            check("run", driver.cuGraphLaunch(executable, stream.raw()))?;
+            check("run", driver.cuGraphLaunch(executable, stream.raw()))?;
+            check("wait", driver.cuStreamSynchronize(stream.raw()))?;
+            check("cuGraphExecDestroy", driver.cuGraphExecDestroy(executable))
+        }
+    });
+    ran.unwrap().unwrap();
 }
 
 /// The same where the capture must be whole.
@@ -172,6 +189,116 @@ fn a_capture_is_not_made_to_wait() {
 }
 
 #[test]
+fn what_is_freed_in_a_capture_keeps_nothing_else_from_the_others() {
+    for pool in POOLS {
+        for (mine, size) in [(MIB, 8 * MIB), (5 * MIB, 8 * MIB), (5 * MIB, MIB / 2), (5 * MIB, 100)]
+        {
+            let device = device(1024 * MIB, Schedule::OnDemand);
+            let heap = Heap::builder(&device).pool(pool).thread_cache(0).build().unwrap();
+            let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+            let block = heap.allocate(mine, &stream).unwrap();
+            captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+                drop(block);
+                for _ in 0..2 {
+                    let theirs = heap.allocate(size, &other).unwrap();
+                    fill(&device, &theirs, 1, &other);
+                }
+            });
+            assert_all_returned(&device, &heap, &format!("{pool} {mine} {size}"));
+        }
+    }
+}
+
+/// A cached gigabyte that is out of use, of which a stream that captures takes pieces.
+#[test]
+fn a_capture_takes_no_more_than_it_was_given() {
+    for own in [true, false] {
+        let device = device(2048 * MIB, Schedule::OnDemand);
+        let heap = Heap::builder(&device)
+            .pool(PoolKind::Stitched)
+            .thread_cache(0)
+            .hard_limit(1024 * MIB)
+            .build()
+            .unwrap();
+        let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+        drop(heap.allocate(1024 * MIB, if own { &stream } else { &other }).unwrap());
+        device.synchronize().unwrap();
+        // Asks how far the streams are.
+        drop(heap.allocate(1, &device.default_stream().unwrap()).unwrap());
+        device.synchronize().unwrap();
+        let block = heap.allocate(MIB, &stream).unwrap();
+        captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+            drop(block);
+            let pending = heap.usage().unwrap().pending;
+            assert!(pending <= 4 * MIB, "{pending} bytes are pending for one freed MiB");
+            assert!(heap.reclaim(64 * MIB).unwrap() >= 64 * MIB, "what nobody uses can go");
+            let theirs = heap.allocate(900 * MIB, &other).unwrap();
+            fill(&device, &theirs, 1, &other);
+        });
+        assert_all_returned(&device, &heap, "a gigabyte");
+    }
+}
+
+/// A stream's own free block is behind many that a stream that captures freed, at the limit.
+#[test]
+fn what_a_capture_freed_hides_nothing() {
+    for pool in [PoolKind::Split, PoolKind::Stitched] {
+        for (bytes, hiding) in [(64 << 10, 14), (100 << 10, 8)] {
+            let device = device(1024 * MIB, Schedule::OnDemand);
+            let heap = Heap::builder(&device)
+                .pool(pool)
+                .thread_cache(0)
+                .hard_limit(2 * MIB)
+                .build()
+                .unwrap();
+            let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+            let mut blocks = vec![heap.allocate(bytes, &other).unwrap()];
+            while let Ok(block) = heap.allocate(bytes, &stream) {
+                blocks.push(block);
+            }
+            captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+                // The first one, and every other one of the rest.
+                let freed = blocks.drain(..).enumerate().filter_map(|(at, block)| {
+                    let goes = at % 2 == 0 && at <= 2 * hiding;
+                    if goes {
+                        drop(block)
+                    } else {
+                        return Some(block);
+                    }
+                    None
+                });
+                let kept: Vec<_> = freed.collect();
+                let theirs = heap.allocate(bytes, &other).unwrap();
+                fill(&device, &theirs, 1, &other);
+                drop((kept, theirs));
+            });
+            assert_all_returned(&device, &heap, &format!("{pool} {bytes}"));
+        }
+    }
+}
+
+#[test]
+fn what_fails_beside_a_capture_takes_nothing() {
+    for pool in POOLS {
+        let device = device(1024 * MIB, Schedule::OnDemand);
+        let heap =
+            Heap::builder(&device).pool(pool).hard_limit(24 * MIB).thread_cache(0).build().unwrap();
+        let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let block = heap.allocate(16 * MIB, &stream).unwrap();
+        captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+            drop(block);
+            let taken = heap.usage().unwrap().ledger.taken;
+            for _ in 0..3 {
+                assert!(heap.allocate(12 * MIB, &other).is_err(), "{pool}: not past the limit");
+                assert_eq!(heap.usage().unwrap().ledger.taken, taken, "{pool}");
+            }
+            drop(heap.allocate(8 * MIB, &other).unwrap());
+        });
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
 fn pools_of_the_drivers_stay_out_of_a_capture() {
     for pool in [PoolKind::None, PoolKind::Driver] {
         let device = device(96 * MIB, Schedule::OnDemand);
@@ -251,27 +378,59 @@ fn a_graph_runs_on_memory_that_is_kept() {
         kept = Some(block);
     });
     let (graph, kept) = (graph.unwrap(), kept.unwrap());
-    let mut executable = CUgraphExec::NULL;
-    device
-        .with_current(|driver| {
-            // SAFETY: the pointer is valid; the memory of the graph is kept while it runs.
-            unsafe {
-                check("make", driver.cuGraphInstantiateWithFlags(&mut executable, graph, 0))
-                    .unwrap();
-                check("run", driver.cuGraphLaunch(executable, stream.raw())).unwrap();
-                check("run", driver.cuGraphLaunch(executable, stream.raw())).unwrap();
-            }
-        })
-        .unwrap();
+    run(&device, graph, &stream);
     let mut witness = Witness::new(&device, 1);
     assert!(witness.see(&kept, 7, &stream));
     witness.check();
-    // SAFETY: its work is over.
-    let gone = device.with_current(|driver| unsafe { driver.cuGraphExecDestroy(executable) });
-    check("cuGraphExecDestroy", gone.unwrap()).unwrap();
     destroy(&device, graph);
     drop(kept);
     assert_all_returned(&device, &heap, "a graph");
+}
+
+/// What is freed in a capture may be what the graph uses, so a heap that ends leaves it as it is.
+#[test]
+fn a_heap_that_ends_in_a_capture_takes_nothing_from_its_graph() {
+    for pool in POOLS {
+        for mode in MODES {
+            let device = device(96 * MIB, Schedule::OnDemand);
+            let heap = heap(&device, pool);
+            let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+            let ours = heap.allocate(5 * MIB, &stream).unwrap();
+            fill(&device, &ours, 1, &stream);
+            let theirs = heap.allocate(20 * MIB, &other).unwrap();
+            fill(&device, &theirs, 2, &other);
+            let graph = capture(&device, &stream, mode, || {
+                fill(&device, &ours, 3, &stream);
+                drop((ours, theirs, heap));
+            });
+            let what = format!("{pool} {mode:?}");
+            let graph = graph.expect(&what);
+            run(&device, graph, &stream);
+            device.synchronize().unwrap();
+            destroy(&device, graph);
+            assert_no_findings(&device, &what);
+            if let Some(emulator) = device.emulator() {
+                let usage = emulator.usage(0);
+                let left = usage.plain + usage.vmm;
+                assert!(left >= 5 * MIB, "{what}: {left}");
+            }
+        }
+    }
+}
+
+#[test]
+fn virtual_memory_that_is_refused_breaks_no_capture() {
+    let device = emulated(96 * MIB, Schedule::OnDemand);
+    let stream = device.stream().unwrap();
+    let emulator = device.emulator().unwrap();
+    captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+        let refused = Fault::nth("cuMemUnmap", 1, CUresult::ERROR_NOT_SUPPORTED);
+        emulator.set_faults(FaultPlan::new([refused]));
+        assert_eq!(heap(&device, PoolKind::Stitched).pool(), PoolKind::Split);
+        emulator.set_faults(FaultPlan::default());
+    });
+    assert_eq!(emulator.usage(0).vmm, 0);
+    assert_no_findings(&device, "a probe");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Streams that somebody else made and ends.
 
-use gpuheap::emu::Schedule;
-use gpuheap::{Device, PoolKind, Stream};
-use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUstream, check};
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
+use gpuheap::{Device, Heap, PoolKind, Stream};
+use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, check};
 
-use crate::support::{assert_all_returned, device, fill, heap};
+use crate::support::{Witness, assert_all_returned, device, emulated, fill, heap, on_real_gpu};
+
+const MIB: u64 = 1 << 20;
 
 /// A stream of another library's, as far as gpuheap can tell.
 fn made_elsewhere(device: &Device) -> CUstream {
@@ -144,4 +146,64 @@ fn only_foreign_streams_are_retired_and_only_those_of_the_device() {
     let error = heap.retire(&two.stream().unwrap()).unwrap_err();
     assert!(error.to_string().contains("use a stream of the heap's own device"), "{error}");
     assert_all_returned(&one, &heap, "retired");
+}
+
+/// Each free is fenced at once, by an event that is used again.
+#[test]
+fn what_is_freed_on_an_unannounced_stream_takes_few_events() {
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
+        for schedule in [Schedule::Immediate, Schedule::OnDemand] {
+            let device = device(64 << 20, schedule);
+            let heap = Heap::builder(&device).pool(pool).hard_limit(8 << 20).build().unwrap();
+            let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+            // SAFETY: alive until all was freed that was allocated on it.
+            let stream = unsafe { device.unannounced_stream(raw) }.unwrap();
+            for tag in 0..1000 {
+                let block = heap.allocate(5 << 20, &stream).unwrap();
+                fill(&device, &block, tag as u8, &stream);
+                block.free().unwrap();
+            }
+            drop(stream);
+            end(&device, raw);
+            // The same memory, after all of that.
+            let block = heap.allocate(5 << 20, &own).unwrap();
+            fill(&device, &block, 1, &own);
+            let mut witness = Witness::new(&device, 1);
+            assert!(witness.see(&block, 1, &own));
+            witness.check();
+            drop(block);
+            if let Some(emulator) = device.emulator() {
+                let events = emulator.calls_of("cuEventCreate");
+                assert!(events < 64, "{pool}: {events} events");
+            }
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+/// What it freed comes after nothing that others could wait for, until its next free.
+#[test]
+fn a_free_that_could_not_be_fenced_keeps_nothing_else_from_the_others() {
+    if on_real_gpu() {
+        return;
+    }
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
+        let device = emulated(1024 * MIB, Schedule::OnDemand);
+        let emulator = device.emulator().unwrap();
+        let heap = Heap::builder(&device).pool(pool).thread_cache(0).build().unwrap();
+        let (own, other) = (device.stream().unwrap(), device.stream().unwrap());
+        // SAFETY: the stream lives as long as it is used.
+        let stream = unsafe { device.unannounced_stream(own.raw()) }.unwrap();
+        let block = heap.allocate(5 * MIB, &stream).unwrap();
+        let fault = Fault::nth("cuEventRecord", 1, CUresult::ERROR_UNKNOWN);
+        emulator.set_faults(FaultPlan::new([fault]));
+        block.free().unwrap();
+        emulator.set_faults(FaultPlan::default());
+        for size in [100, 8 * MIB, 8 * MIB] {
+            let theirs = heap.allocate(size, &other);
+            assert!(theirs.is_ok(), "{pool} {size}: {}", theirs.unwrap_err());
+        }
+        drop(heap.allocate(MIB, &stream).unwrap());
+        assert_all_returned(&device, &heap, pool.name());
+    }
 }

@@ -1,12 +1,13 @@
 //! What threads keep for themselves: found again without the driver, and never lost.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
-use gpuheap::emu::Schedule;
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Device, Heap, PoolKind, Stream};
-use gpuheap_driver::check;
+use gpuheap_driver::{CUresult, check};
 
 use crate::support::{
     Random, assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu,
@@ -127,6 +128,145 @@ fn a_heap_that_is_asked_for_again_goes_on() {
     assert_eq!(heap.usage().unwrap().ledger.frees, 11);
     drop((heap, stream));
     assert_eq!(free_memory(&device), before);
+}
+
+/// The last handle and the last blocks go at once, each on a thread of its own, of which half have a
+/// cache.
+#[test]
+fn whoever_is_last_ends_the_heap() {
+    for pool in KEPT {
+        let device = emulated(1 << 30, Schedule::Immediate);
+        let before = free_memory(&device);
+        let streams = [(); 4].map(|()| device.stream().unwrap());
+        for round in 0..150 {
+            let heap = heap(&device, pool);
+            let blocks = streams.each_ref().map(|one| heap.allocate(64 << 10, one).unwrap());
+            let start = Barrier::new(blocks.len() + 1);
+            std::thread::scope(|scope| {
+                for (at, block) in blocks.into_iter().enumerate() {
+                    let (own, stream, start) = (heap.clone(), &streams[at], &start);
+                    scope.spawn(move || {
+                        if at % 2 == 0 {
+                            drop(own.allocate(5000, stream).unwrap());
+                        }
+                        drop(own);
+                        start.wait();
+                        drop(block);
+                    });
+                }
+                start.wait();
+                drop(heap);
+            });
+            assert_eq!(free_memory(&device), before, "{pool}, round {round}");
+        }
+        assert_no_findings(&device, pool.name());
+    }
+}
+
+/// While some let go of the device's own heap others ask for it, and blocks outlive both.
+#[test]
+fn a_heap_that_is_let_go_of_and_asked_for_at_once_loses_nothing() {
+    let device = emulated(1 << 30, Schedule::Immediate);
+    let before = free_memory(&device);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let device = &device;
+            scope.spawn(move || {
+                let (mut random, stream) = (Random(thread), device.stream().unwrap());
+                let mut held = Vec::new();
+                for _ in 0..400 {
+                    let heap = device.heap().unwrap();
+                    let block = heap.allocate(1 + random.below(100_000), &stream).unwrap();
+                    fill(device, &block, thread as u8, &stream);
+                    held.push(block);
+                    drop(heap);
+                    if random.below(2) == 0 {
+                        held.clear();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(free_memory(&device), before);
+    assert_no_findings(&device, "let go of and asked for");
+}
+
+/// Threads of one heap end while it does, so that both give the caches back; the threads of the next
+/// heap have them.
+#[test]
+fn a_cache_is_one_threads_however_it_was_given_back() {
+    let device = emulated(1 << 30, Schedule::Immediate);
+    let streams = [(); 4].map(|()| device.stream().unwrap());
+    for round in 0..300 {
+        let heap = heap(&device, PoolKind::Binned);
+        let held = Mutex::new(BTreeSet::new());
+        let start = Barrier::new(streams.len());
+        std::thread::scope(|scope| {
+            for stream in &streams {
+                let (own, held, start) = (heap.clone(), &held, &start);
+                scope.spawn(move || {
+                    drop(own.allocate(4096, stream).unwrap());
+                    start.wait();
+                    for _ in 0..20 {
+                        let block = own.allocate(4096, stream).unwrap();
+                        let is_new = held.lock().unwrap().insert(block.address());
+                        assert!(is_new, "round {round}: {block:?} is another thread's too");
+                        held.lock().unwrap().remove(&block.address());
+                    }
+                    assert!(own.usage().unwrap().ledger.allocations > 20);
+                    start.wait();
+                });
+            }
+            drop(heap);
+        });
+    }
+    assert_no_findings(&device, "caches");
+}
+
+#[test]
+fn frees_that_fail_keep_the_account() {
+    for pool in KEPT {
+        let device = emulated(1 << 30, Schedule::Immediate);
+        let emulator = device.emulator().unwrap();
+        let heap = Heap::builder(&device).pool(pool).soft_limit(4 << 20).build().unwrap();
+        let stream = device.stream().unwrap();
+        let blocks: Vec<Block> =
+            (0..8).map(|_| heap.allocate(16 << 20, &stream).unwrap()).collect();
+        let symbols = ["cuMemFree_v2", "cuMemUnmap", "cuMemRelease"];
+        let fails = |symbol| Fault::nth(symbol, 1, CUresult::ERROR_UNKNOWN).onwards();
+        emulator.set_faults(FaultPlan::new(symbols.map(fails)));
+        // Half of them say so, the others count it.
+        let failed = blocks.into_iter().enumerate().filter_map(|(at, block)| match at % 2 {
+            0 => block.free().err(),
+            _ => None,
+        });
+        assert_eq!(failed.count(), 4, "{pool}");
+        emulator.set_faults(FaultPlan::default());
+        let ledger = heap.usage().unwrap().ledger;
+        assert_eq!(ledger.failed_frees, 8, "{pool}");
+        assert_eq!((ledger.live, ledger.live_blocks, ledger.live_allocations), (0, 0, 0), "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+/// A block that could not be filled with zeros counts as live, and nobody has it.
+#[test]
+fn a_last_block_whose_free_fails_ends_its_heap_too() {
+    for pool in KEPT {
+        let device = emulated(1 << 30, Schedule::Immediate);
+        let before = free_memory(&device);
+        let emulator = device.emulator().unwrap();
+        let heap = Heap::builder(&device).pool(pool).zero_on_free(true).build().unwrap();
+        let stream = device.stream().unwrap();
+        let block = heap.allocate(1 << 20, &stream).unwrap();
+        drop(heap);
+        let fault = Fault::nth("cuMemsetD8Async", 1, CUresult::ERROR_UNKNOWN);
+        emulator.set_faults(FaultPlan::new([fault]));
+        assert!(block.free().is_err(), "{pool}");
+        emulator.set_faults(FaultPlan::default());
+        assert_eq!(free_memory(&device), before, "{pool}");
+        assert_no_findings(&device, pool.name());
+    }
 }
 
 #[test]

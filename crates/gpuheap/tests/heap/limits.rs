@@ -1,7 +1,7 @@
 //! Limits, and the errors of requests that cannot be served.
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Cause, Limits, PoolKind};
+use gpuheap::{Cause, Heap, Limits, PoolKind};
 
 use crate::support::{assert_all_returned, device, emulated, fill, heap};
 
@@ -56,7 +56,7 @@ fn a_soft_limit_above_the_hard_one_is_refused() {
 
 #[test]
 fn above_a_soft_limit_cached_memory_goes_back_once_it_is_out_of_use() {
-    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = device(1 << 30, Schedule::OnDemand);
         let builder = gpuheap::Heap::builder(&device).pool(pool);
         let heap = builder.soft_limit(64 * MIB).build().unwrap();
@@ -72,7 +72,7 @@ fn above_a_soft_limit_cached_memory_goes_back_once_it_is_out_of_use() {
 
 #[test]
 fn a_free_above_the_soft_limit_gives_back_by_itself() {
-    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(1 << 30, Schedule::Immediate);
         let builder = gpuheap::Heap::builder(&device).pool(pool);
         let heap = builder.soft_limit(64 * MIB).build().unwrap();
@@ -80,8 +80,37 @@ fn a_free_above_the_soft_limit_gives_back_by_itself() {
         let blocks: Vec<_> = (0..8).map(|_| heap.allocate(32 * MIB, &stream).unwrap()).collect();
         drop(blocks);
         // Asked of the device, because the heap's own figures look after the limit too.
-        let used = device.emulator().unwrap().usage(0).plain;
+        let usage = device.emulator().unwrap().usage(0);
+        let used = usage.plain + usage.vmm;
         assert!(used <= 64 * MIB, "{pool}: {used}");
+    }
+}
+
+/// Memory that becomes free piece by piece, by several streams, goes back with its last piece.
+#[test]
+fn the_last_piece_above_the_soft_limit_gives_back_the_whole() {
+    for pool in [PoolKind::Split, PoolKind::Stitched] {
+        let device = device(1 << 30, Schedule::OnDemand);
+        let builder = gpuheap::Heap::builder(&device).pool(pool);
+        let heap = builder.soft_limit(16 * MIB).build().unwrap();
+        let streams = [(); 3].map(|()| device.stream().unwrap());
+        let sizes = [100 << 10, 3 * MIB, 512, 900 << 10];
+        let mut blocks: Vec<_> = (0..400)
+            .map(|at| {
+                let stream = &streams[at % 3];
+                let block = heap.allocate(sizes[at % 4], stream).unwrap();
+                fill(&device, &block, at as u8, stream);
+                block
+            })
+            .collect();
+        while !blocks.is_empty() {
+            // From everywhere, so that neighbours go at different times.
+            let at = 7919 % blocks.len();
+            blocks.swap_remove(at).free().unwrap();
+        }
+        device.synchronize().unwrap();
+        assert!(heap.usage().unwrap().reserved <= 16 * MIB, "{pool}: {:?}", heap.usage());
+        assert_all_returned(&device, &heap, pool.name());
     }
 }
 
@@ -235,5 +264,60 @@ fn a_small_block_does_not_keep_the_rest_of_a_limit_from_large_ones() {
         assert!(large.is_ok(), "{pool}: {}", large.unwrap_err());
         drop((small, large));
         assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+/// Behind others of nearly its size that were freed later.
+#[test]
+fn a_free_block_that_fits_is_found_at_the_limit() {
+    const UNIT: u64 = 512;
+    for pool in [PoolKind::Split, PoolKind::Stitched] {
+        let device = device(1024 * MIB, Schedule::Immediate);
+        let heap =
+            Heap::builder(&device).pool(pool).thread_cache(0).hard_limit(2 * MIB).build().unwrap();
+        let stream = device.stream().unwrap();
+        let hold = |units: u64| heap.allocate(units * UNIT, &stream).unwrap();
+        let mut kept = vec![hold(129)];
+        let fits = hold(193);
+        kept.push(hold(129));
+        let mut others = Vec::new();
+        for _ in 0..9 {
+            others.push(hold(192));
+            kept.push(hold(129));
+        }
+        kept.push(hold(4096 - 129 - 193 - 129 - 9 * (192 + 129)));
+        fits.free().unwrap();
+        others.into_iter().for_each(|block| block.free().unwrap());
+        drop(hold(193));
+        drop(kept);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn any_number_is_a_slack() {
+    for (slack, stitches) in
+        [(-1.0, true), (f64::NAN, true), (1e12, false), (1e16, false), (f64::INFINITY, false)]
+    {
+        // With eight times the last one a product that overflows is small again.
+        for size in [8 * MIB, 14 * MIB, 125 << 16] {
+            let device = device(1024 * MIB, Schedule::Immediate);
+            let heap = Heap::builder(&device)
+                .pool(PoolKind::Stitched)
+                .thread_cache(0)
+                .slack(slack)
+                .build()
+                .unwrap();
+            let stream = device.stream().unwrap();
+            let mut blocks: Vec<_> =
+                (0..8).map(|_| Some(heap.allocate(size, &stream).unwrap())).collect();
+            blocks.iter_mut().step_by(2).for_each(|block| drop(block.take()));
+            let before = heap.usage().unwrap().reserved;
+            let large = heap.allocate(4 * size, &stream).unwrap();
+            let more = heap.usage().unwrap().reserved - before;
+            assert_eq!(more < 3 * size, stitches, "{slack} {size}: {more} bytes more");
+            drop((blocks, large));
+            assert_all_returned(&device, &heap, &format!("{slack}"));
+        }
     }
 }

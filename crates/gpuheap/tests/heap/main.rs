@@ -9,6 +9,7 @@ mod front;
 mod ladder;
 mod life;
 mod limits;
+mod overwrite;
 mod programs;
 mod support;
 mod sweep;

@@ -78,7 +78,8 @@ fn threads_share_a_heap_of_every_policy() {
 /// because others hold cached memory.
 #[test]
 fn threads_near_the_limit_fail_only_when_live_memory_is_in_the_way() {
-    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Driver] {
+    use PoolKind::{Binned, Driver, Simple, Split, Stitched};
+    for pool in [Simple, Binned, Split, Stitched, Driver] {
         let device = device(4 << 30, Schedule::Seeded(11));
         let limit: u64 = 40 << 20;
         let heap = gpuheap::Heap::builder(&device).pool(pool).hard_limit(limit).build().unwrap();

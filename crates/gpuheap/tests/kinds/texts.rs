@@ -81,6 +81,16 @@ fn unified_memory_speaks_of_the_device() {
 }
 
 #[test]
+fn a_pool_that_moves_pages_is_not_sent_for_one() {
+    let fragmented = evidence(MemoryKind::Device, Cause::Fragmentation, false);
+    assert!(
+        fragmented.remedy().ends_with("; a pool that moves pages, or 44.000 MiB more, would do")
+    );
+    let stitched = OutOfMemory { pool: PoolKind::Stitched, ..fragmented };
+    assert!(stitched.remedy().ends_with("; 44.000 MiB more would do"), "{}", stitched.remedy());
+}
+
+#[test]
 fn the_limit_of_pinned_memory_holds_and_is_named() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = Heap::builder(&device).pinned_limit(4 * MIB).build().unwrap();
@@ -96,6 +106,27 @@ fn the_limit_of_pinned_memory_holds_and_is_named() {
     let error = target.filled(5 * MIB as usize, 1_u8).unwrap_err();
     assert_eq!(error.out_of_memory().unwrap().cause, Cause::LargerThanLimit);
     assert!(error.to_string().contains("raise pinned_limit by 1.000 MiB"), "{error}");
+}
+
+/// Only device memory has pages of ours, or pools of the driver's.
+#[test]
+fn the_pool_that_is_named_is_the_one_of_the_kind() {
+    let device = device(1 << 30, Schedule::Immediate);
+    let pools = [
+        (PoolKind::None, PoolKind::None),
+        (PoolKind::Binned, PoolKind::Binned),
+        (PoolKind::Stitched, PoolKind::Split),
+        (PoolKind::Driver, PoolKind::Split),
+    ];
+    for (pool, expected) in pools {
+        let heap = Heap::builder(&device).pool(pool).pinned_limit(4 * MIB).build().unwrap();
+        let target = heap.on(&device.stream().unwrap()).kind(MemoryKind::Pinned);
+        let kept = target.filled(3 * MIB as usize, 1_u8).unwrap();
+        let error = target.filled(3 * MIB as usize, 1_u8).unwrap_err();
+        assert_eq!(error.out_of_memory().unwrap().pool, expected, "{pool}: {error}");
+        assert!(error.to_string().contains(&format!("{expected} pool")), "{pool}: {error}");
+        drop(kept);
+    }
 }
 
 #[test]

@@ -11,6 +11,8 @@ use crate::pool::shelf::ROUNDING;
 const PER_CLASS: usize = 64;
 /// Powers of two, the first one for all sizes below [`PER_CLASS`] units.
 const CLASSES: usize = 36;
+/// So many bins hold one size each.
+const EXACT: usize = 2 * PER_CLASS;
 
 #[derive(Debug)]
 pub(super) struct Bins {
@@ -26,25 +28,25 @@ impl Default for Bins {
     }
 }
 
-/// The bin of a size, and whether it holds no other size.
-fn bin_of(bytes: u64) -> (usize, bool) {
+/// The bin of a size.
+fn bin_of(bytes: u64) -> usize {
     let units = bytes.div_ceil(ROUNDING);
     if units < PER_CLASS as u64 {
-        return (units as usize, true);
+        return units as usize;
     }
     let power = units.ilog2() as usize;
     let class = power - 5;
     if class >= CLASSES {
-        return (CLASSES * PER_CLASS - 1, false);
+        return CLASSES * PER_CLASS - 1;
     }
     let sub = (units >> (power - 6)) as usize & (PER_CLASS - 1);
-    (class * PER_CLASS + sub, class <= 1)
+    class * PER_CLASS + sub
 }
 
 impl Bins {
     #[inline]
     pub(super) fn insert(&mut self, key: u32, blocks: &mut Blocks) {
-        let (bin, _) = bin_of(blocks[key].bytes);
+        let bin = bin_of(blocks[key].bytes);
         let head = self.heads[bin];
         let block = &mut blocks[key];
         (block.next, block.previous) = (head, NONE);
@@ -69,7 +71,7 @@ impl Bins {
             blocks[previous].next = next;
             return;
         }
-        let (bin, _) = bin_of(bytes);
+        let bin = bin_of(bytes);
         self.heads[bin] = next;
         if next == NONE {
             let class = bin / PER_CLASS;
@@ -81,7 +83,7 @@ impl Bins {
     }
 
     /// The smallest block of at least `bytes` that is `usable`, of the first few that fit; else the
-    /// smallest of these that is not.
+    /// first of these that is not and still `serves`.
     #[inline]
     pub(super) fn best(
         &self,
@@ -89,9 +91,10 @@ impl Bins {
         look: usize,
         blocks: &Blocks,
         usable: impl Fn(u32) -> bool,
+        serves: impl Fn(u32) -> bool,
     ) -> Found {
         let mut found = Found::default();
-        let (first, exact) = bin_of(bytes);
+        let first = bin_of(bytes);
         let (mut bin, mut left) = (Some(first), look.max(1));
         while let Some(at) = bin {
             let mut key = self.heads[at];
@@ -108,10 +111,10 @@ impl Bins {
                             best = rank;
                             found.usable = Some(key);
                         }
-                        if exact {
+                        if at < EXACT {
                             break;
                         }
-                    } else if found.other.is_none() {
+                    } else if found.other.is_none() && serves(key) {
                         found.other = Some(key);
                     }
                 }

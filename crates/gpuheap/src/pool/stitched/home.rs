@@ -11,7 +11,8 @@
 //! keeps the record, so that the table costs what the smaller part has of pages.
 
 use super::bins::{Bins, Found};
-use super::blocks::{Block, Blocks, Last, NONE, State};
+use super::blocks::{Block, Blocks, Last, NONE, Part, State};
+use super::reach::Reach;
 use crate::heap::order::{Order, StreamRef};
 use crate::source::Segment;
 
@@ -37,6 +38,8 @@ pub(super) struct Home {
     crowded: usize,
     /// Free blocks of small requests with none of them at either side.
     islands: Vec<u32>,
+    /// Blocks that were freed and left as they were, unless they have become something else since.
+    left: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -58,18 +61,24 @@ impl Home {
             next: NONE,
             previous: NONE,
             last: Last::OVER,
+            part: Part::ALL,
             range: NONE,
             state: State::Gap,
             small: false,
             seam: false,
+            binned: false,
+            listed: false,
         });
         self.gaps.push(key);
         self.arenas.push(Arena { base, bytes, cover: vec![key; (bytes / PAGE) as usize] });
     }
 
-    /// Addresses to be given back, where there is nothing but gaps.
+    /// Addresses to be given back: the last ones, where there is nothing but a gap.
     pub(super) fn arena_to_go(&self) -> Option<Segment> {
-        self.arenas.last().map(|arena| Segment { address: arena.base, bytes: arena.bytes })
+        let Arena { base, bytes, .. } = *self.arenas.last()?;
+        let is_all = |gap: &Block| (gap.address, gap.bytes) == (base, bytes);
+        let is_gap = self.gaps.iter().any(|gap| is_all(&self.blocks[*gap]));
+        is_gap.then_some(Segment { address: base, bytes })
     }
 
     /// They are given back.
@@ -91,14 +100,60 @@ impl Home {
         stream: StreamRef,
         order: &Order,
     ) -> Found {
+        self.find_among(bytes, small, look, stream, order, |_| true)
+    }
+
+    /// The same among those within `reach`.
+    pub(super) fn find_within(
+        &self,
+        reach: Reach,
+        bytes: u64,
+        small: bool,
+        look: usize,
+        stream: StreamRef,
+        order: &Order,
+    ) -> Found {
+        let serves = |key: u32| reach.allows(self.blocks[key].last, stream, order);
+        self.find_among(bytes, small, look, stream, order, serves)
+    }
+
+    /// The same among those that it `serves` to find.
+    #[inline]
+    fn find_among(
+        &self,
+        bytes: u64,
+        small: bool,
+        look: usize,
+        stream: StreamRef,
+        order: &Order,
+        serves: impl Fn(u32) -> bool,
+    ) -> Found {
         let bins = if small { &self.small } else { &self.large };
-        bins.best(bytes, look, &self.blocks, |key| self.blocks[key].last.is_open(stream, order))
+        let usable = |key: u32| self.blocks[key].last.is_open(stream, order);
+        bins.best(bytes, look, &self.blocks, usable, serves)
+    }
+
+    /// The keys of all free blocks.
+    pub(super) fn all_free(&self) -> impl Iterator<Item = u32> + '_ {
+        self.free(true).chain(self.free(false))
     }
 
     /// The keys of all free blocks of one class.
     pub(super) fn free(&self, small: bool) -> impl Iterator<Item = u32> + '_ {
         let bins = if small { &self.small } else { &self.large };
-        bins.keys(&self.blocks)
+        let is_left = move |key: &u32| {
+            self.blocks.get(*key).is_some_and(|block| block.is_free(small) && !block.binned)
+        };
+        bins.keys(&self.blocks).chain(self.left.iter().copied().filter(is_left))
+    }
+
+    /// A free block of large requests that begins at an address and has at least so many bytes, if
+    /// this is one: what spares the way by address.
+    #[inline]
+    pub(super) fn is_at(&self, key: u32, address: u64, bytes: u64) -> bool {
+        self.blocks.get(key).is_some_and(|block| {
+            block.address == address && block.bytes >= bytes && block.is_free(false)
+        })
     }
 
     /// The block that holds `address`.
@@ -115,13 +170,28 @@ impl Home {
         }
     }
 
+    /// Whether there is memory at `address`.
+    pub(super) fn holds_memory(&self, address: u64) -> bool {
+        self.at(address).is_some_and(|key| self.blocks[key].state != State::Gap)
+    }
+
     /// The run of free blocks, of large requests, that covers a range: its first block.
     pub(super) fn run_at(&self, address: u64, bytes: u64) -> Option<u32> {
+        self.run_of(address, bytes, |block| block.is_free(false))
+    }
+
+    /// The same of all free blocks, whichever requests they are for.
+    pub(super) fn free_at(&self, address: u64, bytes: u64) -> Option<u32> {
+        self.run_of(address, bytes, |block| block.state == State::Free)
+    }
+
+    #[inline]
+    fn run_of(&self, address: u64, bytes: u64, belongs: impl Fn(&Block) -> bool) -> Option<u32> {
         let first = self.at(address)?;
         let (mut key, end) = (first, address + bytes);
         loop {
             let block = self.blocks.get(key)?;
-            if !block.is_free(false) {
+            if !belongs(block) {
                 return None;
             }
             if block.end() >= end {
@@ -131,18 +201,39 @@ impl Home {
         }
     }
 
-    /// Whether `key` begins a run of free blocks, and where the run ends.
-    pub(super) fn run_from(&self, key: u32) -> Option<u64> {
+    /// Whether `key` begins a run of free blocks that are `allowed`, and where the run ends.
+    pub(super) fn run_from(&self, key: u32, allowed: impl Fn(&Block) -> bool) -> Option<u64> {
         let first = &self.blocks[key];
-        if self.blocks.get(first.before).is_some_and(|before| before.is_free(first.small)) {
+        let belongs = |block: &&Block| block.state == State::Free && allowed(block);
+        if !belongs(&first) || self.blocks.get(first.before).is_some_and(|block| belongs(&block)) {
             return None;
         }
         let mut block = first;
-        while let Some(next) = self.blocks.get(block.after).filter(|next| next.is_free(first.small))
-        {
+        while let Some(next) = self.blocks.get(block.after).filter(belongs) {
             block = next;
         }
         Some(block.end())
+    }
+
+    /// The longest free block that there would be if nothing was left as it was at its free, and
+    /// [nothing set apart](Home::unite).
+    pub(super) fn longest(&self, order: &Order) -> u64 {
+        let mut longest = 0;
+        for first in self.all_free() {
+            let Some(end) = self.run_from(first, |_| true) else { continue };
+            let mut whole: Option<Block> = None;
+            for block in self.run(first, end) {
+                let merged = whole.as_ref().and_then(|whole| whole.with(block, order));
+                whole = match (whole, merged) {
+                    (Some(whole), Some((last, part))) => {
+                        Some(Block { bytes: whole.bytes + block.bytes, last, part, ..whole })
+                    }
+                    _ => Some(block.clone()),
+                };
+                longest = longest.max(whole.as_ref().map_or(0, |whole| whole.bytes));
+            }
+        }
+        longest
     }
 
     /// The blocks of the run that begins with the block `first`, up to `end`.
@@ -158,18 +249,18 @@ impl Home {
     pub(super) fn take(&mut self, first: u32, address: u64, bytes: u64, state: State) -> u32 {
         let end = address + bytes;
         let mut key = first;
-        self.unbin(key);
+        let was_binned = self.unbin(key);
         if self.blocks[key].address < address {
             let (left, right) = self.split(key, address);
-            self.bin(left);
+            self.rest(left, was_binned);
             key = right;
         }
         while self.blocks[key].end() < end {
             let next = self.blocks[key].after;
-            self.unbin(next);
+            let was_binned = self.unbin(next);
             if self.blocks[next].end() > end {
                 let (left, right) = self.split(next, end);
-                self.bin(right);
+                self.rest(right, was_binned);
                 key = self.join(key, left);
             } else {
                 key = self.join(key, next);
@@ -177,7 +268,7 @@ impl Home {
         }
         if self.blocks[key].end() > end {
             let (left, right) = self.split(key, end);
-            self.bin(right);
+            self.rest(right, was_binned);
             key = left;
         }
         let block = &mut self.blocks[key];
@@ -187,27 +278,32 @@ impl Home {
     }
 
     /// A block becomes free, and merges with its neighbours.
-    pub(super) fn put(&mut self, mut key: u32, last: Last, order: &Order) {
-        let small = {
-            let block = &mut self.blocks[key];
-            block.state = State::Free;
-            block.last = last;
-            block.small
-        };
+    #[inline]
+    pub(super) fn put(&mut self, key: u32, last: Last, order: &Order) {
+        let block = &mut self.blocks[key];
+        (block.state, block.last, block.part) = (State::Free, last, Part::ALL);
+        self.merge(key, order);
+    }
+
+    /// A free block in no bin merges with its neighbours.
+    fn merge(&mut self, mut key: u32, order: &Order) {
+        let small = self.blocks[key].small;
         // More than one at a side where their streams got further since they were freed.
         loop {
             let after = self.blocks[key].after;
             let Some(merged) = self.mergeable(key, after, order) else { break };
             self.unbin(after);
             key = self.join(key, after);
-            self.blocks[key].last = merged;
+            let block = &mut self.blocks[key];
+            (block.last, block.part) = merged;
         }
         loop {
             let before = self.blocks[key].before;
             let Some(merged) = self.mergeable(before, key, order) else { break };
             self.unbin(before);
             key = self.join(before, key);
-            self.blocks[key].last = merged;
+            let block = &mut self.blocks[key];
+            (block.last, block.part) = merged;
         }
         if small && self.is_island(key) {
             if self.islands.len() < ISLANDS || self.islands.contains(&key) {
@@ -216,8 +312,7 @@ impl Home {
                 }
             } else {
                 self.blocks[key].small = false;
-                let last = self.blocks[key].last;
-                return self.put(key, last, order);
+                return self.merge(key, order);
             }
         }
         self.note_seams(key);
@@ -227,10 +322,88 @@ impl Home {
     /// A block becomes free that stays as it is for the moment.
     pub(super) fn put_apart(&mut self, key: u32, last: Last) {
         let block = &mut self.blocks[key];
-        block.state = State::Free;
-        block.last = last;
+        (block.state, block.last, block.part) = (State::Free, last, Part::ALL);
         self.note_seams(key);
         self.bin(key);
+    }
+
+    /// Cuts what is out of use from free blocks that are not `allowed`.
+    pub(super) fn loosen(&mut self, order: &Order, allowed: impl Fn(Last) -> bool) {
+        let held = |key: &u32| !allowed(self.blocks[*key].last);
+        let held: Vec<u32> = self.all_free().filter(held).collect();
+        for key in held {
+            self.loosen_block(key, order);
+        }
+    }
+
+    fn loosen_block(&mut self, mut key: u32, order: &Order) {
+        let block = &self.blocks[key];
+        let ((from, to), address, end) = (block.in_use(order), block.address, block.end());
+        if (from, to) == (address, end) {
+            return;
+        }
+        if from >= to {
+            self.blocks[key].last = Last::OVER;
+            return;
+        }
+        self.unbin(key);
+        if address < from {
+            let (left, right) = self.split(key, from);
+            self.put_apart(left, Last::OVER);
+            key = right;
+        }
+        if to < end {
+            let (left, right) = self.split(key, to);
+            self.put_apart(right, Last::OVER);
+            key = left;
+        }
+        self.note_seams(key);
+        self.bin(key);
+    }
+
+    /// A block of large requests becomes free and stays as it is, because the program is about to ask
+    /// for the same once more: to merge it and to cut it again is half of what the policy costs. It
+    /// merges when anything else is [looked for](Home::join_left).
+    #[inline]
+    pub(super) fn leave(&mut self, key: u32, last: Last) {
+        let block = &mut self.blocks[key];
+        (block.state, block.last, block.part) = (State::Free, last, Part::ALL);
+        self.list(key);
+    }
+
+    /// The rest of a free block of which a part is taken: what was left as it was still has neighbours
+    /// to merge with.
+    fn rest(&mut self, key: u32, was_binned: bool) {
+        if was_binned { self.bin(key) } else { self.list(key) }
+    }
+
+    fn list(&mut self, key: u32) {
+        let block = &mut self.blocks[key];
+        if !block.listed {
+            block.listed = true;
+            self.left.push(key);
+        }
+    }
+
+    /// Merges what was left as it was, as if it had been at its free.
+    #[inline]
+    pub(super) fn join_left(&mut self, order: &Order) {
+        if !self.left.is_empty() {
+            self.join_all_left(order);
+        }
+    }
+
+    #[cold]
+    fn join_all_left(&mut self, order: &Order) {
+        let mut left = std::mem::take(&mut self.left);
+        for key in left.drain(..) {
+            self.blocks.unlist(key);
+            let block = self.blocks.get(key).filter(|block| block.is_free(false) && !block.binned);
+            if block.is_some() {
+                self.merge(key, order);
+            }
+        }
+        self.left = left;
     }
 
     /// Gives what small requests left empty to the large ones: whether there was something.
@@ -241,12 +414,21 @@ impl Home {
             if free && self.is_island(key) {
                 self.unbin(key);
                 self.blocks[key].small = false;
-                let last = self.blocks[key].last;
-                self.put(key, last, order);
+                self.merge(key, order);
                 any = true;
             }
         }
         any
+    }
+
+    /// Gives all that is free for small requests to the large ones.
+    pub(super) fn unite(&mut self, order: &Order) {
+        let apart: Vec<u32> = self.free(true).collect();
+        for key in apart {
+            self.unbin(key);
+            self.blocks[key].small = false;
+            self.merge(key, order);
+        }
     }
 
     /// Merges free neighbours whose streams are known to be past their frees by now.
@@ -257,28 +439,20 @@ impl Home {
         }
         for key in seams {
             // The record may have become another block's: harmless, as neighbours are looked at.
-            let Some(block) = self.blocks.get(key).filter(|block| block.state == State::Free)
-            else {
-                continue;
-            };
-            let last = block.last;
-            self.unbin(key);
-            self.put(key, last, order);
+            if self.blocks.get(key).is_some_and(|block| block.state == State::Free) {
+                self.unbin(key);
+                self.merge(key, order);
+            }
         }
         self.crowded = (2 * self.seams.len()).max(SEAMS);
     }
 
-    /// The first blocks of runs that streams have a part in each.
+    /// The first blocks of runs that streams have a part in each: each pair of free neighbours is
+    /// noted, so that the first one of a run is.
     pub(super) fn seams(&self) -> impl Iterator<Item = u32> + '_ {
-        self.seams.iter().map(|seam| {
-            let mut key = *seam;
-            while let Some(before) = self.blocks.get(key).map(|block| block.before)
-                && self.blocks.get(before).is_some_and(|block| block.is_free(false))
-            {
-                key = before;
-            }
-            key
-        })
+        let is_free = |key: u32| self.blocks.get(key).is_some_and(|block| block.is_free(false));
+        let begins = move |key: &u32| is_free(*key) && !is_free(self.blocks[*key].before);
+        self.seams.iter().copied().filter(begins)
     }
 
     /// Memory was put behind the first `bytes` of a gap: a free block.
@@ -307,18 +481,19 @@ impl Home {
                 key = self.join(first, second);
             }
         }
-        self.blocks[key].last = Last::OVER;
+        let gap = &mut self.blocks[key];
+        (gap.last, gap.small) = (Last::OVER, false);
         self.gaps.push(key);
     }
 
     /// What two neighbours' last use is together, where they may become one block.
-    #[inline]
-    fn mergeable(&self, first: u32, second: u32, order: &Order) -> Option<Last> {
+    #[inline(always)]
+    fn mergeable(&self, first: u32, second: u32, order: &Order) -> Option<(Last, Part)> {
         let (first, second) = (self.blocks.get(first)?, self.blocks.get(second)?);
         let both = first.state == State::Free
             && second.state == State::Free
             && first.small == second.small;
-        if both { first.last.with(second.last, order) } else { None }
+        if both { first.with(second, order) } else { None }
     }
 
     fn note_seams(&mut self, key: u32) {
@@ -352,13 +527,19 @@ impl Home {
     }
 
     fn bin(&mut self, key: u32) {
+        self.blocks[key].binned = true;
         let bins = if self.blocks[key].small { &mut self.small } else { &mut self.large };
         bins.insert(key, &mut self.blocks);
     }
 
-    fn unbin(&mut self, key: u32) {
-        let bins = if self.blocks[key].small { &mut self.small } else { &mut self.large };
-        bins.remove(key, &mut self.blocks);
+    /// Takes a block out of its bin, if it is in one.
+    fn unbin(&mut self, key: u32) -> bool {
+        let was_binned = std::mem::replace(&mut self.blocks[key].binned, false);
+        if was_binned {
+            let bins = if self.blocks[key].small { &mut self.small } else { &mut self.large };
+            bins.remove(key, &mut self.blocks);
+        }
+        was_binned
     }
 
     /// Cuts a block that is in no bin in two. The larger part keeps the record.
@@ -437,17 +618,25 @@ impl Home {
     }
 
     #[cfg(test)]
-    pub(super) fn check(&self, order: &Order) {
-        let binned: std::collections::HashSet<u32> =
-            self.free(true).chain(self.free(false)).collect();
+    pub(super) fn check(&self) {
+        let bins = self.small.keys(&self.blocks).chain(self.large.keys(&self.blocks));
+        let binned: std::collections::HashSet<u32> = bins.collect();
+        let listed: std::collections::HashSet<u32> = self.left.iter().copied().collect();
+        assert_eq!(listed.len(), self.left.len(), "each once");
         for (key, block) in self.blocks.iter() {
             assert!(block.bytes > 0, "{key} is empty");
-            assert_eq!(binned.contains(&key), block.state == State::Free, "{key} {block:?}");
+            assert_eq!(binned.contains(&key), block.binned, "{key} {block:?}");
+            assert_eq!(listed.contains(&key), block.listed, "{key} {block:?}");
+            let is_left = block.is_free(false) && block.listed;
+            assert!(!block.binned || block.state == State::Free, "{key} {block:?}");
+            assert!(block.binned || is_left || block.state != State::Free, "{key} {block:?}");
             assert_eq!(self.gaps.contains(&key), block.state == State::Gap, "{key} {block:?}");
             if let Some(next) = self.blocks.get(block.after) {
                 assert_eq!((next.address, next.before), (block.end(), key));
-                let merge = self.mergeable(key, block.after, order).is_some();
-                assert!(!merge || self.seams.contains(&key) && block.seam, "{block:?} {next:?}");
+                let both = block.is_free(block.small) && next.is_free(block.small);
+                let is_seam = self.seams.contains(&key) && block.seam;
+                let are_merged = block.binned && next.binned;
+                assert!(!both || is_seam || !are_merged, "{block:?} {next:?}");
             }
         }
         for arena in &self.arenas {

@@ -25,7 +25,8 @@
 //! is kept by physical byte. A chunk may be used through two addresses at once, at different bytes.
 //!
 //! Small requests are carved from blocks of 2 MiB, so that a small block that lives long does not
-//! split a large range; what is left empty goes back to the large ones.
+//! split a large range; what is left empty goes back to the large ones, and before a request fails all
+//! that is free does.
 
 mod addresses;
 mod bins;
@@ -34,6 +35,7 @@ mod home;
 mod memory;
 mod plan;
 mod ranges;
+mod reach;
 mod release;
 #[cfg(test)]
 mod replay;
@@ -41,10 +43,13 @@ mod script;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use blocks::{Last, NONE, State};
 use home::Home;
 use memory::{LEAST, Memory};
 use ranges::Ranges;
+use reach::Reach;
 use script::{Place, Script};
 
 use super::shelf::ROUNDING;
@@ -58,6 +63,9 @@ const SMALL: u64 = 64 << 10;
 const SLAB: u64 = 2 << 20;
 /// Of so many of them the places are remembered.
 const SLABS: usize = 1024;
+
+/// So many times as many blocks as the first few are looked at before a stream is made to wait.
+const WIDE: usize = 8;
 
 /// How the policy trades packing against time.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +91,7 @@ const MAPS_A_THOUSANDTH: u64 = 64;
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { slack: 40, look: 8, maps: 32, follows: true, patience: 20_000, most_slack: 200 }
+        Tuning { slack: 40, look: 8, maps: 32, follows: true, patience: 20_000, most_slack: 350 }
     }
 }
 
@@ -96,6 +104,8 @@ pub(crate) struct Stitched {
     script: Script,
     /// Where small requests had their blocks, the first one first.
     slabs: Vec<u64>,
+    /// The homes of chunks that were all free at a free; noted where there is a soft limit.
+    freed: BTreeSet<u64>,
 }
 
 impl Policy for Stitched {
@@ -139,12 +149,13 @@ impl Policy for Stitched {
         let ticket = environment.order.freed(stream, environment.source);
         let order = &*environment.order;
         let last = Last::of(ticket, order);
+        let notes = environment.limits.soft.is_some();
         if state == State::Live {
-            self.home.put(key, last, order);
+            self.put(key, last, notes, order);
         } else {
             for held in self.ranges.release(range, ticket, order) {
                 self.home.blocks[held].range = NONE;
-                self.home.put(held, last, order);
+                self.put(held, last, notes, order);
             }
         }
         if self.home.is_crowded() {
@@ -161,6 +172,18 @@ impl Policy for Stitched {
         self.release_chunks(target, environment)
     }
 
+    fn release_freed(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.release_noted(target, environment)
+    }
+
+    fn has_freed(&self) -> bool {
+        !self.freed.is_empty()
+    }
+
     fn release_at(
         &mut self,
         address: u64,
@@ -175,15 +198,16 @@ impl Policy for Stitched {
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
         let mut cached = Cached { bytes: self.memory.loose_bytes(), ..Cached::default() };
-        for key in self.home.free(true).chain(self.home.free(false)) {
+        for key in self.home.all_free() {
             let block = &self.home.blocks[key];
-            match block.last.ticket() {
-                Some(ticket) => cached.add(block.bytes, ticket, stream, order),
-                None => cached.bytes += block.bytes,
+            let (from, to) = block.in_use(order);
+            let pending = to.saturating_sub(from);
+            cached.bytes += block.bytes - pending;
+            if let Some(ticket) = block.last.ticket() {
+                cached.add(pending, ticket, stream, order);
             }
-            cached.largest = cached.largest.max(block.bytes);
         }
-        cached.largest = cached.largest.max(self.stitchable());
+        cached.largest = self.home.longest(order).max(self.stitchable());
         cached
     }
 
@@ -208,7 +232,7 @@ impl Stitched {
     }
 
     /// Steps 1 to 5 of the module's list, and the others if the pool `grows`.
-    #[inline]
+    #[inline(always)]
     fn serve(
         &mut self,
         bytes: u64,
@@ -225,6 +249,9 @@ impl Stitched {
         Ok(grant)
     }
 
+    // Results go from one of these to the next: as calls they cost a third of a request that is
+    // followed, for loads that wait for narrower stores.
+    #[inline(always)]
     fn large(
         &mut self,
         bytes: u64,
@@ -246,9 +273,8 @@ impl Stitched {
             },
             None => None,
         };
-        if grant.is_none()
-            && let Some(key) = self.cached_at_home(bytes, false, stream, environment)?
-        {
+        let followed = grant.is_some();
+        if !followed && let Some(key) = self.cached_at_home(bytes, false, stream, environment)? {
             grant = Some(self.hand_out(key, bytes));
         }
         let grant = match grant {
@@ -259,16 +285,32 @@ impl Stitched {
             },
         };
         if self.tuning.follows {
-            let range = self.home.blocks[grant.key].range;
+            let Grant { key, address, .. } = grant;
+            let range = self.home.blocks[key].range;
             let at_home = range == NONE;
-            let place = if at_home { Place::Home(grant.address) } else { Place::Range(range) };
-            self.script.note(bytes, place);
+            let place = if at_home { Place::Home(address, key) } else { Place::Range(range) };
+            self.script.note(bytes, place, followed);
         }
         Ok(Some(grant))
     }
 
-    /// The place of a request the last time, if it is free.
+    /// A block at home becomes free; `notes` says whether to note the chunks that this leaves empty.
     #[inline]
+    fn put(&mut self, key: u32, last: Last, notes: bool, order: &Order) {
+        let block = &self.home.blocks[key];
+        let (address, end) = (block.address, block.end());
+        if self.script.is_followed() && !self.home.blocks[key].small {
+            self.home.leave(key, last);
+        } else {
+            self.home.put(key, last, order);
+        }
+        if notes {
+            self.note_freed(address, end);
+        }
+    }
+
+    /// The place of a request the last time, if it is free.
+    #[inline(always)]
     fn again(
         &mut self,
         place: Place,
@@ -277,7 +319,14 @@ impl Stitched {
         environment: &mut Environment<'_>,
     ) -> Result<Option<Grant>, Shortage> {
         match place {
-            Place::Home(address) => self.at_home(address, bytes, stream, environment),
+            Place::Home(address, key) => {
+                let first = if self.home.is_at(key, address, bytes) {
+                    Some(key)
+                } else {
+                    self.home.run_at(address, bytes)
+                };
+                self.in_run(first, address, bytes, stream, environment)
+            }
             Place::Range(id) => self.in_range(id, bytes, stream, environment),
         }
     }
@@ -291,26 +340,92 @@ impl Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Option<u32>, Shortage> {
+        self.home.join_left(environment.order);
         let look = self.tuning.look;
         let found = self.home.find(bytes, small, look, stream, environment.order);
         if found.usable.is_some() {
             return Ok(found.usable);
         }
         if found.other.is_some() || self.home.has_seams() {
-            environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+            let ticket = found.other.and_then(|key| self.home.blocks[key].last.ticket());
+            let polled = environment.order.poll_some(ticket, environment.source);
+            polled.map_err(Shortage::Failed)?;
             self.home.join_seams(environment.order);
         } else if !self.home.has_islands() {
             return Ok(None);
         }
         self.home.reclaim_islands(environment.order);
-        let found = self.home.find(bytes, small, look, stream, environment.order);
+        // More than the first few before there is a wait or new memory.
+        let wide = look.saturating_mul(WIDE);
+        let found = self.home.find(bytes, small, wide, stream, environment.order);
         if found.usable.is_some() {
             return Ok(found.usable);
         }
         let Some(key) = found.other else { return Ok(None) };
         let Some(ticket) = self.home.blocks[key].last.ticket() else { return Ok(Some(key)) };
-        let waited = wait_for(ticket, stream, environment).map_err(Shortage::Failed)?;
-        Ok(waited.then_some(key))
+        if wait_for(ticket, stream, environment).map_err(Shortage::Failed)? {
+            return Ok(Some(key));
+        }
+        self.within_reach(bytes, small, look, stream, environment)
+    }
+
+    /// Where there is no new memory: any free block that fits, however many are in its way, else all
+    /// that is free, whichever requests it was for, in one piece or in several.
+    #[cold]
+    fn rather_than_fail(
+        &mut self,
+        bytes: u64,
+        shortage: Shortage,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+        // Of many streams only a few were asked so far, and what they freed merges now (the minute of
+        // sixteen threads with two streams each failed for 40 KiB with 44 free).
+        self.settle(environment.order);
+        for small in [false, true] {
+            if let Some(key) = self.within_reach(bytes, small, usize::MAX, stream, environment)? {
+                return Ok(self.hand_out(key, bytes));
+            }
+        }
+        self.home.unite(environment.order);
+        if let Some(key) = self.within_reach(bytes, false, usize::MAX, stream, environment)? {
+            return Ok(self.hand_out(key, bytes));
+        }
+        // Small requests too: sixteen threads at a limit failed for 40 KiB with 52 in two pieces.
+        if let Some(grant) = self.in_some_range(bytes, stream, environment)? {
+            return Ok(grant);
+        }
+        match self.stitch(bytes, stream, environment) {
+            Err(Shortage::Limit(_) | Shortage::Device(_)) => Err(shortage),
+            stitched => stitched,
+        }
+    }
+
+    /// A free block where there is one that cannot be waited for.
+    #[cold]
+    fn within_reach(
+        &mut self,
+        bytes: u64,
+        small: bool,
+        look: usize,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<u32>, Shortage> {
+        for reach in [Reach::Fenced, Reach::Open] {
+            let order = &*environment.order;
+            self.home.loosen(order, |last| reach.allows(last, stream, order));
+            let found = self.home.find_within(reach, bytes, small, look, stream, order);
+            if found.usable.is_some() {
+                return Ok(found.usable);
+            }
+            let Some(key) = found.other else { continue };
+            let Some(ticket) = self.home.blocks[key].last.ticket() else { return Ok(Some(key)) };
+            if wait_for(ticket, stream, environment).map_err(Shortage::Failed)? {
+                return Ok(Some(key));
+            }
+        }
+        Ok(None)
     }
 
     /// Steps 4 to 7: where no free block at home fits.
@@ -327,26 +442,30 @@ impl Stitched {
         {
             return Ok(Some(grant));
         }
-        let fitting: Vec<u32> = self.ranges.fitting(bytes).take(LOOK_RANGES).collect();
-        for id in fitting {
-            if let Some(grant) = self.in_range(id, bytes, stream, environment)? {
-                return Ok(Some(grant));
-            }
+        if let Some(grant) = self.in_some_range(bytes, stream, environment)? {
+            return Ok(Some(grant));
         }
         if !grows {
             return Ok(None);
         }
+        if !environment.order.is_few() {
+            // Before there is new memory all are asked.
+            environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+            self.home.join_seams(environment.order);
+            if let Some(key) = self.cached_at_home(bytes, false, stream, environment)? {
+                return Ok(Some(self.hand_out(key, bytes)));
+            }
+        }
         // The program's own, as what threads keep is not live.
         let peak = environment.ledger.peak_with(bytes);
-        let most = peak + (u128::from(peak) * u128::from(self.slack()) / 1000) as u64;
+        let more = u128::from(peak) * u128::from(self.slack()) / 1000;
+        let most = peak.saturating_add(u64::try_from(more).unwrap_or(u64::MAX));
         if let Some(grown) = self.grow_for(bytes, Some(most), stream, environment)? {
             return Ok(Some(grown));
         }
         match self.stitch(bytes, stream, environment) {
-            // Rather than fail, it takes from the small requests' memory.
             Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
-                let key = self.cached_at_home(bytes, true, stream, environment)?.ok_or(shortage)?;
-                Ok(Some(self.hand_out(key, bytes)))
+                self.rather_than_fail(bytes, shortage, stream, environment).map(Some)
             }
             stitched => stitched.map(Some),
         }
@@ -356,7 +475,7 @@ impl Stitched {
     fn slack(&self) -> u64 {
         let Tuning { slack, most_slack, patience, .. } = self.tuning;
         let more = self.ranges.mapped().saturating_sub(patience) / MAPS_A_THOUSANDTH;
-        (slack + more).min(most_slack.max(slack))
+        slack.saturating_add(more).min(most_slack.max(slack))
     }
 
     fn small(
@@ -370,7 +489,13 @@ impl Stitched {
         let found = self.home.find(bytes, true, look, stream, environment.order);
         let key = match found.usable {
             Some(key) => Some(key),
-            None => self.slab(bytes, grows, stream, environment)?,
+            None => match self.slab(bytes, grows, stream, environment) {
+                Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
+                    let grant = self.rather_than_fail(bytes, shortage, stream, environment)?;
+                    return Ok(Some(grant));
+                }
+                slab => slab?,
+            },
         };
         Ok(key.map(|key| self.hand_out(key, bytes)))
     }
@@ -394,6 +519,7 @@ impl Stitched {
             usable.then_some((key, *address))
         });
         if key.is_none() {
+            self.home.join_left(environment.order);
             key = self
                 .home
                 .find(SLAB, false, look, stream, environment.order)
@@ -412,12 +538,9 @@ impl Stitched {
         if grown && !grows {
             return Ok(None);
         }
-        if grown && let Some(address) = self.grow_at_home(SLAB, None, environment)? {
-            // What was free before the new memory may be another stream's.
-            let slab = Segment { address, bytes: SLAB };
-            if self.order_run(&[slab], stream, environment)? {
-                key = self.home.run_at(address, SLAB).map(|key| (key, address));
-            }
+        if grown {
+            let address = self.grow_at_home(SLAB, None, stream, environment)?;
+            key = address.and_then(|at| Some((self.home.run_at(at, SLAB)?, at)));
         }
         let (key, address) = key.ok_or(Shortage::Device(LEAST))?;
         let (end, mut last) = (self.home.blocks[key].end(), self.home.blocks[key].last);
@@ -428,13 +551,27 @@ impl Stitched {
             let ticket = environment.order.freed(stream, environment.source);
             last = Last::of(ticket, environment.order);
         }
-        if length >= SLAB && self.slabs.len() < SLABS && !self.slabs.contains(&address) {
-            self.slabs.push(address);
+        if length >= SLAB {
+            self.note_slab(address);
         }
         let key = self.home.take(key, address, length, State::Live);
         self.home.blocks[key].small = true;
         self.home.put_apart(key, last);
         Ok(Some(key))
+    }
+
+    fn note_slab(&mut self, address: u64) {
+        if self.slabs.contains(&address) {
+            return;
+        }
+        if self.slabs.len() >= SLABS {
+            // Those whose memory or addresses went make room.
+            let home = &self.home;
+            self.slabs.retain(|slab| home.holds_memory(*slab));
+        }
+        if self.slabs.len() < SLABS {
+            self.slabs.push(address);
+        }
     }
 
     /// The part of a free block that a request takes: its beginning.
@@ -454,7 +591,21 @@ impl Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Option<Grant>, Shortage> {
-        let Some(first) = self.home.run_at(address, bytes) else { return Ok(None) };
+        let first = self.home.run_at(address, bytes);
+        self.in_run(first, address, bytes, stream, environment)
+    }
+
+    /// The same where the block is known that its run begins with.
+    #[inline(always)]
+    fn in_run(
+        &mut self,
+        first: Option<u32>,
+        address: u64,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<Grant>, Shortage> {
+        let Some(first) = first else { return Ok(None) };
         let block = &self.home.blocks[first];
         let simple =
             block.end() >= address + bytes && block.last.is_open(stream, environment.order);
@@ -463,6 +614,22 @@ impl Stitched {
         }
         let key = self.home.take(first, address, bytes, State::Live);
         Ok(Some(Grant { key, address, bytes }))
+    }
+
+    /// The beginning of any stitched range that is free, of the first few that fit.
+    fn in_some_range(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<Grant>, Shortage> {
+        let fitting: Vec<u32> = self.ranges.fitting(bytes).take(LOOK_RANGES).collect();
+        for id in fitting {
+            if let Some(grant) = self.in_range(id, bytes, stream, environment)? {
+                return Ok(Some(grant));
+            }
+        }
+        Ok(None)
     }
 
     /// The beginning of a stitched range, if all of it is free.
@@ -531,7 +698,8 @@ impl Stitched {
                 }
                 if !asked {
                     asked = true;
-                    environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+                    let polled = environment.order.poll_some(Some(ticket), environment.source);
+                    polled.map_err(Shortage::Failed)?;
                 }
                 if !wait_for(ticket, stream, environment).map_err(Shortage::Failed)? {
                     return Ok(false);
@@ -545,7 +713,8 @@ impl Stitched {
 /// So many stitched ranges are looked at for one that is free.
 const LOOK_RANGES: usize = 32;
 
-/// Makes `stream` wait for a free, if it has to; false where its stream is gone.
+/// Makes `stream` wait for a free, if it has to; false where one of the streams can be given no
+/// work.
 fn wait_for(
     ticket: crate::heap::order::Ticket,
     stream: StreamRef,
@@ -553,7 +722,7 @@ fn wait_for(
 ) -> Result<bool, SourceError> {
     match environment.order.order_after(stream, ticket, environment.source) {
         Ok(()) => Ok(true),
-        Err(SourceError::StreamGone) => Ok(false),
+        Err(SourceError::StreamUnusable) => Ok(false),
         Err(error) => Err(error),
     }
 }

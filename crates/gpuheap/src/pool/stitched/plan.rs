@@ -1,9 +1,11 @@
 //! Where new memory goes, and of what a new range is stitched.
 
 use super::addresses::reserve;
+use super::blocks::{Block, Last};
 use super::memory::LEAST;
+use super::reach::Reach;
 use super::{Shortage, Stitched};
-use crate::heap::order::StreamRef;
+use crate::heap::order::{Order, StreamRef};
 use crate::pool::{Environment, Grant};
 use crate::source::{Segment, round_up};
 
@@ -34,9 +36,28 @@ impl Run {
 
 /// Of what a range is stitched, and how much it is short of what is asked for.
 #[derive(Clone, Debug, Default)]
-struct Plan {
-    runs: Vec<Segment>,
-    missing: u64,
+pub(super) struct Plan {
+    pub(super) runs: Vec<Segment>,
+    pub(super) missing: u64,
+}
+
+/// A part of a gap, and where the free piece begins that there is with memory behind it.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    start: u64,
+    memory: Segment,
+}
+
+impl Room {
+    /// What the first `bytes` of the piece take of the blocks before and after.
+    fn beside(self, bytes: u64) -> Vec<Segment> {
+        let between =
+            |address: u64, end: u64| Segment { address, bytes: end.saturating_sub(address) };
+        let (from, to) = (self.memory.address, self.memory.address + self.memory.bytes);
+        let end = self.start + bytes;
+        let parts = [between(self.start, from.min(end)), between(to, end)];
+        parts.into_iter().filter(|part| part.bytes > 0).collect()
+    }
 }
 
 /// The bound on mappings counts at least so many chunks.
@@ -55,38 +76,48 @@ impl Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Option<Grant>, Shortage> {
-        match self.grow_at_home(bytes, most, environment) {
+        match self.grow_at_home(bytes, most, stream, environment) {
             Ok(Some(address)) => self.at_home(address, bytes, stream, environment),
             Ok(None) | Err(Shortage::Limit(_) | Shortage::Device(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Puts memory behind a gap so that `bytes` are free in one piece: where they begin.
+    /// Puts memory behind a gap so that `bytes` are free in one piece, which `stream` comes after all
+    /// uses of: where they begin.
     pub(super) fn grow_at_home(
         &mut self,
         bytes: u64,
         most: Option<u64>,
+        stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Option<u64>, Shortage> {
         let exceeds =
             |memory: u64, add: u64| most.is_some_and(|most| memory.saturating_add(add) > most);
-        let mut room = self.room(bytes);
-        if room.is_none() {
-            if exceeds(self.memory.bytes(), LEAST) {
+        let mut reach = Reach::All;
+        loop {
+            let mut room = self.room(bytes, reach, stream, environment.order);
+            if room.is_none() {
+                if exceeds(self.memory.bytes(), LEAST) {
+                    return Ok(None);
+                }
+                let arena = reserve(round_up(bytes, LEAST), environment)?;
+                self.home.add_arena(arena.address, arena.bytes);
+                room = self.room(bytes, reach, stream, environment.order);
+            }
+            let Some(room) = room else { return Ok(None) };
+            let loose = self.memory.loose_bytes();
+            if exceeds(self.memory.bytes(), room.memory.bytes.saturating_sub(loose)) {
                 return Ok(None);
             }
-            let arena = reserve(round_up(bytes, LEAST), environment)?;
-            self.home.add_arena(arena.address, arena.bytes);
-            room = self.room(bytes);
+            // Before there is memory that cannot be used with what is beside it.
+            if self.order_run(&room.beside(bytes), stream, environment)? {
+                self.put_memory(room.memory.address, room.memory.bytes, environment)?;
+                return Ok(Some(room.start));
+            }
+            let Some(less) = reach.less() else { return Ok(None) };
+            reach = less;
         }
-        let Some((address, need, start)) = room else { return Ok(None) };
-        let loose = self.memory.loose_bytes();
-        if exceeds(self.memory.bytes(), need.saturating_sub(loose)) {
-            return Ok(None);
-        }
-        self.put_memory(address, need, environment)?;
-        Ok(Some(start))
     }
 
     /// Puts new memory behind a part of a gap: all of it, or none where it cannot be had.
@@ -128,10 +159,11 @@ impl Stitched {
         }
     }
 
-    /// Puts so much new memory behind gaps, wherever they are.
+    /// Puts so much new memory behind gaps, wherever they are, and notes where that is.
     fn grow_anywhere(
         &mut self,
         mut bytes: u64,
+        grown: &mut Vec<Segment>,
         environment: &mut Environment<'_>,
     ) -> Result<(), Shortage> {
         bytes = round_up(bytes, LEAST);
@@ -144,47 +176,49 @@ impl Stitched {
                 })
                 .min()
             else {
-                self.grow_at_home(bytes, None, environment)?;
-                return Ok(());
+                let arena = reserve(bytes, environment)?;
+                self.home.add_arena(arena.address, arena.bytes);
+                continue;
             };
             let part = length.min(bytes);
             self.put_memory(address, part, environment)?;
+            grown.push(Segment { address, bytes: part });
             bytes -= part;
         }
         Ok(())
     }
 
-    /// The gap that needs the least memory for `bytes` in one piece: where the memory goes, how much
-    /// it is, and where the piece begins.
-    fn room(&self, bytes: u64) -> Option<(u64, u64, u64)> {
-        let mut best: Option<(u64, u64, u64)> = None;
+    /// The gap that needs the least memory for `bytes` in one piece, with what is within reach beside
+    /// it.
+    fn room(&self, bytes: u64, reach: Reach, stream: StreamRef, order: &Order) -> Option<Room> {
+        let usable =
+            |block: &&Block| block.is_free(false) && reach.allows(block.last, stream, order);
+        let mut best: Option<Room> = None;
         for key in &self.home.gaps {
             let gap = &self.home.blocks[*key];
             let (mut start, mut end) = (gap.address, gap.end());
             let mut next = gap.before;
-            while let Some(block) = self.home.blocks.get(next).filter(|block| block.is_free(false))
-            {
+            while let Some(block) = self.home.blocks.get(next).filter(usable) {
                 start = block.address;
                 next = block.before;
             }
-            let need = round_up(bytes.saturating_sub(gap.address - start), LEAST).max(LEAST);
-            let found = if need <= gap.bytes {
-                (gap.address, need, start)
-            } else {
+            let mut need = round_up(bytes.saturating_sub(gap.address - start), LEAST).max(LEAST);
+            if need > gap.bytes {
                 next = gap.after;
-                while let Some(block) =
-                    self.home.blocks.get(next).filter(|block| block.is_free(false))
-                {
+                while let Some(block) = self.home.blocks.get(next).filter(usable) {
                     end = block.end();
                     next = block.after;
                 }
                 if end - start < bytes {
                     continue;
                 }
-                (gap.address, gap.bytes, start)
-            };
-            if best.is_none_or(|best| (found.1, found.0) < (best.1, best.0)) {
-                best = Some(found);
+                need = gap.bytes;
+            }
+            let memory = Segment { address: gap.address, bytes: need };
+            let rank = |room: &Room| (room.memory.bytes, room.memory.address);
+            let room = Room { start, memory };
+            if best.is_none_or(|best| rank(&room) < rank(&best)) {
+                best = Some(room);
             }
         }
         best
@@ -194,68 +228,107 @@ impl Stitched {
     pub(super) fn seamed(&self, bytes: u64) -> Option<u64> {
         let mut best = None;
         for key in self.home.seams() {
-            let Some(block) = self.home.blocks.get(key).filter(|block| block.is_free(false)) else {
-                continue;
-            };
-            let Some(end) = self.home.run_from(key) else { continue };
-            let length = end - block.address;
-            if length >= bytes && best.is_none_or(|best| (length, block.address) < best) {
-                best = Some((length, block.address));
+            let end = self.home.run_from(key, |block| block.is_free(false));
+            let Some(end) = end else { continue };
+            let address = self.home.blocks[key].address;
+            let length = end - address;
+            if length >= bytes && best.is_none_or(|best| (length, address) < best) {
+                best = Some((length, address));
             }
         }
         best.map(|(_, address)| address)
     }
 
-    /// Maps free chunks into one range, with new memory for what is missing.
+    /// Maps free chunks into one range, with new memory for what is missing; where that fails, what
+    /// was taken for it goes back.
     pub(super) fn stitch(
         &mut self,
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Grant, Shortage> {
-        let most = self.tuning.maps * self.memory.count().max(CHUNKS);
-        self.ranges.shrink(most, &mut self.memory, environment).map_err(Shortage::Failed)?;
-        let mut plan = self.plan(bytes);
-        let mut tries = 0;
-        while plan.missing > 0 {
-            // Nothing to stitch with, too many mappings in use, or new memory that cannot be used.
-            let whole = plan.missing == bytes || self.ranges.maps() > 2 * most || tries == TRIES;
-            if whole {
-                let grown = self.grow_at_home(bytes, None, environment)?;
-                let address = grown.ok_or(Shortage::Device(round_up(bytes, LEAST)))?;
-                let grant = self.at_home(address, bytes, stream, environment)?;
-                return grant.ok_or(Shortage::Device(round_up(bytes, LEAST)));
+        let mut grown = Vec::new();
+        let stitched = self.stitch_with(bytes, &mut grown, stream, environment);
+        if stitched.is_err() {
+            for part in grown {
+                self.take_back(part.address, part.address + part.bytes, environment);
             }
-            self.grow_anywhere(plan.missing, environment)?;
-            plan = self.plan(bytes);
-            tries += 1;
         }
+        stitched
+    }
+
+    fn stitch_with(
+        &mut self,
+        bytes: u64,
+        grown: &mut Vec<Segment>,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        let most = self.tuning.maps * self.memory.count().max(CHUNKS);
+        if self.ranges.maps() > most {
+            // A program of one stream asks at no other time what is over.
+            environment.order.poll(environment.source).map_err(Shortage::Failed)?;
+        }
+        self.ranges.shrink(most, &mut self.memory, environment).map_err(Shortage::Failed)?;
+        let none = || Shortage::Device(round_up(bytes, LEAST));
+        let (mut reach, mut tries) = (Reach::All, 0);
+        let plan = loop {
+            let order = &*environment.order;
+            let plan = self.plan(bytes, |last| reach.allows(last, stream, order));
+            // Nothing to stitch with, too many mappings in use, or new memory that cannot be used.
+            let crowded = self.ranges.maps() > 2 * most;
+            if crowded || plan.missing > 0 && (plan.missing == bytes || tries == TRIES) {
+                match self.grow_at_home(bytes, None, stream, environment) {
+                    // Mappings more than there should be, rather than a failure.
+                    Err(Shortage::Limit(_) | Shortage::Device(_)) if plan.missing == 0 => {}
+                    grown => {
+                        let address = grown?.ok_or_else(none)?;
+                        let grant = self.at_home(address, bytes, stream, environment)?;
+                        return grant.ok_or_else(none);
+                    }
+                }
+            }
+            if !self.order_run(&plan.runs, stream, environment)? {
+                reach = reach.less().ok_or_else(none)?;
+                let order = &*environment.order;
+                self.home.loosen(order, |last| reach.allows(last, stream, order));
+                continue;
+            }
+            if plan.missing == 0 {
+                break plan;
+            }
+            self.grow_anywhere(plan.missing, grown, environment)?;
+            tries += 1;
+        };
         if let [one] = plan.runs[..]
             && let Some(grant) = self.at_home(one.address, bytes, stream, environment)?
         {
             return Ok(grant);
         }
-        if !self.order_run(&plan.runs, stream, environment)? {
-            // A thread's own stream that ended; what it freed comes back with its next poll.
-            return self
-                .grow_for(bytes, None, stream, environment)?
-                .ok_or(Shortage::Device(round_up(bytes, LEAST)));
-        }
         let id = self.ranges.add(plan.runs, &mut self.memory, environment)?;
         let grant = self.in_range(id, bytes, stream, environment)?;
-        grant.ok_or(Shortage::Device(round_up(bytes, LEAST)))
+        grant.ok_or_else(none)
     }
 
-    /// The most that could be had in one piece without new memory.
+    /// The most that could be stitched without new memory, with nothing set apart for small requests:
+    /// what [`Stitched::plan`] would take for more than there is, without the search that it makes for
+    /// each part.
     pub(super) fn stitchable(&self) -> u64 {
-        self.plan(u64::MAX).runs.iter().map(|run| run.bytes).sum()
+        let runs = || self.free_runs(|_| true);
+        let Some(longest) = runs().max_by_key(|run| (run.head(), run.start)) else { return 0 };
+        let is_head = |run: &Run| longest.head() > 0 && run.start == longest.start;
+        let others = || runs().filter(move |run| !is_head(run));
+        let whole: u64 = others().map(Run::whole).sum();
+        let tail = others().filter(|run| run.whole() == 0).map(Run::tail).max();
+        longest.head() + whole + tail.unwrap_or(0)
     }
 
     /// Few runs that hold `bytes` together: the longest head, then the longest whole ones, and the
     /// shortest tail that is enough.
-    fn plan(&self, bytes: u64) -> Plan {
+    pub(super) fn plan(&self, bytes: u64, allowed: impl Fn(Last) -> bool) -> Plan {
+        let can_be_had = |block: &Block| block.is_free(false) && allowed(block.last);
         let mut runs: Vec<Run> =
-            self.free_runs().filter(|run| run.head() + run.tail() > 0).collect();
+            self.free_runs(can_be_had).filter(|run| run.head() + run.tail() > 0).collect();
         runs.sort_unstable_by_key(|run| (run.whole(), run.start));
         let mut plan = Plan { runs: Vec::new(), missing: bytes };
         let take = |address: u64, length: u64, plan: &mut Plan| {
@@ -270,9 +343,13 @@ impl Stitched {
             let head = runs.remove(head);
             take(head.start, head.head(), &mut plan);
         }
+        let longest = runs.iter().map(|run| run.tail()).max().unwrap_or(0);
         while plan.missing > 0 {
             let enough = |run: &&Run| run.tail() >= plan.missing && run.whole.0 < run.end;
-            if let Some(tail) = runs.iter().filter(enough).min_by_key(|run| (run.tail(), run.start))
+            // None is looked for where there is none: else each part would cost a walk over all.
+            if longest >= plan.missing
+                && let Some(tail) =
+                    runs.iter().filter(enough).min_by_key(|run| (run.tail(), run.start))
             {
                 let tail = *tail;
                 take(tail.whole.0, tail.tail(), &mut plan);
@@ -296,9 +373,9 @@ impl Stitched {
         plan
     }
 
-    fn free_runs(&self) -> impl Iterator<Item = Run> {
-        self.home.free(false).filter_map(|key| {
-            let end = self.home.run_from(key)?;
+    fn free_runs(&self, allowed: impl Fn(&Block) -> bool) -> impl Iterator<Item = Run> {
+        self.home.all_free().filter_map(move |key| {
+            let end = self.home.run_from(key, &allowed)?;
             let start = self.home.blocks[key].address;
             let (first, piece) = self.memory.holding(start)?;
             let from = if first == start { start } else { first + piece.bytes };
@@ -311,7 +388,7 @@ impl Stitched {
     /// The longest parts of free runs that could begin and end a range if no free chunk were left.
     pub(super) fn edges(&self) -> (u64, u64, u64) {
         let (mut head, mut tail, mut longest) = (0, 0, 0);
-        for run in self.free_runs() {
+        for run in self.free_runs(|_| true) {
             let (before, after) = if run.whole.0 <= run.whole.1 {
                 (run.whole.0 - run.start, run.end - run.whole.1)
             } else {

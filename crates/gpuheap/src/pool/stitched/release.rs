@@ -16,13 +16,49 @@ impl Stitched {
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
         self.settle(environment.order);
-        let mut released = self.memory.destroy(target, environment)?;
-        let mut spare: Vec<(u64, u64)> = self
+        let spare: Vec<(u64, u64)> = self
             .memory
             .all()
             .filter(|(home, piece)| self.is_spare(*home, piece.bytes, environment.order))
             .map(|(home, piece)| (piece.bytes, home))
             .collect();
+        self.release_of(spare, target, environment)
+    }
+
+    /// The same of the chunks that are noted as free. Those that are not any more are noted no longer.
+    pub(super) fn release_noted(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.settle(environment.order);
+        let mut noted = std::mem::take(&mut self.freed);
+        noted.retain(|home| {
+            self.chunk_at(*home).is_some_and(|bytes| self.is_all_free(*home, bytes))
+        });
+        let spare = noted.iter().filter_map(|home| Some((self.chunk_at(*home)?, *home)));
+        let spare: Vec<(u64, u64)> =
+            spare.filter(|(bytes, home)| self.is_spare(*home, *bytes, environment.order)).collect();
+        self.freed = noted;
+        self.release_of(spare, target, environment)
+    }
+
+    /// Notes the chunks of a range that are all free, now that the range is.
+    pub(super) fn note_freed(&mut self, address: u64, end: u64) {
+        let touched = self.memory.touching(address, end);
+        let freed = touched.filter(|(home, piece)| self.is_all_free(*home, piece.bytes));
+        let freed: Vec<u64> = freed.map(|(home, _)| home).collect();
+        self.freed.extend(freed);
+    }
+
+    /// Gives chunks back, each its bytes and its home.
+    fn release_of(
+        &mut self,
+        mut spare: Vec<(u64, u64)>,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        let mut released = self.memory.destroy(target, environment)?;
         spare.sort_unstable();
         while released < target && !spare.is_empty() {
             let covering = spare.partition_point(|(bytes, _)| *bytes < target - released);
@@ -65,14 +101,17 @@ impl Stitched {
     /// What could be done for a request, if all frees were over.
     pub(super) fn prospect(&self, bytes: u64) -> Outlook {
         let rounded = round_up(bytes, ROUNDING);
-        let largest = self.free_keys().map(|key| self.home.blocks[key].bytes).max().unwrap_or(0);
+        let runs = self.home.all_free().filter_map(|key| {
+            Some(self.home.run_from(key, |_| true)? - self.home.blocks[key].address)
+        });
+        let largest = runs.max().unwrap_or(0);
         let (head, tail, longest) = self.edges();
         // With the free chunks given back, which the outlook counts as done.
-        let edges = if rounded > super::SMALL { head + tail } else { 0 };
+        let edges = head + tail;
         let mut spare: Vec<Segment> = self
             .memory
             .all()
-            .filter(|(home, piece)| self.home.run_at(*home, piece.bytes).is_some())
+            .filter(|(home, piece)| self.home.free_at(*home, piece.bytes).is_some())
             .map(|(home, piece)| Segment { address: home, bytes: piece.bytes })
             .collect();
         // As good as a chunk that nobody uses.
@@ -87,19 +126,32 @@ impl Stitched {
         }
     }
 
-    fn free_keys(&self) -> impl Iterator<Item = u32> {
-        self.home.free(true).chain(self.home.free(false))
-    }
-
-    fn settle(&mut self, order: &Order) {
+    /// Merges what can be merged.
+    pub(super) fn settle(&mut self, order: &Order) {
+        self.home.join_left(order);
         self.home.join_seams(order);
         self.home.reclaim_islands(order);
     }
 
+    /// The bytes of the chunk with that home, if there is one.
+    fn chunk_at(&self, home: u64) -> Option<u64> {
+        let (start, piece) = self.memory.holding(home)?;
+        (start == home).then_some(piece.bytes)
+    }
+
+    /// Whether nobody has anything of a chunk.
+    fn is_all_free(&self, home: u64, bytes: u64) -> bool {
+        let Some(first) = self.home.at(home) else { return false };
+        self.home.run(first, home + bytes).all(|block| block.state == State::Free)
+    }
+
     /// Whether a chunk is all free and all its uses are known to be over.
     fn is_spare(&self, home: u64, bytes: u64, order: &Order) -> bool {
-        let Some(first) = self.home.run_at(home, bytes) else { return false };
-        let over = self.home.run(first, home + bytes).all(|block| block.last.is_over(order));
+        let Some(first) = self.home.free_at(home, bytes) else { return false };
+        let over = self.home.run(first, home + bytes).all(|block| {
+            let (from, to) = block.in_use(order);
+            to <= home || home + bytes <= from
+        });
         let ranges = self.memory.holding(home).map(|(_, piece)| &piece.ranges);
         over && ranges.is_some_and(|ids| self.ranges.are_over(ids, order))
     }
@@ -116,7 +168,7 @@ impl Stitched {
             self.ranges.unmap(id, &mut self.memory, environment)?;
         }
         self.memory.unmap(home, environment)?;
-        if let Some(first) = self.home.run_at(home, bytes) {
+        if let Some(first) = self.home.free_at(home, bytes) {
             self.home.empty(first, home, bytes);
         }
         self.memory.destroy(u64::MAX, environment)
@@ -133,7 +185,8 @@ impl Stitched {
             first = self.home.blocks[first].before;
         }
         let start = self.home.blocks[first].address;
-        Some(Segment { address: start, bytes: self.home.run_from(first)? - start })
+        let end = self.home.run_from(first, |block| block.is_free(false))?;
+        Some(Segment { address: start, bytes: end - start })
     }
 
     /// Gives the addresses back where there is no memory any more.
@@ -146,7 +199,6 @@ impl Stitched {
             environment.pages()?.unreserve(arena.address, arena.bytes)?;
             self.home.forget_arena();
         }
-        debug_assert!(self.home.blocks.get(0).is_none_or(|block| block.state == State::Gap));
         Ok(())
     }
 }

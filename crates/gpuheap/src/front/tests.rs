@@ -1,0 +1,310 @@
+//! What becomes of caches when heaps, threads and devices end.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use super::*;
+use crate::emu::Profile;
+use crate::pool::tests::{Asked, Watched};
+use crate::pool::{Stitched, Tuning};
+use crate::{Block, Device, Heap, PoolKind, Stream};
+
+fn device() -> Device {
+    Device::emulated(Profile::with_memory(1 << 30).without_context()).unwrap()
+}
+
+fn caches(heap: &Heap) -> Vec<&'static ThreadCache> {
+    heap.store(MemoryKind::Device).lock().caches.clone()
+}
+
+fn is_among(cache: &ThreadCache, caches: &[&'static ThreadCache]) -> bool {
+    caches.iter().any(|one| std::ptr::eq(*one, cache))
+}
+
+/// How often a cache stands among those that wait to be used again.
+fn waiting(cache: &ThreadCache) -> usize {
+    lock_free().unwrap().iter().filter(|one| std::ptr::eq(**one, cache)).count()
+}
+
+#[test]
+fn a_cache_that_is_given_back_twice_is_had_once() {
+    let cache: &'static ThreadCache = Box::leak(Box::new(ThreadCache::new()));
+    free(cache);
+    free(cache);
+    // A test beside this one may have taken it.
+    assert!(waiting(cache) <= 1);
+    let taken = unused();
+    // Whoever had it before is late.
+    free(taken);
+    assert_eq!(waiting(taken), 0, "it is this thread's by now");
+    taken.orphan();
+    free(taken);
+}
+
+#[test]
+fn a_heap_that_is_asked_for_again_keeps_what_is_freed() {
+    let device = device();
+    let stream = device.stream().unwrap();
+    let heap = device.heap().unwrap();
+    let [first, second, third] = [(); 3].map(|()| heap.allocate(64 << 10, &stream).unwrap());
+    drop(heap.allocate(5120, &stream).unwrap());
+    let [cache] = caches(&heap)[..] else { panic!("one thread, one stream") };
+    assert_eq!(cache.held(), 5120);
+    drop(heap);
+    assert!(cache.is_closed() && cache.held() == 0, "nobody can ask for it");
+    drop(first);
+    assert_eq!(cache.held(), 0);
+
+    let heap = device.heap().unwrap();
+    drop(heap.allocate(5120, &stream).unwrap());
+    assert!(is_among(cache, &caches(&heap)) && !cache.is_closed());
+    assert_eq!((caches(&heap).len(), cache.held()), (1, 5120));
+    drop(second);
+    assert_eq!(cache.held(), (64 << 10) + 5120, "older blocks come back to it too");
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.ledger.live_allocations, usage.ledger.frees), (64 << 10, 1, 4));
+    drop(third);
+    heap.reclaim_all().unwrap();
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.reserved, usage.ledger.frees), (0, 0, 5));
+}
+
+#[test]
+fn what_another_thread_frees_comes_back_to_where_it_came_from() {
+    const BYTES: u64 = 4096;
+    let device = device();
+    let stream = device.stream().unwrap();
+    let heap = Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap();
+    // As many as the other thread's cache keeps, and as this one's inbox holds, and one more.
+    let (own, sent) = (8, 64);
+    let allocate = |count: u64| -> Vec<Block> {
+        (0..count).map(|_| heap.allocate(BYTES, &stream).unwrap()).collect()
+    };
+    let addresses =
+        |blocks: &[Block]| -> BTreeSet<u64> { blocks.iter().map(Block::address).collect() };
+    let mut blocks = allocate(own + sent + 1);
+    let last = blocks.pop().unwrap();
+    let freed = addresses(&blocks);
+    let [cache] = caches(&heap)[..] else { panic!("one thread, one stream") };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            drop(blocks);
+            let [other] =
+                caches(&heap).into_iter().filter(|one| one.is_mine()).collect::<Vec<_>>()[..]
+            else {
+                panic!("one for the other thread")
+            };
+            assert_eq!((other.held(), cache.held()), (own * BYTES, 0));
+            assert!(cache.holds(), "the rest is in the inbox");
+            // No place is left, so half of what the other thread keeps goes to the pool.
+            drop(last);
+            assert_eq!(other.held(), (own / 2 + 1) * BYTES);
+        });
+    });
+    let again = allocate(sent);
+    assert!(addresses(&again).is_subset(&freed));
+    drop(again);
+    // What nobody asks for goes to the pool before figures are read.
+    let blocks = allocate(own + sent);
+    thread::scope(|scope| scope.spawn(|| drop(blocks)).join()).unwrap();
+    heap.reclaim_all().unwrap();
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.reserved), (0, 0));
+}
+
+#[test]
+fn what_passes_from_thread_to_thread_is_live_once() {
+    const BYTES: u64 = 4096;
+    let rounds = if cfg!(miri) { 50 } else { 2000 };
+    let device = device();
+    let stream = device.stream().unwrap();
+    let heap = Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap();
+    let (send, blocks) = sync_channel::<Block>(0);
+    let (done, is_done) = sync_channel::<()>(0);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for block in blocks {
+                drop(block);
+                done.send(()).unwrap();
+            }
+        });
+        for _ in 0..rounds {
+            send.send(heap.allocate(BYTES, &stream).unwrap()).unwrap();
+            is_done.recv().unwrap();
+        }
+        drop(send);
+    });
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.ledger.frees), (0, rounds));
+    // One at a time, and as many more as may lie in an inbox that nobody looked into yet.
+    assert!(usage.live_peak <= 80 * BYTES, "{}", usage.live_peak);
+}
+
+type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
+/// The other thread's cache comes first among the heap's, and it frees a block while this one's is
+/// closed.
+#[test]
+fn nobody_puts_into_a_cache_that_closes() {
+    const BYTES: u64 = 4096;
+    let device = device();
+    let stream = device.stream().unwrap();
+    let heap = Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap();
+    let meanwhile = Meanwhile::default();
+    let in_first_free = meanwhile.clone();
+    let policy = Watched(Stitched::with(Tuning::default()), move |asked| {
+        let happens = (asked == Asked::Free).then(|| in_first_free.lock().unwrap().take());
+        if let Some(meanwhile) = happens.flatten() {
+            meanwhile();
+        }
+    });
+    heap.store(MemoryKind::Device).lock().policy = Box::new(policy);
+    let (send, blocks) = channel::<Block>();
+    let (done, is_done) = channel::<()>();
+    thread::scope(|scope| {
+        let (other_heap, other_stream) = (heap.clone(), stream.clone());
+        scope.spawn(move || {
+            let allocate = |()| other_heap.allocate(BYTES, &other_stream).unwrap();
+            drop(allocate(()));
+            done.send(()).unwrap();
+            drop(blocks.recv().unwrap());
+            // As many as its bin has places, now that both threads are there.
+            drop([(); 8].map(allocate));
+            done.send(()).unwrap();
+            drop(blocks.recv().unwrap());
+            let _ = done.send(());
+        });
+        is_done.recv().unwrap();
+        let victim = heap.allocate(BYTES, &stream).unwrap();
+        send.send(heap.allocate(512, &stream).unwrap()).unwrap();
+        is_done.recv().unwrap();
+        // What the policy gets back when the cache closes.
+        drop(heap.allocate(2 * BYTES, &stream).unwrap());
+        let [first, own] = caches(&heap)[..] else { panic!("one for each thread") };
+        assert!(!first.is_mine() && own.is_mine());
+        *meanwhile.lock().unwrap() = Some(Box::new(move || {
+            send.send(victim).unwrap();
+            // It should wait for the lock; without that it is done in no time.
+            let _ = is_done.recv_timeout(Duration::from_millis(100));
+        }));
+        heap.store(MemoryKind::Device).lock().close(ThreadCache::is_mine);
+    });
+    let mut state = heap.store(MemoryKind::Device).lock();
+    assert_eq!((state.ledger().live_blocks, state.granted), (0, 0));
+}
+
+/// One thread asks for the heap and has a block of it for a moment, while another one asks for it and
+/// lets go of it at once.
+#[test]
+fn a_heap_ends_wholly_before_it_is_asked_for_again() {
+    let device = device();
+    let heap = Heap::builder(&device).pool(PoolKind::Binned).build().unwrap();
+    let inner = heap.inner().clone();
+    let rounds = if cfg!(miri) { 20 } else { 20_000 };
+    let stop = AtomicBool::new(false);
+    drop(heap);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                drop(Heap::of(inner.clone()));
+            }
+        });
+        let stream = device.stream().unwrap();
+        let lost = (0..rounds).find(|_| {
+            let block = Heap::of(inner.clone()).allocate(5000, &stream).unwrap();
+            block.free().is_err()
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(lost, None, "its cache had let go of the heap");
+    });
+    let ledger = inner.store(MemoryKind::Device).lock().ledger();
+    let frees = rounds;
+    assert_eq!((ledger.live, ledger.allocations, ledger.frees), (0, frees, frees));
+}
+
+/// As if another thread of the parent held the lock when the child was made.
+#[test]
+#[cfg(all(unix, not(miri)))]
+fn a_child_waits_for_no_lock_of_its_parent() {
+    fork::watch();
+    let cache: &'static ThreadCache = Box::leak(Box::new(ThreadCache::new()));
+    let held = lock_free();
+    // SAFETY: the child takes no lock that another thread may hold, which is what is tested; an alarm
+    // ends one that does. It ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: its default is to end the process.
+        unsafe { libc::alarm(10) };
+        free(cache);
+        free(unused());
+        end(cache);
+        // SAFETY: ends the child without running what the parent registered for its own end.
+        unsafe { libc::_exit(0) }
+    }
+    drop(held);
+    let mut status = 0;
+    // SAFETY: the pointer is valid for the call, and the child is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child hung or failed");
+}
+
+/// Two threads have caches, and blocks of both are dropped on a third.
+#[test]
+fn caches_that_blocks_point_at_after_a_reset_are_not_used_again() {
+    /// Nobody finds them again, which Miri takes for lost.
+    static SPENT: Mutex<Vec<&'static ThreadCache>> = Mutex::new(Vec::new());
+    let pools = [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
+    for pool in pools.into_iter().take(if cfg!(miri) { 1 } else { 3 }) {
+        let device = device();
+        let heap = Heap::builder(&device).pool(pool).build().unwrap();
+        let inner = Arc::downgrade(heap.inner());
+        let use_heap = |heap: &Heap, stream: &Stream| -> Block {
+            drop(heap.allocate(5000, stream).unwrap());
+            heap.allocate(1 << 20, stream).unwrap()
+        };
+        let streams = [(); 2].map(|()| device.stream().unwrap());
+        let mine = use_heap(&heap, &streams[0]);
+        let (to_other, orders) = channel::<(Heap, Stream)>();
+        let (to_me, blocks) = channel();
+        let other = thread::spawn(move || {
+            for (heap, stream) in orders {
+                let block = use_heap(&heap, &stream);
+                drop((heap, stream));
+                to_me.send(block).unwrap();
+            }
+        });
+        to_other.send((heap.clone(), streams[1].clone())).unwrap();
+        let theirs = blocks.recv().unwrap();
+        let old = caches(&heap);
+        assert_eq!(old.len(), 2, "{pool}");
+        SPENT.lock().unwrap().extend(&old);
+        drop((heap, streams));
+        assert!(inner.upgrade().is_some(), "{pool}: its blocks are there");
+
+        // SAFETY: nothing of the device is used by its address, and no other thread uses it.
+        let fresh = unsafe { device.reset() }.unwrap();
+        assert!(inner.upgrade().is_none(), "{pool}: none of its blocks can come back");
+        let is_spent = |cache: &&ThreadCache| {
+            cache.is_closed() && !cache.is_free() && cache.held() == 0 && waiting(cache) == 0
+        };
+        assert!(old.iter().all(is_spent), "{pool}");
+        thread::spawn(move || drop((mine, theirs))).join().unwrap();
+
+        let heap = Heap::builder(&fresh).pool(pool).build().unwrap();
+        let streams = [(); 2].map(|()| fresh.stream().unwrap());
+        let mine = use_heap(&heap, &streams[0]);
+        to_other.send((heap.clone(), streams[1].clone())).unwrap();
+        let theirs = blocks.recv().unwrap();
+        let new = caches(&heap);
+        assert!(new.len() == 2 && !new.iter().any(|cache| is_among(cache, &old)), "{pool}");
+        drop((mine, theirs, to_other));
+        other.join().unwrap();
+        assert!(old.iter().all(is_spent), "{pool}: not when their threads end either");
+        heap.reclaim_all().unwrap();
+        assert_eq!(heap.usage().unwrap().reserved, 0, "{pool}");
+        assert_eq!(fresh.emulator().unwrap().findings(), [], "{pool}");
+    }
+}

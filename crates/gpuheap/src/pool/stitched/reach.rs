@@ -1,0 +1,38 @@
+//! What of the free memory a stream can have.
+//!
+//! A stream that captures a graph is not fenced, and does not wait; nor can one be fenced that ended
+//! unannounced. What was freed there is nobody else's for a time, and must not stand in the way of
+//! the rest.
+
+use super::blocks::Last;
+use crate::heap::order::{Order, StreamRef};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// All free memory: what is not out of use can be waited for, most often.
+    All,
+    /// What there is a fence to wait for. After a poll nothing else can be waited for.
+    Fenced,
+    /// What can be used with no wait, as the stream that asks cannot wait.
+    Open,
+}
+
+impl Reach {
+    pub(super) fn allows(self, last: Last, stream: StreamRef, order: &Order) -> bool {
+        let Some(ticket) = last.ticket() else { return true };
+        match self {
+            Reach::All => true,
+            Reach::Fenced => order.is_open(ticket, stream) || order.is_fenced(ticket),
+            Reach::Open => order.is_open(ticket, stream),
+        }
+    }
+
+    /// What to count on where this was too much; none where no wait was needed.
+    pub(super) fn less(self) -> Option<Reach> {
+        match self {
+            Reach::All => Some(Reach::Fenced),
+            Reach::Fenced => Some(Reach::Open),
+            Reach::Open => None,
+        }
+    }
+}
