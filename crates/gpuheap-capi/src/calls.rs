@@ -52,7 +52,8 @@ pub unsafe extern "C" fn gpuheap_open(
 /// Ends a heap: after a wait for all work of the device everything goes back to the driver, what is
 /// still allocated too. No other thread may use the heap meanwhile; what uses it afterwards gets
 /// GPUHEAP_STATUS_GONE. The streams that it was used with may be gone by now, even unannounced if the
-/// heap was not used since and has no idle trim, which uses it by itself.
+/// heap was not used since and has no idle trim, which uses it by itself. The wait breaks a capture of a
+/// graph that a stream of the device is at.
 ///
 /// The heap is gone whatever is returned: anything but GPUHEAP_STATUS_OK says what may not have gone
 /// back. Null is fine. A program need not close its heaps before it ends.

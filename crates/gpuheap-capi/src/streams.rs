@@ -122,23 +122,21 @@ impl Streams {
     ///
     /// As [`Device::unannounced_stream`].
     unsafe fn ask(&self, device: &Device, heap: &Heap, raw: CUstream) -> Result<&Stream, Error> {
-        let mut id = 0;
-        // SAFETY: the pointer is valid for the call, the stream alive.
-        let asked = device.with_current(|driver| unsafe { driver.cuStreamGetId(raw, &mut id) })?;
-        check("cuStreamGetId", asked)?;
         let mut known = self.lock();
-        let stream = match known.get(&raw) {
-            Some(stream) if stream.id() == id => Arc::as_ptr(stream),
-            _ => {
-                // SAFETY: the caller keeps this function's contract.
-                let fresh = Arc::new(unsafe { device.unannounced_stream(raw) }?);
-                let stream = Arc::as_ptr(&fresh);
-                if let Some(ended) = known.insert(raw, fresh) {
-                    heap.retire(&ended)?;
-                }
-                stream
+        if let Some(stream) = known.get(&raw) {
+            // One that captures a graph does not say its number, and the question breaks the capture.
+            if !stream.is_capturing()? && id_of(device, raw)? == stream.id() {
+                let stream = Arc::as_ptr(stream);
+                // SAFETY: as below.
+                return Ok(unsafe { &*stream });
             }
-        };
+        }
+        // SAFETY: the caller keeps this function's contract.
+        let fresh = Arc::new(unsafe { device.unannounced_stream(raw) }?);
+        let stream = Arc::as_ptr(&fresh);
+        if let Some(ended) = known.insert(raw, fresh) {
+            heap.retire(&ended)?;
+        }
         // SAFETY: it stays until its handle means another stream, and the caller says that it is alive.
         Ok(unsafe { &*stream })
     }
@@ -157,4 +155,13 @@ fn is_default(raw: CUstream) -> bool {
 fn unused() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// The driver's number for a stream that is alive.
+fn id_of(device: &Device, raw: CUstream) -> Result<u64, Error> {
+    let mut id = 0;
+    // SAFETY: the pointer is valid for the call, the stream alive.
+    let asked = device.with_current(|driver| unsafe { driver.cuStreamGetId(raw, &mut id) })?;
+    check("cuStreamGetId", asked)?;
+    Ok(id)
 }

@@ -2,9 +2,9 @@
 
 use gpuheap::PoolKind;
 use gpuheap::emu::Schedule;
-use gpuheap_driver::CUstream;
+use gpuheap_driver::{CUgraph, CUstream, CUstreamCaptureMode, check};
 
-use crate::client::{Client, Status, destroy_stream, device, make_stream, order};
+use crate::client::{Client, Status, destroy_stream, device, last_error, make_stream, order};
 use crate::support::emulated;
 
 const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(5)];
@@ -37,6 +37,56 @@ fn memory_of_a_stream_that_ended_is_used_on_others_in_order() {
         }
         client.assert_all_returned(pool.name());
         destroy_stream(&device, other);
+    }
+}
+
+/// What the header says of captures: the calls are no part of the graph and do not break it.
+#[test]
+fn memory_is_had_and_freed_on_a_stream_that_is_captured() {
+    let pools = PoolKind::ALL.into_iter();
+    for pool in pools.filter(|pool| !matches!(pool, PoolKind::None | PoolKind::Driver)) {
+        for unannounced in [false, true] {
+            let device = crate::support::device(256 << 20, Schedule::OnDemand);
+            let client = match unannounced {
+                false => Client::new(&device, pool),
+                true => Client::with_unannounced_streams(&device, pool, false),
+            };
+            let [stream, unknown, other] = [(); 3].map(|()| make_stream(&device));
+            let before = client.allocate(1 << 20, stream).unwrap();
+            for stream in [stream, unknown] {
+                let begun = device.with_current(|driver| {
+                    // SAFETY: the stream is alive.
+                    unsafe { driver.cuStreamBeginCapture_v2(stream, CUstreamCaptureMode::GLOBAL) }
+                });
+                check("cuStreamBeginCapture_v2", begun.unwrap()).unwrap();
+            }
+            let refused = client.allocate(3 << 20, unknown).map(drop);
+            assert_eq!(refused, Err(Status::Refused), "{pool}");
+            assert!(last_error().contains("capturing"), "{}", last_error());
+            let theirs = client.allocate(5 << 20, other).unwrap();
+            assert_eq!(client.free(theirs), Status::Ok, "{pool}");
+            if !unannounced {
+                let kept = client.allocate(3 << 20, stream).unwrap();
+                kept.fill(&device, 1, stream);
+                assert_eq!(client.free(kept), Status::Ok, "{pool}");
+            }
+            for stream in [stream, unknown] {
+                let mut graph = CUgraph::NULL;
+                let ended = device.with_current(|driver| {
+                    // SAFETY: the stream is alive, the pointer valid, the graph this test's own.
+                    unsafe {
+                        check("cuStreamEndCapture", driver.cuStreamEndCapture(stream, &mut graph))?;
+                        check("cuGraphDestroy", driver.cuGraphDestroy(graph))
+                    }
+                });
+                ended.unwrap().unwrap();
+            }
+            assert_eq!(client.free(before), Status::Ok, "{pool}");
+            client.assert_all_returned(pool.name());
+            for stream in [stream, unknown, other] {
+                destroy_stream(&device, stream);
+            }
+        }
     }
 }
 
