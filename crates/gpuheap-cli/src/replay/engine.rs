@@ -49,6 +49,10 @@ pub(crate) enum Target {
 /// What a replay came to. Everything but the times is of the first two passes.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
+    /// The policy that the heap had: another than was asked for where the device cannot have that.
+    pub(crate) pool: PoolKind,
+    /// In words, why it was another.
+    pub(crate) fallback: Option<String>,
     /// The most bytes live at once, as requested.
     pub(crate) peak_live: u64,
     /// The most bytes that the driver counted for the heap.
@@ -174,7 +178,10 @@ pub(crate) fn measure(
         later.push(time);
     }
     later.sort_unstable();
+    let status = replay.heap.memory_status()?;
     Ok(Outcome {
+        pool: status.pool,
+        fallback: status.fallback,
         // The heap's own figure is about, as threads and streams count apart.
         peak_live: if stop.is_none() { program.peak_live } else { usage.live_peak },
         peak_reserved: usage.reserved_peak,

@@ -43,6 +43,7 @@ struct Pool<'a> {
     cold_ns_per_event: Option<f64>,
     minimum_device_bytes: Option<u64>,
     out_of_memory: Option<OutOfMemory<'a>>,
+    fallback: Option<&'a str>,
 }
 
 /// Where a policy stopped.
@@ -95,6 +96,7 @@ impl<'a> Pool<'a> {
                 Some(Minimum::Never(_)) | None => None,
             },
             out_of_memory: outcome.stop.as_ref().map(OutOfMemory::of),
+            fallback: outcome.fallback.as_deref(),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What people read: a table, one sentence that recommends, and why a policy failed.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use gpuheap::{Bytes, PoolKind};
+use gpuheap::{Bytes, Cause, PoolKind};
 
 use super::engine::Stop;
 use super::minimum::Minimum;
@@ -13,6 +14,8 @@ const WIDTH: usize = 80;
 const MARGIN: u64 = 20;
 /// How many times faster one of them has to be: less is noise, and the advice would change with it.
 const FASTER: f64 = 1.5;
+/// How many events there have to be for their time to say anything.
+const TIMED_EVENTS: u64 = 1000;
 
 /// One section for each trace.
 pub(crate) fn render(reports: &[TraceReport]) -> String {
@@ -78,7 +81,7 @@ fn table(text: &mut String, report: &TraceReport) {
     line(
         text,
         format_args!(
-            "{:<8}  {:>13}  {:>11}  {:>12}  {:>8}{}",
+            "{:<9} {:>13}  {:>11}  {:>12}  {:>8}{}",
             "pool",
             "peak reserved",
             "utilisation",
@@ -89,7 +92,11 @@ fn table(text: &mut String, report: &TraceReport) {
     );
     for pool in &report.pools {
         let outcome = &pool.outcome;
-        let mark = if is_model(report, pool.pool) { "*" } else { "" };
+        let mark = match () {
+            () if is_model(report, pool.pool) => "*",
+            () if outcome.fallback.is_some() => "+",
+            () => "",
+        };
         let name = format!("{}{mark}", pool.pool);
         let smallest = minimum(&match pool.minimum {
             Some(Minimum::Bytes(bytes)) => Bytes(bytes).to_string(),
@@ -99,14 +106,14 @@ fn table(text: &mut String, report: &TraceReport) {
             Some(stop) => line(
                 text,
                 format_args!(
-                    "{name:<8}  {:<50}{smallest}",
+                    "{name:<9} {:<50}{smallest}",
                     format!("out of memory at {}", place(stop))
                 ),
             ),
             None => line(
                 text,
                 format_args!(
-                    "{name:<8}  {:>13}  {:>11}  {:>12}  {:>8}{smallest}",
+                    "{name:<9} {:>13}  {:>11}  {:>12}  {:>8}{smallest}",
                     Bytes(outcome.peak_reserved).to_string(),
                     outcome.utilisation().map_or("-".to_owned(), |share| format!("{share:.3}")),
                     grouped(outcome.driver_calls),
@@ -123,6 +130,11 @@ fn table(text: &mut String, report: &TraceReport) {
             ),
         );
     }
+    let fallbacks: BTreeSet<&str> =
+        report.pools.iter().filter_map(|pool| pool.outcome.fallback.as_deref()).collect();
+    for fallback in fallbacks {
+        paragraph(text, &format!("+ {fallback}"));
+    }
 }
 
 /// On an emulated device the driver's own pools are the emulator's: `driver` is one that keeps
@@ -131,10 +143,18 @@ fn is_model(report: &TraceReport, pool: PoolKind) -> bool {
     report.emulated && matches!(pool, PoolKind::Driver | PoolKind::None)
 }
 
+/// The pools apart from each other: not the one that was asked for and is another of them here.
+fn distinct(report: &TraceReport) -> Vec<&PoolReport> {
+    let is_there = |wanted| report.pools.iter().any(|pool| pool.pool == wanted);
+    let same = |pool: &PoolReport| pool.outcome.fallback.is_some() && is_there(pool.outcome.pool);
+    report.pools.iter().filter(|pool| !same(pool)).collect()
+}
+
 /// One sentence: which policy, why, and what device is enough for it.
 fn recommendation(report: &TraceReport) -> String {
+    let pools = distinct(report);
     let passed: Vec<&PoolReport> =
-        report.pools.iter().filter(|pool| pool.outcome.stop.is_none()).collect();
+        pools.iter().filter(|pool| pool.outcome.stop.is_none()).copied().collect();
     let advisable: Vec<&PoolReport> =
         passed.iter().filter(|pool| !is_model(report, pool.pool)).copied().collect();
     // `none` takes least and pays a driver call for every event: advice only for want of another.
@@ -143,9 +163,9 @@ fn recommendation(report: &TraceReport) -> String {
     let least = keeping().map(|pool| reserved(pool)).min().unwrap_or(0);
     // A little more memory is worth a faster pool.
     let margin = least + least / MARGIN;
-    let smallest = keeping().min_by_key(|pool| reserved(pool));
+    let smallest = keeping().min_by_key(|pool| (reserved(pool), rank(pool.outcome.pool)));
     let fastest = keeping()
-        .filter(|pool| reserved(pool) <= margin)
+        .filter(|pool| reserved(pool) <= margin && report.summary.events >= TIMED_EVENTS)
         .min_by(|one, other| time(one).total_cmp(&time(other)));
     let best = match (smallest, fastest) {
         (Some(smallest), Some(fastest)) if time(fastest) * FASTER <= time(smallest) => {
@@ -154,11 +174,12 @@ fn recommendation(report: &TraceReport) -> String {
         _ => smallest,
     };
     let Some(pool) = best.or(advisable.first()) else {
-        return nothing_to_recommend(report, &passed);
+        return nothing_to_recommend(report, &pools, &passed);
     };
     // What is set aside may do better, and that must not be denied.
     let aside = passed.iter().filter(|other| !keeping().any(|kept| kept.pool == other.pool));
-    let is_least = reserved(pool) == least;
+    let is_least =
+        reserved(pool) == least && smallest.is_some_and(|smallest| smallest.pool == pool.pool);
     let outdone = aside.clone().any(|other| match is_least {
         true => reserved(other) < least,
         false => reserved(other) <= margin && time(other) < time(pool),
@@ -169,7 +190,7 @@ fn recommendation(report: &TraceReport) -> String {
         (true, false) => " and keep what is freed",
     };
     let why = match (passed.len(), advisable.len()) {
-        (1, _) if report.pools.len() == 1 => "it gets through and reserves".to_owned(),
+        (1, _) if pools.len() == 1 => "it gets through and reserves".to_owned(),
         (1, _) => "no other gets through on this device. It reserves".to_owned(),
         (_, 1) => format!("{}. It reserves", are_models(aside, " too")),
         _ if is_least => format!("of the pools that get through{among} it reserves the least,"),
@@ -177,7 +198,7 @@ fn recommendation(report: &TraceReport) -> String {
     };
     let mut sentence = format!(
         "Use {}: {why} {} for {} live, so a device with that much beside its context is enough",
-        pool.pool,
+        pool.outcome.pool,
         Bytes(pool.outcome.peak_reserved),
         Bytes(pool.outcome.peak_live),
     );
@@ -189,7 +210,7 @@ fn recommendation(report: &TraceReport) -> String {
     }
     sentence.push('.');
     let minima = advisable.iter().filter_map(|other| match other.minimum {
-        Some(Minimum::Bytes(bytes)) if other.pool != pool.pool => Some((bytes, other.pool)),
+        Some(Minimum::Bytes(bytes)) if other.pool != pool.pool => Some((bytes, other.outcome.pool)),
         _ => None,
     });
     if let (Some(Minimum::Bytes(own)), Some((bytes, other))) =
@@ -217,9 +238,12 @@ fn are_models<'a>(pools: impl Iterator<Item = &'a &'a PoolReport>, too: &str) ->
     format!("{the} {} {get} through{too}, and here {are} a model", names.join(" and "))
 }
 
-fn nothing_to_recommend(report: &TraceReport, passed: &[&PoolReport]) -> String {
-    let limit = report
-        .pools
+fn nothing_to_recommend(
+    report: &TraceReport,
+    pools: &[&PoolReport],
+    passed: &[&PoolReport],
+) -> String {
+    let limit = pools
         .iter()
         .find_map(|pool| pool.outcome.stop.as_ref()?.evidence.limit)
         .filter(|limit| *limit < report.device_memory);
@@ -231,23 +255,23 @@ fn nothing_to_recommend(report: &TraceReport, passed: &[&PoolReport]) -> String 
             None => "No pool gets through on this device".to_owned(),
         },
         _ => {
-            let only = if passed.len() < report.pools.len() { "only " } else { "" };
+            let only = if passed.len() < pools.len() { "only " } else { "" };
             format!("On this device {only}{}", are_models(passed.iter(), ""))
         }
     };
-    if !passed.is_empty() && report.pools.iter().all(|pool| is_model(report, pool.pool)) {
+    if !passed.is_empty() && pools.iter().all(|pool| is_model(report, pool.pool)) {
         let others: Vec<_> =
             PoolKind::ALL.into_iter().filter(|pool| !is_model(report, *pool)).collect();
         return format!("{through}; ask for {} too.", listed(&others));
     }
-    let smallest = report.pools.iter().filter(|pool| !is_model(report, pool.pool)).filter_map(
-        |pool| match pool.minimum {
-            Some(Minimum::Bytes(bytes)) => Some((bytes, pool.pool)),
+    let smallest = pools.iter().filter(|pool| !is_model(report, pool.pool)).filter_map(|pool| {
+        match pool.minimum {
+            Some(Minimum::Bytes(bytes)) => Some((bytes, pool.outcome.pool)),
             _ => None,
-        },
-    );
-    let asked = report.pools.iter().any(|pool| pool.minimum.is_some());
-    match smallest.min_by_key(|(bytes, _)| *bytes) {
+        }
+    });
+    let asked = pools.iter().any(|pool| pool.minimum.is_some());
+    match smallest.min_by_key(|(bytes, pool)| (*bytes, rank(*pool))) {
         Some((bytes, pool)) => format!(
             "{through}; use {pool} on one with {} beside its context, the smallest that is enough.",
             Bytes(bytes)
@@ -269,6 +293,15 @@ fn listed(pools: &[PoolKind]) -> String {
     }
 }
 
+/// Which of the pools that are as good comes first: the default ones before the others.
+fn rank(pool: PoolKind) -> u32 {
+    match pool {
+        PoolKind::Stitched => 0,
+        PoolKind::Split => 1,
+        _ => 2,
+    }
+}
+
 fn time(pool: &PoolReport) -> f64 {
     pool.outcome.warm_ns.unwrap_or(f64::INFINITY)
 }
@@ -287,10 +320,19 @@ fn failure(report: &TraceReport, pool: &PoolReport, stop: &Stop) -> String {
         ),
         None => format!("For this request alone: {}.", evidence.remedy()),
     };
+    let needed = evidence.live.saturating_add(evidence.requested);
+    let hopeless = match cause {
+        Cause::DeviceFull if needed > evidence.device => format!(
+            "No pool could: the program needs {} at once, and the device has {}. ",
+            Bytes(needed),
+            Bytes(evidence.device)
+        ),
+        _ => String::new(),
+    };
     format!(
         "{} ran out of memory at {} of {}, {:.3} s into the trace: {} requested, {} short, because \
          {cause}. It had reserved {}: {} live in blocks of {}, {} cached, of which {} pending. \
-         {enough}",
+         {hopeless}{enough}",
         pool.pool,
         place(stop),
         grouped(report.summary.events),
@@ -369,10 +411,19 @@ mod tests {
     type Passed = (PoolKind, u64, f64);
 
     fn recommended(emulated: bool, pools: &[Passed]) -> String {
+        recommended_after(TIMED_EVENTS, emulated, pools)
+    }
+
+    /// The same for a trace of so many events.
+    fn recommended_after(events: u64, emulated: bool, pools: &[Passed]) -> String {
         let trace = TraceBuilder::new("made up", Format::RmmCsv).finish();
+        let mut summary = trace.summary();
+        summary.events = events;
         let pool = |&(pool, peak_reserved, time): &Passed| {
             let (cold_ns, warm_ns) = (Some(time), Some(time));
             let outcome = Outcome {
+                pool,
+                fallback: None,
                 peak_live: 50,
                 peak_reserved,
                 driver_calls: 1,
@@ -387,7 +438,7 @@ mod tests {
             format: trace.format(),
             recorded_on: None,
             first_failure: None,
-            summary: trace.summary(),
+            summary,
             device: "a device".to_owned(),
             device_memory: 1000,
             emulated,
@@ -460,6 +511,27 @@ mod tests {
         ];
         for (emulated, pools, sentence) in cases {
             assert_eq!(recommended(emulated, pools), sentence);
+        }
+    }
+
+    #[test]
+    fn of_pools_that_are_as_good_the_default_is_recommended() {
+        use PoolKind::{Binned, Simple, Split, Stitched};
+        let same = |pools: &[PoolKind], times: &[f64]| -> Vec<Passed> {
+            pools.iter().zip(times).map(|(pool, time)| (*pool, 60, *time)).collect()
+        };
+        const LEAST: &str = "of the pools that get through it reserves the least, 60 bytes";
+        const FASTEST: &str = "it is the fastest of those that reserve little, 60 bytes";
+        let four = [Simple, Binned, Split, Stitched];
+        for (pools, times, events, best, why) in [
+            (&four[..], [1.0, 1.0, 1.0, 1.0], TIMED_EVENTS, Stitched, LEAST),
+            (&four[..3], [1.0, 1.0, 1.0, 0.0], TIMED_EVENTS, Split, LEAST),
+            (&four[..], [1.0, 5.0, 5.0, 5.0], TIMED_EVENTS, Simple, FASTEST),
+            // The time of a few events is noise.
+            (&four[..], [1.0, 5.0, 5.0, 5.0], TIMED_EVENTS - 1, Stitched, LEAST),
+        ] {
+            let told = recommended_after(events, true, &same(pools, &times));
+            assert_eq!(told, format!("Use {best}: {why}"));
         }
     }
 

@@ -21,7 +21,7 @@ const TRACE_FIELDS: [&str; 15] = [
     "device_memory_bytes",
     "results",
 ];
-const POOL_FIELDS: [&str; 8] = [
+const POOL_FIELDS: [&str; 9] = [
     "pool",
     "peak_reserved_bytes",
     "utilisation",
@@ -30,6 +30,7 @@ const POOL_FIELDS: [&str; 8] = [
     "cold_ns_per_event",
     "minimum_device_bytes",
     "out_of_memory",
+    "fallback",
 ];
 const OUT_OF_MEMORY_FIELDS: [&str; 7] = [
     "event",
@@ -73,6 +74,7 @@ fn check_pool(result: &Value, with_minimum: bool) {
     }
     assert!((0.0..=1.0).contains(&result["utilisation"].as_f64().unwrap()), "{result}");
     assert_eq!(result["minimum_device_bytes"].is_u64(), with_minimum, "{result}");
+    assert!(result["fallback"].is_null(), "{result}");
     let out_of_memory = &result["out_of_memory"];
     if out_of_memory.is_null() {
         for name in ["ns_per_event", "cold_ns_per_event"] {

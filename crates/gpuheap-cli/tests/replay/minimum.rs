@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{SHORT, replay};
+use crate::support::{SHORT, replay, traces};
 
 const STEP: u64 = 2 << 20;
 
@@ -31,6 +31,23 @@ fn a_minimum_is_enough_and_two_mebibytes_less_are_not() {
             assert!(gets_through(trace, &pool, minimum, &[]), "{trace}, {pool}: {minimum}");
             assert!(!gets_through(trace, &pool, minimum - STEP, &[]), "{trace}, {pool}: {minimum}");
         }
+    }
+}
+
+/// What the default pool may need beyond what is live: a twentieth, and 64 MiB.
+#[test]
+fn stitched_needs_little_more_than_what_is_live() {
+    let names = traces().read_dir().unwrap().map(|file| file.unwrap().file_name());
+    let names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    let logs: Vec<_> = names.iter().filter(|name| name.ends_with(".csv.gz")).collect();
+    assert_eq!(logs.len(), 7);
+    let mut arguments = vec!["--json", "--find-minimum", "--pool", "stitched"];
+    arguments.extend(logs.iter().map(|name| name.as_str()));
+    for found in replay(&arguments).json().as_array().unwrap() {
+        let peak_live = found["peak_live_bytes"].as_u64().unwrap();
+        let minimum = found["results"][0]["minimum_device_bytes"].as_u64().unwrap();
+        let most = peak_live + peak_live / 20 + (64 << 20);
+        assert!(minimum <= most, "{}: {minimum} for {peak_live} live", found["trace"]);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use crate::support::{Ran, command, replay, traces};
+use crate::support::{Ran, command, replay, traces, without_times};
 
 /// What an emulated device of 141 GiB may cost of the host's memory, bytes.
 const HOST_MEMORY: u64 = 300 << 20;
@@ -63,6 +63,23 @@ fn the_version_is_told() {
     let ran = Ran::from(command(&traces(), &["--version"]).output().unwrap());
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
     assert_eq!(ran.stdout, format!("gpuheap {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_environment_changes_nothing() {
+    let arguments = ["replay", "--pool", "split", "--pool", "stitched", "two_streams.csv.gz"];
+    let plain = Ran::from(command(&traces(), &arguments).output().unwrap());
+    let mut changed = command(&traces(), &arguments);
+    changed.envs([
+        ("GPUHEAP_DEVICE", "cuda:99"),
+        ("GPUHEAP_POOL", "nonsense"),
+        ("GPUHEAP_MEMORY_LIMIT", "1MiB"),
+        ("GPUHEAP_SLACK", "1000%"),
+        ("GPUHEAP_NONSENSE", "1"),
+    ]);
+    let changed = Ran::from(changed.output().unwrap());
+    assert_eq!((changed.code, changed.stderr.as_str()), (0, ""));
+    assert_eq!(without_times(&changed.stdout), without_times(&plain.stdout));
 }
 
 #[test]

@@ -58,6 +58,47 @@ fn a_profile_leaves_what_its_context_does_not_take() {
 }
 
 #[test]
+fn a_pool_that_is_another_here_is_told_and_not_recommended() {
+    const WHY: &str = "split, because stitched cannot be had: the device has no virtual memory \
+                       management";
+    let device = ["--profile", "wsl2-rtx4060", "two_streams.csv.gz"];
+    for (pools, marked) in [
+        (&["--pool", "stitched"][..], true),
+        (&["--pool", "stitched", "--pool", "split"], true),
+        (&["--pool", "simple", "--pool", "split"], false),
+    ] {
+        let shown = replay(&[pools, &device].concat()).stdout;
+        assert_eq!(shown.contains("\nstitched+ "), marked, "{shown}");
+        let shown = shown.replace('\n', " ");
+        assert_eq!(shown.contains(&format!(" + {WHY}  Use split: ")), marked, "{shown}");
+        assert!(!shown.contains("Use stitched"), "{shown}");
+        // A pool does not reserve less than itself.
+        let alone = pools.contains(&"stitched");
+        assert_eq!(shown.contains("Use split: it gets through"), alone, "{shown}");
+        let json = replay(&[pools, &["--json"], &device].concat()).json();
+        for result in json[0]["results"].as_array().unwrap() {
+            let why = (result["pool"] == "stitched").then_some(WHY);
+            assert_eq!(result["fallback"].as_str(), why, "{result}");
+        }
+    }
+}
+
+#[test]
+fn a_device_smaller_than_what_is_live_at_once_is_what_is_in_the_way() {
+    let pools = ["--pool", "stitched", "--pool", "split"];
+    let device = ["--device-memory", "14700MiB", "gpt_train.csv.gz"];
+    let shown = replay(&[&pools[..], &device].concat()).stdout.replace('\n', " ");
+    let (stitched, split) = shown.split_once(" split ran out of memory ").unwrap();
+    assert!(stitched.contains("because the device is full."), "{stitched}");
+    let hopeless =
+        "No pool could: the program needs 14.386 GiB at once, and the device has 14.355 GiB. For";
+    assert!(stitched.contains(hopeless) && !stitched.contains("moves pages"), "{stitched}");
+    // That one stopped where there was room.
+    assert!(split.contains("a pool that moves pages, or "), "{split}");
+    assert!(!split.contains("No pool could"), "{split}");
+}
+
+#[test]
 fn minima_have_a_column() {
     let ran =
         replay(&["--find-minimum", "--pool", "simple", "--pool", "binned", "two_streams.csv.gz"]);
