@@ -105,6 +105,39 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
                          {"random": {"one 2": 2, "one 4": 4},
                           "random used": {"one 2": 0.5, "one 4": 0.25}})
 
+    def refused(self, *arguments):
+        """What is said of a use that means nothing."""
+        body = "echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"
+        command = [sys.executable, HERE / "run", "--device", "emulated", "--rust-bin",
+                   self.stand_in(body), "--build", self.folder / "build", *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual((ran.returncode, ran.stdout), (2, ""), ran.stderr)
+        return ran.stderr
+
+    def test_what_means_nothing_is_refused_with_what_there_is(self):
+        said = self.refused("--works", "nope")
+        self.assertIn("--works: 'nope' is no work; there are hot, random, threads,", said)
+        self.assertIn("replay:two_streams", said)
+        said = self.refused("--peers", "nope")
+        self.assertIn("--peers: 'nope' is no peer; there are gpuheap one, gpuheap other\n", said)
+        said = self.refused("--peers", "torch")
+        self.assertIn("--peers: 'torch' is no peer on emulated; there are gpuheap one,", said)
+        self.assertIn("is no peer with --curve", self.refused("--peers", "torch", "--curve", "A=1"))
+        for curve in ("SLACK", "", "=1", "SLACK=", "SLACK=1,"):
+            said = self.refused("--curve", curve)
+            self.assertIn(f"--curve: '{curve}' is not VARIABLE=VALUE,..., such as", said)
+        self.assertIn("--works: '(' is no regular expression", self.refused("--works", "("))
+
+    def test_a_machine_without_a_gpu_is_sent_to_the_emulator(self):
+        body = "echo there is no GPU >&2; exit 1"
+        arguments = ("--works", "hot", "--peers", "one")
+        _, text, _ = self.run_with(self.stand_in(body), "--device", "cuda:0", *arguments)
+        self.assertTrue(text.startswith("nothing was measured; on a machine without a GPU take "
+                                        "--device emulated\n"), text)
+        self.assertIn("gpuheap one, hot: it ended with code 1: there is no GPU", text)
+        _, text, _ = self.run_with(self.stand_in(body), *arguments)
+        self.assertTrue(text.startswith("nothing was measured\n"), text)
+
     def test_nothing_found_is_a_failure(self):
         code, text, _ = self.run_with(self.folder / "nothing")
         self.assertEqual(code, 1)
