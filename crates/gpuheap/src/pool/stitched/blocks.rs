@@ -125,6 +125,12 @@ impl Block {
         if from < to { (from, to) } else { (u64::MAX, 0) }
     }
 
+    /// The last use of a range, as far as it is in this free block.
+    pub(super) fn last_of(&self, address: u64, end: u64, order: &Order) -> Last {
+        let (from, to) = self.in_use(order);
+        if from < end && address < to { self.last } else { Last::OVER }
+    }
+
     /// When two neighbours' last use together is over, and what it is of, where they may become one:
     /// where one stream's order covers both.
     #[inline(always)]

@@ -414,7 +414,7 @@ impl Stitched {
     ) -> Result<Option<u32>, Shortage> {
         for reach in [Reach::Fenced, Reach::Open] {
             let order = &*environment.order;
-            self.home.loosen(order, |last| reach.allows(last, stream, order));
+            self.loosen_to(reach, stream, order);
             let found = self.home.find_within(reach, bytes, small, look, stream, order);
             if found.usable.is_some() {
                 return Ok(found.usable);
@@ -543,8 +543,9 @@ impl Stitched {
             key = address.and_then(|at| Some((self.home.run_at(at, SLAB)?, at)));
         }
         let (key, address) = key.ok_or(Shortage::Device(LEAST))?;
-        let (end, mut last) = (self.home.blocks[key].end(), self.home.blocks[key].last);
-        let mut length = (end - address).min(SLAB);
+        let block = &self.home.blocks[key];
+        let mut length = (block.end() - address).min(SLAB);
+        let mut last = block.last_of(address, address + length, environment.order);
         if length < SLAB && self.home.run_at(address, SLAB).is_some_and(|_| grown) {
             // Of several streams, after all of which this one comes.
             length = SLAB;
@@ -691,8 +692,11 @@ impl Stitched {
         let mut asked = false;
         for run in runs {
             let Some(first) = self.home.run_at(run.address, run.bytes) else { return Ok(false) };
-            for block in self.home.run(first, run.address + run.bytes) {
-                let Some(ticket) = block.last.ticket() else { continue };
+            let end = run.address + run.bytes;
+            for block in self.home.run(first, end) {
+                // New memory beside what a capture freed is open, though the two are one block by now.
+                let last = block.last_of(run.address, end, environment.order);
+                let Some(ticket) = last.ticket() else { continue };
                 if environment.order.is_open(ticket, stream) {
                     continue;
                 }

@@ -115,8 +115,24 @@ impl Stitched {
                 self.put_memory(room.memory.address, room.memory.bytes, environment)?;
                 return Ok(Some(room.start));
             }
-            let Some(less) = reach.less() else { return Ok(None) };
+            let Some(less) = self.reach_less(reach, stream, environment.order) else {
+                return Ok(None);
+            };
             reach = less;
+        }
+    }
+
+    /// What to count on where `reach` was too much, cut from what cannot be had. New memory merges with
+    /// that again.
+    fn reach_less(&mut self, reach: Reach, stream: StreamRef, order: &Order) -> Option<Reach> {
+        let less = reach.less()?;
+        self.loosen_to(less, stream, order);
+        Some(less)
+    }
+
+    pub(super) fn loosen_to(&mut self, reach: Reach, stream: StreamRef, order: &Order) {
+        if reach != Reach::All {
+            self.home.loosen(order, |last| reach.allows(last, stream, order));
         }
     }
 
@@ -289,15 +305,14 @@ impl Stitched {
                 }
             }
             if !self.order_run(&plan.runs, stream, environment)? {
-                reach = reach.less().ok_or_else(none)?;
-                let order = &*environment.order;
-                self.home.loosen(order, |last| reach.allows(last, stream, order));
+                reach = self.reach_less(reach, stream, environment.order).ok_or_else(none)?;
                 continue;
             }
             if plan.missing == 0 {
                 break plan;
             }
             self.grow_anywhere(plan.missing, grown, environment)?;
+            self.loosen_to(reach, stream, environment.order);
             tries += 1;
         };
         if let [one] = plan.runs[..]

@@ -326,6 +326,48 @@ fn a_small_request_is_served_in_pieces_rather_than_refused() {
     assert_eq!(bench.model.changes, changes, "it is mapped already");
 }
 
+/// Three or four mebibytes that a capture freed, which nobody can wait for; what is left of the last
+/// chunk is not the capture's.
+fn beside_a_capture(freed: u64, slack: u64) -> (Bench, u64) {
+    let mut bench = Bench::new(Tuning { slack, ..Tuning::default() });
+    bench.model.capturing = Some(2);
+    let block = bench.allocate(freed, 2);
+    bench.free(block, 2);
+    (bench, round_up(freed, LEAST) - freed)
+}
+
+/// New memory merges with what a capture freed beside it, and is not the capture's for that.
+#[test]
+fn no_more_is_taken_beside_what_a_capture_freed_than_is_missing() {
+    for freed in [3 * MIB, 4 * MIB] {
+        for (bytes, slack) in [(1000, 0), (100_000, 40), (128 * MIB + 1, 0), (128 * MIB + 1, 40)] {
+            let (mut bench, left) = beside_a_capture(freed, slack);
+            let before = bench.ledger.taken;
+            let missing = |bytes: u64| round_up(bytes.saturating_sub(left), LEAST);
+            bench.allocate(bytes, 0);
+            let taken = bench.ledger.taken - before;
+            assert_eq!(taken, missing(bytes), "{bytes} beside {freed}");
+            bench.policy.home.check();
+            bench.allocate(bytes, 0);
+            let taken = bench.ledger.taken - before;
+            assert_eq!(taken, missing(2 * bytes), "twice {bytes} beside {freed}");
+        }
+    }
+}
+
+#[test]
+fn what_is_grown_beside_what_a_capture_freed_can_be_had() {
+    let (mut bench, left) = beside_a_capture(3 * MIB, 0);
+    let (stream, bytes) = (bench.streams[0], 4 * MIB + left);
+    let before = bench.ledger.taken;
+    let grown = bench.act(|policy, env| {
+        let address = policy.grow_at_home(bytes, None, stream, env).unwrap().unwrap();
+        policy.at_home(address, bytes, stream, env).unwrap()
+    });
+    assert!(grown.is_some());
+    assert_eq!(bench.ledger.taken - before, 4 * MIB);
+}
+
 /// Two blocks of 2 MiB for small requests, of which one small block each is left, and a large one
 /// that is free between them and another one.
 fn with_small_ones_left() -> (Bench, [Grant; 2]) {
