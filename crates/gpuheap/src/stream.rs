@@ -136,9 +136,9 @@ impl Stream {
         let mut handle = Handle { context, raw, id: 0, origin };
         let mut id = 0;
         {
-            let current = handle.context.enter_aside()?;
+            let _current = handle.context.enter_aside()?;
             // The question for its number would break the capture (H200, driver 580).
-            if current.is_capturing(raw)? {
+            if handle.context.is_capturing_inside(raw)? {
                 return Err(ErrorKind::Refused(format!(
                     "the stream {:#x} is capturing a graph, and the driver says which stream a handle \
                      stands for only before or after; use the heap on the stream before the capture \

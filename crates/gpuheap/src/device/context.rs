@@ -1,6 +1,7 @@
 //! A device's primary context: held, entered, and lost.
 
 use std::fmt;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -207,35 +208,38 @@ impl Context {
     ///
     /// Everything that calls the driver passes through here, so nothing reaches it in a forked
     /// child or after a reset.
-    pub(crate) fn enter(&self) -> Result<Current<'_>, ContextError> {
-        self.check_alive()?;
-        let mut current = CUcontext::NULL;
-        // SAFETY: the pointer is valid for the call.
-        check("cuCtxGetCurrent", unsafe { self.driver.cuCtxGetCurrent(&mut current) })?;
-        let pushed = current != self.raw;
-        if pushed {
-            // SAFETY: the context is held by self.
-            check("cuCtxPushCurrent_v2", unsafe { self.driver.cuCtxPushCurrent_v2(self.raw) })?;
-        }
-        Ok(Current { context: self, pushed })
+    pub(crate) fn enter(&self) -> Result<Current<&Context>, ContextError> {
+        Current::enter(self)
     }
 
     /// The same for what the library does for itself, beside the program's work: a capture of a graph
     /// forbids calls such as `cuMemAlloc` and `cuEventQuery`, even on other threads, because they
     /// might be meant to be part of it. Without this they would fail and break the capture.
-    pub(crate) fn enter_aside(&self) -> Result<Aside<'_>, ContextError> {
-        let current = self.enter()?;
-        let mut mode = CUstreamCaptureMode::RELAXED;
-        // SAFETY: the pointer is valid for the call.
-        let exchanged = unsafe { self.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-        // Where that fails, all is as without a capture.
-        Ok(Aside { before: exchanged.is_success().then_some(mode), current })
+    pub(crate) fn enter_aside(&self) -> Result<Aside<&Context>, ContextError> {
+        Aside::enter(self)
+    }
+
+    /// The same with a guard that can be kept, on this thread.
+    pub(crate) fn stay_aside(self: &Arc<Self>) -> Result<Aside<Arc<Context>>, ContextError> {
+        Aside::enter(self.clone())
     }
 
     /// Whether a stream is capturing a graph: it can be neither waited for nor made to wait for what
     /// is outside. So is the default stream while a stream does that it would have to wait for.
     pub(crate) fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
-        self.enter()?.is_capturing(stream)
+        let _current = self.enter()?;
+        self.is_capturing_inside(stream)
+    }
+
+    /// The same while the context is entered.
+    pub(crate) fn is_capturing_inside(&self, stream: CUstream) -> Result<bool, ContextError> {
+        let mut status = CUstreamCaptureStatus::NONE;
+        // SAFETY: the pointer is valid for the call; the stream is alive, which its user promises.
+        match unsafe { self.driver.cuStreamIsCapturing(stream, &mut status) } {
+            CUresult::ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
+            code => Ok(check("cuStreamIsCapturing", code)
+                .map(|()| status != CUstreamCaptureStatus::NONE)?),
+        }
     }
 
     /// Whether work on this device may touch memory of `other`. Peer access, where it takes any,
@@ -397,38 +401,46 @@ impl Drop for Context {
 }
 
 /// While it lives, a context is current on the thread that made it.
-pub(crate) struct Current<'a> {
-    context: &'a Context,
+pub(crate) struct Current<C: Deref<Target = Context>> {
+    context: C,
     pushed: bool,
 }
 
 /// While it lives, a context is current on the thread that made it, and captures keep that thread
 /// from nothing.
-pub(crate) struct Aside<'a> {
-    current: Current<'a>,
+pub(crate) struct Aside<C: Deref<Target = Context>> {
+    current: Current<C>,
     before: Option<CUstreamCaptureMode>,
 }
 
-impl Current<'_> {
-    fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
-        let mut status = CUstreamCaptureStatus::NONE;
-        // SAFETY: the pointer is valid for the call; the stream is alive, which its user promises.
-        match unsafe { self.context.driver.cuStreamIsCapturing(stream, &mut status) } {
-            CUresult::ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
-            code => Ok(check("cuStreamIsCapturing", code)
-                .map(|()| status != CUstreamCaptureStatus::NONE)?),
+impl<C: Deref<Target = Context>> Current<C> {
+    fn enter(context: C) -> Result<Current<C>, ContextError> {
+        context.check_alive()?;
+        let (driver, mut current) = (&context.driver, CUcontext::NULL);
+        // SAFETY: the pointer is valid for the call.
+        check("cuCtxGetCurrent", unsafe { driver.cuCtxGetCurrent(&mut current) })?;
+        let pushed = current != context.raw;
+        if pushed {
+            // SAFETY: the context is held by itself.
+            check("cuCtxPushCurrent_v2", unsafe { driver.cuCtxPushCurrent_v2(context.raw) })?;
         }
+        Ok(Current { context, pushed })
     }
 }
 
-impl Aside<'_> {
-    /// As [`Context::is_capturing`], without entering the context once more.
-    pub(crate) fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
-        self.current.is_capturing(stream)
+impl<C: Deref<Target = Context>> Aside<C> {
+    fn enter(context: C) -> Result<Aside<C>, ContextError> {
+        let current = Current::enter(context)?;
+        let mut mode = CUstreamCaptureMode::RELAXED;
+        // SAFETY: the pointer is valid for the call.
+        let exchanged =
+            unsafe { current.context.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
+        // Where that fails, all is as without a capture.
+        Ok(Aside { before: exchanged.is_success().then_some(mode), current })
     }
 }
 
-impl Drop for Aside<'_> {
+impl<C: Deref<Target = Context>> Drop for Aside<C> {
     fn drop(&mut self) {
         if let Some(mut mode) = self.before {
             let driver = &self.current.context.driver;
@@ -438,7 +450,7 @@ impl Drop for Aside<'_> {
     }
 }
 
-impl Drop for Current<'_> {
+impl<C: Deref<Target = Context>> Drop for Current<C> {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = CUcontext::NULL;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use gpuheap_driver::{CUstream, Driver, check};
 use gpuheap_emu::{Emulator, Options, Profile};
 
-pub(crate) use context::{Context, ContextError, Gone, Holder};
+pub(crate) use context::{Aside, Context, ContextError, Gone, Holder};
 pub(crate) use gate::HostBorrowed;
 pub use info::DeviceInfo;
 

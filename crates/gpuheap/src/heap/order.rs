@@ -315,8 +315,11 @@ impl Order {
         if self.is_open(ticket, stream) {
             return Ok(());
         }
-        let (number, fence) = self.fence(ticket, source)?;
-        source.order_after(stream, fence).map_err(|error| match error {
+        let number = together(source, |source| {
+            let (number, fence) = self.fence(ticket, source)?;
+            source.order_after(stream, fence).map(|()| number)
+        });
+        let number = number.map_err(|error| match error {
             // No more can be done with this stream now than with one that is gone.
             SourceError::Capturing => SourceError::StreamUnusable,
             error => error,
@@ -328,10 +331,10 @@ impl Order {
     /// Asks the driver how far every stream with frees has got, recording a fence where there is
     /// none yet.
     pub(crate) fn poll(&mut self, source: &mut dyn MemorySource) -> Result<(), SourceError> {
-        self.retire_abandoned(source);
-        for at in 0..self.active.len() {
-            self.ask(self.active[at], source)?;
-        }
+        together(source, |source| {
+            self.retire_abandoned(source);
+            (0..self.active.len()).try_for_each(|at| self.ask(self.active[at], source))
+        })?;
         let streams = &mut self.streams;
         let ended = |slot: &mut usize| {
             let state = &mut streams[*slot];
@@ -355,14 +358,15 @@ impl Order {
         if self.is_few() {
             return self.poll(source);
         }
-        if let Some(ticket) = ticket {
-            self.ask(ticket.slot(), source)?;
-        }
-        for _ in 0..FEW {
-            self.turn = (self.turn + 1) % self.active.len();
-            self.ask(self.active[self.turn], source)?;
-        }
-        Ok(())
+        together(source, |source| {
+            if let Some(ticket) = ticket {
+                self.ask(ticket.slot(), source)?;
+            }
+            (0..FEW).try_for_each(|_| {
+                self.turn = (self.turn + 1) % self.active.len();
+                self.ask(self.active[self.turn], source)
+            })
+        })
     }
 
     /// Whether there are so few streams that each request may ask about all of them.
@@ -419,14 +423,16 @@ impl Order {
         source: &mut dyn MemorySource,
     ) -> Result<Vec<Fence>, SourceError> {
         let mut fences = Vec::new();
-        for at in 0..self.active.len() {
-            let slot = self.active[at];
-            if self.streams[slot].reached < self.streams[slot].freed {
-                self.fence_all(slot, source)?;
-                fences.extend(self.streams[slot].fences.back().map(|(_, fence)| *fence));
+        together(source, |source| {
+            for at in 0..self.active.len() {
+                let slot = self.active[at];
+                if self.streams[slot].reached < self.streams[slot].freed {
+                    self.fence_all(slot, source)?;
+                    fences.extend(self.streams[slot].fences.back().map(|(_, fence)| *fence));
+                }
             }
-        }
-        Ok(fences)
+            Ok(fences)
+        })
     }
 
     /// Fences the streams that the program let go of, all their work covered, and lets go of them
@@ -513,6 +519,15 @@ impl Order {
         }
         Ok(())
     }
+}
+
+/// Makes calls that belong together: the way into the driver and out of it takes as long as one of
+/// them.
+fn together<R>(source: &mut dyn MemorySource, calls: impl FnOnce(&mut dyn MemorySource) -> R) -> R {
+    source.hold();
+    let done = calls(source);
+    source.let_go();
+    done
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, CUresult, CUstream, check};
 
 use super::{Fence, SourceError, Waiter};
-use crate::device::Context;
+use crate::device::{Aside, Context};
 use crate::heap::order::StreamRef;
 
 /// The fences of a source: events that are made once and used again.
@@ -14,11 +14,42 @@ pub(super) struct Events {
     events: Vec<CUevent>,
     pub(super) unused: Vec<u32>,
     pub(super) calls: u64,
+    /// Whether calls are held together, and from the first of them on the way back out.
+    holds: bool,
+    inside: Option<Aside<Arc<Context>>>,
 }
 
 impl Events {
     pub(super) fn new(context: Arc<Context>) -> Events {
-        Events { context, events: Vec::new(), unused: Vec::new(), calls: 0 }
+        let (events, unused) = (Vec::new(), Vec::new());
+        Events { context, events, unused, calls: 0, holds: false, inside: None }
+    }
+
+    /// Has the calls from here on enter the context once. To be undone on this thread, by
+    /// [`let_go`](Events::let_go), before the program or anything else is called.
+    pub(super) fn hold(&mut self) {
+        self.holds = true;
+    }
+
+    pub(super) fn let_go(&mut self) {
+        self.holds = false;
+        self.inside = None;
+    }
+
+    /// Does something with the heap's context current. To get there and back are five calls that take
+    /// as long as one that does something.
+    fn inside<R>(
+        &mut self,
+        work: impl FnOnce(&Context) -> Result<R, SourceError>,
+    ) -> Result<R, SourceError> {
+        if !self.holds {
+            let _current = self.context.enter_aside()?;
+            return work(&self.context);
+        }
+        if self.inside.is_none() {
+            self.inside = Some(self.context.stay_aside()?);
+        }
+        work(&self.context)
     }
 
     /// Makes one driver call with the heap's context current.
@@ -28,12 +59,10 @@ impl Events {
         call: impl FnOnce(&Context) -> CUresult,
     ) -> Result<(), SourceError> {
         self.calls += 1;
-        let _current = self.context.enter_aside()?;
-        Ok(check(function, call(&self.context))?)
+        self.inside(|context| Ok(check(function, call(context))?))
     }
 
-    /// The same for what a capture on the stream would break by. The context is entered once for both
-    /// calls, which takes as long as they do.
+    /// The same for what a capture on the stream would break by.
     fn call_on(
         &mut self,
         stream: StreamRef,
@@ -41,11 +70,12 @@ impl Events {
         call: impl FnOnce(&Context) -> CUresult,
     ) -> Result<(), SourceError> {
         self.calls += 2;
-        let current = self.context.enter_aside()?;
-        if current.is_capturing(stream.raw())? {
-            return Err(SourceError::Capturing);
-        }
-        Ok(check(function, call(&self.context))?)
+        self.inside(|context| {
+            if context.is_capturing_inside(stream.raw())? {
+                return Err(SourceError::Capturing);
+            }
+            Ok(check(function, call(context))?)
+        })
     }
 
     /// An event recorded on a capturing stream would belong to its graph, and never be reached.
@@ -98,12 +128,11 @@ impl Events {
     pub(super) fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
         let event = self.events[fence.0 as usize];
         self.calls += 1;
-        let _current = self.context.enter_aside()?;
         // SAFETY: the event is ours.
-        match unsafe { self.context.driver().cuEventQuery(event) } {
+        self.inside(|context| match unsafe { context.driver().cuEventQuery(event) } {
             CUresult::ERROR_NOT_READY => Ok(false),
             code => Ok(check("cuEventQuery", code).map(|()| true)?),
-        }
+        })
     }
 
     /// A capture breaks where it is made to wait for what is outside of it.
@@ -205,6 +234,14 @@ macro_rules! order_by_events {
 
         fn forget(&mut self, fence: Fence) {
             self.events.unused.push(fence.0);
+        }
+
+        fn hold(&mut self) {
+            self.events.hold();
+        }
+
+        fn let_go(&mut self) {
+            self.events.let_go();
         }
     };
 }

@@ -140,6 +140,12 @@ pub(crate) trait MemorySource: Send {
     /// The fence is not needed any more.
     fn forget(&mut self, fence: Fence);
 
+    /// Has the calls up to [`let_go`](MemorySource::let_go) share the way into the driver and out of it.
+    /// Nothing but calls of this is to come between the two.
+    fn hold(&mut self) {}
+
+    fn let_go(&mut self) {}
+
     /// Nobody could find out whether what is still taken is out of use: it stays as it is when this
     /// goes, and is the context's or the process's.
     fn leave(&mut self) {}

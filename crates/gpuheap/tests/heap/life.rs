@@ -1,7 +1,8 @@
 //! The life of blocks and heaps.
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Heap, PoolKind};
+use gpuheap::{Device, Heap, PoolKind};
+use gpuheap_driver::{CUcontext, CUstreamCaptureMode};
 
 use crate::support::{assert_all_returned, device, emulated, fill, heap, order};
 
@@ -38,6 +39,42 @@ fn a_freed_block_is_used_again_on_its_stream_with_no_driver_call() {
         let again = heap.allocate(3 << 20, &stream).unwrap();
         assert_eq!(again.address(), address, "{pool}");
         assert_eq!(heap.usage().unwrap().driver_calls, before, "{pool}");
+    }
+}
+
+/// The context that is current on this thread, and how captures bind it.
+fn state_of_thread(device: &Device) -> (CUcontext, CUstreamCaptureMode) {
+    let (mut context, mut mode) = (CUcontext::NULL, CUstreamCaptureMode::GLOBAL);
+    // SAFETY: the pointers are valid for the calls; the second one undoes the first.
+    unsafe {
+        assert!(device.driver().cuCtxGetCurrent(&mut context).is_success());
+        assert!(device.driver().cuThreadExchangeStreamCaptureMode(&mut mode).is_success());
+        let mut before = mode;
+        assert!(device.driver().cuThreadExchangeStreamCaptureMode(&mut before).is_success());
+    }
+    (context, mode)
+}
+
+#[test]
+fn several_streams_are_asked_about_in_one_go_and_the_thread_is_left_as_it_was() {
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
+        let device = device(1 << 30, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let streams: Vec<_> = (0..7).map(|_| device.stream().unwrap()).collect();
+        let mut blocks = streams.iter().map(|stream| heap.allocate(3 << 20, stream).unwrap());
+        let own = blocks.next();
+        drop(blocks.collect::<Vec<_>>());
+        let before = state_of_thread(&device);
+        let calls = |symbol| device.emulator().map_or(0, |emulator| emulator.calls_of(symbol));
+        let count = || ["cuThreadExchangeStreamCaptureMode", "cuEventQuery"].map(calls);
+        let [ways, asked] = count();
+        let theirs = heap.allocate(3 << 20, &streams[0]).unwrap();
+        let [ways, asked] = [count()[0] - ways, count()[1] - asked];
+        // In and out, once for the questions and once or twice for the wait.
+        assert!(!device.is_emulated() || asked >= 6 && ways <= asked, "{pool}: {ways} for {asked}");
+        assert_eq!(state_of_thread(&device), before, "{pool}");
+        drop((own, theirs));
+        assert_all_returned(&device, &heap, pool.name());
     }
 }
 
