@@ -120,7 +120,11 @@ impl Soak<'_> {
                 }
             }
         }
-        held.into_iter().for_each(|held| self.check(held));
+        for held in held {
+            // Others may still be at it, one of them alone.
+            let _others = self.everybody.read().unwrap();
+            self.check(held);
+        }
     }
 
     /// With the others stopped nothing was freed since: a manual reclaim makes no difference.
