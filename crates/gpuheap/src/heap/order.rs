@@ -524,10 +524,16 @@ impl Order {
 /// Makes calls that belong together: the way into the driver and out of it takes as long as one of
 /// them.
 fn together<R>(source: &mut dyn MemorySource, calls: impl FnOnce(&mut dyn MemorySource) -> R) -> R {
+    struct Held<'a>(&'a mut dyn MemorySource);
+
+    impl Drop for Held<'_> {
+        fn drop(&mut self) {
+            self.0.let_go();
+        }
+    }
+
     source.hold();
-    let done = calls(source);
-    source.let_go();
-    done
+    calls(&mut *Held(source).0)
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ pub(crate) trait MemorySource: Send {
     fn forget(&mut self, fence: Fence);
 
     /// Has the calls up to [`let_go`](MemorySource::let_go) share the way into the driver and out of it.
-    /// Nothing but calls of this is to come between the two.
+    /// Both are to be called on one thread, and the program not in between.
     fn hold(&mut self) {}
 
     fn let_go(&mut self) {}

@@ -1,8 +1,8 @@
 //! The life of blocks and heaps.
 
-use gpuheap::emu::Schedule;
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Device, Heap, PoolKind};
-use gpuheap_driver::{CUcontext, CUstreamCaptureMode};
+use gpuheap_driver::{CUcontext, CUresult, CUstreamCaptureMode};
 
 use crate::support::{assert_all_returned, device, emulated, fill, heap, order};
 
@@ -59,12 +59,12 @@ fn state_of_thread(device: &Device) -> (CUcontext, CUstreamCaptureMode) {
 fn several_streams_are_asked_about_in_one_go_and_the_thread_is_left_as_it_was() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = device(1 << 30, Schedule::OnDemand);
+        let before = state_of_thread(&device);
         let heap = heap(&device, pool);
         let streams: Vec<_> = (0..7).map(|_| device.stream().unwrap()).collect();
         let mut blocks = streams.iter().map(|stream| heap.allocate(3 << 20, stream).unwrap());
         let own = blocks.next();
         drop(blocks.collect::<Vec<_>>());
-        let before = state_of_thread(&device);
         let calls = |symbol| device.emulator().map_or(0, |emulator| emulator.calls_of(symbol));
         let count = || ["cuThreadExchangeStreamCaptureMode", "cuEventQuery"].map(calls);
         let [ways, asked] = count();
@@ -76,6 +76,41 @@ fn several_streams_are_asked_about_in_one_go_and_the_thread_is_left_as_it_was() 
         drop((own, theirs));
         assert_all_returned(&device, &heap, pool.name());
     }
+}
+
+/// Whichever call fails on the way, the thread is left as it was.
+#[test]
+fn a_failing_call_leaves_the_thread_as_it_was() {
+    let symbols = [
+        "cuCtxGetCurrent",
+        "cuCtxPushCurrent_v2",
+        "cuStreamIsCapturing",
+        "cuEventCreate",
+        "cuEventRecord",
+        "cuEventQuery",
+        "cuStreamWaitEvent",
+    ];
+    let mut failed = 0;
+    for pool in [PoolKind::None, PoolKind::Split, PoolKind::Stitched] {
+        for (symbol, nth) in symbols.iter().flat_map(|symbol| (1..12).map(move |n| (symbol, n))) {
+            let device = emulated(1 << 30, Schedule::OnDemand);
+            let before = state_of_thread(&device);
+            let heap = heap(&device, pool);
+            let streams: Vec<_> = (0..7).map(|_| device.stream().unwrap()).collect();
+            let mut blocks = streams.iter().map(|stream| heap.allocate(3 << 20, stream).unwrap());
+            let own = blocks.next();
+            drop(blocks.collect::<Vec<_>>());
+            let emulator = device.emulator().unwrap();
+            let fault = Fault::nth(symbol, nth, CUresult::ERROR_UNKNOWN);
+            emulator.set_faults(FaultPlan::new([fault]));
+            failed += u32::from(heap.allocate(3 << 20, &streams[0]).is_err());
+            drop((own, streams));
+            let _ = heap.reclaim_all();
+            emulator.set_faults(FaultPlan::default());
+            assert_eq!(state_of_thread(&device), before, "{pool}, {symbol} {nth}");
+        }
+    }
+    assert!(failed > 0);
 }
 
 #[test]

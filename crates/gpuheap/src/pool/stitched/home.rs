@@ -423,6 +423,7 @@ impl Home {
 
     /// Gives all that is free for small requests to the large ones.
     pub(super) fn unite(&mut self, order: &Order) {
+        self.islands.clear();
         let apart: Vec<u32> = self.free(true).collect();
         for key in apart {
             self.unbin(key);
@@ -466,7 +467,18 @@ impl Home {
         } else {
             self.gaps.retain(|kept| *kept != gap);
         }
-        self.put(key, Last::OVER, order);
+        // What is not over beside it would make it its own, as far as to the same stream's next.
+        let Block { before, after, .. } = self.blocks[key];
+        let is_held = |key: u32| {
+            self.blocks
+                .get(key)
+                .is_some_and(|block| block.is_free(false) && !block.last.is_over(order))
+        };
+        if is_held(before) || is_held(after) {
+            self.put_apart(key, Last::OVER);
+        } else {
+            self.put(key, Last::OVER, order);
+        }
     }
 
     /// The memory behind a range that is all free went away.

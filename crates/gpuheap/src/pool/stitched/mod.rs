@@ -48,6 +48,7 @@ use std::collections::BTreeSet;
 use blocks::{Last, NONE, State};
 use home::Home;
 use memory::{LEAST, Memory};
+use plan::Packing;
 use ranges::Ranges;
 use reach::Reach;
 use script::{Place, Script};
@@ -392,11 +393,16 @@ impl Stitched {
         if let Some(key) = self.within_reach(bytes, false, usize::MAX, stream, environment)? {
             return Ok(self.hand_out(key, bytes));
         }
+        if let Some(address) = self.seamed(bytes)
+            && let Some(grant) = self.at_home(address, bytes, stream, environment)?
+        {
+            return Ok(grant);
+        }
         // Small requests too: sixteen threads at a limit failed for 40 KiB with 52 in two pieces.
         if let Some(grant) = self.in_some_range(bytes, stream, environment)? {
             return Ok(grant);
         }
-        match self.stitch(bytes, stream, environment) {
+        match self.stitch(bytes, Packing::Most, stream, environment) {
             Err(Shortage::Limit(_) | Shortage::Device(_)) => Err(shortage),
             stitched => stitched,
         }
@@ -463,7 +469,7 @@ impl Stitched {
         if let Some(grown) = self.grow_for(bytes, Some(most), stream, environment)? {
             return Ok(Some(grown));
         }
-        match self.stitch(bytes, stream, environment) {
+        match self.stitch(bytes, Packing::Few, stream, environment) {
             Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
                 self.rather_than_fail(bytes, shortage, stream, environment).map(Some)
             }
@@ -546,7 +552,7 @@ impl Stitched {
         let block = &self.home.blocks[key];
         let mut length = (block.end() - address).min(SLAB);
         let mut last = block.last_of(address, address + length, environment.order);
-        if length < SLAB && self.home.run_at(address, SLAB).is_some_and(|_| grown) {
+        if length < SLAB && grown {
             // Of several streams, after all of which this one comes.
             length = SLAB;
             let ticket = environment.order.freed(stream, environment.source);

@@ -175,18 +175,14 @@ impl Stitched {
     }
 
     fn run_around(&self, address: u64) -> Option<Segment> {
-        let mut first = self.home.at(address)?;
-        if !self.home.blocks[first].is_free(false) {
-            return None;
+        let blocks = &self.home.blocks;
+        let is_free = |key: u32| blocks.get(key).is_some_and(|block| block.state == State::Free);
+        let mut first = self.home.at(address).filter(|key| is_free(*key))?;
+        while is_free(blocks[first].before) {
+            first = blocks[first].before;
         }
-        while let Some(before) = self.home.blocks.get(self.home.blocks[first].before)
-            && before.is_free(false)
-        {
-            first = self.home.blocks[first].before;
-        }
-        let start = self.home.blocks[first].address;
-        let end = self.home.run_from(first, |block| block.is_free(false))?;
-        Some(Segment { address: start, bytes: end - start })
+        let start = blocks[first].address;
+        Some(Segment { address: start, bytes: self.home.run_from(first, |_| true)? - start })
     }
 
     /// Gives the addresses back where there is no memory any more.

@@ -187,14 +187,79 @@ proptest! {
             } else {
                 bench.free(live.swap_remove(pick as usize % live.len()), 0);
             }
-            let plan = bench.policy.plan(u64::MAX, |_| true);
+            let plan = bench.policy.plan(u64::MAX, Packing::Most, |_| true);
             let taken: u64 = plan.runs.iter().map(|run| run.bytes).sum();
             prop_assert_eq!(bench.policy.stitchable(), taken);
-            if taken > 0 {
-                prop_assert_eq!(bench.policy.plan(taken, |_| true).missing, 0);
+            prop_assert_eq!(most_stitched(&bench), taken);
+            for bytes in [taken, taken / 2] {
+                prop_assert_eq!(bench.policy.plan(bytes, Packing::Most, |_| true).missing, 0);
             }
         }
     }
+
+    /// What is said to fit is had at the end of the ladder, and what is not is not.
+    #[test]
+    fn the_outlook_is_what_a_request_then_meets(
+        limit in 4_u64..16,
+        actions in prop::collection::vec(
+            (
+                prop::option::weighted(0.6, prop_oneof![1_u64..60_000, 1..MIB, 1..9 * MIB]),
+                any::<usize>(),
+                0_usize..3,
+            ),
+            1..60,
+        ),
+    ) {
+        let mut bench = Bench::new(stitches());
+        let limit = limit * LEAST;
+        bench.limits.hard = Some(limit);
+        let mut live: Vec<Grant> = Vec::new();
+        for (bytes, pick, stream) in actions {
+            let Some(bytes) = bytes else {
+                if !live.is_empty() {
+                    bench.free(live.swap_remove(pick % live.len()), stream);
+                }
+                continue;
+            };
+            bench.all_over();
+            let outlook = bench.policy.outlook(bytes);
+            let spare: u64 = outlook.spare.iter().map(|segment| segment.bytes).sum();
+            let fits = outlook.is_cached || bench.ledger.taken - spare + outlook.take <= limit;
+            let mut granted = bench.try_allocate(bytes, stream);
+            prop_assert!(granted.is_ok() || !outlook.is_cached, "{} {:?}", bytes, outlook);
+            if granted.is_err() {
+                bench.release();
+                granted = bench.try_allocate(bytes, stream);
+            }
+            bench.policy.home.check();
+            prop_assert_eq!(granted.is_ok(), fits, "{} {:?}", bytes, outlook);
+            live.extend(granted.ok());
+        }
+    }
+}
+
+/// All free chunks, with the longest free ends of the others: by their bytes, and not by runs.
+fn most_stitched(bench: &Bench) -> u64 {
+    let (mut whole, mut before, mut after) = (0, 0, 0);
+    for (home, piece) in bench.policy.memory.all() {
+        let free = bench.policy.home.blocks.iter().filter(|(_, block)| block.state == State::Free);
+        let mut free: Vec<_> = free.map(|(_, block)| (block.address, block.end())).collect();
+        free.sort_unstable();
+        let end = home + piece.bytes;
+        let (mut from, mut to) = (home, end);
+        for (start, stop) in &free {
+            from = if *start <= from { from.max(*stop) } else { from };
+        }
+        for (start, stop) in free.iter().rev() {
+            to = if *stop >= to { to.min(*start) } else { to };
+        }
+        if from >= end {
+            whole += piece.bytes;
+        } else {
+            (before, after) = (before.max(end - to.max(home)), after.max(from.max(home) - home));
+        }
+    }
+    whole + before + after
 }
 
 /// A policy over a model, with streams.
@@ -236,12 +301,22 @@ impl Bench {
     }
 
     fn allocate(&mut self, bytes: u64, stream: usize) -> Grant {
+        self.try_allocate(bytes, stream).unwrap()
+    }
+
+    fn try_allocate(&mut self, bytes: u64, stream: usize) -> Result<Grant, Shortage> {
         let stream = self.streams[stream];
-        let grant = self.act(|policy, env| policy.allocate(bytes, stream, env)).unwrap();
+        let grant = self.act(|policy, env| policy.allocate(bytes, stream, env))?;
         self.ledger.allocated(grant.bytes, grant.bytes);
         self.model.work(stream);
         self.model.uses(grant.address, grant.bytes, stream.slot());
-        grant
+        Ok(grant)
+    }
+
+    /// All work is, and is known to be.
+    fn all_over(&mut self) {
+        self.model.all_known();
+        self.order.poll(&mut self.model).unwrap();
     }
 
     fn free(&mut self, grant: Grant, stream: usize) {
@@ -368,6 +443,51 @@ fn what_is_grown_beside_what_a_capture_freed_can_be_had() {
     assert_eq!(bench.ledger.taken - before, 4 * MIB);
 }
 
+/// So does new memory between two blocks of one capture.
+#[test]
+fn what_is_taken_between_two_frees_of_a_capture_is_used() {
+    for bytes in [1000, 100_000, LEAST] {
+        let mut bench = Bench::new(stitches());
+        let [first, between, last] = [(); 3].map(|()| bench.allocate(LEAST, 2));
+        bench.free(between, 2);
+        bench.all_over();
+        assert_eq!(bench.release(), LEAST);
+        bench.model.capturing = Some(2);
+        bench.free(first, 2);
+        bench.free(last, 2);
+        bench.limits.hard = Some(3 * LEAST);
+        bench.allocate(bytes, 0);
+        assert_eq!(bench.ledger.taken, 3 * LEAST, "{bytes}");
+    }
+}
+
+#[test]
+fn two_neighbours_of_two_streams_inside_a_chunk_are_waited_for_rather_than_refused() {
+    let mut bench = Bench::new(stitches());
+    let small: Vec<Grant> = (0..SLAB / SMALL).map(|_| bench.allocate(SMALL, 0)).collect();
+    bench.limits.hard = Some(bench.ledger.taken);
+    bench.model.work(bench.streams[1]);
+    bench.free(small[10], 0);
+    bench.free(small[11], 1);
+    assert!(bench.policy.outlook(2 * SMALL).is_cached);
+    assert_eq!(bench.allocate(2 * SMALL, 2).address, small[10].address);
+}
+
+#[test]
+fn a_chunk_of_small_blocks_goes_back_by_the_address_of_one() {
+    let mut bench = Bench::new(stitches());
+    let small: Vec<Grant> = (0..=SLAB / SMALL).map(|_| bench.allocate(SMALL, 0)).collect();
+    for block in &small[..small.len() - 1] {
+        bench.free(*block, 0);
+    }
+    bench.all_over();
+    let live = small[small.len() - 1].address;
+    for (address, back) in [(live, 0), (small[0].address, SLAB)] {
+        let released = bench.act(|policy, env| policy.release_at(address, env)).unwrap();
+        assert_eq!(released, back);
+    }
+}
+
 /// Two blocks of 2 MiB for small requests, of which one small block each is left, and a large one
 /// that is free between them and another one.
 fn with_small_ones_left() -> (Bench, [Grant; 2]) {
@@ -404,8 +524,7 @@ fn a_large_request_is_served_of_what_small_ones_left_rather_than_refused() {
 #[test]
 fn a_chunk_goes_back_whichever_requests_its_free_blocks_were_for() {
     let (mut bench, kept) = with_small_ones_left();
-    bench.model.all_known();
-    bench.order.poll(&mut bench.model).unwrap();
+    bench.all_over();
     bench.release();
     let live: Vec<Segment> = bench.policy.live();
     for (home, piece) in bench.policy.memory.all() {
@@ -515,8 +634,7 @@ fn only_as_much_goes_back_as_is_asked_for() {
     let mut bench = Bench::new(stitches());
     let block = bench.allocate(64 * MIB, 0);
     bench.free(block, 0);
-    bench.model.all_known();
-    bench.order.poll(&mut bench.model).unwrap();
+    bench.all_over();
     let released = bench.act(|policy, env| policy.release(3 * MIB, env)).unwrap();
     assert_eq!(released, 4 * MIB);
     let outlook = bench.policy.outlook(100 * MIB);
@@ -529,8 +647,7 @@ fn only_as_much_goes_back_as_is_asked_for() {
     let around = bench.act(|policy, env| policy.release_at(block.address, env)).unwrap();
     assert_eq!(around, 0, "it is live");
     bench.free(block, 0);
-    bench.model.all_known();
-    bench.order.poll(&mut bench.model).unwrap();
+    bench.all_over();
     let around = bench.act(|policy, env| policy.release_at(block.address, env)).unwrap();
     assert_eq!((around, bench.ledger.taken), (64 * MIB, 0));
 }
@@ -565,8 +682,7 @@ fn what_is_left_of_a_block_merges_with_what_another_stream_freed() {
     // Most of the first one: what is left of it is a block of its own.
     let part = bench.allocate(6 * MIB, 0);
     assert_eq!(part.address, first.address);
-    bench.model.all_known();
-    bench.order.poll(&mut bench.model).unwrap();
+    bench.all_over();
     bench.policy.home.check();
     let calls = bench.model.changes;
     let both = bench.allocate(10 * MIB, 2);
@@ -668,8 +784,7 @@ fn places_of_small_blocks_make_room_when_their_memory_went() {
         for block in blocks {
             bench.free(block, 0);
         }
-        bench.model.all_known();
-        bench.order.poll(&mut bench.model).unwrap();
+        bench.all_over();
         // The addresses too: the next ones are others.
         bench.release();
         assert_eq!(bench.model.addresses(), 0);
