@@ -97,6 +97,12 @@ echo RESULT peer=$1 work=hot bytes=1024 ns=12.5"""
         self.assertIn("not the same work, random: peak live "
                       "{'gpuheap one': '3', 'gpuheap other': '5'}", text)
 
+    def test_works_are_chosen_by_the_names_that_are_listed(self):
+        body = "echo RESULT peer=$1 work=replay trace=${2##*/} cold_ns=3 ns=2 live_peak=1 reserved_peak=1"
+        for pattern in ("^replay:two_streams$", f"two_streams|{self.folder.name}"):
+            _, _, report = self.run_with(self.stand_in(body), "--works", pattern)
+            self.assertEqual(list(report["medians"][run.TIME]), ["two_streams"], pattern)
+
     def test_a_curve_has_a_row_for_each_value(self):
         body = "echo RESULT peer=$1 work=random ns=$KNOB live_peak=1 reserved_peak=$KNOB"
         _, _, report = self.run_with(self.stand_in(body), "--works", "random", "--curve",
