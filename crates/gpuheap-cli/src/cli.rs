@@ -65,7 +65,7 @@ pub(crate) struct ReplayArguments {
     #[arg(value_name = "TRACE", required = true)]
     pub(crate) traces: Vec<PathBuf>,
 
-    /// A policy to try, may be given several times [default: all]
+    /// A policy to try, may be given several times [default: each of them]
     #[arg(long = "pool", value_name = "NAME", value_parser = PoolKind::parse)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) pools: Vec<PoolKind>,

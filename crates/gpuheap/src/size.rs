@@ -111,7 +111,8 @@ impl fmt::Display for SizeError {
 
 impl std::error::Error for SizeError {}
 
-/// Shows bytes with a binary unit and three decimals: `8.000 KiB`; below 1 KiB as `8 bytes`.
+/// Shows bytes with a binary unit and three decimals: `8.000 KiB`; below 1 KiB as `8 bytes`. With
+/// `{:#}` rounded up and not to the nearest: what is said to be enough is so when it is typed again.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub u64);
 
@@ -123,7 +124,11 @@ impl fmt::Display for Bytes {
             bytes if bytes < 1024 => format!("{bytes} bytes"),
             bytes => {
                 let power = (bytes.ilog2() / 10) as usize;
-                format!("{:.3} {}", bytes as f64 / 1024_f64.powi(power as i32), UNITS[power - 1])
+                let mut number = bytes as f64 / 1024_f64.powi(power as i32);
+                if f.alternate() {
+                    number = (number * 1000.0).ceil() / 1000.0;
+                }
+                format!("{number:.3} {}", UNITS[power - 1])
             }
         };
         f.pad(&text)
@@ -189,5 +194,17 @@ mod tests {
         ] {
             assert_eq!(Bytes(bytes).to_string(), text);
         }
+    }
+
+    #[test]
+    fn what_is_rounded_up_is_enough_when_it_is_read() {
+        for bytes in (1..3000).chain((1..3000).map(|n| n * 1_234_567)).chain([9678 << 20]) {
+            let text = format!("{:#}", Bytes(bytes));
+            let read = Size::parse(text.trim_end_matches(" bytes").trim_end_matches(" byte"));
+            let read = read.unwrap().of(0);
+            assert!((bytes..=bytes + bytes / 1000 + 1).contains(&read), "{bytes}: {text}");
+        }
+        assert_eq!(format!("{:#}", Bytes(9678 << 20)), "9.452 GiB");
+        assert_eq!(format!("{:#}", Bytes(8 << 30)), "8.000 GiB");
     }
 }

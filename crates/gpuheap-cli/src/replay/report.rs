@@ -99,7 +99,7 @@ fn table(text: &mut String, report: &TraceReport) {
         };
         let name = format!("{}{mark}", pool.pool);
         let smallest = minimum(&match pool.minimum {
-            Some(Minimum::Bytes(bytes)) => Bytes(bytes).to_string(),
+            Some(Minimum::Bytes(bytes)) => format!("{:#}", Bytes(bytes)),
             Some(Minimum::Never(_)) | None => "-".to_owned(),
         });
         match &outcome.stop {
@@ -191,21 +191,25 @@ fn recommendation(report: &TraceReport) -> String {
     };
     let why = match (passed.len(), advisable.len()) {
         (1, _) if pools.len() == 1 => "it gets through and reserves".to_owned(),
-        (1, _) => "no other gets through on this device. It reserves".to_owned(),
+        (1, _) => match limit(report, &pools) {
+            None => "no other gets through on this device. It reserves".to_owned(),
+            Some(limit) => format!("no other gets through within {}. It reserves", Bytes(limit)),
+        },
         (_, 1) => format!("{}. It reserves", are_models(aside, " too")),
         _ if is_least => format!("of the pools that get through{among} it reserves the least,"),
         _ => format!("it is the fastest of those that reserve little{among},"),
     };
     let mut sentence = format!(
-        "Use {}: {why} {} for {} live, so a device with that much beside its context is enough",
+        "Use {}: {why} {} for {} live, so a device with {:#} beside its context is enough",
         pool.outcome.pool,
         Bytes(pool.outcome.peak_reserved),
         Bytes(pool.outcome.peak_live),
+        Bytes(pool.outcome.peak_reserved),
     );
     if let Some(Minimum::Bytes(bytes)) = pool.minimum
         && bytes < pool.outcome.peak_reserved
     {
-        let less = format!(", and with {} it gets through by giving memory back", Bytes(bytes));
+        let less = format!(", and with {:#} it gets through by giving memory back", Bytes(bytes));
         sentence.push_str(&less);
     }
     sentence.push('.');
@@ -218,7 +222,7 @@ fn recommendation(report: &TraceReport) -> String {
         && bytes < *own
     {
         let smaller = format!(
-            " The smallest device of all, {}, is enough for {other}, at the price of giving memory \
+            " The smallest device of all, {:#}, is enough for {other}, at the price of giving memory \
              back and taking it again.",
             Bytes(bytes)
         );
@@ -243,14 +247,15 @@ fn nothing_to_recommend(
     pools: &[&PoolReport],
     passed: &[&PoolReport],
 ) -> String {
-    let limit = pools
-        .iter()
-        .find_map(|pool| pool.outcome.stop.as_ref()?.evidence.limit)
-        .filter(|limit| *limit < report.device_memory);
     let through = match passed {
-        [] => match limit {
+        [] => match limit(report, pools) {
             Some(limit) => {
-                return format!("No pool gets through within {}; raise the limit.", Bytes(limit));
+                let how =
+                    if report.emulated { "; without it --find-minimum says how far" } else { "" };
+                return format!(
+                    "No pool gets through within {}; raise the limit{how}.",
+                    Bytes(limit)
+                );
             }
             None => "No pool gets through on this device".to_owned(),
         },
@@ -273,7 +278,7 @@ fn nothing_to_recommend(
     let asked = pools.iter().any(|pool| pool.minimum.is_some());
     match smallest.min_by_key(|(bytes, pool)| (*bytes, rank(*pool))) {
         Some((bytes, pool)) => format!(
-            "{through}; use {pool} on one with {} beside its context, the smallest that is enough.",
+            "{through}; use {pool} on one with {:#} beside its context, the smallest that is enough.",
             Bytes(bytes)
         ),
         None if report.emulated && !asked => {
@@ -281,6 +286,12 @@ fn nothing_to_recommend(
         }
         None => format!("{through}."),
     }
+}
+
+/// The limit that pools stopped at, which is not the device's size.
+fn limit(report: &TraceReport, pools: &[&PoolReport]) -> Option<u64> {
+    let limits = pools.iter().filter_map(|pool| pool.outcome.stop.as_ref()?.evidence.limit);
+    limits.min().filter(|limit| *limit < report.device_memory)
 }
 
 /// `one, another or a third`.
@@ -312,11 +323,12 @@ fn failure(report: &TraceReport, pool: &PoolReport, stop: &Stop) -> String {
     let cause = evidence.cause;
     // What one request lacked says little of those after it; a minimum that was found says it all.
     let enough = match &pool.minimum {
-        Some(Minimum::Bytes(bytes)) => format!("It gets through on {}.", Bytes(*bytes)),
+        Some(Minimum::Bytes(bytes)) => format!("It gets through on {:#}.", Bytes(*bytes)),
         Some(Minimum::Never(reason)) => format!("A larger device does not help: {reason}."),
         None if report.emulated => format!(
-            "For this request alone: {}; --find-minimum tells what the whole trace needs.",
-            evidence.remedy()
+            "For this request alone: {}; --find-minimum{} tells what the whole trace needs.",
+            evidence.remedy(),
+            if limit(report, &[pool]).is_some() { " without a limit" } else { "" }
         ),
         None => format!("For this request alone: {}.", evidence.remedy()),
     };

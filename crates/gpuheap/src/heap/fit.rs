@@ -28,8 +28,9 @@ pub enum Fit {
         short_by: u64,
         /// What is in the way, as [`OutOfMemory`](crate::OutOfMemory) would say.
         cause: Cause,
-        /// What there is that could make room. Empty where nothing could: a request larger than
-        /// the device.
+        /// What there is that could make room: one of these that is enough, or for a request larger
+        /// than the limit the limit and what else it takes. Empty where nothing could: a request larger
+        /// than the device.
         would_have_to_go: Vec<InTheWay>,
     },
 }
