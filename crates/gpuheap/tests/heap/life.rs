@@ -1,7 +1,7 @@
 //! The life of blocks and heaps.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
-use gpuheap::{Device, Heap, PoolKind};
+use gpuheap::{Block, Device, Heap, PoolKind, Stream};
 use gpuheap_driver::{CUcontext, CUresult, CUstreamCaptureMode};
 
 use crate::support::{assert_all_returned, device, emulated, fill, heap, order};
@@ -55,16 +55,22 @@ fn state_of_thread(device: &Device) -> (CUcontext, CUstreamCaptureMode) {
     (context, mode)
 }
 
+/// Seven streams, and a block of the first one; the others freed one each.
+fn freed_on_six(device: &Device, heap: &Heap) -> (Vec<Stream>, Block) {
+    let streams: Vec<_> = (0..7).map(|_| device.stream().unwrap()).collect();
+    let mut blocks = streams.iter().map(|stream| heap.allocate(3 << 20, stream).unwrap());
+    let own = blocks.next().unwrap();
+    drop(blocks.collect::<Vec<_>>());
+    (streams, own)
+}
+
 #[test]
 fn several_streams_are_asked_about_in_one_go_and_the_thread_is_left_as_it_was() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = device(1 << 30, Schedule::OnDemand);
         let before = state_of_thread(&device);
         let heap = heap(&device, pool);
-        let streams: Vec<_> = (0..7).map(|_| device.stream().unwrap()).collect();
-        let mut blocks = streams.iter().map(|stream| heap.allocate(3 << 20, stream).unwrap());
-        let own = blocks.next();
-        drop(blocks.collect::<Vec<_>>());
+        let (streams, own) = freed_on_six(&device, &heap);
         let calls = |symbol| device.emulator().map_or(0, |emulator| emulator.calls_of(symbol));
         let count = || ["cuThreadExchangeStreamCaptureMode", "cuEventQuery"].map(calls);
         let [ways, asked] = count();
@@ -96,10 +102,7 @@ fn a_failing_call_leaves_the_thread_as_it_was() {
             let device = emulated(1 << 30, Schedule::OnDemand);
             let before = state_of_thread(&device);
             let heap = heap(&device, pool);
-            let streams: Vec<_> = (0..7).map(|_| device.stream().unwrap()).collect();
-            let mut blocks = streams.iter().map(|stream| heap.allocate(3 << 20, stream).unwrap());
-            let own = blocks.next();
-            drop(blocks.collect::<Vec<_>>());
+            let (streams, own) = freed_on_six(&device, &heap);
             let emulator = device.emulator().unwrap();
             let fault = Fault::nth(symbol, nth, CUresult::ERROR_UNKNOWN);
             emulator.set_faults(FaultPlan::new([fault]));
