@@ -467,7 +467,7 @@ impl Home {
         } else {
             self.gaps.retain(|kept| *kept != gap);
         }
-        // What is not over beside it would make it its own, as far as to the same stream's next.
+        // Merged with uses that are not over at both sides it would count as in use, as all between is.
         let Block { before, after, .. } = self.blocks[key];
         let is_held = |key: u32| {
             self.blocks
