@@ -73,19 +73,23 @@ impl Event {
     /// Events that keep no time, that are not reached yet, that are of two devices, or of which
     /// `earlier` is the later one.
     pub fn elapsed_since(&self, earlier: &Event) -> Result<Duration, Error> {
-        let refused = |text: String| Err(ErrorKind::Refused(text).into());
+        let refused = |kind: ErrorKind, text: String| Err(kind.error(text));
         if !self.timed || !earlier.timed {
             return refused(
+                ErrorKind::InvalidArgument,
                 "an event made by Stream::record keeps no time; make both by Stream::record_timed"
                     .to_owned(),
             );
         }
         if !self.context.is_same(&earlier.context) {
-            return refused(format!(
-                "one event is of {} and the other of {}, which have no clock in common; record both \
+            return refused(
+                ErrorKind::WrongDevice,
+                format!(
+                    "one event is of {} and the other of {}, which have no clock in common; record both \
                  on streams of one device",
-                self.context, earlier.context
-            ));
+                    self.context, earlier.context
+                ),
+            );
         }
         let mut milliseconds = 0.0;
         let _current = self.context.enter()?;
@@ -95,6 +99,7 @@ impl Event {
         };
         if asked == CUresult::ERROR_NOT_READY {
             return refused(
+                ErrorKind::Busy,
                 "the time between two events is known once both are reached; call synchronize on \
                  them first"
                     .to_owned(),
@@ -103,10 +108,13 @@ impl Event {
         check("cuEventElapsedTime", asked)?;
         match Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3) {
             Ok(elapsed) => Ok(elapsed),
-            Err(_) => refused(format!(
-                "the event given as the earlier one is {} ms later; swap them",
-                -milliseconds
-            )),
+            Err(_) => refused(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "the event given as the earlier one is {} ms later; swap them",
+                    -milliseconds
+                ),
+            ),
         }
     }
 

@@ -44,18 +44,20 @@ impl MemoryKind {
 
     /// Refuses to allocate what a device cannot have.
     pub(crate) fn check(self, info: &DeviceInfo) -> Result<(), Error> {
-        let why = match self {
-            MemoryKind::Unified if !info.managed_memory => format!(
-                "{} has no unified memory; use device memory, and pinned memory for what the host \
-                 touches",
-                info.name
-            ),
-            MemoryKind::Registered => "registered memory is the program's own and cannot be \
-                allocated; hand a vector to Target::register, or allocate pinned memory"
-                .to_owned(),
-            _ => return Ok(()),
-        };
-        Err(ErrorKind::Refused(why).into())
+        match self {
+            MemoryKind::Unified if !info.managed_memory => {
+                Err(ErrorKind::Unsupported.error(format!(
+                    "{} has no unified memory; use device memory, and pinned memory for what the \
+                     host touches",
+                    info.name
+                )))
+            }
+            MemoryKind::Registered => Err(ErrorKind::WrongMemory.error(
+                "registered memory is the program's own and cannot be allocated; hand a vector to \
+                 Target::register, or allocate pinned memory",
+            )),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -52,7 +52,7 @@
 //! | [`Target::batches`], [`Target::batches_by_memory`] | data larger than the device, [a batch](Batches) at a time |
 //! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who has the memory |
 //! | [`allocated!`], [`time!`] | what a piece of code allocates, and how long it takes |
-//! | [`Error`] | one type, with [the evidence](OutOfMemory) where memory ran out |
+//! | [`Error`] | one type: [its kind](ErrorKind), and [the evidence](OutOfMemory) where memory ran out |
 //!
 //! The [guide] explains each of these, a chapter at a time.
 //!
@@ -142,7 +142,7 @@ pub use batches::{Batches, FedBatches, RowBatches};
 /// What says which types are plain data, in the version whose traits [`Element`] asks for.
 pub use bytemuck;
 pub use device::{Device, DeviceInfo, profile};
-pub use error::{Cause, Consumer, Error, OutOfMemory};
+pub use error::{Cause, Consumer, Error, ErrorKind, OutOfMemory};
 pub use event::Event;
 pub use gpuheap_derive::Adapt;
 pub use gpuheap_emu as emu;

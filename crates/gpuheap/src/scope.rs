@@ -326,10 +326,9 @@ impl ScopeState {
             Part::Code => format!("the scope that began at {file}:{line} ended"),
             Part::Batch => format!("the upload of a batch, asked for at {file}:{line}, is over"),
         };
-        ErrorKind::Refused(format!(
+        ErrorKind::Ended.error(format!(
             "{what}, and nothing can be made in it any more; make the array with a target of the heap"
         ))
-        .into()
     }
 
     /// An error where it ended.

@@ -66,7 +66,7 @@ impl Settings {
                 None => Err("is not UTF-8".to_owned()),
             };
             read.map_err(|reason| {
-                ErrorKind::Refused(format!(
+                ErrorKind::BadSetting.error(format!(
                     "{} is set to '{}', which {reason}; it takes {}",
                     setting.variable,
                     value.to_string_lossy(),
@@ -93,11 +93,10 @@ fn check_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<
     let mut names = set.map(|(name, _)| name.to_string_lossy().into_owned());
     let Some(unknown) = names.find(|name| is_unknown(name)) else { return Ok(()) };
     let known = one_of(TABLE.map(|setting| setting.variable)).replace(" or ", " and ");
-    Err(ErrorKind::Refused(format!(
+    Err(ErrorKind::BadSetting.error(format!(
         "{unknown} is set, and there is no such setting; unset it, or use one of those that there \
          are: {known}"
-    ))
-    .into())
+    )))
 }
 
 /// What variables begin with that are for our tests and for the emulated `libcuda.so.1`.

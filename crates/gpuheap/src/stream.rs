@@ -105,12 +105,11 @@ impl Stream {
             return Stream::legacy(context);
         }
         if raw == CUstream::PER_THREAD {
-            return Err(ErrorKind::Refused(
+            return Err(ErrorKind::StreamUnusable.error(
                 "CU_STREAM_PER_THREAD (0x2) means another stream on every thread, so memory cannot \
                  be kept in its order; use a stream of your own, or 0 for the legacy default stream"
                     .to_owned(),
-            )
-            .into());
+            ));
         }
         let mut of = CUcontext::NULL;
         {
@@ -120,12 +119,11 @@ impl Stream {
             check("cuStreamGetCtx", asked)?;
         }
         if of != context.raw() {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::WrongDevice.error(format!(
                 "the stream {:#x} is of another context than the primary one of {context}; use a \
                  stream that was made while that one was current, as those of the CUDA runtime are",
                 raw.0
-            ))
-            .into());
+            )));
         }
         let origin = if unannounced { Origin::Unannounced } else { Origin::Foreign };
         Stream::wrap(context, raw, origin)
@@ -139,13 +137,12 @@ impl Stream {
             let _current = handle.context.enter_aside()?;
             // The question for its number would break the capture (H200, driver 580).
             if handle.context.is_capturing_inside(raw)? {
-                return Err(ErrorKind::Refused(format!(
+                return Err(ErrorKind::Capturing.error(format!(
                     "the stream {:#x} is capturing a graph, and the driver says which stream a handle \
                      stands for only before or after; use the heap on the stream before the capture \
                      begins, which it then knows",
                     raw.0
-                ))
-                .into());
+                )));
             }
             // SAFETY: the pointer is valid for the call and the stream is alive.
             let asked = unsafe { handle.context.driver().cuStreamGetId(raw, &mut id) };
@@ -239,12 +236,11 @@ impl Stream {
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         let context = self.context();
         if !context.shares_driver(event.context()) {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::WrongDevice.error(format!(
                 "the stream is of {context} and the event of {}, which know nothing of each other; \
                  call synchronize on the event instead",
                 event.context()
-            ))
-            .into());
+            )));
         }
         event.context().check_alive()?;
         let _current = context.enter()?;
@@ -268,13 +264,12 @@ impl Stream {
     /// are part of a capture.
     pub(crate) fn wait_for(&self, other: &Stream) -> Result<(), Error> {
         if self.is_capturing()? != other.is_capturing()? {
-            return Err(ErrorKind::Refused(
+            return Err(ErrorKind::Capturing.error(
                 "an array was last used on another stream, and one of the two is capturing a graph, \
                  which would break if one waited for the other; use the array on the stream that \
                  captures before the capture begins, and on others after it ended"
                     .to_owned(),
-            )
-            .into());
+            ));
         }
         self.wait(&other.record()?)
     }

@@ -61,7 +61,7 @@ impl Download {
             None => source.to_vec()?,
         };
         Array::from_shape_vec(source.raw_dim(), elements)
-            .map_err(|error| ErrorKind::Refused(error.to_string()).into())
+            .map_err(|error| ErrorKind::WrongShape.error(error.to_string()))
     }
 
     /// The elements of an array that was uploaded together with others that are read too.

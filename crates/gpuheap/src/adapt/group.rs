@@ -126,7 +126,7 @@ impl<To, T: Adapt<To>> Group<T, To> for Structures {
 
     fn fixed<const N: usize>(items: &[T; N], to: &To) -> Result<[T::Output; N], Error> {
         let adapted: Vec<T::Output> = Self::vec(items, to)?;
-        adapted.try_into().map_err(|_| ErrorKind::Refused(format!("not {N} items")).into())
+        adapted.try_into().map_err(|_| ErrorKind::WrongShape.error(format!("not {N} items")))
     }
 
     fn array<D: Dimension>(
@@ -136,6 +136,6 @@ impl<To, T: Adapt<To>> Group<T, To> for Structures {
         let adapted: Result<Vec<T::Output>, Error> =
             items.iter().map(|item| item.adapt(to)).collect();
         Array::from_shape_vec(items.raw_dim(), adapted?)
-            .map_err(|error| ErrorKind::Refused(error.to_string()).into())
+            .map_err(|error| ErrorKind::WrongShape.error(error.to_string()))
     }
 }

@@ -129,11 +129,10 @@ where
             CompressedStorage::CSC => CsMatI::try_new_csc(self.shape, starts, indices, values),
         };
         matrix.map_err(|(.., why)| {
-            ErrorKind::Refused(format!(
+            ErrorKind::InvalidData.error(format!(
                 "what the device has is no sparse matrix of shape {:?}: {why}",
                 self.shape
             ))
-            .into()
         })
     }
 }

@@ -135,20 +135,18 @@ fn totals<A: Scalar, S: Hold, T: Scalar, D: RemoveAxis, R: Hold, K: Key>(
     let rows = match shape.slice_mut().first_mut() {
         Some(first) => std::mem::replace(first, groups),
         None => {
-            return Err(ErrorKind::Refused(
+            return Err(ErrorKind::WrongShape.error(
                 "an array with no axis has no rows to group; give it a shape of one axis first"
                     .to_owned(),
-            )
-            .into());
+            ));
         }
     };
     if rows != keys.len() {
-        return Err(ErrorKind::Refused(format!(
+        return Err(ErrorKind::WrongShape.error(format!(
             "there are {} keys for {rows} rows (shape {:?}); give a key for each row",
             keys.len(),
             values.shape()
-        ))
-        .into());
+        )));
     }
     check_device(&values.window(), &keys.window())?;
     let inner = size(shape.slice().get(1..).unwrap_or_default());
@@ -211,11 +209,10 @@ impl BadKeys {
         }
         let key = keys.slice(row as usize..=row as usize)?.to_vec()?;
         let key = key.first().map_or_else(String::new, |key| format!(" ({key})"));
-        Err(ErrorKind::Refused(format!(
+        Err(ErrorKind::InvalidData.error(format!(
             "{count} of {} keys are not within 0..{groups}, the first of them that of row {row}{key}; \
              ask for more groups, or leave such rows out",
             keys.len()
-        ))
-        .into())
+        )))
     }
 }

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use crate::array::storage::Storage;
 use crate::array::{ArrayBase, Element, Hold};
 use crate::device::Context;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Fault};
 use crate::heap::Heap;
 use crate::stream::Stream;
 
@@ -98,11 +98,10 @@ pub(super) fn check_device(one: &Window<'_>, other: &Window<'_>) -> Result<(), E
     if one.is_same(other) {
         return Ok(());
     }
-    Err(ErrorKind::Refused(format!(
+    Err(ErrorKind::WrongDevice.error(format!(
         "one array is on {one} and the other on {other}, and arithmetic is done on one device; copy \
          one of them to the other's device with copy_to first"
-    ))
-    .into())
+    )))
 }
 
 fn enqueue(stream: &Stream, launch: &Launch, function: CUfunction) -> Result<(), Error> {
@@ -133,7 +132,7 @@ fn enqueue(stream: &Stream, launch: &Launch, function: CUfunction) -> Result<(),
 /// The same error, which says of which kernel it is.
 fn of_kernel(error: Error, kernel: Kernel) -> Error {
     match error.driver() {
-        Some(error) => ErrorKind::Kernel(kernel, error).into(),
+        Some(error) => Fault::Kernel(kernel, error).into(),
         None => error,
     }
 }
@@ -181,7 +180,7 @@ impl Kernels {
 
 fn load(context: &Context, kernel: Kernel) -> Result<Loaded, Error> {
     let text = |text: String| {
-        CString::new(text).map_err(|error| Error::from(ErrorKind::Refused(error.to_string())))
+        CString::new(text).map_err(|error| ErrorKind::InvalidData.error(error.to_string()))
     };
     let (image, name) = (text(kernel.ptx())?, text(kernel.name())?);
     let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);

@@ -101,13 +101,12 @@ pub(super) fn together<O: Dimension>(left: &[usize], right: &[usize]) -> Result<
             (1, other) => other,
             (one, 1) => one,
             (one, other) => {
-                return Err(ErrorKind::Refused(format!(
+                return Err(ErrorKind::WrongShape.error(format!(
                     "the shapes {left:?} and {right:?} do not go together: counted from the last, \
                      axis {} has length {one} in one and {other} in the other; make them equal, or \
                      one of them 1",
                     axes - axis
-                ))
-                .into());
+                )));
             }
         };
     }

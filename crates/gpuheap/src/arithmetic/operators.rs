@@ -250,24 +250,22 @@ pub(super) fn check_sides(left: &Side<'_>, right: &Side<'_>) -> Result<(), Error
 fn in_place(op: Op, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), Error> {
     let shape: ndarray::IxDyn = together(out.shape, right.shape())?;
     if shape.slice() != out.shape {
-        return Err(ErrorKind::Refused(format!(
+        return Err(ErrorKind::WrongShape.error(format!(
             "an array of shape {:?} cannot take in place what has the shape {:?}; write the result \
              to a new array, with an operator",
             out.shape,
             shape.slice()
-        ))
-        .into());
+        )));
     }
     check_sides(&Side::Array(*out), right)?;
     if let Side::Array(right) = right
         && let Overlap::Shifted(bytes) = overlap(out, right)
     {
-        return Err(ErrorKind::Refused(format!(
+        return Err(ErrorKind::Overlap.error(format!(
             "the right side overlaps the array that is changed: both are windows of one memory, \
              {bytes} bytes apart, and have {} and {} bytes; copy the right side first",
             out.bytes, right.bytes
-        ))
-        .into());
+        )));
     }
     enqueue(op, of, out, &Side::Array(*out), right)
 }

@@ -222,10 +222,8 @@ fn split<S: Hold, T: Element, D: RemoveAxis>(
             1 => "whose only axis is 0".to_owned(),
             axes => format!("whose axes are 0 to {}", axes - 1),
         };
-        return Err(ErrorKind::Refused(format!(
-            "there is no axis {axis} in an array of shape {shape:?}, {advice}"
-        ))
-        .into());
+        return Err(ErrorKind::WrongShape
+            .error(format!("there is no axis {axis} in an array of shape {shape:?}, {advice}")));
     };
     let [outer, inner] = [&shape[..axis], &shape[axis + 1..]].map(size);
     Ok((Sizes { outer, n, inner }, array.raw_dim().remove_axis(Axis(axis))))
@@ -270,8 +268,7 @@ fn again(op: Reduction) -> Reduction {
 }
 
 fn nothing(what: &str, shape: &[usize]) -> Error {
-    ErrorKind::Refused(format!(
+    ErrorKind::WrongShape.error(format!(
         "there is no {what} of no elements (shape {shape:?}); check for an axis of length 0 first"
     ))
-    .into()
 }

@@ -131,12 +131,11 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let is_permutation = order.len() == ours.len()
             && (0..ours.len()).all(|axis| order.iter().filter(|one| **one == axis).count() == 1);
         if !is_permutation {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::WrongShape.error(format!(
                 "{order:?} is no order of the axes of an array of shape {ours:?}; name each of 0 to \
                  {} once",
                 ours.len().saturating_sub(1)
-            ))
-            .into());
+            )));
         }
         let steps = strides(ours, ours);
         let part = Part {
@@ -261,7 +260,7 @@ impl std::fmt::Display for Written {
 }
 
 fn refused_slice(why: &str) -> Error {
-    ErrorKind::Refused(format!("the slice does not fit: {why}")).into()
+    ErrorKind::WrongShape.error(format!("the slice does not fit: {why}"))
 }
 
 fn other_axes(shape: &[usize], slice: &[SliceInfoElem]) -> Error {
@@ -278,11 +277,10 @@ fn check_repeats(from: &[usize], to: &[usize]) -> Result<(), Error> {
     if goes {
         return Ok(());
     }
-    Err(ErrorKind::Refused(format!(
+    Err(ErrorKind::WrongShape.error(format!(
         "an array of shape {from:?} cannot be repeated to the shape {to:?}; counted from the last, \
          each axis must have the same length, or 1"
-    ))
-    .into())
+    )))
 }
 
 /// Whether a part of an array and what is written to it have no byte in common.
@@ -296,12 +294,11 @@ fn check_apart(part: &Part, to: &Window<'_>, from: &Window<'_>, size: usize) -> 
     if end <= source || source + from.bytes <= low {
         return Ok(());
     }
-    Err(ErrorKind::Refused(format!(
+    Err(ErrorKind::Overlap.error(format!(
         "the source overlaps the part that it is to be written to: both are of one memory, and the \
          source begins {} bytes from where the part does; copy the source first",
         source.abs_diff(low)
-    ))
-    .into())
+    )))
 }
 
 /// Copies of elements of any size, by the largest units that they and their addresses are made of.

@@ -35,10 +35,9 @@ pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
 pub(super) fn check_bits<T: Element>(bits: &[T::Bits]) -> Result<(), Error> {
     match bits.iter().position(|bits| !T::is_valid_bit_pattern(bits)) {
         None => Ok(()),
-        Some(at) => Err(ErrorKind::Refused(format!(
+        Some(at) => Err(ErrorKind::InvalidData.error(format!(
             "element {at} of the array is no valid {}: its bytes were written as something else",
             std::any::type_name::<T>()
-        ))
-        .into()),
+        ))),
     }
 }

@@ -89,7 +89,7 @@ impl Target {
 
     fn kind_of_foreign<T>(&self, address: u64, bytes: u64) -> Result<MemoryKind, Error> {
         let refused = |why: String| -> Error {
-            ErrorKind::Refused(format!("{address:#x} cannot be wrapped: {why}")).into()
+            ErrorKind::BadPointer.error(format!("{address:#x} cannot be wrapped: {why}"))
         };
         if address == 0 {
             return Err(refused(format!("it is null, and the shape takes {bytes} bytes")));
@@ -118,9 +118,9 @@ impl Target {
             }
             let context = self.stream.context();
             if found.kind() == MemoryKind::Device && found.device != context.ordinal() {
-                return Err(refused(format!(
-                    "it is memory of device {}, and the target is of {context}; use a target of a \
-                     heap of that device, and copy_to to bring it here",
+                return Err(ErrorKind::WrongDevice.error(format!(
+                    "{address:#x} cannot be wrapped: it is memory of device {}, and the target is of \
+                     {context}; use a target of a heap of that device, and copy_to to bring it here",
                     found.device
                 )));
             }

@@ -41,13 +41,12 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
 
     fn borrow_for_host(&self) -> Result<(Borrow<'_>, *mut T), Error> {
         if !self.kind().is_host_accessible() {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::WrongMemory.error(format!(
                 "the host cannot read an array of shape {:?} in place, because it is in the memory of \
                  {}; copy it with to_vec, or allocate it as unified or pinned memory",
                 self.shape(),
                 self.device()
-            ))
-            .into());
+            )));
         }
         let address = self.storage().begin_borrow()?;
         let borrow = Borrow(self.storage());

@@ -77,10 +77,9 @@ impl Target {
         let context = self.stream.context();
         context.check_alive()?;
         if !context.info().host_register {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::Unsupported.error(format!(
                 "{context} cannot register memory of the program's own; copy it to pinned memory"
-            ))
-            .into());
+            )));
         }
         if bytes == 0 {
             return Ok(0);
@@ -113,13 +112,12 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     #[doc(alias = "into_vec")]
     pub fn unregister(self) -> Result<Vec<T>, Error> {
         if self.kind() != MemoryKind::Registered {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::WrongMemory.error(format!(
                 "an array of shape {:?} in {} memory is no vector that was registered; copy it with \
                  to_vec",
                 self.shape(),
                 self.kind()
-            ))
-            .into());
+            )));
         }
         // Waits, and finds what is no valid element.
         let elements = self.as_slice()?;
@@ -130,8 +128,8 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         let how = Freed::Early(Location::caller());
         let vector = self.storage().take_registered(how)?.downcast::<Vec<T>>();
         vector.map(|vector| *vector).map_err(|_| {
-            ErrorKind::Refused("the registered vector has elements of another type".to_owned())
-                .into()
+            ErrorKind::WrongType
+                .error("the registered vector has elements of another type".to_owned())
         })
     }
 }

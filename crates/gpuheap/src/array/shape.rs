@@ -10,11 +10,10 @@ pub(super) fn check_alignment<T>(address: u64) -> Result<(), Error> {
     if address.is_multiple_of(align) {
         return Ok(());
     }
-    Err(ErrorKind::Refused(format!(
+    Err(ErrorKind::WrongType.error(format!(
         "elements of type {} lie at multiples of {align} bytes, and {address:#x} is none",
         std::any::type_name::<T>()
-    ))
-    .into())
+    )))
 }
 
 /// The number of elements of a shape and their bytes.
@@ -24,11 +23,11 @@ pub(super) fn check_alignment<T>(address: u64) -> Result<(), Error> {
 /// More than any memory holds: [`isize::MAX`] elements or bytes, as for host arrays.
 pub(super) fn sizes<T, D: Dimension>(shape: &D) -> Result<(usize, u64), Error> {
     let too_large = || {
-        Error::from(ErrorKind::Refused(format!(
+        ErrorKind::TooLarge.error(format!(
             "an array of shape {:?} with elements of {} bytes is larger than any memory",
             shape.slice(),
             size_of::<T>()
-        )))
+        ))
     };
     let most = isize::MAX as usize;
     let count = shape.size_checked().filter(|count| *count <= most).ok_or_else(too_large)?;

@@ -9,7 +9,7 @@ use super::element::Element;
 use super::registered::Registered;
 use super::unified::Told;
 use crate::device::{Context, Gone};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Fault};
 use crate::heap::Heap;
 use crate::heap::store::Lease;
 use crate::kind::MemoryKind;
@@ -488,7 +488,7 @@ impl Storage {
             Memory::Registered(registered) => registered.unlock(&last),
             other => {
                 state.memory = other;
-                Err(ErrorKind::Refused("the array is not registered memory".to_owned()).into())
+                Err(ErrorKind::WrongMemory.error("the array is not registered memory".to_owned()))
             }
         }
     }
@@ -519,11 +519,10 @@ impl Storage {
                 true => "copy it there with copy_to, or allocate it as unified memory",
                 false => "copy it there with copy_to",
             };
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::WrongDevice.error(format!(
                 "the array is on {owner} and is used on {user}, which cannot reach its memory (no \
                  peer access); {remedies}"
-            ))
-            .into());
+            )));
         }
         stream.wait_for(last)?;
         state.set_last(stream.clone());
@@ -584,13 +583,12 @@ impl State {
             Memory::Lease(lease) => Ok(lease.address),
             Memory::Registered(registered) => Ok(registered.device),
             Memory::Foreign { address, .. } | Memory::Part { address, .. } => Ok(*address),
-            Memory::Staged => Err(ErrorKind::Refused(
+            Memory::Staged => Err(ErrorKind::Busy.error(
                 "the array is being adapted together with others and is there when all of them are; \
                  use it after adapt returned"
                     .to_owned(),
-            )
-            .into()),
-            Memory::Freed { how, .. } => Err(ErrorKind::Freed(*how).into()),
+            )),
+            Memory::Freed { how, .. } => Err(Fault::Freed(*how).into()),
         }
     }
 
@@ -644,11 +642,11 @@ fn is_same_stream(one: &Stream, other: &Stream) -> bool {
 fn owner_panicked(panic: Box<dyn Any + Send>) -> Error {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let error = ErrorKind::Refused(format!(
+    let error = ErrorKind::Panicked.error(format!(
         "what was to free a wrapped pointer panicked: {}; the memory behind it may not be freed",
         text.unwrap_or("with no text")
     ));
     // It may be of a type whose own destructor panics.
     std::mem::forget(panic);
-    error.into()
+    error
 }

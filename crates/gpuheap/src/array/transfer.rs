@@ -60,12 +60,11 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
                 return Ok(());
             }
             if to.abs_diff(from) < bytes as u64 {
-                return Err(ErrorKind::Refused(format!(
+                return Err(ErrorKind::Overlap.error(format!(
                     "the source overlaps what it is to be copied to: both are windows of one memory, \
                      {} bytes apart, and have {bytes}; copy the source first",
                     to.abs_diff(from)
-                ))
-                .into());
+                )));
             }
             // Between devices this takes memory of every kind, with peer access or without. The other
             // copy refuses what a stream-ordered pool of another device holds (two H200, driver 580).
@@ -115,13 +114,12 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
         if count == self.len() {
             return Ok(());
         }
-        Err(ErrorKind::Refused(format!(
+        Err(ErrorKind::WrongShape.error(format!(
             "the array has {} elements (shape {:?}) and the source {count} (shape {shape:?}); slice \
              one of them to the other's length",
             self.len(),
             self.shape()
-        ))
-        .into())
+        )))
     }
 }
 
@@ -144,7 +142,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     pub fn to_ndarray(&self) -> Result<Array<T, D>, Error> {
         let elements = self.to_vec()?;
         Array::from_shape_vec(self.raw_dim(), elements)
-            .map_err(|error| ErrorKind::Refused(error.to_string()).into())
+            .map_err(|error| ErrorKind::WrongShape.error(error.to_string()))
     }
 
     /// Reads all of it into host memory. Waits for what it was last used for.
@@ -154,14 +152,13 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// A slice of another length; as [`to_vec`](ArrayBase::to_vec), with the slice unchanged.
     pub fn read_into(&self, target: &mut [T]) -> Result<(), Error> {
         if target.len() != self.len() {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::WrongShape.error(format!(
                 "the array has {0} elements (shape {1:?}) and the slice to read it into {2}; read \
                  into a slice of {0}, or slice the array",
                 self.len(),
                 self.shape(),
                 target.len()
-            ))
-            .into());
+            )));
         }
         // By way of a vector, so that a byte that is no `T` never stands in the slice.
         target.copy_from_slice(&self.to_vec()?);
@@ -198,11 +195,10 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         // Their bits, which may be anything, before they are known to be elements.
         let mut bits: Vec<T::Bits> = Vec::new();
         if bits.try_reserve_exact(count).is_err() {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::HostResources.error(format!(
                 "the host has no memory for the {} bytes to be read; read a slice at a time",
                 count * size_of::<T>()
-            ))
-            .into());
+            )));
         }
         let mut bits = ManuallyDrop::new(bits);
         let longest = ranges.clone().into_iter().map(|range| range.len()).max().unwrap_or(0);

@@ -118,11 +118,10 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
                 device.context().ordinal()
             }
             Location::Other(device) => {
-                return Err(ErrorKind::Refused(format!(
+                return Err(ErrorKind::WrongDevice.error(format!(
                     "the array is on {context}, whose driver knows nothing of {device}; copy it \
                      there with copy_to"
-                ))
-                .into());
+                )));
             }
         };
         check_concurrent(context.info().concurrent_managed_access, &self.device(), done)?;
@@ -133,13 +132,12 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         if self.kind() == MemoryKind::Unified {
             return Ok(());
         }
-        Err(ErrorKind::Refused(format!(
+        Err(ErrorKind::WrongMemory.error(format!(
             "an array of shape {:?} in {} memory cannot be {done}, because its pages never move; \
              allocate it as unified memory",
             self.shape(),
             self.kind()
-        ))
-        .into())
+        )))
     }
 }
 
@@ -170,10 +168,9 @@ fn check_concurrent(concurrent: bool, device: &Device, done: &str) -> Result<(),
     if concurrent {
         return Ok(());
     }
-    Err(ErrorKind::Refused(format!(
+    Err(ErrorKind::Unsupported.error(format!(
         "unified memory cannot be {done} to any place with {device}, because it lacks concurrent \
          access to managed memory, as under WSL2: the driver moves all of it to the device whenever \
          the device works; use it without, or copy between device and pinned memory"
-    ))
-    .into())
+    )))
 }

@@ -140,10 +140,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
                 1 => "whose length is 1; write index 0".to_owned(),
                 _ => format!("whose length is {length}; write an index of 0 to {}", length - 1),
             };
-            return Err(ErrorKind::Refused(format!(
-                "index {index} is not within the leading axis, {advice}"
-            ))
-            .into());
+            return Err(ErrorKind::WrongShape
+                .error(format!("index {index} is not within the leading axis, {advice}")));
         }
         let one = self.narrowed(index, index + 1);
         let shape = one.shape.remove_axis(ndarray::Axis(0));
@@ -153,10 +151,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// The length of the leading axis, of an array that without one `cannot` be something.
     fn leading(&self, cannot: &str) -> Result<usize, Error> {
         self.shape().first().copied().ok_or_else(|| {
-            ErrorKind::Refused(format!(
-                "an array with no axis {cannot}; give it a shape of one axis first"
-            ))
-            .into()
+            ErrorKind::WrongShape
+                .error(format!("an array with no axis {cannot}; give it a shape of one axis first"))
         })
     }
 
@@ -179,15 +175,14 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     pub fn into_shape<I: IntoDimension>(self, shape: I) -> Result<ArrayBase<S, T, I::Dim>, Error> {
         let shape = shape.into_dimension();
         if shape.size_checked() != Some(self.len()) {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::WrongShape.error(format!(
                 "an array of shape {:?} has {} elements, which the shape {:?} does not hold; give a \
                  shape whose axes multiply to {}",
                 self.shape(),
                 self.len(),
                 shape.slice(),
                 self.len()
-            ))
-            .into());
+            )));
         }
         Ok(ArrayBase { held: self.held, offset: self.offset, shape, element: PhantomData })
     }
@@ -200,13 +195,12 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     pub fn into_reinterpreted<U: Element>(self) -> Result<ArrayBase<S, U, D>, Error> {
         let (old, new) = (size_of::<T>(), size_of::<U>());
         let refused = |why: String| -> Error {
-            ErrorKind::Refused(format!(
+            ErrorKind::WrongType.error(format!(
                 "an array of shape {:?} of {} cannot be read as {}: {why}",
                 self.shape(),
                 std::any::type_name::<T>(),
                 std::any::type_name::<U>()
             ))
-            .into()
         };
         let mut shape = self.raw_dim();
         if old != new {
@@ -264,7 +258,7 @@ fn bounds(range: &impl RangeBounds<usize>, length: usize) -> Result<(usize, usiz
              0..{length}"
         ),
     };
-    Err(ErrorKind::Refused(format!("the range {} {advice}", written(range))).into())
+    Err(ErrorKind::WrongShape.error(format!("the range {} {advice}", written(range))))
 }
 
 /// A range as people write it.

@@ -10,7 +10,7 @@ use ndarray::{ArrayView, Axis, Data, Dimension, Slice};
 
 use super::turn::{Asked, Batch, Turn, ran_out};
 use crate::array::{DeviceArray, Element};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Fault};
 use crate::scope::Handle;
 use crate::size::Bytes;
 use crate::source::GRANULE;
@@ -48,18 +48,16 @@ impl Target {
     ) -> Result<RowBatches<'a, T, D>, Error> {
         let at = Location::caller();
         if !(fraction > 0.0 && fraction <= 1.0) {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::InvalidArgument.error(format!(
                 "{fraction} is no part of the memory that batches could take; write one above 0 and \
                  at most 1, such as 0.5"
-            ))
-            .into());
+            )));
         }
         let Some(&total) = array.shape().first() else {
-            return Err(ErrorKind::Refused(
+            return Err(ErrorKind::WrongShape.error(
                 "an array with no axis has no rows to make batches of; upload it with array"
                     .to_owned(),
-            )
-            .into());
+            ));
         };
         let share = (self.heap().room(self.memory_kind())? as f64 * fraction) as u64;
         let elements = (array.len() / total.max(1)) as u64;
@@ -158,18 +156,22 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
     /// A batch of one row, which is then still the current one; no current batch.
     pub fn halve(&mut self) -> Result<(), Error> {
         if self.current.is_none() || self.rows.len() < 2 {
-            let why = match &self.current {
-                None => {
-                    "there is no batch to give back; call halve while working on one".to_owned()
-                }
-                Some(_) => format!(
-                    "a batch of {} row of {} cannot be halved; free memory, or split the array along \
-                     another axis",
-                    self.rows.len(),
-                    Bytes(self.row)
+            let (kind, why) = match &self.current {
+                None => (
+                    ErrorKind::Ended,
+                    "there is no batch to give back; call halve while working on one".to_owned(),
+                ),
+                Some(_) => (
+                    ErrorKind::WrongShape,
+                    format!(
+                        "a batch of {} row of {} cannot be halved; free memory, or split the array \
+                         along another axis",
+                        self.rows.len(),
+                        Bytes(self.row)
+                    ),
                 ),
             };
-            return Err(ErrorKind::Refused(why).into());
+            return Err(kind.error(why));
         }
         self.ahead.clear();
         self.chunk = self.rows.len().div_ceil(2);
@@ -265,7 +267,7 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
 /// The error of a row that there is no memory for.
 fn too_large(error: Error, row: usize) -> Error {
     match error.out_of_memory() {
-        Some(evidence) => ErrorKind::Row(row, evidence.clone()).into(),
+        Some(evidence) => Fault::Row(row, evidence.clone()).into(),
         None => error,
     }
 }

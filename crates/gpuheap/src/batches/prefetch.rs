@@ -67,7 +67,7 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<I, R> {
         let feeder = Feeder { desk: desk.clone(), asked: asked.clone(), side, most: count };
         let work = move || feeder.run(items);
         thread::Builder::new().spawn_scoped(scope, work).map_err(|error| {
-            ErrorKind::Refused(format!(
+            ErrorKind::HostResources.error(format!(
                 "no thread to upload batches ahead: {error}; use prefetch, which needs none"
             ))
         })?;

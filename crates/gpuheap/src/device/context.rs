@@ -15,7 +15,7 @@ use gpuheap_emu::Emulator;
 use super::gate::HostGate;
 use super::info::DeviceInfo;
 use crate::arithmetic::Kernels;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, Fault};
 use crate::fork;
 use crate::front;
 use crate::heap::{Heap, Inner};
@@ -490,7 +490,7 @@ impl From<DriverError> for ContextError {
 
 impl From<Gone> for Error {
     fn from(gone: Gone) -> Error {
-        ErrorKind::Gone(gone).into()
+        Fault::Gone(gone).into()
     }
 }
 

@@ -58,10 +58,9 @@ impl DeviceInfo {
     ) -> Result<DeviceInfo, Error> {
         let count = count(driver)?;
         if !(0..count).contains(&ordinal) {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::NoDevice.error(format!(
                 "there is no device cuda:{ordinal}; this machine has {count}, counted from cuda:0"
-            ))
-            .into());
+            )));
         }
         let (mut device, mut total, mut driver_version) = (0, 0, 0);
         let (mut product, mut pci_bus_id, mut uuid) = ([0; 128], [0; 32], CUuuid::default());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use gpuheap_driver::{LibCuda, OpenError};
 
 use super::context::{Context, Gone};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, Fault};
 use crate::fork;
 
 /// The driver stays loaded to the end of the process: what ran in it may have threads there.
@@ -47,7 +47,7 @@ pub(super) fn driver_if_any() -> Result<Option<Arc<LibCuda>>, Error> {
     let has_gpu = has_gpu.iter().any(|path| Path::new(path).exists());
     match error {
         OpenError::NotFound { .. } | OpenError::Initialise { .. } if !has_gpu => Ok(None),
-        error => Err(ErrorKind::Open(error).into()),
+        error => Err(Fault::Open(error).into()),
     }
 }
 
@@ -65,7 +65,7 @@ fn open() -> Result<MutexGuard<'static, Machine>, Error> {
 
 impl Machine {
     fn driver(&mut self) -> Result<Arc<LibCuda>, Error> {
-        Ok(self.start().map_err(ErrorKind::Open)?)
+        Ok(self.start().map_err(Fault::Open)?)
     }
 
     fn start(&mut self) -> Result<Arc<LibCuda>, OpenError> {

@@ -337,11 +337,10 @@ pub fn profile(text: &str) -> Result<Profile, Error> {
     }
     match Size::parse(text) {
         Ok(Size::Bytes(bytes)) => Ok(Profile::with_memory(bytes)),
-        _ => Err(ErrorKind::Refused(format!(
+        _ => Err(ErrorKind::BadSetting.error(format!(
             "'{text}' is neither a profile nor a size; the profiles are {}, a size is like 16GiB",
             Profile::NAMES.join(", ")
-        ))
-        .into()),
+        ))),
     }
 }
 
@@ -353,7 +352,8 @@ enum Name {
 
 impl Name {
     fn parse(name: &str) -> Result<Name, Error> {
-        let unknown = || ErrorKind::Refused(format!("'{name}' is not a device; write {}", names()));
+        let unknown =
+            || ErrorKind::BadSetting.error(format!("'{name}' is not a device; write {}", names()));
         if let Some(ordinal) = name.strip_prefix("cuda:") {
             return Ok(Name::Real(ordinal.parse().map_err(|_| unknown())?));
         }
@@ -364,16 +364,15 @@ impl Name {
                 match profile.memory_bytes {
                     GRANULE.. => Ok(Name::Emulated(profile)),
                     // Mostly a unit that was forgotten.
-                    bytes => Err(ErrorKind::Refused(format!(
+                    bytes => Err(ErrorKind::BadSetting.error(format!(
                         "'{name}' is a device of {}, and memory is handed out in steps of {}; write \
                          a larger size with its unit, as in emulated:16GiB",
                         Bytes(bytes),
                         Bytes(GRANULE)
-                    ))
-                    .into()),
+                    ))),
                 }
             }
-            _ => Err(unknown().into()),
+            _ => Err(unknown()),
         }
     }
 }

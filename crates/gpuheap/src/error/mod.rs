@@ -1,5 +1,6 @@
 //! The library's one error type.
 
+mod kind;
 mod out_of_memory;
 
 use std::fmt;
@@ -12,24 +13,25 @@ use crate::device::{Gone, HostBorrowed};
 use crate::kind::MemoryKind;
 use crate::source::SourceError;
 
+pub use kind::ErrorKind;
 pub use out_of_memory::{Cause, Consumer, OutOfMemory};
 
 /// Anything that gpuheap cannot do.
 ///
-/// It is one pointer wide. Its text says what, where, the numbers involved and what to do; the one
-/// cause that programs act on, memory that ran out, is had with
+/// It is one pointer wide. Its text says what, where, the numbers involved and what to do. Programs
+/// tell errors apart by [`kind`](Error::kind), and find the figures of memory that ran out with
 /// [`out_of_memory`](Error::out_of_memory).
 #[derive(Clone)]
-pub struct Error(Box<ErrorKind>);
+pub struct Error(Box<Fault>);
 
 #[derive(Clone)]
-pub(crate) enum ErrorKind {
+pub(crate) enum Fault {
     OutOfMemory(OutOfMemory),
     /// The same for a row that has to fit.
     Row(usize, OutOfMemory),
-    /// What cannot be done as it was asked for: a name that means nothing, a limit, a stream of
-    /// another device.
-    Refused(String),
+    /// A request that cannot be served as it was made: a name that means nothing, a limit, a stream
+    /// of another device.
+    Refused(ErrorKind, String),
     /// The machine's driver cannot be used.
     Open(OpenError),
     Driver(DriverError),
@@ -43,27 +45,49 @@ pub(crate) enum ErrorKind {
 }
 
 impl Error {
+    /// The kind of error, for a program to act on.
+    ///
+    /// ```
+    /// use gpuheap::{Device, ErrorKind};
+    ///
+    /// assert_eq!(Device::open("gpu0").unwrap_err().kind(), ErrorKind::BadSetting);
+    /// ```
+    pub fn kind(&self) -> ErrorKind {
+        match &*self.0 {
+            Fault::OutOfMemory(_) | Fault::Row(..) => ErrorKind::OutOfMemory,
+            Fault::Refused(kind, _) => *kind,
+            Fault::Open(_) => ErrorKind::NoDevice,
+            Fault::Driver(error) | Fault::Kernel(_, error) if error.is_out_of_memory() => {
+                ErrorKind::OutOfMemory
+            }
+            Fault::Driver(_) | Fault::Kernel(..) => ErrorKind::Driver,
+            Fault::StreamUnusable => ErrorKind::StreamUnusable,
+            Fault::Freed(_) => ErrorKind::Freed,
+            Fault::Gone(_) => ErrorKind::Gone,
+        }
+    }
+
     /// The evidence, where this is about memory that ran out.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match &*self.0 {
-            ErrorKind::OutOfMemory(evidence) | ErrorKind::Row(_, evidence) => Some(evidence),
+            Fault::OutOfMemory(evidence) | Fault::Row(_, evidence) => Some(evidence),
             _ => None,
         }
     }
 
     /// Whether this is about an array that was used after it was freed.
     pub fn is_freed(&self) -> bool {
-        matches!(&*self.0, ErrorKind::Freed(_))
+        matches!(&*self.0, Fault::Freed(_))
     }
 
     /// Whether this is about a context that can be used no more: in a forked child, or after a reset.
     pub fn is_gone(&self) -> bool {
-        matches!(&*self.0, ErrorKind::Gone(_))
+        matches!(&*self.0, Fault::Gone(_))
     }
 
     /// The same with who holds the most of the memory that ran out.
     pub(crate) fn with_consumers(mut self, top: impl FnOnce(MemoryKind) -> Vec<Consumer>) -> Error {
-        if let ErrorKind::OutOfMemory(evidence) = &mut *self.0 {
+        if let Fault::OutOfMemory(evidence) = &mut *self.0 {
             evidence.consumers = top(evidence.kind);
         }
         self
@@ -72,33 +96,34 @@ impl Error {
     /// The driver call that failed, where this is about one.
     pub fn driver(&self) -> Option<DriverError> {
         match &*self.0 {
-            ErrorKind::Driver(error) | ErrorKind::Kernel(_, error) => Some(*error),
+            Fault::Driver(error) | Fault::Kernel(_, error) => Some(*error),
             _ => None,
         }
     }
 }
 
-impl From<ErrorKind> for Error {
-    fn from(kind: ErrorKind) -> Error {
-        Error(Box::new(kind))
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Error {
+        Error(Box::new(fault))
     }
 }
 
 impl From<DriverError> for Error {
     fn from(error: DriverError) -> Error {
-        ErrorKind::Driver(error).into()
+        Fault::Driver(error).into()
     }
 }
 
 impl From<SourceError> for Error {
     fn from(error: SourceError) -> Error {
         match error {
-            SourceError::Driver(error) => ErrorKind::Driver(error),
-            SourceError::StreamUnusable => ErrorKind::StreamUnusable,
-            SourceError::Gone(gone) => ErrorKind::Gone(gone),
+            SourceError::Driver(error) => Fault::Driver(error),
+            SourceError::StreamUnusable => Fault::StreamUnusable,
+            SourceError::Gone(gone) => Fault::Gone(gone),
             SourceError::HostBorrowed => return HostBorrowed.into(),
-            SourceError::Capturing => ErrorKind::Refused(CAPTURING.to_owned()),
-            SourceError::OutOfMemory => ErrorKind::Refused(
+            SourceError::Capturing => Fault::Refused(ErrorKind::Capturing, CAPTURING.to_owned()),
+            SourceError::OutOfMemory => Fault::Refused(
+                ErrorKind::OutOfMemory,
                 "the driver has no memory left for its own bookkeeping; free some and try again"
                     .to_owned(),
             ),
@@ -115,45 +140,45 @@ pub(crate) const CAPTURING: &str = "a stream is capturing a graph, which this wo
 
 impl From<HostBorrowed> for Error {
     fn from(_: HostBorrowed) -> Error {
-        ErrorKind::Refused(HostBorrowed::TEXT.to_owned()).into()
+        ErrorKind::Busy.error(HostBorrowed::TEXT)
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            ErrorKind::OutOfMemory(evidence) => evidence.fmt(f),
-            ErrorKind::Refused(text) => f.write_str(text),
-            ErrorKind::Freed(Freed::Early(at)) => write!(
+            Fault::OutOfMemory(evidence) => evidence.fmt(f),
+            Fault::Refused(_, text) => f.write_str(text),
+            Fault::Freed(Freed::Early(at)) => write!(
                 f,
                 "the array was freed at {}:{}; keep it until its last use, or make a copy before",
                 at.file(),
                 at.line()
             ),
-            ErrorKind::Freed(Freed::Scope(at)) => write!(
+            Fault::Freed(Freed::Scope(at)) => write!(
                 f,
                 "the array was freed at the end of the scope that began at {}:{}; hand it to the \
                  scope's keep to use it longer",
                 at.file(),
                 at.line()
             ),
-            ErrorKind::Freed(Freed::Batch(at)) => write!(
+            Fault::Freed(Freed::Batch(at)) => write!(
                 f,
                 "the array was freed when the turn of its batch ended, of the batches asked for at \
                  {}:{}; hand it to their keep to use it longer, or make a copy during its turn",
                 at.file(),
                 at.line()
             ),
-            ErrorKind::Row(row, evidence) => write!(
+            Fault::Row(row, evidence) => write!(
                 f,
                 "row {row} does not fit, and a batch has one row at least; free memory, or split the \
                  array along another axis: {evidence}"
             ),
-            ErrorKind::Open(error) => error.fmt(f),
-            ErrorKind::Driver(error) => error.fmt(f),
-            ErrorKind::Kernel(kernel, error) => write!(f, "{error} (kernel {})", kernel.name()),
-            ErrorKind::Gone(gone) => gone.fmt(f),
-            ErrorKind::StreamUnusable => f.write_str(
+            Fault::Open(error) => error.fmt(f),
+            Fault::Driver(error) => error.fmt(f),
+            Fault::Kernel(kernel, error) => write!(f, "{error} (kernel {})", kernel.name()),
+            Fault::Gone(gone) => gone.fmt(f),
+            Fault::StreamUnusable => f.write_str(
                 "a stream cannot be waited for: one that may have ended unannounced, or a thread's own \
                  default stream, because its event could not be recorded when a block was freed on it \
                  (synchronise the device), or one that is capturing a graph (end the capture first)",
@@ -172,8 +197,8 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.0 {
-            ErrorKind::Open(error) => Some(error),
-            ErrorKind::Driver(error) | ErrorKind::Kernel(_, error) => Some(error),
+            Fault::Open(error) => Some(error),
+            Fault::Driver(error) | Fault::Kernel(_, error) => Some(error),
             _ => None,
         }
     }

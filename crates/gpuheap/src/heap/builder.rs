@@ -204,22 +204,22 @@ impl HeapBuilder {
             PoolKind::None if context.has_pools() => ordered(false)?,
             PoolKind::Driver if context.has_pools() => ordered(true)?,
             PoolKind::Driver => {
-                return Err(ErrorKind::Refused(format!(
+                return Err(ErrorKind::Unsupported.error(format!(
                     "{} has no stream-ordered pools; use the split pool",
                     self.device
-                ))
-                .into());
+                )));
             }
             pool => policy_and_source(&context, MemoryKind::Device, pool, self.tuning()),
         };
         let idle_trim = self.idle_trim;
         let heap = self.build_over(pool, parts.0, parts.1);
         if let Some(after) = idle_trim {
-            let idle = IdleTrim::start(Arc::downgrade(heap.handle.inner()), after).map_err(|error| {
-                ErrorKind::Refused(format!(
+            let idle =
+                IdleTrim::start(Arc::downgrade(heap.handle.inner()), after).map_err(|error| {
+                    ErrorKind::HostResources.error(format!(
                     "no thread for the heap's idle trimming: {error}; build it without idle_trim"
                 ))
-            })?;
+                })?;
             heap.handle.idle.get_or_init(|| idle);
         }
         Ok(heap)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::error::{Cause, Error, ErrorKind, OutOfMemory};
+use crate::error::{Cause, Error, Fault, OutOfMemory};
 use crate::heap::ladder::{LADDER, Step};
 use crate::heap::order::StreamRef;
 use crate::heap::store::{State, Store};
@@ -122,7 +122,7 @@ impl Store {
             cause = Cause::Capture;
         }
         let Figures { cached, reserved, device, device_free, limit, .. } = figures;
-        ErrorKind::OutOfMemory(OutOfMemory {
+        Fault::OutOfMemory(OutOfMemory {
             requested: bytes,
             kind: self.kind,
             pool: self.pool,

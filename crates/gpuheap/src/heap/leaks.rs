@@ -62,11 +62,10 @@ impl Heap {
         if self.tracking() != Tracking::Off {
             return Ok(());
         }
-        Err(ErrorKind::Refused(
+        Err(ErrorKind::NotTracked.error(
             "allocations are not tracked; build the heap with HeapBuilder::track, or set \
              GPUHEAP_TRACK to counts or backtraces"
                 .to_owned(),
-        )
-        .into())
+        ))
     }
 }

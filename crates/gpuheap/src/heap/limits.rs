@@ -17,13 +17,12 @@ impl Limits {
     /// That the soft one, if there are both, can be reached at all.
     pub(crate) fn check(self) -> Result<(), Error> {
         match (self.soft, self.hard) {
-            (Some(soft), Some(hard)) if soft > hard => Err(ErrorKind::Refused(format!(
+            (Some(soft), Some(hard)) if soft > hard => Err(ErrorKind::BadSetting.error(format!(
                 "the soft limit of {} is above the hard limit of {}, so it would never be reached; \
                  lower the soft one, or raise the hard one",
                 Bytes(soft),
                 Bytes(hard)
-            ))
-            .into()),
+            ))),
             _ => Ok(()),
         }
     }

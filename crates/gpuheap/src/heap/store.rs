@@ -388,12 +388,11 @@ impl Store {
         let above = {
             let mut state = self.lock();
             if !state.source.limit(limits)? {
-                return Err(ErrorKind::Refused(format!(
+                return Err(ErrorKind::BadSetting.error(format!(
                     "the hard limit of a heap with the {} pool can be lowered and not raised above \
                      the one that it was built with; build another heap",
                     self.pool
-                ))
-                .into());
+                )));
             }
             state.limits = limits;
             let most = limits.soft.unwrap_or(u64::MAX).min(limits.hard.unwrap_or(u64::MAX));
@@ -422,12 +421,11 @@ impl Store {
         if stream.context().is_same(&self.context) {
             return Ok(());
         }
-        Err(ErrorKind::Refused(format!(
+        Err(ErrorKind::WrongDevice.error(format!(
             "the stream is of {} and the heap of {}; use a stream of the heap's own device",
             stream.context(),
             self.context
-        ))
-        .into())
+        )))
     }
 
     /// Waits, without the lock, until every free so far is over.

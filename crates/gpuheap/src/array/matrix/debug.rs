@@ -65,11 +65,10 @@ impl<S: Hold, T: Element + fmt::Debug, D: Dimension> sealed::Printed for ArrayBa
     fn corner(&self, rows: usize, columns: usize) -> Result<Corner<T>, Error> {
         let stride = self.shape().last().copied().unwrap_or(1);
         if columns > stride || rows.checked_mul(stride).is_none_or(|end| end > self.len()) {
-            return Err(ErrorKind::Refused(format!(
+            return Err(ErrorKind::WrongShape.error(format!(
                 "the array of shape {:?} has no corner of {rows} by {columns}",
                 self.shape()
-            ))
-            .into());
+            )));
         }
         let starts = (0..rows).map(|row| row * stride);
         let elements = self.ranges(starts.map(|start| start..start + columns))?;
