@@ -122,7 +122,7 @@ fn report_findings(device: &Emulator) {
     if reported >= REPORTED_AT_MOST {
         return;
     }
-    let findings = device.findings();
+    let Ok(findings) = device.findings() else { return };
     // Whoever moves the count reports: no finding is reported by two threads.
     let upto = findings.len().min(REPORTED_AT_MOST);
     if upto > reported

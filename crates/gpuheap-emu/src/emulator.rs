@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::api::capture::may_disturb;
 use crate::dispatch::{SYMBOLS, symbol_index};
 use crate::state::{State, context};
-use crate::{FaultPlan, Finding, Options, Outcome, worker};
+use crate::{ChecksOff, FaultPlan, Finding, Options, Outcome, worker};
 
 /// An emulated CUDA driver with its devices.
 ///
@@ -66,9 +66,14 @@ impl Emulator {
         Emulator { shared }
     }
 
-    /// What the checks found so far, oldest first.
-    pub fn findings(&self) -> Vec<Finding> {
-        self.shared.state.lock().findings.clone()
+    /// Returns the findings of the checks so far, oldest first, at most 1000.
+    ///
+    /// # Errors
+    ///
+    /// [`ChecksOff`] if the emulator was made with [`Options::checks`] off: nothing was looked for.
+    pub fn findings(&self) -> Result<Vec<Finding>, ChecksOff> {
+        let state = self.shared.state.lock();
+        if state.checker.is_some() { Ok(state.findings.clone()) } else { Err(ChecksOff) }
     }
 
     /// Lets virtual time pass: work that is due by then is done.

@@ -31,7 +31,7 @@
 //!     ]
 //! };
 //! assert_eq!(codes, [CUresult::SUCCESS; 8]);
-//! assert_eq!(gpu.findings()[0].kind, FindingKind::Unordered);
+//! assert_eq!(gpu.findings().unwrap()[0].kind, FindingKind::Unordered);
 //! assert_eq!(gpu.usage(0).plain, 2 << 20);
 //! ```
 //!
@@ -51,7 +51,7 @@ mod profile;
 mod state;
 mod worker;
 
-pub use check::{Finding, FindingKind};
+pub use check::{ChecksOff, Finding, FindingKind};
 pub use emulator::{Emulator, Usage, with_per_thread_default_stream};
 pub use fault::{Fault, FaultPlan};
 pub use options::{Options, Schedule};

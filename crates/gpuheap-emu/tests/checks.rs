@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::time::Duration;
 
 use gpuheap_driver::*;
-use gpuheap_emu::{Emulator, FindingKind, Options, Schedule};
+use gpuheap_emu::{ChecksOff, Emulator, FindingKind, Options, Schedule};
 use gpuheap_kernels::{Launch, Type, Unary, copy, unary};
 
 macro_rules! call {
@@ -89,7 +89,7 @@ fn expect(kinds: &[FindingKind], program: impl Fn(&Scene)) {
     for schedule in [Schedule::Immediate, Schedule::OnDemand, lag].into_iter().chain(seeds) {
         let scene = scene(schedule);
         program(&scene);
-        let found = scene.gpu.findings();
+        let found = scene.gpu.findings().unwrap();
         let found_kinds: Vec<_> = found.iter().map(|finding| finding.kind).collect();
         assert_eq!(found_kinds, kinds, "{schedule:?}: {found:#?}");
     }
@@ -100,7 +100,7 @@ fn unordered_writes_are_found_and_name_both() {
     expect(&[FindingKind::Unordered], |scene| {
         scene.fill(scene.one);
         scene.fill(scene.two);
-        let text = &scene.gpu.findings()[0].text;
+        let text = &scene.gpu.findings().unwrap()[0].text;
         let range = format!("{:#x}..{:#x}", scene.block, scene.block + CHUNK as u64);
         assert!(text.contains(&range) && text.matches("cuMemsetD8Async").count() == 2, "{text}");
         assert!(text.matches("on stream").count() == 2, "{text}");
@@ -194,7 +194,7 @@ fn two_reads_need_no_order_and_a_write_after_a_read_does() {
         };
         copy(targets[0], scene.one);
         copy(targets[1], scene.two);
-        assert_eq!(scene.gpu.findings(), []);
+        assert_eq!(scene.gpu.findings().unwrap(), []);
         scene.fill(scene.one);
     });
 }
@@ -207,7 +207,7 @@ fn the_default_stream_orders_blocking_streams_only() {
         scene.fill(blocking);
         scene.fill(CUstream::NULL);
         scene.fill(blocking);
-        assert_eq!(scene.gpu.findings(), []);
+        assert_eq!(scene.gpu.findings().unwrap(), []);
         assert!(call!(scene.gpu, cuStreamSynchronize(blocking)).is_success());
         scene.fill(CUstream::NULL);
         scene.fill(scene.one);
@@ -222,7 +222,7 @@ fn pool_memory_belongs_to_the_stream_that_allocated_it() {
         assert!(call!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.two)).is_success());
         scene.order(scene.two, scene.one);
         assert!(call!(scene.gpu, cuMemFreeAsync(pointer, scene.one)).is_success());
-        assert_eq!(scene.gpu.findings(), []);
+        assert_eq!(scene.gpu.findings().unwrap(), []);
         let pointer = scene.allocate_async(scene.one);
         assert!(call!(scene.gpu, cuMemsetD8Async(pointer, 0, CHUNK, scene.two)).is_success());
     });
@@ -290,7 +290,7 @@ fn bytes_that_were_never_written_are_found_on_their_way_to_the_host() {
             );
         };
         read(scene.block, CHUNK - 1, &mut host);
-        assert_eq!(scene.gpu.findings(), []);
+        assert_eq!(scene.gpu.findings().unwrap(), []);
         read(scene.block, CHUNK, &mut host);
         // Copied on the device, the byte stays what it was.
         assert!(call!(scene.gpu, cuMemcpyDtoD_v2(other, scene.block, CHUNK)).is_success());
@@ -420,7 +420,7 @@ fn kernels_are_ordered_like_copies() {
         let _ = scene.launch(&negate(scene.block, 16), scene.one);
         let code = call!(scene.gpu, cuMemsetD8Async(scene.block, 2, 16, scene.two));
         assert_eq!(code, CUresult::SUCCESS);
-        let text = &scene.gpu.findings()[0].text;
+        let text = &scene.gpu.findings().unwrap()[0].text;
         assert!(text.contains("cuLaunchKernel"), "{text}");
     });
     // Two streams that write every second byte are not in each other's way.
@@ -442,7 +442,7 @@ fn a_kernel_that_computes_with_bytes_never_written_is_found() {
         let code = call!(scene.gpu, cuMemsetD8Async(scene.block, 1, 100, scene.one));
         assert_eq!(code, CUresult::SUCCESS);
         assert_eq!(scene.launch(&negate(scene.block, 100), scene.one), CUresult::SUCCESS);
-        assert_eq!(scene.gpu.findings(), []);
+        assert_eq!(scene.gpu.findings().unwrap(), []);
         let _ = scene.launch(&negate(scene.block, 101), scene.one);
     });
     // A strided copy reads no gaps, and those between the places that it writes stay unwritten.
@@ -456,7 +456,7 @@ fn a_kernel_that_computes_with_bytes_never_written_is_found() {
             let _ = call!(scene.gpu, cuStreamSynchronize(scene.one));
             let target = host.as_mut_ptr().cast();
             assert!(call!(scene.gpu, cuMemcpyDtoH_v2(target, at, bytes)).is_success());
-            scene.gpu.findings().len()
+            scene.gpu.findings().unwrap().len()
         };
         assert_eq!([bring(to, 1), bring(to + 4, 1), bring(to, 5)], [0, 0, 1]);
         // What was never written stays so where it is copied.
@@ -526,12 +526,14 @@ fn modules_end_with_their_context() {
 }
 
 #[test]
-fn nothing_is_tracked_with_the_checks_off() {
+fn findings_with_the_checks_off_is_an_error() {
     let gpu = Emulator::new(Options { checks: false, ..Options::default() });
     let mut context = CUcontext::NULL;
     let _ = call!(gpu, cuInit(0));
     let _ = call!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
     let _ = call!(gpu, cuCtxSetCurrent(context));
     assert_eq!(call!(gpu, cuMemFree_v2(0x1234)), CUresult::ERROR_INVALID_VALUE);
-    assert_eq!(gpu.findings(), []);
+    let error = gpu.findings().unwrap_err();
+    assert_eq!(error, ChecksOff);
+    assert!(error.to_string().contains("checks: true"), "{error}");
 }

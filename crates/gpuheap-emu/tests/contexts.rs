@@ -85,7 +85,7 @@ fn pool_memory_of_a_context_that_is_gone_is_no_leak_and_nobody_elses() {
     assert_eq!(context, CUcontext::NULL);
     ok!(gpu, cuCtxDestroy_v2(other));
     assert_eq!(call!(gpu, cuStreamQuery(stream)), CUresult::ERROR_INVALID_HANDLE);
-    assert_eq!(gpu.findings(), []);
+    assert_eq!(gpu.findings().unwrap(), []);
     ok!(gpu, cuMemFree_v2(pointer));
     ok!(gpu, cuCtxSynchronize());
     assert_eq!(gpu.usage(0).pools, 0);
@@ -140,7 +140,7 @@ fn freeing_managed_memory_in_stream_order_is_found() {
     ok!(gpu, cuMemAllocManaged(&mut managed, MIB, CU_MEM_ATTACH_GLOBAL));
     let refused = call!(gpu, cuMemFreeAsync(managed, CUstream::NULL));
     assert_eq!(refused, CUresult::ERROR_NOT_SUPPORTED);
-    let kinds: Vec<_> = gpu.findings().iter().map(|finding| finding.kind).collect();
+    let kinds: Vec<_> = gpu.findings().unwrap().iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, [FindingKind::WrongFree]);
     ok!(gpu, cuMemFree_v2(managed));
 }

@@ -41,7 +41,7 @@ fn the_emulator_catches_a_policy_that_ignores_streams() {
                 let policy = Box::new(IgnoresStreams::default());
                 Heap::builder(&device).build_over(PoolKind::Split, policy, source)
             } else {
-                Heap::new(&device).unwrap()
+                Heap::builder(&device).pool(PoolKind::Split).build().unwrap()
             };
             for _ in 0..2 {
                 let stream = device.stream().unwrap();
@@ -53,7 +53,7 @@ fn the_emulator_catches_a_policy_that_ignores_streams() {
                 assert!(filled.unwrap().is_success());
                 drop(block);
             }
-            let findings = device.emulator().unwrap().findings();
+            let findings = device.emulator().unwrap().findings().unwrap();
             assert_eq!(!findings.is_empty(), broken, "{schedule:?}: {findings:?}");
         }
     }

@@ -38,6 +38,20 @@ pub enum FindingKind {
     CalledFromCallback,
 }
 
+/// Error of [`Emulator::findings`](crate::Emulator::findings) on an emulator whose checks are off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChecksOff;
+
+impl fmt::Display for ChecksOff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the emulator's checks are off, so nothing was looked for; make it with Options { checks: true, .. }",
+        )
+    }
+}
+
+impl std::error::Error for ChecksOff {}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

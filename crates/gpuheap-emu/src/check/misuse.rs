@@ -5,11 +5,9 @@ use crate::emulator::Call;
 use crate::state::space::Kind;
 
 impl Call<'_> {
-    /// Keeps a finding. A refused kernel is told with the checks off as well: a program cannot go
-    /// on without it.
+    /// Keeps a finding, if the checks are on.
     pub(crate) fn find(&mut self, kind: FindingKind, text: String) {
-        let wanted = self.state.checker.is_some() || kind == FindingKind::KernelRefused;
-        if wanted && self.state.findings.len() < FINDINGS {
+        if self.state.checker.is_some() && self.state.findings.len() < FINDINGS {
             self.state.findings.push(Finding { kind, text });
         }
     }

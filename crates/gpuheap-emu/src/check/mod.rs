@@ -22,7 +22,7 @@ use crate::state::vmm::Mapping;
 
 pub(crate) use clock::Clock;
 use clock::{HOST, Lane};
-pub use finding::{Finding, FindingKind};
+pub use finding::{ChecksOff, Finding, FindingKind};
 pub(crate) use ranges::Conflict;
 use ranges::{Ranges, Use};
 

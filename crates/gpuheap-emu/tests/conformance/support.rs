@@ -50,7 +50,7 @@ pub(crate) fn on_every_driver_once(test: impl Fn(&Gpu<'_>)) {
     }
     let emulator = Emulator::new(Options::default());
     with_context(&emulator, "the emulator".to_owned(), 0, &test);
-    assert_eq!(emulator.findings(), []);
+    assert_eq!(emulator.findings().unwrap(), []);
 }
 
 fn run(checks: bool, test: impl Fn(&Gpu<'_>)) {
@@ -71,7 +71,7 @@ fn run(checks: bool, test: impl Fn(&Gpu<'_>)) {
     for schedule in schedules {
         let emulator = Emulator::new(Options { schedule, checks, ..Options::default() });
         with_context(&emulator, format!("{schedule:?}"), 0, &test);
-        assert_eq!(emulator.findings(), [], "{schedule:?}");
+        assert_eq!(emulator.findings().unwrap(), [], "{schedule:?}");
     }
 }
 

@@ -427,7 +427,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn device() -> Device {
-        Device::emulated(Profile::with_memory(64 * MIB)).unwrap()
+        Device::emulated_with(Options::with_device(Profile::with_memory(64 * MIB))).unwrap()
     }
 
     fn source(device: &Device) -> PlainSource {
@@ -566,7 +566,7 @@ mod tests {
             failed += u64::from(done.is_err());
         }
         assert!(failed > 20, "{failed}");
-        assert_eq!(emulator.findings(), []);
+        assert_eq!(emulator.findings().unwrap(), []);
     }
 
     #[test]

@@ -275,7 +275,7 @@ fn kernels_are_loaded_once_and_unloaded_at_the_end() {
     assert_no_findings(&device, "kernels");
     drop(device);
     assert_eq!(emulator.calls_of("cuModuleUnload"), loaded + 1);
-    assert!(emulator.findings().is_empty(), "{:?}", emulator.findings());
+    assert!(emulator.findings().unwrap().is_empty(), "{:?}", emulator.findings().unwrap());
 }
 
 #[test]

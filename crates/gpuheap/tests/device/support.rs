@@ -59,6 +59,6 @@ pub(crate) fn read(block: &Block, device: &Device) -> Vec<u8> {
 
 pub(crate) fn assert_no_findings(device: &Device) {
     if let Some(emulator) = device.emulator() {
-        assert_eq!(emulator.findings(), []);
+        assert_eq!(emulator.findings().unwrap(), []);
     }
 }

@@ -168,7 +168,7 @@ pub(crate) fn assert_other_kinds_returned(heap: &Heap, what: &str) {
 
 pub(crate) fn assert_no_findings(device: &Device, what: &str) {
     if let Some(emulator) = device.emulator() {
-        let findings = emulator.findings();
+        let findings = emulator.findings().unwrap();
         assert!(findings.is_empty(), "{what}: {findings:#?}");
     }
 }

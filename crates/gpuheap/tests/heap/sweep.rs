@@ -60,7 +60,7 @@ fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool)
     drop(heap);
     let used = emulator.usage(0);
     assert_eq!((used.plain, used.pools), (0, 0), "{what}");
-    assert!(emulator.findings().is_empty(), "{what}: {:?}", emulator.findings());
+    assert!(emulator.findings().unwrap().is_empty(), "{what}: {:?}", emulator.findings().unwrap());
     (errors.len() + usage.ledger.failed_frees as usize, got_there)
 }
 
