@@ -62,6 +62,19 @@ impl Row {
         let Self { action, pointer, size, stream, thread } = self;
         format!("{thread},10:00:00.{index:06},{action},{pointer:#x},{size},{stream}\n")
     }
+
+    /// Whether the thread's next request on the stream that is not refused too, and no other, is
+    /// for the same bytes.
+    fn is_met_later(&self, later: &[Row]) -> bool {
+        let is_default = |row: &Row| matches!(row.stream, "0" | "0x0" | "(nil)");
+        let same_stream =
+            |row: &Row| row.stream == self.stream || (is_default(row) && is_default(self));
+        let mut requests = later
+            .iter()
+            .filter(|row| row.action != "free" && row.thread == self.thread && same_stream(row));
+        let next = requests.find(|row| row.action == "allocate" || row.size != self.size);
+        next.is_some_and(|row| row.action == "allocate" && row.size == self.size)
+    }
 }
 
 fn row() -> impl Strategy<Value = Row> {
@@ -91,10 +104,13 @@ struct NaiveLog {
 impl NaiveLog {
     fn of(rows: &[Row]) -> Self {
         let mut log = Self::default();
-        for (row, number) in rows.iter().zip(1..) {
+        for (index, (row, number)) in rows.iter().zip(1..).enumerate() {
             match row.action {
                 "allocate" => log.allocate(row.pointer, row.size),
                 "free" => log.free(row.pointer, row.size),
+                _ if row.is_met_later(&rows[index + 1..]) => {
+                    log.ops.push(Op::Retry { bytes: row.size });
+                }
                 _ => log.ops.push(Op::Fail { bytes: row.size }),
             }
             log.rows.resize(log.ops.len(), number);

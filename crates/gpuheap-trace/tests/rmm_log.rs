@@ -75,6 +75,33 @@ fn failures_are_kept() {
 }
 
 #[test]
+fn request_that_is_met_when_made_again_is_no_failure() {
+    let text = log(&[
+        "allocate,0xa,8,0",
+        "allocate failure,(nil),999,0",
+        "free,0xa,8,0",
+        "allocate failure,(nil),999,0",
+        "allocate,0xb,999,0",
+        "allocate failure,(nil),700,0",
+        "allocate,0xc,600,0",
+    ]);
+    assert_eq!(
+        ops(&text),
+        [
+            allocate(0, 8),
+            Op::Retry { bytes: 999 },
+            free(0),
+            Op::Retry { bytes: 999 },
+            allocate(1, 999),
+            Op::Fail { bytes: 700 },
+            allocate(2, 600),
+        ]
+    );
+    let summary = read_one(text.as_bytes()).summary();
+    assert_eq!((summary.events, summary.failures, summary.retries), (7, 1, 2));
+}
+
+#[test]
 fn blocks_of_zero_bytes_share_a_pointer() {
     let text = log(&[
         "allocate,(nil),0,0",

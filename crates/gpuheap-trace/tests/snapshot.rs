@@ -81,6 +81,20 @@ fn segments_failures_and_notes() {
     assert_eq!((trace.summary().events, trace.summary().failures), (1, 1));
 }
 
+#[test]
+fn refused_size_is_the_rounded_one() {
+    let oom = || dict([("action", "oom".into()), ("size", 1024.into()), ("stream", 0.into())]);
+    let trace = of_trace(vec![oom(), entry("alloc", 0x1000, 900, 0), oom()]);
+    assert_eq!(
+        ops(&trace),
+        [
+            Op::Retry { bytes: 1024 },
+            Op::Allocate { allocation: 0, bytes: 900 },
+            Op::Fail { bytes: 1024 },
+        ]
+    );
+}
+
 /// Live before: 0x1000 (never mentioned), 0x2000 (freed in the trace). Pending before: 0x3000
 /// (completed in the trace), 0x4000 (pending to the end).
 fn with_blocks_before() -> Data {

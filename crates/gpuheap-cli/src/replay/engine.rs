@@ -17,6 +17,8 @@ const LATER_BUDGET: Duration = Duration::from_secs(2);
 /// A trace made ready: dense steps and nothing else, so that timing sees the heap and not us.
 pub(crate) struct Program {
     steps: Vec<Step>,
+    /// The event of each step, as an index into the trace's.
+    events: Vec<u32>,
     /// When each step is due, nanoseconds from the start of a pass.
     times: Vec<u64>,
     /// What the steps leave live, with the streams that it was allocated on.
@@ -82,10 +84,14 @@ impl Program {
     pub(crate) fn of(trace: &Trace) -> Program {
         let mut steps = Vec::with_capacity(trace.events().len());
         let mut times = Vec::with_capacity(trace.events().len());
+        let mut events = Vec::with_capacity(trace.events().len());
+        // A request that failed is served at its place and freed at once: nobody knows what the
+        // program would have done with it. It has a number after those of the allocations.
+        let mut failed = trace.allocations();
         // Where and how large each block is while it is live.
         let mut live_on = vec![None; trace.allocations() as usize];
         let (mut live, mut peak_live) = (0_u128, 0);
-        for event in trace.events() {
+        for (index, event) in (0..).zip(trace.events()) {
             let stream = event.stream;
             let step = match event.op {
                 Op::Allocate { allocation, bytes } => {
@@ -99,21 +105,32 @@ impl Program {
                     live -= freed.map_or(0, |(_, bytes)| u128::from(bytes));
                     Step::Free { allocation, stream }
                 }
+                Op::Fail { bytes } => {
+                    peak_live = peak_live.max(live + u128::from(bytes));
+                    let allocation = failed;
+                    failed = failed.saturating_add(1);
+                    steps.push(Step::Allocate { allocation, stream, bytes });
+                    times.push(event.time_ns);
+                    events.push(index);
+                    Step::Free { allocation, stream }
+                }
                 // What the recorded allocator did with its own memory is not what the program asked
                 // for, and how long a free is pending is up to the device of the replay.
                 Op::FreeCompleted { .. }
-                | Op::Fail { .. }
+                | Op::Retry { .. }
                 | Op::SegmentTaken { .. }
                 | Op::SegmentGivenBack { .. } => continue,
             };
             steps.push(step);
             times.push(event.time_ns);
+            events.push(index);
         }
         let leftovers = (0..).zip(&live_on).filter_map(|(block, on)| Some((block, (*on)?.0)));
         Program {
             leftovers: leftovers.collect(),
             streams: trace.streams().iter().map(|stream| stream.handle).collect(),
-            allocations: trace.allocations() as usize,
+            allocations: failed as usize,
+            events,
             duration_ns: times.last().copied().unwrap_or(0),
             peak_live: u64::try_from(peak_live).unwrap_or(u64::MAX),
             steps,
@@ -160,12 +177,12 @@ pub(crate) fn measure(
     let mut later = Vec::new();
     match replay.pass()? {
         Ok(time) => cold_ns = Some(per_event(time)),
-        Err(at) => stop = Some(at.locate(trace, 1)),
+        Err(at) => stop = Some(at.locate(trace, program, 1)),
     }
     if stop.is_none() {
         match replay.pass()? {
             Ok(time) => later.push(time),
-            Err(at) => stop = Some(at.locate(trace, 2)),
+            Err(at) => stop = Some(at.locate(trace, program, 2)),
         }
     }
     let usage = replay.heap.usage()?;
@@ -303,9 +320,9 @@ impl<'p> Replay<'p> {
 
 impl Shortage {
     /// Finds the event of the step again.
-    fn locate(self, trace: &Trace, pass: u32) -> Stop {
-        let is_step = |op| matches!(op, Op::Allocate { .. } | Op::Free { .. });
-        let event = trace.events().iter().filter(|event| is_step(event.op)).nth(self.step);
+    fn locate(self, trace: &Trace, program: &Program, pass: u32) -> Stop {
+        let index = program.events.get(self.step);
+        let event = index.and_then(|&index| trace.events().get(index as usize));
         Stop {
             event: event.map_or(0, |event| event.number.into()),
             time_ns: event.map_or(0, |event| event.time_ns),

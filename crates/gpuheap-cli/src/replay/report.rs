@@ -61,8 +61,9 @@ fn header(text: &mut String, report: &TraceReport) {
     paragraph(text, &format!("on {an}{} with {memory}{beside}", report.device));
     if let Some(first) = &report.first_failure {
         let failed = format!(
-            "{} failed when this was recorded, the first of {} at event {}. They are not replayed: \
-             what is enough here was not enough for them.",
+            "{} failed when this was recorded, the first of {} at event {}. Here each is served at \
+             its place and freed at once, since the trace cannot say what would have followed: every \
+             figure is a lower bound.",
             count(summary.failures, "request"),
             Bytes(first.bytes),
             grouped(first.event)
@@ -199,12 +200,16 @@ fn recommendation(report: &TraceReport) -> String {
         _ if is_least => format!("of the pools that get through{among} it reserves the least,"),
         _ => format!("it is the fastest of those that reserve little{among},"),
     };
+    let memory = Bytes(pool.outcome.peak_reserved);
+    // What a program does with memory that it did not get when it was recorded is not in the trace.
+    let device = match report.first_failure {
+        None => format!("a device with {memory:#} beside its context is enough"),
+        Some(_) => format!("at least {memory:#} beside a device's context are needed"),
+    };
     let mut sentence = format!(
-        "Use {}: {why} {} for {} live, so a device with {:#} beside its context is enough",
+        "Use {}: {why} {memory} for {} live, so {device}",
         pool.outcome.pool,
-        Bytes(pool.outcome.peak_reserved),
         Bytes(pool.outcome.peak_live),
-        Bytes(pool.outcome.peak_reserved),
     );
     if let Some(Minimum::Bytes(bytes)) = pool.minimum
         && bytes < pool.outcome.peak_reserved

@@ -36,14 +36,21 @@ fn the_recommendation_says_who_gets_through() {
 }
 
 #[test]
-fn a_request_that_failed_when_recorded_is_told() {
+fn request_that_failed_when_recorded_is_served_at_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [("allocate", 1, 1 << 30), ("allocate failure", 0, 8 << 30)];
     std::fs::write(folder.path().join("log.csv"), crate::support::log(&rows)).unwrap();
     let shown = crate::support::replay_in(folder.path(), &["log.csv"]).stdout.replace('\n', " ");
     let said =
-        "1 request failed when this was recorded, the first of 8.000 GiB at event 2. They are";
+        "1 request failed when this was recorded, the first of 8.000 GiB at event 2. Here each is";
     assert!(shown.contains(said), "{shown}");
+    assert!(
+        shown.contains("so at least 9.000 GiB beside a device's context are needed"),
+        "{shown}"
+    );
+    let small = ["--device-memory", "8GiB", "--pool", "split", "log.csv"];
+    let stopped = crate::support::replay_in(folder.path(), &small).stdout.replace('\n', " ");
+    assert!(stopped.contains("out of memory at event 2"), "{stopped}");
     let shown = crate::support::replay_in(folder.path(), &["--json", "log.csv"]).stdout;
     assert!(shown.contains("\"failures\": 1"), "{shown}");
 }

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::ids::{Ids, next};
 use super::stacks::Stacks;
-use super::{Event, Format, Op, StreamInfo, Trace, Warning};
+use super::{AllocatorSettings, Event, Format, Op, Segment, StreamInfo, Trace, Warning};
 use crate::Error;
 
 /// Builds a [`Trace`]. Every reader goes through it, so that a free finds its allocation by the
@@ -18,6 +18,8 @@ use crate::Error;
 /// * Allocating bytes at an address that is still live means that the file lost a free: the old
 ///   block is freed at that moment, on its own stream ([`Trace::inferred_frees`]).
 /// * A free of an address that is not live is no event ([`Trace::unknown_frees`]).
+/// * A failed request whose thread then gets the same bytes on the same stream, with no other
+///   request in between, is an [`Op::Retry`] and no [`Op::Fail`].
 ///
 /// ```
 /// use gpuheap_trace::{At, Format, TraceBuilder};
@@ -40,9 +42,13 @@ pub struct TraceBuilder {
     streams: Ids,
     threads: Ids,
     stacks: Arc<Stacks>,
+    allocator: Option<AllocatorSettings>,
+    segments: Vec<Segment>,
     unknown_frees: u64,
     inferred_frees: u64,
     warnings: Vec<Warning>,
+    /// Failures, by index, of each thread and stream that made no other request since.
+    refused: FxHashMap<(u64, u64), Vec<usize>>,
     live: FxHashMap<u64, Live>,
     live_empty: FxHashMap<u64, Vec<Live>>,
     pending: FxHashMap<u64, Live>,
@@ -84,9 +90,12 @@ impl TraceBuilder {
             streams: Ids::default(),
             threads: Ids::default(),
             stacks: Arc::default(),
+            allocator: None,
+            segments: Vec::new(),
             unknown_frees: 0,
             inferred_frees: 0,
             warnings: Vec::new(),
+            refused: FxHashMap::default(),
             live: FxHashMap::default(),
             live_empty: FxHashMap::default(),
             pending: FxHashMap::default(),
@@ -104,6 +113,15 @@ impl TraceBuilder {
         self.stacks = stacks;
     }
 
+    pub(crate) fn set_allocator(&mut self, settings: AllocatorSettings) {
+        self.allocator = Some(settings);
+    }
+
+    pub(crate) fn set_segments(&mut self, mut segments: Vec<Segment>) {
+        segments.sort_unstable_by_key(|segment| segment.address);
+        self.segments = segments;
+    }
+
     /// Everything so far happened before the recording: it is time zero now.
     pub fn begin_recording(&mut self) {
         for event in &mut self.events {
@@ -113,6 +131,7 @@ impl TraceBuilder {
         self.time_ns = 0;
         self.number = 0;
         self.recorded_from = self.events.len();
+        self.refused.clear();
         self.unknown_frees = 0;
         self.inferred_frees = 0;
     }
@@ -144,6 +163,7 @@ impl TraceBuilder {
             }
         }
         self.addresses.push(address);
+        self.settle_refused(at, bytes);
         self.push(at, stream, Op::Allocate { allocation, bytes })?;
         Ok(lost.is_none())
     }
@@ -194,13 +214,20 @@ impl TraceBuilder {
         Ok(true)
     }
 
-    /// A request for `bytes` bytes failed.
+    /// A request for `bytes` bytes failed. If the thread's next request on the stream is for the
+    /// same bytes and is met, this one becomes an [`Op::Retry`].
     ///
     /// # Errors
     /// When there are more events, streams or threads than 32 bits can number.
     pub fn fail(&mut self, at: At, bytes: u64) -> Result<(), Error> {
         self.count()?;
         let stream = self.streams.of(at.stream)?;
+        let refused = self.refused.entry((at.thread, at.stream)).or_default();
+        let is_same = |&index: &usize| self.events[index].op == Op::Fail { bytes };
+        if !refused.last().is_some_and(is_same) {
+            refused.clear();
+        }
+        refused.push(self.events.len());
         self.push(at, stream, Op::Fail { bytes })
     }
 
@@ -253,9 +280,26 @@ impl TraceBuilder {
                 .collect(),
             threads: records_threads.then(|| self.threads.into_keys()),
             stacks: self.stacks,
+            allocator: self.allocator,
+            segments: self.segments,
             unknown_frees: self.unknown_frees,
             inferred_frees: self.inferred_frees,
             warnings: self.warnings,
+        }
+    }
+
+    /// The request of `at` is met: refusals of it before were no failures.
+    fn settle_refused(&mut self, at: At, bytes: u64) {
+        if self.refused.is_empty() {
+            return;
+        }
+        for index in self.refused.remove(&(at.thread, at.stream)).into_iter().flatten() {
+            let op = &mut self.events[index].op;
+            if let Op::Fail { bytes: refused } = *op
+                && self.format.is_refused_size(refused, bytes)
+            {
+                *op = Op::Retry { bytes: refused };
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! What every format is read into: a list of events with identities resolved.
 
+mod allocator;
 mod builder;
 mod ids;
 mod stacks;
@@ -9,6 +10,7 @@ mod warning;
 use std::fmt;
 use std::sync::Arc;
 
+pub use allocator::{AllocatorSettings, Segment};
 pub use builder::{At, TraceBuilder};
 pub(crate) use ids::next as next_number;
 pub use stacks::Frame;
@@ -37,6 +39,8 @@ pub struct Trace {
     streams: Vec<StreamInfo>,
     threads: Option<Vec<u64>>,
     stacks: Arc<Stacks>,
+    allocator: Option<AllocatorSettings>,
+    segments: Vec<Segment>,
     unknown_frees: u64,
     inferred_frees: u64,
     warnings: Vec<Warning>,
@@ -83,9 +87,15 @@ pub enum Op {
         /// The number of the allocation that was freed before.
         allocation: u32,
     },
-    /// A request that could not be met.
+    /// A request that could not be met. The program went on without it, or ended.
     Fail {
-        /// Bytes requested.
+        /// Bytes requested; of a PyTorch snapshot, rounded up to the allocator's block size.
+        bytes: u64,
+    },
+    /// A request that was refused, but met when the framework made it again: the stream's next
+    /// [`Op::Allocate`] of the same thread. No failure.
+    Retry {
+        /// Bytes requested; of a PyTorch snapshot, rounded up to the allocator's block size.
         bytes: u64,
     },
     /// The recorded allocator took memory from the driver.
@@ -177,6 +187,17 @@ impl Trace {
         self.stacks.frames(stack)
     }
 
+    /// Settings of the recorded allocator; `None` if the format does not say.
+    pub fn allocator_settings(&self) -> Option<&AllocatorSettings> {
+        self.allocator.as_ref()
+    }
+
+    /// Segments that the recorded allocator held at the end, by address. Empty if the format does
+    /// not say, and with [`ReadOptions::recorded_only`](crate::ReadOptions::recorded_only).
+    pub fn segments_at_end(&self) -> &[Segment] {
+        &self.segments
+    }
+
     /// Frees in the file of blocks whose allocation is not in the trace. They are no events.
     pub fn unknown_frees(&self) -> u64 {
         self.unknown_frees
@@ -205,6 +226,18 @@ impl Format {
         match self {
             Self::RmmCsv => "rmm-csv",
             Self::PytorchSnapshot => "pytorch-snapshot",
+        }
+    }
+
+    /// Whether a refused request of `refused` bytes is one of `bytes` bytes, as the format has
+    /// them: PyTorch writes down what it rounded a refused request to.
+    fn is_refused_size(self, refused: u64, bytes: u64) -> bool {
+        const PYTORCH_BLOCK: u64 = 512;
+        match self {
+            Self::RmmCsv => refused == bytes,
+            Self::PytorchSnapshot => {
+                bytes.checked_next_multiple_of(PYTORCH_BLOCK) == Some(refused) || refused == bytes
+            }
         }
     }
 

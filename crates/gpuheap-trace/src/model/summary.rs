@@ -4,13 +4,13 @@ use super::{Op, Trace};
 
 /// Counts and peaks of a [`Trace`]. Bytes are sums of requested sizes and stop at `u64::MAX`.
 ///
-/// `events == allocations + frees + unknown_frees + failures`, and `left_live` blocks are those of
+/// `events == allocations + frees + unknown_frees + failures + retries`, and `left_live` blocks are those of
 /// `live_before + allocations - frees - inferred_frees`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Allocations, frees and failures that the file records, unknown frees included; nothing
-    /// that was reconstructed or inferred, no segments and no completions.
+    /// Allocations, frees, failures and retries that the file records, unknown frees included;
+    /// nothing that was reconstructed or inferred, no segments and no completions.
     pub events: u64,
     /// Recorded allocations.
     pub allocations: u64,
@@ -22,6 +22,8 @@ pub struct Summary {
     pub inferred_frees: u64,
     /// Requests that could not be met.
     pub failures: u64,
+    /// Requests that were refused, but met when the framework made them again. No failures.
+    pub retries: u64,
     /// Blocks that nobody freed.
     pub left_live: u64,
     /// Their bytes.
@@ -69,6 +71,7 @@ impl Summary {
         summary.frees = summary.frees.saturating_sub(trace.inferred_frees);
         summary.events =
             summary.allocations + summary.frees + summary.unknown_frees + summary.failures;
+        summary.events += summary.retries;
         summary
     }
 }
@@ -94,6 +97,7 @@ impl Tally {
                 unknown_frees: trace.unknown_frees,
                 inferred_frees: trace.inferred_frees,
                 failures: 0,
+                retries: 0,
                 left_live: 0,
                 left_live_bytes: 0,
                 left_pending: 0,
@@ -152,6 +156,7 @@ impl Tally {
                 self.pending_bytes -= u128::from(self.bytes[allocation as usize]);
             }
             Op::Fail { .. } => self.summary.failures += 1,
+            Op::Retry { .. } => self.summary.retries += 1,
             Op::SegmentTaken { .. } | Op::SegmentGivenBack { .. } => {}
         }
     }

@@ -31,7 +31,7 @@ fn write(trace: &Trace, mut writer: impl Write) -> io::Result<()> {
                 ("allocate", address(allocation), bytes)
             }
             Op::Free { allocation } => ("free", address(allocation), sizes[allocation as usize]),
-            Op::Fail { bytes } => ("allocate failure", Pointer(0), bytes),
+            Op::Fail { bytes } | Op::Retry { bytes } => ("allocate failure", Pointer(0), bytes),
             Op::FreeCompleted { .. } | Op::SegmentTaken { .. } | Op::SegmentGivenBack { .. } => {
                 continue;
             }

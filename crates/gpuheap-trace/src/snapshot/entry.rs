@@ -4,6 +4,7 @@ use super::frames::Frames;
 use super::heap::Value;
 use super::plain::{Path, Plain};
 use crate::Error;
+use crate::model::Segment;
 
 /// One entry of `device_traces[i]`.
 #[derive(Debug, Clone, Copy)]
@@ -100,24 +101,63 @@ fn action(text: &[u8]) -> ActionText<'_> {
     })
 }
 
-/// The blocks that hold memory at the end, by device.
-pub(super) fn read_blocks(
+/// What devices hold at the end, each item with its device.
+#[derive(Default)]
+pub(super) struct AtEnd {
+    pub(super) blocks: Vec<(u64, Block)>,
+    pub(super) segments: Vec<(u64, Segment)>,
+}
+
+/// The blocks that hold memory at the end, and the segments.
+pub(super) fn read_at_end(
     plain: &Plain<'_, '_>,
     frames: &mut Frames,
     segments: Value,
     path: &Path<'_>,
-) -> Result<Vec<(u64, Block)>, Error> {
+) -> Result<AtEnd, Error> {
     const DEVICE: usize = 0;
     const ADDRESS: usize = 1;
     const STREAM: usize = 2;
     const BLOCKS: usize = 3;
-    let mut found = Vec::new();
+    const BYTES: usize = 4;
+    const KIND: usize = 5;
+    const EXPANDABLE: usize = 6;
+    const POOL: usize = 7;
+    let keys = [
+        "device",
+        "address",
+        "stream",
+        "blocks",
+        "total_size",
+        "segment_type",
+        "is_expandable",
+        "segment_pool_id",
+    ];
+    let mut found = AtEnd::default();
     for (index, &segment) in plain.list(segments, path)?.iter().enumerate() {
         let path = path.index(index);
-        let fields = plain.fields(segment, &path, ["device", "address", "stream", "blocks"])?;
+        let fields = plain.fields(segment, &path, keys)?;
         let device = fields.number(plain, DEVICE)?;
         let stream = fields.number(plain, STREAM)?;
         let mut address = fields.number(plain, ADDRESS)?;
+        // Older snapshots have fewer keys.
+        if let Some(bytes) = fields.optional(BYTES) {
+            let kind = fields.optional(KIND).map(|kind| plain.text(kind, &fields.path(KIND)));
+            let grows = fields.optional(EXPANDABLE);
+            let grows = grows.map(|value| plain.truth(value, &fields.path(EXPANDABLE)));
+            let segment = Segment {
+                address,
+                bytes: plain.number(bytes, &fields.path(BYTES))?,
+                stream,
+                is_small: kind.transpose()? == Some(b"small"),
+                is_expandable: grows.transpose()?.unwrap_or(false),
+                pool: match fields.optional(POOL) {
+                    Some(pool) => read_pool(plain, pool, &fields.path(POOL))?,
+                    None => (0, 0),
+                },
+            };
+            found.segments.push((device, segment));
+        }
         let blocks_path = fields.path(BLOCKS);
         for (index, &block) in
             plain.list(fields.required(BLOCKS)?, &blocks_path)?.iter().enumerate()
@@ -126,11 +166,19 @@ pub(super) fn read_blocks(
             address = block.address.saturating_add(block.size);
             if let Some(pending) = block.pending {
                 let FinalBlock { address, bytes, stack, .. } = block;
-                found.push((device, Block { address, bytes, stream, stack, pending }));
+                found.blocks.push((device, Block { address, bytes, stream, stack, pending }));
             }
         }
     }
     Ok(found)
+}
+
+/// The number of a private pool, a pair.
+fn read_pool(plain: &Plain<'_, '_>, pool: Value, path: &Path<'_>) -> Result<(u64, u64), Error> {
+    match *plain.items(pool, path)? {
+        [first, second] => Ok((plain.number(first, path)?, plain.number(second, path)?)),
+        _ => Ok((0, 0)),
+    }
 }
 
 struct FinalBlock {

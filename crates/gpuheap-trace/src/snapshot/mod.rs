@@ -8,5 +8,6 @@ mod opcode;
 mod pickle;
 mod plain;
 mod read;
+mod settings;
 
 pub(crate) use read::read;

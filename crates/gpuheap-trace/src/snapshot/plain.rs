@@ -99,6 +99,53 @@ impl<'h, 'a> Plain<'h, 'a> {
         }
     }
 
+    /// A number, whole or not.
+    pub(super) fn float(&self, value: Value, path: &Path<'_>) -> Result<f64, Error> {
+        match value {
+            Value::Float(number) => Ok(self.heap.float(number)),
+            Value::Int(number) => Ok(number.into()),
+            other => Err(self.wrong_type(other, "a number", path)),
+        }
+    }
+
+    /// `True` or `False`.
+    pub(super) fn truth(&self, value: Value, path: &Path<'_>) -> Result<bool, Error> {
+        match value {
+            Value::Bool(truth) => Ok(truth),
+            other => Err(self.wrong_type(other, "True or False", path)),
+        }
+    }
+
+    /// The keys and values of a dict whose keys are strings; other keys are left out.
+    pub(super) fn pairs(
+        &self,
+        value: Value,
+        path: &Path<'_>,
+    ) -> Result<Vec<(&'a [u8], Value)>, Error> {
+        let Value::Dict(number) = value else {
+            return Err(self.wrong_type(value, "a dict", path));
+        };
+        let pairs = self.heap.dict(number);
+        self.visit(pairs.len(), path)?;
+        let with_text = pairs.iter().filter_map(|&(key, value)| match key {
+            Value::Text(key) => Some((self.heap.text(key), value)),
+            _ => None,
+        });
+        Ok(with_text.collect())
+    }
+
+    /// The items of a list or a tuple.
+    pub(super) fn items(&self, value: Value, path: &Path<'_>) -> Result<&'h [Value], Error> {
+        match value {
+            Value::List(number) | Value::Tuple(number) => {
+                let items = self.heap.sequence(number);
+                self.visit(items.len(), path)?;
+                Ok(items)
+            }
+            other => Err(self.wrong_type(other, "a tuple", path)),
+        }
+    }
+
     /// A string, as the bytes of its UTF-8.
     pub(super) fn text(&self, value: Value, path: &Path<'_>) -> Result<&'a [u8], Error> {
         match value {

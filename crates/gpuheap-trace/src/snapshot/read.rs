@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::before::blocks_before;
-use super::entry::{Action, ActionText, Block, Entry, read_blocks};
+use super::entry::{Action, ActionText, AtEnd, Block, Entry, read_at_end};
 use super::frames::Frames;
 use super::heap::Value;
 use super::pickle;
 use super::plain::{Path, Plain};
+use super::settings;
 use crate::error::escape;
 use crate::model::Odd;
 use crate::source::Source;
@@ -39,7 +40,9 @@ fn read_devices(
 ) -> Result<Vec<Trace>, Error> {
     const TRACES: usize = 0;
     const SEGMENTS: usize = 1;
-    let fields = plain.fields(snapshot, &Path::TOP, ["device_traces", "segments"])?;
+    const SETTINGS: usize = 2;
+    let keys = ["device_traces", "segments", "allocator_settings"];
+    let fields = plain.fields(snapshot, &Path::TOP, keys)?;
     let mut frames = Frames::default();
     let mut builders = Vec::new();
 
@@ -58,18 +61,30 @@ fn read_devices(
         )
         .at(traces.place()));
     }
-    let mut blocks = if recorded_only {
-        Vec::new()
+    let settings = match fields.optional(SETTINGS) {
+        Some(settings) => Some(settings::read(plain, settings, &fields.path(SETTINGS))?),
+        None => None,
+    };
+    let AtEnd { mut blocks, mut segments } = if recorded_only {
+        AtEnd::default()
     } else {
-        read_blocks(plain, &mut frames, fields.required(SEGMENTS)?, &fields.path(SEGMENTS))?
+        read_at_end(plain, &mut frames, fields.required(SEGMENTS)?, &fields.path(SEGMENTS))?
     };
     blocks.sort_by_key(|&(device, _)| device);
+    segments.sort_by_key(|&(device, _)| device);
     for device in devices {
         let index = device.index as u64;
         let start = blocks.partition_point(|&(other, _)| other < index);
         let of_device = blocks[start..].iter().take_while(|&&(other, _)| other == index);
         let at_end = of_device.map(|&(_, block)| block);
-        builders.push(device.build(name, at_end, recorded_only)?);
+        let mut builder = device.build(name, at_end, recorded_only)?;
+        let start = segments.partition_point(|&(other, _)| other < index);
+        let of_device = segments[start..].iter().take_while(|&&(other, _)| other == index);
+        builder.set_segments(of_device.map(|&(_, segment)| segment).collect());
+        if let Some(settings) = &settings {
+            builder.set_allocator(settings.clone());
+        }
+        builders.push(builder);
     }
 
     let stacks = Arc::new(frames.finish());

@@ -69,7 +69,10 @@ pub(crate) fn assert_keeps_its_word(trace: &Trace) {
         number = event.number;
         if index < trace.reconstructed_events() {
             assert_eq!(number, 0, "{event:?}");
-        } else if matches!(event.op, Op::Allocate { .. } | Op::Free { .. } | Op::Fail { .. }) {
+        } else if matches!(
+            event.op,
+            Op::Allocate { .. } | Op::Free { .. } | Op::Fail { .. } | Op::Retry { .. }
+        ) {
             assert!(number > 0, "{event:?}");
         }
         assert!((event.stream as usize) < trace.streams().len());

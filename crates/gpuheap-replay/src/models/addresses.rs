@@ -1,0 +1,96 @@
+//! The addresses that a driver gives to memory that is taken from it.
+//!
+//! Of two free blocks of one size the allocators take the one at the lower address, so addresses
+//! decide which segments fill up. The rules here are those that were seen on an H200 (driver 580):
+//! a window is a multiple of 32 MiB below all others, memory lies at the window's start, and what
+//! is left at its end serves later requests that fit, lowest address first.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// Windows are multiples of this.
+const WINDOW: u64 = 32 << 20;
+/// Where the first window ends.
+const TOP: u64 = 0x7f00_0000_0000;
+/// Where growing segments begin: below everything that is taken whole.
+const GROWING: u64 = 0x3_0200_0000;
+
+/// Gives addresses.
+#[derive(Debug, Clone)]
+pub(crate) struct Addresses {
+    /// Start and length of what is free in windows.
+    holes: BTreeMap<u64, u64>,
+    lowest: u64,
+    next_growing: u64,
+    /// What a recording says that the driver gave, in order; dropped at the first difference.
+    recorded: VecDeque<(u64, u64)>,
+}
+
+impl Default for Addresses {
+    fn default() -> Self {
+        Self {
+            holes: BTreeMap::new(),
+            lowest: TOP,
+            next_growing: GROWING,
+            recorded: VecDeque::new(),
+        }
+    }
+}
+
+impl Addresses {
+    /// Uses these addresses, given with the bytes that each was for, while sizes agree.
+    pub(crate) fn follow(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
+        self.recorded = recorded.into_iter().collect();
+        // What is made up once they no longer agree lies below all of them.
+        if let Some(lowest) = self.recorded.iter().map(|&(address, _)| address).min() {
+            self.lowest = self.lowest.min(lowest / WINDOW * WINDOW);
+        }
+    }
+
+    /// Takes `bytes` that are mapped as a whole.
+    pub(crate) fn take(&mut self, bytes: u64) -> u64 {
+        if let Some((address, recorded)) = self.recorded.pop_front() {
+            if recorded == bytes {
+                return address;
+            }
+            self.recorded.clear();
+        }
+        let fitting = self.holes.iter().find(|&(_, &length)| length >= bytes);
+        let (start, length) = match fitting {
+            Some((&start, &length)) => {
+                self.holes.remove(&start);
+                (start, length)
+            }
+            None => {
+                let length = bytes.checked_next_multiple_of(WINDOW).unwrap_or(bytes);
+                self.lowest = self.lowest.saturating_sub(length);
+                (self.lowest, length)
+            }
+        };
+        if length > bytes {
+            self.holes.insert(start.saturating_add(bytes), length - bytes);
+        }
+        start
+    }
+
+    /// Gives back what [`take`](Self::take) gave.
+    pub(crate) fn give_back(&mut self, address: u64, bytes: u64) {
+        let (mut start, mut length) = (address, bytes);
+        if let Some((&before, &its)) = self.holes.range(..start).next_back()
+            && before.saturating_add(its) == start
+        {
+            self.holes.remove(&before);
+            (start, length) = (before, length.saturating_add(its));
+        }
+        if let Some(its) = self.holes.remove(&start.saturating_add(length)) {
+            length = length.saturating_add(its);
+        }
+        self.holes.insert(start, length);
+    }
+
+    /// Takes a range of addresses for a segment that grows in place.
+    pub(crate) fn take_growing(&mut self, bytes: u64) -> u64 {
+        let address = self.next_growing;
+        self.next_growing = address.saturating_add(bytes);
+        address
+    }
+}

@@ -1,0 +1,530 @@
+//! PyTorch's allocator settings, in the grammar of `PYTORCH_CUDA_ALLOC_CONF`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::models::SettingError;
+
+const MIB: u64 = 1 << 20;
+/// PyTorch's smallest `max_split_size_mb` and `max_non_split_rounding_mb`.
+const LEAST_MB: u64 = 20;
+/// Sizes from 1 MiB to 64 GiB have a number of divisions for each power of two.
+const INTERVALS: usize = 16;
+
+/// Every setting that PyTorch knows.
+const KNOWN: [&str; 18] = [
+    "backend",
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "garbage_collection_threshold",
+    "roundup_power2_divisions",
+    "expandable_segments",
+    "per_process_memory_fraction",
+    "large_segment_size_mb",
+    "throw_on_cudamalloc_oom",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "graph_capture_record_stream_reuse",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads",
+    "expandable_segments_reserve",
+];
+
+/// Settings of PyTorch's CUDA allocator.
+///
+/// Read from the text that `PYTORCH_CUDA_ALLOC_CONF` holds. Settings that do not decide where bytes
+/// go (pinned memory, locks) are accepted and change nothing.
+///
+/// ```
+/// use gpuheap_replay::models::torch::Settings;
+///
+/// let settings: Settings = "expandable_segments:True,roundup_power2_divisions:[256:1,>:4]".parse()?;
+/// assert!(settings.expandable_segments());
+/// assert_eq!(settings.rounded(600 << 20), 640 << 20);
+///
+/// let error = "max_split_mb:64".parse::<Settings>().unwrap_err();
+/// assert!(error.to_string().contains("max_split_size_mb"));
+/// # Ok::<(), gpuheap_replay::models::SettingError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    pub(super) expandable_segments: bool,
+    /// `u64::MAX`: no limit.
+    pub(super) max_split_size: u64,
+    pub(super) max_non_split_rounding: u64,
+    pub(super) garbage_collection_threshold: f64,
+    pub(super) divisions: [u64; INTERVALS],
+    pub(super) fraction: Option<f64>,
+    pub(super) large_segment: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            expandable_segments: false,
+            max_split_size: u64::MAX,
+            max_non_split_rounding: 20 * MIB,
+            garbage_collection_threshold: 0.0,
+            divisions: [0; INTERVALS],
+            fraction: None,
+            large_segment: 20 * MIB,
+        }
+    }
+}
+
+impl Settings {
+    /// Returns whether segments grow in place (`expandable_segments`).
+    pub fn expandable_segments(&self) -> bool {
+        self.expandable_segments
+    }
+
+    /// Returns the part of the device that PyTorch may reserve, if it was limited.
+    pub fn memory_fraction(&self) -> Option<f64> {
+        self.fraction
+    }
+
+    /// Limits what PyTorch may reserve to a part of the device, as
+    /// `torch.cuda.set_per_process_memory_fraction` does.
+    ///
+    /// # Errors
+    /// If `fraction` is not above 0 and at most 1.
+    pub fn set_memory_fraction(&mut self, fraction: f64) -> Result<(), SettingError> {
+        if fraction > 0.0 && fraction <= 1.0 {
+            self.fraction = Some(fraction);
+            Ok(())
+        } else {
+            Err(SettingError::new(
+                format!("per_process_memory_fraction is {fraction}"),
+                "give a part of the device above 0 and at most 1, for example 0.5",
+            ))
+        }
+    }
+
+    /// Sets the largest block that may be split; `None` lifts the limit.
+    pub fn set_max_split_size(&mut self, bytes: Option<u64>) {
+        self.max_split_size = bytes.unwrap_or(u64::MAX);
+    }
+
+    /// Sets whether segments grow in place.
+    pub fn set_expandable_segments(&mut self, expandable: bool) {
+        self.expandable_segments = expandable;
+    }
+
+    /// Sets the part of the allowed memory above which unused segments are given back; 0 is never.
+    ///
+    /// # Errors
+    /// If `threshold` is not at least 0 and below 1.
+    pub fn set_garbage_collection_threshold(&mut self, threshold: f64) -> Result<(), SettingError> {
+        if (0.0..1.0).contains(&threshold) {
+            self.garbage_collection_threshold = threshold;
+            Ok(())
+        } else {
+            Err(SettingError::new(
+                format!("garbage_collection_threshold is {threshold}"),
+                "give a part of the allowed memory between 0 and 1, for example 0.8",
+            ))
+        }
+    }
+
+    /// Sets into how many parts each power of two from `from_mib` MiB on is divided for rounding,
+    /// up to the next power that has a number of its own. Zero turns rounding to powers off.
+    ///
+    /// # Errors
+    /// If one of the two is no power of two.
+    pub fn set_divisions(&mut self, from_mib: u64, divisions: u64) -> Result<(), SettingError> {
+        check_divisions(divisions)?;
+        self.divisions[interval_of_power(from_mib)?] = divisions;
+        Ok(())
+    }
+
+    /// Returns the bytes of the block that a request for `bytes` gets at least.
+    pub fn rounded(&self, bytes: u64) -> u64 {
+        const LEAST: u64 = super::MIN_BLOCK;
+        if bytes < LEAST {
+            return LEAST;
+        }
+        let divisions = self.divisions[interval(bytes)];
+        if divisions > 1 && bytes > LEAST.saturating_mul(divisions) {
+            let floor = 1_u64 << bytes.ilog2();
+            let step = floor >> divisions.ilog2();
+            match step {
+                _ if floor == bytes => bytes,
+                0 => floor.saturating_mul(2),
+                _ => bytes.checked_next_multiple_of(step).unwrap_or(u64::MAX),
+            }
+        } else {
+            bytes.checked_next_multiple_of(LEAST).unwrap_or(u64::MAX)
+        }
+    }
+
+    fn set(&mut self, name: &str, value: &[&str]) -> Result<(), SettingError> {
+        match name {
+            "expandable_segments" => self.expandable_segments = truth(name, value)?,
+            "max_split_size_mb" => self.max_split_size = megabytes(name, value)?,
+            "max_non_split_rounding_mb" => self.max_non_split_rounding = megabytes(name, value)?,
+            "large_segment_size_mb" => {
+                self.large_segment = megabytes(name, value)?;
+            }
+            "garbage_collection_threshold" => {
+                let threshold = fraction(name, value)?;
+                if threshold <= 0.0 {
+                    return Err(SettingError::new(
+                        format!("garbage_collection_threshold is {threshold}"),
+                        "give a part of the allowed memory between 0 and 1, for example 0.8",
+                    ));
+                }
+                self.set_garbage_collection_threshold(threshold)?;
+            }
+            "per_process_memory_fraction" => self.set_memory_fraction(fraction(name, value)?)?,
+            "roundup_power2_divisions" => self.set_all_divisions(name, value)?,
+            "backend" => match value {
+                ["native"] => {}
+                ["cudaMallocAsync"] => {
+                    return Err(SettingError::new(
+                        "backend:cudaMallocAsync is the driver's own pool, not PyTorch's",
+                        "leave the backend out, or replay through the model of the driver's pool",
+                    ));
+                }
+                _ => return Err(malformed(name, value, "native")),
+            },
+            // Decides nothing of where bytes go.
+            _ => {
+                if value.is_empty() {
+                    return Err(malformed(name, value, "True"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One number for all powers, or a list `[256:1,512:2,>:4]`: the first number holds for all
+    /// smaller powers too, `>` for all above the last named power.
+    fn set_all_divisions(&mut self, name: &str, value: &[&str]) -> Result<(), SettingError> {
+        let example = "4 or [256:1,512:2,>:4]";
+        if let [all] = value {
+            let all = whole(all).ok_or_else(|| malformed(name, value, example))?;
+            if !all.is_power_of_two() {
+                return Err(not_a_power("divisions", all));
+            }
+            self.divisions = [all; INTERVALS];
+            return Ok(());
+        }
+        let ["[", inner @ .., "]"] = value else {
+            return Err(malformed(name, value, example));
+        };
+        let mut last = None;
+        for pair in inner.split(|token| *token == ",") {
+            let [power, ":", divisions] = pair else {
+                return Err(malformed(name, value, example));
+            };
+            let divisions = whole(divisions).ok_or_else(|| malformed(name, value, example))?;
+            check_divisions(divisions)?;
+            if *power == ">" {
+                self.divisions[last.map_or(0, |last| last + 1)..].fill(divisions);
+                continue;
+            }
+            let power = whole(power).ok_or_else(|| malformed(name, value, example))?;
+            let index = interval_of_power(power)?;
+            if last.is_none() {
+                self.divisions[..index].fill(divisions);
+            }
+            self.divisions[index] = divisions;
+            last = Some(index);
+        }
+        Ok(())
+    }
+}
+
+fn interval(bytes: u64) -> usize {
+    let power = bytes.checked_ilog2().unwrap_or(0).saturating_sub(MIB.ilog2());
+    (power as usize).min(INTERVALS - 1)
+}
+
+fn interval_of_power(mib: u64) -> Result<usize, SettingError> {
+    if !mib.is_power_of_two() {
+        return Err(not_a_power("sizes in MiB", mib));
+    }
+    Ok((mib.ilog2() as usize).min(INTERVALS - 1))
+}
+
+fn check_divisions(divisions: u64) -> Result<(), SettingError> {
+    if divisions == 0 || divisions.is_power_of_two() {
+        Ok(())
+    } else {
+        Err(not_a_power("divisions", divisions))
+    }
+}
+
+fn not_a_power(what: &str, number: u64) -> SettingError {
+    SettingError::new(
+        format!("roundup_power2_divisions has {number} among its {what}"),
+        "give powers of two, for example roundup_power2_divisions:[256:1,512:2,>:4]",
+    )
+}
+
+fn malformed(name: &str, value: &[&str], example: &str) -> SettingError {
+    let given = value.concat();
+    let what = if given.is_empty() {
+        format!("{name} has no value")
+    } else {
+        format!("{name} has the value {}", quoted(&given))
+    };
+    SettingError::new(what, format!("write it as PyTorch does, for example {name}:{example}"))
+}
+
+fn truth(name: &str, value: &[&str]) -> Result<bool, SettingError> {
+    match value {
+        ["True"] => Ok(true),
+        ["False"] => Ok(false),
+        _ => Err(malformed(name, value, "True")),
+    }
+}
+
+fn whole(text: &str) -> Option<u64> {
+    text.parse().ok()
+}
+
+fn megabytes(name: &str, value: &[&str]) -> Result<u64, SettingError> {
+    let given = match value {
+        [one] => whole(one),
+        _ => None,
+    };
+    match given {
+        Some(mib) if mib >= LEAST_MB => Ok(mib.min(u64::MAX / MIB) * MIB),
+        Some(mib) => Err(SettingError::new(
+            format!("{name} is {mib}"),
+            format!("PyTorch takes {LEAST_MB} or more, for example {name}:64"),
+        )),
+        None => Err(malformed(name, value, "64")),
+    }
+}
+
+fn fraction(name: &str, value: &[&str]) -> Result<f64, SettingError> {
+    let given = match value {
+        [one] => one.parse().ok(),
+        _ => None,
+    };
+    given.filter(|number: &f64| number.is_finite()).ok_or_else(|| malformed(name, value, "0.6"))
+}
+
+impl FromStr for Settings {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let mut settings = Self::default();
+        let tokens = tokens(text);
+        let mut rest = &tokens[..];
+        while let [name, after @ ..] = rest {
+            let name = *name;
+            if !KNOWN.contains(&name) {
+                return Err(unknown(name));
+            }
+            let [":", after @ ..] = after else {
+                return Err(malformed(name, &[], "True"));
+            };
+            let end = end_of_value(after);
+            settings.set(name, &after[..end])?;
+            rest = match &after[end..] {
+                [",", more @ ..] => more,
+                more => more,
+            };
+        }
+        Ok(settings)
+    }
+}
+
+/// Words and the signs `,`, `:`, `[`, `]`; blanks are left out.
+fn tokens(text: &str) -> Vec<&str> {
+    let is_sign = |c: char| matches!(c, ',' | ':' | '[' | ']');
+    let mut tokens = Vec::new();
+    for part in text.split_inclusive(is_sign) {
+        let (word, sign) = match part.char_indices().next_back() {
+            Some((at, last)) if is_sign(last) => part.split_at(at),
+            _ => (part, ""),
+        };
+        tokens.extend([word.trim(), sign].into_iter().filter(|token| !token.is_empty()));
+    }
+    tokens
+}
+
+/// Where a value ends: at the comma that is in no list.
+fn end_of_value(tokens: &[&str]) -> usize {
+    let mut in_list = false;
+    for (index, token) in tokens.iter().enumerate() {
+        match *token {
+            "[" => in_list = true,
+            "]" => in_list = false,
+            "," if !in_list => return index,
+            _ => {}
+        }
+    }
+    tokens.len()
+}
+
+fn unknown(name: &str) -> SettingError {
+    let nearest = KNOWN.iter().min_by_key(|known| distance(name, known));
+    SettingError::new(
+        format!("PyTorch's allocator has no setting {}", quoted(name)),
+        match nearest {
+            Some(nearest) => format!("the nearest that it has is {nearest}"),
+            None => "leave it out".to_owned(),
+        },
+    )
+}
+
+/// A text of the user as it may stand in a message.
+fn quoted(text: &str) -> String {
+    const SHOWN: usize = 40;
+    let more = if text.chars().nth(SHOWN).is_some() { "…" } else { "" };
+    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    format!("\"{shown}{more}\"")
+}
+
+/// How many letters have to change to make one word the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    // A name of a megabyte is not worth the time.
+    for (index, letter) in one.chars().take(64).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = index + 1;
+        for (column, &wanted) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != wanted);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+impl fmt::Display for Settings {
+    /// Writes the settings that differ from PyTorch's defaults, in PyTorch's grammar.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Self::default();
+        let mut parts = Vec::new();
+        if self.expandable_segments {
+            parts.push("expandable_segments:True".to_owned());
+        }
+        if self.max_split_size != default.max_split_size {
+            parts.push(format!("max_split_size_mb:{}", self.max_split_size / MIB));
+        }
+        if self.max_non_split_rounding != default.max_non_split_rounding {
+            parts.push(format!("max_non_split_rounding_mb:{}", self.max_non_split_rounding / MIB));
+        }
+        if self.large_segment != default.large_segment {
+            parts.push(format!("large_segment_size_mb:{}", self.large_segment / MIB));
+        }
+        if self.garbage_collection_threshold != 0.0 {
+            parts.push(format!(
+                "garbage_collection_threshold:{}",
+                self.garbage_collection_threshold
+            ));
+        }
+        if self.divisions != default.divisions {
+            let first = self.divisions[0];
+            if first != 0 && self.divisions.iter().all(|&divisions| divisions == first) {
+                parts.push(format!("roundup_power2_divisions:{first}"));
+            } else {
+                let pairs = self.divisions.iter().enumerate();
+                let pairs = pairs.map(|(power, divisions)| format!("{}:{divisions}", 1 << power));
+                let pairs: Vec<_> = pairs.collect();
+                parts.push(format!("roundup_power2_divisions:[{}]", pairs.join(",")));
+            }
+        }
+        if let Some(fraction) = self.fraction {
+            parts.push(format!("per_process_memory_fraction:{fraction}"));
+        }
+        f.write_str(&parts.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_the_issue_are_read() {
+        let text = "expandable_segments:True,max_split_size_mb:64,\
+                    roundup_power2_divisions:[256:1,512:2,>:4],\
+                    garbage_collection_threshold:0.6,per_process_memory_fraction:0.5";
+        let settings: Settings = text.parse().unwrap();
+        assert!(settings.expandable_segments);
+        assert_eq!(settings.max_split_size, 64 * MIB);
+        assert_eq!(settings.garbage_collection_threshold, 0.6);
+        assert_eq!(settings.fraction, Some(0.5));
+        assert_eq!(settings.divisions[..9], [1; 9]);
+        assert_eq!(settings.divisions[9], 2);
+        assert_eq!(settings.divisions[10..], [4; 6]);
+        let again: Settings = settings.to_string().parse().unwrap();
+        assert_eq!(again, settings);
+    }
+
+    #[test]
+    fn unknown_setting_names_the_nearest() {
+        for (wrong, right) in [
+            ("expandable_segment:True", "expandable_segments"),
+            ("max_split_size:64", "max_split_size_mb"),
+            ("garbage_collect_threshold:0.5", "garbage_collection_threshold"),
+            ("memory_fraction:0.5", "per_process_memory_fraction"),
+        ] {
+            let error = wrong.parse::<Settings>().unwrap_err().to_string();
+            assert!(error.contains(right), "{error}");
+        }
+    }
+
+    #[test]
+    fn fraction_outside_of_the_device_is_refused() {
+        for wrong in ["0", "7", "-1", "nan", "inf", "", "1.0001", "half"] {
+            let text = format!("per_process_memory_fraction:{wrong}");
+            let error = text.parse::<Settings>().unwrap_err().to_string();
+            assert!(error.contains("per_process_memory_fraction"), "{error}");
+        }
+        assert!("per_process_memory_fraction:1".parse::<Settings>().is_ok());
+    }
+
+    #[test]
+    fn malformed_values_are_refused() {
+        for wrong in [
+            "expandable_segments",
+            "expandable_segments:",
+            "expandable_segments:true",
+            "max_split_size_mb:19",
+            "max_split_size_mb:-1",
+            "garbage_collection_threshold:1",
+            "garbage_collection_threshold:0",
+            "roundup_power2_divisions:3",
+            "roundup_power2_divisions:[256:3]",
+            "roundup_power2_divisions:[100:4]",
+            "roundup_power2_divisions:[256:1",
+            "roundup_power2_divisions:[]",
+            "backend:cudaMallocAsync",
+            "backend:other",
+            ",",
+            ":",
+            "[",
+        ] {
+            assert!(wrong.parse::<Settings>().is_err(), "{wrong}");
+        }
+        assert_eq!("".parse::<Settings>().unwrap(), Settings::default());
+        assert!("max_split_size_mb:64,".parse::<Settings>().is_ok());
+    }
+
+    #[test]
+    fn requests_are_rounded_like_pytorch() {
+        let default = Settings::default();
+        assert_eq!(default.rounded(1), 512);
+        assert_eq!(default.rounded(513), 1024);
+        assert_eq!(default.rounded(1 << 20), 1 << 20);
+        let quarters: Settings = "roundup_power2_divisions:4".parse().unwrap();
+        assert_eq!(quarters.rounded(1200), 1536);
+        assert_eq!(quarters.rounded(1200 << 20), 1280 << 20);
+        assert_eq!(quarters.rounded(1024 << 20), 1024 << 20);
+        // Up to 512 bytes times the divisions, requests are rounded to 512 bytes alone.
+        assert_eq!(quarters.rounded(2048), 2048);
+        assert_eq!(quarters.rounded(2049), 2560);
+        assert_eq!(quarters.rounded(u64::MAX), u64::MAX);
+    }
+}

@@ -1,0 +1,356 @@
+//! A trace made ready for models, and its run through one of them.
+
+use gpuheap_trace::{AllocatorSettings, Op, Segment, Trace};
+
+use crate::models::torch::{Settings, Torch};
+use crate::models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
+
+/// A recorded program: what it requested and freed, in order.
+#[derive(Debug, Clone)]
+pub struct Program {
+    steps: Vec<Step>,
+    /// Steps that happened before the recording.
+    before: usize,
+    streams: Vec<u64>,
+    allocations: usize,
+    /// Of each allocation, as recorded.
+    addresses: Vec<u64>,
+    recorded: Vec<DriverEvent>,
+    /// Held before the recording began.
+    segments_before: Vec<Segment>,
+    settings: Option<AllocatorSettings>,
+    /// Whether a free is completed later than it is requested.
+    records_completion: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    /// The event's number in the file.
+    number: u32,
+    stream: u32,
+    action: Action,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Action {
+    Allocate {
+        allocation: u32,
+        pool: u32,
+        bytes: u64,
+    },
+    /// A free that is completed at once.
+    Release {
+        allocation: u32,
+    },
+    Free {
+        allocation: u32,
+    },
+    Complete {
+        allocation: u32,
+    },
+    /// A request that failed when it was recorded.
+    Fail {
+        bytes: u64,
+    },
+}
+
+/// When blocks that other streams used are no longer pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Completion {
+    /// When the recording says. A block whose pending state did not end stays pending.
+    Recorded,
+    /// As soon as they are freed.
+    AtOnce,
+}
+
+/// What a run came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// What the model held and did, up to the failure if there was one.
+    pub figures: Figures,
+    /// The first request that failed. The run ended there.
+    pub failure: Option<Failure>,
+    /// Requests that failed when they were recorded, and were met now. What the program would have
+    /// done with that memory is not known, so all figures are lower bounds if this is not zero.
+    pub met_failures: u64,
+}
+
+/// A request that a model refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// The event's number in the file; 0 for a block that was live before the recording.
+    pub event: u32,
+    /// Whether the request failed when it was recorded, too.
+    pub is_recorded: bool,
+    /// Why.
+    pub refusal: Refusal,
+}
+
+impl Program {
+    /// Prepares the program of a trace.
+    pub fn of(trace: &Trace) -> Self {
+        let events = trace.events();
+        let mut steps = Vec::with_capacity(events.len());
+        let mut recorded = Vec::new();
+        let private = PrivatePools::of(trace);
+        let mut before = 0;
+        for (index, event) in events.iter().enumerate() {
+            if index == trace.reconstructed_events() {
+                before = steps.len();
+            }
+            let action = match event.op {
+                Op::Allocate { allocation, bytes } => {
+                    let pool = private.of_allocation(trace, allocation, index);
+                    Action::Allocate { allocation, pool, bytes }
+                }
+                Op::Free { allocation } => {
+                    let next = events.get(index + 1).map(|event| event.op);
+                    match next {
+                        Some(Op::FreeCompleted { allocation: same }) if same == allocation => {
+                            Action::Release { allocation }
+                        }
+                        _ if !trace.format().records_completion() => Action::Release { allocation },
+                        _ => Action::Free { allocation },
+                    }
+                }
+                Op::FreeCompleted { allocation } => match steps.last() {
+                    Some(Step { action: Action::Release { allocation: same }, .. })
+                        if *same == allocation =>
+                    {
+                        continue;
+                    }
+                    _ => Action::Complete { allocation },
+                },
+                Op::Fail { bytes } => Action::Fail { bytes },
+                Op::SegmentTaken { address, bytes } | Op::SegmentGivenBack { address, bytes } => {
+                    let stream = trace.streams()[event.stream as usize].handle;
+                    let is_taken = matches!(event.op, Op::SegmentTaken { .. });
+                    recorded.push(DriverEvent { is_taken, bytes, stream, address });
+                    continue;
+                }
+                Op::Retry { .. } => continue,
+            };
+            steps.push(Step { number: event.number, stream: event.stream, action });
+        }
+        if trace.reconstructed_events() == events.len() {
+            before = steps.len();
+        }
+        Self {
+            steps,
+            before,
+            streams: trace.streams().iter().map(|stream| stream.handle).collect(),
+            allocations: trace.allocations() as usize,
+            addresses: trace.addresses().to_vec(),
+            segments_before: segments_before(trace.segments_at_end(), &recorded),
+            recorded,
+            settings: trace.allocator_settings().cloned(),
+            records_completion: trace.format().records_completion(),
+        }
+    }
+
+    /// Returns the settings of PyTorch's allocator that the program ran under, without the memory
+    /// fraction, which no recording has. `None` if the recording does not say, or if they are none
+    /// that PyTorch takes.
+    pub fn recorded_settings(&self) -> Option<Settings> {
+        let recorded = self.settings.as_ref()?;
+        // The text has what the other fields do not; they say what held when the recording ended.
+        let mut settings: Settings = recorded.text.parse().unwrap_or_default();
+        settings.set_expandable_segments(recorded.expandable_segments);
+        settings.set_max_split_size(recorded.max_split_size);
+        let threshold = recorded.garbage_collection_threshold;
+        settings.set_garbage_collection_threshold(threshold).ok()?;
+        for &(power, divisions) in &recorded.roundup_power2_divisions {
+            settings.set_divisions(power, divisions).ok()?;
+        }
+        Some(settings)
+    }
+
+    /// Returns what the recorded allocator took from the driver and gave back, in order.
+    pub fn recorded_driver_events(&self) -> &[DriverEvent] {
+        &self.recorded
+    }
+
+    /// Returns the bytes of the segments that were taken before the recording began.
+    pub fn reserved_before(&self) -> u64 {
+        let bytes = self.segments_before.iter().map(|segment| segment.bytes);
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Returns how many allocations, frees and completions a run makes.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Returns whether there is nothing to run.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Runs the program through a model, with frees completed as recorded.
+    pub fn run(&self, model: &mut (impl Model + ?Sized)) -> Outcome {
+        self.run_with(model, Completion::Recorded)
+    }
+
+    /// Runs the program through a model.
+    pub fn run_with(&self, model: &mut (impl Model + ?Sized), completion: Completion) -> Outcome {
+        let mut tickets = vec![Ticket::NONE; self.allocations];
+        self.go(model, &mut tickets, 0, completion)
+    }
+
+    /// Runs the program through PyTorch's allocator as it was when the recording began: its
+    /// segments and live blocks lie where they lay, and the driver gives the recorded addresses.
+    ///
+    /// For the settings that were recorded; others would have led to other segments.
+    pub fn run_as_recorded(&self, model: &mut Torch) -> Outcome {
+        let fixed = self.recorded.iter().filter(|event| event.is_taken);
+        model.follow_addresses(fixed.map(|event| (event.address, event.bytes)));
+        for segment in &self.segments_before {
+            let Segment { address, bytes, stream, is_small, .. } = *segment;
+            model.add_segment(address, bytes, stream, is_small);
+        }
+        let mut tickets = vec![Ticket::NONE; self.allocations];
+        for step in &self.steps[..self.before] {
+            match step.action {
+                Action::Allocate { allocation, pool, bytes } => {
+                    let stream = self.streams[step.stream as usize];
+                    let request = Request { bytes, stream, pool };
+                    let address = self.addresses[allocation as usize];
+                    let ticket = model.allocate_at(request, address);
+                    match ticket.map_or_else(|| model.allocate(request), Ok) {
+                        Ok(ticket) => tickets[allocation as usize] = ticket,
+                        Err(refusal) => {
+                            let failure =
+                                Failure { event: 0, is_recorded: false, refusal: *refusal };
+                            let figures = model.figures();
+                            return Outcome { figures, failure: Some(failure), met_failures: 0 };
+                        }
+                    }
+                }
+                Action::Free { allocation } | Action::Release { allocation } => {
+                    model.free(tickets[allocation as usize], self.streams[step.stream as usize]);
+                }
+                Action::Complete { .. } | Action::Fail { .. } => {}
+            }
+        }
+        self.go(model, &mut tickets, self.before, Completion::Recorded)
+    }
+
+    fn go(
+        &self,
+        model: &mut (impl Model + ?Sized),
+        tickets: &mut [Ticket],
+        from: usize,
+        completion: Completion,
+    ) -> Outcome {
+        let mut met_failures = 0;
+        for step in &self.steps[from..] {
+            let stream = self.streams[step.stream as usize];
+            let (request, is_recorded) = match step.action {
+                Action::Allocate { pool, bytes, .. } => (Request { bytes, stream, pool }, false),
+                Action::Fail { bytes } => (Request { bytes, stream, pool: 0 }, true),
+                Action::Release { allocation } => {
+                    let ticket = tickets[allocation as usize];
+                    model.free(ticket, stream);
+                    model.complete(ticket);
+                    continue;
+                }
+                Action::Free { allocation } => {
+                    let ticket = tickets[allocation as usize];
+                    model.free(ticket, stream);
+                    if completion == Completion::AtOnce {
+                        model.complete(ticket);
+                    }
+                    continue;
+                }
+                Action::Complete { allocation } => {
+                    model.complete(tickets[allocation as usize]);
+                    continue;
+                }
+            };
+            match (model.allocate(request), step.action) {
+                (Ok(ticket), Action::Allocate { allocation, .. }) => {
+                    tickets[allocation as usize] = ticket;
+                }
+                (Ok(ticket), _) => {
+                    met_failures += 1;
+                    model.free(ticket, stream);
+                    model.complete(ticket);
+                }
+                (Err(refusal), _) => {
+                    let failure = Failure { event: step.number, is_recorded, refusal: *refusal };
+                    let figures = model.figures();
+                    return Outcome { figures, failure: Some(failure), met_failures };
+                }
+            }
+        }
+        Outcome { figures: model.figures(), failure: None, met_failures }
+    }
+
+    /// Returns whether the recording says when frees were completed.
+    pub fn records_completion(&self) -> bool {
+        self.records_completion
+    }
+}
+
+/// What was held before the recording: what is held at its end, with what it took and gave back
+/// undone.
+fn segments_before(at_end: &[Segment], recorded: &[DriverEvent]) -> Vec<Segment> {
+    let mut segments: Vec<Segment> =
+        at_end.iter().copied().filter(|segment| !segment.is_expandable).collect();
+    if at_end.len() != segments.len() {
+        return Vec::new();
+    }
+    let taken: rustc_hash::FxHashSet<u64> =
+        recorded.iter().filter(|event| event.is_taken).map(|event| event.address).collect();
+    segments.retain(|segment| !taken.contains(&segment.address));
+    segments
+}
+
+/// The private pools that the segments at the end belong to.
+struct PrivatePools {
+    /// Start, end, number of the pool, and the event that took the segment; by start.
+    segments: Vec<(u64, u64, u32, usize)>,
+}
+
+impl PrivatePools {
+    fn of(trace: &Trace) -> Self {
+        let of_pools = trace.segments_at_end().iter().filter(|segment| segment.pool != (0, 0));
+        let mut segments: Vec<_> = of_pools.collect();
+        let mut numbers: Vec<_> = segments.iter().map(|segment| segment.pool).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        segments.sort_unstable_by_key(|segment| segment.address);
+        let mut found: Vec<_> = segments
+            .into_iter()
+            .map(|segment| {
+                let number = numbers.partition_point(|&pool| pool < segment.pool) as u32 + 1;
+                let end = segment.address.saturating_add(segment.bytes);
+                (segment.address, end, number, 0)
+            })
+            .collect();
+        if !found.is_empty() {
+            for (index, event) in trace.events().iter().enumerate() {
+                if let Op::SegmentTaken { address, .. } = event.op
+                    && let Ok(at) = found.binary_search_by_key(&address, |&(start, ..)| start)
+                {
+                    found[at].3 = index;
+                }
+            }
+        }
+        Self { segments: found }
+    }
+
+    fn of_allocation(&self, trace: &Trace, allocation: u32, event: usize) -> u32 {
+        if self.segments.is_empty() {
+            return 0;
+        }
+        let address = trace.addresses()[allocation as usize];
+        let after = self.segments.partition_point(|&(start, ..)| start <= address);
+        match self.segments[..after].last() {
+            Some(&(_, end, pool, taken)) if address < end && taken <= event => pool,
+            _ => 0,
+        }
+    }
+}
