@@ -163,7 +163,7 @@ enum gpuheap_status gpuheap_close(struct gpuheap_heap *heap);
 
 // Memory for use on a stream from this point of it on, aligned to 512 bytes, not initialised. A
 // request that the cache serves does not wait for the device. Before it gives up for want of memory
-// it waits for frees in flight and gives cached memory back.
+// it waits for frees in flight and gives cached memory back, also that of the process's other heaps.
 //
 // stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy default
 // stream. A thread's own default stream (0x2) is refused: it means another one on every thread.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use gpuheap_driver::{
     CUcontext, CUdevice, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, Driver,
@@ -18,6 +18,7 @@ use crate::arithmetic::Kernels;
 use crate::error::{Error, Fault};
 use crate::fork;
 use crate::front;
+use crate::heap::siblings::Turn;
 use crate::heap::{Heap, Inner};
 use crate::source::{NoVirtualMemory, SourceError, VirtualMemory, probe_virtual_memory};
 
@@ -42,7 +43,9 @@ pub(crate) struct Context {
     readers: Mutex<Vec<CUdevice>>,
     /// What the probe of its virtual memory said, once it was made.
     virtual_memory: OnceLock<Result<VirtualMemory, NoVirtualMemory>>,
-    holders: Mutex<Vec<Weak<dyn Holder>>>,
+    holders: Mutex<Vec<Registered>>,
+    /// Taken by the request that reaches into other heaps at the end of the ladder.
+    pub(crate) turn: Turn,
     /// Who may be at work: the device, or the host in unified memory.
     pub(crate) gate: HostGate,
     /// The device's own heap, while anything uses it.
@@ -61,10 +64,17 @@ pub(crate) trait Holder: Send + Sync {
     /// The context was reset, or the driver refused to.
     fn after_reset(&self, _is_reset: bool) {}
 
-    /// It as a heap, if it is one.
-    fn heap(self: Arc<Self>) -> Option<Heap> {
+    /// The inside of the heap that it is, if it is one.
+    fn inner(self: Arc<Self>) -> Option<Arc<Inner>> {
         None
     }
+}
+
+/// A holder, and the lock that visitors of it share.
+#[derive(Clone)]
+struct Registered {
+    holder: Weak<dyn Holder>,
+    visits: Arc<RwLock<()>>,
 }
 
 /// Why a context can be used no more.
@@ -114,6 +124,7 @@ impl Context {
             readers: Mutex::default(),
             virtual_memory: OnceLock::new(),
             holders: Mutex::default(),
+            turn: Turn::default(),
             gate,
             heap: Mutex::default(),
             kernels: Kernels::default(),
@@ -311,18 +322,33 @@ impl Context {
         }
     }
 
-    /// Has `holder` told before the context is reset, for as long as it lives.
-    pub(crate) fn register_holder(&self, holder: Weak<dyn Holder>) {
+    /// Has `holder` told before the context is reset, for as long as it lives. Whoever takes
+    /// `visits` for writing waits until no [visit](Context::visit_heaps) keeps the holder alive.
+    pub(crate) fn register_holder(&self, holder: Weak<dyn Holder>, visits: Arc<RwLock<()>>) {
         let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-        holders.retain(|known| known.strong_count() > 0);
-        holders.push(holder);
+        holders.retain(|known| known.holder.strong_count() > 0);
+        holders.push(Registered { holder, visits });
     }
 
     /// The heaps of the context.
     pub(crate) fn heaps(&self) -> Vec<Heap> {
         // A heap that ends here asks for nothing of this, so the lock may be held meanwhile.
         let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-        holders.iter().filter_map(Weak::upgrade).filter_map(Holder::heap).collect()
+        let holders = holders.iter().filter_map(|known| known.holder.upgrade());
+        holders.filter_map(Holder::inner).map(Heap::of).collect()
+    }
+
+    /// Calls `visit` with each heap of the context that has a handle or a block, one after the
+    /// other. The caller holds no lock of any heap. A heap that loses its last owner meanwhile ends
+    /// on this thread, before the next one is visited.
+    pub(crate) fn visit_heaps(&self, mut visit: impl FnMut(&Inner)) {
+        let known = self.holders.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for Registered { holder, visits } in known {
+            let _visit = visits.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(heap) = holder.upgrade().and_then(Holder::inner) {
+                visit(&heap);
+            }
+        }
     }
 
     /// Free and total bytes of the device, all processes counted.
@@ -350,7 +376,7 @@ impl Context {
             let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
             holders.clone()
         };
-        for holder in holders.iter().filter_map(Weak::upgrade) {
+        for holder in holders.iter().filter_map(|known| known.holder.upgrade()) {
             holder.before_reset();
         }
         self.lost.store(true, Ordering::Relaxed);
@@ -358,7 +384,7 @@ impl Context {
         let reset = unsafe { self.driver.cuDevicePrimaryCtxReset_v2(self.ordinal()) };
         let reset = check("cuDevicePrimaryCtxReset_v2", reset);
         self.lost.store(reset.is_ok(), Ordering::Relaxed);
-        for holder in holders.iter().filter_map(Weak::upgrade) {
+        for holder in holders.iter().filter_map(|known| known.holder.upgrade()) {
             holder.after_reset(reset.is_ok());
         }
         reset?;
@@ -555,9 +581,9 @@ mod tests {
         let context = device.context().clone();
         let notes = Arc::new(Notes(context.clone(), Mutex::default()));
         let holder: Arc<dyn Holder> = notes.clone();
-        context.register_holder(Arc::downgrade(&holder));
+        context.register_holder(Arc::downgrade(&holder), Arc::default());
         let gone: Arc<dyn Holder> = Arc::new(Notes(context.clone(), Mutex::default()));
-        context.register_holder(Arc::downgrade(&gone));
+        context.register_holder(Arc::downgrade(&gone), Arc::default());
         drop(gone);
         // SAFETY: nothing else uses this device.
         let fresh = unsafe { device.reset() }?;

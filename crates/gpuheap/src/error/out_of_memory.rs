@@ -38,7 +38,12 @@ pub struct OutOfMemory {
     pub cached_on_other_streams: u64,
     /// Taken from the driver by this heap.
     pub reserved: u64,
-    /// Taken by others: other heaps and libraries of this process, contexts, other processes.
+    /// Taken from the driver by other heaps of this process on the device; for unified memory also by
+    /// this heap's device memory, for pinned memory the pinned memory of other heaps.
+    pub other_heaps: u64,
+    /// Of that, bytes that are cached: free, pending ones included. The rest is live.
+    pub other_heaps_cached: u64,
+    /// Taken by others: other libraries of this process, contexts, other processes.
     pub foreign: u64,
     /// The device's memory; of the host, and so below, for pinned memory.
     pub device: u64,
@@ -80,7 +85,9 @@ pub enum Cause {
     DeviceFull,
     /// Enough bytes are cached, in pieces that are too small.
     Fragmentation,
-    /// Others hold what is missing.
+    /// Other heaps of this process hold what is missing, and cannot give it back by themselves.
+    OtherHeaps,
+    /// Other libraries and processes hold what is missing.
     Foreign,
     /// The driver gives no more of this kind of memory, though what it is made of is not full.
     Refused,
@@ -97,6 +104,7 @@ impl Cause {
             Cause::Limit => "limit",
             Cause::DeviceFull => "device_full",
             Cause::Fragmentation => "fragmentation",
+            Cause::OtherHeaps => "other_heaps",
             Cause::Foreign => "foreign",
             Cause::Refused => "refused",
             Cause::Capture => "capture",
@@ -112,6 +120,7 @@ impl fmt::Display for Cause {
             Cause::Limit => "the limit is reached",
             Cause::DeviceFull => "the device is full",
             Cause::Fragmentation => "the cached memory is in pieces that are too small",
+            Cause::OtherHeaps => "other heaps of this process hold the rest of the device",
             Cause::Foreign => "others hold the rest of the device",
             Cause::Refused => "the driver gives no more of it",
             Cause::Capture => {
@@ -166,6 +175,10 @@ impl OutOfMemory {
                     Bytes(self.largest_cached_block)
                 )
             }
+            Cause::OtherHeaps => format!(
+                "free {short} of the {} that other heaps of this process hold",
+                Bytes(self.other_heaps)
+            ),
             Cause::Foreign => format!(
                 "others hold {} of the device; end them, or free {short} of their memory",
                 Bytes(self.foreign)
@@ -198,6 +211,10 @@ impl OutOfMemory {
                 Bytes(self.cached),
                 Bytes(self.largest_cached_block)
             ),
+            Cause::OtherHeaps => format!(
+                "free {short} of the {} of pinned memory that other heaps of this process hold",
+                Bytes(self.other_heaps)
+            ),
             Cause::Foreign => format!(
                 "others hold {} of the host's memory; end them, or free {short}",
                 Bytes(self.foreign)
@@ -220,6 +237,9 @@ impl OutOfMemory {
             cause if !self.is_on_host() => cause.to_string(),
             Cause::LargerThanDevice => "the request is larger than the host's memory".to_owned(),
             Cause::DeviceFull => "the host's memory is full".to_owned(),
+            Cause::OtherHeaps => {
+                "other heaps of this process hold the rest of the host's memory".to_owned()
+            }
             Cause::Foreign => "others hold the rest of the host's memory".to_owned(),
             Cause::Limit => "the limit of pinned memory is reached".to_owned(),
             cause => cause.to_string(),
@@ -301,10 +321,16 @@ impl OutOfMemory {
     fn place_text(&self) -> String {
         let place = if self.is_on_host() { "host" } else { "device" };
         let (free, total) = (Bytes(self.device_free), Bytes(self.device));
-        match self.foreign {
-            0 => format!("{place}: {free} of {total} free"),
-            foreign => format!("{place}: {free} of {total} free, {} foreign", Bytes(foreign)),
+        let mut text = format!("{place}: {free} of {total} free");
+        if self.other_heaps > 0 {
+            let (held, cached) = (Bytes(self.other_heaps), Bytes(self.other_heaps_cached));
+            let live = Bytes(self.other_heaps.saturating_sub(self.other_heaps_cached));
+            text += &format!(", {held} in other heaps ({live} live, {cached} cached)");
         }
+        if self.foreign > 0 {
+            text += &format!(", {} foreign", Bytes(self.foreign));
+        }
+        text
     }
 
     fn tried_text(&self) -> String {

@@ -290,9 +290,10 @@ impl HeapBuilder {
             zero_on_alloc: self.zero_on_alloc.unwrap_or(false),
             tracker: Tracker::new(self.track.unwrap_or_default()),
             idle: OnceLock::new(),
+            visits: Arc::default(),
         });
         let holder: Weak<dyn Holder> = Arc::<Inner>::downgrade(&inner);
-        inner.context.register_holder(holder);
+        inner.context.register_holder(holder, inner.visits.clone());
         Heap::of(inner)
     }
 }

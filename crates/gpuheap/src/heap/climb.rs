@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Cause, Error, Fault, OutOfMemory};
 use crate::heap::ladder::{LADDER, Step};
 use crate::heap::order::StreamRef;
+use crate::heap::siblings::{self, MOST_ROUNDS, OtherHeaps};
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
 use crate::pool::{Cached, Shortage};
@@ -21,10 +22,41 @@ pub(crate) type Tried = Vec<(Step, u64)>;
 /// How a try after a step went.
 pub(crate) enum Attempt<T> {
     Got(T),
-    /// There is no memory yet; about this much is missing.
-    Short(u64),
+    /// There is no memory yet.
+    Short(Missing),
+    /// There is no memory after all steps, with the evidence.
+    Exhausted(Missing, Error),
     /// Memory is not what is wrong, or nothing more can be done.
     Failed(Error),
+}
+
+/// About how much memory a request lacks, and whose.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Missing {
+    pub(crate) bytes: u64,
+    /// The heap's own hard limit is in the way, so that memory of the device is of no use.
+    pub(crate) is_limited: bool,
+}
+
+impl Missing {
+    /// Memory of the device.
+    pub(crate) fn on_device(bytes: u64) -> Missing {
+        Missing { bytes, is_limited: false }
+    }
+}
+
+impl From<&Shortage> for Missing {
+    fn from(shortage: &Shortage) -> Missing {
+        let is_limited = matches!(shortage, Shortage::Limit(_));
+        Missing { bytes: shortage.missing(), is_limited }
+    }
+}
+
+/// What the last attempt has to itself.
+pub(crate) struct Last<'a> {
+    pub(crate) state: &'a mut State,
+    /// What other heaps held shortly before.
+    pub(crate) others: OtherHeaps,
 }
 
 impl Store {
@@ -32,19 +64,13 @@ impl Store {
     /// which the others must take themselves. What was tried, where even that one was short.
     pub(crate) fn climb<T>(
         &self,
-        mut missing: u64,
-        mut attempt: impl FnMut(Option<&mut State>, &Tried) -> Attempt<T>,
+        mut missing: Missing,
+        mut attempt: impl FnMut(Option<Last<'_>>, &Tried) -> Attempt<T>,
     ) -> Result<Result<T, Error>, Tried> {
         let mut tried = Vec::new();
         for step in LADDER {
             let next = if step == Step::Alone {
-                let mut state = self.lock();
-                state.hold_off();
-                self.everything(&mut state);
-                tried.push((step, 0));
-                let last = attempt(Some(&mut state), &tried);
-                state.let_on();
-                last
+                self.climb_alone(&mut tried, &mut attempt)
             } else {
                 let Some(regained) = self.take_step(step, missing) else { continue };
                 tried.push((step, regained));
@@ -53,24 +79,60 @@ impl Store {
             match next {
                 Attempt::Got(got) => return Ok(Ok(got)),
                 Attempt::Short(still) => missing = still,
-                Attempt::Failed(error) => return Ok(Err(error)),
+                Attempt::Exhausted(_, error) | Attempt::Failed(error) => return Ok(Err(error)),
             }
         }
         Err(tried)
     }
 
+    /// The last step: attempts with other threads held off, as long as other heaps give something
+    /// back in between.
+    fn climb_alone<T>(
+        &self,
+        tried: &mut Tried,
+        attempt: &mut impl FnMut(Option<Last<'_>>, &Tried) -> Attempt<T>,
+    ) -> Attempt<T> {
+        tried.push((Step::Alone, 0));
+        let _turn = self.context.turn.take();
+        let mut rounds = 0;
+        loop {
+            let others = self.others();
+            let is_capturing = siblings::is_any_capturing(&self.context);
+            let last = {
+                let mut state = self.lock();
+                state.hold_off();
+                self.everything(&mut state, is_capturing);
+                let last = attempt(Some(Last { state: &mut state, others }), tried);
+                state.let_on();
+                last
+            };
+            let Attempt::Exhausted(missing, _) = &last else { return last };
+            rounds += 1;
+            if missing.is_limited || rounds == MOST_ROUNDS {
+                return last;
+            }
+            match (self.reach(u64::MAX), tried.last_mut()) {
+                (Some(regained @ 1..), Some((_, sum))) => *sum = sum.saturating_add(regained),
+                _ => return last,
+            }
+        }
+    }
+
     /// Nothing here can make it worse: what fails shows in the attempt after it.
-    fn everything(&self, state: &mut State) {
+    fn everything(&self, state: &mut State, is_capturing: bool) {
         let _ = state.wait_for_pending().and_then(|()| state.release(u64::MAX));
         if state.source.is_stream_ordered() {
-            let _ = state.synchronize(&self.context);
+            if !is_capturing {
+                let _ = state.synchronize(&self.context);
+            }
             let _ = state.source.trim();
         }
     }
 
     /// One step of the ladder: the bytes that the driver got back by it, or `None` where it does
     /// not apply. What fails in a step shows in the attempt after it.
-    fn take_step(&self, step: Step, missing: u64) -> Option<u64> {
+    fn take_step(&self, step: Step, missing: Missing) -> Option<u64> {
+        let Missing { bytes: missing, is_limited } = missing;
         let regained = match step {
             Step::Ready => self.lock().poll().map(|()| 0),
             Step::InFlight => self.wait_for_pending().map(|()| 0),
@@ -80,10 +142,24 @@ impl Store {
                 state.release(missing.saturating_sub(available))
             }
             Step::WholeCache => self.lock().release(u64::MAX),
-            Step::Reclaimers => return self.reclaimers.ask(missing),
+            Step::OtherHeaps | Step::WholeOtherHeaps if is_limited => return None,
+            Step::OtherHeaps => {
+                let (free, _) = self.lock().source.device_memory().unwrap_or_default();
+                return self.reach(missing.saturating_sub(free));
+            }
+            Step::WholeOtherHeaps => return self.reach(u64::MAX),
+            Step::Reclaimers => {
+                let regained = self.reclaimers.ask(missing)?;
+                // What they free may be of other heaps.
+                let others = if is_limited { None } else { self.reach(u64::MAX) };
+                return Some(regained.max(others.unwrap_or(0)));
+            }
             Step::DriverPool => {
                 if !self.lock().source.is_stream_ordered() {
                     return None;
+                }
+                if siblings::is_any_capturing(&self.context) {
+                    return Some(0);
                 }
                 self.synchronize().and_then(|()| self.lock().source.trim())
             }
@@ -111,9 +187,10 @@ impl Store {
         stream: StreamRef,
         shortage: &Shortage,
         tried: Vec<(Step, u64)>,
+        others: OtherHeaps,
     ) -> Error {
         state.gather();
-        let figures = state.figures(self.kind, Some(stream));
+        let figures = state.figures(self.kind, Some(stream), others);
         let (mut cause, short_by) = figures.judge(bytes, shortage);
         if figures.cached.pending > 0
             && !matches!(cause, Cause::LargerThanDevice | Cause::LargerThanLimit)
@@ -135,6 +212,8 @@ impl Store {
             largest_cached_block: cached.largest,
             cached_on_other_streams: cached.on_other_streams,
             reserved,
+            other_heaps: figures.others.reserved,
+            other_heaps_cached: figures.others.cached,
             foreign: figures.foreign(),
             device,
             device_free,
@@ -157,30 +236,38 @@ pub(crate) struct Figures {
     pub(crate) device: u64,
     pub(crate) device_free: u64,
     pub(crate) limit: Option<u64>,
+    pub(crate) others: OtherHeaps,
 }
 
 impl State {
     /// The figures as they are, seen from `stream`; where the driver does not answer, what is known
     /// without it.
-    pub(crate) fn figures(&mut self, kind: MemoryKind, stream: Option<StreamRef>) -> Figures {
+    pub(crate) fn figures(
+        &mut self,
+        kind: MemoryKind,
+        stream: Option<StreamRef>,
+        others: OtherHeaps,
+    ) -> Figures {
         let cached = self.policy.cached(stream, &self.order);
         let reserved = self.source.reserved().unwrap_or(self.ledger.taken);
         let capacity = self.source.capacity();
         let (device_free, device) = self.source.device_memory().unwrap_or((0, capacity));
         let limit = self.limits.hard;
-        Figures { kind, cached, reserved, capacity, device, device_free, limit }
+        Figures { kind, cached, reserved, capacity, device, device_free, limit, others }
     }
 }
 
 impl Figures {
-    /// What others hold of the device.
+    /// What other libraries and processes hold of the device, contexts included.
     pub(crate) fn foreign(&self) -> u64 {
-        self.device.saturating_sub(self.device_free).saturating_sub(self.reserved)
+        let used = self.device.saturating_sub(self.device_free);
+        used.saturating_sub(self.reserved).saturating_sub(self.others.reserved)
     }
 
     /// What is in the way of a request of `bytes` that met `shortage`, and how much is missing.
     pub(crate) fn judge(&self, bytes: u64, shortage: &Shortage) -> (Cause, u64) {
-        let Figures { kind, cached, reserved, capacity, device, device_free, limit } = *self;
+        let Figures { kind, cached, reserved, capacity, device, device_free, limit, others } =
+            *self;
         let (needed, available, by_limit) = match *shortage {
             Shortage::Limit(needed) => (needed, limit.unwrap_or(0).saturating_sub(reserved), true),
             Shortage::Device(needed) => (needed, device_free, false),
@@ -198,6 +285,9 @@ impl Figures {
             }
             () if by_limit => Cause::Limit,
             () if kind != MemoryKind::Device && available >= needed => Cause::Refused,
+            () if others.reserved > reserved && available + others.reserved >= needed => {
+                Cause::OtherHeaps
+            }
             () if self.foreign() > 0
                 && reserved.saturating_add(needed).saturating_add(CONTEXT_ALLOWANCE) <= device =>
             {

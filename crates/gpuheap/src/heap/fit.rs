@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::error::{Cause, Error};
 use crate::heap::Heap;
 use crate::heap::climb::Figures;
+use crate::heap::siblings::OtherHeaps;
 use crate::heap::store::State;
 use crate::kind::MemoryKind;
 use crate::pool::{Cached, Shortage};
@@ -44,8 +45,11 @@ pub enum InTheWay {
     Limit(u64),
     /// Memory that is live in this heap, this many bytes of it.
     Live(u64),
-    /// What others hold of the device, bytes: other heaps and libraries of this process, contexts,
-    /// other processes.
+    /// Memory that other heaps of this process cannot give back by themselves, this many bytes: live,
+    /// or in segments that are in use.
+    OtherHeaps(u64),
+    /// What others hold of the device, bytes: other libraries of this process, contexts, other
+    /// processes.
     Others(u64),
 }
 
@@ -61,7 +65,8 @@ impl Heap {
     /// many bytes are missing and what would have to go. Takes nothing, gives nothing back and waits
     /// for nothing; it looks through what is cached.
     ///
-    /// Pending frees count as over and cached memory as given back, as the ladder would see to.
+    /// Pending frees count as over and cached memory as given back, as the ladder would see to, that of
+    /// other heaps of this process included.
     /// Registered reclaimers are not asked, so a request may succeed that this says no to.
     ///
     /// A yes may come too late: other threads and other processes go on. And it is about bytes; of
@@ -74,12 +79,13 @@ impl Heap {
     /// The driver's own, where it is asked.
     pub fn would_fit(&self, bytes: u64) -> Result<Fit, Error> {
         self.handle.context.check_alive()?;
-        Ok(self.handle.device.lock().would_fit(bytes)?)
+        let others = self.handle.device.others();
+        Ok(self.handle.device.lock().would_fit(bytes, others)?)
     }
 }
 
 impl State {
-    fn would_fit(&mut self, bytes: u64) -> Result<Fit, SourceError> {
+    fn would_fit(&mut self, bytes: u64, others: OtherHeaps) -> Result<Fit, SourceError> {
         if bytes == 0 {
             return Ok(Fit::Yes { take: 0 });
         }
@@ -88,7 +94,7 @@ impl State {
         outlook.spare.extend_from_slice(&self.stranded);
         let regained = self.source.regained(&outlook.spare)?;
         let spare: u64 = outlook.spare.iter().map(|segment| segment.bytes).sum();
-        let now = self.figures(MemoryKind::Device, None);
+        let now = self.figures(MemoryKind::Device, None, others);
         let left = Cached {
             bytes: now.cached.bytes.saturating_sub(spare),
             largest: outlook.largest_left,
@@ -98,7 +104,8 @@ impl State {
         let figures = Figures {
             cached: left,
             reserved: now.reserved.saturating_sub(regained),
-            device_free: now.device_free.saturating_add(regained),
+            device_free: now.device_free.saturating_add(regained).saturating_add(others.spare),
+            others: others.without_spare(),
             ..now
         };
         let shortage = match self.refuse(bytes) {
@@ -141,8 +148,10 @@ impl State {
         };
         let live = self.ledger.live_blocks;
         let is_full = figures.device_free < needed;
-        let others = if is_full { figures.foreign() } else { 0 };
-        let all = [InTheWay::Limit(limit), InTheWay::Live(live), InTheWay::Others(others)];
+        let (heaps, others) =
+            if is_full { (figures.others.reserved, figures.foreign()) } else { (0, 0) };
+        let (limit, live) = (InTheWay::Limit(limit), InTheWay::Live(live));
+        let all = [limit, live, InTheWay::OtherHeaps(heaps), InTheWay::Others(others)];
         all.into_iter().filter(|one| one.bytes() > 0).collect()
     }
 }
@@ -151,7 +160,10 @@ impl InTheWay {
     /// How many bytes it is about.
     pub fn bytes(self) -> u64 {
         match self {
-            InTheWay::Limit(bytes) | InTheWay::Live(bytes) | InTheWay::Others(bytes) => bytes,
+            InTheWay::Limit(bytes)
+            | InTheWay::Live(bytes)
+            | InTheWay::OtherHeaps(bytes)
+            | InTheWay::Others(bytes) => bytes,
         }
     }
 }
@@ -162,6 +174,9 @@ impl fmt::Display for InTheWay {
         match self {
             InTheWay::Limit(_) => write!(f, "raise the limit by {bytes}"),
             InTheWay::Live(_) => write!(f, "free some of the {bytes} that are live here"),
+            InTheWay::OtherHeaps(_) => {
+                write!(f, "free some of the {bytes} that other heaps of this process hold")
+            }
             InTheWay::Others(_) => write!(f, "free some of the {bytes} that others hold"),
         }
     }

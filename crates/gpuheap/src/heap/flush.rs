@@ -1,6 +1,7 @@
 //! Giving everything back, and saying what is left and why.
 
 use std::fmt;
+use std::ptr;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -16,6 +17,7 @@ use crate::track::Leak;
 /// What a flush gave back, and what is left and why, in bytes. From [`Heap::flush`] and
 /// [`Device::flush`].
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct FlushReport {
     /// What [`Device::open`] calls the device.
     pub device: String,
@@ -24,6 +26,8 @@ pub struct FlushReport {
     /// What other heaps of this process hold of the device's memory; none after a flush of the
     /// device.
     pub other_heaps: u64,
+    /// Of that, what is free: flushing those heaps, or the device, gives it back.
+    pub other_heaps_cached: u64,
     /// What the device has in use beyond its heaps: contexts, modules, other libraries and other
     /// processes, which cannot be told apart here. Unified memory that is on the device counts here
     /// too.
@@ -38,6 +42,7 @@ pub struct FlushReport {
 
 /// What a flush did to one kind of memory, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct FlushedKind {
     /// Which.
     pub kind: MemoryKind,
@@ -113,18 +118,23 @@ fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
         }
     }
     kinds.sort_unstable_by_key(|kind| kind.kind);
-    let (mut own, mut other_heaps) = (0, 0);
-    for heap in context.heaps() {
-        let reserved = heap.handle.device.lock().source.reserved()?;
-        let is_flushed = heaps.iter().any(|flushed| flushed.is_same(&heap));
-        *(if is_flushed { &mut own } else { &mut other_heaps }) += reserved;
-    }
+    let (mut own, mut others, mut asked) = (0, (0, 0), Ok(()));
+    let is_flushed =
+        |inner: &Inner| heaps.iter().any(|heap| ptr::eq(&**heap.handle.inner(), inner));
+    context.visit_heaps(|inner| match inner.device.lock().held() {
+        Ok(held) if is_flushed(inner) => own += held.reserved,
+        Ok(held) => others = (others.0 + held.reserved, others.1 + held.cached),
+        Err(error) => asked = Err(error),
+    });
+    asked?;
+    let (other_heaps, other_heaps_cached) = others;
     let (device_free, device_total) = context.memory()?;
     let used = device_total.saturating_sub(device_free);
     Ok(FlushReport {
         device: context.info().name.clone(),
         kinds,
         other_heaps,
+        other_heaps_cached,
         context_and_others: used.saturating_sub(own).saturating_sub(other_heaps),
         device_free,
         device_total,
@@ -193,8 +203,8 @@ impl Holder for Inner {
         }
     }
 
-    fn heap(self: Arc<Self>) -> Option<Heap> {
-        Some(Heap::of(self))
+    fn inner(self: Arc<Self>) -> Option<Arc<Inner>> {
+        Some(self)
     }
 }
 
@@ -222,13 +232,15 @@ impl fmt::Display for FlushReport {
                 write!(f, "\n  {}: {cached} free in segments that are in use", kind.kind)?;
             }
         }
-        for (what, bytes) in [
-            ("other heaps of this process", self.other_heaps),
-            ("context and other processes", self.context_and_others),
-        ] {
-            if bytes > 0 {
-                write!(f, "\n  {what}: {}", Bytes(bytes))?;
+        if self.other_heaps > 0 {
+            write!(f, "\n  other heaps of this process: {}", Bytes(self.other_heaps))?;
+            match self.other_heaps_cached {
+                0 => {}
+                cached => write!(f, " ({} cached)", Bytes(cached))?,
             }
+        }
+        if self.context_and_others > 0 {
+            write!(f, "\n  context and other processes: {}", Bytes(self.context_and_others))?;
         }
         self.sites.iter().try_for_each(|site| write!(f, "\n\n{site}"))
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::heap::{Heap, Inner};
+use crate::heap::{Heap, Inner, siblings};
 
 /// A shorter time would be a busy loop.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -61,8 +61,20 @@ impl IdleTrim {
 impl Heap {
     /// Lets go of the heap as dropping it does. Where nobody else holds it or a block of it, all has gone
     /// back to the driver when this returns. The thread of an [idle
-    /// trim](crate::HeapBuilder::idle_trim) may hold a heap for a moment: this waits for it.
+    /// trim](crate::HeapBuilder::idle_trim) may hold a heap for a moment, and so may a request of
+    /// another heap that has this one give cached memory back: this waits for them.
     pub fn close(self) {
+        // In a forked child a thread that is no more may have held the lock. A thread that visits
+        // heaps would wait for itself.
+        let can_wait = !self.is_forked() && !siblings::is_visiting();
+        let visits = can_wait.then(|| self.handle.visits.clone());
+        self.let_go();
+        if let Some(visits) = visits {
+            drop(visits.write());
+        }
+    }
+
+    fn let_go(self) {
         // Not where the thread is no more, or is this one.
         let idle = self
             .handle

@@ -14,23 +14,31 @@ pub enum Step {
     Cache,
     /// Give all cached memory back.
     WholeCache,
-    /// Ask the registered reclaimers, each once.
+    /// Have the other heaps of this process on the device give cached memory back, only as much as
+    /// is needed: first what is out of use, then what their streams have to be waited for.
+    OtherHeaps,
+    /// Have the other heaps of this process give all their cached memory back.
+    WholeOtherHeaps,
+    /// Ask the reclaimers registered with this heap, each once.
     Reclaimers,
     /// Wait for the device and trim the driver's own pool.
     DriverPool,
     /// On WSL2, wait a while: the host gives memory back late.
     LateRelease,
     /// Everything once more with the other threads held off: what they freed in the meantime, or
-    /// took of what this request had set free, does not escape it.
+    /// took of what this request had set free, does not escape it. Repeated while other heaps give
+    /// something back, one request of the device at a time.
     Alone,
 }
 
 /// The ladder.
-pub(crate) const LADDER: [Step; 8] = [
+pub(crate) const LADDER: [Step; 10] = [
     Step::Ready,
     Step::InFlight,
     Step::Cache,
     Step::WholeCache,
+    Step::OtherHeaps,
+    Step::WholeOtherHeaps,
     Step::Reclaimers,
     Step::DriverPool,
     Step::LateRelease,
@@ -44,6 +52,8 @@ impl fmt::Display for Step {
             Step::InFlight => "waiting for frees in flight",
             Step::Cache => "giving cached memory back",
             Step::WholeCache => "giving the whole cache back",
+            Step::OtherHeaps => "giving back what other heaps cache",
+            Step::WholeOtherHeaps => "giving back all that other heaps cache",
             Step::Reclaimers => "asking reclaimers",
             Step::DriverPool => "trimming the driver's pool",
             Step::LateRelease => "waiting for the host's late release",

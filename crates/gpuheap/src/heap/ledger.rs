@@ -3,6 +3,7 @@
 /// The account of one heap. Exact whenever no call of another thread is on its way: a failed call
 /// leaves it as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ledger {
     /// Bytes handed out, as requested.
     pub live: u64,

@@ -15,6 +15,7 @@ pub(crate) mod order;
 pub(crate) mod reclaimers;
 pub(crate) mod registrations;
 pub(crate) mod retry;
+pub(crate) mod siblings;
 pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod usage;
@@ -22,7 +23,7 @@ pub(crate) mod usage;
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use gpuheap_driver::CUdevice;
 
@@ -99,6 +100,8 @@ pub(crate) struct Inner {
     tracker: Arc<Tracker>,
     /// The thread that gives cached memory back when nothing happens, where there is to be one.
     idle: OnceLock<IdleTrim>,
+    /// Shared by threads that hold the heap for a moment on behalf of another one.
+    pub(crate) visits: Arc<RwLock<()>>,
 }
 
 impl Heap {
@@ -261,7 +264,9 @@ impl Heap {
 
     /// Registers something that can give memory back: it is asked for a number of bytes when this
     /// heap is short, with no lock held, and says how many it gave back. It may use the heap, but is
-    /// not asked again while it does. It stays registered while the handle lives.
+    /// not asked again while it does. It stays registered while the handle lives. When another heap
+    /// of the device is short, this one gives back what it has cached, but its reclaimers are not
+    /// asked: their locks may be ones that a thread of the other heap holds.
     pub fn register_reclaimer(
         &self,
         reclaimer: impl Fn(u64) -> u64 + Send + Sync + 'static,

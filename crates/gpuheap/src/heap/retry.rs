@@ -4,7 +4,7 @@ use gpuheap_driver::DriverError;
 
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::climb::Attempt;
+use crate::heap::climb::{Attempt, Missing};
 
 /// An error that may say that memory ran out, for [`Heap::retry`].
 ///
@@ -85,15 +85,14 @@ impl Heap {
         if self.handle.context.check_alive().is_err() {
             return Err(first);
         }
-        let missing = first.missing().unwrap_or(u64::MAX);
-        let climbed = self.handle.device.climb(missing, |held, _| {
+        let missing = |error: &E| Missing::on_device(error.missing().unwrap_or(u64::MAX));
+        let first = missing(&first);
+        let climbed = self.handle.device.climb(first, |held, _| {
             if held.is_some() {
-                return Attempt::Short(missing);
+                return Attempt::Short(first);
             }
             match call() {
-                Err(error) if error.is_out_of_memory() => {
-                    Attempt::Short(error.missing().unwrap_or(u64::MAX))
-                }
+                Err(error) if error.is_out_of_memory() => Attempt::Short(missing(&error)),
                 done => Attempt::Got(done),
             }
         });

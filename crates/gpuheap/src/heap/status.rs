@@ -18,8 +18,8 @@ use crate::track::{Many, Outstanding};
 ///
 /// Its text is for people. The line "Effective" is about the whole device and all its processes,
 /// contexts included, as the driver says; "CUDA" is what this heap took of it; the line of the pool
-/// says what of that is handed out and what is kept for the next request. Limits, the other kinds of
-/// memory and, with tracking on, the outstanding allocations follow, where there are any:
+/// says what of that is handed out and what is kept for the next request. Limits, what other heaps of
+/// this process took, the other kinds of memory and, with tracking on, the outstanding allocations follow, where there are any:
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -37,6 +37,7 @@ use crate::track::{Many, Outstanding};
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
 pub struct MemoryStatus {
     /// What [`Device::open`](crate::Device::open) calls the device.
     pub device: String,
@@ -48,6 +49,11 @@ pub struct MemoryStatus {
     pub device_total: u64,
     /// What of it the driver calls in use, by all processes.
     pub device_used: u64,
+    /// What other heaps of this process took of the device's memory.
+    pub other_heaps: u64,
+    /// Of that, what is free, frees in flight included. A request that finds the device full has it
+    /// given back.
+    pub other_heaps_cached: u64,
     /// What the heap took of the device's memory, as asked of the driver; of `none` and `driver`
     /// heaps what the driver's pool holds.
     pub taken: u64,
@@ -77,6 +83,7 @@ pub struct MemoryStatus {
 
 /// What a heap holds of one kind of memory besides the device's own, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct KindStatus {
     /// Handed out and cached.
     pub taken: u64,
@@ -97,6 +104,7 @@ impl Heap {
     pub fn memory_status(&self) -> Result<MemoryStatus, Error> {
         let inner = &*self.handle;
         let usage = self.usage()?;
+        let others = inner.device.others();
         let (soft_limit, hard_limit, (free, total), ordered) = {
             let mut state = inner.device.lock();
             let Limits { soft, hard } = state.limits;
@@ -109,6 +117,8 @@ impl Heap {
             fallback: inner.fallback.map(|fallback| fallback.to_string()),
             device_total: total,
             device_used: total.saturating_sub(free),
+            other_heaps: others.reserved,
+            other_heaps_cached: others.cached,
             taken,
             allocated: usage.live_blocks,
             cached: taken.saturating_sub(usage.live_blocks),
@@ -161,6 +171,12 @@ impl fmt::Display for MemoryStatus {
             write!(f, "\nPool: {fallback}")?;
         }
         self.limits(f)?;
+        if self.other_heaps > 0 {
+            let (taken, cached) = (self.other_heaps, self.other_heaps_cached);
+            let allocated = taken.saturating_sub(cached);
+            let others = KindStatus { taken, allocated, cached };
+            write!(f, "\nOther heaps of this process: {others}")?;
+        }
         for (kind, status) in [
             (MemoryKind::Unified, self.unified),
             (MemoryKind::Pinned, self.pinned),

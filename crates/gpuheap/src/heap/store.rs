@@ -8,7 +8,7 @@ use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::front::{Biased, Kept, Locked, ThreadCache};
 use crate::heap::builder::Parts;
-use crate::heap::climb::Attempt;
+use crate::heap::climb::{Attempt, Last, Missing};
 use crate::heap::ledger::Ledger;
 use crate::heap::limits::Limits;
 use crate::heap::order::{Order, StreamRef};
@@ -497,15 +497,17 @@ impl Store {
             Err(SourceError::OutOfMemory) => {}
             taken => return Ok(taken?),
         }
-        let climbed = self.climb(bytes, |_, _| match take() {
+        let missing = Missing::on_device(bytes);
+        let climbed = self.climb(missing, |_, _| match take() {
             Ok(()) => Attempt::Got(()),
-            Err(SourceError::OutOfMemory) => Attempt::Short(bytes),
+            Err(SourceError::OutOfMemory) => Attempt::Short(missing),
             Err(error) => Attempt::Failed(error.into()),
         });
         climbed.unwrap_or_else(|tried| {
+            let others = self.others();
             let mut state = self.lock();
             let stream = state.stream(stream);
-            Err(self.evidence(&mut state, bytes, stream, &Shortage::Device(bytes), tried))
+            Err(self.evidence(&mut state, bytes, stream, &Shortage::Device(bytes), tried, others))
         })
     }
 
@@ -513,18 +515,20 @@ impl Store {
     #[cold]
     fn climb_for(&self, bytes: u64, stream: StreamRef, first: Shortage) -> Result<Grant, Error> {
         if self.lock().refuse(bytes).is_err() {
-            return Err(self.evidence(&mut self.lock(), bytes, stream, &first, Vec::new()));
+            let others = self.others();
+            return Err(self.evidence(&mut self.lock(), bytes, stream, &first, Vec::new(), others));
         }
         let mut last = first.clone();
-        let climbed = self.climb(first.missing(), |held, tried| {
+        let climbed = self.climb(Missing::from(&first), |held, tried| {
             let attempt = match held {
                 None => self.lock().allocate(bytes, stream),
-                Some(state) => match state.allocate(bytes, stream) {
+                Some(Last { state, others }) => match state.allocate(bytes, stream) {
                     // Under the same lock, so that the figures are those of the attempt.
                     Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
                         let tried = tried.to_vec();
-                        let error = self.evidence(state, bytes, stream, &shortage, tried);
-                        return Attempt::Failed(error);
+                        let missing = Missing::from(&shortage);
+                        let error = self.evidence(state, bytes, stream, &shortage, tried, others);
+                        return Attempt::Exhausted(missing, error);
                     }
                     attempt => attempt,
                 },
@@ -534,19 +538,20 @@ impl Store {
                 Err(Shortage::Failed(error)) => Attempt::Failed(error.into()),
                 Err(shortage) => {
                     last = shortage;
-                    Attempt::Short(last.missing())
+                    Attempt::Short(Missing::from(&last))
                 }
             }
         });
         climbed.unwrap_or_else(|tried| {
-            Err(self.evidence(&mut self.lock(), bytes, stream, &last, tried))
+            let others = self.others();
+            Err(self.evidence(&mut self.lock(), bytes, stream, &last, tried, others))
         })
     }
 }
 
 impl Store {
     /// Has threads keep nothing of what is freed while more is taken than the soft limit allows.
-    fn note_soft_limit(&self, state: &mut State) {
+    pub(crate) fn note_soft_limit(&self, state: &mut State) {
         let is_above = match state.limits.soft {
             None => false,
             Some(soft) => state.source.reserved().is_ok_and(|reserved| reserved > soft),

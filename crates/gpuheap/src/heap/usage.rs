@@ -32,6 +32,7 @@ pub struct Usage {
 
 /// What happened in a heap between two moments. From [`Usage::since`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Since {
     /// Allocations.
     pub allocations: u64,

@@ -2,6 +2,7 @@
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Cause, Heap, Limits, PoolKind};
+use gpuheap_driver::check;
 
 use crate::support::{assert_all_returned, device, emulated, fill, heap};
 
@@ -243,8 +244,12 @@ fn each_cause_has_its_evidence_and_its_remedy() {
 
     let device = emulated(4096 * MIB, Schedule::Immediate);
     let stream = device.stream().unwrap();
-    let hog = crate::support::heap(&device, PoolKind::None);
-    let _hogged = hog.allocate(3000 * MIB, &stream).unwrap();
+    let mut address = 0;
+    let hogged = device.with_current(|driver| {
+        // SAFETY: the pointer is valid for the call; the memory goes with the device.
+        unsafe { driver.cuMemAlloc_v2(&mut address, 3000 << 20) }
+    });
+    check("cuMemAlloc_v2", hogged.unwrap()).unwrap();
     let heap = crate::support::heap(&device, PoolKind::Split);
     insta::assert_snapshot!("foreign", heap.allocate(2000 * MIB, &stream).unwrap_err());
     heap.set_limits(Limits { hard: Some(100 * MIB), soft: None }).unwrap();

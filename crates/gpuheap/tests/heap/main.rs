@@ -12,6 +12,7 @@ mod life;
 mod limits;
 mod overwrite;
 mod programs;
+mod siblings;
 mod support;
 mod sweep;
 mod threads;

@@ -21,6 +21,8 @@ fn evidence(kind: MemoryKind, cause: Cause, on_wsl2: bool) -> OutOfMemory {
         largest_cached_block: 8 * MIB,
         cached_on_other_streams: 0,
         reserved: 512 * MIB,
+        other_heaps: 0,
+        other_heaps_cached: 0,
         foreign: 1 << 30,
         device: 8 << 30,
         device_free: 6 << 30,

@@ -144,8 +144,8 @@ fn the_answer_says_what_would_have_to_go() {
     let _theirs = other.allocate(140 * MIB, &stream).unwrap();
     mine.set_limits(Limits::default()).unwrap();
     let fit = mine.would_fit(80 * MIB).unwrap();
-    let would_have_to_go = vec![InTheWay::Live(40 * MIB), InTheWay::Others(140 * MIB)];
-    assert_eq!(fit, Fit::No { short_by: 4 * MIB, cause: Cause::DeviceFull, would_have_to_go });
+    let would_have_to_go = vec![InTheWay::Live(40 * MIB), InTheWay::OtherHeaps(140 * MIB)];
+    assert_eq!(fit, Fit::No { short_by: 4 * MIB, cause: Cause::OtherHeaps, would_have_to_go });
 }
 
 /// What two streams free side by side counts as one piece: the ladder waits for both.

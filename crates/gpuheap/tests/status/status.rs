@@ -128,9 +128,8 @@ fn what_happened_since_a_moment_is_counted() {
     drop(target.zeroed::<u8, _>(5000).unwrap());
     heap.reclaim_all().unwrap();
     let since = heap.usage().unwrap().since(&before);
-    let expected =
-        Since { allocations: 2, allocated_bytes: 6000, frees: 1, taken: 8192, given_back: 8192 };
-    assert_eq!(since, expected);
+    let requested = (since.allocations, since.allocated_bytes, since.frees);
+    assert_eq!((requested, since.taken, since.given_back), ((2, 6000, 1), 8192, 8192));
     drop(kept);
     assert_all_returned(&device, &heap, "binned");
 }

@@ -1,0 +1,229 @@
+//! The other heaps of the process on a device: asked for what they have cached, and counted.
+//!
+//! A request that finds the device full has the other heaps give back what they keep. Three rules
+//! keep threads that do so at once from waiting for each other:
+//!
+//! * A thread holds the lock of one store at a time, and none of its own heap's while it visits
+//!   another ([`Context::visit_heaps`]).
+//! * The last attempts of the ladder take turns ([`Turn`]). A turn is taken with no store locked, and
+//!   is not waited for longer than [`LONGEST_TURN`].
+//! * Nothing of the program is called meanwhile, the reclaimers of other heaps included: their locks
+//!   are known to the threads that use those heaps alone.
+//!
+//! [`Context::visit_heaps`]: crate::device::Context::visit_heaps
+
+#[cfg(test)]
+mod model;
+
+use std::cell::Cell;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::device::Context;
+use crate::heap::Inner;
+use crate::heap::store::{State, Store};
+use crate::kind::MemoryKind;
+use crate::source::{GRANULE, SourceError};
+
+/// How long a request waits for its turn. A turn ends when streams do that other heaps use; one that
+/// itself waits for the requesting thread would never end. Requests are then made at once.
+const LONGEST_TURN: Duration = Duration::from_secs(2);
+
+/// How often a request is tried again because other heaps gave something back since the last
+/// attempt. Bounds a request that competes with threads that keep allocating.
+pub(crate) const MOST_ROUNDS: u32 = 32;
+
+/// Bytes of one kind of memory that other heaps of this process hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OtherHeaps {
+    /// What the driver counts for them.
+    pub(crate) reserved: u64,
+    /// Of that, bytes that are free, pending ones included.
+    pub(crate) cached: u64,
+    /// Of these, bytes in whole segments, which the driver could have back.
+    pub(crate) spare: u64,
+}
+
+impl OtherHeaps {
+    /// The figures once the spare segments are given back.
+    pub(crate) fn without_spare(self) -> OtherHeaps {
+        let left = |bytes: u64| bytes.saturating_sub(self.spare);
+        OtherHeaps { reserved: left(self.reserved), cached: left(self.cached), spare: 0 }
+    }
+}
+
+/// Which request of a device may reach into other heaps at the end of its ladder.
+///
+/// Without turns, two requests that fail at once could each hold a part of what one of them needs.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    is_taken: Mutex<bool>,
+    ended: Condvar,
+}
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Taken<'a>(&'a Turn);
+
+impl Turn {
+    /// Waits for the turn. `None` if it takes too long.
+    pub(crate) fn take(&self) -> Option<Taken<'_>> {
+        self.take_within(LONGEST_TURN)
+    }
+
+    fn take_within(&self, longest: Duration) -> Option<Taken<'_>> {
+        let end = Instant::now() + longest;
+        let mut is_taken = self.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *is_taken {
+            let left = end.checked_duration_since(Instant::now())?;
+            let waited = self.ended.wait_timeout(is_taken, left);
+            is_taken = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *is_taken = true;
+        Some(Taken(self))
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.0.is_taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.ended.notify_one();
+    }
+}
+
+thread_local! {
+    /// Whether this thread visits heaps. Ending one drops its reclaimers, and what those own may
+    /// allocate: such a request reaches no other heaps.
+    static VISITING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Ends the visits of this thread, however that comes.
+struct Visiting;
+
+impl Drop for Visiting {
+    fn drop(&mut self) {
+        VISITING.set(false);
+    }
+}
+
+/// Calls `visit` with the heaps of the context, one after the other; with none if this thread is
+/// visiting already.
+fn visit(context: &Context, visit: impl FnMut(&Inner)) {
+    if VISITING.replace(true) {
+        return;
+    }
+    let _visiting = Visiting;
+    context.visit_heaps(visit);
+}
+
+/// Whether this thread holds heaps of others on behalf of a request.
+pub(crate) fn is_visiting() -> bool {
+    VISITING.get()
+}
+
+/// Whether a stream of any heap of the context captures a graph, which a wait for the device would
+/// break. The caller holds no lock of any heap.
+pub(crate) fn is_any_capturing(context: &Context) -> bool {
+    // What cannot be asked now may capture.
+    let mut is_any = is_visiting();
+    visit(context, |heap| {
+        is_any |= heap.stores().any(|store| {
+            let mut state = store.lock();
+            let State { order, source, .. } = &mut *state;
+            order.is_any_capturing(&mut **source).unwrap_or(true)
+        });
+    });
+    is_any
+}
+
+impl Store {
+    /// Has other heaps of the process give cached memory back until `bytes` went: what the driver
+    /// regained. `None` if there are none. What fails shows in the attempt after it.
+    pub(crate) fn reach(&self, bytes: u64) -> Option<u64> {
+        let (mut is_any, mut regained) = (false, 0_u64);
+        let mut reach = |give: &dyn Fn(&Store, u64) -> u64| {
+            self.visit_others(|store| {
+                is_any = true;
+                if regained < bytes {
+                    regained = regained.saturating_add(give(store, bytes - regained));
+                }
+            });
+        };
+        reach(&|store, bytes| store.give_way(bytes));
+        reach(&|store, bytes| {
+            let _ = store.wait_for_pending();
+            store.give_way(bytes)
+        });
+        // Frees in a pool of the driver's have no fences, so the device is waited for.
+        let mut is_ordered = false;
+        self.visit_others(|store| is_ordered |= store.lock().source.is_stream_ordered());
+        if regained < bytes && is_ordered && !is_any_capturing(&self.context) {
+            let _ = self.context.synchronize();
+            self.visit_others(|store| {
+                if regained < bytes && store.lock().source.is_stream_ordered() {
+                    regained = regained.saturating_add(store.give_way(bytes - regained));
+                }
+            });
+        }
+        is_any.then_some(regained)
+    }
+
+    /// Gives about as many bytes back as are out of use: what the driver regained.
+    fn give_way(&self, bytes: u64) -> u64 {
+        let mut state = self.lock();
+        let released = state.release(bytes).unwrap_or(0);
+        let trimmed = state.source.trim().unwrap_or(0);
+        self.note_soft_limit(&mut state);
+        // What a pool of the driver's is given back is regained when that is trimmed.
+        if state.source.is_stream_ordered() { trimmed } else { released }
+    }
+
+    /// What other heaps of the process hold of the memory that this one is of, as it is: nothing is
+    /// waited for. For unified memory this heap's own device memory is counted with them. The caller
+    /// holds no lock of any heap.
+    pub(crate) fn others(&self) -> OtherHeaps {
+        let mut others = OtherHeaps::default();
+        self.visit_others(|store| {
+            // Unified memory is where it was touched last, which nobody counts.
+            if store.kind == MemoryKind::Unified {
+                return;
+            }
+            if let Ok(held) = store.lock().held() {
+                others.reserved += held.reserved;
+                others.cached += held.cached;
+                others.spare += held.spare;
+            }
+        });
+        others
+    }
+
+    /// Visits the other stores of the process that take the same memory: the device's for device and
+    /// unified memory, the host's for pinned memory.
+    fn visit_others(&self, mut work: impl FnMut(&Store)) {
+        let is_host = |kind| matches!(kind, MemoryKind::Pinned | MemoryKind::Registered);
+        visit(&self.context, |heap| {
+            for store in heap.stores() {
+                if store.number != self.number && is_host(store.kind) == is_host(self.kind) {
+                    work(store);
+                }
+            }
+        });
+    }
+}
+
+impl State {
+    /// What is held at this moment, what threads keep counted as cached.
+    pub(crate) fn held(&mut self) -> Result<OtherHeaps, SourceError> {
+        self.gather();
+        let reserved = self.source.reserved()?;
+        let is_ordered = self.source.is_stream_ordered();
+        let taken = if is_ordered { reserved } else { self.ledger.taken };
+        let mut spare = self.policy.outlook(GRANULE).spare;
+        spare.extend_from_slice(&self.stranded);
+        Ok(OtherHeaps {
+            reserved,
+            cached: taken.saturating_sub(self.granted),
+            spare: self.source.regained(&spare)?,
+        })
+    }
+}

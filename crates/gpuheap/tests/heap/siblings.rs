@@ -1,0 +1,519 @@
+//! Several heaps of one process on one device: what one keeps is there for the others, and is told
+//! apart from what belongs to others.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::time::{Duration, Instant};
+
+use gpuheap::emu::{Profile, Schedule};
+use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, MemoryKind, PoolKind, Stream};
+use gpuheap_driver::{CUgraph, CUstreamCaptureMode, check};
+
+use crate::support::{
+    Random, assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu,
+};
+
+const MIB: u64 = 1 << 20;
+/// What is cached comes in blocks of this size, which every pool keeps.
+const PIECE: u64 = 64 * MIB;
+
+/// Bytes of the device that are free, in whole pieces.
+fn free_on(device: &Device) -> u64 {
+    let mut bytes = (0, 0);
+    let asked = device.with_current(|driver| {
+        // SAFETY: both pointers are valid for the call.
+        unsafe { driver.cuMemGetInfo_v2(&mut bytes.0, &mut bytes.1) }
+    });
+    check("cuMemGetInfo_v2", asked.unwrap()).unwrap();
+    bytes.0 as u64 / PIECE * PIECE
+}
+
+/// Memory of the device that no heap has, as another library would take it.
+struct Foreign<'a> {
+    device: &'a Device,
+    address: u64,
+}
+
+impl Foreign<'_> {
+    fn take(device: &Device, bytes: u64) -> Foreign<'_> {
+        let mut address = 0;
+        let taken = device.with_current(|driver| {
+            // SAFETY: the pointer is valid for the call.
+            unsafe { driver.cuMemAlloc_v2(&mut address, bytes as usize) }
+        });
+        check("cuMemAlloc_v2", taken.unwrap()).unwrap();
+        Foreign { device, address }
+    }
+
+    /// Leaves `bytes` of the device to the heaps.
+    fn all_but(device: &Device, bytes: u64) -> Option<Foreign<'_>> {
+        let rest = free_on(device).saturating_sub(bytes);
+        (rest > 0).then(|| Foreign::take(device, rest))
+    }
+}
+
+impl Drop for Foreign<'_> {
+    fn drop(&mut self) {
+        // SAFETY: taken by `take`; a failing test must not fail again here.
+        let _ = self.device.with_current(|driver| unsafe { driver.cuMemFree_v2(self.address) });
+    }
+}
+
+/// As many pieces as `bytes` holds, in use on the stream.
+fn hold(device: &Device, heap: &Heap, stream: &Stream, bytes: u64) -> Vec<Block> {
+    let blocks = (0..bytes / PIECE).map(|_| heap.allocate(PIECE, stream).unwrap());
+    blocks.inspect(|block| fill(device, block, 1, stream)).collect()
+}
+
+#[test]
+fn cache_of_another_heap_is_given_back_for_a_request() {
+    for sibling in PoolKind::ALL {
+        for pool in PoolKind::ALL {
+            let device = device(1024 * MIB, Schedule::OnDemand);
+            let free = free_on(&device);
+            let [one, two] = [(); 2].map(|()| device.stream().unwrap());
+            // Another handle of the device is the same device.
+            let again = match std::env::var("GPUHEAP_TEST_DEVICE") {
+                Ok(name) => Device::open(&name).unwrap(),
+                Err(_) => device.clone(),
+            };
+            let (keeper, asker) = (heap(&again, sibling), heap(&device, pool));
+            drop(hold(&device, &keeper, &one, free / 10 * 4));
+            let what = format!("{pool} beside {sibling}");
+            let fit = asker.would_fit(free / 10 * 8).unwrap();
+            assert!(fit.is_yes(), "{what}: {fit}");
+            let block = asker.allocate(free / 10 * 8, &two);
+            let block = block.unwrap_or_else(|error| panic!("{what}: {error}"));
+            fill(&device, &block, 2, &two);
+            drop(block);
+            // And the other way.
+            drop(hold(&device, &keeper, &one, free / 10 * 8));
+            assert_all_returned(&device, &keeper, &what);
+            assert_all_returned(&device, &asker, &what);
+        }
+    }
+}
+
+#[test]
+fn only_as_much_of_other_heaps_goes_back_as_is_needed() {
+    let device = emulated(1024 * MIB, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    for pool in [PoolKind::Simple, PoolKind::Split, PoolKind::Stitched] {
+        let keepers = [(); 2].map(|()| heap(&device, pool));
+        let held = keepers.each_ref().map(|keeper| hold(&device, keeper, &stream, 4 * PIECE));
+        drop(held);
+        let asker = heap(&device, pool);
+        // Half of the device is free, and two pieces are missing.
+        let block = asker.allocate(10 * PIECE, &stream).unwrap();
+        let cached: u64 = keepers.iter().map(|keeper| keeper.usage().unwrap().cached).sum();
+        assert_eq!(cached, 6 * PIECE, "{pool}");
+        drop(block);
+        // A limit of its own is in the way, which nothing of other heaps helps against.
+        asker.reclaim_all().unwrap();
+        asker.set_limits(Limits { soft: None, hard: Some(4 * PIECE) }).unwrap();
+        let live = asker.allocate(3 * PIECE, &stream).unwrap();
+        let error = asker.allocate(2 * PIECE, &stream).unwrap_err();
+        let evidence = error.out_of_memory().unwrap();
+        let others = (evidence.other_heaps, evidence.other_heaps_cached, evidence.foreign);
+        assert_eq!((evidence.cause, others), (Cause::Limit, (6 * PIECE, 6 * PIECE, 0)), "{error}");
+        drop(live);
+        for heap in keepers.iter().chain([&asker]) {
+            assert_all_returned(&device, heap, pool.name());
+        }
+    }
+}
+
+#[test]
+fn other_heaps_have_a_row_of_their_own_everywhere() {
+    let device = emulated(4096 * MIB, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    let (keeper, asker) = (heap(&device, PoolKind::Split), heap(&device, PoolKind::Split));
+    let foreign = Foreign::take(&device, 100 * MIB);
+    let live = keeper.allocate(3000 * MIB, &stream).unwrap();
+    drop(hold(&device, &keeper, &stream, 2 * PIECE));
+    let (held, cached) = (3000 * MIB + 2 * PIECE, 2 * PIECE);
+
+    let status = asker.memory_status().unwrap();
+    assert_eq!((status.other_heaps, status.other_heaps_cached), (held, cached));
+    assert_eq!(status.device_used, status.taken + status.other_heaps + 100 * MIB);
+    let line = "\nOther heaps of this process: 3.055 GiB (2.930 GiB allocated, 128.000 MiB cached)";
+    assert!(status.to_string().contains(line), "{status}");
+    assert!(
+        status.to_json().contains(r#""other_heaps":3279945728,"other_heaps_cached":134217728"#)
+    );
+
+    let report = asker.flush().unwrap();
+    assert_eq!((report.other_heaps, report.other_heaps_cached), (held, cached));
+    assert_eq!(report.context_and_others, 100 * MIB);
+    let line = "\n  other heaps of this process: 3.055 GiB (128.000 MiB cached)";
+    assert!(report.to_string().contains(line), "{report}");
+
+    let fit = asker.would_fit(2000 * MIB).unwrap();
+    let others = vec![InTheWay::OtherHeaps(3000 * MIB), InTheWay::Others(100 * MIB)];
+    let (short_by, cause) = (1004 * MIB, Cause::OtherHeaps);
+    assert_eq!(fit, Fit::No { short_by, cause, would_have_to_go: others });
+    let error = asker.allocate(2000 * MIB, &stream).unwrap_err();
+    let evidence = error.out_of_memory().unwrap();
+    // What could be given back was.
+    let others = (evidence.other_heaps, evidence.other_heaps_cached);
+    assert_eq!((others, evidence.foreign), ((3000 * MIB, 0), 100 * MIB));
+    assert_eq!((evidence.cause, evidence.short_by), (Cause::OtherHeaps, 1004 * MIB));
+    insta::assert_snapshot!("other_heaps", error);
+    // Doing what it says makes the request succeed.
+    drop(live);
+    drop(asker.allocate(2000 * MIB, &stream).unwrap());
+    drop(foreign);
+    assert_all_returned(&device, &keeper, "keeper");
+    assert_all_returned(&device, &asker, "asker");
+}
+
+/// Their locks are known to the threads that use those heaps alone.
+#[test]
+fn reclaimers_of_other_heaps_are_not_asked_and_own_ones_may_free_into_them() {
+    let device = emulated(512 * MIB, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    let (keeper, asker) = (heap(&device, PoolKind::Split), heap(&device, PoolKind::Stitched));
+    let hoard = Arc::new(Mutex::new(hold(&device, &keeper, &stream, 4 * PIECE)));
+    let asked = Arc::new(AtomicU64::new(0));
+    let counted = asked.clone();
+    let _theirs = keeper.register_reclaimer(move |_| counted.fetch_add(1, Ordering::Relaxed));
+    let error = asker.allocate(6 * PIECE, &stream).unwrap_err();
+    assert!(error.out_of_memory().is_some(), "{error}");
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    let hoarded = hoard.clone();
+    let _own = asker.register_reclaimer(move |_| {
+        hoarded.lock().unwrap().drain(..).map(|block| block.bytes()).sum()
+    });
+    drop(asker.allocate(6 * PIECE, &stream).unwrap());
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    assert_all_returned(&device, &keeper, "keeper");
+    assert_all_returned(&device, &asker, "asker");
+}
+
+#[test]
+fn a_heap_without_handles_gives_way_and_ends_with_its_last_block() {
+    for pool in PoolKind::ALL {
+        let device = device(1024 * MIB, Schedule::OnDemand);
+        let free = free_on(&device);
+        let [one, two] = [(); 2].map(|()| device.stream().unwrap());
+        let (keeper, asker) = (heap(&device, pool), heap(&device, PoolKind::Split));
+        let last = keeper.allocate(PIECE, &one).unwrap();
+        drop(hold(&device, &keeper, &one, free / 2));
+        drop(keeper);
+        let block = asker.allocate(free / 10 * 8, &two);
+        drop(block.unwrap_or_else(|error| panic!("{pool}: {error}")));
+        drop(last);
+        let report = asker.flush().unwrap();
+        assert_eq!(report.other_heaps, 0, "{pool}: {report}");
+        assert_all_returned(&device, &asker, pool.name());
+    }
+}
+
+#[test]
+fn a_closed_heap_is_back_though_another_one_is_reaching_for_it() {
+    let device = emulated(512 * MIB, Schedule::Seeded(7));
+    let asker = heap(&device, PoolKind::Split);
+    let stop = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let stream = device.stream().unwrap();
+            while stop.load(Ordering::Relaxed) == 0 {
+                drop(asker.allocate(7 * PIECE, &stream));
+                asker.reclaim_all().unwrap();
+            }
+        });
+        let stream = device.stream().unwrap();
+        for round in 0..50 {
+            let pool = PoolKind::ALL[round % PoolKind::ALL.len()];
+            let keeper = Heap::builder(&device).pool(pool);
+            let keeper = match round % 4 {
+                0 => keeper.idle_trim(Duration::from_millis(1)).build().unwrap(),
+                _ => keeper.build().unwrap(),
+            };
+            if let Ok(block) = keeper.allocate(PIECE, &stream) {
+                fill(&device, &block, 1, &stream);
+            }
+            keeper.close();
+            let others = asker.memory_status().unwrap().other_heaps;
+            assert_eq!(others, 0, "{pool}");
+        }
+        stop.store(1, Ordering::Relaxed);
+    });
+    assert_all_returned(&device, &asker, "asker");
+}
+
+#[test]
+fn a_capture_does_not_notice_that_another_heap_gives_way() {
+    for sibling in PoolKind::ALL {
+        for pool in [PoolKind::Split, PoolKind::Stitched, PoolKind::Driver] {
+            let what = format!("{pool} beside {sibling}");
+            let device = emulated(1024 * MIB, Schedule::OnDemand);
+            let [captured, one, two] = [(); 3].map(|()| device.stream().unwrap());
+            let (keeper, asker) = (heap(&device, sibling), heap(&device, pool));
+            let used = asker.allocate(MIB, &captured).unwrap();
+            drop(hold(&device, &keeper, &one, 6 * PIECE));
+            let begun = device.with_current(|driver| {
+                // SAFETY: the stream is alive.
+                unsafe {
+                    let mode = CUstreamCaptureMode::GLOBAL;
+                    driver.cuStreamBeginCapture_v2(captured.raw(), mode)
+                }
+            });
+            check("cuStreamBeginCapture_v2", begun.unwrap()).unwrap();
+            fill(&device, &used, 1, &captured);
+            let asked = asker.allocate(12 * PIECE, &two);
+            let mut graph = CUgraph::NULL;
+            let ended = device.with_current(|driver| {
+                // SAFETY: the pointer is valid and the stream alive.
+                unsafe { driver.cuStreamEndCapture(captured.raw(), &mut graph) }
+            });
+            check("cuStreamEndCapture", ended.unwrap()).unwrap_or_else(|e| panic!("{what}: {e}"));
+            // SAFETY: the graph is the test's own.
+            let gone = device.with_current(|driver| unsafe { driver.cuGraphDestroy(graph) });
+            check("cuGraphDestroy", gone.unwrap()).unwrap();
+            // What the driver's pools keep can only be had after a wait for the device.
+            if !matches!(sibling, PoolKind::Driver | PoolKind::None) && pool != PoolKind::Driver {
+                assert!(asked.is_ok(), "{what}: {asked:?}");
+            }
+            drop((asked, used));
+            assert_all_returned(&device, &keeper, &what);
+            assert_all_returned(&device, &asker, &what);
+        }
+    }
+}
+
+#[test]
+fn pinned_memory_of_another_heap_gives_way_to_pinned_memory() {
+    let profile = Profile { pinned_limit: Some(8 * MIB), ..Profile::wsl2_rtx4060() };
+    let device = Device::emulated(profile).unwrap();
+    let stream = device.stream().unwrap();
+    let pinned = |heap: &Heap, bytes: u64| {
+        heap.on(&stream).kind(MemoryKind::Pinned).zeroed::<u8, _>(bytes as usize)
+    };
+    let (keeper, asker) = (heap(&device, PoolKind::Split), heap(&device, PoolKind::Split));
+    drop(pinned(&keeper, 5 * MIB).unwrap());
+    assert_eq!(keeper.usage_of(MemoryKind::Pinned).unwrap().cached, 6 * MIB);
+    drop(pinned(&asker, 5 * MIB).unwrap());
+    assert_eq!(keeper.usage_of(MemoryKind::Pinned).unwrap().cached, 0);
+}
+
+/// Permissions for pieces, so that what is live never exceeds the device.
+struct Pieces {
+    left: Mutex<u64>,
+    more: Condvar,
+}
+
+impl Pieces {
+    fn take(&self) {
+        let mut left = self.left.lock().unwrap();
+        while *left == 0 {
+            left = self.more.wait(left).unwrap();
+        }
+        *left -= 1;
+    }
+
+    fn give(&self, pieces: u64) {
+        *self.left.lock().unwrap() += pieces;
+        self.more.notify_all();
+    }
+}
+
+fn length() -> Duration {
+    let seconds = std::env::var("GPUHEAP_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(3))
+}
+
+/// Two to four heaps of any pools.
+fn some_heaps(device: &Device, random: &mut Random) -> Vec<Heap> {
+    let pools = (0..2 + random.below(3)).map(|_| PoolKind::ALL[random.below(6) as usize]);
+    pools.map(|pool| heap(device, pool)).collect()
+}
+
+fn names(heaps: &[Heap]) -> String {
+    heaps.iter().map(|heap| heap.pool().name()).collect::<Vec<_>>().join(" ")
+}
+
+/// All requests are of one size and the threads never want more at once than there is, so each has
+/// to succeed, whichever heaps the rest is cached in and whatever the others do meanwhile.
+#[test]
+fn heaps_that_reach_for_each_other_at_once_all_get_what_there_is() {
+    const THREADS: u64 = 5;
+    let end = Instant::now() + length();
+    for seed in 0.. {
+        if Instant::now() > end {
+            break;
+        }
+        let mut random = Random(seed);
+        let device = device(1024 * MIB, Schedule::Seeded(seed));
+        // A pool of the driver's of a real GPU takes more than it is asked for.
+        let spare = if on_real_gpu() { 4 } else { 1 };
+        let _rest = Foreign::all_but(&device, 16 * PIECE);
+        let heaps = some_heaps(&device, &mut random);
+        let what = format!("seed {seed}: {}", names(&heaps));
+        let pieces = Pieces { left: Mutex::new(16 - spare), more: Condvar::new() };
+        let requests = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (device, heaps, pieces, what) = (&device, &heaps, &pieces, &what);
+                let requests = &requests;
+                scope.spawn(move || {
+                    let mut random = Random(seed * THREADS + thread + 1000);
+                    let stream = device.stream().unwrap();
+                    let mut held = Vec::new();
+                    for _ in 0..60 {
+                        // Mostly one heap for a while, so that each keeps about as much as there is.
+                        let turn = requests.fetch_add(1, Ordering::Relaxed) / 40;
+                        let turn = turn + u64::from(random.below(4) == 0);
+                        let heap = &heaps[(turn % heaps.len() as u64) as usize];
+                        // None waits for a permission that it holds itself.
+                        if held.len() == 3 || random.below(3) == 0 {
+                            let freed = held.len() as u64;
+                            held.clear();
+                            pieces.give(freed);
+                        }
+                        pieces.take();
+                        let block = heap.allocate(PIECE, &stream);
+                        let block = block.unwrap_or_else(|error| panic!("{what}: {error}"));
+                        fill(device, &block, thread as u8, &stream);
+                        held.push(block);
+                    }
+                    let freed = held.len() as u64;
+                    held.clear();
+                    pieces.give(freed);
+                });
+            }
+        });
+        for heap in &heaps {
+            assert_all_returned(&device, heap, &what);
+        }
+    }
+}
+
+/// A request that fails while the other threads stand still fails after everything was given back by
+/// hand, too.
+#[test]
+fn no_request_fails_that_a_flush_of_all_heaps_would_serve() {
+    let end = Instant::now() + length();
+    let (mut failed, mut reached) = (0, 0);
+    for seed in 0.. {
+        if Instant::now() > end {
+            break;
+        }
+        let mut random = Random(seed);
+        let device = device(256 * MIB, Schedule::Seeded(seed));
+        let _rest = Foreign::all_but(&device, 4 * PIECE);
+        let heaps = some_heaps(&device, &mut random);
+        let program = Program {
+            what: format!("seed {seed}: {}", names(&heaps)),
+            device: &device,
+            heaps: &heaps,
+            everybody: RwLock::new(()),
+            handed_over: Mutex::new(Vec::new()),
+            failed: AtomicU64::new(0),
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let program = &program;
+                scope.spawn(move || program.run(Random(seed * 3 + thread + 1000)));
+            }
+        });
+        let Program { what, failed: short, handed_over, .. } = program;
+        drop(handed_over);
+        failed += short.into_inner();
+        for heap in &heaps {
+            reached += heap.usage().unwrap().ledger.given_back;
+            assert_all_returned(&device, heap, &what);
+        }
+    }
+    assert!(failed > 0 && reached > 0, "{failed} failed, {reached} bytes went back");
+}
+
+/// A program over several heaps, in several threads.
+struct Program<'a> {
+    what: String,
+    device: &'a Device,
+    heaps: &'a [Heap],
+    /// Read by whoever does anything, written by who wants the others to stop.
+    everybody: RwLock<()>,
+    /// Blocks that one thread made and another one frees.
+    handed_over: Mutex<Vec<Block>>,
+    /// Requests that failed while the others stood still.
+    failed: AtomicU64,
+}
+
+impl Program<'_> {
+    fn run(&self, mut random: Random) {
+        let streams = [self.device.stream().unwrap(), self.device.stream().unwrap()];
+        let mut held: Vec<Block> = Vec::new();
+        for _ in 0..80 {
+            // Some with the others stopped from before the first attempt to after the second one.
+            let alone = random.below(3) == 0;
+            let (_others, _nobody) = match alone {
+                true => (None, Some(self.everybody.write().unwrap())),
+                false => (Some(self.everybody.read().unwrap()), None),
+            };
+            if random.below(5) < 2 && !held.is_empty() {
+                let block = held.swap_remove(random.below(held.len() as u64) as usize);
+                match random.below(4) {
+                    0 => self.hand_over(block),
+                    _ => drop(block),
+                }
+                continue;
+            }
+            let heap = &self.heaps[random.below(self.heaps.len() as u64) as usize];
+            let stream = &streams[random.below(2) as usize];
+            let bytes = match random.below(4) {
+                0 => 1 + random.below(64 << 10),
+                1 => 1 + random.below(4 * MIB),
+                2 => 1 + random.below(40 * MIB),
+                _ => (1 + random.below(120)) * MIB,
+            };
+            match heap.allocate(bytes, stream) {
+                Ok(block) => {
+                    fill(self.device, &block, 1, stream);
+                    held.push(block);
+                }
+                Err(error) => {
+                    let evidence = error.out_of_memory();
+                    let evidence = evidence.unwrap_or_else(|| panic!("{}: {error}", self.what));
+                    if alone {
+                        assert_eq!(evidence.pending, 0, "{}: {error}", self.what);
+                        self.failed.fetch_add(1, Ordering::Relaxed);
+                        self.device.flush().unwrap();
+                        let again = heap.allocate(bytes, stream);
+                        assert!(again.is_err(), "{}: there was memory: {error}", self.what);
+                    }
+                    held.pop();
+                }
+            }
+        }
+        // Others may still be at it, one of them alone.
+        let _others = self.everybody.read().unwrap();
+        held.clear();
+    }
+
+    /// Leaves a block to another thread, and frees one that was left.
+    fn hand_over(&self, block: Block) {
+        let mut handed_over = self.handed_over.lock().unwrap();
+        handed_over.push(block);
+        let theirs = if handed_over.len() > 2 { Some(handed_over.swap_remove(0)) } else { None };
+        drop(handed_over);
+        drop(theirs);
+    }
+}
+
+/// Heaps of two devices have nothing to do with each other.
+#[test]
+fn heaps_of_another_device_keep_what_they_have() {
+    let [one, two] = [(); 2].map(|()| emulated(512 * MIB, Schedule::Immediate));
+    let streams = [one.stream().unwrap(), two.stream().unwrap()];
+    let (keeper, asker) = (heap(&one, PoolKind::Split), heap(&two, PoolKind::Split));
+    drop(hold(&one, &keeper, &streams[0], 4 * PIECE));
+    let error = asker.allocate(9 * PIECE, &streams[1]).unwrap_err();
+    assert_eq!(error.out_of_memory().unwrap().other_heaps, 0);
+    let live = hold(&two, &asker, &streams[1], 8 * PIECE);
+    asker.allocate(PIECE, &streams[1]).unwrap_err();
+    assert_eq!(keeper.usage().unwrap().cached, 4 * PIECE);
+    drop(live);
+    assert_no_findings(&one, "keeper");
+}
