@@ -60,8 +60,46 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// All kinds, in the order of the enum.
+    pub const ALL: &[ErrorKind] = &[
+        ErrorKind::OutOfMemory,
+        ErrorKind::HostResources,
+        ErrorKind::Freed,
+        ErrorKind::Busy,
+        ErrorKind::Ended,
+        ErrorKind::Gone,
+        ErrorKind::WrongShape,
+        ErrorKind::WrongType,
+        ErrorKind::WrongDevice,
+        ErrorKind::WrongMemory,
+        ErrorKind::Overlap,
+        ErrorKind::TooLarge,
+        ErrorKind::InvalidData,
+        ErrorKind::InvalidArgument,
+        ErrorKind::BadPointer,
+        ErrorKind::BadSetting,
+        ErrorKind::NotTracked,
+        ErrorKind::Unsupported,
+        ErrorKind::StreamUnusable,
+        ErrorKind::Capturing,
+        ErrorKind::Panicked,
+        ErrorKind::NoDevice,
+        ErrorKind::Driver,
+    ];
+
     /// An error of this kind, whose text says what failed, on what, the numbers, and what to do.
     pub(crate) fn error(self, text: impl Into<String>) -> Error {
         Fault::Refused(self, text.into()).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_kinds_has_each_kind_once() {
+        assert!(ErrorKind::ALL.iter().enumerate().all(|(at, kind)| *kind as usize == at));
+        assert_eq!(ErrorKind::ALL.len(), ErrorKind::Driver as usize + 1, "Driver is the last one");
     }
 }

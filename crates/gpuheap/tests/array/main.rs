@@ -7,6 +7,7 @@ mod create;
 mod debug;
 mod devices;
 mod elements;
+mod errors;
 mod foreign;
 mod lifetime;
 mod matrix;

@@ -1,0 +1,333 @@
+//! Kinds of errors: each is returned by a call that a program can make.
+
+use std::collections::HashSet;
+
+use gpuheap::emu::{Fault, FaultPlan, Options, Profile};
+use gpuheap::{
+    Advice, Device, DeviceArray, Error, ErrorKind, Heap, Location, MemoryKind, PoolKind, Stream,
+    Target, Tracking,
+};
+use gpuheap_driver::{CUgraph, CUresult, CUstream, CUstreamCaptureMode, check};
+use ndarray::{Array1, s};
+
+/// A device of a GiB, and its heap and target.
+struct Bench {
+    device: Device,
+    heap: Heap,
+    target: Target,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::of(Profile::with_memory(1 << 30))
+    }
+
+    fn of(profile: Profile) -> Bench {
+        let device = Device::emulated_with(Options::with_device(profile)).unwrap();
+        // Of this pool no call depends on the device.
+        let heap =
+            Heap::builder(&device).pool(PoolKind::Split).track(Tracking::Off).build().unwrap();
+        let target = heap.target().unwrap();
+        Bench { device, heap, target }
+    }
+
+    fn numbers(&self) -> DeviceArray<u32> {
+        self.target.array(&[1_u32, 2, 3]).unwrap()
+    }
+
+    /// Runs `work` while the call `symbol` fails.
+    fn failing<R>(&self, symbol: &'static str, code: CUresult, work: impl FnOnce() -> R) -> R {
+        let emulator = self.device.emulator().unwrap();
+        emulator.set_faults(FaultPlan::new([Fault::nth(symbol, 1, code).onwards()]));
+        let result = work();
+        emulator.set_faults(FaultPlan::default());
+        result
+    }
+}
+
+fn wsl2() -> Bench {
+    Bench::of(Profile::wsl2_rtx4060())
+}
+
+fn while_capturing<R>(stream: &Stream, work: impl FnOnce() -> R) -> R {
+    let device = stream.device();
+    let begun = device.with_current(|driver| {
+        // SAFETY: the stream is alive.
+        unsafe { driver.cuStreamBeginCapture_v2(stream.raw(), CUstreamCaptureMode::RELAXED) }
+    });
+    check("cuStreamBeginCapture_v2", begun.unwrap()).unwrap();
+    let result = work();
+    let mut graph = CUgraph::NULL;
+    // SAFETY: the pointer is valid and the stream alive; the graph is destroyed once.
+    let ended = device.with_current(|driver| unsafe {
+        let ended = driver.cuStreamEndCapture(stream.raw(), &mut graph);
+        if ended.is_success() { driver.cuGraphDestroy(graph) } else { ended }
+    });
+    let _: CUresult = ended.unwrap();
+    result
+}
+
+/// A call, the kind of its error, and what its text says.
+type Case = (ErrorKind, &'static str, fn() -> Error);
+
+/// The error of a call that must fail.
+#[track_caller]
+fn failed<T>(result: Result<T, Error>) -> Error {
+    match result {
+        Ok(_) => panic!("a call succeeded that must fail"),
+        Err(error) => error,
+    }
+}
+
+const CASES: &[Case] = &[
+    (ErrorKind::OutOfMemory, "is larger than the device", || {
+        failed(Bench::new().target.zeroed::<u8, _>(8 << 30))
+    }),
+    (ErrorKind::OutOfMemory, "a batch has one row at least", || {
+        let bench = Bench::new();
+        let _held = bench.target.zeroed::<u8, _>(900 << 20).unwrap();
+        let rows = ndarray::Array2::<u8>::zeros((2, 300 << 20));
+        let batches = bench.target.batches_by_memory(&rows, 1.0);
+        match batches {
+            Err(error) => error,
+            Ok(mut batches) => failed(batches.next().unwrap()),
+        }
+    }),
+    (ErrorKind::OutOfMemory, "cuStreamCreate", || {
+        let bench = Bench::new();
+        bench.failing("cuStreamCreate", CUresult::ERROR_OUT_OF_MEMORY, || {
+            failed(bench.device.stream())
+        })
+    }),
+    (ErrorKind::Freed, "freed at", || {
+        let shared = Bench::new().numbers().into_shared();
+        shared.free_early().unwrap();
+        failed(shared.to_vec())
+    }),
+    (ErrorKind::Busy, "borrowed", || {
+        let bench = wsl2();
+        let mut unified = bench.target.kind(MemoryKind::Unified).filled(3, 1_u8).unwrap();
+        let _borrowed = unified.as_mut_slice().unwrap();
+        failed(bench.target.filled(3, 1_u8))
+    }),
+    (ErrorKind::Busy, "once both are reached", || {
+        let options = Options::with_device(Profile::with_memory(1 << 30));
+        let schedule = gpuheap::emu::Schedule::OnDemand;
+        let device = Device::emulated_with(Options { schedule, ..options }).unwrap();
+        let (heap, stream) = (Heap::new(&device).unwrap(), device.stream().unwrap());
+        let early = stream.record_timed().unwrap();
+        let _array = heap.on(&stream).filled(1000, 1_u8).unwrap();
+        failed(stream.record_timed().unwrap().elapsed_since(&early))
+    }),
+    (ErrorKind::Ended, "ended, and nothing can be made in it", || {
+        let (target, _) = Bench::new().heap.scope(|scope| scope.target().unwrap());
+        failed(target.zeroed::<u8, _>(1))
+    }),
+    (ErrorKind::Ended, "there is no batch to give back", || {
+        let rows = Array1::<u32>::zeros(10);
+        failed(Bench::new().target.batches_by_memory(&rows, 0.5).unwrap().halve())
+    }),
+    (ErrorKind::Gone, "was reset", || {
+        let Bench { device, heap, target } = Bench::new();
+        drop(heap);
+        // SAFETY: the device runs nothing, and nothing else uses it.
+        let _device = unsafe { device.reset() }.unwrap();
+        failed(target.zeroed::<u8, _>(1))
+    }),
+    (ErrorKind::WrongShape, "is not within the leading axis", || {
+        failed(Bench::new().numbers().slice(2..9).map(drop))
+    }),
+    (ErrorKind::WrongShape, "index 3 is not within", || {
+        failed(Bench::new().numbers().index(3).map(drop))
+    }),
+    (ErrorKind::WrongShape, "does not hold", || {
+        failed(Bench::new().numbers().reshape((2, 2)).map(drop))
+    }),
+    (ErrorKind::WrongShape, "and the source 2", || {
+        let bench = Bench::new();
+        let two = bench.target.array(&[1_u32, 2]).unwrap();
+        failed(bench.numbers().copy_from(&two))
+    }),
+    (ErrorKind::WrongShape, "the slice to read it into", || {
+        failed(Bench::new().numbers().read_into(&mut [0; 5]))
+    }),
+    (ErrorKind::WrongShape, "do not go together", || {
+        let bench = Bench::new();
+        failed(bench.numbers() + bench.target.array(&[1_u32, 2]).unwrap())
+    }),
+    (ErrorKind::WrongShape, "cannot take in place", || {
+        let bench = Bench::new();
+        let table = bench.target.filled((2, 3), 1_u32).unwrap();
+        failed(bench.numbers().add_assign(&table))
+    }),
+    (ErrorKind::WrongShape, "there is no axis 1", || failed(Bench::new().numbers().sum_axis(1))),
+    (ErrorKind::WrongShape, "of no elements", || {
+        failed(Bench::new().target.filled(0, 1_u32).unwrap().max())
+    }),
+    (ErrorKind::WrongShape, "is no order of the axes", || {
+        failed(Bench::new().numbers().copy_permuted(7))
+    }),
+    (ErrorKind::WrongShape, "the slice does not fit", || {
+        failed(Bench::new().numbers().copy_slice(s![5..9]))
+    }),
+    (ErrorKind::WrongShape, "cannot be repeated", || {
+        failed(Bench::new().numbers().broadcast_to(4))
+    }),
+    (ErrorKind::WrongShape, "give a key for each row", || {
+        let bench = Bench::new();
+        let keys = bench.target.array(&[0_u32, 1]).unwrap();
+        failed(bench.numbers().sum_by_key(&keys, 2))
+    }),
+    (ErrorKind::WrongShape, "has no rows to make batches of", || {
+        let single = ndarray::arr0(1_u32);
+        failed(Bench::new().target.batches_by_memory(&single, 0.5).map(drop))
+    }),
+    (ErrorKind::WrongType, "cannot be read as", || {
+        failed(Bench::new().target.filled(3, 1_u8).unwrap().reinterpret::<u32>().map(drop))
+    }),
+    (ErrorKind::WrongDevice, "use a stream of the heap's own device", || {
+        let stream = Bench::new().device.stream().unwrap();
+        failed(Bench::new().heap.allocate(1, &stream))
+    }),
+    (ErrorKind::WrongDevice, "arithmetic is done on one device", || {
+        failed(Bench::new().numbers() + Bench::new().numbers())
+    }),
+    (ErrorKind::WrongDevice, "which cannot reach its memory", || {
+        let stream = Bench::new().device.stream().unwrap();
+        failed(Bench::new().numbers().device_ptr(&stream))
+    }),
+    (ErrorKind::WrongDevice, "know nothing of each other", || {
+        let [one, other] = [(); 2].map(|()| Bench::new().device.stream().unwrap());
+        failed(one.wait(&other.record().unwrap()))
+    }),
+    (ErrorKind::WrongDevice, "have no clock in common", || {
+        let [one, other] =
+            [(); 2].map(|()| Bench::new().device.stream().unwrap().record_timed().unwrap());
+        failed(one.elapsed_since(&other))
+    }),
+    (ErrorKind::WrongDevice, "knows nothing of", || {
+        let unified = Bench::new().target.kind(MemoryKind::Unified).filled(3, 1_u8).unwrap();
+        failed(unified.prefetch(Location::Other(Bench::new().device)))
+    }),
+    (ErrorKind::WrongMemory, "the host cannot read an array", || {
+        failed(Bench::new().numbers().as_slice().map(drop))
+    }),
+    (ErrorKind::WrongMemory, "because its pages never move", || {
+        failed(Bench::new().numbers().advise(Advice::ReadMostly))
+    }),
+    (ErrorKind::WrongMemory, "is no vector that was registered", || {
+        failed(Bench::new().numbers().unregister())
+    }),
+    (ErrorKind::WrongMemory, "registered memory is the program's own", || {
+        failed(Bench::new().target.kind(MemoryKind::Registered).filled(3, 1_u8))
+    }),
+    (ErrorKind::Overlap, "the right side overlaps", || {
+        let bench = Bench::new();
+        let whole = bench.target.filled(9, 1_u32).unwrap();
+        let address = whole.device_ptr(whole.target().stream()).unwrap();
+        // SAFETY: the memory has these elements and outlives both arrays.
+        let [mut left, right] = [address, address + 4]
+            .map(|address| unsafe { bench.target.wrap::<u32, _>(address, 8).unwrap() });
+        failed(left.add_assign(&right))
+    }),
+    (ErrorKind::TooLarge, "larger than any memory", || {
+        failed(Bench::new().target.zeroed::<u64, _>(usize::MAX))
+    }),
+    (ErrorKind::InvalidData, "is no valid bool", || {
+        let bytes = Bench::new().target.filled(3, 7_u8).unwrap();
+        failed(bytes.reinterpret::<bool>().unwrap().to_vec())
+    }),
+    (ErrorKind::InvalidData, "2 of 3 keys are not within 0..2", || {
+        let bench = Bench::new();
+        failed(bench.numbers().sum_by_key(&bench.numbers(), 2))
+    }),
+    (ErrorKind::InvalidArgument, "is no part of the memory", || {
+        let rows = Array1::<u32>::zeros(10);
+        failed(Bench::new().target.batches_by_memory(&rows, 1.5).map(drop))
+    }),
+    (ErrorKind::InvalidArgument, "keeps no time", || {
+        let stream = Bench::new().device.stream().unwrap();
+        failed(stream.record().unwrap().elapsed_since(&stream.record().unwrap()))
+    }),
+    (ErrorKind::BadPointer, "cannot be wrapped: it is null", || {
+        // SAFETY: refused, so never used.
+        failed(unsafe { Bench::new().target.wrap::<u32, _>(0, 3) })
+    }),
+    (ErrorKind::BadPointer, "the driver does not know it", || {
+        // SAFETY: refused, so never used.
+        failed(unsafe { Bench::new().target.wrap::<u32, _>(0x1000, 3) })
+    }),
+    (ErrorKind::BadSetting, "'gpu0' is not a device", || failed(Device::open("gpu0"))),
+    (ErrorKind::BadSetting, "is neither a profile nor a size", || {
+        failed(Device::open("emulated:h100"))
+    }),
+    (ErrorKind::BadSetting, "in steps of", || failed(Device::open("emulated:16"))),
+    (ErrorKind::BadSetting, "is above the hard limit", || {
+        let device = Device::open("emulated:1GiB").unwrap();
+        failed(Heap::builder(&device).soft_limit(512 << 20).hard_limit(256 << 20).build())
+    }),
+    (ErrorKind::NotTracked, "allocations are not tracked", || failed(Bench::new().heap.leaks())),
+    (ErrorKind::Unsupported, "has no stream-ordered pools", || {
+        let device = Device::emulated(Profile { pools: false, ..Profile::t4() }).unwrap();
+        failed(Heap::builder(&device).pool(PoolKind::Driver).build())
+    }),
+    (ErrorKind::Unsupported, "lacks concurrent", || {
+        let unified = wsl2().target.kind(MemoryKind::Unified).filled(3, 1_u8).unwrap();
+        failed(unified.advise(Advice::ReadMostly).and(unified.prefetch(Location::Device)))
+    }),
+    (ErrorKind::StreamUnusable, "CU_STREAM_PER_THREAD", || {
+        // SAFETY: refused, so never used.
+        failed(unsafe { Bench::new().device.foreign_stream(CUstream::PER_THREAD) })
+    }),
+    (ErrorKind::Capturing, "is capturing a graph", || {
+        let bench = Bench::new();
+        let (array, stream) = (bench.numbers(), bench.device.stream().unwrap());
+        while_capturing(&stream, || failed(array.device_ptr(&stream)))
+    }),
+    (ErrorKind::Panicked, "panicked: as planned", || {
+        let bench = Bench::new();
+        let whole = bench.numbers();
+        let address = whole.device_ptr(whole.target().stream()).unwrap();
+        let owner = |_: u64, _: &Stream| panic!("as planned");
+        // SAFETY: the memory has these elements and outlives the array.
+        failed(unsafe { bench.target.wrap_owned::<u32, _>(address, 3, owner) }.unwrap().free())
+    }),
+    (ErrorKind::NoDevice, "", || failed(Device::open("cuda:1000"))),
+    (ErrorKind::Driver, "cuStreamCreate", || {
+        let bench = Bench::new();
+        bench.failing("cuStreamCreate", CUresult::ERROR_UNKNOWN, || failed(bench.device.stream()))
+    }),
+    (ErrorKind::Driver, "(kernel ", || {
+        let bench = Bench::new();
+        let (one, other) = (bench.numbers(), bench.numbers());
+        bench.failing("cuLaunchKernel", CUresult::ERROR_UNKNOWN, || failed(one + other))
+    }),
+];
+
+#[test]
+fn each_failing_call_has_the_kind_that_its_documentation_names() {
+    let wrong: Vec<String> = CASES.iter().filter_map(|case| try_case(case).err()).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn try_case((kind, text, call): &Case) -> Result<(), String> {
+    let error = call();
+    let said = format!("{kind:?} is {:?}: {error}", error.kind());
+    let is_right = error.kind() == *kind
+        && error.to_string().contains(text)
+        && error.is_freed() == (*kind == ErrorKind::Freed)
+        && error.is_gone() == (*kind == ErrorKind::Gone)
+        && (error.out_of_memory().is_none() || *kind == ErrorKind::OutOfMemory)
+        && (error.driver().is_some() || *kind != ErrorKind::Driver);
+    if is_right { Ok(()) } else { Err(format!("{said}; expected '{text}'")) }
+}
+
+/// A host that lacks memory or threads cannot be had in a test without harm to other tests.
+const UNTESTED: [ErrorKind; 1] = [ErrorKind::HostResources];
+
+#[test]
+fn every_kind_is_some_call_s_error() {
+    let seen: HashSet<ErrorKind> = CASES.iter().map(|case| case.0).chain(UNTESTED).collect();
+    let lacking: Vec<_> = ErrorKind::ALL.iter().filter(|kind| !seen.contains(kind)).collect();
+    assert!(lacking.is_empty(), "{lacking:?}");
+}
