@@ -118,6 +118,7 @@ mod heap;
 mod kind;
 mod measure;
 mod pool;
+mod say;
 mod scope;
 mod settings;
 mod size;

@@ -5,10 +5,12 @@
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::device;
 use crate::error::{Error, ErrorKind};
 use crate::pool::PoolKind;
+use crate::say;
 use crate::size::Size;
 use crate::track::Tracking;
 
@@ -40,13 +42,10 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// As [`parse`](Settings::parse) and [`check_names`], the same at every call.
+    /// As [`parse`](Settings::parse), the same at every call.
     pub(crate) fn get() -> Result<&'static Settings, Error> {
         static SETTINGS: OnceLock<Result<Settings, Error>> = OnceLock::new();
-        let read = SETTINGS.get_or_init(|| {
-            check_names(std::env::vars_os())?;
-            Settings::parse(|variable| std::env::var_os(variable))
-        });
+        let read = SETTINGS.get_or_init(|| Settings::parse(|variable| std::env::var_os(variable)));
         read.as_ref().map_err(Error::clone)
     }
 
@@ -78,25 +77,63 @@ impl Settings {
     }
 }
 
-/// That no variable is set that looks like ours and is none: a slip would else do nothing.
-///
-/// # Errors
-///
-/// The first of them, with those that there are.
-fn check_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<(), Error> {
+/// Warnings about this process's environment, read at the first call: one for each variable that has
+/// the library's prefix and is no setting, so that a slip shows.
+pub(crate) fn warnings() -> &'static [String] {
+    static WARNINGS: OnceLock<Vec<String>> = OnceLock::new();
+    WARNINGS.get_or_init(|| unknown_names(std::env::vars_os()))
+}
+
+/// Logs [`warnings`] at the first call. To be called with no lock held.
+pub(crate) fn warn_once() {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        for warning in warnings() {
+            say::warn(say::ENVIRONMENT, format_args!("{warning}"));
+        }
+    }
+}
+
+/// A warning for each variable that is set, has the prefix of settings and is none.
+fn unknown_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
     let is_unknown = |name: &str| {
         name.starts_with("GPUHEAP_")
             && !OTHERS.iter().any(|prefix| name.starts_with(prefix))
             && TABLE.iter().all(|setting| setting.variable != name)
     };
     let set = variables.filter(|(_, value)| !value.is_empty());
-    let mut names = set.map(|(name, _)| name.to_string_lossy().into_owned());
-    let Some(unknown) = names.find(|name| is_unknown(name)) else { return Ok(()) };
-    let known = one_of(TABLE.map(|setting| setting.variable)).replace(" or ", " and ");
-    Err(ErrorKind::BadSetting.error(format!(
-        "{unknown} is set, and there is no such setting; unset it, or use one of those that there \
-         are: {known}"
-    )))
+    let names = set.map(|(name, _)| name.to_string_lossy().into_owned());
+    let warning = |unknown: String| {
+        format!(
+            "{unknown} changes nothing, because there is no such setting; the nearest is {}: use \
+             that one, or unset {unknown}",
+            nearest(&unknown)
+        )
+    };
+    let mut warnings: Vec<_> = names.filter(|name| is_unknown(name)).map(warning).collect();
+    // The environment has no order.
+    warnings.sort();
+    warnings
+}
+
+/// The setting whose name has the most in common with `name`: the length of the longest common
+/// subsequence, as a share of both lengths. An edit distance would take `GPUHEAP_SOFT_LIMIT` for
+/// `GPUHEAP_MEMORY_LIMIT`.
+fn nearest(name: &str) -> &'static str {
+    let likeness = |known: &str| {
+        let mut row = vec![0_usize; known.len() + 1];
+        for one in name.bytes() {
+            let mut diagonal = 0;
+            for (at, other) in known.bytes().enumerate() {
+                let above = row[at + 1];
+                row[at + 1] = if one == other { diagonal + 1 } else { above.max(row[at]) };
+                diagonal = above;
+            }
+        }
+        2000 * row[known.len()] / (name.len() + known.len())
+    };
+    let best = TABLE.iter().map(|setting| setting.variable).max_by_key(|known| likeness(known));
+    best.unwrap_or_default()
 }
 
 /// What variables begin with that are for our tests and for the emulated `libcuda.so.1`.
@@ -361,15 +398,31 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_there_is_not_is_an_error_that_lists_those_that_there_are() {
+    fn an_unknown_variable_is_a_warning_that_names_the_nearest_setting() {
         let check =
-            |name: &str, value: &str| check_names([(name.into(), value.into())].into_iter());
-        insta::assert_snapshot!(check("GPUHEAP_HARD_LIMIT", "1GiB").unwrap_err(), @"GPUHEAP_HARD_LIMIT is set, and there is no such setting; unset it, or use one of those that there are: GPUHEAP_DEVICE, GPUHEAP_POOL, GPUHEAP_MEMORY_LIMIT, GPUHEAP_SOFT_MEMORY_LIMIT, GPUHEAP_TRACK, GPUHEAP_ZERO_ON_FREE, GPUHEAP_ZERO_ON_ALLOC, GPUHEAP_SLACK and GPUHEAP_LOOK");
+            |name: &str, value: &str| unknown_names([(name.into(), value.into())].into_iter());
+        let expected = "GPUHEAP_HARD_LIMIT changes nothing, because there is no such setting; the \
+            nearest is GPUHEAP_MEMORY_LIMIT: use that one, or unset GPUHEAP_HARD_LIMIT";
+        assert_eq!(check("GPUHEAP_HARD_LIMIT", "1GiB"), [expected]);
         let known = TABLE.iter().map(|setting| setting.variable);
         for name in known.chain(["GPUHEAP_TEST_X", "GPUHEAP_EMULATED_DEVICE", "PATH", "GPUHEAPS"]) {
-            assert!(check(name, "x").is_ok(), "{name}");
+            assert_eq!(check(name, "x"), [""; 0], "{name}");
         }
-        assert!(check("GPUHEAP_HARD_LIMIT", "").is_ok());
+        assert_eq!(check("GPUHEAP_HARD_LIMIT", ""), [""; 0]);
+        for (slip, meant) in [
+            ("GPUHEAP_DEVISE", "GPUHEAP_DEVICE"),
+            ("GPUHEAP_TRACE", "GPUHEAP_TRACK"),
+            ("GPUHEAP_TRAKC", "GPUHEAP_TRACK"),
+            ("GPUHEAP_POOLS", "GPUHEAP_POOL"),
+            ("GPUHEAP_HARD_MEMORY_LIMIT", "GPUHEAP_MEMORY_LIMIT"),
+            ("GPUHEAP_SOFT_LIMIT", "GPUHEAP_SOFT_MEMORY_LIMIT"),
+            ("GPUHEAP_ZERO_ON_ALLOCATE", "GPUHEAP_ZERO_ON_ALLOC"),
+        ] {
+            assert_eq!(nearest(slip), meant, "{slip}");
+        }
+        let two = ["GPUHEAP_B", "GPUHEAP_A"].map(|name| (name.into(), "1".into()));
+        let two = unknown_names(two.into_iter());
+        assert!(two.len() == 2 && two[0].starts_with("GPUHEAP_A changes nothing"), "{two:?}");
     }
 
     #[cfg(unix)]

@@ -16,7 +16,7 @@ pub(crate) use gate::HostBorrowed;
 pub use info::DeviceInfo;
 
 use crate::error::{Error, ErrorKind};
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use crate::size::{Bytes, Size};
 use crate::source::GRANULE;
 use crate::stream::Stream;
@@ -54,6 +54,7 @@ impl Device {
     ///
     /// As [`open`](Device::open); a variable of the environment that means nothing.
     pub fn open_default() -> Result<Device, Error> {
+        settings::warn_once();
         if let Some(name) = &Settings::get()?.device {
             return Device::open(name);
         }
@@ -157,20 +158,13 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It stays alive until
-    /// each heap that the result was used with has been told of its end by
-    /// [`retire`](crate::Heap::retire), or is gone, and, where the result is used without a heap, until
-    /// the last use of it and of its clones before that.
+    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It stays alive
     ///
-    /// If streams ended before a heap was told, [`retire_all`](crate::Heap::retire_all) is the next
-    /// call with that heap, its blocks and its arrays since the first of them ended.
-    ///
-    /// Once a heap was told, the handle is used for no more work on memory that was allocated before,
-    /// unless that memory is freed on another stream behind the work.
-    ///
-    /// What a heap does with the handle of a stream that ended in silence is undefined: a driver may
-    /// crash, and where it has given the handle to a new stream, memory goes to that one while the old
-    /// one's work on it still runs.
+    /// * while clones of the result are used, and while arrays live whose last use was on it;
+    /// * until each heap that it was used with has been told of its end by
+    ///   [`retire`](crate::Heap::retire), or is gone. What such a heap does with the handle of a
+    ///   stream that ended in silence is undefined: a driver may crash, and where it has given the
+    ///   handle to a new stream, memory goes to that one while the old one's work on it still runs.
     ///
     /// # Errors
     ///
@@ -196,10 +190,9 @@ impl Device {
     ///
     /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It is alive
     ///
-    /// * while clones of the result are used and not [retired](Stream::is_retired), and while arrays
-    ///   live whose last use was on it;
-    /// * when a block is freed that was allocated on it, unless that is
-    ///   [`free_on_unchecked`](crate::Block::free_on_unchecked) of another stream.
+    /// * while clones of the result are used, and while arrays live whose last use was on it;
+    /// * when a block is freed that was allocated on it, unless that is [freed
+    ///   on](crate::Block::free_on) another one.
     ///
     /// # Errors
     ///

@@ -221,6 +221,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.inner.close();
+        self.inner.say_closed();
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`arithmetic`](mod@crate::arithmetic) | what can be computed without a kernel of one's own: `+ - * /`, sums, groups |
 //! | [`pools`] | why does the driver not see a free, and how does memory go back |
 //! | [`limits`] | how is a program kept to a share of the device |
+//! | [`errors`] | how does a program tell errors apart, and what does the library log |
 //! | [`freeing`] | how is an array freed before its scope ends |
 //! | [`leaks`] | who holds the memory |
 //! | [`batching`] | how is data worked on that is larger than the device |
@@ -33,6 +34,9 @@ pub mod pools {}
 
 #[doc = include_str!("limits.md")]
 pub mod limits {}
+
+#[doc = include_str!("errors.md")]
+pub mod errors {}
 
 #[doc = include_str!("freeing.md")]
 pub mod freeing {}

@@ -16,7 +16,7 @@ use crate::heap::store::Store;
 use crate::heap::{Heap, Inner};
 use crate::kind::MemoryKind;
 use crate::pool::{Binned, Direct, Policy, PoolKind, Simple, Split, Stitched, Tuning};
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use crate::size::Size;
 use crate::source::{MemorySource, OrderedSource, PlainSource};
 use crate::track::{Tracker, Tracking};
@@ -177,11 +177,20 @@ impl HeapBuilder {
     ///
     /// # Errors
     ///
-    /// A device that is gone; a variable of the environment that means nothing or that there is
-    /// not; a soft limit above the hard one; a thread for
+    /// A device that is gone; a variable of the environment that means nothing; a soft limit above the hard one; a thread for
     /// [`idle_trim`](HeapBuilder::idle_trim) that cannot be had; `driver` on a device without
     /// stream-ordered pools; the driver's own.
-    pub fn build(mut self) -> Result<Heap, Error> {
+    pub fn build(self) -> Result<Heap, Error> {
+        if self.environment {
+            settings::warn_once();
+        }
+        let heap = self.build_silently()?;
+        heap.say_opened();
+        Ok(heap)
+    }
+
+    /// Makes the heap as [`build`](HeapBuilder::build) does, and logs nothing.
+    pub(crate) fn build_silently(mut self) -> Result<Heap, Error> {
         let context = self.device.context().clone();
         context.check_alive()?;
         if self.environment {
@@ -277,6 +286,7 @@ impl HeapBuilder {
             handle: Mutex::default(),
             closing: AtomicBool::new(false),
             fallback: self.fallback,
+            warnings: if self.environment { settings::warnings() } else { &[] },
             device,
             unified: OnceLock::new(),
             pinned: OnceLock::new(),

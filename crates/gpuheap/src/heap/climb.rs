@@ -9,6 +9,8 @@ use crate::heap::siblings::{self, MOST_ROUNDS, OtherHeaps};
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
 use crate::pool::{Cached, Shortage};
+use crate::say;
+use crate::size::Bytes;
 
 /// How long the ladder waits on WSL2 for memory that the host gives back late.
 const LATE_RELEASE: Duration = Duration::from_secs(2);
@@ -70,10 +72,13 @@ impl Store {
         let mut tried = Vec::new();
         for step in LADDER {
             let next = if step == Step::Alone {
-                self.climb_alone(&mut tried, &mut attempt)
+                let last = self.climb_alone(&mut tried, &mut attempt);
+                self.say_step(step, tried.last().map_or(0, |last| last.1), missing.bytes);
+                last
             } else {
                 let Some(regained) = self.take_step(step, missing) else { continue };
                 tried.push((step, regained));
+                self.say_step(step, regained, missing.bytes);
                 attempt(None, &tried)
             };
             match next {
@@ -116,6 +121,20 @@ impl Store {
                 _ => return last,
             }
         }
+    }
+
+    /// Logs a step of the ladder. With no lock held: the logger may use the heap.
+    fn say_step(&self, step: Step, regained: u64, missing: u64) {
+        say::debug(
+            say::RECLAIM,
+            format_args!(
+                "{} memory of {} is short of {}: {step}; {} went back to the driver",
+                self.kind,
+                self.context,
+                Bytes(missing),
+                Bytes(regained)
+            ),
+        );
     }
 
     /// Nothing here can make it worse: what fails shows in the attempt after it.

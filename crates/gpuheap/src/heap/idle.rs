@@ -7,6 +7,8 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::heap::{Heap, Inner, siblings};
+use crate::say;
+use crate::size::Bytes;
 
 /// A shorter time would be a busy loop.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -100,7 +102,7 @@ fn watch(heap: &Weak<Inner>, after: Duration, shared: &Shared) {
     loop {
         let wait = if done { after } else { after.saturating_sub(since.elapsed()) };
         thread::park_timeout(wait);
-        let _pass = shared.pass.lock();
+        let pass = shared.pass.lock();
         if shared.ended.load(Ordering::Acquire) {
             return;
         }
@@ -117,8 +119,19 @@ fn watch(heap: &Weak<Inner>, after: Duration, shared: &Shared) {
             (last, since, done) = (Some(now), Instant::now(), false);
         } else if !done && since.elapsed() >= after {
             // What fails now is tried again after the next wait.
-            done = inner.reclaim_every_kind().is_ok();
-            since = Instant::now();
+            let regained = inner.reclaim_every_kind();
+            (done, since) = (regained.is_ok(), Instant::now());
+            let device = inner.context.to_string();
+            // The logger may use the heap, and reset the device.
+            drop(inner);
+            drop(pass);
+            let regained = Bytes(regained.unwrap_or(0));
+            say::debug(
+                say::RECLAIM,
+                format_args!(
+                    "{regained} of {device} went back to the driver, unused for {after:?}"
+                ),
+            );
         }
     }
 }

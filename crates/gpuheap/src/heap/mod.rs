@@ -38,11 +38,14 @@ use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::registrations::Registrations;
-use crate::heap::store::{FreeOn, Lease, Store};
+use crate::heap::store::{Lease, Store};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::measure;
 use crate::pool::{PoolKind, Tuning};
+use crate::say;
+use crate::settings;
+use crate::size::Bytes;
 use crate::source::SourceError;
 use crate::stream::Stream;
 use crate::target::Target;
@@ -83,6 +86,8 @@ pub(crate) struct Inner {
     closing: AtomicBool,
     /// Why that is not the one that was asked for.
     fallback: Option<Fallback>,
+    /// Warnings about the environment that the heap was built by.
+    warnings: &'static [String],
     device: Store,
     /// Made when the first memory of their kind is asked for.
     unified: OnceLock<Store>,
@@ -210,36 +215,33 @@ impl Heap {
     }
 
     /// Lets go of a stream that somebody else [made](Device::foreign_stream) and is about to end. To be
-    /// called before the stream is destroyed; afterwards the heap does not touch its handle any more,
-    /// and what was freed on it is handed out again once the stream got there. Does not wait for the
-    /// device.
+    /// called before the stream is destroyed, when all work on the heap's memory is enqueued on it;
+    /// afterwards the heap does not touch its handle any more, and what was freed on it is handed out
+    /// again once the stream got there. Does not wait for the device.
     ///
-    /// The [`Stream`] and its clones [refuse](Stream::is_retired) work from now on, so that nothing
-    /// comes after this. Blocks and arrays that were made on it may live on, be freed as ever, and be
-    /// used on other streams. Each heap that the stream was used with is told.
+    /// Blocks that were allocated on it may live on. One whose last use was on it may be
+    /// [freed](Block::free) as ever; the stream is to be given no more work on them.
     ///
     /// Of all other streams a heap learns by itself when they end, and this does nothing.
     ///
     /// # Errors
     ///
-    /// A stream of another device, and one that is capturing a graph: neither changes anything. The
-    /// driver's own: the heap then still needs the stream, which has to live until another call
-    /// succeeds.
+    /// A stream of another device. The driver's own: the heap then still needs the stream, which has
+    /// to live until another call succeeds.
     pub fn retire(&self, stream: &Stream) -> Result<(), Error> {
         self.check_alive()?;
         self.check_device(stream)?;
         if !stream.is_foreign() {
             return Ok(());
         }
-        stream.retire()?;
         self.handle.stores().try_for_each(|store| store.retire(stream))
     }
 
-    /// Lets go of all streams that others made, without touching their handles: it waits for all work of
-    /// the device instead. For the end of a program, where they may be gone already
-    /// ([`Device::foreign_stream`] says when). Their [`Stream`]s refuse work as after
-    /// [`retire`](Heap::retire), and blocks may live on and be freed. The wait breaks a capture of a
-    /// graph that a stream of the device is at.
+    /// The same for all streams that others made, without touching their handles: it waits for all work
+    /// of the device instead. For the end of a program, where they may be gone already: then nothing
+    /// may have been asked of the heap since the first of them ended. Blocks that live on may be freed,
+    /// and are to be given no more work by whoever holds the heap. The wait breaks a capture of a graph
+    /// that a stream of the device is at.
     ///
     /// # Errors
     ///
@@ -290,6 +292,27 @@ impl Heap {
     pub fn target(&self) -> Result<Target, Error> {
         self.handle.context.check_alive()?;
         Ok(self.on(self.stream_in(&self.handle.stream)?))
+    }
+
+    /// Logs that the heap is there, and how it is set.
+    pub(crate) fn say_opened(&self) {
+        let inner = &*self.handle;
+        let limit = |bytes: Option<u64>| bytes.map_or("none".to_owned(), |b| Bytes(b).to_string());
+        let Limits { soft, hard } = self.limits();
+        if let Some(fallback) = &inner.fallback {
+            say::debug(say::HEAP, format_args!("pool on {}: {fallback}", inner.context));
+        }
+        say::debug(
+            say::HEAP,
+            format_args!(
+                "opened a {} heap on {}; soft limit {}, hard limit {}, tracking {}",
+                inner.pool,
+                inner.context,
+                limit(soft),
+                limit(hard),
+                self.tracking()
+            ),
+        );
     }
 
     fn stream_in<'a>(&self, slot: &'a OnceLock<Stream>) -> Result<&'a Stream, Error> {
@@ -369,7 +392,9 @@ impl Heap {
 
     /// Counts memory that could not be given back, and stays accounted as live.
     pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
-        self.handle.note_failed_free(kind);
+        let mut state = self.store(kind).lock();
+        state.ledger.failed_frees += 1;
+        state.lost += 1;
     }
 
     #[cfg(test)]
@@ -526,7 +551,6 @@ impl Inner {
         let _time = measure::memory_management();
         let store = self.store(kind);
         store.check_device(stream)?;
-        stream.refuse_retired()?;
         let cache = match stream.is_unannounced() {
             true => None,
             false => ThreadCache::of(self, kind, stream.id(), |state| Some(state.stream(stream))),
@@ -578,17 +602,6 @@ impl Inner {
         zeroed: bool,
     ) -> Result<(), Error> {
         self.check_alive_for(lease)?;
-        // All work of a retired stream comes before what the heap knows of it, if the lease is of that
-        // stream; else it is waited for.
-        let stream = match stream {
-            Some(stream) if stream.is_retired() => {
-                if stream.id() != lease.stream_id {
-                    stream.synchronize().inspect_err(|_| self.note_failed_free(kind))?;
-                }
-                None
-            }
-            stream => stream,
-        };
         let _time = measure::memory_management();
         self.untrack(lease.track);
         let zeroed = zeroed || self.zero_on_free;
@@ -603,34 +616,6 @@ impl Inner {
             self.end_if_over();
         }
         freed
-    }
-
-    /// Takes a lease back in the order of its own stream and of `stream`. If these cannot be ordered,
-    /// it stays with the heap, accounted as live: nothing else may have its memory.
-    #[cold]
-    pub(crate) fn free_ordered(
-        self: &Arc<Inner>,
-        kind: MemoryKind,
-        lease: Lease,
-        stream: &Stream,
-    ) -> Result<(), Error> {
-        let is_ordered = stream.is_retired() || stream.id() == lease.stream_id;
-        if lease.key.is_none() || is_ordered {
-            return self.free(kind, lease, Some(stream), false);
-        }
-        self.check_alive_for(lease)?;
-        let ordered = self.store(kind).order_free(&lease, stream);
-        match ordered.inspect_err(|_| self.note_failed_free(kind))? {
-            FreeOn::Own => self.free(kind, lease, None, false),
-            FreeOn::Theirs => self.free(kind, lease, Some(stream), false),
-        }
-    }
-
-    /// Counts memory that could not be given back, and stays accounted as live.
-    pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
-        let mut state = self.store(kind).lock();
-        state.ledger.failed_frees += 1;
-        state.lost += 1;
     }
 
     /// Whether a block is handed out and taken back as it is: neither filled nor tracked.
@@ -650,6 +635,25 @@ impl Inner {
         // Nothing is waited for in a forked child: another thread of the parent may have held it.
         if self.context.check_alive() != Err(Gone::Forked) {
             self.end_if_over();
+        }
+    }
+
+    /// Logs that the last handle went, with the account of device memory.
+    pub(crate) fn say_closed(&self) {
+        if say::is_wanted() && self.context.check_alive() != Err(Gone::Forked) {
+            let ledger = self.device.lock().ledger();
+            say::debug(
+                say::HEAP,
+                format_args!(
+                    "closed a {} heap on {}; {} allocations, {} frees, {} live, peak of live {}",
+                    self.pool,
+                    self.context,
+                    ledger.allocations,
+                    ledger.frees,
+                    Bytes(ledger.live),
+                    Bytes(ledger.live_peak)
+                ),
+            );
         }
     }
 
@@ -738,12 +742,15 @@ impl Device {
     /// As [`HeapBuilder::build`].
     pub fn heap(&self) -> Result<Heap, Error> {
         self.context().check_alive()?;
+        settings::warn_once();
         let mut shared = self.context().heap.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(inner) = shared.upgrade() {
             return Ok(Heap::of(inner));
         }
-        let heap = Heap::new(self)?;
+        let heap = Heap::builder(self).build_silently()?;
         *shared = Arc::downgrade(heap.handle.inner());
+        drop(shared);
+        heap.say_opened();
         Ok(heap)
     }
 }

@@ -45,6 +45,9 @@ pub struct MemoryStatus {
     pub pool: PoolKind,
     /// Where that is not the policy that was asked for, because the device cannot have it: why.
     pub fallback: Option<String>,
+    /// Variables of the environment that have the library's prefix and are no setting, a warning
+    /// for each. Empty for a heap that was built without the environment.
+    pub warnings: Vec<String>,
     /// The device's memory.
     pub device_total: u64,
     /// What of it the driver calls in use, by all processes.
@@ -115,6 +118,7 @@ impl Heap {
             device: inner.context.info().name.clone(),
             pool: inner.pool,
             fallback: inner.fallback.map(|fallback| fallback.to_string()),
+            warnings: inner.warnings.to_vec(),
             device_total: total,
             device_used: total.saturating_sub(free),
             other_heaps: others.reserved,
@@ -169,6 +173,9 @@ impl fmt::Display for MemoryStatus {
         write!(f, "{} usage: {device}", self.pool.title())?;
         if let Some(fallback) = &self.fallback {
             write!(f, "\nPool: {fallback}")?;
+        }
+        for warning in &self.warnings {
+            write!(f, "\nWarning: {warning}")?;
         }
         self.limits(f)?;
         if self.other_heaps > 0 {

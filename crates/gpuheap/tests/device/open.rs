@@ -73,6 +73,8 @@ fn the_default_device_is_named_or_real_where_there_is_a_real_one() {
     let real = Device::list().unwrap().iter().any(|info| !info.is_emulated);
     let named = std::env::var(NAMES_IT).ok();
     assert_eq!(device.name(), named.as_deref().unwrap_or(if real { "cuda:0" } else { "emulated" }));
+    println!("{}", device.heap().unwrap().memory_status().unwrap());
+    println!("{}", device.heap().unwrap().memory_status().unwrap().to_json());
 }
 
 const NAMES_IT: &str = "GPUHEAP_DEVICE";
@@ -84,8 +86,11 @@ fn the_environment_names_the_default_device() {
     let run = |variable: &str, value: &str| {
         let mut this = Command::new(std::env::current_exe().unwrap());
         let test = "open::the_default_device_is_named_or_real_where_there_is_a_real_one";
-        let output = this.args(["--exact", test]).env(variable, value).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let output =
+            this.args(["--exact", "--nocapture", test]).env(variable, value).output().unwrap();
+        let [out, errors] =
+            [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        let text = format!("{out}{errors}");
         assert!(text.contains("running 1 test"), "{text}");
         (output.status.success(), text)
     };
@@ -94,7 +99,14 @@ fn the_environment_names_the_default_device() {
     let (success, text) = run(NAMES_IT, "emulated:k80");
     assert!(!success && text.contains("GPUHEAP_DEVICE is set to 'emulated:k80'"), "{text}");
     let (success, text) = run("GPUHEAP_DEVISE", "emulated:t4");
-    assert!(!success && text.contains("GPUHEAP_DEVISE is set, and there is no such"), "{text}");
+    let warning = "GPUHEAP_DEVISE changes nothing, because there is no such setting; the nearest is \
+        GPUHEAP_DEVICE: use that one, or unset GPUHEAP_DEVISE";
+    assert!(success && text.contains(&format!("\nWarning: {warning}")), "{text}");
+    assert!(text.contains(&format!("\"warnings\":[\"{warning}")), "{text}");
+    for name in ["GPUHEAP_TEST_X", "GPUHEAP_SOAK_SECONDS", "GPUHEAP_EMULATED_DEVICE"] {
+        let (success, text) = run(name, "1");
+        assert!(success && text.contains("\"warnings\":[]"), "{name}: {text}");
+    }
 }
 
 #[test]

@@ -5,7 +5,6 @@
 
 mod capture;
 mod foreign;
-mod free_on;
 mod front;
 mod ladder;
 mod life;

@@ -6,6 +6,7 @@
 mod fit;
 mod flush;
 mod idle;
+mod log;
 mod measure;
 mod reset;
 mod retry;

@@ -1,0 +1,197 @@
+//! Messages to the program's logger, and loggers that use the heap that they are told of.
+
+use std::cell::RefCell;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use gpuheap::emu::{Profile, Schedule};
+use gpuheap::{Device, Heap, PoolKind, Tracking};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+use crate::idle::wait_until;
+use crate::support::{emulated, heap};
+
+const MIB: u64 = 1 << 20;
+
+/// Code of a test that is told of each message, by level, target and text.
+type Listener = Box<dyn FnMut(Level, &str, String)>;
+
+thread_local! {
+    static LISTENER: RefCell<Option<Listener>> = const { RefCell::new(None) };
+}
+
+/// Messages of threads that the library started.
+static OTHERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Logger;
+
+impl Log for Logger {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let text = record.args().to_string();
+        if thread::current().name() == Some("gpuheap-idle") {
+            others().push(format!("{} {}", record.target(), text));
+        }
+        // Taken out meanwhile, so that a message that is about another one would be seen to be lost
+        // here and not to panic.
+        let Some(mut listener) = LISTENER.with(RefCell::take) else { return };
+        listener(record.level(), record.target(), text);
+        LISTENER.with(|kept| *kept.borrow_mut() = Some(listener));
+    }
+
+    fn flush(&self) {}
+}
+
+fn others() -> MutexGuard<'static, Vec<String>> {
+    OTHERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn listen(listener: impl FnMut(Level, &str, String) + 'static) {
+    static SET: Once = Once::new();
+    SET.call_once(|| {
+        log::set_logger(&Logger).unwrap();
+        log::set_max_level(LevelFilter::Debug);
+    });
+    LISTENER.with(|kept| *kept.borrow_mut() = Some(Box::new(listener)));
+}
+
+/// The messages of this thread while `work` runs.
+fn said(work: impl FnOnce()) -> Vec<String> {
+    let messages = std::rc::Rc::<RefCell<Vec<String>>>::default();
+    let inside = messages.clone();
+    listen(move |level, target, text| {
+        inside.borrow_mut().push(format!("{level} {target}: {text}"));
+    });
+    work();
+    LISTENER.with(RefCell::take);
+    messages.take()
+}
+
+/// Fills the heap's device with what is cached in pieces, and asks for more than any of them.
+fn climb(device: &Device, heap: &Heap) {
+    let stream = device.stream().unwrap();
+    let blocks: Vec<_> = (0..7).map(|_| heap.allocate(32 * MIB, &stream).unwrap()).collect();
+    drop(blocks);
+    drop(heap.allocate(120 * MIB, &stream).unwrap());
+}
+
+#[test]
+fn a_heap_logs_its_life_and_its_reclaim_steps() {
+    let said = said(|| {
+        let device = emulated(256 * MIB, Schedule::Immediate);
+        let builder = Heap::builder(&device).without_environment().pool(PoolKind::Simple);
+        let heap = builder.hard_limit(250 * MIB).track(Tracking::Off).build().unwrap();
+        climb(&device, &heap);
+    });
+    let said = said.join("\n");
+    insta::assert_snapshot!(said);
+}
+
+#[test]
+fn a_pool_that_is_replaced_is_logged() {
+    let said = said(|| {
+        let device = Device::emulated(Profile::wsl2_rtx4060()).unwrap();
+        drop(Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap());
+    });
+    let expected = "split, because stitched cannot be had";
+    assert!(
+        said.iter().any(|one| one.starts_with("DEBUG gpuheap::heap") && one.contains(expected))
+    );
+}
+
+#[test]
+fn the_thread_of_an_idle_trim_logs_what_it_gave_back() {
+    listen(|_, _, _| ());
+    let device = emulated(256 * MIB, Schedule::Immediate);
+    let builder = Heap::builder(&device).pool(PoolKind::Split);
+    let heap = builder.idle_trim(Duration::from_millis(5)).build().unwrap();
+    drop(heap.allocate(64 * MIB, &device.stream().unwrap()).unwrap());
+    wait_until("nothing is logged", || {
+        let expected = "64.000 MiB of emulated";
+        others().iter().any(|one| one.starts_with("gpuheap::reclaim") && one.contains(expected))
+    });
+}
+
+/// Allocates, asks for figures, clones and drops, opens the device's own heap and another one: with
+/// a lock of the library held, one of them would wait for it forever.
+#[test]
+fn a_logger_may_use_the_heap_that_it_is_told_of() {
+    for pool in PoolKind::ALL {
+        let device = emulated(256 * MIB, Schedule::Immediate);
+        let heap = heap(&device, pool);
+        let count = std::rc::Rc::new(RefCell::new(0));
+        let (counted, inside, own) = (count.clone(), heap.clone(), device.clone());
+        listen(move |_, _, text| {
+            *counted.borrow_mut() += 1;
+            let stream = own.stream().unwrap();
+            // May fail: the device is full.
+            drop(inside.allocate(300 * MIB, &stream));
+            drop(inside.allocate(1000, &stream));
+            inside.memory_status().unwrap();
+            inside.flush().unwrap();
+            inside.would_fit(40 * MIB).unwrap();
+            drop(own.heap().unwrap());
+            drop(Heap::builder(&own).pool(pool).build().unwrap());
+            let stream = own.stream().unwrap();
+            let other = inside.clone();
+            thread::spawn(move || drop(other.allocate(2000, &stream))).join().unwrap();
+            assert!(!text.is_empty());
+        });
+        climb(&device, &heap);
+        drop(device.heap().unwrap());
+        let stream = device.stream().unwrap();
+        let _held = heap.allocate(100 * MIB, &stream).unwrap();
+        heap.allocate(200 * MIB, &stream).unwrap_err();
+        drop(heap);
+        LISTENER.with(RefCell::take);
+        // Every step of the last request, the device's own heap opened and closed, this one closed.
+        assert!(*count.borrow() > 6, "{pool}: {}", count.borrow());
+    }
+}
+
+#[test]
+fn a_logger_that_panics_harms_nothing() {
+    let device = emulated(256 * MIB, Schedule::Immediate);
+    let count = std::rc::Rc::new(RefCell::new(0));
+    let counted = count.clone();
+    LISTENER.with(RefCell::take);
+    // A listener that panicked is gone, so it is put back for each call.
+    let again = move || {
+        let counted = counted.clone();
+        listen(move |_, _, _| {
+            *counted.borrow_mut() += 1;
+            std::panic::resume_unwind(Box::new("as planned"));
+        });
+    };
+    again();
+    let heap = heap(&device, PoolKind::Simple);
+    again();
+    climb(&device, &heap);
+    again();
+    drop(heap);
+    assert!(*count.borrow() >= 3, "{}", count.borrow());
+    LISTENER.with(RefCell::take);
+}
+
+/// By then the logger's own thread-locals are gone, and it panics.
+#[test]
+fn a_heap_that_ends_with_its_thread_does_not_abort_the_process() {
+    struct Last(RefCell<Option<Heap>>);
+    thread_local! {
+        static LAST: Last = const { Last(RefCell::new(None)) };
+    }
+    listen(|_, _, _| ());
+    LISTENER.with(RefCell::take);
+    let ended = thread::spawn(|| {
+        LAST.with(|last| {
+            let device = emulated(256 * MIB, Schedule::Immediate);
+            *last.0.borrow_mut() = Some(heap(&device, PoolKind::Split));
+        });
+        listen(|_, _, _| ());
+    });
+    ended.join().unwrap();
+}
