@@ -26,4 +26,4 @@ pub mod models;
 mod program;
 
 pub use models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
-pub use program::{Completion, Failure, Outcome, Program};
+pub use program::{Completion, Failure, Outcome, PeakRange, Program};

@@ -1,5 +1,7 @@
 //! A trace made ready for models, and its run through one of them.
 
+use std::collections::BTreeMap;
+
 use gpuheap_trace::{AllocatorSettings, Op, Segment, Trace};
 
 use crate::models::torch::{Settings, Torch};
@@ -61,6 +63,25 @@ pub enum Completion {
     Recorded,
     /// As soon as they are freed.
     AtOnce,
+    /// When the recording says that a later block was completed: so many completions later, or
+    /// earlier if negative, but not before the free. The device was so far behind the host, or
+    /// ahead of it, compared with the recording.
+    Shifted(i32),
+}
+
+/// The least and the most that a peak can be, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeakRange {
+    /// The least.
+    pub low: u64,
+    /// The most.
+    pub high: u64,
+}
+
+impl PeakRange {
+    fn exact(bytes: u64) -> Self {
+        Self { low: bytes, high: bytes }
+    }
 }
 
 /// What a run came to.
@@ -196,7 +217,90 @@ impl Program {
     /// Runs the program through a model.
     pub fn run_with(&self, model: &mut (impl Model + ?Sized), completion: Completion) -> Outcome {
         let mut tickets = vec![Ticket::NONE; self.allocations];
-        self.go(model, &mut tickets, 0, completion)
+        match completion {
+            Completion::Shifted(by) if by != 0 => {
+                let shifted = Self { steps: self.shifted(by), ..self.clone() };
+                shifted.go(model, &mut tickets, 0, Completion::Recorded)
+            }
+            completion => self.go(model, &mut tickets, 0, completion),
+        }
+    }
+
+    /// The steps with completions moved by so many completions.
+    fn shifted(&self, by: i32) -> Vec<Step> {
+        // Blocks in the order in which they were completed, then those that were not, as freed.
+        let (mut waiting, mut completed) = (BTreeMap::new(), Vec::new());
+        let mut freed_at = vec![0; self.allocations];
+        for (index, step) in self.steps.iter().enumerate() {
+            match step.action {
+                Action::Free { allocation } => {
+                    freed_at[allocation as usize] = index;
+                    waiting.insert(index, allocation);
+                }
+                Action::Complete { allocation } => {
+                    waiting.remove(&freed_at[allocation as usize]);
+                    completed.push((index, allocation));
+                }
+                _ => {}
+            }
+        }
+        let mut steps: Vec<(usize, Step)> = self
+            .steps
+            .iter()
+            .enumerate()
+            .filter(|(_, step)| !matches!(step.action, Action::Complete { .. }))
+            .map(|(index, step)| (2 * index, *step))
+            .collect();
+        let blocks =
+            completed.iter().map(|&(_, allocation)| allocation).chain(waiting.into_values());
+        for (rank, allocation) in (0_i64..).zip(blocks) {
+            let moved = rank + i64::from(by);
+            let freed = freed_at[allocation as usize];
+            // What is completed before all that was recorded is so when it is freed.
+            let at = match usize::try_from(moved) {
+                Ok(moved) => completed.get(moved).map(|&(index, _)| index),
+                Err(_) => Some(freed),
+            };
+            if let Some(at) = at {
+                let Step { number, stream, .. } = self.steps[freed];
+                let action = Action::Complete { allocation };
+                steps.push((2 * at.max(freed) + 1, Step { number, stream, action }));
+            }
+        }
+        steps.sort_by_key(|&(at, _)| at);
+        steps.into_iter().map(|(_, step)| step).collect()
+    }
+
+    /// Returns the most that PyTorch's allocator reserves for the program under `settings`.
+    ///
+    /// Exact if nothing decides but the program: if no block waited for other streams, or if the
+    /// settings are those that were recorded. Else the speed of host and device decides which
+    /// blocks are no longer pending, and the answer is a range. Its middle is the median of runs
+    /// with completions moved by -5 to +1; it is as wide as twenty pairs of recordings differed,
+    /// which were made of one program under five settings on an H200 (2026-11-22).
+    ///
+    /// If the program fails under the settings, both ends are what was reserved at most until then.
+    pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
+        const SHIFTS: std::ops::RangeInclusive<i32> = -5..=1;
+        const LOW: f64 = 0.968;
+        const HIGH: f64 = 1.062;
+        let run = |completion| {
+            let mut model = Torch::new(settings.clone(), device_memory);
+            self.run_with(&mut model, completion).figures.peak_reserved
+        };
+        let waits = |step: &Step| matches!(step.action, Action::Free { .. });
+        let recorded = self.recorded_settings();
+        if recorded.is_some_and(|recorded| recorded.is_but_for_limit(settings)) {
+            let mut model = Torch::new(settings.clone(), device_memory);
+            return PeakRange::exact(self.run_as_recorded(&mut model).figures.peak_reserved);
+        }
+        if !self.steps.iter().any(waits) {
+            return PeakRange::exact(run(Completion::Recorded));
+        }
+        let mut peaks: Vec<u64> = SHIFTS.map(|by| run(Completion::Shifted(by))).collect();
+        peaks.sort_unstable();
+        let median = peaks[peaks.len() / 2] as f64;
+        PeakRange { low: (median * LOW) as u64, high: (median * HIGH) as u64 }
     }
 
     /// Runs the program through PyTorch's allocator as it was when the recording began: its

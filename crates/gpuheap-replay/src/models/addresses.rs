@@ -49,7 +49,7 @@ impl Addresses {
     /// Takes `bytes` that are mapped as a whole.
     pub(crate) fn take(&mut self, bytes: u64) -> u64 {
         if let Some((address, recorded)) = self.recorded.pop_front() {
-            if recorded == bytes {
+            if recorded == bytes && address.checked_add(bytes).is_some() {
                 return address;
             }
             self.recorded.clear();

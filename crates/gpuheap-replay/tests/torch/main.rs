@@ -1,8 +1,9 @@
 //! PyTorch's allocator, against recordings of it.
 
-#![allow(clippy::unwrap_used)]
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod oracle;
+mod properties;
 
 use std::path::{Path, PathBuf};
 
@@ -134,4 +135,24 @@ fn smallest_fraction_is_between_the_two_that_were_tried() {
         assert!(!gets_through("expandable_segments:True", 47), "{from}");
         assert!(gets_through("expandable_segments:True", 48), "{from}");
     }
+}
+
+/// Where blocks wait for a side stream, the program's own speed decides which frees are done: the
+/// range has PyTorch's figure, and under the recorded setting the figure is exact.
+#[test]
+fn range_of_other_setting_holds_the_figure_that_pytorch_had() {
+    for (from, _) in SETTINGS {
+        let program = program(&format!("streams_{from}"));
+        for (to, text) in SETTINGS {
+            let settings: Settings = text.parse().unwrap();
+            let range = program.torch_peak(&settings, H200);
+            let peak = peak_of(&format!("streams_{to}"));
+            let shown = format!("{from} under {to}: {range:?}, PyTorch {peak}");
+            assert!(range.low <= peak && peak <= range.high, "{shown}");
+            assert!((range.high - range.low) as f64 <= 0.1 * range.low as f64, "{shown}");
+            assert!(from != to || range.low == range.high, "{shown}");
+        }
+    }
+    let range = program("varied_default").torch_peak(&SETTINGS[1].1.parse().unwrap(), H200);
+    assert_eq!((range.low, range.high), (7_226_785_792, 7_226_785_792));
 }

@@ -27,6 +27,9 @@ const SEGMENT_GRANULE: u64 = 2 << 20;
 /// Requests above 1 EiB are refused at once.
 const LARGEST_REQUEST: u64 = 1 << 60;
 
+/// A device that is said to have more has so much: 4 PiB, so that no sum of addresses overflows.
+const LARGEST_DEVICE: u64 = 1 << 52;
+
 /// No block.
 const NONE: u32 = u32::MAX;
 /// The segment of a block that does not grow.
@@ -145,6 +148,7 @@ impl Torch {
     /// Makes the allocator of a device that has `device_memory` bytes in all. PyTorch's memory
     /// fraction is a part of these.
     pub fn new(settings: Settings, device_memory: u64) -> Self {
+        let device_memory = device_memory.min(LARGEST_DEVICE);
         let allowed = settings.memory_fraction().map(|fraction| part(device_memory, fraction));
         Self {
             settings,
@@ -165,11 +169,12 @@ impl Torch {
     /// Limits what the device has for this allocator to `bytes`: what other programs and CUDA
     /// itself leave to it. The memory fraction stays a part of the whole device.
     pub fn set_capacity(&mut self, bytes: u64) {
-        self.capacity = bytes;
+        self.capacity = bytes.min(LARGEST_DEVICE);
     }
 
     /// Uses the addresses of a recording for segments that are taken whole: address and bytes, in
-    /// order. At the first segment of another size the model goes on with addresses of its own.
+    /// order. At the first segment of another size, or one that no address space has, the model goes
+    /// on with addresses of its own.
     pub fn follow_addresses(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
         self.addresses.follow(recorded);
     }
@@ -177,7 +182,9 @@ impl Torch {
     /// Adds a segment that was taken before the recording began, without counting it as an event.
     /// Returns whether that could be done: a segment that grows in place cannot be added.
     pub fn add_segment(&mut self, address: u64, bytes: u64, stream: u64, is_small: bool) -> bool {
-        if self.settings.expandable_segments || address.checked_add(bytes).is_none() || bytes == 0 {
+        let fits = bytes <= self.capacity.saturating_sub(self.figures.reserved);
+        let is_range = bytes > 0 && address.checked_add(bytes).is_some();
+        if self.settings.expandable_segments || !is_range || !fits {
             return false;
         }
         let pool = u32::from(is_small);

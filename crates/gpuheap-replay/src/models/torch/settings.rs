@@ -160,6 +160,11 @@ impl Settings {
         }
     }
 
+    /// Whether the settings are the same but for the memory fraction.
+    pub(crate) fn is_but_for_limit(&self, other: &Self) -> bool {
+        *self == Self { fraction: self.fraction, ..other.clone() }
+    }
+
     fn set(&mut self, name: &str, value: &[&str]) -> Result<(), SettingError> {
         match name {
             "expandable_segments" => self.expandable_segments = truth(name, value)?,
