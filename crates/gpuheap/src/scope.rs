@@ -25,7 +25,8 @@ impl Heap {
     /// use, which says where the scope began.
     ///
     /// Arrays that were dropped before need nothing; those of a reference cycle, or forgotten, are
-    /// freed all the same. [Blocks](crate::Block) do not belong to scopes.
+    /// freed all the same, and so are [batches](crate::Batches) that were uploaded in the scope, those
+    /// ahead of their turn too. [Blocks](crate::Block) do not belong to scopes.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -94,7 +95,7 @@ impl Scope {
             part,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             outer,
-            lists: Mutex::new(Lists { open: true, members: Few::default(), kept: Few::default() }),
+            lists: Mutex::new(Lists { open: true, ..Lists::default() }),
         };
         Scope { heap: heap.clone(), state: Arc::new(state) }
     }
@@ -121,7 +122,8 @@ impl Scope {
 
     /// Moves an array, of which a handle or a reference to one is given, out of the scope: its end
     /// does not free the memory, and reports it if it is still there. It then belongs to the thread
-    /// scope in which this one began, if any. What does not belong to the scope is left as it is.
+    /// scope in which this one began, if any. An array of a batch that was uploaded in the scope
+    /// leaves its turn as well. Arrays that do not belong to the scope are left as they are.
     pub fn keep<A: Handle>(&self, array: A) -> A {
         array.leave(self);
         array
@@ -132,13 +134,19 @@ impl Scope {
     }
 
     fn let_go(&self, storage: &Arc<Storage>) {
-        if self.heap.is_forked() || !self.state.has(storage) {
+        if self.heap.is_forked() || !self.state.has_or_has_a_batch_of(storage) {
             return;
         }
         self.state.lock().kept.push(storage);
-        let outer = self.state.outer.as_ref();
-        if outer.is_none_or(|outer| outer.add(storage).is_err()) {
-            storage.join(None);
+        match &self.state.outer {
+            None => storage.join(None),
+            Some(outer) => {
+                if outer.add(storage).is_err() {
+                    // Its end frees what belongs to it, and that end was quicker. The heap counts
+                    // what fails.
+                    let _ = storage.free_early(outer.how());
+                }
+            }
         }
     }
 }
@@ -267,7 +275,7 @@ pub(crate) struct ScopeState {
     /// Later ones have greater numbers.
     number: u64,
     part: Part,
-    /// The thread scope in which this one began; of a batch, the scope that it was asked for in.
+    /// The thread scope in which this one began; of a batch, the scope that it was uploaded in.
     outer: Option<Arc<ScopeState>>,
     lists: Mutex<Lists>,
 }
@@ -280,10 +288,15 @@ enum Part {
     Batch,
 }
 
+#[derive(Default)]
 struct Lists {
     open: bool,
-    members: Few,
-    kept: Few,
+    /// Whether its end came, and not only that of an upload.
+    over: bool,
+    members: Few<Storage>,
+    kept: Few<Storage>,
+    /// Batches that were uploaded in it, which its end frees if their turns did not end before.
+    batches: Few<ScopeState>,
 }
 
 impl ScopeState {
@@ -350,25 +363,70 @@ impl ScopeState {
         Err(self.ended())
     }
 
+    /// Has the end of this scope free a batch that is uploaded in it.
+    pub(crate) fn adopt(&self, batch: &Arc<ScopeState>) -> Result<(), Error> {
+        self.check_open()?;
+        let mut lists = self.lock();
+        if lists.open {
+            lists.batches.push(batch);
+            return Ok(());
+        }
+        drop(lists);
+        Err(self.ended())
+    }
+
+    /// An error if the scope that a batch was uploaded in ended, and freed it.
+    pub(crate) fn check_batch(&self) -> Result<(), Error> {
+        if self.heap.is_forked() || !self.lock().over {
+            return Ok(());
+        }
+        Err(self.outer.as_ref().map_or_else(|| self.ended(), |outer| outer.ended()))
+    }
+
     fn has(&self, storage: &Storage) -> bool {
         storage.scope().is_some_and(|scope| std::ptr::eq(&*scope, self))
     }
 
+    /// Whether a storage belongs to it, or to a batch that was uploaded in it.
+    fn has_or_has_a_batch_of(&self, storage: &Storage) -> bool {
+        let mut scope = storage.scope();
+        while let Some(inner) = scope {
+            if std::ptr::eq(&*inner, self) {
+                return true;
+            }
+            scope = inner.outer.clone().filter(|_| inner.part == Part::Batch);
+        }
+        false
+    }
+
+    /// How its end frees arrays.
+    fn how(&self) -> Freed {
+        match self.part {
+            Part::Code => Freed::Scope(self.began),
+            Part::Batch => Freed::Batch(self.began),
+        }
+    }
+
     pub(crate) fn end(&self) -> ScopeReport {
-        let (members, kept) = if !self.heap.is_forked() {
-            let mut lists = self.lock();
-            lists.open = false;
-            (std::mem::take(&mut lists.members), std::mem::take(&mut lists.kept))
+        self.end_as(self.how())
+    }
+
+    /// Frees its members and those of its batches.
+    fn end_as(&self, how: Freed) -> ScopeReport {
+        let Lists { members, kept, batches, .. } = if !self.heap.is_forked() {
+            std::mem::replace(&mut *self.lock(), Lists { over: true, ..Lists::default() })
         } else {
-            Default::default()
+            Lists::default()
         };
         let began = self.began;
-        let how = match self.part {
-            Part::Code => Freed::Scope(began),
-            Part::Batch => Freed::Batch(began),
-        };
         let mut report =
             ScopeReport { began, freed: 0, freed_bytes: 0, kept: Vec::new(), failed: Vec::new() };
+        for batch in batches.alive() {
+            let of_batch = batch.end_as(how);
+            report.freed += of_batch.freed;
+            report.freed_bytes += of_batch.freed_bytes;
+            report.failed.extend(of_batch.failed);
+        }
         for storage in members.alive().filter(|storage| self.has(storage)) {
             match storage.free_early(how) {
                 Ok(true) => {
@@ -404,25 +462,30 @@ impl fmt::Debug for Scope {
     }
 }
 
-/// Storages, those that went forgotten now and then: at most twice as many entries as there ever
-/// were alive at once.
-#[derive(Default)]
-struct Few {
-    entries: Vec<Weak<Storage>>,
+/// Weak references, those to what went forgotten now and then: at most twice as many entries as
+/// there ever were alive at once.
+struct Few<T> {
+    entries: Vec<Weak<T>>,
     tidy_at: usize,
 }
 
-impl Few {
-    fn push(&mut self, storage: &Arc<Storage>) {
+impl<T> Few<T> {
+    fn push(&mut self, one: &Arc<T>) {
         if self.entries.len() >= self.tidy_at {
             self.entries.retain(|entry| entry.strong_count() > 0);
             self.tidy_at = (2 * self.entries.len()).max(64);
         }
-        self.entries.push(Arc::downgrade(storage));
+        self.entries.push(Arc::downgrade(one));
     }
 
-    fn alive(&self) -> impl Iterator<Item = Arc<Storage>> {
+    fn alive(&self) -> impl Iterator<Item = Arc<T>> {
         self.entries.iter().filter_map(Weak::upgrade)
+    }
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Few<T> {
+        Few { entries: Vec::new(), tidy_at: 0 }
     }
 }
 

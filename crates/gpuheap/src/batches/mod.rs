@@ -77,6 +77,9 @@ impl Device {
 /// of a batch, unless it has the batch's own memory: an operator that uses the batch up, as
 /// `batch * 2.0` does, gives it on.
 ///
+/// The end of the [scope](crate::Scope) that a batch was uploaded in frees it too, whether its turn
+/// came or not, also if these batches were forgotten. A batch that was ahead is an error then.
+///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
 /// let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;

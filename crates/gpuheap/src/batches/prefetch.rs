@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -107,7 +108,8 @@ struct State<T: Adapt<Upload<R>>, R> {
 
 enum End {
     Over,
-    Panicked(Box<dyn Any + Send>),
+    /// The payload, of a type whose own destructor may panic: it is passed on or never dropped.
+    Panicked(ManuallyDrop<Box<dyn Any + Send>>),
 }
 
 impl<T: Adapt<Upload<R>>, R> Desk<T, R> {
@@ -149,7 +151,7 @@ impl<R: ElementRule, T: Adapt<Upload<R>>> Feeder<T, R> {
         let fed = catch_unwind(AssertUnwindSafe(|| self.feed(&mut items)));
         let end = match fed {
             Ok(()) => End::Over,
-            Err(panic) => End::Panicked(panic),
+            Err(panic) => End::Panicked(ManuallyDrop::new(panic)),
         };
         self.desk.lock().end = Some(end);
         self.desk.changed.notify_all();
@@ -213,7 +215,7 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> FedBatches<'_, I, R> {
                 drop(state);
                 match end {
                     End::Over => return None,
-                    End::Panicked(panic) => resume_unwind(panic),
+                    End::Panicked(panic) => resume_unwind(ManuallyDrop::into_inner(panic)),
                 }
             }
             state.asks = true;

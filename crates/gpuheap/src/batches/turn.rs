@@ -42,8 +42,11 @@ impl Asked {
         work: impl FnOnce(&Target) -> Result<V, Error>,
     ) -> Result<Batch<V>, Error> {
         let Asked { target, at } = self;
-        target.check_scope()?;
-        let scope = Scope::of_batch(target.heap(), at, target.scope());
+        let outer = target.scope();
+        let scope = Scope::of_batch(target.heap(), at, outer.clone());
+        if let Some(outer) = outer {
+            outer.adopt(scope.state())?;
+        }
         let turn = Turn { scope, held: Vec::new() };
         let stream = side.unwrap_or(target.stream());
         let value = work(&target.on(stream).within(Some(turn.scope.state().clone())))?;
@@ -67,6 +70,7 @@ impl<V> Batch<V> {
     /// host does not. `is_held` until the turn's end, whatever the program drops.
     pub(super) fn begin(self, asked: &Asked, is_held: bool) -> Result<(V, Turn), Error> {
         let Batch { value, mut turn, side } = self;
+        turn.scope.state().check_batch()?;
         let members = turn.scope.state().members();
         if let Some((side, uploaded)) = side {
             let stream = asked.target.stream();

@@ -1,7 +1,7 @@
 //! What is uploaded, handed out and freed when.
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Adapt, DeviceArray, Error, Host, MemoryKind, PoolKind, SharedArray};
+use gpuheap::{Adapt, DeviceArray, Error, Host, MemoryKind, PoolKind, Scope, SharedArray};
 use ndarray::{Array1, Array2, arr1};
 
 use crate::support::{assert_all_returned, device, emulated, heap};
@@ -147,6 +147,93 @@ fn scopes_are_kept_to() {
     assert!(error.contains("the scope that began at"), "{error}");
     drop(batches);
     assert_all_returned(&device, &heap, "scopes");
+}
+
+/// Batches whose turns do not end before the scope does: forgotten, returned, ahead of their turn.
+#[test]
+fn scopes_free_batches_too() {
+    for (ahead, of_thread) in [(0, false), (0, true), (2, false), (2, true)] {
+        let device = device(1 << 30, Schedule::Seeded(3));
+        let heap = heap(&device, PoolKind::Split);
+        let mut live = 0;
+        let work = |scope: &Scope| {
+            let target = if of_thread { heap.target() } else { scope.target() }.unwrap();
+            let mut forgotten = target.batches((0..5).map(of)).prefetch(ahead);
+            let forgotten = (batches_next(&mut forgotten), batches_next(&mut forgotten), forgotten);
+            std::mem::forget(forgotten);
+            let mut returned = target.batches((0..5).map(of)).prefetch(ahead);
+            let kept = scope.keep(batches_next(&mut returned));
+            let last = batches_next(&mut returned);
+            let again = batches_next(&mut returned);
+            let again = returned.keep(again);
+            live = heap.usage().unwrap().live;
+            (returned, kept, last, again)
+        };
+        let ((mut returned, kept, last, again), report) =
+            if of_thread { heap.thread_scope(work) } else { heap.scope(work) };
+        assert!(last.to_vec().unwrap_err().is_freed() && again.is_freed());
+        let text = again.to_vec().unwrap_err().to_string();
+        assert!(text.contains("at the end of the scope that began at"), "{text}");
+        assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64, "{ahead} ahead: {report}");
+        assert_eq!(report.freed_bytes, live - 4 * MANY as u64, "{ahead} ahead: {report}");
+        assert_eq!((report.kept.len(), report.failed.len()), (1, 0));
+        // What was ahead of its turn is an error, as what a target of the scope is to upload.
+        for left in (0..2).rev() {
+            if of_thread && ahead == 0 {
+                assert!(batches_next(&mut returned).to_vec().unwrap() == of(4 - left));
+                continue;
+            }
+            let error = returned.next().unwrap().unwrap_err().to_string();
+            assert!(error.contains("the scope that began at"), "{left} left: {error}");
+        }
+        assert!(returned.next().is_none());
+        assert!(kept.to_vec().unwrap() == of(0));
+        drop((returned, kept, last, again));
+        assert_all_returned(&device, &heap, "scopes");
+    }
+}
+
+#[test]
+fn scopes_free_batches_of_a_thread_and_of_rows() {
+    let device = device(1 << 30, Schedule::Seeded(3));
+    let heap = heap(&device, PoolKind::Split);
+    std::thread::scope(|threads| {
+        let ((fed, first), report) = heap.scope(|scope| {
+            let batches = scope.target().unwrap().batches((0..50).map(of));
+            let mut fed = batches.prefetch_on(threads, 2).unwrap();
+            let first = batches_next(&mut fed);
+            (fed, first)
+        });
+        assert!(first.is_freed() && report.freed >= 1, "{report}");
+        assert_eq!(fed.filter(Result::is_ok).count(), 0);
+    });
+    let rows = Array1::from_elem(1 << 20, 7_u32);
+    let ((mut batches, first), report) = heap.scope(|scope| {
+        let mut batches = scope.target().unwrap().batches_by_memory(&rows, 1e-3).unwrap();
+        let first = batches_next(&mut batches);
+        (batches, first)
+    });
+    assert!(first.is_freed() && report.freed == 1 && heap.usage().unwrap().live == 0, "{report}");
+    assert!(batches.next().unwrap().is_err());
+    drop((batches, first));
+    assert_all_returned(&device, &heap, "scopes");
+}
+
+/// A batch that is uploaded in a scope of the thread is freed at its end, wherever it was asked for.
+#[test]
+fn a_thread_scope_has_the_batches_that_are_uploaded_in_it() {
+    let device = device(1 << 30, Schedule::Seeded(3));
+    let heap = heap(&device, PoolKind::Split);
+    let mut batches = heap.target().unwrap().batches((0..3).map(of));
+    let (first, report) = heap.thread_scope(|_| batches_next(&mut batches));
+    assert!(first.is_freed() && report.freed == 1);
+    let second = batches_next(&mut batches);
+    assert!(second.to_vec().unwrap() == of(1));
+    let (third, _) = heap.thread_scope(|scope| scope.keep(batches_next(&mut batches)));
+    assert!(second.is_freed() && third.to_vec().unwrap() == of(2));
+    assert!(batches.next().is_none() && !third.is_freed());
+    drop((batches, first, second, third));
+    assert_all_returned(&device, &heap, "thread scope");
 }
 
 fn batches_next<I: Iterator<Item = Result<DeviceArray<u32>, Error>>>(
