@@ -27,6 +27,7 @@
 //! | | result | waits |
 //! |---|---|---|
 //! | `+ - * /` of arrays and numbers, `-a`, `!mask` | array | |
+//! | [`try_add`], [`try_sub`], [`try_mul`], [`try_div`], [`try_neg`], [`try_not`]; [`try_sub_from`], [`try_div_into`] with a number on the left | array | |
 //! | [`add_assign`], [`sub_assign`], [`mul_assign`], [`div_assign`], [`fill`] | in place | |
 //! | [`equal`], [`not_equal`], [`less`], [`less_equal`], [`greater`], [`greater_equal`] | array of `bool` | |
 //! | [`cast`] | array | |
@@ -58,6 +59,9 @@
 //! work is put on that stream, which first waits for what the right side was used for. Both sides have
 //! to be on one device; any kinds of memory go together.
 //!
+//! Each operator has a method too, so that chains read: `a.try_add(&b)?.try_mul(2.0)?`. It takes the
+//! left side by reference, whatever holds it, and makes a new array, as `&a + &b` does.
+//!
 //! An operator's error is one of shapes that do not go together, of arrays on two devices, of an array
 //! that was freed, of memory that [ran out](crate::Error::out_of_memory), or the driver's own. What was
 //! used up is freed then.
@@ -84,6 +88,14 @@
 //! milliseconds where the driver has not kept it from an earlier run, and it is unloaded with the
 //! context. Where memory is too short to load it, the heap climbs its [ladder](crate::Step).
 //!
+//! [`try_add`]: crate::ArrayBase::try_add
+//! [`try_sub`]: crate::ArrayBase::try_sub
+//! [`try_mul`]: crate::ArrayBase::try_mul
+//! [`try_div`]: crate::ArrayBase::try_div
+//! [`try_neg`]: crate::ArrayBase::try_neg
+//! [`try_not`]: crate::ArrayBase::try_not
+//! [`try_sub_from`]: crate::ArrayBase::try_sub_from
+//! [`try_div_into`]: crate::ArrayBase::try_div_into
 //! [`add_assign`]: crate::ArrayBase::add_assign
 //! [`sub_assign`]: crate::ArrayBase::sub_assign
 //! [`mul_assign`]: crate::ArrayBase::mul_assign

@@ -14,7 +14,7 @@ use crate::array::{ArrayBase, DeviceArray, Element, Hold, HoldMut, UninitArray};
 use crate::error::{Error, ErrorKind};
 
 macro_rules! operators {
-    ($($trait:ident $method:ident $op:ident $in_place:ident, $verb:literal;)*) => {
+    ($($trait:ident $method:ident $op:ident $in_place:ident $named:ident, $verb:literal, $noun:literal;)*) => {
         $(
             /// A new array, made where the left side's [`target`](ArrayBase::target) says, without
             /// waiting: the [rules](crate::arithmetic#operators).
@@ -47,6 +47,57 @@ macro_rules! operators {
             }
         )*
 
+        /// Operators by name, for chains. Each makes a new array as the operator of a reference does,
+        /// and does not wait: the [rules](crate::arithmetic#operators).
+        ///
+        /// ```
+        /// # fn main() -> Result<(), gpuheap::Error> {
+        /// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+        /// let a = target.array(&[1.0_f32, 2.0])?;
+        /// let b = target.array(&[3.0, 4.0])?;
+        /// assert_eq!(a.try_add(&b)?.try_mul(2.0)?.to_vec()?, [8.0, 12.0]);
+        /// assert_eq!(a.try_sub_from(1.0)?.try_neg()?.to_vec()?, [0.0, 1.0]);
+        /// # Ok(()) }
+        /// ```
+        impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
+            $(
+                #[doc = $noun]
+                ///
+                /// # Errors
+                ///
+                /// Shapes that do not go together; arrays on different devices; an array that was
+                /// freed; as [`Target::uninit`](crate::Target::uninit); the driver's own.
+                #[track_caller]
+                pub fn $named<R: Operand<T, D>>(
+                    &self,
+                    right: R,
+                ) -> Result<DeviceArray<T, R::Dim>, Error> {
+                    self.$method(right)
+                }
+            )*
+
+            /// A number minus each element: `left - self`.
+            ///
+            /// # Errors
+            ///
+            /// An array that was freed; as [`Target::uninit`](crate::Target::uninit); the driver's
+            /// own.
+            #[track_caller]
+            pub fn try_sub_from(&self, left: T) -> Result<DeviceArray<T, D>, Error> {
+                number_on_the_left(Arithmetic::Subtract, left, self, Location::caller())
+            }
+
+            /// A number divided by each element: `left / self`.
+            ///
+            /// # Errors
+            ///
+            /// As [`try_sub_from`](ArrayBase::try_sub_from).
+            #[track_caller]
+            pub fn try_div_into(&self, left: T) -> Result<DeviceArray<T, D>, Error> {
+                number_on_the_left(Arithmetic::Divide, left, self, Location::caller())
+            }
+        }
+
         /// In place. Nothing waits and nothing is allocated.
         ///
         /// ```
@@ -77,10 +128,14 @@ macro_rules! operators {
 }
 
 operators! {
-    Add add Add add_assign, "Adds a number or an array to each element.";
-    Sub sub Subtract sub_assign, "Subtracts a number or an array from each element.";
-    Mul mul Multiply mul_assign, "Multiplies each element by a number or an array.";
-    Div div Divide div_assign, "Divides each element by a number or an array.";
+    Add add Add add_assign try_add, "Adds a number or an array to each element.",
+        "The sum with a number or an array, element by element: `self + right`.";
+    Sub sub Subtract sub_assign try_sub, "Subtracts a number or an array from each element.",
+        "The difference from a number or an array, element by element: `self - right`.";
+    Mul mul Multiply mul_assign try_mul, "Multiplies each element by a number or an array.",
+        "The product with a number or an array, element by element: `self * right`.";
+    Div div Divide div_assign try_div, "Divides each element by a number or an array.",
+        "The quotient by a number or an array, element by element: `self / right`.";
 }
 
 /// A number on the left. It is an implementation for each type, because the traits are not ours.
@@ -98,8 +153,7 @@ macro_rules! numbers_on_the_left {
 
                 #[track_caller]
                 fn $method(self, right: &ArrayBase<S, $of, D>) -> Self::Output {
-                    let sides = (Side::Scalar(bits(self)), Side::Array(right.window()));
-                    made(Op::Arithmetic(Arithmetic::$op), right, sides.0, sides.1, Location::caller())
+                    number_on_the_left(Arithmetic::$op, self, right, Location::caller())
                 }
             }
 
@@ -118,6 +172,15 @@ macro_rules! numbers_on_the_left {
 }
 
 numbers_on_the_left!(i8 i16 i32 i64 isize u8 u16 u32 u64 usize f32 f64);
+
+fn number_on_the_left<S: Hold, T: Number, D: Dimension>(
+    op: Arithmetic,
+    left: T,
+    right: &ArrayBase<S, T, D>,
+    at: &'static Location<'static>,
+) -> Result<DeviceArray<T, D>, Error> {
+    made(Op::Arithmetic(op), right, Side::Scalar(left.bits()), Side::Array(right.window()), at)
+}
 
 fn bits<T: Number>(number: T) -> u64 {
     number.bits()
@@ -164,6 +227,30 @@ impl<D: Dimension> Not for DeviceArray<bool, D> {
     fn not(self) -> Self::Output {
         unary(Unary::Not, Type::Bool, &self.window(), &self.window())?;
         Ok(self)
+    }
+}
+
+impl<S: Hold, T: Signed, D: Dimension> ArrayBase<S, T, D> {
+    /// Each element with the other sign, in a new array: `-self`. The smallest of the integers stays.
+    ///
+    /// # Errors
+    ///
+    /// An array that was freed; as [`Target::uninit`](crate::Target::uninit); the driver's own.
+    #[track_caller]
+    pub fn try_neg(&self) -> Result<DeviceArray<T, D>, Error> {
+        self.neg()
+    }
+}
+
+impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
+    /// True where it is false, in a new array: `!self`.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_neg`](ArrayBase::try_neg).
+    #[track_caller]
+    pub fn try_not(&self) -> Result<DeviceArray<bool, D>, Error> {
+        self.not()
     }
 }
 

@@ -36,6 +36,14 @@ fn with_arrays<T: Reference>() {
     same((&a - &b).unwrap(), T::minus, "-");
     same((&a * &b).unwrap(), T::times, "*");
     same((&a / &b).unwrap(), T::by, "/");
+    same(a.try_add(&b).unwrap(), T::plus, "try_add");
+    same(a.view().try_sub(&b).unwrap(), T::minus, "try_sub");
+    same(a.try_mul(b.view()).unwrap(), T::times, "try_mul");
+    same(a.try_div(b.copy().unwrap()).unwrap(), T::by, "try_div");
+    let chained = a.try_add(&b).unwrap().try_mul(&a).unwrap().try_sub(&b).unwrap();
+    let expected = zip(&zip(&zip(&left, &right, T::plus), &left, T::times), &right, T::minus);
+    assert_same(&chained.to_vec().unwrap(), &expected, "a chain");
+    drop(chained);
     // By value: the left side's memory is used, and nothing is allocated.
     let copies = [(); 4].map(|()| (a.copy().unwrap(), b.copy().unwrap()));
     let [add, sub, mul, div] = copies;
@@ -71,6 +79,16 @@ fn with_numbers<T: Reference>() {
         same((&a - *number).unwrap(), T::minus);
         same((&a * *number).unwrap(), T::times);
         same((&a / *number).unwrap(), T::by);
+        same(a.try_add(*number).unwrap(), T::plus);
+        same(a.try_sub(*number).unwrap(), T::minus);
+        same(a.try_mul(*number).unwrap(), T::times);
+        same(a.try_div(*number).unwrap(), T::by);
+        let on_the_left = |result: DeviceArray<T>, op: fn(T, T) -> T| {
+            let expected = zip(&numbers, &left, op);
+            assert_same(&result.to_vec().unwrap(), &expected, &format!("{number} on the left"));
+        };
+        on_the_left(a.try_sub_from(*number).unwrap(), T::minus);
+        on_the_left(a.try_div_into(*number).unwrap(), T::by);
         let copies = [(); 4].map(|()| a.copy().unwrap());
         let ([add, sub, mul, div], used) = allocated! {{
             let [add, sub, mul, div] = copies;
@@ -191,6 +209,7 @@ fn negation_of<T: Reference + Signed>() {
     let expected: Vec<T> = host.iter().map(|one| one.times(T::MINUS_ONE)).collect();
     let a = bench.target().array(&host).unwrap();
     assert_same(&(-&a).unwrap().to_vec().unwrap(), &expected, "-a");
+    assert_same(&a.try_neg().unwrap().to_vec().unwrap(), &expected, "try_neg");
     let part = (-&a.slice(1..).unwrap()).unwrap();
     assert_same(&part.to_vec().unwrap(), &expected[1..], "-a of a part");
     let (negated, used) = allocated! { (-a).unwrap() };
@@ -209,6 +228,7 @@ fn masks_are_turned_and_asked() {
         let all = target.array(&host).unwrap();
         assert!(all.all().unwrap() && all.any().unwrap());
         let none = (!&all).unwrap();
+        assert_eq!(all.try_not().unwrap().to_vec().unwrap(), none.to_vec().unwrap());
         assert!(!none.all().unwrap() && !none.any().unwrap());
         assert!(none.to_vec().unwrap().iter().all(|one| !one));
         host[length / 2] = false;
