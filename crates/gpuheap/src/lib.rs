@@ -136,8 +136,8 @@ pub use array::staging::Staging;
 pub use array::unified::{Advice, Location};
 pub use array::{
     ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element, Hold, HoldMut, HostData,
-    HostMut, HostRef, LowerTriangular, Owned, Printed, RegisterError, Shared, SharedArray,
-    Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View, ViewMut,
+    HostMut, HostRef, LowerTriangular, Owned, Printed, RegisterError, ResizeError, Shared,
+    SharedArray, Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View, ViewMut,
 };
 pub use batches::{Batches, FedBatches, RowBatches};
 /// What says which types are plain data, in the version whose traits [`Element`] asks for.

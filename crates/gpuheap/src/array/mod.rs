@@ -8,6 +8,7 @@ mod foreign;
 mod host;
 mod matrix;
 mod registered;
+mod resize;
 mod shape;
 mod source;
 pub(crate) mod staging;
@@ -29,6 +30,7 @@ pub use matrix::{
     Diagonal, LowerTriangular, Printed, Symmetric, Transposed, Triangle, UpperTriangular,
 };
 pub use registered::RegisterError;
+pub use resize::ResizeError;
 pub use source::HostData;
 pub use uninit::UninitArray;
 

@@ -12,6 +12,7 @@ mod foreign;
 mod lifetime;
 mod matrix;
 mod programs;
+mod resize;
 mod scope;
 mod staging;
 mod streams;
