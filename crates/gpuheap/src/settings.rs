@@ -137,7 +137,8 @@ fn nearest(name: &str) -> &'static str {
 }
 
 /// What variables begin with that are for our tests and for the emulated `libcuda.so.1`.
-const OTHERS: [&str; 3] = ["GPUHEAP_TEST_", "GPUHEAP_SOAK_", "GPUHEAP_EMULATED_"];
+const OTHERS: [&str; 4] =
+    ["GPUHEAP_TEST_", "GPUHEAP_SOAK_", "GPUHEAP_HOSTILE_", "GPUHEAP_EMULATED_"];
 
 /// One variable of the environment.
 struct Setting {

@@ -73,6 +73,10 @@ impl Download {
         if source.is_empty() || size_of::<T>() == 0 {
             return Ok(None);
         }
+        // Another thread may be writing one of the others in place.
+        if source.kind().is_host_accessible() {
+            return Ok(None);
+        }
         let mut blocks = self.blocks.borrow_mut();
         let key = Arc::as_ptr(&whole) as usize;
         let Some(block) = blocks.get_mut(&key) else {

@@ -69,7 +69,8 @@
 //! Of a structure with thousands of small arrays, those of at most 16 KiB are uploaded together, in
 //! blocks of about 1 MiB: one allocation and one copy each. The arrays are independent of each
 //! other in all else; the memory of a block goes back to the pool when its last array went. Down
-//! they come together too, unless they were used on streams of their own meanwhile.
+//! they come together too, unless they were used on streams of their own meanwhile, or the host can
+//! reach their memory.
 
 mod arrays;
 mod download;

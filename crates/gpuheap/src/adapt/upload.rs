@@ -11,9 +11,9 @@ use ndarray::{Dimension, Ix1};
 use super::{Adapt, Cu, ElementRule, Narrow, Plain, Same};
 use crate::arithmetic;
 use crate::array::element::bytes_of;
-use crate::array::storage::{Memory, Storage};
+use crate::array::storage::{Memory, STAGED_ALIGN, Storage};
 use crate::array::{ArrayBase, DeviceArray, Hold, SharedArray, UninitArray};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::target::Target;
 
 /// Arrays of at most so many bytes are uploaded together: below it a driver call costs more than
@@ -21,8 +21,8 @@ use crate::target::Target;
 const SMALL: usize = 16 << 10;
 /// As soon as so many bytes wait, they are uploaded: memory goes back a block at a time.
 const BLOCK: usize = 1 << 20;
-/// What the driver aligns memory to, which kernels with wide loads count on.
-const ALIGN: usize = 256;
+/// Where in their block small arrays begin: at multiples of these bytes.
+const ALIGN: usize = STAGED_ALIGN as usize;
 /// Elements of other types are made so many bytes at a time.
 const CHUNK: usize = 4 << 20;
 
@@ -212,6 +212,12 @@ impl<R: ElementRule> Upload<R> {
         let lease = target.heap.lease(kind, length, &target.stream, zeroed, self.at)?;
         let address = lease.address;
         let whole = Arc::new(Storage::new(target, kind, length, Memory::Lease(lease), self.at));
+        if !address.is_multiple_of(STAGED_ALIGN) {
+            return Err(ErrorKind::Unsupported.error(format!(
+                "the pool's memory for small arrays begins at {address:#x}, which is no multiple of \
+                 {STAGED_ALIGN}; use another pool"
+            )));
+        }
         DeviceArray::<u8>::over(whole.clone(), Ix1(bytes.len())).upload(&bytes)?;
         if let [(only, _)] = &parts[..] {
             only.fill(whole.surrender());

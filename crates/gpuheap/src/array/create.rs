@@ -19,7 +19,7 @@ impl Target {
     /// An array of that shape with nothing in it yet: it becomes readable by being written.
     ///
     /// Does not wait for the device where the heap's cache serves it; where memory is short the
-    /// heap climbs its ladder first.
+    /// heap climbs its ladder first. An array of no bytes takes no memory, and its pointer is null.
     ///
     /// # Errors
     ///

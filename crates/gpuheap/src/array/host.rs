@@ -8,6 +8,7 @@ use ndarray::Dimension;
 
 use super::DeviceArray;
 use super::element::{Element, check_bits};
+use super::shape::check_alignment;
 use super::storage::Storage;
 use crate::error::{Error, ErrorKind};
 
@@ -52,7 +53,12 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         let borrow = Borrow(self.storage());
         let pointer = match self.bytes() {
             0 => std::ptr::dangling_mut::<T>(),
-            _ => std::ptr::with_exposed_provenance_mut::<T>(self.at(address) as usize),
+            _ => {
+                // Of registered memory the device's address is another, which lies as the host's
+                // does within a page and no more.
+                check_alignment::<T>(self.at(address))?;
+                std::ptr::with_exposed_provenance_mut::<T>(self.at(address) as usize)
+            }
         };
         // SAFETY: the memory is there until the borrow ends and all work on it is done; any bits
         // are valid bits.

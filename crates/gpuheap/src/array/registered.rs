@@ -37,6 +37,9 @@ impl Target {
     /// [says so](Target::zero_on_free). [`unregister`](DeviceArray::unregister) gives the vector
     /// back as it is.
     ///
+    /// Of a vector with no elements, or with elements of no size, nothing is locked: the array has a
+    /// null pointer and takes no bytes, and `unregister` gives the vector back all the same.
+    ///
     /// # Errors
     ///
     /// [Out of memory](Error::out_of_memory), with the figures of pinned memory; a device that

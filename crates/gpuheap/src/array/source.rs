@@ -5,6 +5,9 @@ use ndarray::{ArrayRef, Data, Dimension, Ix1};
 use super::element::Element;
 
 /// Host data with a shape: slices, vectors, arrays and `ndarray`'s arrays and views.
+///
+/// Nothing relies on an implementation to be right: one whose shape has another number of elements
+/// than it hands over is an error where it is used.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not host data that an array is made from",
     label = "not a slice, array, vector or `ndarray` array of elements",

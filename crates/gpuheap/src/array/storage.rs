@@ -71,6 +71,19 @@ pub(crate) enum Memory {
 /// What is called with the address of foreign memory when it is freed, in the order of the stream.
 pub(crate) type Owner = Box<dyn FnOnce(u64, &Stream) + Send>;
 
+/// Where the memory of a storage is.
+pub(super) enum Place {
+    At(u64),
+    /// It will be at a multiple of [`STAGED_ALIGN`].
+    Staged,
+    /// It was freed, or is the parent's of a fork, and will be nowhere.
+    Nowhere,
+}
+
+/// Staged arrays get memory at multiples of these bytes: the driver's own alignment, which kernels
+/// with wide loads count on.
+pub(crate) const STAGED_ALIGN: u64 = 256;
+
 /// How an array's memory came to be freed while there were handles to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
@@ -167,6 +180,16 @@ impl Storage {
     pub(crate) fn require_address(&self) -> Result<u64, Error> {
         self.check_alive()?;
         self.lock().address()
+    }
+
+    /// Where it is, for what has to know whether it will be somewhere later.
+    pub(super) fn place(&self) -> Place {
+        let Some(state) = self.peek() else { return Place::Nowhere };
+        match (&state.memory, state.address()) {
+            (Memory::Staged, _) => Place::Staged,
+            (_, Ok(address)) => Place::At(address),
+            (_, Err(_)) => Place::Nowhere,
+        }
     }
 
     /// The scope whose end frees it.

@@ -25,13 +25,19 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// A source with another number of elements, an array that was freed; the driver's own.
+    /// A source with another number of elements, whatever its shape says; an array that was freed;
+    /// the driver's own.
     pub fn write_from<H: HostData<Element = T> + ?Sized>(
         &mut self,
         source: &H,
     ) -> Result<(), Error> {
-        self.same_length(source.shape().size(), source.shape().slice())?;
-        source.with_elements(|elements| self.upload(bytes_of(elements)))
+        let shape = source.shape();
+        self.same_length(shape.size_checked().unwrap_or(usize::MAX), shape.slice())?;
+        source.with_elements(|elements| {
+            // The elements count and not the shape: any type may be host data, and lie.
+            self.same_length(elements.len(), shape.slice())?;
+            self.upload(bytes_of(elements))
+        })
     }
 
     /// Writes all of it from another array, in stream order and without waiting. The source may be

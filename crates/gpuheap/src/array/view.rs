@@ -6,6 +6,7 @@ use std::ops::{Bound, RangeBounds};
 use ndarray::{Dimension, IntoDimension, RemoveAxis};
 
 use super::element::Element;
+use super::storage::{Place, STAGED_ALIGN as ALIGN};
 use super::{ArrayBase, DeviceView, DeviceViewMut, Hold, HoldMut, View, ViewMut};
 use crate::error::{Error, ErrorKind};
 
@@ -215,7 +216,9 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
                      shape of one axis first"
                 )));
             };
-            let bytes = *last * old;
+            let bytes = last.checked_mul(old).ok_or_else(|| {
+                refused("the bytes of its last axis are more than any memory has".to_owned())
+            })?;
             if bytes % new != 0 {
                 return Err(refused(format!(
                     "the {bytes} bytes of the last axis are no whole number of elements of {new} \
@@ -225,13 +228,25 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
             *last = bytes / new;
         }
         let align = align_of::<U>() as u64;
-        let start = self.storage().address().map_or(self.offset, |address| self.at(address));
-        if !start.is_multiple_of(align) {
-            return Err(refused(format!(
-                "it begins at {start:#x}, {} bytes into its memory, which is no multiple of {align}; \
-                 begin the slice at one, or make a copy first",
-                self.offset
-            )));
+        match self.storage().place() {
+            // It has its memory when the adapting is done, at a multiple of `ALIGN`.
+            Place::Staged if align > ALIGN => {
+                return Err(refused(format!(
+                    "its elements would lie at multiples of {align} bytes, and its memory will begin \
+                     at one of {ALIGN}; do this after adapt returned, or make a copy then"
+                )));
+            }
+            place => {
+                let address = if let Place::At(address) = place { address } else { 0 };
+                let start = if address == 0 { self.offset } else { address + self.offset };
+                if !start.is_multiple_of(align) {
+                    return Err(refused(format!(
+                        "it begins at {start:#x}, {} bytes into its memory, which is no multiple of \
+                         {align}; begin the slice at one, or make a copy first",
+                        self.offset
+                    )));
+                }
+            }
         }
         Ok(ArrayBase { held: self.held, offset: self.offset, shape, element: PhantomData })
     }

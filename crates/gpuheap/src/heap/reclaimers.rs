@@ -73,7 +73,11 @@ impl Reclaimers {
         ASKING.set(true);
         // One that panics gave nothing back; the others are asked all the same.
         let ask = |reclaimer: &ReclaimerFn| {
-            catch_unwind(AssertUnwindSafe(|| reclaimer(missing))).unwrap_or(0)
+            catch_unwind(AssertUnwindSafe(|| reclaimer(missing))).unwrap_or_else(|panic| {
+                // It may be of a type whose own destructor panics.
+                std::mem::forget(panic);
+                0
+            })
         };
         let regained = reclaimers.iter().map(ask).fold(0, u64::saturating_add);
         ASKING.set(false);

@@ -207,10 +207,12 @@ fn report(tracker: &Tracker, thread: &Identity, place: u32) {
     let end = ThreadEnd { name: thread.name.clone(), id: thread.id, leaks };
     let handler = tracker.lock().on_thread_end.clone();
     // A panic here would end the process.
-    let _ = catch_unwind(AssertUnwindSafe(|| match handler {
+    let told = catch_unwind(AssertUnwindSafe(|| match handler {
         Some(handler) => handler(&end),
         None => {
             let _ = std::io::stderr().write_all(format!("gpuheap: {end}\n").as_bytes());
         }
     }));
+    // It may be of a type whose own destructor panics.
+    std::mem::forget(told);
 }

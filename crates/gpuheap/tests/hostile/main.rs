@@ -1,0 +1,10 @@
+//! Clients with no `unsafe` that lie, panic and hold on to what they should not, on the emulator with
+//! its checks on: none of them may break memory, of their own or of a neighbour.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod lies;
+mod panics;
+mod staged;
+mod support;

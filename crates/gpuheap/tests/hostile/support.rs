@@ -1,0 +1,69 @@
+//! Devices for hostile clients, and neighbours that tell of a write that went astray.
+
+use gpuheap::emu::{Options, Profile, Schedule};
+use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Target};
+
+/// Every kind of memory that heaps hand out.
+pub(crate) const KINDS: [MemoryKind; 3] =
+    [MemoryKind::Device, MemoryKind::Pinned, MemoryKind::Unified];
+
+/// An emulated device of `memory` bytes with the checks on.
+pub(crate) fn device(memory: u64, schedule: Schedule) -> Device {
+    let profile = Profile::with_memory(memory).without_context();
+    Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
+}
+
+/// A heap of `device` with that pool.
+pub(crate) fn heap(device: &Device, pool: PoolKind) -> Heap {
+    Heap::builder(device).pool(pool).without_environment().build().unwrap()
+}
+
+/// A heap of each pool, each on a device of its own, with a name for messages.
+pub(crate) fn heaps(schedule: Schedule) -> impl Iterator<Item = (Device, Heap, &'static str)> {
+    PoolKind::ALL.into_iter().map(move |pool| {
+        let device = device(1 << 30, schedule);
+        let heap = heap(&device, pool);
+        (device, heap, pool.name())
+    })
+}
+
+/// Nothing is live, nothing stays with the heap, and the emulator found nothing.
+pub(crate) fn assert_clean(device: &Device, heap: &Heap, what: &str) {
+    device.synchronize().unwrap();
+    heap.flush().unwrap();
+    for kind in KINDS.into_iter().chain([MemoryKind::Registered]) {
+        let usage = heap.usage_of(kind).unwrap();
+        assert_eq!((usage.live, usage.live_blocks), (0, 0), "{what}: {kind}: {usage:?}");
+    }
+    assert_no_findings(device, what);
+}
+
+/// The emulator found nothing.
+pub(crate) fn assert_no_findings(device: &Device, what: &str) {
+    let findings = device.emulator().unwrap().findings().unwrap();
+    assert!(findings.is_empty(), "{what}: {findings:#?}");
+}
+
+/// Arrays before and behind a victim, with contents that are known.
+pub(crate) struct Neighbours(Vec<DeviceArray<u8>>);
+
+/// Elements of a neighbour.
+const LENGTH: usize = 512;
+
+impl Neighbours {
+    /// Makes neighbours, and between them `victim`.
+    pub(crate) fn around<V>(target: &Target, victim: impl FnOnce(&Target) -> V) -> (Neighbours, V) {
+        let made = |tag: u8| target.filled(LENGTH, tag).unwrap();
+        let mut arrays: Vec<DeviceArray<u8>> = (1..5).map(made).collect();
+        let victim = victim(target);
+        arrays.extend((5..9).map(made));
+        (Neighbours(arrays), victim)
+    }
+
+    /// Each is as it was.
+    pub(crate) fn check(&self, what: &str) {
+        for (array, tag) in self.0.iter().zip(1..) {
+            assert_eq!(array.to_vec().unwrap(), [tag; LENGTH], "{what}: neighbour {tag}");
+        }
+    }
+}
