@@ -185,8 +185,11 @@ enum gpuheap_status gpuheap_allocate(struct gpuheap_heap *heap,
 enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap,
                                  void *address);
 
-// The same in the order of another stream, on which the memory was used last, after all work on
-// other streams. The stream is as for gpuheap_allocate; where it is refused, nothing is freed.
+// Gives memory back in the order of another stream than the one that it was allocated on. That stream
+// comes after all work on the memory: it has waited, by an event, for the stream that the memory was
+// allocated on, at a point after the allocation, and for each other stream that used the memory.
+// Otherwise what is allocated next meets work that is not over. The stream is as for
+// gpuheap_allocate; where it is refused, nothing is freed.
 enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, void *stream);
 
 // Says that a stream is about to be destroyed. To be called before that, when all work on the heap's
@@ -198,7 +201,8 @@ enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, vo
 // how far that stream has got, and where the driver gave the handle to a new stream, memory goes to
 // that one while the old one's work on it still runs.
 //
-// Once for a stream, to each heap that it was used with, while no other thread is in a call with it. If
+// Once for a stream, to each heap that it was used with, while no other thread is in a call with it, and
+// after all work on memory that was allocated before, unless that is freed on another stream. If
 // this fails the heap still needs the stream: call it again. A stream that the heap never saw, or a
 // default stream, is fine and changes nothing. With unannounced_streams it need not be called, and spares
 // the heap what it keeps of the stream; then the stream may have ended already, if its handle is not

@@ -112,8 +112,11 @@ pub unsafe extern "C" fn gpuheap_free(
     })
 }
 
-/// The same in the order of another stream, on which the memory was used last, after all work on
-/// other streams. The stream is as for gpuheap_allocate; where it is refused, nothing is freed.
+/// Gives memory back in the order of another stream than the one that it was allocated on. That stream
+/// comes after all work on the memory: it has waited, by an event, for the stream that the memory was
+/// allocated on, at a point after the allocation, and for each other stream that used the memory.
+/// Otherwise what is allocated next meets work that is not over. The stream is as for
+/// gpuheap_allocate; where it is refused, nothing is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_free_on(
     heap: *mut gpuheap_heap,
@@ -128,8 +131,9 @@ pub unsafe extern "C" fn gpuheap_free_on(
         }
         // First, so that the block stays where it is if there is no such stream.
         // SAFETY: the stream is alive.
-        let stream = unsafe { heap.stream(stream) }?;
-        heap.take(address)?.free_on(stream).map_err(Failure::after_free)
+        let stream = unsafe { heap.live_stream(stream) }?;
+        // SAFETY: the stream comes after all other work on the memory, which the caller says.
+        unsafe { heap.take(address)?.free_on_unchecked(stream) }.map_err(Failure::after_free)
     })
 }
 
@@ -142,7 +146,8 @@ pub unsafe extern "C" fn gpuheap_free_on(
 /// how far that stream has got, and where the driver gave the handle to a new stream, memory goes to
 /// that one while the old one's work on it still runs.
 ///
-/// Once for a stream, to each heap that it was used with, while no other thread is in a call with it. If
+/// Once for a stream, to each heap that it was used with, while no other thread is in a call with it, and
+/// after all work on memory that was allocated before, unless that is freed on another stream. If
 /// this fails the heap still needs the stream: call it again. A stream that the heap never saw, or a
 /// default stream, is fine and changes nothing. With unannounced_streams it need not be called, and spares
 /// the heap what it keeps of the stream; then the stream may have ended already, if its handle is not

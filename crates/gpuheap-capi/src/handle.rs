@@ -39,8 +39,8 @@ pub(crate) struct Open {
 impl gpuheap_heap {
     /// A handle over a heap of `device`, to be given to C and ended by
     /// [`gpuheap_close`](crate::gpuheap_close). That lets go of the foreign streams of all who hold the
-    /// heap ([`Heap::retire_all`]): they may free their blocks after it, and give them no more work. A
-    /// heap that goes on is closed when its streams are idle.
+    /// heap ([`Heap::retire_all`]): their [`Stream`]s refuse work after it. Whoever closes the handle
+    /// sees to it that the driver's streams get no more work on memory that was allocated before.
     pub fn new(device: &Device, heap: &Heap) -> *mut gpuheap_heap {
         gpuheap_heap::with_streams(device, heap, false)
     }
@@ -124,8 +124,14 @@ impl Open {
     #[inline]
     pub(crate) unsafe fn allocate(&self, bytes: u64, stream: *mut c_void) -> Result<u64, Failure> {
         // SAFETY: as the caller says.
-        let stream = unsafe { self.stream(stream) }?;
-        let block = self.heap.allocate(bytes, stream)?;
+        let found = unsafe { self.stream(stream) }?;
+        let block = match self.heap.allocate(bytes, found) {
+            Err(_) if found.is_retired() => {
+                // SAFETY: as the caller says.
+                self.heap.allocate(bytes, unsafe { self.live_stream(stream) }?)?
+            }
+            allocated => allocated?,
+        };
         let address = block.address();
         if address != 0 {
             self.blocks.put(address, bytes, block);
@@ -153,6 +159,22 @@ impl Open {
     pub(crate) unsafe fn stream(&self, raw: *mut c_void) -> Result<&Stream, Failure> {
         // SAFETY: as the caller says.
         Ok(unsafe { self.streams.get(&self.device, &self.heap, CUstream(raw as usize)) }?)
+    }
+
+    /// The stream of a handle, made anew if somebody retired all streams of the heap.
+    ///
+    /// # Safety
+    ///
+    /// As [`Streams::get`].
+    pub(crate) unsafe fn live_stream(&self, raw: *mut c_void) -> Result<&Stream, Failure> {
+        // SAFETY: as the caller says.
+        let found = unsafe { self.stream(raw) }?;
+        if !found.is_retired() {
+            return Ok(found);
+        }
+        self.streams.forget(CUstream(raw as usize), found.id());
+        // SAFETY: as the caller says.
+        unsafe { self.stream(raw) }
     }
 
     /// The stream is about to end.

@@ -1,7 +1,8 @@
 //! Streams: queues of work that runs in order.
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driver, check};
 
@@ -17,6 +18,9 @@ use crate::source::SourceError;
 /// else made ([`Device::foreign_stream`]) is never destroyed here, and heaps are told of its end by
 /// [`Heap::retire`](crate::Heap::retire), unless it is an
 /// [unannounced](Device::unannounced_stream) one.
+///
+/// A stream that was retired [refuses](Stream::is_retired) all work from then on. What it was given
+/// before can still be waited for, by the host and by other streams.
 ///
 /// A thread's own default stream (`CU_STREAM_PER_THREAD`) cannot be had as one of these: its handle
 /// means another stream on every thread, and a `Stream` may go to any.
@@ -36,6 +40,22 @@ struct Handle {
     raw: CUstream,
     id: u64,
     origin: Origin,
+    /// What can be waited for since a heap was told of the stream's end. Read-locked by each call
+    /// that gives a foreign stream work, so that no work comes after its end was noted.
+    retired: RwLock<Option<Retired>>,
+    /// Whether `retired` is set.
+    is_retired: AtomicBool,
+}
+
+/// What can be waited for of a stream that was retired.
+#[derive(Clone)]
+enum Retired {
+    /// An event that comes after all its work.
+    At(Arc<Event>),
+    /// Nothing, because all its work is completed.
+    Completed,
+    /// Nothing that is known: the stream may have ended before anything was recorded.
+    Unknown,
 }
 
 /// Who ends a stream.
@@ -72,6 +92,21 @@ impl StreamGuard {
     /// Whether it will end in silence.
     pub(crate) fn is_unannounced(&self) -> bool {
         self.handle.origin == Origin::Unannounced
+    }
+
+    /// Whether it was retired, so that it may be gone.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.handle.is_retired()
+    }
+
+    /// Has the stream refuse all work from now on, without touching its handle.
+    pub(crate) fn refuse_work(&self) {
+        self.handle.retire_as(Retired::Unknown);
+    }
+
+    /// Notes that all work of a stream that refuses more is completed.
+    pub(crate) fn complete(&self) {
+        self.handle.retire_as(Retired::Completed);
     }
 }
 
@@ -131,7 +166,8 @@ impl Stream {
 
     fn wrap(context: Arc<Context>, raw: CUstream, origin: Origin) -> Result<Stream, Error> {
         // Made first, so that a stream whose id cannot be had is destroyed again.
-        let mut handle = Handle { context, raw, id: 0, origin };
+        let (retired, is_retired) = (RwLock::new(None), AtomicBool::new(false));
+        let mut handle = Handle { context, raw, id: 0, origin, retired, is_retired };
         let mut id = 0;
         {
             let _current = handle.context.enter_aside()?;
@@ -173,8 +209,14 @@ impl Stream {
     /// # Errors
     ///
     /// What that work failed with. A stream that is [capturing](Stream::is_capturing) a graph, which
-    /// the wait would break.
+    /// the wait would break. An unannounced stream that was retired, which may be gone.
     pub fn synchronize(&self) -> Result<(), Error> {
+        match self.retired() {
+            None => {}
+            Some(Retired::At(event)) => return event.synchronize(),
+            Some(Retired::Completed) => return Ok(()),
+            Some(Retired::Unknown) => return Err(self.refused()),
+        }
         self.refuse_capturing()?;
         let _current = self.context().enter()?;
         // SAFETY: the stream is alive.
@@ -187,8 +229,14 @@ impl Stream {
     /// # Errors
     ///
     /// What that work failed with. A stream that is [capturing](Stream::is_capturing) a graph, which
-    /// the question would break.
+    /// the question would break. An unannounced stream that was retired, which may be gone.
     pub fn is_done(&self) -> Result<bool, Error> {
+        match self.retired() {
+            None => {}
+            Some(Retired::At(event)) => return event.is_done(),
+            Some(Retired::Completed) => return Ok(true),
+            Some(Retired::Unknown) => return Err(self.refused()),
+        }
         self.refuse_capturing()?;
         let _current = self.context().enter()?;
         // SAFETY: the stream is alive.
@@ -198,13 +246,25 @@ impl Stream {
         }
     }
 
+    /// Whether a heap was told of the stream's end, by [`Heap::retire`](crate::Heap::retire) or
+    /// [`Heap::retire_all`](crate::Heap::retire_all). Such a stream refuses work, and the library
+    /// does not touch the driver's handle any more by this object or its clones. If the driver's
+    /// stream is alive after all, [`Device::foreign_stream`] makes an object that can be used.
+    pub fn is_retired(&self) -> bool {
+        self.handle().is_retired()
+    }
+
     /// Whether it is capturing a graph: the work that it is given is recorded and does not run. So is
-    /// the legacy default stream while a stream does that it would have to wait for.
+    /// the legacy default stream while a stream does that it would have to wait for. False for a
+    /// stream that was [retired](Stream::is_retired).
     ///
     /// # Errors
     ///
     /// The driver's own.
     pub fn is_capturing(&self) -> Result<bool, Error> {
+        if self.is_retired() {
+            return Ok(false);
+        }
         Ok(self.context().is_capturing(self.raw())?)
     }
 
@@ -212,8 +272,9 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The driver's own.
+    /// A stream that was [retired](Stream::is_retired); the driver's own.
     pub fn record(&self) -> Result<Event, Error> {
+        let _alive = self.accept_work()?;
         Ok(Event::record(self.context_arc(), self.raw(), false)?)
     }
 
@@ -221,8 +282,9 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The driver's own.
+    /// A stream that was [retired](Stream::is_retired); the driver's own.
     pub fn record_timed(&self) -> Result<Event, Error> {
+        let _alive = self.accept_work()?;
         Ok(Event::record(self.context_arc(), self.raw(), true)?)
     }
 
@@ -231,8 +293,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// An event of another driver, such as an emulated device's on a real one's stream; the
-    /// driver's own.
+    /// An event of another driver, such as an emulated device's on a real one's stream; a stream
+    /// that was [retired](Stream::is_retired); the driver's own.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         let context = self.context();
         if !context.shares_driver(event.context()) {
@@ -243,6 +305,7 @@ impl Stream {
             )));
         }
         event.context().check_alive()?;
+        let _alive = self.accept_work()?;
         let _current = context.enter()?;
         // SAFETY: the stream and the event are alive.
         let waits = unsafe { context.driver().cuStreamWaitEvent(self.raw(), event.raw(), 0) };
@@ -256,6 +319,7 @@ impl Stream {
         call: impl FnOnce(&dyn Driver) -> CUresult,
     ) -> Result<(), Error> {
         let _working = self.context().gate.work()?;
+        let _alive = self.accept_work()?;
         let _current = self.context().enter()?;
         Ok(check(function, call(self.context().driver()))?)
     }
@@ -263,6 +327,16 @@ impl Stream {
     /// Makes the work that it is given from now on wait for what `other` was given so far. Both or none
     /// are part of a capture.
     pub(crate) fn wait_for(&self, other: &Stream) -> Result<(), Error> {
+        match other.retired() {
+            None => {}
+            Some(Retired::At(event)) => {
+                // The event is no part of a graph.
+                self.refuse_capturing()?;
+                return self.wait(&event);
+            }
+            Some(Retired::Completed) => return Ok(()),
+            Some(Retired::Unknown) => return Err(other.refused()),
+        }
         if self.is_capturing()? != other.is_capturing()? {
             return Err(ErrorKind::Capturing.error(
                 "an array was last used on another stream, and one of the two is capturing a graph, \
@@ -277,6 +351,64 @@ impl Stream {
     /// Refuses what would break a capture, or could not be part of its graph.
     pub(crate) fn refuse_capturing(&self) -> Result<(), Error> {
         if self.is_capturing()? { Err(SourceError::Capturing.into()) } else { Ok(()) }
+    }
+
+    /// Has a foreign stream refuse all work from now on, behind what it was given. Of an unannounced
+    /// one the handle is not touched: it may be gone.
+    pub(crate) fn retire(&self) -> Result<(), Error> {
+        let handle = self.handle();
+        // Written under the lock, so that what is given to the stream is wholly before the event.
+        let mut retired = handle.retired.write().unwrap_or_else(PoisonError::into_inner);
+        if retired.is_some() {
+            return Ok(());
+        }
+        *retired = Some(match handle.origin {
+            Origin::Unannounced => Retired::Unknown,
+            _ => {
+                if handle.context.is_capturing(handle.raw)? {
+                    return Err(SourceError::Capturing.into());
+                }
+                Retired::At(Arc::new(Event::record(&handle.context, handle.raw, false)?))
+            }
+        });
+        handle.is_retired.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Has a stream of somebody else's take work until the result is dropped: it is not retired
+    /// meanwhile. An error if it was.
+    #[inline]
+    pub(crate) fn accept_work(&self) -> Result<Option<Accepts<'_>>, Error> {
+        if !self.is_foreign() {
+            return Ok(None);
+        }
+        let retired = self.handle().retired.read().unwrap_or_else(PoisonError::into_inner);
+        if retired.is_some() {
+            return Err(self.refused());
+        }
+        Ok(Some(Accepts { _retired: retired }))
+    }
+
+    /// Refuses a stream that was retired.
+    pub(crate) fn refuse_retired(&self) -> Result<(), Error> {
+        if self.is_retired() { Err(self.refused()) } else { Ok(()) }
+    }
+
+    fn retired(&self) -> Option<Retired> {
+        if !self.is_retired() {
+            return None;
+        }
+        self.handle().retired.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    #[cold]
+    fn refused(&self) -> Error {
+        ErrorKind::Refused(format!(
+            "the stream {:#x} was retired, so the driver may have ended it; use another stream, or \
+             wrap the handle again by Device::foreign_stream if it is alive",
+            self.raw().0
+        ))
+        .into()
     }
 
     pub(crate) fn context(&self) -> &Context {
@@ -312,6 +444,24 @@ impl Handle {
     fn is_foreign(&self) -> bool {
         matches!(self.origin, Origin::Foreign | Origin::Unannounced)
     }
+
+    fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Acquire)
+    }
+
+    /// Notes what can be waited for; an event or a completed wait is never replaced by less.
+    fn retire_as(&self, how: Retired) {
+        let mut retired = self.retired.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*retired, None | Some(Retired::Unknown)) {
+            *retired = Some(how);
+        }
+        self.is_retired.store(true, Ordering::Release);
+    }
+}
+
+/// While it lives, a foreign stream is not retired.
+pub(crate) struct Accepts<'a> {
+    _retired: RwLockReadGuard<'a, Option<Retired>>,
 }
 
 impl Drop for Handle {

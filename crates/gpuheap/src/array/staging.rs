@@ -232,6 +232,7 @@ impl Copy<'_> {
         let (start, length) = self.place(nth);
         let device = self.device + start as u64;
         let (driver, stream) = (self.stream.context().driver(), self.stream.raw());
+        let alive = self.stream.accept_work()?;
         let (function, copied) = match self.way {
             Way::Up(source) => {
                 // SAFETY: the piece is in the source; the slot is this thread's, is that long, and
@@ -253,6 +254,7 @@ impl Copy<'_> {
                 ("cuMemcpyDtoHAsync_v2", copied)
             }
         };
+        drop(alive);
         gpuheap_driver::check(function, copied)?;
         slot.busy = Some((self.stream.record()?, nth));
         Ok(())

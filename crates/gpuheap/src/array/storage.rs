@@ -436,7 +436,7 @@ impl Storage {
             Memory::Lease(lease) => {
                 self.take_advice_back(&lease, &ending);
                 let stream = match ending.last {
-                    None => None,
+                    None => self.home.is_foreign().then(|| self.home.clone()),
                     last => {
                         let stream = self.last_stream(last);
                         Some(stream.inspect_err(|_| self.heap.note_failed_free(self.kind))?)
@@ -520,7 +520,9 @@ impl Storage {
     fn last_stream(&self, last: Option<Stream>) -> Result<Stream, Error> {
         match last {
             None => Ok(self.home.clone()),
-            Some(last) if last.context().is_same(self.home.context()) => Ok(last),
+            Some(last) if last.context().is_same(self.home.context()) && !last.is_retired() => {
+                Ok(last)
+            }
             Some(last) => {
                 let ordered = self.home.wait_for(&last);
                 // Where that fails the host waits, so that the memory can be freed after all.
@@ -532,6 +534,7 @@ impl Storage {
 
     /// Makes `stream` the one of last use, behind the one that was.
     fn hand_over(&self, state: &mut State, stream: &Stream) -> Result<(), Error> {
+        stream.refuse_retired()?;
         let last = state.stream(&self.home);
         if is_same_stream(last, stream) {
             return Ok(());
@@ -632,9 +635,11 @@ impl Drop for Storage {
             && state.last.is_none()
             && state.advice.is_empty()
         {
+            // Of a foreign stream the heap may have let go by another object for it.
+            let home = self.home.is_foreign().then_some(&self.home);
             // A destructor reports and carries on: the heap counts the failure. In a forked child
             // it does nothing.
-            let _ = self.heap.free(self.kind, lease, None, self.zero_on_free);
+            let _ = self.heap.free(self.kind, lease, home, self.zero_on_free);
             return;
         }
         let forked = self.heap.is_forked();

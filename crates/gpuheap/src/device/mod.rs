@@ -158,13 +158,20 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It stays alive
+    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It stays alive until
+    /// each heap that the result was used with has been told of its end by
+    /// [`retire`](crate::Heap::retire), or is gone, and, where the result is used without a heap, until
+    /// the last use of it and of its clones before that.
     ///
-    /// * while clones of the result are used, and while arrays live whose last use was on it;
-    /// * until each heap that it was used with has been told of its end by
-    ///   [`retire`](crate::Heap::retire), or is gone. What such a heap does with the handle of a
-    ///   stream that ended in silence is undefined: a driver may crash, and where it has given the
-    ///   handle to a new stream, memory goes to that one while the old one's work on it still runs.
+    /// If streams ended before a heap was told, [`retire_all`](crate::Heap::retire_all) is the next
+    /// call with that heap, its blocks and its arrays since the first of them ended.
+    ///
+    /// Once a heap was told, the handle is used for no more work on memory that was allocated before,
+    /// unless that memory is freed on another stream behind the work.
+    ///
+    /// What a heap does with the handle of a stream that ended in silence is undefined: a driver may
+    /// crash, and where it has given the handle to a new stream, memory goes to that one while the old
+    /// one's work on it still runs.
     ///
     /// # Errors
     ///
@@ -190,9 +197,10 @@ impl Device {
     ///
     /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It is alive
     ///
-    /// * while clones of the result are used, and while arrays live whose last use was on it;
-    /// * when a block is freed that was allocated on it, unless that is [freed
-    ///   on](crate::Block::free_on) another one.
+    /// * while clones of the result are used and not [retired](Stream::is_retired), and while arrays
+    ///   live whose last use was on it;
+    /// * when a block is freed that was allocated on it, unless that is
+    ///   [`free_on_unchecked`](crate::Block::free_on_unchecked) of another stream.
     ///
     /// # Errors
     ///

@@ -389,7 +389,7 @@ impl ThreadCache {
     /// That stream as the heap knows it.
     #[inline]
     pub(crate) fn stream(&self) -> StreamRef {
-        StreamRef::new(self.slot.get() as u32, CUstream(self.raw.get() as usize))
+        StreamRef::new(self.slot.get(), CUstream(self.raw.get() as usize))
     }
 
     /// Has it keep several blocks of each size up to this one; while it is empty.
@@ -422,7 +422,7 @@ impl ThreadCache {
         self.claim();
         self.store.set(opening.store);
         self.stream_id.set(opening.stream_id);
-        self.slot.set(opening.stream.slot() as u64);
+        self.slot.set(opening.stream.number());
         self.raw.set(opening.stream.raw().0 as u64);
         self.forks.set(u64::from(fork::count()));
         let KeptByThreads { rounding, large, .. } = opening.kept;

@@ -104,17 +104,51 @@ impl Block {
         self.give_back(None)
     }
 
-    /// Gives it back in the order of `stream`, on which it was last used. Does not wait for the
-    /// device, unless memory goes back to the driver by it: above a soft limit, or of the `binned`
-    /// pool above 128 MiB.
+    /// Gives it back in the order of `stream` and of the stream that it was allocated on: `stream` is
+    /// made to wait for what the block's own stream was given so far, by an event. The host does not
+    /// wait, unless
+    ///
+    /// * one of the two captures a graph or was [retired](Stream::is_retired), so that no stream can
+    ///   wait for the other; then the host waits for one of them;
+    /// * memory goes back to the driver by the free: above a soft limit, or of the `binned` pool above
+    ///   128 MiB.
+    ///
+    /// The event and the wait for it take four driver calls.
+    /// [`free_on_unchecked`](Block::free_on_unchecked) spares them.
+    ///
+    /// # Errors
+    ///
+    /// A stream of another device, in which case the block is given back on its own stream. Two streams
+    /// that cannot be ordered, because both capture a graph or the driver fails: the block then stays
+    /// with the heap, accounted as live, and nothing else can have its memory. The driver's own, where
+    /// the block is given back, or accounted for as pending, all the same.
+    pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
+        // Its own stream is of its own device. A foreign one may have been retired and wrapped again.
+        if stream.id() == self.lease.stream_id && !stream.is_foreign() {
+            return self.give_back(None);
+        }
+        let heap = self.heap()?;
+        heap.store(MemoryKind::Device).check_device(stream)?;
+        self.given_back = true;
+        heap.free_ordered(MemoryKind::Device, self.lease, stream)
+    }
+
+    /// Gives it back in the order of `stream` alone, with no driver call for the order of streams.
+    /// Waits for the device as [`free_on`](Block::free_on) does where memory goes back to the driver.
+    ///
+    /// # Safety
+    ///
+    /// `stream` is the block's own, or it has waited for a point of the block's own stream that comes
+    /// after the allocation, and after all work on the block that is not on `stream`. Otherwise the
+    /// next user of the memory on `stream` meets work that still uses it: that of the block, and
+    /// that which the allocation made the block's own stream wait for.
     ///
     /// # Errors
     ///
     /// A stream of another device, in which case the block is given back on its own stream; the
     /// driver's own. The block is given back, or accounted for as pending, all the same.
-    pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
-        // Its own stream is of its own device.
-        if stream.id() == self.lease.stream_id {
+    pub unsafe fn free_on_unchecked(mut self, stream: &Stream) -> Result<(), Error> {
+        if stream.id() == self.lease.stream_id && !stream.is_foreign() {
             return self.give_back(None);
         }
         self.heap()?.store(MemoryKind::Device).check_device(stream)?;

@@ -38,7 +38,7 @@ use crate::heap::idle::IdleTrim;
 use crate::heap::limits::Limits;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::registrations::Registrations;
-use crate::heap::store::{Lease, Store};
+use crate::heap::store::{FreeOn, Lease, Store};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::measure;
@@ -215,33 +215,36 @@ impl Heap {
     }
 
     /// Lets go of a stream that somebody else [made](Device::foreign_stream) and is about to end. To be
-    /// called before the stream is destroyed, when all work on the heap's memory is enqueued on it;
-    /// afterwards the heap does not touch its handle any more, and what was freed on it is handed out
-    /// again once the stream got there. Does not wait for the device.
+    /// called before the stream is destroyed; afterwards the heap does not touch its handle any more,
+    /// and what was freed on it is handed out again once the stream got there. Does not wait for the
+    /// device.
     ///
-    /// Blocks that were allocated on it may live on. One whose last use was on it may be
-    /// [freed](Block::free) as ever; the stream is to be given no more work on them.
+    /// The [`Stream`] and its clones [refuse](Stream::is_retired) work from now on, so that nothing
+    /// comes after this. Blocks and arrays that were made on it may live on, be freed as ever, and be
+    /// used on other streams. Each heap that the stream was used with is told.
     ///
     /// Of all other streams a heap learns by itself when they end, and this does nothing.
     ///
     /// # Errors
     ///
-    /// A stream of another device. The driver's own: the heap then still needs the stream, which has
-    /// to live until another call succeeds.
+    /// A stream of another device, and one that is capturing a graph: neither changes anything. The
+    /// driver's own: the heap then still needs the stream, which has to live until another call
+    /// succeeds.
     pub fn retire(&self, stream: &Stream) -> Result<(), Error> {
         self.check_alive()?;
         self.check_device(stream)?;
         if !stream.is_foreign() {
             return Ok(());
         }
+        stream.retire()?;
         self.handle.stores().try_for_each(|store| store.retire(stream))
     }
 
-    /// The same for all streams that others made, without touching their handles: it waits for all work
-    /// of the device instead. For the end of a program, where they may be gone already: then nothing
-    /// may have been asked of the heap since the first of them ended. Blocks that live on may be freed,
-    /// and are to be given no more work by whoever holds the heap. The wait breaks a capture of a graph
-    /// that a stream of the device is at.
+    /// Lets go of all streams that others made, without touching their handles: it waits for all work of
+    /// the device instead. For the end of a program, where they may be gone already
+    /// ([`Device::foreign_stream`] says when). Their [`Stream`]s refuse work as after
+    /// [`retire`](Heap::retire), and blocks may live on and be freed. The wait breaks a capture of a
+    /// graph that a stream of the device is at.
     ///
     /// # Errors
     ///
@@ -392,9 +395,7 @@ impl Heap {
 
     /// Counts memory that could not be given back, and stays accounted as live.
     pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
-        let mut state = self.store(kind).lock();
-        state.ledger.failed_frees += 1;
-        state.lost += 1;
+        self.handle.note_failed_free(kind);
     }
 
     #[cfg(test)]
@@ -551,6 +552,7 @@ impl Inner {
         let _time = measure::memory_management();
         let store = self.store(kind);
         store.check_device(stream)?;
+        stream.refuse_retired()?;
         let cache = match stream.is_unannounced() {
             true => None,
             false => ThreadCache::of(self, kind, stream.id(), |state| Some(state.stream(stream))),
@@ -602,6 +604,17 @@ impl Inner {
         zeroed: bool,
     ) -> Result<(), Error> {
         self.check_alive_for(lease)?;
+        // All work of a retired stream comes before what the heap knows of it, if the lease is of that
+        // stream; else it is waited for.
+        let stream = match stream {
+            Some(stream) if stream.is_retired() => {
+                if stream.id() != lease.stream_id {
+                    stream.synchronize().inspect_err(|_| self.note_failed_free(kind))?;
+                }
+                None
+            }
+            stream => stream,
+        };
         let _time = measure::memory_management();
         self.untrack(lease.track);
         let zeroed = zeroed || self.zero_on_free;
@@ -616,6 +629,34 @@ impl Inner {
             self.end_if_over();
         }
         freed
+    }
+
+    /// Takes a lease back in the order of its own stream and of `stream`. If these cannot be ordered,
+    /// it stays with the heap, accounted as live: nothing else may have its memory.
+    #[cold]
+    pub(crate) fn free_ordered(
+        self: &Arc<Inner>,
+        kind: MemoryKind,
+        lease: Lease,
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let is_ordered = stream.is_retired() || stream.id() == lease.stream_id;
+        if lease.key.is_none() || is_ordered {
+            return self.free(kind, lease, Some(stream), false);
+        }
+        self.check_alive_for(lease)?;
+        let ordered = self.store(kind).order_free(&lease, stream);
+        match ordered.inspect_err(|_| self.note_failed_free(kind))? {
+            FreeOn::Own => self.free(kind, lease, None, false),
+            FreeOn::Theirs => self.free(kind, lease, Some(stream), false),
+        }
+    }
+
+    /// Counts memory that could not be given back, and stays accounted as live.
+    pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
+        let mut state = self.store(kind).lock();
+        state.ledger.failed_frees += 1;
+        state.lost += 1;
     }
 
     /// Whether a block is handed out and taken back as it is: neither filled nor tracked.

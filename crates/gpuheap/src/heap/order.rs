@@ -35,13 +35,20 @@ use crate::stream::StreamGuard;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StreamRef {
     slot: u32,
+    /// How many streams had the slot before.
+    turn: u32,
     raw: CUstream,
 }
 
 impl StreamRef {
-    /// The stream with that place in the heap's table and that handle.
-    pub(crate) fn new(slot: u32, raw: CUstream) -> StreamRef {
-        StreamRef { slot, raw }
+    /// The stream with that [number](StreamRef::number) and that handle.
+    pub(crate) fn new(number: u64, raw: CUstream) -> StreamRef {
+        StreamRef { slot: number as u32, turn: (number >> 32) as u32, raw }
+    }
+
+    /// Its place in the heap's table of streams, with how many had that place before in the upper half.
+    pub(crate) fn number(self) -> u64 {
+        u64::from(self.turn) << 32 | u64::from(self.slot)
     }
 
     /// Its place in the heap's table of streams.
@@ -93,6 +100,8 @@ pub(crate) struct Order {
     /// tickets stays true; a block of the old stream that is freed later follows the new one, which
     /// is later than it need be and never too early.
     spare: Vec<usize>,
+    /// The slot of what is freed on streams that ended unannounced and whose slot another one has.
+    orphans: Option<usize>,
     /// Slots of the streams that are not retired, by the driver's id.
     slots: FxHashMap<u64, u32>,
     /// The driver's ids of streams that were retired, for whoever keeps something by stream.
@@ -111,6 +120,8 @@ const CROWD: usize = 32;
 #[derive(Default)]
 struct StreamState {
     id: u64,
+    /// How many streams had the slot before.
+    turn: u32,
     raw: CUstream,
     /// Keeps the stream alive while frees on it may have to be fenced.
     guard: Option<StreamGuard>,
@@ -152,7 +163,7 @@ impl Order {
     /// The stream with the driver's `id`, if it was registered and did not end.
     pub(crate) fn known(&self, id: u64) -> Option<StreamRef> {
         let slot = *self.slots.get(&id)?;
-        Some(StreamRef { slot, raw: self.streams[slot as usize].raw })
+        Some(self.of_slot(slot as usize))
     }
 
     /// Whether what is freed on a stream is fenced at once, because it can be named at no other time.
@@ -174,12 +185,12 @@ impl Order {
         source: &mut dyn MemorySource,
     ) -> StreamRef {
         let last = self.streams.get(self.last as usize);
-        if last.is_some_and(|state| state.id == id && !state.retired) {
-            return StreamRef { slot: self.last, raw };
+        if let Some(last) = last.filter(|state| state.id == id && !state.retired) {
+            return StreamRef { slot: self.last, turn: last.turn, raw };
         }
         if let Some(&slot) = self.slots.get(&id) {
             self.last = slot;
-            return StreamRef { slot, raw };
+            return StreamRef { slot, turn: self.streams[slot as usize].turn, raw };
         }
         // A program that makes streams also ends them.
         self.retire_abandoned(source);
@@ -194,18 +205,35 @@ impl Order {
         // per-thread default stream none, an unannounced one those of its like, which are freed by
         // now.
         let spare = self.spare.iter().rposition(|slot| self.streams[*slot].fleeting == unannounced);
-        let spare = spare.filter(|_| raw != CUstream::PER_THREAD);
+        let is_retired = guard.as_ref().is_some_and(StreamGuard::is_retired);
+        let spare = spare.filter(|_| raw != CUstream::PER_THREAD && !is_retired);
         let slot = spare.map(|at| self.spare.swap_remove(at)).unwrap_or_else(|| {
             self.streams.push(StreamState::default());
             self.streams.len() - 1
         });
-        let StreamState { freed, reached, .. } = self.streams[slot];
-        let fleeting = unannounced || raw == CUstream::PER_THREAD;
-        self.streams[slot] =
-            StreamState { id, raw, guard, fleeting, freed, reached, ..Default::default() };
+        let StreamState { freed, reached, turn, .. } = self.streams[slot];
+        let turn = turn.wrapping_add(1);
+        // One that was retired meanwhile may be gone, so its handle is left alone. Nothing is known of
+        // its work: what is freed on it is for nobody before the device was waited for.
+        let retired = is_retired;
+        let guard = guard.filter(|_| !retired);
+        let fleeting = unannounced || retired || raw == CUstream::PER_THREAD;
+        self.streams[slot] = StreamState {
+            id,
+            raw,
+            guard,
+            retired,
+            fleeting,
+            freed,
+            reached,
+            turn,
+            ..Default::default()
+        };
         self.active.push(slot);
-        self.slots.insert(id, slot as u32);
-        StreamRef { slot: slot as u32, raw }
+        if !retired {
+            self.slots.insert(id, slot as u32);
+        }
+        StreamRef { slot: slot as u32, turn, raw }
     }
 
     /// Notes a free on `stream` and numbers it.
@@ -215,6 +243,7 @@ impl Order {
     /// ended has no work after its last fence, which covers the free; of a fleeting one that is not
     /// known, so nothing does.
     pub(crate) fn freed(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
+        let stream = if self.is_orphaned(stream) { self.orphanage() } else { stream };
         let state = &mut self.streams[stream.slot()];
         if state.retired && !state.fleeting {
             return Ticket { slot: stream.slot, number: state.freed };
@@ -247,13 +276,21 @@ impl Order {
         }
     }
 
+    /// The heap's holds on the foreign streams that it knows.
+    pub(crate) fn foreign(&self) -> impl Iterator<Item = &StreamGuard> {
+        let guards = self.active.iter().filter_map(|&slot| self.streams[slot].guard.as_ref());
+        guards.filter(|guard| guard.is_foreign())
+    }
+
     /// Lets go of all foreign streams without touching them. What is freed on them later counts as
-    /// freed now: they are given no more work.
-    pub(crate) fn retire_foreign(&mut self) {
+    /// freed now: they refuse more work. Unless that is `completed`, it is for nobody before the device
+    /// was waited for.
+    pub(crate) fn retire_foreign(&mut self, completed: bool) {
         for &slot in &self.active {
             let state = &mut self.streams[slot];
             if state.guard.as_ref().is_some_and(StreamGuard::is_foreign) {
                 state.retired = true;
+                state.freed += u64::from(!completed);
                 state.guard = None;
                 self.slots.remove(&state.id);
                 self.ended.push(state.id);
@@ -265,7 +302,7 @@ impl Order {
     /// since, or none where nothing can be put on it any more.
     pub(crate) fn current(&self, stream: StreamRef) -> Option<StreamRef> {
         let state = &self.streams[stream.slot()];
-        (!state.retired).then_some(StreamRef { slot: stream.slot, raw: state.raw })
+        (!state.retired && !self.is_orphaned(stream)).then(|| self.of_slot(stream.slot()))
     }
 
     /// The same after the call that the stream was named for.
@@ -326,6 +363,34 @@ impl Order {
         })?;
         self.streams[stream.slot()].after.insert(ticket.slot, number);
         Ok(())
+    }
+
+    /// Makes `stream` wait for all that `other` was given so far; the host does not wait.
+    pub(crate) fn follow(
+        &mut self,
+        stream: StreamRef,
+        other: StreamRef,
+        source: &mut dyn MemorySource,
+    ) -> Result<(), SourceError> {
+        if stream.slot == other.slot && !self.is_orphaned(other) {
+            return Ok(());
+        }
+        // As if a block were freed there now.
+        let ticket = self.freed(other, source);
+        self.order_after(stream, ticket, source)
+    }
+
+    /// A fence behind all that `stream` was given so far; `None` if nothing of it is left to wait for.
+    pub(crate) fn mark(
+        &mut self,
+        stream: StreamRef,
+        source: &mut dyn MemorySource,
+    ) -> Result<Option<Fence>, SourceError> {
+        let ticket = self.freed(stream, source);
+        if self.is_reached(ticket) {
+            return Ok(None);
+        }
+        together(source, |source| self.fence(ticket, source)).map(|(_, fence)| Some(fence))
     }
 
     /// Asks the driver how far every stream with frees has got, recording a fence where there is
@@ -409,7 +474,7 @@ impl Order {
             if state.retired || state.fleeting {
                 continue;
             }
-            if source.is_capturing(StreamRef { slot: slot as u32, raw: state.raw })? {
+            if source.is_capturing(self.of_slot(slot))? {
                 return Ok(true);
             }
         }
@@ -465,6 +530,28 @@ impl Order {
         Ok(())
     }
 
+    /// Whether a stream ended unannounced and another one has its slot. Its last work is covered by
+    /// nothing, so that its blocks must not follow that one.
+    fn is_orphaned(&self, stream: StreamRef) -> bool {
+        let state = &self.streams[stream.slot()];
+        state.fleeting && state.turn != stream.turn
+    }
+
+    /// The slot for frees of such streams: they are over when all work of the device is.
+    fn orphanage(&mut self) -> StreamRef {
+        let slot = *self.orphans.get_or_insert_with(|| {
+            let state = StreamState { retired: true, fleeting: true, ..Default::default() };
+            self.streams.push(state);
+            self.streams.len() - 1
+        });
+        self.of_slot(slot)
+    }
+
+    fn of_slot(&self, slot: usize) -> StreamRef {
+        let StreamState { turn, raw, .. } = self.streams[slot];
+        StreamRef { slot: slot as u32, turn, raw }
+    }
+
     fn after(&self, waiter: StreamRef, on: u32) -> u64 {
         self.streams[waiter.slot()].after.get(&on).copied().unwrap_or(0)
     }
@@ -505,7 +592,7 @@ impl Order {
         if state.fences.len() >= MOST_FENCES {
             state.forget_reached(source);
         }
-        let stream = StreamRef { slot: slot as u32, raw: state.raw };
+        let stream = StreamRef { slot: slot as u32, turn: state.turn, raw: state.raw };
         let full = state.fences.len() >= MOST_FENCES;
         match state.fences.back_mut().filter(|_| full) {
             Some((number, fence)) => {

@@ -17,7 +17,7 @@ use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::pool::{Environment, Grant, Policy, PoolKind, Shortage};
 use crate::source::{GRANULE, MemorySource, Segment, SourceError};
-use crate::stream::Stream;
+use crate::stream::{Stream, StreamGuard};
 use crate::track::TrackId;
 
 /// What is allocated on the side takes at most one part in so many of what a limit leaves: who
@@ -64,6 +64,15 @@ pub(crate) struct Lease {
     pub(crate) block_bytes: u64,
     /// Its record, where allocations are tracked.
     pub(crate) track: Option<TrackId>,
+}
+
+/// Which of two streams a free comes after both of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FreeOn {
+    /// The stream that the block was allocated on.
+    Own,
+    /// The stream that the free names.
+    Theirs,
 }
 
 /// Everything that one call at a time may touch.
@@ -277,6 +286,31 @@ impl Store {
         Ok(freed?)
     }
 
+    /// Orders `stream` and the lease's own stream for a free: the lease may then be freed on the one
+    /// that the result names. Waits on the host only if neither stream can wait for the other.
+    pub(crate) fn order_free(&self, lease: &Lease, stream: &Stream) -> Result<FreeOn, Error> {
+        let (failed, own) = {
+            let mut state = self.lock();
+            let theirs = state.stream(stream);
+            let State { order, source, .. } = &mut *state;
+            let Err(failed) = order.follow(theirs, lease.stream, &mut **source) else {
+                return Ok(FreeOn::Theirs);
+            };
+            let current = order.current(lease.stream);
+            if current.is_some_and(|own| order.follow(own, theirs, &mut **source).is_ok()) {
+                return Ok(FreeOn::Own);
+            }
+            let mark = order.mark(lease.stream, &mut **source);
+            (failed, mark.map(|fence| fence.map(|fence| source.waiter(fence))))
+        };
+        // One of them is capturing a graph, or the driver fails.
+        if stream.synchronize().is_ok() {
+            return Ok(FreeOn::Own);
+        }
+        let is_over = own.is_ok_and(|wait| wait.is_none_or(|wait| wait().is_ok()));
+        if is_over { Ok(FreeOn::Theirs) } else { Err(failed.into()) }
+    }
+
     /// Waits for a lease's stream and gives its memory back to the driver, past the cache: the
     /// bytes that the driver regained.
     pub(crate) fn release_lease(
@@ -373,13 +407,16 @@ impl Store {
         let mut state = self.lock();
         // With the lock held: what is freed by now was used by work that this waits for.
         state.gather();
+        // Before the wait, so that it is for all the work that they ever take.
+        state.order.foreign().for_each(StreamGuard::refuse_work);
         let waited = self.context.synchronize();
         let State { order, source, .. } = &mut *state;
         if waited.is_ok() {
+            order.foreign().for_each(StreamGuard::complete);
             order.all_over(&mut **source);
         }
         // Also where that failed: their handles may mean nothing any more.
-        order.retire_foreign();
+        order.retire_foreign(waited.is_ok());
         state.close_ended();
         Ok(waited?)
     }

@@ -7,6 +7,17 @@ use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, check};
 use crate::support::{Witness, assert_all_returned, device, emulated, fill, heap, on_real_gpu};
 
 const MIB: u64 = 1 << 20;
+const COUNT: usize = 5 << 20;
+
+/// Room for one array of 5 MiB and what is small.
+fn tight(device: &Device, pool: PoolKind) -> Heap {
+    let limit = match pool {
+        // The driver's own pools grow by 32 MiB.
+        PoolKind::None | PoolKind::Driver => 32 * MIB,
+        _ => 10 * MIB,
+    };
+    Heap::builder(device).without_environment().pool(pool).hard_limit(limit).build().unwrap()
+}
 
 /// A stream of another library's, as far as gpuheap can tell.
 fn made_elsewhere(device: &Device) -> CUstream {
@@ -89,11 +100,14 @@ fn a_stream_that_was_retired_too_early_is_followed_again() {
         let device = device(64 << 20, Schedule::Seeded(3));
         let heap = heap(&device, pool);
         let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
-        let stream = wrap(&device, raw);
+        let mut stream = wrap(&device, raw);
         for tag in 0..8 {
             for retired in [false, true] {
                 if retired {
                     heap.retire(&stream).unwrap();
+                    let refused = heap.allocate(40 << 20, &stream).unwrap_err().to_string();
+                    assert!(refused.contains("was retired"), "{pool}: {refused}");
+                    stream = wrap(&device, raw);
                 }
                 let block = heap.allocate(40 << 20, &stream).unwrap();
                 fill(&device, &block, tag, &stream);
@@ -104,6 +118,109 @@ fn a_stream_that_was_retired_too_early_is_followed_again() {
         heap.retire(&stream).unwrap();
         end(&device, raw);
         assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+/// Work that comes after a stream was retired would run beside that of the next to have the memory.
+#[test]
+fn a_stream_that_was_retired_refuses_work() {
+    for all in [false, true] {
+        for pool in PoolKind::ALL {
+            let device = device(1 << 30, Schedule::OnDemand);
+            let heap = tight(&device, pool);
+            let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+            let stream = wrap(&device, raw);
+            let mut x = heap.on(&stream).filled(MIB as usize, 1_u8).unwrap();
+            let earlier = own.record().unwrap();
+            match all {
+                true => heap.retire_all().unwrap(),
+                false => heap.retire(&stream).unwrap(),
+            }
+            assert!(stream.is_retired() && stream.clone().is_retired() && !own.is_retired());
+            let refused = [
+                x.fill(2).unwrap_err(),
+                x.device_ptr(&stream).unwrap_err(),
+                stream.record().unwrap_err(),
+                stream.wait(&earlier).unwrap_err(),
+                heap.allocate(MIB, &stream).unwrap_err(),
+                heap.on(&stream).zeroed::<u8, _>(10).unwrap_err(),
+            ];
+            for error in refused {
+                let text = error.to_string();
+                assert!(text.contains("was retired") && text.contains("foreign_stream"), "{text}");
+            }
+            // Its handle is not touched any more.
+            end(&device, raw);
+            // What it was given can be waited for, by the host and by others.
+            let copy = x.copy_to(&heap.on(&own)).unwrap();
+            assert!(copy.to_vec().unwrap().iter().all(|byte| *byte == 1));
+            stream.synchronize().unwrap();
+            assert!(stream.is_done().unwrap() && !stream.is_capturing().unwrap());
+            let block = heap.allocate(MIB, &own).unwrap();
+            block.free_on(&stream).unwrap();
+            drop((x, copy));
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+/// Of two objects for one stream the other goes on: what it does is not taken for completed.
+#[test]
+fn another_object_for_a_retired_stream_is_followed() {
+    for pool in PoolKind::ALL {
+        for all in [false, true] {
+            let device = device(1 << 30, Schedule::OnDemand);
+            let heap = tight(&device, pool);
+            let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+            let (one, two) = (wrap(&device, raw), wrap(&device, raw));
+            drop(heap.on(&one).filled(10, 1_u8).unwrap());
+            let mut x = heap.on(&two).filled(COUNT, 1_u8).unwrap();
+            match all {
+                true => heap.retire_all().unwrap(),
+                false => heap.retire(&one).unwrap(),
+            }
+            assert!(!two.is_retired());
+            x.fill(2).unwrap();
+            drop(x);
+            let next = heap.on(&own).filled(COUNT, 3_u8).unwrap();
+            own.synchronize().unwrap();
+            two.synchronize().unwrap();
+            assert!(next.to_vec().unwrap().iter().all(|byte| *byte == 3), "{pool} {all}");
+            drop(next);
+            heap.retire(&two).unwrap();
+            end(&device, raw);
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+/// A wait for the device that fails says nothing of what the streams did.
+#[test]
+fn what_is_live_when_all_are_retired_in_a_failure_is_for_nobody_before_a_wait() {
+    if on_real_gpu() {
+        return;
+    }
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
+        let device = emulated(1 << 30, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+        let stream = wrap(&device, raw);
+        let x = heap.on(&stream).filled(COUNT, 1_u8).unwrap();
+        let address = x.device_ptr(&stream).unwrap();
+        let fault = Fault::nth("cuCtxSynchronize", 1, CUresult::ERROR_UNKNOWN);
+        device.emulator().unwrap().set_faults(FaultPlan::new([fault]));
+        heap.retire_all().unwrap_err();
+        device.emulator().unwrap().set_faults(FaultPlan::default());
+        drop(x);
+        let pending = heap.usage().unwrap().pending;
+        assert!(pending >= COUNT as u64, "{pool}: {pending}");
+        let next = heap.on(&own).filled(COUNT, 3_u8).unwrap();
+        assert_ne!(next.device_ptr(&own).unwrap(), address, "{pool}");
+        drop(next);
+        let emulator = device.emulator().unwrap().clone();
+        drop((heap, own));
+        assert!(emulator.findings().is_empty(), "{pool}: {:#?}", emulator.findings());
+        end(&device, raw);
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod capture;
 mod foreign;
+mod free_on;
 mod front;
 mod ladder;
 mod life;

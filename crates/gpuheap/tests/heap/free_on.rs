@@ -1,0 +1,109 @@
+//! Blocks that are freed on another stream than their own, with no order between the two.
+
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
+use gpuheap::{Block, Device, Heap, PoolKind, Stream};
+use gpuheap_driver::CUresult;
+
+use crate::support::{assert_all_returned, device, emulated, on_real_gpu};
+
+const MIB: u64 = 1 << 20;
+const COUNT: usize = 4 << 20;
+
+/// Room for two arrays of 4 MiB, so that the last one must have the memory of the first.
+fn tight(device: &Device, pool: PoolKind) -> Heap {
+    let limit = match pool {
+        // The driver's own pools grow by 32 MiB.
+        PoolKind::None | PoolKind::Driver => 32 * MIB,
+        _ => 8 * MIB,
+    };
+    Heap::builder(device).without_environment().pool(pool).hard_limit(limit).build().unwrap()
+}
+
+/// Reads an array on `c` and drops it, takes its memory on `a`, frees that on `b` and writes to what
+/// `b` gets next: what `c` read must be what was written first.
+fn read_survives(device: &Device, heap: &Heap, what: &str, free: impl FnOnce(Block, &Stream)) {
+    let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
+    let x = heap.on(&a).filled(COUNT, 7_u8).unwrap();
+    // The second half of the limit.
+    let read = x.copy_to(&heap.on(&c)).unwrap();
+    let address = x.device_ptr(&c).unwrap();
+    drop(x);
+    let y = heap.allocate(COUNT as u64, &a).unwrap();
+    let is_pooled = !matches!(heap.pool(), PoolKind::None | PoolKind::Driver);
+    assert!(!is_pooled || y.address() == address, "{what}: the memory that c reads");
+    free(y, &b);
+    let z = heap.on(&b).filled(COUNT, 9_u8).unwrap();
+    assert!(!is_pooled || z.device_ptr(&b).unwrap() == address, "{what}: the memory that c reads");
+    b.synchronize().unwrap();
+    let wrong = read.to_vec().unwrap().iter().filter(|byte| **byte != 7).count();
+    assert_eq!(wrong, 0, "{what}: bytes of {COUNT} that were overwritten before they were read");
+    drop((read, z));
+    assert_all_returned(device, heap, what);
+}
+
+#[test]
+fn free_on_another_stream_comes_after_all_that_the_memory_was_ordered_behind() {
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::OnDemand);
+        let heap = tight(&device, pool);
+        read_survives(&device, &heap, pool.name(), |block, b| block.free_on(b).unwrap());
+    }
+}
+
+/// Each driver call of the free fails in turn: the order holds, or nothing else gets the memory.
+#[test]
+fn free_on_another_stream_is_ordered_where_a_driver_call_fails() {
+    if on_real_gpu() {
+        return;
+    }
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
+        for function in ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent"] {
+            let device = emulated(1 << 30, Schedule::OnDemand);
+            let heap = tight(&device, pool);
+            let emulator = device.emulator().unwrap();
+            let what = format!("{pool} {function}");
+            read_survives(&device, &heap, &what, |block, b| {
+                let fault = Fault::nth(function, 1, CUresult::ERROR_UNKNOWN);
+                emulator.set_faults(FaultPlan::new([fault]));
+                block.free_on(b).unwrap();
+                emulator.set_faults(FaultPlan::default());
+            });
+        }
+    }
+}
+
+/// Neither stream can wait for the other, nor the host for one of them.
+#[test]
+fn a_block_whose_streams_cannot_be_ordered_stays_live() {
+    if on_real_gpu() {
+        return;
+    }
+    let device = emulated(1 << 30, Schedule::OnDemand);
+    let heap = tight(&device, PoolKind::Stitched);
+    let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
+    let block = heap.allocate(MIB, &a).unwrap();
+    let emulator = device.emulator().unwrap();
+    let faults = ["cuStreamIsCapturing", "cuEventRecord"];
+    let all = |function| (1..9).map(move |nth| Fault::nth(function, nth, CUresult::ERROR_UNKNOWN));
+    emulator.set_faults(FaultPlan::new(faults.into_iter().flat_map(all)));
+    let error = block.free_on(&b).unwrap_err();
+    emulator.set_faults(FaultPlan::default());
+    assert!(error.driver().is_some(), "{error}");
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.ledger.failed_frees), (MIB, 1));
+}
+
+#[test]
+fn frees_on_the_blocks_own_stream_call_no_driver() {
+    if on_real_gpu() {
+        return;
+    }
+    let device = emulated(1 << 30, Schedule::OnDemand);
+    let heap = tight(&device, PoolKind::Stitched);
+    let a = device.stream().unwrap();
+    drop(heap.allocate(MIB, &a).unwrap());
+    let block = heap.allocate(MIB, &a).unwrap();
+    let before = device.emulator().unwrap().calls();
+    block.free_on(&a.clone()).unwrap();
+    assert_eq!(device.emulator().unwrap().calls(), before);
+}
