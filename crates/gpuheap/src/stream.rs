@@ -403,12 +403,11 @@ impl Stream {
 
     #[cold]
     fn refused(&self) -> Error {
-        ErrorKind::Refused(format!(
+        ErrorKind::StreamUnusable.error(format!(
             "the stream {:#x} was retired, so the driver may have ended it; use another stream, or \
              wrap the handle again by Device::foreign_stream if it is alive",
             self.raw().0
         ))
-        .into()
     }
 
     pub(crate) fn context(&self) -> &Context {
