@@ -219,7 +219,8 @@ fn what_is_live_when_all_are_retired_in_a_failure_is_for_nobody_before_a_wait() 
         drop(next);
         let emulator = device.emulator().unwrap().clone();
         drop((heap, own));
-        assert!(emulator.findings().is_empty(), "{pool}: {:#?}", emulator.findings());
+        let findings = emulator.findings().unwrap();
+        assert!(findings.is_empty(), "{pool}: {findings:#?}");
         end(&device, raw);
     }
 }
