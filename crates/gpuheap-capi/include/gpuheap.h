@@ -15,7 +15,7 @@
  * for then. The heap does not know of
  * graphs: what a graph uses is to be kept as long as the graph may run. Fills that zero_on_alloc or
  * zero_on_free asks for become part of the graph. Where nothing can be had without a wait the request
- * fails, and the pools "none" and "driver" have nothing for a stream that is captured.
+ * fails, and the pool "driver" has nothing for a stream that is captured.
  */
 
 #ifndef GPUHEAP_H
@@ -229,8 +229,8 @@ enum gpuheap_status gpuheap_reclaim_all(struct gpuheap_heap *heap, uint64_t *giv
 
 // Changes the limits, in bytes taken from the driver, 0 for none, and gives cached memory above them
 // back, for which it waits for frees in flight. What is live stays: a heap above its limit takes
-// nothing more. The hard limit of the pools "none" and "driver" cannot be raised above the one that
-// they were made with. What is refused changes nothing.
+// nothing more. The hard limit of the pool "driver" cannot be raised above the one that it was made
+// with. What is refused changes nothing.
 //
 // given_back: as for gpuheap_reclaim.
 enum gpuheap_status gpuheap_set_limits(struct gpuheap_heap *heap,

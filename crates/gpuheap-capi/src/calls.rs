@@ -213,8 +213,8 @@ pub unsafe extern "C" fn gpuheap_reclaim_all(
 
 /// Changes the limits, in bytes taken from the driver, 0 for none, and gives cached memory above them
 /// back, for which it waits for frees in flight. What is live stays: a heap above its limit takes
-/// nothing more. The hard limit of the pools "none" and "driver" cannot be raised above the one that
-/// they were made with. What is refused changes nothing.
+/// nothing more. The hard limit of the pool "driver" cannot be raised above the one that it was made
+/// with. What is refused changes nothing.
 ///
 /// given_back: as for gpuheap_reclaim.
 #[unsafe(no_mangle)]

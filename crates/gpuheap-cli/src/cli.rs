@@ -40,7 +40,7 @@ on its streams; what is left live is freed, and the whole trace is replayed once
 stops where it runs out of memory. The memory of the device is what there is beside the context.";
 
 const REPLAY_AFTER: &str = "\
-Pools: none (the driver every time), simple (whole blocks in one list), binned (powers of two), \
+Pools: none (cuMemAlloc and cuMemFree every time), simple (whole blocks in one list), binned (powers of two), \
 split (best fit, split and joined), stitched (the same, and pages mapped into one range where no \
 range is large enough), driver (the driver's own pool).
 Profiles: h200, rtx4090, t4, wsl2-rtx4060.
@@ -81,6 +81,10 @@ pub(crate) struct ReplayArguments {
     /// Hard limit of what a pool may take from the driver
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
     pub(crate) limit: Option<Size>,
+
+    /// What the pool of driver keeps of what is freed, 0 for nothing [default: all of it]
+    #[arg(long, value_name = "SIZE", value_parser = size_or_zero, allow_hyphen_values = true)]
+    pub(crate) release_threshold: Option<Size>,
 
     /// For each policy, find the smallest device that gets through, to 2 MiB
     #[arg(long)]
@@ -209,6 +213,11 @@ fn explain(error: &clap::Error) -> String {
 fn size(text: &str) -> Result<Size, String> {
     missing(text)?;
     Size::parse(text).map_err(|error| error.to_string())
+}
+
+/// A size of which nothing at all is one too.
+fn size_or_zero(text: &str) -> Result<Size, String> {
+    if text == "0" { Ok(Size::Bytes(0)) } else { size(text) }
 }
 
 /// What devices hand memory out in.

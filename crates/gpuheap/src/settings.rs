@@ -35,6 +35,8 @@ pub(crate) struct Settings {
     pub(crate) slack: Option<f64>,
     /// How many free blocks are looked at for one that a stream may use at once.
     pub(crate) look: Option<usize>,
+    /// How much a `driver` heap's pool keeps of what is freed.
+    pub(crate) release_threshold: Option<Size>,
 }
 
 impl Settings {
@@ -158,7 +160,7 @@ struct Setting {
     read: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
-const TABLE: [Setting; 9] = [
+const TABLE: [Setting; 10] = [
     Setting {
         variable: "GPUHEAP_DEVICE",
         what: "the device that `Device::open_default` opens",
@@ -262,6 +264,19 @@ const TABLE: [Setting; 9] = [
             Ok(())
         },
     },
+    Setting {
+        variable: "GPUHEAP_RELEASE_THRESHOLD",
+        what: "how much `driver` keeps of what is freed",
+        default: "all of it",
+        method: "`HeapBuilder::release_threshold`",
+        takes: || format!("0, {}", sizes()),
+        read: |settings, text| {
+            // Nothing else that takes a size takes zero.
+            let kept = if text == "0" { Size::Bytes(0) } else { size(text)? };
+            settings.release_threshold = Some(kept);
+            Ok(())
+        },
+    },
 ];
 
 /// A share of something, as a part of it.
@@ -337,6 +352,12 @@ mod tests {
         );
         assert_eq!(set("GPUHEAP_SLACK", "2.5 %")?, Settings { slack: Some(0.025), ..none.clone() });
         assert_eq!(set("GPUHEAP_LOOK", "16")?, Settings { look: Some(16), ..none.clone() });
+        for (text, kept) in [("0", 0), ("1.5GiB", 3 << 29)] {
+            assert_eq!(
+                set("GPUHEAP_RELEASE_THRESHOLD", text)?,
+                Settings { release_threshold: Some(Size::Bytes(kept)), ..none.clone() }
+            );
+        }
         for (variable, value) in
             [("GPUHEAP_SLACK", "3"), ("GPUHEAP_SLACK", "-1%"), ("GPUHEAP_LOOK", "0")]
         {

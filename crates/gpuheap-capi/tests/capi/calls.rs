@@ -117,7 +117,7 @@ fn limits_that_are_refused_change_nothing() {
         let heap = Heap::builder(&device).pool(pool).hard_limit(64 * MIB).build().unwrap();
         let client = Client(gpuheap_heap::new(&device, &heap));
         let before = heap.limits();
-        let (soft, hard) = if pool == PoolKind::Split { (9, 8) } else { (8, 512) };
+        let (soft, hard) = if pool == PoolKind::Driver { (8, 512) } else { (9, 8) };
         // SAFETY: the heap is open.
         let status =
             unsafe { gpuheap_set_limits(client.0, soft * MIB, hard * MIB, ptr::null_mut()) };

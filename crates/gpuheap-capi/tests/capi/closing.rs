@@ -43,7 +43,8 @@ fn a_free_that_fails_in_the_driver_is_a_free() {
         let client = Client::new(&device, pool);
         let stream = make_stream(&device);
         let memory = client.allocate(1 << 20, stream).unwrap();
-        let fault = Fault::nth("cuMemFreeAsync", 1, CUresult::ERROR_OUT_OF_MEMORY);
+        let free = if pool == PoolKind::None { "cuMemFree_v2" } else { "cuMemFreeAsync" };
+        let fault = Fault::nth(free, 1, CUresult::ERROR_OUT_OF_MEMORY);
         emulator.set_faults(FaultPlan::new([fault]));
         assert_eq!(client.free_on(memory, stream), Status::Driver, "{pool}: {}", last_error());
         assert_eq!(client.free_on(memory, stream), Status::UnknownAddress);

@@ -48,6 +48,15 @@ pub(crate) enum Target {
     Real(Device),
 }
 
+/// How much the heap of a replay may take and keep, where that is bounded.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    /// The hard limit.
+    pub(crate) limit: Option<Size>,
+    /// How much the pool of a `driver` heap keeps of what is freed.
+    pub(crate) threshold: Option<Size>,
+}
+
 /// What a replay came to. Everything but the times is of the first two passes.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
@@ -169,9 +178,9 @@ pub(crate) fn measure(
     program: &Program,
     pool: PoolKind,
     target: &Target,
-    limit: Option<Size>,
+    bounds: Bounds,
 ) -> Result<Outcome, Error> {
-    let mut replay = Replay::new(program, pool, target, limit)?;
+    let mut replay = Replay::new(program, pool, target, bounds)?;
     let per_event = |time: Duration| time.as_nanos() as f64 / program.steps.len().max(1) as f64;
     let (mut cold_ns, mut stop) = (None, None);
     let mut later = Vec::new();
@@ -218,9 +227,9 @@ pub(crate) fn probe(
     program: &Program,
     pool: PoolKind,
     target: &Target,
-    limit: Option<Size>,
+    bounds: Bounds,
 ) -> Result<Result<u64, OutOfMemory>, Error> {
-    let mut replay = Replay::new(program, pool, target, limit)?;
+    let mut replay = Replay::new(program, pool, target, bounds)?;
     for _ in 0..2 {
         if let Err(at) = replay.pass()? {
             return Ok(Err(at.evidence));
@@ -252,7 +261,7 @@ impl<'p> Replay<'p> {
         program: &'p Program,
         pool: PoolKind,
         target: &Target,
-        limit: Option<Size>,
+        bounds: Bounds,
     ) -> Result<Replay<'p>, Error> {
         let device = target.open()?;
         let streams: Result<Vec<Stream>, Error> = program
@@ -264,8 +273,11 @@ impl<'p> Replay<'p> {
             })
             .collect();
         let mut heap = Heap::builder(&device).without_environment().pool(pool);
-        if let Some(limit) = limit {
+        if let Some(limit) = bounds.limit {
             heap = heap.hard_limit(limit.of(device.total_memory()));
+        }
+        if let Some(threshold) = bounds.threshold {
+            heap = heap.release_threshold(threshold.of(device.total_memory()));
         }
         let lags = matches!(target, Target::Emulated { delay: Some(_), .. });
         Ok(Replay {

@@ -1,9 +1,9 @@
 //! `--find-minimum`: the smallest emulated device on which a pool gets through a trace.
 
 use gpuheap::emu::Profile;
-use gpuheap::{Bytes, Error, OutOfMemory, PoolKind, Size};
+use gpuheap::{Bytes, Error, OutOfMemory, PoolKind};
 
-use super::engine::{Outcome, Program, Target, probe};
+use super::engine::{Bounds, Outcome, Program, Target, probe};
 use crate::progress::Progress;
 
 /// Devices are told apart in steps of the driver's granule.
@@ -31,7 +31,7 @@ pub(crate) fn find(
     program: &Program,
     pool: PoolKind,
     target: &Target,
-    limit: Option<Size>,
+    bounds: Bounds,
     known: &Outcome,
     progress: &Progress,
 ) -> Result<Minimum, Error> {
@@ -40,7 +40,7 @@ pub(crate) fn find(
     };
     let attempt = |bytes: u64| {
         let profile = Profile { memory_bytes: bytes, ..profile.clone() };
-        let result = probe(program, pool, &Target::Emulated { profile, delay: *delay }, limit);
+        let result = probe(program, pool, &Target::Emulated { profile, delay: *delay }, bounds);
         progress.advance(1);
         result
     };

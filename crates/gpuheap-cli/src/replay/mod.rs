@@ -11,7 +11,7 @@ use gpuheap::emu::Profile;
 use gpuheap::{Device, Error, PoolKind};
 use gpuheap_trace::{Format, Op, ReadOptions, Summary, Trace};
 
-use self::engine::{Outcome, Program, Target};
+use self::engine::{Bounds, Outcome, Program, Target};
 use self::minimum::Minimum;
 use crate::cli::ReplayArguments;
 use crate::failure::Failure;
@@ -128,7 +128,8 @@ fn replay(
     arguments: &ReplayArguments,
     target: &Target,
 ) -> Result<Vec<TraceReport>, Failure> {
-    let (pools, limit) = (arguments.pools(), arguments.limit);
+    let pools = arguments.pools();
+    let bounds = Bounds { limit: arguments.limit, threshold: arguments.release_threshold };
     let programs: Vec<Program> = traces.iter().map(Program::of).collect();
     let progress = Progress::new((traces.len() * pools.len()) as u64);
     let mut reports = Vec::new();
@@ -136,7 +137,7 @@ fn replay(
         let mut report = TraceReport::new(trace, target);
         for pool in &pools {
             progress.now(format!("replaying, pool {pool}"));
-            let outcome = engine::measure(trace, program, *pool, target, limit)
+            let outcome = engine::measure(trace, program, *pool, target, bounds)
                 .map_err(|error| failed(trace, *pool, &error))?;
             report.pools.push(PoolReport { pool: *pool, outcome, minimum: None });
             progress.advance(1);
@@ -151,7 +152,7 @@ fn replay(
         }
         on_all_cores(tasks, |(trace, program, report)| {
             let found =
-                minimum::find(program, report.pool, target, limit, &report.outcome, &progress);
+                minimum::find(program, report.pool, target, bounds, &report.outcome, &progress);
             report.minimum = Some(found.map_err(|error| failed(trace, report.pool, &error))?);
             Ok(())
         })?;

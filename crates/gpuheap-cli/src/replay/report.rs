@@ -138,10 +138,9 @@ fn table(text: &mut String, report: &TraceReport) {
     }
 }
 
-/// On an emulated device the driver's own pools are the emulator's: `driver` is one that keeps
-/// everything, `none` one that keeps nothing.
+/// Whether a pool's figures are those of the emulator's model of the driver's own pools.
 fn is_model(report: &TraceReport, pool: PoolKind) -> bool {
-    report.emulated && matches!(pool, PoolKind::Driver | PoolKind::None)
+    report.emulated && pool == PoolKind::Driver
 }
 
 /// The pools apart from each other: not the one that was asked for and is another of them here.
@@ -181,14 +180,17 @@ fn recommendation(report: &TraceReport) -> String {
     let aside = passed.iter().filter(|other| !keeping().any(|kept| kept.pool == other.pool));
     let is_least =
         reserved(pool) == least && smallest.is_some_and(|smallest| smallest.pool == pool.pool);
-    let outdone = aside.clone().any(|other| match is_least {
+    let outdo = aside.clone().filter(|other| match is_least {
         true => reserved(other) < least,
         false => reserved(other) <= margin && time(other) < time(pool),
     });
-    let among = match (outdone, report.emulated) {
-        (false, _) => "",
-        (true, true) => " and are no model",
+    let (models, others): (Vec<&PoolReport>, _) =
+        outdo.partition(|other| is_model(report, other.pool));
+    let among = match (models.is_empty(), others.is_empty()) {
+        (true, true) => "",
+        (false, true) => " and are no model",
         (true, false) => " and keep what is freed",
+        (false, false) => ", are no model and keep what is freed",
     };
     let why = match (passed.len(), advisable.len()) {
         (1, _) if pools.len() == 1 => "it gets through and reserves".to_owned(),
@@ -196,7 +198,10 @@ fn recommendation(report: &TraceReport) -> String {
             None => "no other gets through on this device. It reserves".to_owned(),
             Some(limit) => format!("no other gets through within {}. It reserves", Bytes(limit)),
         },
-        (_, 1) => format!("{}. It reserves", are_models(aside, " too")),
+        (_, 1) => {
+            let models = aside.filter(|other| is_model(report, other.pool));
+            format!("{}. It reserves", are_models(models, " too"))
+        }
         _ if is_least => format!("of the pools that get through{among} it reserves the least,"),
         _ => format!("it is the fastest of those that reserve little{among},"),
     };
@@ -314,6 +319,8 @@ fn rank(pool: PoolKind) -> u32 {
     match pool {
         PoolKind::Stitched => 0,
         PoolKind::Split => 1,
+        // It gives everything back at once, at the price of two driver calls for each block.
+        PoolKind::None => 3,
         _ => 2,
     }
 }
@@ -469,7 +476,7 @@ mod tests {
     #[test]
     fn nothing_is_claimed_over_a_pool_that_does_better() {
         use PoolKind::{Binned, Driver, None, Simple, Split};
-        let cases: [(bool, &[Passed], &str); 11] = [
+        let cases: [(bool, &[Passed], &str); 13] = [
             (true, &[(Split, 60, 1.0)], "Use split: it gets through and reserves 60 bytes"),
             (
                 true,
@@ -479,8 +486,19 @@ mod tests {
             (
                 true,
                 &[(None, 70, 1.0), (Split, 60, 1.0), (Driver, 70, 1.0)],
-                "Use split: the pools none and driver get through too, and here they are a model. It \
-                 reserves 60 bytes",
+                "Use split: of the pools that get through it reserves the least, 60 bytes",
+            ),
+            (
+                true,
+                &[(None, 55, 1.0), (Split, 60, 1.0), (Driver, 70, 1.0)],
+                "Use split: of the pools that get through and keep what is freed it reserves \
+                 the least, 60 bytes",
+            ),
+            (
+                true,
+                &[(None, 55, 1.0), (Split, 60, 1.0), (Driver, 55, 1.0)],
+                "Use split: of the pools that get through, are no model and keep what is freed it \
+                 reserves the least, 60 bytes",
             ),
             (
                 true,
@@ -523,7 +541,8 @@ mod tests {
             (
                 true,
                 &[(None, 55, 1.0), (Driver, 55, 1.0)],
-                "On this device the pools none and driver get through, and here they are a model",
+                "Use none: the pool driver gets through too, and here it is a model. It reserves 55 \
+                 bytes",
             ),
         ];
         for (emulated, pools, sentence) in cases {

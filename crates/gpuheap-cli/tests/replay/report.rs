@@ -21,12 +21,12 @@ fn the_recommendation_says_who_gets_through() {
             "Use split: no other gets through on this device. It reserves 664.000 MiB",
         ),
         (
-            "--pool split --pool simple --pool none --device-memory 700MiB",
-            "Use split: the pool none gets through too, and here it is a model. It reserves 664.000 MiB",
+            "--pool split --pool none --device-memory 800MiB",
+            "Use split: of the pools that get through it reserves the least, 664.000 MiB",
         ),
         (
-            "--pool simple --pool none --device-memory 700MiB",
-            "On this device only the pool none gets through, and here it is a model; --find-minimum finds",
+            "--pool simple --pool driver --device-memory 700MiB",
+            "On this device only the pool driver gets through, and here it is a model; --find-minimum finds",
         ),
     ] {
         let arguments: Vec<&str> = arguments.split(' ').collect();

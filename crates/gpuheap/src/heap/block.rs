@@ -110,8 +110,8 @@ impl Block {
     ///
     /// * one of the two captures a graph or was [retired](Stream::is_retired), so that no stream can
     ///   wait for the other; then the host waits for one of them;
-    /// * memory goes back to the driver by the free: above a soft limit, or of the `binned` pool above
-    ///   128 MiB.
+    /// * memory goes back to the driver by the free: above a soft limit, of the `binned` pool above
+    ///   128 MiB, and always of the `none` pool.
     ///
     /// The event and the wait for it take four driver calls.
     /// [`free_on_unchecked`](Block::free_on_unchecked) spares them.

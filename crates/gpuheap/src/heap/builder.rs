@@ -48,6 +48,7 @@ pub struct HeapBuilder {
     thread_cache: Option<u64>,
     slack: Option<f64>,
     look: Option<usize>,
+    release_threshold: Option<u64>,
     staging: Staging,
     fallback: Option<Fallback>,
 }
@@ -68,6 +69,7 @@ impl HeapBuilder {
             thread_cache: None,
             slack: None,
             look: None,
+            release_threshold: None,
             staging: Staging::default(),
             fallback: None,
         }
@@ -160,6 +162,15 @@ impl HeapBuilder {
         self
     }
 
+    /// Bytes that the pool of a `driver` heap keeps of what is freed
+    /// (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`): all unless said otherwise. With zero it keeps nothing
+    /// beyond the next wait for a stream, an event or the device. A lower soft limit wins. Other
+    /// pools ignore it.
+    pub fn release_threshold(mut self, bytes: u64) -> HeapBuilder {
+        self.release_threshold = Some(bytes);
+        self
+    }
+
     /// How large copies of pageable memory are staged.
     #[doc(hidden)]
     pub fn staging(mut self, staging: Staging) -> HeapBuilder {
@@ -205,13 +216,12 @@ impl HeapBuilder {
         let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Stitched));
         self.fallback = fallback;
         let limits = Limits { soft: self.soft, hard: self.hard };
-        let ordered = |keeps| -> Result<(PoolKind, Parts), Error> {
-            let source = OrderedSource::new(context.clone(), keeps, limits)?;
-            Ok((pool, (Box::new(Direct::default()), Box::new(source))))
-        };
-        let (pool, parts) = match pool {
-            PoolKind::None if context.has_pools() => ordered(false)?,
-            PoolKind::Driver if context.has_pools() => ordered(true)?,
+        let (pool, parts): (PoolKind, Parts) = match pool {
+            PoolKind::Driver if context.has_pools() => {
+                let threshold = self.release_threshold.unwrap_or(u64::MAX);
+                let source = OrderedSource::new(context.clone(), threshold, limits)?;
+                (pool, (Box::new(Direct::default()), Box::new(source)))
+            }
             PoolKind::Driver => {
                 return Err(ErrorKind::Unsupported.error(format!(
                     "{} has no stream-ordered pools; use the split pool",
@@ -257,6 +267,7 @@ impl HeapBuilder {
         self.zero_on_alloc = self.zero_on_alloc.or(settings.zero_on_alloc);
         self.slack = self.slack.or(settings.slack);
         self.look = self.look.or(settings.look);
+        self.release_threshold = self.release_threshold.or(bytes(settings.release_threshold));
     }
 
     pub(crate) fn build_over(

@@ -70,7 +70,7 @@ impl Heap {
     /// Registered reclaimers are not asked, so a request may succeed that this says no to.
     ///
     /// A yes may come too late: other threads and other processes go on. And it is about bytes; of
-    /// `none` and `driver` heaps and on a nearly full device the driver decides by what it keeps to
+    /// `driver` heaps and on a nearly full device the driver decides by what it keeps to
     /// itself. There the answer is close: a pool of the driver's may hold bytes in pieces that are
     /// too small, and a request of up to 2 MiB may still find room in a granule that is in use.
     ///

@@ -192,8 +192,8 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// A soft limit above the hard one, and a hard limit above the one that a `none` or `driver` heap
-    /// was built with, to which the driver holds its pool: a new heap can have it. Neither changes
+    /// A soft limit above the hard one, and a hard limit above the one that a `driver` heap was built
+    /// with, to which the driver holds its pool: a new heap can have it. Neither changes
     /// anything. The driver's own; the limits may hold all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         self.handle.context.check_alive()?;
@@ -478,8 +478,7 @@ impl Heap {
 
     /// Whether the device's memory is a stream-ordered pool's.
     pub(crate) fn is_stream_ordered(&self) -> bool {
-        matches!(self.handle.pool, PoolKind::None | PoolKind::Driver)
-            && self.handle.context.has_pools()
+        self.handle.pool == PoolKind::Driver
     }
 
     /// Lets another device reach the virtual memory that it has mapped.

@@ -57,8 +57,8 @@ pub struct MemoryStatus {
     /// Of that, what is free, frees in flight included. A request that finds the device full has it
     /// given back.
     pub other_heaps_cached: u64,
-    /// What the heap took of the device's memory, as asked of the driver; of `none` and `driver`
-    /// heaps what the driver's pool holds.
+    /// What the heap took of the device's memory, as asked of the driver; of a `driver` heap what
+    /// the driver's pool holds.
     pub taken: u64,
     /// Of that, what is handed out, the policy's rounding included.
     pub allocated: u64,

@@ -1,8 +1,8 @@
-//! `none` and `driver`: the driver every time.
+//! `none` and `driver`: a driver call for every request.
 //!
-//! Both hand every request to a stream-ordered pool of the driver's; they differ in how much that
-//! pool keeps, which is its source's affair. Where the driver has no such pools, the source is a
-//! plain one, and a free waits until the stream got there.
+//! `driver` stands over a stream-ordered pool of the driver's, which takes frees in the order of
+//! their stream. `none` stands over plain allocations: a free waits on the host until its stream got
+//! there, and then gives the memory back (`cuMemFree`), so nothing is cached.
 
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
@@ -12,7 +12,7 @@ use crate::source::{Segment, SourceError};
 #[derive(Debug, Default)]
 pub(crate) struct Direct {
     live: Slab<Segment>,
-    /// Freed, and not given back because giving back is not stream-ordered here.
+    /// Freed and not given back yet: the stream captures a graph, or a driver call failed.
     waiting: Vec<(Ticket, Segment)>,
 }
 
@@ -52,6 +52,12 @@ impl Policy for Direct {
         }
         let ticket = environment.order.freed(stream, environment.source);
         self.waiting.push((ticket, segment));
+        if !environment.source.is_stream_ordered() {
+            // A stream that captures a graph has no fence to wait for: what it freed waits on.
+            for fence in environment.order.pending(environment.source)? {
+                environment.source.wait(fence)?;
+            }
+        }
         environment.order.poll(environment.source)?;
         self.release(u64::MAX, environment).map(|_| ())
     }

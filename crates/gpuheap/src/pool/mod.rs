@@ -43,7 +43,9 @@ use crate::source::{Chunk, GRANULE, MemorySource, Pages, Segment, SourceError, r
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PoolKind {
-    /// The driver every time, nothing kept.
+    /// No pool: `cuMemAlloc` for each request and `cuMemFree` for each free. A free waits on the
+    /// host for its stream's work, and nothing is cached. Only what is freed on a stream that
+    /// captures a graph is kept, as pending, until the capture is over.
     None,
     /// One list of whole blocks, for reading.
     Simple,
@@ -54,7 +56,8 @@ pub enum PoolKind {
     /// Best fit over physical pages that are mapped into one range where no free range is large
     /// enough. `split` where the device has no virtual memory of this kind.
     Stitched,
-    /// A stream-ordered pool of the driver's, with a raised release threshold.
+    /// A stream-ordered pool of the driver's. It keeps what is freed up to the
+    /// [release threshold](crate::HeapBuilder::release_threshold), by default all of it.
     Driver,
 }
 
@@ -93,8 +96,8 @@ impl PoolKind {
         }
     }
 
-    /// What threads keep for themselves of its blocks, if they do. `simple` is for reading, and of
-    /// `none` and `driver` the driver decides.
+    /// What threads keep for themselves of its blocks, if they do. `simple` is for reading, `none`
+    /// keeps nothing, and of `driver` the driver decides.
     pub(crate) fn kept_by_threads(self) -> Option<KeptByThreads> {
         match self {
             // A block of one bin is as good as another, so nothing is lost by it.

@@ -18,23 +18,23 @@ const POOL_STEP: u64 = 32 << 20;
 pub(crate) struct OrderedSource {
     events: Events,
     pool: CUmemoryPool,
-    /// Whether the pool keeps what is freed.
-    keeps: bool,
+    /// Bytes that the pool keeps of what is freed, unless a soft limit is lower.
+    threshold: u64,
     /// What the driver itself holds the pool to.
     bound: Option<u64>,
 }
 
 impl OrderedSource {
-    /// A pool that keeps what is freed, up to a soft limit, or nothing; drivers from 12.2 on hold
-    /// it to a hard limit.
+    /// A pool that keeps what is freed up to `threshold` bytes and up to a soft limit. Drivers from
+    /// 12.2 on hold it to a hard limit.
     pub(crate) fn new(
         context: Arc<Context>,
-        keeps: bool,
+        threshold: u64,
         limits: Limits,
     ) -> Result<OrderedSource, SourceError> {
         let events = Events::new(context);
         let bound = limits.hard.map(|limit| limit / POOL_STEP * POOL_STEP);
-        let mut source = OrderedSource { events, pool: CUmemoryPool::NULL, keeps, bound };
+        let mut source = OrderedSource { events, pool: CUmemoryPool::NULL, threshold, bound };
         let mut properties = CUmemPoolProps::device(source.events.context.ordinal());
         // Zero means no bound, so a limit below one step is left to our own check.
         properties.max_size = bound.unwrap_or(0) as usize;
@@ -49,7 +49,7 @@ impl OrderedSource {
     }
 
     fn set_threshold(&mut self, limits: Limits) -> Result<(), SourceError> {
-        let keep = if self.keeps { limits.soft.unwrap_or(u64::MAX) } else { 0 };
+        let keep = self.threshold.min(limits.soft.unwrap_or(u64::MAX));
         self.set(CUmemPool_attribute::RELEASE_THRESHOLD, keep)
     }
 

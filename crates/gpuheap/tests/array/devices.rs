@@ -22,7 +22,7 @@ fn peers(schedule: Schedule) -> [Device; 2] {
 
 /// The policies whose device memory a peer can reach.
 fn reached() -> impl Iterator<Item = PoolKind> {
-    PoolKind::ALL.into_iter().filter(|pool| !matches!(pool, PoolKind::None | PoolKind::Driver))
+    PoolKind::ALL.into_iter().filter(|pool| *pool != PoolKind::Driver)
 }
 
 /// Writes an array on a peer; runs later.
@@ -265,7 +265,7 @@ fn memory_of_a_pool_of_the_driver_s_is_not_reached_by_a_peer() {
         for kind in KINDS {
             let a = heap.target().unwrap().kind(kind).filled(3, 5_u8).unwrap();
             let reached = a.device_ptr(&far);
-            let of_driver = matches!(pool, PoolKind::None | PoolKind::Driver);
+            let of_driver = pool == PoolKind::Driver;
             if kind != MemoryKind::Device || !of_driver {
                 reached.unwrap();
                 continue;

@@ -61,7 +61,7 @@ fn what_is_freed_is_not_overwritten_before_its_stream_is_done() {
         // millisecond.
         let (rounds, passes, count) =
             if device.is_emulated() { (4, 2, 512 << 10) } else { (400, 100, 4 << 20) };
-        // The driver's own pools grow by 32 MiB, and what they share is theirs.
+        // The driver decides where memory is, and its own pools grow by 32 MiB.
         let shares = !matches!(pool, PoolKind::None | PoolKind::Driver);
         let limit = if shares { 8 * count as u64 } else { 64 << 20 };
         let builder = Heap::builder(&device).without_environment().pool(pool);

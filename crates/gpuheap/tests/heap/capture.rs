@@ -299,10 +299,12 @@ fn what_fails_beside_a_capture_takes_nothing() {
 }
 
 #[test]
-fn pools_of_the_drivers_stay_out_of_a_capture() {
-    for pool in [PoolKind::None, PoolKind::Driver] {
+fn a_pool_of_the_drivers_stays_out_of_a_capture() {
+    for threshold in [0, u64::MAX] {
+        let pool = PoolKind::Driver;
         let device = device(96 * MIB, Schedule::OnDemand);
-        let heap = heap(&device, pool);
+        let builder = Heap::builder(&device).pool(pool);
+        let heap = builder.release_threshold(threshold).build().unwrap();
         let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
         let (before, theirs) =
             (heap.allocate(MIB, &stream).unwrap(), heap.allocate(MIB, &other).unwrap());
@@ -320,6 +322,33 @@ fn pools_of_the_drivers_stay_out_of_a_capture() {
         assert_eq!(heap.usage().unwrap().ledger.failed_frees, 0);
         assert_all_returned(&device, &heap, pool.name());
     }
+}
+
+/// The one case in which `none` keeps what is freed: there is nothing to wait for.
+#[test]
+fn what_is_freed_in_a_capture_without_a_pool_goes_back_after_it() {
+    let device = device(96 * MIB, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::None);
+    let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+    let [before, theirs] = [&stream, &other].map(|stream| {
+        let block = heap.allocate(3 * MIB, stream).unwrap();
+        fill(&device, &block, 1, stream);
+        block
+    });
+    captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+        let inside = heap.allocate(MIB, &stream).unwrap();
+        fill(&device, &inside, 2, &stream);
+        drop((before, inside));
+        let usage = heap.usage().unwrap();
+        assert_eq!((usage.live, usage.pending, usage.cached), (3 * MIB, 4 * MIB, 4 * MIB));
+        theirs.free_on(&other).unwrap();
+        let usage = heap.usage().unwrap();
+        assert_eq!((usage.live, usage.ledger.taken), (0, 4 * MIB), "what others free goes back");
+    });
+    drop(heap.allocate(MIB, &other).unwrap());
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.cached, usage.ledger.taken, usage.ledger.failed_frees), (0, 0, 0));
+    assert_all_returned(&device, &heap, "none");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What the driver regains when an array is released.
 
 use gpuheap::emu::Schedule;
-use gpuheap::{MemoryKind, PoolKind};
+use gpuheap::{Heap, MemoryKind, PoolKind};
 
 use crate::support::{assert_all_returned, device, heap};
 
@@ -12,6 +12,7 @@ fn a_block_of_its_own_goes_back_whole() {
     for (pool, bytes, block) in [
         (PoolKind::Binned, 1000, 1024),
         (PoolKind::Binned, (128 << 20) + 1, (128 << 20) + 1),
+        (PoolKind::None, 5 << 20, 5 << 20),
         (PoolKind::Simple, 4 << 20, 4 << 20),
         (PoolKind::Split, 64 << 20, 64 << 20),
     ] {
@@ -46,11 +47,13 @@ fn a_segment_that_others_are_in_stays() {
 }
 
 #[test]
-fn pools_of_the_drivers_say_what_they_shrank_by() {
-    for pool in [PoolKind::None, PoolKind::Driver] {
+fn a_pool_of_the_drivers_says_what_it_shrank_by() {
+    for threshold in [0, u64::MAX] {
+        let pool = PoolKind::Driver;
         for kind in KINDS {
             let device = device(1 << 30, Schedule::OnDemand);
-            let heap = heap(&device, pool);
+            let builder = Heap::builder(&device).pool(pool);
+            let heap = builder.release_threshold(threshold).build().unwrap();
             let target = heap.on(&device.stream().unwrap()).kind(kind);
             let array = target.filled(5 << 20, 1_u8).unwrap();
             let reserved = heap.usage_of(kind).unwrap().reserved;

@@ -34,6 +34,60 @@ fn the_text_follows_an_array_from_its_making_to_a_reclaim() {
     }
 }
 
+/// As CUDA.jl's page on memory says of it: no pool, and each request is the driver's.
+#[test]
+fn without_a_pool_each_request_is_the_drivers_and_nothing_is_cached() {
+    let device = emulated(1 << 30, Schedule::OnDemand);
+    let emulator = device.emulator().unwrap();
+    let heap = heap(&device, PoolKind::None);
+    let target = heap.on(&device.stream().unwrap());
+    for round in 1..=3 {
+        // It is written to until it is freed, which waits for that.
+        let array = target.filled(8192, 1_u8).unwrap();
+        let status = heap.memory_status().unwrap();
+        assert_eq!((status.taken, status.allocated, status.cached), (8192, 8192, 0));
+        assert_eq!(status.device_used, 2 * MIB, "as the driver hands it out");
+        drop(array);
+        let status = heap.memory_status().unwrap();
+        assert_eq!((status.taken, status.cached, status.pending), (0, 0, 0));
+        assert_eq!((status.device_used, status.largest_free_block), (0, 0));
+        let calls = ["cuMemAlloc_v2", "cuMemFree_v2"].map(|name| emulator.calls_of(name));
+        assert_eq!(calls, [round; 2]);
+    }
+    assert_eq!(emulator.calls_of("cuMemPoolCreate"), 0);
+    assert_eq!(heap.reclaim_all().unwrap(), 0);
+    // A limit is as good as with any pool, and can be raised.
+    heap.set_limits(Limits { soft: None, hard: Some(64 * MIB) }).unwrap();
+    target.filled(65 << 20, 1_u8).unwrap_err();
+    heap.set_limits(Limits { soft: None, hard: Some(128 * MIB) }).unwrap();
+    drop(target.filled(65 << 20, 1_u8).unwrap());
+    assert_all_returned(&device, &heap, "none");
+}
+
+/// A pool of the driver's that gives back what is freed once its stream is waited for.
+#[test]
+fn a_release_threshold_bounds_what_a_pool_of_the_drivers_keeps() {
+    for (threshold, soft, kept) in
+        [(None, None, 128), (Some(0), None, 0), (Some(64), None, 64), (Some(64), Some(32), 32)]
+    {
+        let device = emulated(1 << 30, Schedule::OnDemand);
+        let mut builder = Heap::builder(&device).pool(PoolKind::Driver);
+        if let Some(threshold) = threshold {
+            builder = builder.release_threshold(threshold * MIB);
+        }
+        if let Some(soft) = soft {
+            builder = builder.soft_limit(soft * MIB);
+        }
+        let heap = builder.build().unwrap();
+        let stream = device.stream().unwrap();
+        let blocks: Vec<_> = (0..4).map(|_| heap.allocate(32 * MIB, &stream).unwrap()).collect();
+        drop(blocks);
+        stream.synchronize().unwrap();
+        assert_eq!(heap.memory_status().unwrap().cached, kept * MIB, "{threshold:?} {soft:?}");
+        assert_all_returned(&device, &heap, "driver");
+    }
+}
+
 #[test]
 fn a_dropped_array_is_cached_at_once_and_the_device_counts_everybody() {
     let device = device(1 << 30, Schedule::OnDemand);
