@@ -127,7 +127,8 @@ impl Heap {
     /// Memory for use on `stream` from this point of it on. A request that the cache serves does not
     /// wait for the device; one that takes memory from the driver may, because giving unused
     /// segments back for it does (`cuMemFree`). Where memory is short it climbs the ladder
-    /// ([`Step`](crate::Step)) before it gives up.
+    /// ([`Step`](crate::Step)) before it gives up: it waits for frees in flight, those of other heaps
+    /// of this process on the device included, and has them give cached memory back.
     ///
     /// # Errors
     ///

@@ -227,3 +227,24 @@ impl State {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_one_requests_at_a_time_and_not_waited_for_without_end() {
+        let turn = Turn::default();
+        let taken = turn.take();
+        assert!(taken.is_some());
+        assert!(turn.take_within(Duration::ZERO).is_none());
+        drop(taken);
+        std::thread::scope(|scope| {
+            let taken = turn.take_within(Duration::ZERO);
+            assert!(taken.is_some());
+            let next = scope.spawn(|| turn.take().is_some());
+            drop(taken);
+            assert!(next.join().unwrap_or(false));
+        });
+    }
+}

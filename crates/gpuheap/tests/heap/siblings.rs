@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-use gpuheap::emu::{Profile, Schedule};
+use gpuheap::emu::{FaultPlan, Profile, Schedule};
 use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, MemoryKind, PoolKind, Stream};
-use gpuheap_driver::{CUgraph, CUstreamCaptureMode, check};
+use gpuheap_driver::{CUgraph, CUresult, CUstreamCaptureMode, check};
 
 use crate::support::{
-    Random, assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu,
+    Random, assert_all_returned, assert_no_findings, device, emulated, fail_each_call, fill, heap,
+    on_real_gpu,
 };
 
 const MIB: u64 = 1 << 20;
@@ -69,8 +70,8 @@ fn hold(device: &Device, heap: &Heap, stream: &Stream, bytes: u64) -> Vec<Block>
 fn cache_of_another_heap_is_given_back_for_a_request() {
     for sibling in PoolKind::ALL {
         for pool in PoolKind::ALL {
-            let device = device(1024 * MIB, Schedule::OnDemand);
-            let free = free_on(&device);
+            let device = device(16 * PIECE, Schedule::OnDemand);
+            let _rest = Foreign::all_but(&device, 16 * PIECE);
             let [one, two] = [(); 2].map(|()| device.stream().unwrap());
             // Another handle of the device is the same device.
             let again = match std::env::var("GPUHEAP_TEST_DEVICE") {
@@ -78,16 +79,16 @@ fn cache_of_another_heap_is_given_back_for_a_request() {
                 Err(_) => device.clone(),
             };
             let (keeper, asker) = (heap(&again, sibling), heap(&device, pool));
-            drop(hold(&device, &keeper, &one, free / 10 * 4));
+            drop(hold(&device, &keeper, &one, 6 * PIECE));
             let what = format!("{pool} beside {sibling}");
-            let fit = asker.would_fit(free / 10 * 8).unwrap();
+            let fit = asker.would_fit(13 * PIECE).unwrap();
             assert!(fit.is_yes(), "{what}: {fit}");
-            let block = asker.allocate(free / 10 * 8, &two);
+            let block = asker.allocate(13 * PIECE, &two);
             let block = block.unwrap_or_else(|error| panic!("{what}: {error}"));
             fill(&device, &block, 2, &two);
             drop(block);
             // And the other way.
-            drop(hold(&device, &keeper, &one, free / 10 * 8));
+            drop(hold(&device, &keeper, &one, 13 * PIECE));
             assert_all_returned(&device, &keeper, &what);
             assert_all_returned(&device, &asker, &what);
         }
@@ -193,14 +194,14 @@ fn reclaimers_of_other_heaps_are_not_asked_and_own_ones_may_free_into_them() {
 #[test]
 fn a_heap_without_handles_gives_way_and_ends_with_its_last_block() {
     for pool in PoolKind::ALL {
-        let device = device(1024 * MIB, Schedule::OnDemand);
-        let free = free_on(&device);
+        let device = device(16 * PIECE, Schedule::OnDemand);
+        let _rest = Foreign::all_but(&device, 16 * PIECE);
         let [one, two] = [(); 2].map(|()| device.stream().unwrap());
         let (keeper, asker) = (heap(&device, pool), heap(&device, PoolKind::Split));
         let last = keeper.allocate(PIECE, &one).unwrap();
-        drop(hold(&device, &keeper, &one, free / 2));
+        drop(hold(&device, &keeper, &one, 8 * PIECE));
         drop(keeper);
-        let block = asker.allocate(free / 10 * 8, &two);
+        let block = asker.allocate(13 * PIECE, &two);
         drop(block.unwrap_or_else(|error| panic!("{pool}: {error}")));
         drop(last);
         let report = asker.flush().unwrap();
@@ -278,6 +279,51 @@ fn a_capture_does_not_notice_that_another_heap_gives_way() {
             drop((asked, used));
             assert_all_returned(&device, &keeper, &what);
             assert_all_returned(&device, &asker, &what);
+        }
+    }
+}
+
+#[test]
+fn a_failure_of_any_one_call_of_two_heaps_is_an_error_value_or_is_made_good() {
+    for (pool, sibling) in [
+        (PoolKind::Split, PoolKind::Stitched),
+        (PoolKind::Stitched, PoolKind::Driver),
+        (PoolKind::Driver, PoolKind::Split),
+    ] {
+        for code in [CUresult::ERROR_OUT_OF_MEMORY, CUresult::ERROR_UNKNOWN] {
+            let run = |nth| {
+                let device = emulated(128 * MIB, Schedule::Seeded(1));
+                let emulator = device.emulator().unwrap().clone();
+                let heaps = [heap(&device, sibling), heap(&device, pool)];
+                let streams = [(); 2].map(|()| device.stream().unwrap());
+                let start = emulator.calls();
+                emulator.set_faults(FaultPlan::fail_call(nth, code));
+                let mut failed = 0;
+                for (heap, mib, stream) in [(0, 60, 0), (1, 90, 1), (0, 100, 0), (1, 30, 0)] {
+                    match heaps[heap].allocate(mib * MIB, &streams[stream]) {
+                        Ok(block) => drop(block),
+                        Err(_) => failed += 1,
+                    }
+                }
+                let got_there = emulator.calls() - start >= nth;
+                emulator.set_faults(FaultPlan::default());
+                let what = format!("{pool} beside {sibling}, {code:?} at call {nth}");
+                drop(heaps[1].allocate(90 * MIB, &streams[1]).unwrap());
+                device.synchronize().unwrap();
+                for heap in &heaps {
+                    heap.reclaim_all().unwrap();
+                    let usage = heap.usage().unwrap();
+                    failed += usage.ledger.failed_frees;
+                    assert_eq!((usage.live, usage.reserved), (0, 0), "{what}: {usage:?}");
+                }
+                assert_no_findings(&device, &what);
+                (failed > 0, got_there)
+            };
+            assert!(!run(0).0, "{pool} beside {sibling}");
+            let (failed, made_good) = fail_each_call(run);
+            // Memory that runs out at any one call is found elsewhere.
+            assert!(made_good > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
+            assert!(failed > 0 || code == CUresult::ERROR_OUT_OF_MEMORY, "{pool}: none failed");
         }
     }
 }
