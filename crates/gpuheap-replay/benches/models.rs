@@ -5,7 +5,7 @@ use std::path::Path;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use gpuheap_replay::Program;
-use gpuheap_replay::models::torch::{Settings, Torch};
+use gpuheap_replay::models::build;
 use gpuheap_trace::{ReadOptions, read};
 
 const H200: u64 = 150_109_880_320;
@@ -18,12 +18,19 @@ fn models(criterion: &mut Criterion) {
         let program = Program::of(trace);
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Elements(program.len() as u64)).sample_size(10);
-        for settings in ["", "expandable_segments:True"] {
-            let parsed: Settings = settings.parse().expect("good settings");
-            group.bench_function(format!("torch:{settings}"), |bencher| {
+        for model in [
+            "torch",
+            "torch:expandable_segments:True",
+            "rmm:pool:initial_pool_size:1GiB",
+            "rmm:arena",
+            "rmm:async",
+            "cupy",
+            "cuda",
+        ] {
+            group.bench_function(model, |bencher| {
                 bencher.iter(|| {
-                    let mut model = Torch::new(parsed.clone(), H200);
-                    black_box(program.run(&mut model))
+                    let mut model = build(model, H200).expect("a known model");
+                    black_box(program.run(&mut *model))
                 });
             });
         }

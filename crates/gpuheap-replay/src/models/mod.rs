@@ -1,9 +1,17 @@
 //! Models of allocators, behind one trait.
 
 mod addresses;
+pub mod cuda;
+pub mod cupy;
+pub mod rmm;
+mod spans;
+mod spec;
 pub mod torch;
+mod words;
 
 use std::fmt;
+
+pub use spec::{NAMES, build};
 
 /// An allocator that decides like the one it is named after.
 ///

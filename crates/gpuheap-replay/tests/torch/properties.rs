@@ -1,6 +1,7 @@
 //! The model under random programs: no panic, and figures that agree with each other.
 
 use gpuheap_replay::models::torch::{Settings, Torch};
+use gpuheap_replay::models::{NAMES, build};
 use gpuheap_replay::{Model, Request, Ticket};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -99,6 +100,55 @@ proptest! {
         }
         model.empty_cache();
         prop_assert_eq!(model.figures().active, 0);
+    }
+
+    #[test]
+    fn every_model_keeps_its_books(
+        which in prop::sample::select(vec![
+            "torch", "rmm:pool:initial_pool_size:1MiB", "rmm:pool:maximum_pool_size:64MiB,initial_pool_size:0",
+            "rmm:arena:arena_size:32MiB", "rmm:binning:min_size_exponent:8,max_size_exponent:12",
+            "rmm:async", "cupy", "cupy:limit:50MiB", "cuda",
+        ]),
+        memory in prop_oneof![4 => 1_u64 << 26..1 << 29, 1 => (1_u64 << 26)..u64::MAX],
+        calls in vec(call(), 1..150),
+    ) {
+        let mut model = build(which, memory).unwrap();
+        let mut tickets: Vec<Ticket> = Vec::new();
+        for call in calls {
+            match call {
+                Call::Allocate { bytes, stream, pool } => {
+                    tickets.extend(model.allocate(Request { bytes, stream, pool }));
+                }
+                Call::Free { which, .. } if !tickets.is_empty() => {
+                    let at = which % tickets.len();
+                    model.free(tickets[at], (which % 3) as u64);
+                    model.complete(tickets[at]);
+                }
+                _ => {}
+            }
+            let figures = model.figures();
+            prop_assert!(figures.allocated <= figures.reserved, "{figures:?}");
+            prop_assert!(figures.reserved <= memory, "{figures:?}");
+            prop_assert!(figures.peak_reserved >= figures.reserved, "{figures:?}");
+        }
+        for ticket in tickets {
+            model.free(ticket, 0);
+            model.complete(ticket);
+        }
+        let figures = model.figures();
+        prop_assert_eq!((figures.allocated, figures.requested), (0, 0));
+    }
+
+    #[test]
+    fn any_text_is_a_model_or_an_error_of_one_line(
+        name in prop::sample::select(NAMES.to_vec()),
+        text in "[a-z_:,0-9.KMGiBT\\[\\] \u{0}-\u{ff}]{0,40}",
+    ) {
+        for text in [text.clone(), format!("{name}:{text}")] {
+            if let Err(error) = build(&text, 1 << 30) {
+                prop_assert!(!error.to_string().contains('\n'), "{}", error);
+            }
+        }
     }
 
     #[test]

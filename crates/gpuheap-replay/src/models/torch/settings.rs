@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::models::SettingError;
+use crate::models::words::quoted;
 
 const MIB: u64 = 1 << 20;
 /// PyTorch's smallest `max_split_size_mb` and `max_non_split_rounding_mb`.
@@ -370,39 +371,7 @@ fn end_of_value(tokens: &[&str]) -> usize {
 }
 
 fn unknown(name: &str) -> SettingError {
-    let nearest = KNOWN.iter().min_by_key(|known| distance(name, known));
-    SettingError::new(
-        format!("PyTorch's allocator has no setting {}", quoted(name)),
-        match nearest {
-            Some(nearest) => format!("the nearest that it has is {nearest}"),
-            None => "leave it out".to_owned(),
-        },
-    )
-}
-
-/// A text of the user as it may stand in a message.
-fn quoted(text: &str) -> String {
-    const SHOWN: usize = 40;
-    let more = if text.chars().nth(SHOWN).is_some() { "…" } else { "" };
-    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
-    format!("\"{shown}{more}\"")
-}
-
-/// How many letters have to change to make one word the other.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    // A name of a megabyte is not worth the time.
-    for (index, letter) in one.chars().take(64).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = index + 1;
-        for (column, &wanted) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != wanted);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
+    SettingError::unknown("PyTorch's allocator has no setting", name, &KNOWN)
 }
 
 impl fmt::Display for Settings {

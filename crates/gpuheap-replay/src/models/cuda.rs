@@ -1,0 +1,224 @@
+//! The CUDA driver itself: `cudaMalloc`, and its stream-ordered pool as RMM sets it up.
+//!
+//! Models of a closed driver: the rules are what was measured on an H200 (driver 580), where
+//! `cuMemGetInfo` told what each call took.
+
+use super::spans::{Books, FreeSpans, Live, Span};
+use super::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
+
+/// What the driver takes from the device at a time.
+const GRANULE: u64 = 2 << 20;
+/// Larger allocations have granules of their own.
+const SMALL: u64 = 1 << 20;
+/// Allocations are multiples of this.
+const ALIGN: u64 = 512;
+/// What a stream-ordered pool takes from the device at a time.
+const POOL_CHUNK: u64 = 32 << 20;
+
+/// `cudaMalloc` and `cudaFree` for every request: RMM's `CudaMemoryResource`.
+#[derive(Debug, Clone)]
+pub struct Cuda {
+    books: Books,
+    live: Live<Block>,
+    /// Free pieces of the granules that small allocations share; a granule is a head.
+    small: FreeSpans,
+    next_granule: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    requested: u64,
+    span: Span,
+    stream: u64,
+}
+
+impl Cuda {
+    /// Makes the driver of a device with `device_memory` bytes for this program.
+    pub fn new(device_memory: u64) -> Self {
+        Self {
+            books: Books::new(device_memory),
+            live: Live::default(),
+            small: FreeSpans::default(),
+            next_granule: GRANULE,
+        }
+    }
+
+    fn take(&mut self, bytes: u64, stream: u64) -> Option<Span> {
+        let is_small = bytes <= SMALL;
+        let bytes = bytes.checked_next_multiple_of(if is_small { ALIGN } else { GRANULE })?;
+        if is_small && let Some(span) = self.small.take_best(bytes) {
+            return Some(span);
+        }
+        let taken = bytes.checked_next_multiple_of(GRANULE)?;
+        let place = self.next_granule;
+        if !self.books.take(taken, stream, place) {
+            return None;
+        }
+        self.next_granule = self.next_granule.saturating_add(taken);
+        let span = Span { place, bytes: taken, is_head: true };
+        if is_small {
+            self.small.insert(span);
+            return self.small.take_best(bytes);
+        }
+        Some(span)
+    }
+}
+
+impl Model for Cuda {
+    fn name(&self) -> String {
+        "cuda".to_owned()
+    }
+
+    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
+        if request.bytes == 0 {
+            return Ok(Ticket::NONE);
+        }
+        let Some(span) = self.take(request.bytes, request.stream) else {
+            let largest = self.small.largest();
+            return Err(self.books.refuse(request, request.bytes, largest));
+        };
+        self.books.handed_out(request.bytes, span.bytes);
+        let Request { bytes, stream, .. } = request;
+        Ok(self.live.add(Block { requested: bytes, span, stream }))
+    }
+
+    fn free(&mut self, ticket: Ticket, _stream: u64) {
+        let Some(Block { requested, span, stream }) = self.live.take(ticket) else { return };
+        self.books.freed(requested, span.bytes);
+        if span.bytes > SMALL {
+            self.books.give_back(span.bytes, stream, span.place);
+            return;
+        }
+        self.small.insert(span);
+        let granule = span.place / GRANULE * GRANULE;
+        if self.small.get(granule) == Some(GRANULE) {
+            self.small.remove(granule);
+            self.books.give_back(GRANULE, stream, granule);
+        }
+    }
+
+    fn complete(&mut self, _ticket: Ticket) {}
+
+    fn figures(&self) -> Figures {
+        self.books.figures
+    }
+
+    fn driver_events(&self) -> &[DriverEvent] {
+        &self.books.events
+    }
+}
+
+/// The driver's stream-ordered pool as RMM's `CudaAsyncMemoryResource` uses it: a pool of its own
+/// that gives nothing back.
+///
+/// Frees are taken as done at once. What a lower `release_threshold` gives back when the host
+/// waits for a stream is not in a trace, so the peak is that of a pool that keeps everything.
+#[derive(Debug, Clone)]
+pub struct Async {
+    books: Books,
+    live: Live<(u64, Span)>,
+    free: FreeSpans,
+    end: u64,
+}
+
+impl Async {
+    /// Makes the pool of a device with `device_memory` bytes for this program.
+    pub fn new(device_memory: u64) -> Self {
+        Self {
+            books: Books::new(device_memory),
+            live: Live::default(),
+            free: FreeSpans::default(),
+            end: 0,
+        }
+    }
+
+    fn take(&mut self, bytes: u64, stream: u64) -> Option<Span> {
+        let bytes = bytes.checked_next_multiple_of(ALIGN)?;
+        if let Some(span) = self.free.take_best(bytes) {
+            return Some(span);
+        }
+        // A free end of the pool is used: the rest of the request is taken behind it.
+        let free_end = match self.free.last() {
+            Some((place, its)) if place + its == self.end => its,
+            _ => 0,
+        };
+        let more = (bytes - free_end).checked_next_multiple_of(POOL_CHUNK)?;
+        if !self.books.take(more, stream, self.end) {
+            return None;
+        }
+        self.free.insert(Span { place: self.end, bytes: more, is_head: false });
+        self.end += more;
+        self.free.take_best(bytes)
+    }
+}
+
+impl Model for Async {
+    fn name(&self) -> String {
+        "rmm:async".to_owned()
+    }
+
+    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
+        if request.bytes == 0 {
+            return Ok(Ticket::NONE);
+        }
+        let Some(span) = self.take(request.bytes, request.stream) else {
+            let largest = self.free.largest();
+            return Err(self.books.refuse(request, request.bytes, largest));
+        };
+        self.books.handed_out(request.bytes, span.bytes);
+        Ok(self.live.add((request.bytes, span)))
+    }
+
+    fn free(&mut self, ticket: Ticket, _stream: u64) {
+        let Some((requested, span)) = self.live.take(ticket) else { return };
+        self.books.freed(requested, span.bytes);
+        self.free.insert(span);
+    }
+
+    fn complete(&mut self, _ticket: Ticket) {}
+
+    fn figures(&self) -> Figures {
+        self.books.figures
+    }
+
+    fn driver_events(&self) -> &[DriverEvent] {
+        &self.books.events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(bytes: u64) -> Request {
+        Request { bytes, stream: 0, pool: 0 }
+    }
+
+    #[test]
+    fn small_allocations_share_a_granule() {
+        let mut cuda = Cuda::new(1 << 30);
+        let tickets: Vec<_> = (0..8).map(|_| cuda.allocate(request(100_000)).unwrap()).collect();
+        assert_eq!(cuda.figures().reserved, GRANULE);
+        let large = cuda.allocate(request(SMALL + 1)).unwrap();
+        assert_eq!(cuda.figures().reserved, 2 * GRANULE);
+        tickets.into_iter().for_each(|ticket| cuda.free(ticket, 0));
+        assert_eq!(cuda.figures().reserved, GRANULE, "an empty granule is given back");
+        cuda.free(large, 0);
+        cuda.free(large, 0);
+        assert_eq!((cuda.figures().reserved, cuda.figures().allocated), (0, 0));
+    }
+
+    #[test]
+    fn pool_takes_32_mib_at_a_time_and_uses_its_free_end() {
+        let mut pool = Async::new(1 << 30);
+        let first = pool.allocate(request(20 << 20)).unwrap();
+        assert_eq!(pool.figures().reserved, POOL_CHUNK);
+        let second = pool.allocate(request(40 << 20)).unwrap();
+        assert_eq!(pool.figures().reserved, 2 * POOL_CHUNK);
+        pool.free(first, 0);
+        pool.free(second, 0);
+        pool.allocate(request(60 << 20)).unwrap();
+        assert_eq!(pool.figures().reserved, 2 * POOL_CHUNK, "chunks merge");
+        assert!(pool.allocate(request(u64::MAX)).is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! CuPy's own memory pool.
+//!
+//! Requests are rounded to 512 bytes, and what is missing is taken with `cudaMalloc` of exactly the
+//! rounded size. Best fit within the stream's arena; what is left of a block stays free, and free
+//! neighbours merge. Memory of one stream never serves another.
+
+use super::spans::{Books, FreeSpans, Live, Span};
+use super::{DriverEvent, Figures, Model, Refusal, Request, SettingError, Ticket};
+
+/// Requests are multiples of this.
+const ALIGN: u64 = 512;
+
+/// CuPy's memory pool on one device.
+#[derive(Debug, Clone)]
+pub struct Cupy {
+    books: Books,
+    limit: Option<u64>,
+    live: Live<Block>,
+    /// Free pieces of each stream; what was taken from the driver at once is a head.
+    arenas: Vec<(u64, FreeSpans)>,
+    /// Bytes of what was taken at once, by place.
+    taken: rustc_hash::FxHashMap<u64, u64>,
+    end: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    requested: u64,
+    span: Span,
+    stream: u64,
+}
+
+impl Cupy {
+    /// Makes the pool of a device with `device_memory` bytes for this program. `limit` is what
+    /// `set_limit(size=...)` or `CUPY_GPU_MEMORY_LIMIT` sets.
+    ///
+    /// # Errors
+    /// If the limit is zero, which CuPy takes for none.
+    pub fn new(device_memory: u64, limit: Option<u64>) -> Result<Self, SettingError> {
+        if limit == Some(0) {
+            return Err(SettingError::new(
+                "CuPy's limit is 0 bytes",
+                "CuPy takes 0 for no limit: leave it out, or give the bytes",
+            ));
+        }
+        let allowed = device_memory.min(limit.unwrap_or(u64::MAX));
+        Ok(Self {
+            books: Books::new(allowed),
+            limit,
+            live: Live::default(),
+            arenas: Vec::new(),
+            taken: rustc_hash::FxHashMap::default(),
+            end: ALIGN,
+        })
+    }
+
+    fn arena(&mut self, stream: u64) -> &mut FreeSpans {
+        let at = match self.arenas.iter().position(|(own, _)| *own == stream) {
+            Some(at) => at,
+            None => {
+                self.arenas.push((stream, FreeSpans::default()));
+                self.arenas.len() - 1
+            }
+        };
+        &mut self.arenas[at].1
+    }
+
+    fn take(&mut self, bytes: u64, stream: u64) -> Option<Span> {
+        if let Some(span) = self.arena(stream).take_best(bytes) {
+            return Some(span);
+        }
+        let place = self.end;
+        if !self.books.take(bytes, stream, place) {
+            self.free_all_blocks();
+            self.books.figures.retries += 1;
+            if !self.books.take(bytes, stream, place) {
+                return None;
+            }
+        }
+        self.taken.insert(place, bytes);
+        // Heads keep neighbours apart.
+        self.end = self.end.saturating_add(bytes);
+        Some(Span { place, bytes, is_head: true })
+    }
+
+    /// Gives back all that was taken and is wholly free, of every stream.
+    fn free_all_blocks(&mut self) {
+        let Self { arenas, taken, books, .. } = self;
+        for (stream, arena) in arenas {
+            let whole: Vec<Span> =
+                arena.iter().filter(|span| taken.get(&span.place) == Some(&span.bytes)).collect();
+            for span in whole {
+                arena.remove(span.place);
+                taken.remove(&span.place);
+                books.give_back(span.bytes, *stream, span.place);
+            }
+        }
+    }
+}
+
+impl Model for Cupy {
+    fn name(&self) -> String {
+        match self.limit {
+            Some(limit) => format!("cupy:limit:{limit}"),
+            None => "cupy".to_owned(),
+        }
+    }
+
+    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
+        let Request { bytes, stream, .. } = request;
+        if bytes == 0 {
+            return Ok(Ticket::NONE);
+        }
+        let rounded = bytes.checked_next_multiple_of(ALIGN);
+        let Some(span) = rounded.and_then(|rounded| self.take(rounded, stream)) else {
+            let largest = self.arena(stream).largest();
+            return Err(self.books.refuse(request, rounded.unwrap_or(bytes), largest));
+        };
+        self.books.handed_out(bytes, span.bytes);
+        Ok(self.live.add(Block { requested: bytes, span, stream }))
+    }
+
+    fn free(&mut self, ticket: Ticket, _stream: u64) {
+        let Some(Block { requested, span, stream }) = self.live.take(ticket) else { return };
+        self.books.freed(requested, span.bytes);
+        self.arena(stream).insert(span);
+    }
+
+    fn complete(&mut self, _ticket: Ticket) {}
+
+    fn figures(&self) -> Figures {
+        self.books.figures
+    }
+
+    fn driver_events(&self) -> &[DriverEvent] {
+        &self.books.events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(bytes: u64, stream: u64) -> Request {
+        Request { bytes, stream, pool: 0 }
+    }
+
+    #[test]
+    fn memory_of_one_stream_never_serves_another() {
+        let mut pool = Cupy::new(1 << 30, None).unwrap();
+        let ticket = pool.allocate(request(1000, 0)).unwrap();
+        assert_eq!(pool.figures().reserved, 1024);
+        pool.free(ticket, 0);
+        pool.allocate(request(1000, 7)).unwrap();
+        assert_eq!(pool.figures().reserved, 2048);
+        pool.allocate(request(600, 0)).unwrap();
+        assert_eq!(pool.figures().reserved, 2048);
+    }
+
+    #[test]
+    fn block_is_split_and_merged_within_what_was_taken() {
+        let mut pool = Cupy::new(1 << 30, None).unwrap();
+        let whole = pool.allocate(request(4096, 0)).unwrap();
+        pool.free(whole, 0);
+        let parts: Vec<_> = (0..8).map(|_| pool.allocate(request(512, 0)).unwrap()).collect();
+        assert_eq!(pool.figures().reserved, 4096);
+        parts.into_iter().for_each(|part| pool.free(part, 0));
+        pool.allocate(request(4096, 0)).unwrap();
+        assert_eq!(pool.figures().reserved, 4096);
+    }
+
+    #[test]
+    fn unused_memory_is_given_back_before_a_request_fails() {
+        let mut pool = Cupy::new(1 << 30, Some(10_240)).unwrap();
+        let first = pool.allocate(request(5000, 0)).unwrap();
+        pool.free(first, 0);
+        pool.allocate(request(10_000, 3)).unwrap();
+        assert_eq!((pool.figures().reserved, pool.figures().retries), (10_240, 1));
+        let refusal = pool.allocate(request(1, 3)).unwrap_err();
+        assert_eq!((refusal.needed, refusal.allowed), (512, 10_240));
+        assert!(Cupy::new(1 << 30, Some(0)).is_err());
+    }
+}

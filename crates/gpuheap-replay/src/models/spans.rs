@@ -1,0 +1,192 @@
+//! What several allocators have in common: free pieces that merge, live blocks, and the books.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{DriverEvent, Figures, Refusal, Request, Ticket};
+
+/// Free pieces by place and by size. A piece that begins what was taken from the driver is a head
+/// and never merges with what lies before it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FreeSpans {
+    by_place: BTreeMap<u64, (u64, bool)>,
+    by_size: BTreeSet<(u64, u64)>,
+}
+
+/// A piece of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) place: u64,
+    pub(super) bytes: u64,
+    pub(super) is_head: bool,
+}
+
+impl FreeSpans {
+    /// Adds a piece, merged with the free pieces beside it.
+    pub(super) fn insert(&mut self, span: Span) {
+        let Span { mut place, mut bytes, mut is_head } = span;
+        if !is_head
+            && let Some((&before, &(its, its_head))) = self.by_place.range(..place).next_back()
+            && before + its == place
+        {
+            self.remove(before);
+            (place, bytes, is_head) = (before, bytes + its, its_head);
+        }
+        if let Some(&(its, false)) = self.by_place.get(&(place + bytes)) {
+            self.remove(place + bytes);
+            bytes += its;
+        }
+        self.by_place.insert(place, (bytes, is_head));
+        self.by_size.insert((bytes, place));
+    }
+
+    /// Takes `bytes` of the smallest piece that is large enough, the lowest of several. The rest
+    /// stays.
+    pub(super) fn take_best(&mut self, bytes: u64) -> Option<Span> {
+        let &(_, place) = self.by_size.range((bytes, 0)..).next()?;
+        self.cut(place, bytes)
+    }
+
+    /// Takes `bytes` of the lowest piece that is large enough. The rest stays.
+    pub(super) fn take_first(&mut self, bytes: u64) -> Option<Span> {
+        let fits = self.by_place.iter().find(|(_, (its, _))| *its >= bytes);
+        let place = *fits?.0;
+        self.cut(place, bytes)
+    }
+
+    /// The piece at this place.
+    pub(super) fn get(&self, place: u64) -> Option<u64> {
+        self.by_place.get(&place).map(|&(bytes, _)| bytes)
+    }
+
+    /// The last piece.
+    pub(super) fn last(&self) -> Option<(u64, u64)> {
+        self.by_place.last_key_value().map(|(&place, &(bytes, _))| (place, bytes))
+    }
+
+    pub(super) fn remove(&mut self, place: u64) -> Option<Span> {
+        let (bytes, is_head) = self.by_place.remove(&place)?;
+        self.by_size.remove(&(bytes, place));
+        Some(Span { place, bytes, is_head })
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Span> {
+        self.by_place.iter().map(|(&place, &(bytes, is_head))| Span { place, bytes, is_head })
+    }
+
+    pub(super) fn largest(&self) -> u64 {
+        self.by_size.last().map_or(0, |&(bytes, _)| bytes)
+    }
+
+    fn cut(&mut self, place: u64, bytes: u64) -> Option<Span> {
+        let span = self.remove(place)?;
+        if span.bytes > bytes {
+            let (place, rest) = (place + bytes, span.bytes - bytes);
+            self.by_place.insert(place, (rest, false));
+            self.by_size.insert((rest, place));
+        }
+        Some(Span { bytes, ..span })
+    }
+}
+
+/// Live blocks by ticket.
+#[derive(Debug, Clone)]
+pub(super) struct Live<T> {
+    slots: Vec<(u32, Option<T>)>,
+    spare: Vec<u32>,
+}
+
+impl<T> Default for Live<T> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), spare: Vec::new() }
+    }
+}
+
+impl<T> Live<T> {
+    pub(super) fn add(&mut self, block: T) -> Ticket {
+        let slot = self.spare.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            (self.slots.len() - 1) as u32
+        });
+        let (generation, place) = &mut self.slots[slot as usize];
+        *generation = generation.wrapping_add(1);
+        *place = Some(block);
+        Ticket { slot, generation: *generation }
+    }
+
+    pub(super) fn take(&mut self, ticket: Ticket) -> Option<T> {
+        let (generation, block) = self.slots.get_mut(ticket.slot as usize)?;
+        if *generation != ticket.generation {
+            return None;
+        }
+        let block = block.take()?;
+        self.spare.push(ticket.slot);
+        Some(block)
+    }
+}
+
+/// Figures and driver events of a device with a capacity.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Books {
+    pub(super) figures: Figures,
+    pub(super) events: Vec<DriverEvent>,
+    /// The most that may be reserved.
+    pub(super) allowed: u64,
+}
+
+/// Sums of places stay far below what overflows: a device of more than 4 PiB has so much.
+const LARGEST_DEVICE: u64 = 1 << 52;
+
+impl Books {
+    pub(super) fn new(allowed: u64) -> Self {
+        Self { allowed: allowed.min(LARGEST_DEVICE), ..Self::default() }
+    }
+
+    /// Takes `bytes` from the driver, if the device has them.
+    pub(super) fn take(&mut self, bytes: u64, stream: u64, address: u64) -> bool {
+        match self.figures.reserved.checked_add(bytes) {
+            Some(reserved) if reserved <= self.allowed => self.figures.reserved = reserved,
+            _ => return false,
+        }
+        let figures = &mut self.figures;
+        figures.peak_reserved = figures.peak_reserved.max(figures.reserved);
+        figures.segments += 1;
+        figures.driver_calls += 1;
+        self.events.push(DriverEvent { is_taken: true, bytes, stream, address });
+        true
+    }
+
+    pub(super) fn give_back(&mut self, bytes: u64, stream: u64, address: u64) {
+        let figures = &mut self.figures;
+        figures.reserved = figures.reserved.saturating_sub(bytes);
+        figures.segments = figures.segments.saturating_sub(1);
+        figures.driver_calls += 1;
+        self.events.push(DriverEvent { is_taken: false, bytes, stream, address });
+    }
+
+    pub(super) fn handed_out(&mut self, requested: u64, bytes: u64) {
+        let figures = &mut self.figures;
+        figures.requested = figures.requested.saturating_add(requested);
+        figures.allocated = figures.allocated.saturating_add(bytes);
+        figures.active = figures.allocated;
+        figures.peak_active = figures.peak_active.max(figures.active);
+    }
+
+    pub(super) fn freed(&mut self, requested: u64, bytes: u64) {
+        let figures = &mut self.figures;
+        figures.requested = figures.requested.saturating_sub(requested);
+        figures.allocated = figures.allocated.saturating_sub(bytes);
+        figures.active = figures.allocated;
+    }
+
+    pub(super) fn refuse(&mut self, request: Request, needed: u64, largest: u64) -> Box<Refusal> {
+        self.figures.failures += 1;
+        Box::new(Refusal {
+            request,
+            needed,
+            allowed: self.allowed,
+            largest_free: largest,
+            pending: 0,
+            figures: self.figures,
+        })
+    }
+}

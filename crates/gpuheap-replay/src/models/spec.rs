@@ -1,0 +1,149 @@
+//! Models by name and settings, as a user types them.
+
+use super::cuda::{Async, Cuda};
+use super::cupy::Cupy;
+use super::rmm::{Arena, Binning, Pool};
+use super::torch::Torch;
+use super::words::quoted;
+use super::{Model, SettingError};
+
+/// Every name that [`build`] takes.
+pub const NAMES: [&str; 7] =
+    ["torch", "rmm:pool", "rmm:arena", "rmm:binning", "rmm:async", "cupy", "cuda"];
+
+/// Makes the model that `text` names, on a device with `device_memory` bytes.
+///
+/// | text | settings |
+/// |---|---|
+/// | `torch` | as `PYTORCH_CUDA_ALLOC_CONF` holds them: `torch:expandable_segments:True` |
+/// | `rmm:pool` | `initial_pool_size` (default: half of the device), `maximum_pool_size` |
+/// | `rmm:arena` | `arena_size` (default: half of the device) |
+/// | `rmm:binning` | `min_size_exponent` (18), `max_size_exponent` (22); over `cudaMalloc` |
+/// | `rmm:async` | `release_threshold`, which no trace can tell the effect of |
+/// | `cupy` | `limit` |
+/// | `cuda` | none |
+///
+/// Sizes are bytes, or numbers with `KiB`, `MiB` or `GiB`.
+///
+/// ```
+/// use gpuheap_replay::models::build;
+///
+/// let model = build("rmm:pool:initial_pool_size:1GiB,maximum_pool_size:8GiB", 16 << 30)?;
+/// assert_eq!(model.figures().reserved, 1 << 30);
+/// assert!(build("rmm:pools", 16 << 30).is_err());
+/// # Ok::<(), gpuheap_replay::models::SettingError>(())
+/// ```
+///
+/// # Errors
+/// If no model has that name, or the model has no such setting or value. The error names the known
+/// models, or the nearest setting.
+pub fn build(text: &str, device_memory: u64) -> Result<Box<dyn Model + Send>, SettingError> {
+    // A longer name first: none is the beginning of another up to a colon.
+    let known = NAMES.iter().find(|name| {
+        text.strip_prefix(**name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    });
+    let Some(&name) = known else {
+        return Err(SettingError::new(
+            format!("there is no allocator {}", quoted(text)),
+            format!("known are {}", NAMES.join(", ")),
+        ));
+    };
+    let settings = text[name.len()..].trim_start_matches(':');
+    if name == "torch" {
+        return Ok(Box::new(Torch::new(settings.parse()?, device_memory)));
+    }
+    let sizes = |names: &[&str]| sizes(name, settings, names);
+    Ok(match name {
+        "rmm:pool" => {
+            let given = sizes(&["initial_pool_size", "maximum_pool_size"])?;
+            let default = device_memory.min(1 << 52) / 2 / 256 * 256;
+            let initial = given[0].unwrap_or(default.min(given[1].unwrap_or(u64::MAX)));
+            Box::new(Pool::new(device_memory, initial, given[1])?)
+        }
+        "rmm:arena" => Box::new(Arena::new(device_memory, sizes(&["arena_size"])?[0])?),
+        "rmm:binning" => {
+            let given = sizes(&["min_size_exponent", "max_size_exponent"])?;
+            let exponent = |given: Option<u64>, default| {
+                given.map_or(default, |given| u32::try_from(given).unwrap_or(u32::MAX))
+            };
+            let (smallest, largest) = (exponent(given[0], 18), exponent(given[1], 22));
+            Box::new(Binning::new(Cuda::new(device_memory), smallest, largest)?)
+        }
+        "rmm:async" => {
+            sizes(&["release_threshold"])?;
+            Box::new(Async::new(device_memory))
+        }
+        "cupy" => Box::new(Cupy::new(device_memory, sizes(&["limit"])?[0])?),
+        _ => {
+            sizes(&[])?;
+            Box::new(Cuda::new(device_memory))
+        }
+    })
+}
+
+/// The values of `names` in `name:value,name:value`.
+fn sizes(model: &str, settings: &str, names: &[&str]) -> Result<Vec<Option<u64>>, SettingError> {
+    let mut values = vec![None; names.len()];
+    for pair in settings.split(',').filter(|pair| !pair.trim().is_empty()) {
+        let (name, value) = pair.split_once(':').unwrap_or((pair, ""));
+        let Some(at) = names.iter().position(|known| *known == name.trim()) else {
+            return Err(SettingError::unknown(&format!("{model} has no setting"), name, names));
+        };
+        values[at] = Some(size(value.trim()).ok_or_else(|| {
+            SettingError::new(
+                format!("{} has the value {}", names[at], quoted(value)),
+                format!("give bytes or a size like 8GiB, for example {model}:{}:8GiB", names[at]),
+            )
+        })?);
+    }
+    Ok(values)
+}
+
+fn size(text: &str) -> Option<u64> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+    let unit = units.iter().find_map(|(unit, power)| Some((text.strip_suffix(unit)?, *power)));
+    let (number, power) = unit.unwrap_or((text, 0));
+    number.trim().parse::<u64>().ok()?.checked_mul(1 << power)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: u64 = 8 << 30;
+
+    #[test]
+    fn every_name_gives_its_model() {
+        for name in NAMES {
+            let model = build(name, DEVICE).unwrap();
+            assert!(model.name().starts_with(name), "{name}: {}", model.name());
+            build(&model.name(), DEVICE).unwrap();
+        }
+        let model = build("torch:max_split_size_mb:64", DEVICE).unwrap();
+        assert_eq!(model.name(), "torch:max_split_size_mb:64");
+        let half = build("rmm:pool", DEVICE).unwrap();
+        assert_eq!(half.figures().reserved, DEVICE / 2);
+    }
+
+    #[test]
+    fn wrong_texts_say_what_would_be_right() {
+        for (text, right) in [
+            ("pytorch", "torch"),
+            ("rmm:poole:limit:3", "rmm:pool"),
+            ("rmm", "rmm:"),
+            ("cuppy:limit:4GiB", "cupy"),
+            ("cupy:limits:4GiB", "limit"),
+            ("cupy:limit:4GB", "4GB"),
+            ("rmm:pool:initial_pool:4GiB", "initial_pool_size"),
+            ("rmm:pool:initial_pool_size:100", "256"),
+            ("rmm:binning:min_size_exponent:99", "exponents"),
+            ("rmm:arena:arena_size:99TiB", "lower it"),
+            ("cuda:limit:4", "limit"),
+            ("torch:max_split_size:64", "max_split_size_mb"),
+            ("", "cuda"),
+        ] {
+            let error = build(text, DEVICE).map(|model| model.name()).unwrap_err().to_string();
+            assert!(error.contains(right), "{text}: {error}");
+        }
+    }
+}

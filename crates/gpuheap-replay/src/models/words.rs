@@ -1,0 +1,42 @@
+//! Texts of the user: quoted for a message, and the nearest known word.
+
+use super::SettingError;
+
+impl SettingError {
+    /// The error for a name that is none of `known`.
+    pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> Self {
+        let nearest = known.iter().min_by_key(|known| distance(name, known));
+        Self::new(
+            format!("{what} {}", quoted(name)),
+            match nearest {
+                Some(nearest) => format!("the nearest known one is {nearest}"),
+                None => "leave it out".to_owned(),
+            },
+        )
+    }
+}
+
+/// A text of the user as it may stand in a message.
+pub(super) fn quoted(text: &str) -> String {
+    const SHOWN: usize = 40;
+    let more = if text.chars().nth(SHOWN).is_some() { "…" } else { "" };
+    let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    format!("\"{shown}{more}\"")
+}
+
+/// How many letters have to change to make one word the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    // A name of a megabyte is not worth the time.
+    for (index, letter) in one.chars().take(64).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = index + 1;
+        for (column, &wanted) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(letter != wanted);
+            diagonal = row[column + 1];
+            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
