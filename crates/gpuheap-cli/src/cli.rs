@@ -229,7 +229,7 @@ fn bytes(text: &str) -> Result<u64, String> {
     let reason = match Size::parse(text) {
         Ok(Size::Bytes(bytes)) if bytes >= GRANULE => return Ok(bytes),
         Ok(Size::Bytes(_)) => "it is less than the 2 MiB that a device hands out at a time",
-        Ok(Size::Percent(_)) => "it is a share",
+        Ok(_) => "it is a share",
         Err(error) => error.reason(),
     };
     Err(format!("'{text}' is not a size: {reason}; write bytes (10000) or a unit (100M, 1.5GiB)"))

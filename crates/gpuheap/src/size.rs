@@ -4,6 +4,7 @@ use std::fmt;
 
 /// A size as written in an option or in the environment: bytes, or a share of the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Size {
     /// A number of bytes.
     Bytes(u64),

@@ -112,7 +112,7 @@ fn running_out_names_the_largest_consumers() {
     let error = target.zeroed::<u8, _>(30 << 20).unwrap_err();
     let consumers = &error.out_of_memory().unwrap().consumers;
     assert_eq!(consumers.len(), 2, "{error}");
-    let Consumer { at, allocations, bytes } = consumers[0];
+    let Consumer { at, allocations, bytes, .. } = consumers[0];
     assert_eq!((at.line(), allocations, bytes), (line, 2, 40 << 20));
     let text = format!("most is held by {}:{line} (40.000 MiB in 2), ", file!());
     assert!(error.to_string().contains(&text), "{error}");

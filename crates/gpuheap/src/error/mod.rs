@@ -2,6 +2,8 @@
 
 mod kind;
 mod out_of_memory;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 

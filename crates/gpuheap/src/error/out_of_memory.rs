@@ -13,6 +13,7 @@ use crate::size::Bytes;
 /// Why there is no memory for a request, with the numbers as they stood when the last step of the
 /// ladder had failed. All sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OutOfMemory {
     /// What was asked for.
     pub requested: u64,
@@ -61,6 +62,7 @@ pub struct OutOfMemory {
 
 /// A line of the program and what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Consumer {
     /// The line that allocated.
     pub at: &'static Location<'static>,

@@ -17,6 +17,7 @@ use crate::source::{GRANULE, SourceError, round_up};
 /// Whether a request would succeed. From [`Heap::would_fit`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Fit {
     /// It would.
     Yes {

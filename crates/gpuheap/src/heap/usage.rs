@@ -6,6 +6,7 @@ use crate::heap::ledger::Ledger;
 
 /// What a heap holds at one moment, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// Handed out, as requested.
     pub live: u64,
