@@ -127,7 +127,8 @@ impl Target {
             // The host reads such arrays in place, at the device's address.
             if found.kind() == MemoryKind::Pinned && found.host != asked {
                 return Err(refused(format!(
-                    "the host sees it at {:#x}, and the library takes both addresses to be one",
+                    "the host sees it at {:#x}, and an array needs one address for the host and the \
+                     device; copy it to pinned memory of the heap",
                     found.host
                 )));
             }

@@ -131,8 +131,11 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         let how = Freed::Early(Location::caller());
         let vector = self.storage().take_registered(how)?.downcast::<Vec<T>>();
         vector.map(|vector| *vector).map_err(|_| {
-            ErrorKind::WrongType
-                .error("the registered vector has elements of another type".to_owned())
+            ErrorKind::WrongType.error(format!(
+                "the vector that was registered has other elements than {}; reinterpret the array as \
+                 the type that it was registered with",
+                std::any::type_name::<T>()
+            ))
         })
     }
 }

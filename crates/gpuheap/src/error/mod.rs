@@ -29,7 +29,7 @@ pub struct Error(Box<Fault>);
 #[derive(Clone)]
 pub(crate) enum Fault {
     OutOfMemory(OutOfMemory),
-    /// The same for a row that has to fit.
+    /// A row of a batch that does not fit, by its number.
     Row(usize, OutOfMemory),
     /// A request that cannot be served as it was made: a name that means nothing, a limit, a stream
     /// of another device.
@@ -37,7 +37,7 @@ pub(crate) enum Fault {
     /// The machine's driver cannot be used.
     Open(OpenError),
     Driver(DriverError),
-    /// A kernel of ours that could not be loaded or launched.
+    /// A kernel of the library that could not be loaded or launched.
     Kernel(Kernel, DriverError),
     StreamUnusable,
     /// An array whose memory was freed before it.
@@ -69,7 +69,7 @@ impl Error {
         }
     }
 
-    /// The evidence, where this is about memory that ran out.
+    /// The figures of a request that a heap had no memory for. `None` for all other errors.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match &*self.0 {
             Fault::OutOfMemory(evidence) | Fault::Row(_, evidence) => Some(evidence),
@@ -77,17 +77,17 @@ impl Error {
         }
     }
 
-    /// Whether this is about an array that was used after it was freed.
+    /// Returns whether an array was used after it was freed.
     pub fn is_freed(&self) -> bool {
         matches!(&*self.0, Fault::Freed(_))
     }
 
-    /// Whether this is about a context that can be used no more: in a forked child, or after a reset.
+    /// Returns whether the context ended: in a forked child, or after a reset.
     pub fn is_gone(&self) -> bool {
         matches!(&*self.0, Fault::Gone(_))
     }
 
-    /// The same with who holds the most of the memory that ran out.
+    /// Adds the lines that hold the most of the memory that ran out.
     pub(crate) fn with_consumers(mut self, top: impl FnOnce(MemoryKind) -> Vec<Consumer>) -> Error {
         if let Fault::OutOfMemory(evidence) = &mut *self.0 {
             evidence.consumers = top(evidence.kind);
@@ -95,7 +95,7 @@ impl Error {
         self
     }
 
-    /// The driver call that failed, where this is about one.
+    /// The driver call that failed. `None` for an error of the library itself.
     pub fn driver(&self) -> Option<DriverError> {
         match &*self.0 {
             Fault::Driver(error) | Fault::Kernel(_, error) => Some(*error),
@@ -134,7 +134,7 @@ impl From<SourceError> for Error {
     }
 }
 
-/// What is refused because a stream is capturing a graph.
+/// Text of an error of [`ErrorKind::Capturing`].
 pub(crate) const CAPTURING: &str = "a stream is capturing a graph, which this would break: it can be \
     neither waited for nor made to wait for others, copy from or to plain host memory, or have \
     memory of the none and driver pools (use the split pool); do this before the capture begins or \
@@ -189,7 +189,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The text too: it is what `main`, `unwrap` and `expect` show.
+/// Writes the text of [`Display`](fmt::Display), which is then what `main`, `unwrap` and `expect` show.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
