@@ -8,6 +8,7 @@ use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, CUresult, CUstream, check
 
 use crate::device::{Context, ContextError};
 use crate::error::{Error, ErrorKind};
+use crate::progress::Completed;
 
 /// A point of a stream, made by [`Stream::record`](crate::Stream::record): it is reached when the
 /// work that the stream was given before is done.
@@ -17,6 +18,9 @@ pub struct Event {
     context: Arc<Context>,
     raw: CUevent,
     timed: bool,
+    /// The moment that it marks, of the work of a stream.
+    moment: u64,
+    completed: Arc<Completed>,
 }
 
 impl Event {
@@ -25,6 +29,7 @@ impl Event {
         context: &Arc<Context>,
         stream: CUstream,
         timed: bool,
+        completed: &Arc<Completed>,
     ) -> Result<Event, ContextError> {
         let _current = context.enter()?;
         let mut raw = CUevent::NULL;
@@ -32,9 +37,12 @@ impl Event {
         // SAFETY: the pointer is valid for the call.
         check("cuEventCreate", unsafe { context.driver().cuEventCreate(&mut raw, flags) })?;
         // First, so that an event that cannot be recorded is destroyed.
-        let event = Event { context: context.clone(), raw, timed };
+        let (context, completed) = (context.clone(), completed.clone());
+        let mut event = Event { context, raw, timed, moment: 0, completed };
+        // Before it is recorded: what is freed from here on may be used behind it.
+        event.moment = event.context.moments.begin();
         // SAFETY: the event is ours and the stream is alive, which its user promises.
-        let recorded = unsafe { context.driver().cuEventRecord(raw, stream) };
+        let recorded = unsafe { event.context.driver().cuEventRecord(raw, stream) };
         check("cuEventRecord", recorded)?;
         Ok(event)
     }
@@ -49,7 +57,11 @@ impl Event {
         // SAFETY: the event is ours.
         match unsafe { self.context.driver().cuEventQuery(self.raw) } {
             CUresult::ERROR_NOT_READY => Ok(false),
-            code => Ok(check("cuEventQuery", code).map(|()| true)?),
+            code => {
+                check("cuEventQuery", code)?;
+                self.note_reached();
+                Ok(true)
+            }
         }
     }
 
@@ -62,7 +74,19 @@ impl Event {
         let _current = self.context.enter()?;
         // SAFETY: the event is ours.
         let waited = unsafe { self.context.driver().cuEventSynchronize(self.raw) };
-        Ok(check("cuEventSynchronize", waited)?)
+        check("cuEventSynchronize", waited)?;
+        self.note_reached();
+        Ok(())
+    }
+
+    /// Notes that what its stream was given before is completed.
+    fn note_reached(&self) {
+        self.context.moments.complete(&self.completed, self.moment);
+    }
+
+    /// The moment that it marks.
+    pub(crate) fn moment(&self) -> u64 {
+        self.moment
     }
 
     /// The time on the device from `earlier` to this one, to about half a microsecond. Does not

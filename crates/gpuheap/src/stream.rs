@@ -9,6 +9,8 @@ use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driv
 use crate::device::{Context, Device};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
+use crate::front;
+use crate::progress::{Completed, Moments};
 use crate::source::SourceError;
 
 /// A stream of one device. Clones are the same stream.
@@ -40,6 +42,8 @@ struct Handle {
     raw: CUstream,
     id: u64,
     origin: Origin,
+    /// How far its work is known to have got.
+    completed: Arc<Completed>,
     /// What can be waited for since a heap was told of the stream's end. Read-locked by each call
     /// that gives a foreign stream work, so that no work comes after its end was noted.
     retired: RwLock<Option<Retired>>,
@@ -97,6 +101,16 @@ impl StreamGuard {
     /// Whether it was retired, so that it may be gone.
     pub(crate) fn is_retired(&self) -> bool {
         self.handle.is_retired()
+    }
+
+    /// What is known of how far its context's work has got.
+    pub(crate) fn moments(&self) -> &Arc<Moments> {
+        &self.handle.context.moments
+    }
+
+    /// The moment before which its work is known to be completed.
+    pub(crate) fn completed(&self) -> u64 {
+        self.moments().completed(&self.handle.completed)
     }
 
     /// Has the stream refuse all work from now on, without touching its handle.
@@ -167,7 +181,8 @@ impl Stream {
     fn wrap(context: Arc<Context>, raw: CUstream, origin: Origin) -> Result<Stream, Error> {
         // Made first, so that a stream whose id cannot be had is destroyed again.
         let (retired, is_retired) = (RwLock::new(None), AtomicBool::new(false));
-        let mut handle = Handle { context, raw, id: 0, origin, retired, is_retired };
+        let mut handle =
+            Handle { context, raw, id: 0, origin, completed: Arc::default(), retired, is_retired };
         let mut id = 0;
         {
             let _current = handle.context.enter_aside()?;
@@ -218,10 +233,15 @@ impl Stream {
             Some(Retired::Unknown) => return Err(self.refused()),
         }
         self.refuse_capturing()?;
-        let _current = self.context().enter()?;
-        // SAFETY: the stream is alive.
-        let waited = unsafe { self.context().driver().cuStreamSynchronize(self.raw()) };
-        Ok(check("cuStreamSynchronize", waited)?)
+        let moment = self.context().moments.begin();
+        {
+            let _current = self.context().enter()?;
+            // SAFETY: the stream is alive.
+            let waited = unsafe { self.context().driver().cuStreamSynchronize(self.raw()) };
+            check("cuStreamSynchronize", waited)?;
+        }
+        self.note_completed(moment);
+        Ok(())
     }
 
     /// Whether all the work that it was given is done. Does not wait.
@@ -238,12 +258,18 @@ impl Stream {
             Some(Retired::Unknown) => return Err(self.refused()),
         }
         self.refuse_capturing()?;
-        let _current = self.context().enter()?;
-        // SAFETY: the stream is alive.
-        match unsafe { self.context().driver().cuStreamQuery(self.raw()) } {
-            CUresult::ERROR_NOT_READY => Ok(false),
-            code => Ok(check("cuStreamQuery", code).map(|()| true)?),
+        let moment = self.context().moments.begin();
+        let asked = {
+            let _current = self.context().enter()?;
+            // SAFETY: the stream is alive.
+            unsafe { self.context().driver().cuStreamQuery(self.raw()) }
+        };
+        if asked == CUresult::ERROR_NOT_READY {
+            return Ok(false);
         }
+        check("cuStreamQuery", asked)?;
+        self.note_completed(moment);
+        Ok(true)
     }
 
     /// Whether a heap was told of the stream's end, by [`Heap::retire`](crate::Heap::retire) or
@@ -274,8 +300,7 @@ impl Stream {
     ///
     /// A stream that was [retired](Stream::is_retired); the driver's own.
     pub fn record(&self) -> Result<Event, Error> {
-        let _alive = self.accept_work()?;
-        Ok(Event::record(self.context_arc(), self.raw(), false)?)
+        self.record_as(false)
     }
 
     /// The same with an event that keeps the time at which it was reached.
@@ -284,8 +309,7 @@ impl Stream {
     ///
     /// A stream that was [retired](Stream::is_retired); the driver's own.
     pub fn record_timed(&self) -> Result<Event, Error> {
-        let _alive = self.accept_work()?;
-        Ok(Event::record(self.context_arc(), self.raw(), true)?)
+        self.record_as(true)
     }
 
     /// Makes the work that the stream is given from now on wait for `event`, which may be of
@@ -310,6 +334,21 @@ impl Stream {
         // SAFETY: the stream and the event are alive.
         let waits = unsafe { context.driver().cuStreamWaitEvent(self.raw(), event.raw(), 0) };
         Ok(check("cuStreamWaitEvent", waits)?)
+    }
+
+    fn record_as(&self, timed: bool) -> Result<Event, Error> {
+        let _alive = self.accept_work()?;
+        let Handle { context, raw, id, completed, .. } = &*self.inner.handle;
+        let event = Event::record(context, *raw, timed, completed)?;
+        front::marked(context, *id, event.moment(), context.moments.completed(completed));
+        Ok(event)
+    }
+
+    /// Notes that what the stream was given before `moment` is completed.
+    fn note_completed(&self, moment: u64) {
+        let Handle { context, id, completed, .. } = &*self.inner.handle;
+        context.moments.complete(completed, moment);
+        front::completed(context, Some(*id));
     }
 
     /// Makes one driver call that gives the stream work.
@@ -356,7 +395,7 @@ impl Stream {
     /// Has a foreign stream refuse all work from now on, behind what it was given. Of an unannounced
     /// one the handle is not touched: it may be gone.
     pub(crate) fn retire(&self) -> Result<(), Error> {
-        let handle = self.handle();
+        let handle = &self.inner.handle;
         // Written under the lock, so that what is given to the stream is wholly before the event.
         let mut retired = handle.retired.write().unwrap_or_else(PoisonError::into_inner);
         if retired.is_some() {
@@ -368,7 +407,8 @@ impl Stream {
                 if handle.context.is_capturing(handle.raw)? {
                     return Err(SourceError::Capturing.into());
                 }
-                Retired::At(Arc::new(Event::record(&handle.context, handle.raw, false)?))
+                let Handle { context, raw, completed, .. } = &**handle;
+                Retired::At(Arc::new(Event::record(context, *raw, false, completed)?))
             }
         });
         handle.is_retired.store(true, Ordering::Release);

@@ -20,6 +20,7 @@ use crate::fork;
 use crate::front;
 use crate::heap::siblings::Turn;
 use crate::heap::{Heap, Inner};
+use crate::progress::Moments;
 use crate::source::{NoVirtualMemory, SourceError, VirtualMemory, probe_virtual_memory};
 
 /// A device's primary context, held while this lives.
@@ -52,6 +53,8 @@ pub(crate) struct Context {
     pub(crate) heap: Mutex<Weak<Inner>>,
     /// Those of ours that were needed so far.
     pub(crate) kernels: Kernels,
+    /// What was learnt of how far its work has got.
+    pub(crate) moments: Arc<Moments>,
 }
 
 /// What holds things of a context that must go before the context is reset.
@@ -128,6 +131,7 @@ impl Context {
             gate,
             heap: Mutex::default(),
             kernels: Kernels::default(),
+            moments: Arc::default(),
         }))
     }
 
@@ -154,6 +158,11 @@ impl Context {
                 options.devices.get(self.ordinal() as usize).is_some_and(|profile| profile.wsl2)
             }
         }
+    }
+
+    /// Which one of the process it is; never used again.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Whether both are the same context of the same driver.
@@ -209,9 +218,15 @@ impl Context {
     /// Waits for all work of the context. Breaks the capture of a graph that one of its streams is
     /// at: what is not the program's own wish asks before.
     pub(crate) fn synchronize(&self) -> Result<(), ContextError> {
-        let _current = self.enter_aside()?;
-        // SAFETY: no pointers.
-        Ok(check("cuCtxSynchronize", unsafe { self.driver.cuCtxSynchronize() })?)
+        let moment = self.moments.begin();
+        {
+            let _current = self.enter_aside()?;
+            // SAFETY: no pointers.
+            check("cuCtxSynchronize", unsafe { self.driver.cuCtxSynchronize() })?;
+        }
+        self.moments.complete_all(moment);
+        front::completed(self, None);
+        Ok(())
     }
 
     /// Makes the context current on this thread until the guard goes. What was current before

@@ -11,8 +11,8 @@ use super::inbox::{Inbox, PLACES};
 use super::local;
 use super::lock::{Biased, Locked, Seat};
 use super::owner::Owner;
-use super::slots::{Kept, LARGEST, Slot, Slots};
-use super::sync::Owned;
+use super::slots::{Kept, LARGEST, NEVER, Note, Slot, Slots};
+use super::sync::{AtomicPtr, Ordering, Owned};
 use crate::error::Error;
 use crate::fork;
 use crate::heap::Inner;
@@ -36,6 +36,10 @@ pub(crate) struct ThreadCache {
     thread: Owned,
     /// The number of the store that it is for.
     store: Owned,
+    /// The number of that one's context.
+    context: Owned,
+    /// The moment before which marked blocks were freed.
+    moment: Owned,
     /// The driver's id of its stream.
     stream_id: Owned,
     /// That stream as the heap knows it.
@@ -55,7 +59,10 @@ pub(crate) struct ThreadCache {
     held: Owned,
     /// Its stream ended, or its thread: [`CLOSED`], or [`SPENT`]. With the store's lock held.
     closed: Owned,
-    counts: Counts,
+    /// What its thread counts for the store, shared by the thread's caches for it; and the counters that
+    /// it came with, which one of those shares.
+    counts: AtomicPtr<Counts>,
+    brought: AtomicPtr<Counts>,
     slots: Slots,
     large: Slot,
     /// What other threads freed of the blocks that came through it, and how many of them found no
@@ -113,10 +120,10 @@ impl ThreadCache {
         };
         if let Some(block) = &taken {
             self.held.sub(block.bytes);
-            self.counts.allocated(bytes, block.bytes);
+            self.counts().allocated(bytes, block.bytes);
         }
         self.gate.leave();
-        let Kept { key, address, bytes: block_bytes } = taken?;
+        let Kept { key, address, bytes: block_bytes, .. } = taken?;
         let (stream, stream_id) = (self.stream(), self.stream_id.get());
         Some(Lease { stream, stream_id, key: Some(key), address, bytes, block_bytes, track: None })
     }
@@ -152,7 +159,7 @@ impl ThreadCache {
         if !self.gate.enter() {
             return false;
         }
-        let block = Kept { key, address, bytes: block_bytes };
+        let block = Kept { key, address, bytes: block_bytes, before: NEVER };
         let is_kept = self.held.get() + block_bytes <= self.most.get()
             && if self.is_large(block_bytes) {
                 self.keeps_large.get() != 0 && self.large.put(block)
@@ -161,7 +168,7 @@ impl ThreadCache {
             };
         if is_kept {
             self.held.add(block_bytes);
-            self.counts.freed(bytes, block_bytes);
+            self.counts().freed(bytes, block_bytes);
         }
         self.gate.leave();
         is_kept
@@ -183,7 +190,7 @@ impl ThreadCache {
             && home.stream_id.get() == stream_id
             && block_bytes <= home.small.get()
             && block_bytes <= home.most.get() / (4 * PLACES) as u64;
-        let block = Kept { key, address, bytes: block_bytes };
+        let block = Kept { key, address, bytes: block_bytes, before: NEVER };
         let put = if fits { home.inbox.put(block, bytes, self.next_place.get()) } else { None };
         if let Some(next) = put {
             self.next_place.set(next);
@@ -200,7 +207,7 @@ impl ThreadCache {
             let fits = self.held.get() + block.bytes <= self.most.get() && self.slots.put(block);
             if fits {
                 self.held.add(block.bytes);
-                self.counts.freed(asked, block.bytes);
+                self.counts().freed(asked, block.bytes);
             }
             unwanted += u64::from(!fits);
             fits
@@ -218,7 +225,7 @@ impl ThreadCache {
     pub(crate) fn take_unwanted(&self, mut each: impl FnMut(Kept)) {
         self.unwanted.set(0);
         self.inbox.take(|block, asked| {
-            self.counts.freed(asked, block.bytes);
+            self.counts().freed(asked, block.bytes);
             each(block);
             true
         });
@@ -281,10 +288,10 @@ impl ThreadCache {
             each(block);
         };
         if !self.is_large(bytes) {
-            self.slots.drain_half(bytes, &mut take);
+            self.slots.drain_half(bytes, self.moment.get(), &mut take);
         }
         if self.held.get() + bytes > self.most.get() {
-            self.slots.drain(take);
+            self.slots.drain(self.moment.get(), take);
         }
         true
     }
@@ -292,7 +299,7 @@ impl ThreadCache {
     /// Takes out what is large. With the store's lock held.
     #[inline]
     pub(crate) fn take_large(&self, each: impl FnOnce(Kept)) {
-        if let Some(block) = self.large.take() {
+        if let Some(block) = self.large.take_marked(self.moment.get()) {
             self.held.sub(block.bytes);
             each(block);
         }
@@ -310,9 +317,39 @@ impl ThreadCache {
         bytes > self.small.get()
     }
 
+    /// Notes that the work before all frees that it keeps is completed, if it is of that context and,
+    /// where one is said, of that stream.
+    pub(super) fn note_completed(&self, context: u64, stream_id: Option<u64>) {
+        if self.is_of(context, stream_id) && self.gate.enter() {
+            self.slots.mark(Note::Completed);
+            self.large.mark(Note::Completed);
+            self.gate.leave();
+        }
+    }
+
+    /// Notes that all frees that it keeps were made before `moment`, if it is of that context and
+    /// stream, whose work before `completed` is completed.
+    pub(super) fn note_moment(&self, context: u64, stream_id: u64, moment: u64, completed: u64) {
+        if self.is_of(context, Some(stream_id)) && self.gate.enter() {
+            let earlier_completed = self.moment.get() <= completed;
+            self.slots.mark(Note::Marked { earlier_completed });
+            self.large.mark(Note::Marked { earlier_completed });
+            self.moment.set(moment);
+            self.gate.leave();
+        }
+    }
+
+    fn is_of(&self, context: u64, stream_id: Option<u64>) -> bool {
+        self.held.get() > 0
+            && self.context.get() == context
+            && stream_id.is_none_or(|id| id == self.stream_id.get())
+            && !self.is_forked()
+            && self.is_mine()
+    }
+
     /// Carries over what the thread counted. With the store's lock held.
     pub(crate) fn carry(&self, ledger: &mut Ledger) {
-        self.counts.carry(ledger);
+        self.counts().carry(ledger);
     }
 }
 
@@ -321,10 +358,11 @@ impl ThreadCache {
     /// Takes everything out and carries over what was counted, while the owner is kept outside.
     pub(crate) fn drain(&self, ledger: &mut Ledger, mut each: impl FnMut(Kept)) {
         self.held.set(0);
-        self.slots.drain(&mut each);
-        self.large.take().into_iter().for_each(&mut each);
+        let moment = self.moment.get();
+        self.slots.drain(moment, &mut each);
+        self.large.take_marked(moment).into_iter().for_each(&mut each);
         self.take_unwanted(each);
-        self.counts.carry(ledger);
+        self.counts().carry(ledger);
     }
 
     /// Waits until its owner is out.
@@ -417,10 +455,38 @@ impl ThreadCache {
         self.thread.set(0);
     }
 
-    /// Opens it for this thread.
+    /// Has it count where this thread's other open caches of its store do, of `others`. With the
+    /// store's lock held.
+    pub(super) fn join(&self, others: &[&'static ThreadCache]) {
+        let mut others = others.iter().filter(|one| !one.is_closed() && one.is_mine());
+        let joined =
+            others.find(|one| !std::ptr::eq(**one, self)).map_or(&self.brought, |one| &one.counts);
+        self.counts.store(joined.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Leaves the counters to the caches of `others` that share them. With the store's lock held, once it
+    /// is closed and what was counted is carried over.
+    pub(crate) fn part(&self, others: &[&'static ThreadCache]) {
+        let brought = self.brought.load(Ordering::Relaxed);
+        let shares = |one: &&&ThreadCache| {
+            !std::ptr::eq(**one, self)
+                && !one.is_closed()
+                && one.counts.load(Ordering::Relaxed) == brought
+        };
+        if let Some(other) = others.iter().find(shares) {
+            // Nothing counts in what it brought, as all that share counters share those of one of them.
+            let unused = other.brought.swap(brought, Ordering::Relaxed);
+            self.brought.store(unused, Ordering::Relaxed);
+        }
+        self.counts.store(self.brought.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Opens it for this thread, which it was made to [join](ThreadCache::join).
     pub(super) fn open(&self, opening: &Opening<'_>) {
         self.claim();
         self.store.set(opening.store);
+        self.context.set(opening.heap.context.number());
+        self.moment.set(0);
         self.stream_id.set(opening.stream_id);
         self.slot.set(opening.stream.number());
         self.raw.set(opening.stream.raw().0 as u64);
@@ -443,10 +509,13 @@ impl ThreadCache {
 impl ThreadCache {
     pub(super) fn new() -> ThreadCache {
         let zero = || Owned::new(0);
+        let brought: *mut Counts = Box::leak(Box::new(Counts::new()));
         ThreadCache {
             gate: Gate::new(),
             thread: zero(),
             store: zero(),
+            context: zero(),
+            moment: zero(),
             stream_id: zero(),
             slot: zero(),
             raw: zero(),
@@ -458,7 +527,8 @@ impl ThreadCache {
             most: zero(),
             held: zero(),
             closed: Owned::new(CLOSED),
-            counts: Counts::new(),
+            counts: AtomicPtr::new(brought),
+            brought: AtomicPtr::new(brought),
             slots: Slots::new(),
             large: Slot::new(),
             inbox: Inbox::new(),
@@ -467,6 +537,12 @@ impl ThreadCache {
             seat: Seat::new(),
             heap: Owner::new(),
         }
+    }
+
+    #[inline]
+    fn counts(&self) -> &'static Counts {
+        // SAFETY: `new` leaks the counters, and no other pointer is ever stored.
+        unsafe { &*self.counts.load(Ordering::Relaxed) }
     }
 
     /// Its heap; none once no block of that heap is left.

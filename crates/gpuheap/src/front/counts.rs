@@ -3,10 +3,15 @@
 use super::sync::Owned;
 use crate::heap::ledger::{Ledger, Moved};
 
-/// Counters of one thread and stream, so that none bounces between threads. Whoever holds the heap's
-/// lock, and has them to himself, carries them over into its ledger. Sums wrap: a thread may free
-/// what another one allocated.
+/// Counters of one thread for one store, whatever the stream, so that none bounces between threads and
+/// the peak of a thread alone is exact. A thread that holds the store's lock, and keeps the owner outside
+/// of all its caches, carries them over into the ledger. Sums wrap: a thread may free what another one
+/// allocated.
+///
+/// A thread's caches for one store share the counters that one of them [brought](super::ThreadCache).
 #[derive(Debug)]
+// Cache lines of its own, because its thread writes to it at every call.
+#[repr(align(128))]
 pub(super) struct Counts {
     allocations: Owned,
     allocated_bytes: Owned,

@@ -12,7 +12,7 @@
 //! Any number of threads put blocks in at once, one takes them out. Nobody waits for anybody: a place
 //! that is just being filled counts as empty for the one and as full for the others.
 
-use super::slots::Kept;
+use super::slots::{Kept, NEVER};
 use super::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Blocks that may wait.
@@ -90,7 +90,8 @@ impl Inbox {
             }
             let address = place.address.load(Ordering::Relaxed);
             let asked = place.asked.load(Ordering::Relaxed);
-            if wanted(Kept { key: block as u32, address, bytes: block >> 32 }, asked) {
+            let bytes = block >> 32;
+            if wanted(Kept { key: block as u32, address, bytes, before: NEVER }, asked) {
                 place.block.store(0, Ordering::Release);
             }
         }
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     fn block(number: u64) -> Kept {
-        Kept { key: number as u32, address: number << 20, bytes: number + 512 }
+        Kept { key: number as u32, address: number << 20, bytes: number + 512, before: NEVER }
     }
 
     fn take_all(inbox: &Inbox) -> Vec<Kept> {
@@ -164,7 +165,8 @@ mod tests {
     #[test]
     fn it_holds_so_many_and_no_more() {
         let inbox = Inbox::new();
-        let block = |key: u32| Kept { key, address: u64::from(key) << 20, bytes: 512 };
+        let block =
+            |key: u32| Kept { key, address: u64::from(key) << 20, bytes: 512, before: NEVER };
         let (mut at, mut put) = (7, 0);
         while let Some(next) = inbox.put(block(put), 500, at) {
             (at, put) = (next, put + 1);

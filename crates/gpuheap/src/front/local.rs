@@ -74,6 +74,15 @@ fn search(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     Some(entry.cache)
 }
 
+/// Shows each of this thread's caches.
+pub(super) fn each(mut show: impl FnMut(&'static ThreadCache)) {
+    let _ = LOCAL.try_with(|local| {
+        if let Ok(local) = local.try_borrow() {
+            local.entries.iter().for_each(|entry| show(entry.cache));
+        }
+    });
+}
+
 /// Whether this thread can have caches: not at its very end, nor where a signal came in between.
 pub(super) fn is_there() -> bool {
     LOCAL.try_with(|local| local.try_borrow_mut().is_ok()).unwrap_or(false)

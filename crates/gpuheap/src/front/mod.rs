@@ -49,6 +49,7 @@ pub(crate) use cache::ThreadCache;
 pub(crate) use lock::{Biased, Locked};
 pub(crate) use slots::Kept;
 
+use crate::device::Context;
 use crate::fork;
 use crate::heap::Inner;
 use crate::heap::order::StreamRef;
@@ -105,6 +106,7 @@ impl ThreadCache {
         let is_plain = heap.is_plain();
         let small = if state.is_shared { kept.small_shared } else { kept.small };
         let number = store.number;
+        cache.join(&state.caches);
         cache.open(&Opening {
             heap,
             store: number,
@@ -128,6 +130,18 @@ impl ThreadCache {
 /// already it takes the kernel 7 to 13 ms (H200's host, Linux 6.18), once.
 pub(crate) fn prepare() {
     barrier::prepare();
+}
+
+/// Notes that the work is completed before all that this thread keeps of a context's streams, or of one
+/// of them.
+pub(crate) fn completed(context: &Context, stream_id: Option<u64>) {
+    local::each(|cache| cache.note_completed(context.number(), stream_id));
+}
+
+/// Notes that all that this thread keeps of a stream was freed before `moment`; the stream's work before
+/// `completed` is completed.
+pub(crate) fn marked(context: &Context, stream_id: u64, moment: u64, completed: u64) {
+    local::each(|cache| cache.note_moment(context.number(), stream_id, moment, completed));
 }
 
 /// A cache that nobody uses.

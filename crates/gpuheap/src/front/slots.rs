@@ -35,7 +35,20 @@ pub(crate) struct Kept {
     pub(crate) address: u64,
     /// Its size with the policy's rounding; at most [`LARGEST`].
     pub(crate) bytes: u64,
+    /// A moment before which it was freed; [`NEVER`] if none is known, zero if the work before its
+    /// free is completed.
+    pub(crate) before: u64,
 }
+
+/// No moment before which a block is known to be freed.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// What is noted of a block in the low bits of its address, which is a multiple of 256: that it was
+/// freed before the moment that its cache notes, or that the work before its free is completed. A
+/// block that is kept anew has neither, so that keeping one costs nothing.
+const MARKED: u64 = 1;
+const COMPLETED: u64 = 2;
+const MARKS: u64 = MARKED | COMPLETED;
 
 /// One place.
 #[derive(Debug)]
@@ -98,13 +111,14 @@ impl Slots {
         best.and_then(Slot::take)
     }
 
-    /// Takes everything out.
-    pub(super) fn drain(&self, mut each: impl FnMut(Kept)) {
+    /// Takes everything out; `moment` is that of marked ones.
+    pub(super) fn drain(&self, moment: u64, mut each: impl FnMut(Kept)) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.take();
             while bits != 0 {
                 let bin = at * 64 + bits.trailing_zeros() as usize;
-                self.places(bin).iter().filter_map(Slot::take).for_each(&mut each);
+                let taken = self.places(bin).iter().filter_map(|slot| slot.take_marked(moment));
+                taken.for_each(&mut each);
                 bits &= bits - 1;
             }
         }
@@ -112,9 +126,21 @@ impl Slots {
 
     /// Takes half of the bin of `bytes` out: what does not fit into a full one is then not the only
     /// block for which a lock is taken.
-    pub(super) fn drain_half(&self, bytes: u64, each: impl FnMut(Kept)) {
-        let taken = self.places(bin(bytes)).iter().filter_map(Slot::take);
+    pub(super) fn drain_half(&self, bytes: u64, moment: u64, each: impl FnMut(Kept)) {
+        let taken = self.places(bin(bytes)).iter().filter_map(|slot| slot.take_marked(moment));
         taken.take(DEPTH / 2).for_each(each);
+    }
+
+    /// Marks all that it has as [`Slot::mark`] does.
+    pub(super) fn mark(&self, note: Note) {
+        for (at, word) in self.filled.iter().enumerate() {
+            let mut bits = word.get();
+            while bits != 0 {
+                let bin = at * 64 + bits.trailing_zeros() as usize;
+                self.places(bin).iter().for_each(|slot| slot.mark(note));
+                bits &= bits - 1;
+            }
+        }
     }
 
     #[inline]
@@ -138,6 +164,7 @@ impl Slot {
     pub(super) fn put(&self, block: Kept) -> bool {
         let is_empty = self.is_empty();
         if is_empty {
+            debug_assert_eq!(block.address & MARKS, 0, "an address is a multiple of 256");
             self.block.set(block.bytes << 32 | u64::from(block.key));
             self.address.set(block.address);
         }
@@ -157,8 +184,45 @@ impl Slot {
             return None;
         }
         self.block.set(0);
-        Some(Kept { key: block as u32, address: self.address.get(), bytes: block >> 32 })
+        let address = self.address.get() & !MARKS;
+        Some(Kept { key: block as u32, address, bytes: block >> 32, before: NEVER })
     }
+
+    /// The same with what is known of its free; `moment` is that of marked ones.
+    pub(super) fn take_marked(&self, moment: u64) -> Option<Kept> {
+        let marks = self.address.get() & MARKS;
+        let before = match marks {
+            0 => NEVER,
+            MARKED => moment,
+            _ => 0,
+        };
+        self.take().map(|kept| Kept { before, ..kept })
+    }
+
+    /// Notes of its block, if it has one, what a wait or an event says of what was freed so far.
+    pub(super) fn mark(&self, note: Note) {
+        if self.is_empty() {
+            return;
+        }
+        let address = self.address.get();
+        self.address.set(match note {
+            Note::Completed => address | COMPLETED,
+            Note::Marked { earlier_completed: true } if address & MARKED != 0 => {
+                address | COMPLETED
+            }
+            Note::Marked { .. } => address | MARKED,
+        });
+    }
+}
+
+/// What is learnt of all blocks that a cache keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Note {
+    /// The work before their frees is completed.
+    Completed,
+    /// They were freed before a moment that the cache notes from now on; whether the one that it
+    /// noted before is completed.
+    Marked { earlier_completed: bool },
 }
 
 /// The bin of a size: four for each doubling from 512 bytes on, one for all below.
@@ -175,7 +239,7 @@ fn bin(bytes: u64) -> usize {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
 
@@ -201,12 +265,16 @@ mod tests {
 
         #[test]
         fn what_is_put_in_comes_out_once_and_fits(
-            actions in prop::collection::vec((0_u8..3, 512_u64..4096), 1..fewer(200)),
+            actions in prop::collection::vec((0_u8..5, 512_u64..4096), 1..fewer(200)),
         ) {
+            const MOMENT: u64 = 7;
             let slots = Slots::new();
             let mut inside = BTreeSet::new();
+            // What a wait or an event said of some of them.
+            let mut before = BTreeMap::new();
             for (key, (action, bytes)) in actions.into_iter().enumerate() {
-                let block = Kept { key: key as u32, address: bytes << 20 | key as u64, bytes };
+                let address = bytes << 20 | (key as u64) << 8;
+                let block = Kept { key: key as u32, address, bytes, before: NEVER };
                 let in_bin = |other: &(u64, u64)| bin(other.1) == bin(bytes);
                 match action {
                     0 => {
@@ -226,12 +294,30 @@ mod tests {
                             prop_assert!(inside.remove(&(found.address, found.bytes)));
                         }
                     }
-                    _ => slots.drain_half(bytes, |found| {
+                    2 => slots.drain_half(bytes, MOMENT, |found| {
                         assert!(inside.remove(&(found.address, found.bytes)));
+                        let known = before.get(&found.address).copied().unwrap_or(NEVER);
+                        assert_eq!(found.before, known);
                     }),
+                    3 => {
+                        slots.mark(Note::Completed);
+                        before.extend(inside.iter().map(|(address, _)| (*address, 0)));
+                    }
+                    _ => {
+                        let earlier_completed = bytes % 2 == 0;
+                        slots.mark(Note::Marked { earlier_completed });
+                        for (address, _) in &inside {
+                            let known = before.get(address).copied().unwrap_or(NEVER);
+                            let is_over = known == 0 || known == MOMENT && earlier_completed;
+                            before.insert(*address, if is_over { 0 } else { MOMENT });
+                        }
+                    }
                 }
             }
-            slots.drain(|found| assert!(inside.remove(&(found.address, found.bytes))));
+            slots.drain(MOMENT, |found| {
+                assert!(inside.remove(&(found.address, found.bytes)));
+                assert_eq!(found.before, before.get(&found.address).copied().unwrap_or(NEVER));
+            });
             prop_assert!(inside.is_empty());
         }
     }

@@ -11,9 +11,11 @@ pub struct Ledger {
     pub live_allocations: u64,
     /// Bytes handed out, each allocation's rounding included.
     pub live_blocks: u64,
-    /// The high-water mark of [`live`](Ledger::live). Threads count for themselves between calls
-    /// that share anything, and for each stream apart, so of several it may miss what they freed and
-    /// allocated again in between, at most what they keep for themselves.
+    /// The high-water mark of [`live`](Ledger::live). Exact where one thread uses the heap, on however
+    /// many streams. Threads count for themselves between calls that share anything, so with several
+    /// of them it may be too high or too low, by no more than all of them may keep for themselves:
+    /// [`thread_cache`](crate::HeapBuilder::thread_cache) for each thread and stream, and a quarter
+    /// more.
     pub live_peak: u64,
     /// Bytes taken from the driver and not given back, as asked of it.
     pub taken: u64,
@@ -27,6 +29,8 @@ pub struct Ledger {
     pub given_back: u64,
     /// Frees during which a driver call failed. Their blocks are accounted for all the same.
     pub failed_frees: u64,
+    /// The high-water mark of `live` since a region of the program last looked at it.
+    pub(crate) recent_peak: u64,
 }
 
 // Sums wrap: a free may be carried over before the allocation that another thread counted.
@@ -69,7 +73,15 @@ impl Ledger {
 
     /// So much was live for a moment.
     fn reached(&mut self, live: i64) {
-        self.live_peak = self.live_peak.max(u64::try_from(live).unwrap_or(0));
+        let live = u64::try_from(live).unwrap_or(0);
+        self.live_peak = self.live_peak.max(live);
+        self.recent_peak = self.recent_peak.max(live);
+    }
+
+    /// The high-water mark of `live` since this was called last.
+    pub(crate) fn take_recent_peak(&mut self) -> u64 {
+        let live = u64::try_from(self.live as i64).unwrap_or(0);
+        std::mem::replace(&mut self.recent_peak, live).max(live)
     }
 
     pub(crate) fn took(&mut self, bytes: u64) {

@@ -13,6 +13,7 @@ pub(crate) mod ledger;
 pub(crate) mod limits;
 pub(crate) mod order;
 pub(crate) mod reclaimers;
+pub(crate) mod region;
 pub(crate) mod registrations;
 pub(crate) mod retry;
 pub(crate) mod siblings;

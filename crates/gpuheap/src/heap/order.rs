@@ -19,14 +19,19 @@
 //! the newest is recorded again and covers the later frees too. Whoever waits for it already waits for
 //! the point that it had.
 //!
+//! What the program itself waits for is learnt without a fence ([`Moments`]): each free is noted with
+//! its moment, and what was freed before a moment that is completed is over.
+//!
 //! A stream that captures a graph is not fenced, and does not wait: both would break the capture. What
 //! is freed on it stays in flight for the others until the capture is over.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use gpuheap_driver::CUstream;
 use rustc_hash::FxHashMap;
 
+use crate::progress::Moments;
 use crate::source::{Fence, MemorySource, SourceError};
 use crate::stream::StreamGuard;
 
@@ -102,6 +107,11 @@ pub(crate) struct Order {
     spare: Vec<usize>,
     /// The slot of what is freed on streams that ended unannounced and whose slot another one has.
     orphans: Option<usize>,
+    /// What the program learns by its own waits, and how much of it is noted here.
+    moments: Option<Arc<Moments>>,
+    learnt: u64,
+    /// What is freed now comes after nothing that is not completed.
+    frees_completed: bool,
     /// Slots of the streams that are not retired, by the driver's id.
     slots: FxHashMap<u64, u32>,
     /// The driver's ids of streams that were retired, for whoever keeps something by stream.
@@ -135,11 +145,48 @@ struct StreamState {
     reached: u64,
     /// Fences not known to be reached, oldest first, each with the last free that it covers.
     fences: VecDeque<(u64, Fence)>,
+    /// Moments of frees that are not known to be over, oldest first, each with its last free.
+    moments: VecDeque<(u64, u64)>,
     /// Frees of other streams, by slot, that this stream already waits for.
     after: FxHashMap<u32, u64>,
 }
 
+/// Moments of one stream that are kept apart. Of more the oldest counts as the one after it: the
+/// program waits for the stream so often only if nothing is ever asked of the heap in between.
+const MOST_MOMENTS: usize = 8;
+
 impl StreamState {
+    /// Notes the moment of the last free.
+    fn note_moment(&mut self) {
+        let Some(guard) = &self.guard else { return };
+        let now = guard.moments().now();
+        match self.moments.back_mut() {
+            Some((moment, number)) if *moment == now => *number = self.freed,
+            _ => self.moments.push_back((now, self.freed)),
+        }
+        if self.moments.len() > MOST_MOMENTS {
+            self.moments.pop_front();
+        }
+    }
+
+    /// Notes what the program learnt of the stream by its own waits.
+    fn learn(&mut self, source: &mut dyn MemorySource) {
+        let Some(guard) = &self.guard else { return };
+        let completed = guard.completed();
+        while let Some(&(moment, number)) = self.moments.front()
+            && moment < completed
+        {
+            self.moments.pop_front();
+            self.reached = self.reached.max(number);
+        }
+        while let Some(&(number, fence)) = self.fences.front()
+            && number <= self.reached
+        {
+            self.fences.pop_front();
+            source.forget(fence);
+        }
+    }
+
     fn fenced(&self) -> u64 {
         self.fences.back().map_or(self.reached, |(number, _)| *number)
     }
@@ -200,6 +247,11 @@ impl Order {
             self.left = self.active.len();
         }
         let guard = guard();
+        if let Some(guard) = &guard
+            && self.moments.is_none()
+        {
+            self.moments = Some(guard.moments().clone());
+        }
         let unannounced = guard.as_ref().is_some_and(StreamGuard::is_unannounced);
         // A fleeting stream must not inherit blocks that are freed when it cannot be named: a
         // per-thread default stream none, an unannounced one those of its like, which are freed by
@@ -243,6 +295,9 @@ impl Order {
     /// ended has no work after its last fence, which covers the free; of a fleeting one that is not
     /// known, so nothing does.
     pub(crate) fn freed(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
+        if self.frees_completed {
+            return Ticket { slot: stream.slot, number: 0 };
+        }
         let stream = if self.is_orphaned(stream) { self.orphanage() } else { stream };
         let state = &mut self.streams[stream.slot()];
         if state.retired && !state.fleeting {
@@ -250,10 +305,35 @@ impl Order {
         }
         state.freed += 1;
         let number = state.freed;
+        state.note_moment();
         if state.fleeting && !state.retired {
             let _ = self.record(stream.slot(), source);
         }
         Ticket { slot: stream.slot, number }
+    }
+
+    /// Says whether the work before what is freed from now on is known to be completed. Tickets then
+    /// have the number zero, which every stream has reached.
+    pub(crate) fn frees_as_completed(&mut self, completed: bool) {
+        self.frees_completed = completed;
+    }
+
+    /// Whether what `stream` was given before `moment` is known to be completed.
+    pub(crate) fn is_completed(&self, stream: StreamRef, moment: u64) -> bool {
+        let guard = self.streams[stream.slot()].guard.as_ref();
+        moment == 0 || guard.is_some_and(|guard| moment <= guard.completed())
+    }
+
+    /// Notes what the program learnt by its own waits since this was called last. Makes no driver call.
+    pub(crate) fn learn(&mut self, source: &mut dyn MemorySource) {
+        let Some(moments) = &self.moments else { return };
+        let learnt = moments.learnt();
+        if learnt != self.learnt {
+            self.learnt = learnt;
+            for &slot in &self.active {
+                self.streams[slot].learn(source);
+            }
+        }
     }
 
     /// Whether the block of `ticket` may be used on `stream` as things are.
@@ -396,6 +476,7 @@ impl Order {
     /// Asks the driver how far every stream with frees has got, recording a fence where there is
     /// none yet.
     pub(crate) fn poll(&mut self, source: &mut dyn MemorySource) -> Result<(), SourceError> {
+        self.learn(source);
         together(source, |source| {
             self.retire_abandoned(source);
             (0..self.active.len()).try_for_each(|at| self.ask(self.active[at], source))
@@ -423,6 +504,7 @@ impl Order {
         if self.is_few() {
             return self.poll(source);
         }
+        self.learn(source);
         together(source, |source| {
             if let Some(ticket) = ticket {
                 self.ask(ticket.slot(), source)?;
@@ -488,6 +570,7 @@ impl Order {
         source: &mut dyn MemorySource,
     ) -> Result<Vec<Fence>, SourceError> {
         let mut fences = Vec::new();
+        self.learn(source);
         together(source, |source| {
             for at in 0..self.active.len() {
                 let slot = self.active[at];

@@ -13,6 +13,7 @@ use crate::heap::ledger::Ledger;
 use crate::heap::limits::Limits;
 use crate::heap::order::{Order, StreamRef};
 use crate::heap::reclaimers::Reclaimers;
+use crate::heap::region::Watched;
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::pool::{Environment, Grant, Policy, PoolKind, Shortage};
@@ -103,6 +104,8 @@ pub(crate) struct State {
     pub(crate) unzeroed: Vec<Lease>,
     /// Room for what is taken from a cache on its way to the policy.
     kept: Vec<Kept>,
+    /// Regions of the program that watch the peak.
+    pub(crate) regions: Vec<Watched>,
 }
 
 impl Store {
@@ -132,6 +135,7 @@ impl Store {
             caches: Vec::new(),
             unzeroed: Vec::new(),
             kept: Vec::new(),
+            regions: Vec::new(),
         };
         Store {
             context,
@@ -186,9 +190,12 @@ impl Store {
             Some(cache) => cache.stream(),
             None => state.stream(stream),
         };
-        if let Some(cache) = cache {
-            state.settle(cache);
-            state.give_large(bytes);
+        match cache {
+            Some(cache) => {
+                state.settle(cache);
+                state.give_large(bytes);
+            }
+            None => state.carry(),
         }
         let none =
             Lease { stream, stream_id, key: None, address: 0, bytes, block_bytes: 0, track: None };
@@ -217,6 +224,7 @@ impl Store {
     pub(crate) fn allocate_if_there(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
         let stream_id = stream.id();
         let mut state = self.lock();
+        state.carry();
         let stream = state.stream(stream);
         let left = state.limits.hard.map(|limit| limit.saturating_sub(state.granted));
         if left.is_some_and(|left| bytes > left / SPARED) {
@@ -255,6 +263,9 @@ impl Store {
     ) -> Result<(), Error> {
         let Lease { bytes, block_bytes, .. } = lease;
         let mut state = self.lock_with(cache);
+        if cache.is_none() {
+            state.carry();
+        }
         if let Some(cache) = cache {
             state.settle(cache);
             let stream_id = stream.map_or(lease.stream_id, Stream::id);
@@ -344,6 +355,7 @@ impl Store {
         let mut state = self.lock();
         let state = &mut *state;
         state.gather();
+        state.order.learn(&mut *state.source);
         state.keep_soft_limit()?;
         self.note_soft_limit(state);
         let stranded: u64 = state.stranded.iter().map(|segment| segment.bytes).sum();
@@ -645,6 +657,7 @@ impl State {
             });
             if closes {
                 cache.close();
+                cache.part(&self.caches);
             }
         }
         // Only now: one that goes on could put something into one that is not closed yet.
@@ -659,6 +672,14 @@ impl State {
         cache.carry(&mut self.ledger);
         if cache.is_crowded() {
             self.give_all(cache.stream(), |_, kept| cache.take_unwanted(|block| kept.push(block)));
+        }
+    }
+
+    /// Takes over what this thread counted: the ledger's peak is then that of what it holds.
+    #[inline]
+    fn carry(&mut self) {
+        if let Some(cache) = self.caches.iter().find(|one| one.is_mine() && !one.is_closed()) {
+            cache.carry(&mut self.ledger);
         }
     }
 
@@ -691,11 +712,13 @@ impl State {
     ) -> R {
         let mut kept = std::mem::take(&mut self.kept);
         let taken = take(&mut self.ledger, &mut kept);
-        for Kept { key, bytes, .. } in kept.drain(..) {
+        for Kept { key, bytes, before, .. } in kept.drain(..) {
+            self.order.frees_as_completed(self.order.is_completed(stream, before));
             if self.give(key, bytes, stream).is_err() {
                 self.ledger.failed_frees += 1;
             }
         }
+        self.order.frees_as_completed(false);
         self.kept = kept;
         taken
     }
@@ -731,6 +754,7 @@ impl State {
     #[inline(always)]
     fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
         self.refuse(bytes)?;
+        self.order.learn(&mut *self.source);
         let mut granted = Ok(None);
         if self.caches.iter().any(|cache| cache.holds()) {
             granted = self.with_policy(|policy, env| policy.reuse(bytes, stream, env));
@@ -773,6 +797,7 @@ impl State {
 
     /// Tries once more to zero what could not be zeroed when it was freed, and frees it.
     fn zero_again(&mut self, context: &Context) {
+        self.carry();
         for lease in std::mem::take(&mut self.unzeroed) {
             let stream = self.order.current_later(lease.stream);
             if self.zero(context, &lease, stream).is_err() {

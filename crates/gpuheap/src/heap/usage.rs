@@ -12,7 +12,8 @@ pub struct Usage {
     pub live: u64,
     /// Handed out, rounding included.
     pub live_blocks: u64,
-    /// The high-water mark of `live`.
+    /// The high-water mark of `live`: [exact](Ledger::live_peak) where one thread uses the heap.
+    /// [`Heap::region`](crate::Heap::region) has that of a part of the program.
     pub live_peak: u64,
     /// Freed, their streams not known to be there yet.
     pub pending: u64,
@@ -50,7 +51,13 @@ pub struct Since {
 impl Usage {
     /// What happened since `before`, an earlier moment of the same heap.
     pub fn since(&self, before: &Usage) -> Since {
-        let (now, before) = (&self.ledger, &before.ledger);
+        Since::between(&self.ledger, &before.ledger)
+    }
+}
+
+impl Since {
+    /// What happened between two states of one account.
+    pub(crate) fn between(now: &Ledger, before: &Ledger) -> Since {
         let between = |count: fn(&Ledger) -> u64| count(now).saturating_sub(count(before));
         Since {
             allocations: between(|ledger| ledger.allocations),

@@ -16,3 +16,4 @@ mod siblings;
 mod support;
 mod sweep;
 mod threads;
+mod waits;

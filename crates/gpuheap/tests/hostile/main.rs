@@ -7,4 +7,5 @@
 mod lies;
 mod panics;
 mod staged;
+mod streams;
 mod support;

@@ -8,6 +8,7 @@ mod flush;
 mod idle;
 mod log;
 mod measure;
+mod peak;
 mod reset;
 mod retry;
 mod status;

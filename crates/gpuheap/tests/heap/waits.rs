@@ -1,0 +1,128 @@
+//! What the program waited for itself is known to be over: no stream is made to wait for what its stream
+//! was given afterwards, and nothing that was freed afterwards counts as over.
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Device, Event, Heap, PoolKind, Stream};
+
+use crate::support::{assert_all_returned, device, emulated, on_real_gpu};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const POOLS: [PoolKind; 4] =
+    [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
+
+/// A way to learn that a stream's work is over; the event was recorded on it after that work.
+type Learn = fn(&Device, &Stream, &Event);
+
+const WAYS: [(&str, Learn); 4] = [
+    ("stream", |_, stream, _| stream.synchronize().unwrap()),
+    ("device", |device, _, _| device.synchronize().unwrap()),
+    ("event", |_, _, event| event.synchronize().unwrap()),
+    ("asked", |_, stream, event| {
+        event.synchronize().unwrap();
+        stream.is_done().unwrap();
+    }),
+];
+
+/// Blocks that a thread keeps for itself, of each pool, and ones that it does not.
+const SIZES: [usize; 4] = [KIB, 48 * KIB, MIB, 5 * MIB];
+
+fn heap(device: &Device, pool: PoolKind, keeps: u64) -> Heap {
+    let heap = Heap::builder(device).without_environment().pool(pool).thread_cache(keeps);
+    heap.hard_limit(1 << 30).build().unwrap()
+}
+
+#[test]
+fn nobody_waits_for_what_a_stream_was_given_after_it_was_waited_for() {
+    if on_real_gpu() {
+        return;
+    }
+    for pool in POOLS {
+        for keeps in [0, 16 << 20] {
+            for ((way, learn), size) in WAYS.iter().flat_map(|way| SIZES.map(|size| (*way, size))) {
+                for frees_again in [false, true] {
+                    let what = format!("{pool}, keeps {keeps}, {way}, {size} bytes, {frees_again}");
+                    let device = emulated(4 << 30, Schedule::OnDemand);
+                    let heap = heap(&device, pool, keeps);
+                    let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
+                    let mut other = heap.on(&a).filled(100 * KIB, 1_u8).unwrap();
+                    drop(heap.on(&a).filled(size, 2_u8).unwrap());
+                    let event = a.record().unwrap();
+                    learn(&device, &a, &event);
+                    other.fill(3).unwrap();
+                    if frees_again {
+                        // Too large for the first and for what comes.
+                        drop(heap.on(&a).filled(64 * MIB, 4_u8).unwrap());
+                    }
+                    let emulator = device.emulator().unwrap();
+                    let waits = emulator.calls_of("cuStreamWaitEvent");
+                    let theirs = heap.on(&b).filled(size, 5_u8).unwrap();
+                    assert_eq!(emulator.calls_of("cuStreamWaitEvent"), waits, "{what}");
+                    b.synchronize().unwrap();
+                    assert!(!a.is_done().unwrap(), "{what}");
+                    drop((other, theirs));
+                    assert_all_returned(&device, &heap, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_freed_after_a_wait_is_not_over() {
+    for pool in PoolKind::ALL {
+        for ((way, learn), size) in WAYS.iter().flat_map(|way| SIZES.map(|size| (*way, size))) {
+            for late in [false, true] {
+                let what = format!("{pool}, {way}, {size} bytes, {late}");
+                let device = device(1 << 30, Schedule::OnDemand);
+                let heap = heap(&device, pool, 16 << 20);
+                let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
+                let x = heap.on(&a).filled(size, 7_u8).unwrap();
+                // Both streams have blocks in the cache that are marked, of which one is had again.
+                drop(heap.on(&c).filled(size, 1_u8).unwrap());
+                let again = heap.on(&c).filled(size, 7_u8).unwrap();
+                drop(heap.on(&c).filled(size, 1_u8).unwrap());
+                let event = c.record().unwrap();
+                if !late {
+                    learn(&device, &c, &event);
+                }
+                let copies = [&x, &again].map(|array| array.copy_to(&heap.on(&c)).unwrap());
+                drop((x, again));
+                // Of the event alone: a wait for all would be one for the copies too.
+                if late && way == "event" {
+                    learn(&device, &c, &event);
+                }
+                let taken = [(); 4].map(|()| heap.on(&b).filled(size, 9_u8).unwrap());
+                b.synchronize().unwrap();
+                for copy in &copies {
+                    assert!(copy.to_vec().unwrap().iter().all(|byte| *byte == 7), "{what}");
+                }
+                drop((taken, copies, a));
+                assert_all_returned(&device, &heap, &what);
+            }
+        }
+    }
+}
+
+/// What another thread's wait says counts for the pool, of what went there.
+#[test]
+fn another_threads_wait_counts_too() {
+    if on_real_gpu() {
+        return;
+    }
+    for pool in POOLS {
+        let device = emulated(4 << 30, Schedule::OnDemand);
+        let heap = heap(&device, pool, 0);
+        let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
+        let mut other = heap.on(&a).filled(100 * KIB, 1_u8).unwrap();
+        drop(heap.on(&a).filled(5 * MIB, 2_u8).unwrap());
+        let waiting = a.clone();
+        std::thread::spawn(move || waiting.synchronize().unwrap()).join().unwrap();
+        other.fill(3).unwrap();
+        let theirs = heap.on(&b).filled(5 * MIB, 5_u8).unwrap();
+        b.synchronize().unwrap();
+        assert!(!a.is_done().unwrap(), "{pool}");
+        drop((other, theirs));
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}

@@ -1,0 +1,278 @@
+//! Streams, events and frees in every order, by several threads: what an array holds is what was written
+//! to it, whatever was freed on whichever stream.
+
+use std::time::{Duration, Instant};
+
+use gpuheap::emu::{Options, Profile, Schedule};
+use gpuheap::{Block, Device, DeviceArray, Error, Event, Heap, PoolKind, Region, Stream};
+
+const MIB: u64 = 1 << 20;
+/// Steps of one program.
+const STEPS: usize = 80;
+/// Programs for each pool and schedule; `GPUHEAP_HOSTILE_SECONDS` says how long they go on instead.
+const PROGRAMS: u64 = 6;
+
+fn device(schedule: Schedule) -> Device {
+    let profile = Profile::with_memory(1 << 30).without_context();
+    Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
+}
+
+/// A small generator with a known sequence for each seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+
+    fn of<'a, T>(&mut self, values: &'a [T]) -> Option<&'a T> {
+        (!values.is_empty()).then(|| &values[self.below(values.len())])
+    }
+
+    fn taken<T>(&mut self, values: &mut Vec<T>) -> Option<T> {
+        (!values.is_empty()).then(|| values.swap_remove(self.below(values.len())))
+    }
+}
+
+/// What a program has at hand.
+struct Client<'a> {
+    device: &'a Device,
+    heap: &'a Heap,
+    random: Random,
+    streams: Vec<Stream>,
+    events: Vec<Event>,
+    blocks: Vec<Block>,
+    /// Each with what it must hold.
+    arrays: Vec<(DeviceArray<u8>, u8)>,
+    regions: Vec<Region>,
+    tag: u8,
+}
+
+/// What may fail of a tight heap: a request.
+fn got<T>(result: Result<T, Error>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) => {
+            assert!(error.out_of_memory().is_some(), "{error}");
+            None
+        }
+    }
+}
+
+impl Client<'_> {
+    fn size(&mut self) -> usize {
+        match self.random.below(6) {
+            0 => 0,
+            1 => 1 + self.random.below(100),
+            2 => self.random.below(64 << 10),
+            3 => 1 << 20,
+            4 => 2 << 20,
+            _ => self.random.below(3 << 20),
+        }
+    }
+
+    fn stream(&mut self) -> Stream {
+        let at = self.random.below(self.streams.len());
+        self.streams[at].clone()
+    }
+
+    fn step(&mut self) {
+        let stream = self.stream();
+        match self.random.below(24) {
+            0..=2 => {
+                let size = self.size() as u64;
+                self.blocks.extend(got(self.heap.allocate(size, &stream)));
+            }
+            3..=6 => {
+                let (size, tag) = (self.size(), self.tag);
+                self.tag = self.tag.wrapping_add(1);
+                let filled = got(self.heap.on(&stream).filled(size, tag));
+                self.arrays.extend(filled.map(|array| (array, tag)));
+            }
+            7 | 8 => {
+                if let Some((array, tag)) = self.random.of(&self.arrays) {
+                    let copy = got(array.copy_to(&self.heap.on(&stream)));
+                    let copy = copy.map(|copy| (copy, *tag));
+                    self.arrays.extend(copy);
+                }
+            }
+            9 | 10 => {
+                if let Some(block) = self.random.taken(&mut self.blocks) {
+                    block.free_on(&stream).unwrap();
+                }
+            }
+            11 => drop(self.random.taken(&mut self.blocks)),
+            12 | 13 => drop(self.random.taken(&mut self.arrays)),
+            14 => {
+                // Refused where another array may be in the way, or refilled.
+                let at = self.random.below(self.arrays.len().max(1));
+                if let Some((array, tag)) = self.arrays.get_mut(at) {
+                    *tag = self.tag;
+                    array.fill(self.tag).unwrap();
+                }
+            }
+            15 => {
+                if let Some((array, tag)) = self.random.of(&self.arrays) {
+                    assert!(array.to_vec().unwrap().iter().all(|byte| byte == tag));
+                }
+            }
+            16 => {
+                if let Some((array, _)) = self.random.of(&self.arrays) {
+                    // From here on the array is used on this stream.
+                    array.device_ptr(&stream).unwrap();
+                }
+            }
+            17 => self.events.push(stream.record().unwrap()),
+            18 => {
+                if let Some(event) = self.random.of(&self.events) {
+                    stream.wait(event).unwrap();
+                }
+            }
+            19 => match (self.random.below(3), self.random.taken(&mut self.events)) {
+                (0, Some(event)) => event.synchronize().unwrap(),
+                (1, Some(event)) => drop(event.is_done().unwrap()),
+                _ => drop(stream.is_done().unwrap()),
+            },
+            20 => match self.random.below(3) {
+                0 => stream.synchronize().unwrap(),
+                1 => self.device.synchronize().unwrap(),
+                _ => drop(self.heap.reclaim(MIB).unwrap()),
+            },
+            21 => {
+                // Retired or dropped with all that was used on it, and made anew.
+                let at = self.random.below(self.streams.len());
+                self.heap.retire(&self.streams[at]).unwrap();
+                self.streams[at] = self.device.stream().unwrap();
+            }
+            22 => match self.random.below(4) {
+                0 => self.heap.retire_all().unwrap(),
+                1 => self.regions.extend(self.heap.region().ok()),
+                2 => drop(self.random.taken(&mut self.regions)),
+                _ => drop(self.heap.usage().unwrap()),
+            },
+            _ => {
+                // Frees on another thread, on a stream that nothing ordered behind it.
+                let block = self.random.taken(&mut self.blocks);
+                let array = self.random.taken(&mut self.arrays);
+                let free = move || {
+                    drop(array);
+                    block.map(|block| block.free_on(&stream))
+                };
+                if let Some(freed) = std::thread::spawn(free).join().unwrap() {
+                    freed.unwrap();
+                }
+            }
+        }
+    }
+}
+
+fn program(pool: PoolKind, schedule: Schedule, seed: u64) {
+    let device = device(schedule);
+    let builder = Heap::builder(&device).without_environment().pool(pool);
+    let builder = match seed % 3 {
+        0 => builder,
+        // So tight that what is freed is what is had next.
+        1 => builder.hard_limit(64 * MIB),
+        _ => builder.hard_limit(64 * MIB).thread_cache(0),
+    };
+    let heap = builder.build().unwrap();
+    let mut client = Client {
+        device: &device,
+        heap: &heap,
+        random: Random(seed),
+        streams: (0..4).map(|_| device.stream().unwrap()).collect(),
+        events: Vec::new(),
+        blocks: Vec::new(),
+        arrays: Vec::new(),
+        regions: Vec::new(),
+        tag: 1,
+    };
+    for _ in 0..STEPS {
+        client.step();
+    }
+    let what = format!("{pool} {schedule:?} program {seed}");
+    for (array, tag) in &client.arrays {
+        assert!(array.to_vec().unwrap().iter().all(|byte| byte == tag), "{what}");
+    }
+    let Client { blocks, arrays, regions, .. } = client;
+    drop((blocks, arrays, regions));
+    device.synchronize().unwrap();
+    heap.flush().unwrap();
+    let usage = heap.usage().unwrap();
+    assert_eq!((usage.live, usage.ledger.failed_frees), (0, 0), "{what}: {usage:?}");
+    let findings = device.emulator().unwrap().findings().unwrap();
+    assert!(findings.is_empty(), "{what}: {findings:#?}");
+}
+
+#[test]
+fn random_programs_over_streams_break_nothing() {
+    let seconds = std::env::var("GPUHEAP_HOSTILE_SECONDS").ok();
+    let seconds = seconds.and_then(|text| text.parse().ok()).map(Duration::from_secs);
+    let begin = Instant::now();
+    let mut programs = 0;
+    for seed in 0.. {
+        match seconds {
+            Some(seconds) if begin.elapsed() >= seconds => break,
+            None if seed == PROGRAMS => break,
+            _ => {}
+        }
+        for pool in PoolKind::ALL {
+            for schedule in [Schedule::OnDemand, Schedule::Seeded(seed), Schedule::Immediate] {
+                program(pool, schedule, seed);
+                programs += 1;
+            }
+        }
+    }
+    println!("{programs} programs of {STEPS} steps");
+}
+
+/// An array is dropped while another stream reads it, and its memory goes round by blocks alone.
+#[test]
+fn a_block_that_is_freed_on_another_stream_keeps_its_memory_in_order() {
+    const COUNT: usize = 4 << 20;
+    for pool in PoolKind::ALL {
+        let device = device(Schedule::OnDemand);
+        let limit = match pool {
+            PoolKind::None | PoolKind::Driver => 32 * MIB,
+            _ => 8 * MIB,
+        };
+        let heap = Heap::builder(&device).without_environment().pool(pool).hard_limit(limit);
+        let heap = heap.build().unwrap();
+        let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
+        let x = heap.on(&a).filled(COUNT, 7_u8).unwrap();
+        let read = x.copy_to(&heap.on(&c)).unwrap();
+        drop(x);
+        heap.allocate(COUNT as u64, &a).unwrap().free_on(&b).unwrap();
+        let after = heap.on(&b).filled(COUNT, 9_u8).unwrap();
+        b.synchronize().unwrap();
+        assert!(read.to_vec().unwrap().iter().all(|byte| *byte == 7), "{pool}");
+        drop(after);
+    }
+}
+
+/// Events and streams of a device that is gone, of another one, and ones whose stream ended.
+#[test]
+fn events_and_streams_outlive_what_they_are_of() {
+    let (one, other) = (device(Schedule::OnDemand), device(Schedule::OnDemand));
+    let heap = Heap::builder(&one).without_environment().build().unwrap();
+    let stream = one.stream().unwrap();
+    let mut array = heap.on(&stream).filled(100, 1_u8).unwrap();
+    let event = stream.record().unwrap();
+    let theirs = other.stream().unwrap();
+    assert!(theirs.wait(&event).is_err());
+    assert!(heap.allocate(MIB, &theirs).is_err());
+    assert!(heap.retire(&theirs).is_err());
+    let block = heap.allocate(MIB, &stream).unwrap();
+    assert!(block.free_on(&theirs).is_err());
+    drop((stream, other));
+    event.synchronize().unwrap();
+    assert!(event.is_done().unwrap());
+    array.fill(2).unwrap();
+    assert!(array.to_vec().unwrap().iter().all(|byte| *byte == 2));
+    drop((heap, one));
+    assert!(array.to_vec().unwrap().iter().all(|byte| *byte == 2));
+}

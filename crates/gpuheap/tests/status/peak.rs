@@ -1,0 +1,182 @@
+//! The most that was live at once: of a heap's life, and of a part of a program.
+
+use std::sync::{Barrier, Mutex};
+
+use gpuheap::{Block, Device, Heap, MemoryKind, PoolKind, Stream};
+
+const MIB: u64 = 1 << 20;
+
+fn heap(device: &Device, pool: PoolKind, keeps: u64) -> Heap {
+    let heap = Heap::builder(device).without_environment().pool(pool);
+    heap.thread_cache(keeps).build().unwrap()
+}
+
+/// A small generator with a known sequence for each seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+#[test]
+fn live_peak_of_one_thread_on_two_streams_is_what_was_live() {
+    for pool in PoolKind::ALL {
+        let device = Device::open("emulated:1GiB").unwrap();
+        let heap = heap(&device, pool, 16 * MIB);
+        let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        for round in 0..10 {
+            drop(heap.allocate(MIB, &streams[round % 2]).unwrap());
+            drop(heap.allocate(1000, &streams[round % 2]).unwrap());
+        }
+        assert_eq!(heap.usage().unwrap().live_peak, MIB, "{pool}");
+    }
+}
+
+/// Blocks of one thread on several streams, freed in any order and on any stream.
+#[test]
+fn live_peak_of_one_thread_is_exact() {
+    for pool in PoolKind::ALL {
+        for seed in 0..8 {
+            let device = Device::open("emulated:4GiB").unwrap();
+            let heap = heap(&device, pool, 16 * MIB);
+            let streams: Vec<Stream> = (0..5).map(|_| device.stream().unwrap()).collect();
+            let (mut random, mut blocks) = (Random(seed), Vec::<Block>::new());
+            let (mut live, mut peak) = (0, 0);
+            let mut regions = Vec::new();
+            for step in 0..600 {
+                let stream = &streams[random.below(5) as usize];
+                match random.below(20) {
+                    0 => {
+                        assert_eq!(heap.usage().unwrap().live_peak, peak, "{pool} {seed} {step}");
+                    }
+                    1 if regions.len() < 4 => regions.push((heap.region().unwrap(), live, live)),
+                    2 if !regions.is_empty() => {
+                        let at = random.below(regions.len() as u64) as usize;
+                        let (region, before, peak) = regions.swap_remove(at);
+                        let usage = region.usage().unwrap();
+                        let figures = (usage.live_before, usage.live, usage.peak);
+                        assert_eq!(figures, (before, live, peak), "{pool} {seed} {step}");
+                    }
+                    3..=11 => {
+                        let bytes = match random.below(8) {
+                            0 => 0,
+                            1 => random.below(4 * MIB),
+                            _ => 512 * random.below(8),
+                        };
+                        blocks.push(heap.allocate(bytes, stream).unwrap());
+                        live += bytes;
+                    }
+                    kind if !blocks.is_empty() => {
+                        let at = random.below(blocks.len() as u64) as usize;
+                        let block = blocks.swap_remove(at);
+                        live -= block.bytes();
+                        match kind {
+                            12 => block.free_on(stream).unwrap(),
+                            _ => drop(block),
+                        }
+                    }
+                    _ => {}
+                }
+                peak = peak.max(live);
+                regions.iter_mut().for_each(|region| region.2 = region.2.max(live));
+            }
+            let usage = heap.usage().unwrap();
+            assert_eq!((usage.live, usage.live_peak), (live, peak), "{pool} {seed}");
+        }
+    }
+}
+
+/// Each of several threads keeps what it may; the peak is off by no more than all of them keep.
+#[test]
+fn live_peak_of_several_threads_is_off_by_what_they_keep_at_most() {
+    const THREADS: u64 = 4;
+    const STREAMS: u64 = 2;
+    const KEEPS: u64 = MIB;
+    for pool in PoolKind::ALL {
+        for seed in 0..4 {
+            let device = Device::open("emulated:4GiB").unwrap();
+            let heap = heap(&device, pool, KEEPS);
+            // The figures of all, changed with the lock held, so that they are exact.
+            let truth = Mutex::new((0_u64, 0_u64));
+            let (begin, others) = (Barrier::new(THREADS as usize), Mutex::new(Vec::<Block>::new()));
+            std::thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let (device, heap, truth) = (&device, &heap, &truth);
+                    let (begin, others) = (&begin, &others);
+                    scope.spawn(move || {
+                        let streams: Vec<Stream> =
+                            (0..STREAMS).map(|_| device.stream().unwrap()).collect();
+                        let mut random = Random(seed * THREADS + thread);
+                        let mut blocks = Vec::new();
+                        begin.wait();
+                        for _ in 0..2000 {
+                            let mut truth = truth.lock().unwrap();
+                            if random.below(2) == 0 || blocks.is_empty() {
+                                let bytes = 512 * (1 + random.below(200));
+                                let stream = &streams[random.below(STREAMS) as usize];
+                                blocks.push(heap.allocate(bytes, stream).unwrap());
+                                truth.0 += bytes;
+                                truth.1 = truth.1.max(truth.0);
+                                continue;
+                            }
+                            let at = random.below(blocks.len() as u64) as usize;
+                            let block = blocks.swap_remove(at);
+                            if random.below(4) == 0 {
+                                others.lock().unwrap().push(block);
+                                continue;
+                            }
+                            truth.0 -= block.bytes();
+                            drop(block);
+                            let theirs = others.lock().unwrap().pop();
+                            truth.0 -= theirs.as_ref().map_or(0, Block::bytes);
+                            drop(theirs);
+                        }
+                        let mut truth = truth.lock().unwrap();
+                        truth.0 -= blocks.iter().map(Block::bytes).sum::<u64>();
+                        drop(blocks);
+                    });
+                }
+            });
+            drop(others);
+            let (_, peak) = *truth.lock().unwrap();
+            let usage = heap.usage().unwrap();
+            let bound = THREADS * STREAMS * (KEEPS + KEEPS / 4);
+            let off = usage.live_peak.abs_diff(peak);
+            assert!(off <= bound, "{pool} {seed}: {} and not {peak}", usage.live_peak);
+            assert_eq!(usage.live, 0, "{pool} {seed}");
+        }
+    }
+}
+
+#[test]
+fn regions_are_nested_and_of_one_kind_of_memory() {
+    let device = Device::open("emulated:1GiB").unwrap();
+    let heap = heap(&device, PoolKind::Stitched, 16 * MIB);
+    let target = heap.target().unwrap();
+    let before = target.zeroed::<u8, _>(100).unwrap();
+    let outer = heap.region().unwrap();
+    let pinned = heap.region_of(MemoryKind::Pinned).unwrap();
+    drop(target.zeroed::<u8, _>(5000).unwrap());
+    let inner = heap.region().unwrap();
+    let more = target.zeroed::<u8, _>(300).unwrap();
+    drop(target.zeroed::<u8, _>(700).unwrap());
+    let usage = inner.usage().unwrap();
+    assert_eq!((usage.live_before, usage.peak, usage.live, usage.growth()), (100, 1100, 400, 1000));
+    assert_eq!((usage.since.allocations, usage.since.frees), (2, 1));
+    drop(before);
+    let usage = outer.usage().unwrap();
+    assert_eq!((usage.live_before, usage.peak, usage.live), (100, 5100, 300));
+    // One that ends first changes nothing for the other.
+    drop(outer);
+    drop(target.zeroed::<u8, _>(1700).unwrap());
+    assert_eq!(inner.usage().unwrap().peak, 2000);
+    drop((inner, more));
+    assert_eq!(pinned.usage().unwrap().peak, 0);
+    assert_eq!(heap.region().unwrap().usage().unwrap().peak, 0, "nothing of before");
+}
