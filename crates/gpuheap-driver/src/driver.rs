@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::types::*;
-use crate::{CUresult, cuda_functions};
+use crate::{BlockChecks, CUresult, cuda_functions};
 
 macro_rules! driver_trait {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
@@ -22,6 +22,12 @@ macro_rules! driver_trait {
         pub trait Driver: Send + Sync {
             /// What this is and where it was found, in one line, for people.
             fn describe(&self) -> String;
+
+            /// The checks that want to know of each block of a heap: those of an emulated device, if
+            /// they are on. `None` on a real device.
+            fn block_checks(&self) -> Option<&dyn BlockChecks> {
+                None
+            }
 
             $($(#[$doc])* unsafe fn $symbol(&self, $($arg: $type),*) -> CUresult;)*
         }

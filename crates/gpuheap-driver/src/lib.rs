@@ -18,6 +18,7 @@
 //! }
 //! ```
 
+mod blocks;
 mod driver;
 mod error;
 mod libcuda;
@@ -25,6 +26,7 @@ mod result;
 mod table;
 mod types;
 
+pub use blocks::{BlockChecks, BlockEvent, BlockNote, EMULATED_BLOCK, EmulatedBlock};
 pub use driver::Driver;
 pub use error::{DriverError, check};
 pub use libcuda::{LibCuda, OpenError, SEARCH_PATHS};

@@ -7,8 +7,9 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
+use crate::blocks::LibraryChecks;
 use crate::types::*;
-use crate::{CUresult, Driver, cuda_functions};
+use crate::{BlockChecks, CUresult, Driver, EMULATED_BLOCK, EmulatedBlock, cuda_functions};
 
 /// Where libcuda is looked for, in this order. The first name goes through the system's loader
 /// (`LD_LIBRARY_PATH`, the loader's cache); the others are where distributions and WSL2 put it
@@ -45,6 +46,10 @@ macro_rules! libcuda {
                 format!("CUDA driver {}.{} at {}", self.version / 1000, self.version % 1000 / 10, self.path.display())
             }
 
+            fn block_checks(&self) -> Option<&dyn BlockChecks> {
+                self.block_checks.as_ref().map(|checks| checks as &dyn BlockChecks)
+            }
+
             $(unsafe fn $symbol(&self, $($arg: $type),*) -> CUresult {
                 let symbol = self.symbols.$symbol.get_or_init(|| {
                     // SAFETY: the table gives this symbol the signature that cuda.h gives it.
@@ -69,6 +74,8 @@ pub struct LibCuda {
     library: Library,
     path: PathBuf,
     version: c_int,
+    /// Only of an emulated libcuda with its checks on.
+    block_checks: Option<LibraryChecks>,
 }
 
 impl LibCuda {
@@ -112,8 +119,13 @@ impl LibCuda {
     }
 
     fn initialise(library: Library, path: &Path) -> Result<LibCuda, OpenError> {
-        let mut driver =
-            LibCuda { symbols: Symbols::default(), library, path: path.to_owned(), version: 0 };
+        let mut driver = LibCuda {
+            symbols: Symbols::default(),
+            library,
+            path: path.to_owned(),
+            version: 0,
+            block_checks: None,
+        };
         let path = || path.to_owned();
         // The version first: a driver that is too old may not know how to say so in cuInit.
         let mut version = 0;
@@ -137,12 +149,23 @@ impl LibCuda {
         driver.version = version;
         // SAFETY: no pointers.
         match unsafe { driver.cuInit(0) } {
-            CUresult::SUCCESS => Ok(driver),
+            CUresult::SUCCESS => {
+                driver.block_checks = driver.find_block_checks();
+                Ok(driver)
+            }
             CUresult::MISSING_SYMBOL => {
                 Err(OpenError::NotADriver { path: path(), symbol: "cuInit" })
             }
             code => Err(OpenError::Initialise { path: path(), function: "cuInit", code }),
         }
+    }
+
+    /// The checks of an emulated libcuda, if they are on.
+    fn find_block_checks(&self) -> Option<LibraryChecks> {
+        // SAFETY: gpuheap's emulated libcuda alone has this symbol, with this type.
+        let found = unsafe { self.library.get::<EmulatedBlock>(EMULATED_BLOCK.as_bytes()) }.ok()?;
+        // SAFETY: it is that symbol, and the library is unloaded with `self`, after the result.
+        unsafe { LibraryChecks::new(*found) }
     }
 }
 

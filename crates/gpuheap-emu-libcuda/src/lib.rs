@@ -8,6 +8,7 @@
 //! Nothing runs when the library is loaded or unloaded, and no panic leaves it.
 #![cfg(unix)]
 
+mod blocks;
 mod entry_point;
 mod exports;
 mod process;

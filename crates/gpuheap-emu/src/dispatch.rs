@@ -22,6 +22,10 @@ macro_rules! dispatch {
                 self.description()
             }
 
+            fn block_checks(&self) -> Option<&dyn BlockChecks> {
+                self.shared.checks.then_some(self)
+            }
+
             $(unsafe fn $symbol(&self, $($arg: $type),*) -> CUresult {
                 match self.enter(Symbol::$symbol as usize) {
                     // SAFETY: the caller keeps the contract of the C function, as `Driver` asks.

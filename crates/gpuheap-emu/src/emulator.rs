@@ -27,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) changed: Condvar,
     /// Which instance this is, for the threads' stacks of contexts.
     pub(crate) instance: u64,
+    /// Whether misuse is looked for.
+    pub(crate) checks: bool,
 }
 
 /// What is in use on a device, bytes.
@@ -54,11 +56,12 @@ static NEXT_INSTANCE: AtomicU64 = AtomicU64::new(1);
 impl Emulator {
     /// An emulator with nothing in use.
     pub fn new(options: Options) -> Emulator {
-        let with_worker = options.worker;
+        let (with_worker, checks) = (options.worker, options.checks);
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(options)),
             changed: Condvar::new(),
             instance: NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed),
+            checks,
         });
         if with_worker {
             worker::start(&shared);

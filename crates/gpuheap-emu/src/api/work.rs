@@ -66,12 +66,15 @@ impl Call<'_> {
     pub(crate) fn check_range(&mut self, address: u64, bytes: u64) -> Outcome {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         let end = address.checked_add(bytes).ok_or(invalid)?;
+        let is_found = self.find_block_misuse(address, bytes);
         match self.state.space.find(address) {
             Some((_, found)) if found.kind == Kind::Reserved => {
                 let mut at = address;
                 while at < end {
                     let Some((start, mapping)) = self.state.vmm.find(at) else {
-                        self.find_out_of_bounds(address, bytes);
+                        if !is_found {
+                            self.find_out_of_bounds(address, bytes);
+                        }
                         return Err(invalid);
                     };
                     at = start + mapping.bytes;
@@ -79,18 +82,24 @@ impl Call<'_> {
                 Ok(())
             }
             Some((_, found)) if found.freed.is_some() => {
-                self.find_use_after_free(address, bytes);
+                if !is_found {
+                    self.find_use_after_free(address, bytes);
+                }
                 Err(invalid)
             }
             Some((base, found)) => {
                 if end > base + found.bytes {
-                    self.find_out_of_bounds(address, bytes);
+                    if !is_found {
+                        self.find_out_of_bounds(address, bytes);
+                    }
                     return Err(invalid);
                 }
                 Ok(())
             }
             None => {
-                self.find_wild(address, bytes);
+                if !is_found {
+                    self.find_wild(address, bytes);
+                }
                 Err(invalid)
             }
         }

@@ -30,8 +30,11 @@ pub enum FindingKind {
     Uninitialised,
     /// Memory was live when its context was destroyed.
     Leak,
-    /// Two streams use the same bytes, one of them writes, and nothing orders them.
+    /// Two streams use the same bytes, one of them writes, and nothing orders them; or a heap hands
+    /// memory to a stream while another may still use it.
     Unordered,
+    /// A heap hands out a block over one that is live.
+    OverlappingBlocks,
     /// A kernel was to be loaded that is not gpuheap's own: the emulator runs no other.
     KernelRefused,
     /// The driver was called from one of its callbacks.

@@ -115,9 +115,10 @@ impl Call<'_> {
         });
         if let Some((first, end)) = found {
             let text = format!(
-                "{} of {} reads {first:#x}..{end:#x}, which were never written",
+                "{} of {} reads {first:#x}..{end:#x}, which were never written{}",
                 self.symbol,
                 kernel.name(),
+                self.block_at(first),
             );
             self.find(FindingKind::Uninitialised, text);
         }

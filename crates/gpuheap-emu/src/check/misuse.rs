@@ -130,8 +130,9 @@ impl Call<'_> {
     pub(super) fn find_uninitialised(&mut self, runs: &[(u64, u64)], address: u64, bytes: u64) {
         if let Some((first, end)) = runs.first() {
             let text = format!(
-                "{} brings {bytes} bytes at {address:#x} to the host, and {first:#x}..{end:#x} of them were never written",
-                self.symbol
+                "{} brings {bytes} bytes at {address:#x} to the host, and {first:#x}..{end:#x} of them were never written{}",
+                self.symbol,
+                self.block_at(*first),
             );
             self.find(FindingKind::Uninitialised, text);
         }

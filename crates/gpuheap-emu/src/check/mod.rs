@@ -3,6 +3,7 @@
 //! All is judged at the call, in the order of the calls, whatever the schedule does later: the
 //! finding is that nothing orders two accesses, not that they met.
 
+mod blocks;
 mod clock;
 mod finding;
 mod kernel;
@@ -20,6 +21,7 @@ use crate::state::space::{Allocation, Kind};
 use crate::state::stream::StreamKind;
 use crate::state::vmm::Mapping;
 
+use blocks::Blocks;
 pub(crate) use clock::Clock;
 use clock::{HOST, Lane};
 pub use finding::{ChecksOff, Finding, FindingKind};
@@ -42,6 +44,7 @@ pub(crate) struct Checker {
     /// What findings call each lane.
     names: Vec<String>,
     ranges: Ranges,
+    blocks: Blocks,
     graves: BTreeMap<u64, Grave>,
     grave_order: VecDeque<u64>,
 }
@@ -62,6 +65,7 @@ impl Default for Checker {
             gone: FxHashMap::default(),
             names: vec!["the host".to_owned()],
             ranges: Ranges::default(),
+            blocks: Blocks::default(),
             graves: BTreeMap::new(),
             grave_order: VecDeque::new(),
         }
@@ -265,11 +269,11 @@ impl Call<'_> {
     /// Unmapping waits for nothing: work that may still use these addresses is a conflict, and work
     /// that uses the same memory at others is none.
     pub(crate) fn note_unmap(&mut self, address: u64, mapping: &Mapping) {
-        let call = self.symbol;
+        let (call, calls) = (self.symbol, self.state.calls.total);
         let Some(checker) = &self.state.checker else { return };
         let mut uses = mapping.uses.iter();
         if let Some(conflict) = uses.find(|found| !checker.host.covers(found.before.epoch)) {
-            let text = checker.describe(conflict, HOST, call, "unmaps", address, address);
+            let text = checker.describe(conflict, HOST, call, "unmaps", (address, address), calls);
             self.find(FindingKind::Unordered, text);
         }
     }
@@ -277,6 +281,7 @@ impl Call<'_> {
     /// An allocation is at these addresses now: what was there before is forgotten.
     pub(crate) fn note_allocated(&mut self, address: u64, bytes: u64) {
         let Some(checker) = &mut self.state.checker else { return };
+        checker.forget_blocks(address, bytes);
         while let Some((&base, grave)) = checker.graves.range(..address + bytes).next_back()
             && base + grave.bytes > address
         {
@@ -287,6 +292,7 @@ impl Call<'_> {
     /// An allocation is gone.
     pub(crate) fn forget_range(&mut self, address: u64, gone: &Allocation) {
         let call = self.symbol;
+        self.lose_blocks(address, gone.bytes);
         let Some(checker) = &mut self.state.checker else { return };
         checker.ranges.forget(address, gone.bytes);
         // Freed in stream order: by the call that queued it.
@@ -304,9 +310,11 @@ impl Call<'_> {
     ) {
         let call = self.symbol;
         let state = &mut *self.state;
+        let calls = state.calls.total;
         let Some(checker) = &mut state.checker else { return };
+        let block = checker.block_of(address);
         let Some((lane, clock)) = checker.streams.get(&stream) else { return };
-        let now = Use { epoch: clock.latest(*lane), call };
+        let now = Use { epoch: clock.latest(*lane), call, block };
         if address != physical
             && let Some(mapping) = state.vmm.find_mut(address)
         {
@@ -332,7 +340,7 @@ impl Call<'_> {
                 Access::Free => "frees",
             };
             let lane = now.epoch.lane;
-            let text = checker.describe(&conflict, lane, call, verb, address, physical);
+            let text = checker.describe(&conflict, lane, call, verb, (address, physical), calls);
             self.find(FindingKind::Unordered, text);
         }
     }
@@ -379,18 +387,21 @@ impl Checker {
         lane: Lane,
         call: &str,
         verb: &str,
-        address: u64,
-        physical: u64,
+        (address, physical): (u64, u64),
+        calls: u64,
     ) -> String {
         let first = address + conflict.first - physical;
         let name = |lane: Lane| self.names.get(lane).map_or("a stream", String::as_str);
+        let former = conflict.before.block;
+        let former = former.map(|block| format!(", in {}", self.name_former(block, calls)));
         format!(
-            "{call} on {} {verb} {first:#x}..{:#x} that {} on {} {} before, and nothing orders the two; let one wait for the other by an event, or synchronise",
+            "{call} on {} {verb} {first:#x}..{:#x} that {} on {} {} before{}, and nothing orders the two; let one wait for the other by an event, or synchronise",
             name(lane),
             first + conflict.end - conflict.first,
             conflict.before.call,
             name(conflict.before.epoch.lane),
             if conflict.before_wrote { "wrote" } else { "read" },
+            former.unwrap_or_default(),
         )
     }
 }

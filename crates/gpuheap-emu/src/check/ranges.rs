@@ -24,6 +24,8 @@ struct Record {
 pub(crate) struct Use {
     pub(crate) epoch: Epoch,
     pub(crate) call: &'static str,
+    /// The block of a heap that it was in: address and bytes.
+    pub(crate) block: Option<(u64, u64)>,
 }
 
 /// Two accesses that nothing orders.
@@ -171,7 +173,7 @@ mod tests {
     use crate::check::clock::Clock;
 
     fn by(clock: &mut Clock, lane: usize) -> Use {
-        Use { epoch: clock.step(lane), call: "test" }
+        Use { epoch: clock.step(lane), call: "test", block: None }
     }
 
     #[test]

@@ -223,6 +223,8 @@ impl<R: ElementRule> Upload<R> {
             only.fill(whole.surrender());
             return Ok(());
         }
+        let own = parts.iter().map(|(part, start)| (address + *start as u64, part.bytes()));
+        target.heap.note_parts(own);
         for (part, start) in parts {
             part.fill(Memory::Part { address: address + start as u64, whole: whole.clone() });
         }

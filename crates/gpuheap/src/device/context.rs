@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use gpuheap_driver::{
-    CUcontext, CUdevice, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, Driver,
-    DriverError, check,
+    BlockChecks, CUcontext, CUdevice, CUresult, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus, Driver, DriverError, check,
 };
 use gpuheap_emu::Emulator;
 
@@ -29,6 +29,8 @@ use crate::source::{NoVirtualMemory, SourceError, VirtualMemory, probe_virtual_m
 pub(crate) struct Context {
     driver: Arc<dyn Driver>,
     emulator: Option<Arc<Emulator>>,
+    /// Kept here, where asking costs one load.
+    has_block_checks: bool,
     info: DeviceInfo,
     raw: CUcontext,
     /// Which one of the process this is: a driver uses handles again, this is never used again.
@@ -116,6 +118,7 @@ impl Context {
         check("cuDevicePrimaryCtxRetain", retained)?;
         let gate = HostGate::new(info.concurrent_managed_access);
         Ok(Arc::new(Context {
+            has_block_checks: driver.block_checks().is_some(),
             driver,
             emulator,
             info,
@@ -137,6 +140,12 @@ impl Context {
 
     pub(crate) fn driver(&self) -> &dyn Driver {
         &*self.driver
+    }
+
+    /// The checks that want to know of each block: those of an emulated device, if they are on.
+    #[inline]
+    pub(crate) fn block_checks(&self) -> Option<&dyn BlockChecks> {
+        if self.has_block_checks { self.driver.block_checks() } else { None }
     }
 
     pub(crate) fn emulator(&self) -> Option<&Arc<Emulator>> {

@@ -11,6 +11,7 @@ pub(crate) mod ladder;
 pub(crate) mod leaks;
 pub(crate) mod ledger;
 pub(crate) mod limits;
+mod notes;
 pub(crate) mod order;
 pub(crate) mod reclaimers;
 pub(crate) mod region;
@@ -26,7 +27,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
-use gpuheap_driver::CUdevice;
+use gpuheap_driver::{BlockNote, CUdevice, CUstream};
 
 use crate::array::staging::Staging;
 use crate::device::{Context, Device, Gone};
@@ -465,6 +466,18 @@ impl Heap {
         self.handle.tracker.allocated(address, bytes, kind, at)
     }
 
+    /// Tells an emulated device's checks of the parts of a block that are used on their own: their
+    /// addresses and bytes.
+    pub(crate) fn note_parts(&self, parts: impl Iterator<Item = (u64, u64)>) {
+        let context = &self.handle.context;
+        let Some(checks) = context.block_checks() else { return };
+        for (address, bytes) in parts {
+            let context = context.raw();
+            let stream = CUstream::NULL;
+            checks.divided(&BlockNote { context, address, bytes, room: bytes, stream });
+        }
+    }
+
     pub(crate) fn untrack(&self, track: Option<TrackId>) {
         self.handle.untrack(track);
     }
@@ -663,7 +676,7 @@ impl Inner {
     /// Whether a block is handed out and taken back as it is: neither filled nor tracked.
     pub(crate) fn is_plain(&self) -> bool {
         let fills = self.zero_on_free || self.zero_on_alloc;
-        !fills && self.tracker.tracking() == Tracking::Off
+        !fills && self.context.block_checks().is_none() && self.tracker.tracking() == Tracking::Off
     }
 
     /// Whether the last handle went.

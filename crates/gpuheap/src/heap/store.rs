@@ -165,9 +165,12 @@ impl Store {
             Some(lease) => lease,
             None => self.allocate_locked(bytes, stream, cache)?,
         };
+        lease.note(&self.context, |checks, block| checks.allocated(block));
         if zeroed && lease.key.is_some() {
             let Lease { address, block_bytes, stream, .. } = lease;
+            lease.note_whole(&self.context);
             let zeroed = self.lock().source.zero(address, block_bytes, Some(stream));
+            lease.note(&self.context, |checks, block| checks.resized(block));
             if let Err(error) = zeroed {
                 let _ = self.free(lease, None, false, None);
                 return Err(error.into());
@@ -233,7 +236,9 @@ impl Store {
         let Grant { key, address, bytes: block_bytes } = state.allocate(bytes, stream).ok()?;
         self.note_soft_limit(&mut state);
         let key = Some(key);
-        Some(Lease { stream, stream_id, key, address, bytes, block_bytes, track: None })
+        let lease = Lease { stream, stream_id, key, address, bytes, block_bytes, track: None };
+        lease.note(&self.context, |checks, block| checks.allocated(block));
+        Some(lease)
     }
 
     /// Takes a lease back in the order of `stream`, else of its own stream; filled with zeros
@@ -246,6 +251,10 @@ impl Store {
         cache: Option<&'static ThreadCache>,
     ) -> Result<(), Error> {
         let stream_id = stream.map_or(lease.stream_id, Stream::id);
+        if !zeroed {
+            // Before another thread can have it.
+            lease.note_freed(&self.context, stream.map(Stream::raw), false);
+        }
         match cache {
             Some(cache) if !zeroed && cache.keep(&Lease { stream_id, ..lease }) => Ok(()),
             _ => self.free_locked(lease, stream, zeroed, cache),
@@ -282,10 +291,14 @@ impl Store {
             None => lease.stream,
         };
         let current = state.order.current(stream);
-        if zeroed && let Err(error) = state.zero(&self.context, &lease, current) {
-            state.ledger.failed_frees += 1;
-            state.unzeroed.push(Lease { stream, ..lease });
-            return Err(error.into());
+        if zeroed {
+            lease.note_whole(&self.context);
+            if let Err(error) = state.zero(&self.context, &lease, current) {
+                state.ledger.failed_frees += 1;
+                state.unzeroed.push(Lease { stream, ..lease });
+                return Err(error.into());
+            }
+            lease.note_freed(&self.context, Some(stream.raw()), true);
         }
         state.ledger.freed(bytes, block_bytes);
         let mut freed = state.give(key, block_bytes, stream);
@@ -804,6 +817,7 @@ impl State {
                 self.unzeroed.push(lease);
                 continue;
             }
+            lease.note_freed(context, None, true);
             self.ledger.freed(lease.bytes, lease.block_bytes);
             let Some(key) = lease.key else { continue };
             if self.give(key, lease.block_bytes, lease.stream).is_err() {

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod blocks;
 mod capture;
 mod foreign;
 mod free_on;
@@ -11,6 +12,7 @@ mod ladder;
 mod life;
 mod limits;
 mod overwrite;
+mod planted;
 mod programs;
 mod siblings;
 mod support;

@@ -1,0 +1,164 @@
+//! Programs with one bug each, in the memory of a heap. The emulator's checks are to find it, and
+//! `examples/planted.rs` runs each under `compute-sanitizer`.
+
+use std::ffi::CString;
+
+use gpuheap::{Block, Device, Heap, Stream};
+use gpuheap_driver::{CUfunction, CUmodule, Driver};
+use gpuheap_kernels::{Launch, Type, Unary, copy, unary};
+
+/// A bug that a program may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bug {
+    /// Writes through the address of a block that was freed.
+    UseAfterFree,
+    /// Writes one byte more than the block was asked for, within the heap's rounding of its size.
+    OneByteMore,
+    /// Writes from one block into the block behind it.
+    IntoTheNeighbour,
+    /// Reads a block that was not written since it was handed out, in memory used before.
+    NeverWritten,
+    /// Frees a block in the order of its stream while another one may still write to it.
+    UnorderedReuse,
+}
+
+impl Bug {
+    pub(crate) const ALL: [Bug; 5] = [
+        Bug::UseAfterFree,
+        Bug::OneByteMore,
+        Bug::IntoTheNeighbour,
+        Bug::NeverWritten,
+        Bug::UnorderedReuse,
+    ];
+}
+
+/// How the device's memory is used wrongly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum By {
+    /// By fills and copies of the driver's.
+    Calls,
+    /// By gpuheap's kernels.
+    Kernels,
+}
+
+impl By {
+    pub(crate) const ALL: [By; 2] = [By::Calls, By::Kernels];
+}
+
+/// Runs the program with a bug, on blocks of `bytes`. A call that uses memory wrongly may fail.
+pub(crate) fn run(device: &Device, heap: &Heap, bytes: u64, bug: Bug, by: By) {
+    let (one, two) = (device.stream().unwrap(), device.stream().unwrap());
+    let scene = Scene { device, by, source: heap.allocate(2 * bytes, &one).unwrap() };
+    scene.call(|driver| {
+        // SAFETY: the source is live and the stream alive.
+        unsafe {
+            let _ =
+                driver.cuMemsetD8Async(scene.source.address(), 1, 2 * bytes as usize, one.raw());
+        };
+    });
+    let block = heap.allocate(bytes, &one).unwrap();
+    let address = block.address();
+    scene.write(address, bytes, &one);
+    match bug {
+        Bug::UseAfterFree => {
+            drop(block);
+            scene.write(address, bytes, &one);
+        }
+        Bug::OneByteMore => scene.write(address, bytes + 1, &one),
+        Bug::IntoTheNeighbour => {
+            let neighbour = heap.allocate(bytes, &one).unwrap();
+            scene.write(neighbour.address(), bytes, &one);
+            // The one in front of the other, if they touch.
+            let first = address.min(neighbour.address());
+            scene.write(first, bytes + bytes / 2, &one);
+        }
+        Bug::NeverWritten => {
+            drop(block);
+            let again = heap.allocate(bytes, &one).unwrap();
+            scene.read(again.address(), bytes, &one);
+        }
+        Bug::UnorderedReuse => {
+            one.synchronize().unwrap();
+            scene.write(address, bytes, &two);
+            drop(block);
+            let again = heap.allocate(bytes, &one).unwrap();
+            scene.write(again.address(), bytes, &one);
+        }
+    }
+    // Where the bug lost the context these fail, and the bug is what counts.
+    let _ = (one.synchronize(), two.synchronize());
+}
+
+struct Scene<'a> {
+    device: &'a Device,
+    by: By,
+    /// Written memory.
+    source: Block,
+}
+
+impl Scene<'_> {
+    fn call<R>(&self, work: impl FnOnce(&dyn Driver) -> R) -> Option<R> {
+        self.device.with_current(work).ok()
+    }
+
+    fn write(&self, address: u64, bytes: u64, stream: &Stream) {
+        match self.by {
+            By::Calls => self.call(|driver| {
+                // SAFETY: of the emulator, which judges it; a GPU is a test's own.
+                let _ = unsafe { driver.cuMemsetD8Async(address, 2, bytes as usize, stream.raw()) };
+            }),
+            By::Kernels => {
+                let source = self.source.address();
+                self.launch(&copy(1, &[bytes as usize], address, &[1], source, &[1]), stream)
+            }
+        };
+    }
+
+    fn read(&self, address: u64, bytes: u64, stream: &Stream) {
+        match self.by {
+            By::Calls => self.call(|driver| {
+                let mut host = vec![0_u8; bytes as usize];
+                // SAFETY: both sides have these bytes; the driver waits for the copy.
+                unsafe {
+                    let _ = driver.cuStreamSynchronize(stream.raw());
+                    let _ = driver.cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), address, host.len());
+                };
+            }),
+            By::Kernels => {
+                let to = self.source.address();
+                self.launch(&unary(Unary::Negate, Type::I8, bytes as usize, to, address), stream)
+            }
+        };
+    }
+
+    fn launch(&self, launches: &[Launch], stream: &Stream) -> Option<()> {
+        self.call(|driver| {
+            for launch in launches {
+                let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
+                let text = CString::new(launch.kernel.ptx()).unwrap();
+                let name = CString::new(launch.kernel.name()).unwrap();
+                let mut parameter = launch.words.as_slice().as_ptr().cast_mut().cast();
+                let none = std::ptr::null_mut();
+                // SAFETY: the texts and words outlive the calls; what the kernel uses is the bug.
+                unsafe {
+                    let _ = driver.cuModuleLoadData(&mut module, text.as_ptr().cast());
+                    let _ = driver.cuModuleGetFunction(&mut function, module, name.as_ptr());
+                    let (grid, block, raw) = (launch.grid, launch.block, stream.raw());
+                    let _ = driver.cuLaunchKernel(
+                        function,
+                        grid,
+                        1,
+                        1,
+                        block,
+                        1,
+                        1,
+                        0,
+                        raw,
+                        &mut parameter,
+                        none,
+                    );
+                }
+            }
+        })
+    }
+}
