@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gpuheap_driver::{CUcontext, CUresult, Driver, LibCuda, OpenError};
+use gpuheap_driver::{BlockNote, CUcontext, CUresult, CUstream, Driver, LibCuda, OpenError};
 
 use crate::library;
 
@@ -74,6 +74,52 @@ fn misuse_is_reported_when_asked() {
         assert!(line.starts_with("gpuheap: libcuda: cuMemFree_v2 frees "), "{line}");
     }
     library::quiet_success(library::run_ignored_test("settings::frees_twice", &folder, &[]));
+}
+
+/// A heap over the library tells it of its blocks by the one export that is not the driver's.
+#[test]
+fn misuse_of_a_block_is_reported_when_asked() {
+    let folder = library::folder();
+    let checks = [("GPUHEAP_EMULATED_CHECKS", "1")];
+    let output = library::run_ignored_test("settings::leaves_its_block", &folder, &checks);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    let lines: Vec<&str> = stderr.lines().collect();
+    let [beyond, freed] = lines[..] else { panic!("{stderr}") };
+    assert!(beyond.contains("cuMemsetD8_v2 uses 100 bytes at "), "{beyond}");
+    assert!(beyond.contains(", 50 bytes into a block of 100 bytes at "), "{beyond}");
+    assert!(freed.contains(" and freed on the default stream "), "{freed}");
+    library::quiet_success(library::run_ignored_test("settings::leaves_its_block", &folder, &[]));
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn leaves_its_block() {
+    let driver = LibCuda::open_at(Path::new("libcuda.so.1")).unwrap();
+    let (mut context, mut address) = (CUcontext::NULL, 0);
+    // SAFETY: pointers that are valid for writes; the memory is as long as all of the fills.
+    unsafe {
+        assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
+        assert!(driver.cuCtxSetCurrent(context).is_success());
+        assert!(driver.cuMemAlloc_v2(&mut address, 4096).is_success());
+    }
+    let stream = CUstream::NULL;
+    let block = BlockNote { context, address, bytes: 100, room: 512, stream };
+    let fill = |at: u64| {
+        // SAFETY: as above.
+        let filled = unsafe { driver.cuMemsetD8_v2(address + at, 1, 100) };
+        assert!(filled.is_success());
+    };
+    let checks = driver.block_checks();
+    checks.iter().for_each(|checks| checks.allocated(&block));
+    fill(0);
+    fill(50);
+    checks.iter().for_each(|checks| checks.resized(&BlockNote { bytes: 512, ..block }));
+    fill(50);
+    checks.iter().for_each(|checks| checks.freed(&block, true));
+    fill(0);
+    // SAFETY: the address is the allocation's.
+    assert!(unsafe { driver.cuMemFree_v2(address) }.is_success());
 }
 
 #[test]
