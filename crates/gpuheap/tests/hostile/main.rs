@@ -4,8 +4,10 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod held;
 mod lies;
 mod panics;
+mod program;
 mod staged;
 mod streams;
 mod support;
