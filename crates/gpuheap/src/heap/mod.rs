@@ -302,6 +302,9 @@ impl Heap {
 
     /// Logs that the heap is there, and how it is set.
     pub(crate) fn say_opened(&self) {
+        if !say::is_wanted() {
+            return;
+        }
         let inner = &*self.handle;
         let limit = |bytes: Option<u64>| bytes.map_or("none".to_owned(), |b| Bytes(b).to_string());
         let Limits { soft, hard } = self.limits();

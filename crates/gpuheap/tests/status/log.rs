@@ -92,6 +92,24 @@ fn a_heap_logs_its_life_and_its_reclaim_steps() {
 }
 
 #[test]
+fn trims_of_the_driver_s_pool_and_waits_on_wsl2_are_logged() {
+    let said = said(|| {
+        let profile = Profile { wsl2: true, ..Profile::with_memory(256 * MIB).without_context() };
+        let device = Device::emulated(profile).unwrap();
+        let builder = Heap::builder(&device).without_environment().pool(PoolKind::Driver);
+        let heap = builder.build().unwrap();
+        let stream = device.stream().unwrap();
+        let _held = heap.allocate(160 * MIB, &stream).unwrap();
+        heap.allocate(160 * MIB, &stream).unwrap_err();
+    });
+    for step in ["trimming the driver's pool", "waiting for the host's late release"] {
+        let is_said =
+            |one: &String| one.starts_with("DEBUG gpuheap::reclaim") && one.contains(step);
+        assert!(said.iter().any(is_said), "{step}: {said:?}");
+    }
+}
+
+#[test]
 fn a_pool_that_is_replaced_is_logged() {
     let said = said(|| {
         let device = Device::emulated(Profile::wsl2_rtx4060()).unwrap();
