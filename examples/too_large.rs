@@ -30,7 +30,10 @@ fn main() -> Result<(), Error> {
         Err(error) => {
             println!("  {}", error.to_string().replace("; ", ";\n  ").replace(" (", "\n  ("));
             if let Some(evidence) = error.out_of_memory() {
-                println!("  so {} MiB too much", evidence.short_by >> 20);
+                let short_by = evidence
+                    .short_by
+                    .map_or("an unknown number of".to_owned(), |bytes| (bytes >> 20).to_string());
+                println!("  so {short_by} MiB too much");
             }
         }
     }

@@ -29,7 +29,7 @@
 //! println!("{}", heap.memory_status()?);
 //!
 //! let error = target.zeroed::<f64, _>(1 << 30).unwrap_err(); // says why, and what would do
-//! assert_eq!(error.out_of_memory().unwrap().short_by, 7 << 30);
+//! assert_eq!(error.out_of_memory().unwrap().short_by, Some(7 << 30));
 //! c.free()?; // now, with its error if there is one
 //! assert_eq!(heap.reclaim_all()?, 512 << 10); // bytes that the driver got back
 //! # Ok(()) }

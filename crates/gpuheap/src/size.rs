@@ -22,8 +22,9 @@ pub struct SizeError {
 impl Size {
     /// Reads `10000`, `100M`, `1.5GiB`, `50%`.
     ///
-    /// `k`, `M`, `G`, `T` are powers of 1000, `Ki`, `Mi`, `Gi`, `Ti` powers of 1024, each with or
-    /// without a final `B`; the case of letters does not matter. A fraction needs a unit.
+    /// `k`, `M`, `G`, `T`, `P`, `E` are powers of 1000, `Ki`, `Mi`, `Gi`, `Ti`, `Pi`, `Ei` powers of
+    /// 1024, each with or without a final `B`; the case of letters does not matter. A fraction needs
+    /// a unit.
     ///
     /// # Errors
     ///
@@ -95,6 +96,8 @@ fn factor(unit: &str) -> Option<u64> {
         "m" => 2,
         "g" => 3,
         "t" => 4,
+        "p" => 5,
+        "e" => 6,
         _ => return None,
     };
     Some(base.pow(power))
@@ -124,12 +127,13 @@ impl fmt::Display for Bytes {
             1 => "1 byte".to_owned(),
             bytes if bytes < 1024 => format!("{bytes} bytes"),
             bytes => {
-                let power = (bytes.ilog2() / 10) as usize;
-                let mut number = bytes as f64 / 1024_f64.powi(power as i32);
-                if f.alternate() {
-                    number = (number * 1000.0).ceil() / 1000.0;
+                let mut power = (bytes.ilog2() / 10) as usize;
+                let mut thousandths = bytes as f64 / 1024_f64.powi(power as i32) * 1000.0;
+                thousandths = if f.alternate() { thousandths.ceil() } else { thousandths.round() };
+                if thousandths >= 1_024_000.0 && power < UNITS.len() {
+                    (power, thousandths) = (power + 1, 1000.0);
                 }
-                format!("{number:.3} {}", UNITS[power - 1])
+                format!("{:.3} {}", thousandths / 1000.0, UNITS[power - 1])
             }
         };
         f.pad(&text)
@@ -138,6 +142,8 @@ impl fmt::Display for Bytes {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -189,11 +195,35 @@ mod tests {
             (8, "8 bytes"),
             (1024, "1.000 KiB"),
             (8192, "8.000 KiB"),
-            ((1 << 30) - 1, "1024.000 MiB"),
+            ((1 << 20) - 1, "1.000 MiB"),
+            ((1 << 30) - 1, "1.000 GiB"),
+            ((1 << 30) - (1 << 20), "1023.000 MiB"),
             (1 << 30, "1.000 GiB"),
             (u64::MAX, "16.000 EiB"),
         ] {
             assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_unit_has_more_than_1023_and_what_is_shown_is_read_back(
+            power in 10_u32..60,
+            beside in -600_i64..600,
+            wide in any::<u64>(),
+        ) {
+            for bytes in [(1_u64 << power).saturating_add_signed(beside << (power - 10)), wide >> (60 - power)] {
+                for (text, up) in [(Bytes(bytes).to_string(), false), (format!("{:#}", Bytes(bytes)), true)] {
+                    let (number, unit) = text.split_once(' ').unwrap();
+                    prop_assert!(number.parse::<f64>().unwrap() < 1024.0, "{}: {}", bytes, text);
+                    if unit.starts_with("byte") {
+                        continue;
+                    }
+                    let read = Size::parse(&text).unwrap().of(0);
+                    prop_assert!(read.abs_diff(bytes) <= bytes / 1000 + 1, "{}: {}", bytes, text);
+                    prop_assert!(!up || read >= bytes, "{}: {}", bytes, text);
+                }
+            }
         }
     }
 

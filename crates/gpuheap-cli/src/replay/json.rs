@@ -54,7 +54,7 @@ struct OutOfMemory<'a> {
     live_bytes: u64,
     cached_bytes: u64,
     largest_cached_block_bytes: u64,
-    short_by_bytes: u64,
+    short_by_bytes: Option<u64>,
     cause: &'a str,
 }
 

@@ -345,16 +345,20 @@ fn failure(report: &TraceReport, pool: &PoolReport, stop: &Stop) -> String {
         None => format!("For this request alone: {}.", evidence.remedy()),
     };
     let needed = evidence.live.saturating_add(evidence.requested);
+    let short = match evidence.short_by {
+        Some(short) => format!("{} short, because", Bytes(short)),
+        None => "but".to_owned(),
+    };
     let hopeless = match cause {
-        Cause::DeviceFull if needed > evidence.device => format!(
+        Cause::DeviceFull if evidence.device.is_some_and(|device| needed > device) => format!(
             "No pool could: the program needs {} at once, and the device has {}. ",
             Bytes(needed),
-            Bytes(evidence.device)
+            Bytes(evidence.device.unwrap_or(0))
         ),
         _ => String::new(),
     };
     format!(
-        "{} ran out of memory at {} of {}, {:.3} s into the trace: {} requested, {} short, because \
+        "{} ran out of memory at {} of {}, {:.3} s into the trace: {} requested, {short} \
          {cause}. It had reserved {}: {} live in blocks of {}, {} cached, of which {} pending. \
          {hopeless}{enough}",
         pool.pool,
@@ -362,7 +366,6 @@ fn failure(report: &TraceReport, pool: &PoolReport, stop: &Stop) -> String {
         grouped(report.summary.events),
         stop.time_ns as f64 / 1e9,
         Bytes(evidence.requested),
-        Bytes(evidence.short_by),
         Bytes(evidence.reserved),
         Bytes(evidence.live),
         Bytes(evidence.live_blocks),

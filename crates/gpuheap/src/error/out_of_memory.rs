@@ -12,6 +12,14 @@ use crate::size::Bytes;
 
 /// Why there is no memory for a request, with the numbers as they stood when the last step of the
 /// ladder had failed. All sizes are bytes.
+///
+/// What the text calls enough is enough: a limit raised by [`limit_short_by`], or memory freed so
+/// that [`device_short_by`] bytes more go back to the device. Freed blocks count as far as whole
+/// segments become free, for only these go back; a single block of at least the requested size is
+/// enough too. On WSL2, whose driver calls more free than there is, the figures are the least.
+///
+/// [`limit_short_by`]: OutOfMemory::limit_short_by
+/// [`device_short_by`]: OutOfMemory::device_short_by
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutOfMemory {
@@ -23,8 +31,17 @@ pub struct OutOfMemory {
     pub pool: PoolKind,
     /// What is in the way.
     pub cause: Cause,
-    /// How much more would have had to be free, or allowed, for the request to succeed.
-    pub short_by: u64,
+    /// How many bytes more would have had to go back to the driver for the request to succeed: the
+    /// larger of the next two. `None` if that is not known.
+    pub short_by: Option<u64>,
+    /// By how much the hard limit is too low.
+    pub limit_short_by: u64,
+    /// By how much too little of the device is free. `None` if the driver does not say how much is
+    /// free, or refuses what it calls free.
+    pub device_short_by: Option<u64>,
+    /// What the request would take from the driver, by the driver's rounding, with all that is
+    /// cached given back.
+    pub needed: u64,
     /// Handed out, as requested.
     pub live: u64,
     /// Handed out, the policy's rounding included.
@@ -37,21 +54,25 @@ pub struct OutOfMemory {
     pub largest_cached_block: u64,
     /// Of these, bytes that only other streams may use.
     pub cached_on_other_streams: u64,
-    /// Taken from the driver by this heap.
+    /// Taken from the driver by this heap, by the driver's rounding if the driver says.
     pub reserved: u64,
     /// Taken from the driver by other heaps of this process on the device; for unified memory also by
     /// this heap's device memory, for pinned memory the pinned memory of other heaps.
     pub other_heaps: u64,
     /// Of that, bytes that are cached: free, pending ones included. The rest is live.
     pub other_heaps_cached: u64,
-    /// Taken by others: other libraries of this process, contexts, other processes.
-    pub foreign: u64,
-    /// The device's memory; of the host, and so below, for pinned memory.
-    pub device: u64,
-    /// What of it the driver called free.
-    pub device_free: u64,
+    /// Taken by others: other libraries of this process, contexts, other processes. `None` if the
+    /// driver does not say.
+    pub foreign: Option<u64>,
+    /// The device's memory; of the host, and so below, for pinned memory. `None` if it is not known.
+    pub device: Option<u64>,
+    /// What of it the driver called free. `None` if the driver does not say.
+    pub device_free: Option<u64>,
     /// The heap's hard limit for this kind of memory.
     pub limit: Option<u64>,
+    /// Whether the limit cannot be raised as far as would be needed: the pool of a `driver` heap is
+    /// built with it.
+    pub limit_is_fixed: bool,
     /// Whether the device is one that Windows lends to Linux.
     pub on_wsl2: bool,
     /// With tracking on, the lines that hold the most of this kind of memory, most bytes first.
@@ -91,7 +112,8 @@ pub enum Cause {
     OtherHeaps,
     /// Other libraries and processes hold what is missing.
     Foreign,
-    /// The driver gives no more of this kind of memory, though what it is made of is not full.
+    /// The driver refuses memory that it calls free, or gives no more of this kind of memory. Which
+    /// request would succeed is not known.
     Refused,
     /// A stream is capturing a graph, and can neither wait for what others freed nor be waited for.
     Capture,
@@ -124,7 +146,7 @@ impl fmt::Display for Cause {
             Cause::Fragmentation => "the cached memory is in pieces that are too small",
             Cause::OtherHeaps => "other heaps of this process hold the rest of the device",
             Cause::Foreign => "others hold the rest of the device",
-            Cause::Refused => "the driver gives no more of it",
+            Cause::Refused => "the driver refuses it, though it calls that much free",
             Cause::Capture => {
                 "a stream that captures a graph cannot wait, or be waited for, for what \
                                was freed"
@@ -150,46 +172,140 @@ impl OutOfMemory {
 
     /// The same with `knobs` after the limit that is to be raised.
     fn remedy_naming(&self, knobs: &str) -> String {
-        let short = Bytes(self.short_by);
-        if self.is_on_host() {
-            return self.remedy_on_host();
-        }
+        let on_host = self.is_on_host();
+        let place = if on_host { "host" } else { "device" };
         match self.cause {
-            Cause::Refused => format!("free {short} of it first, or use device memory"),
-            Cause::LargerThanDevice => format!(
-                "the device has {}; work in smaller pieces, or use a device with {} more",
-                Bytes(self.device),
-                short
-            ),
-            Cause::LargerThanLimit => {
-                format!("raise the limit by {short}{knobs}, or work in smaller pieces")
-            }
-            Cause::Limit => format!("raise the limit by {short}{knobs}, or free as much first"),
-            Cause::DeviceFull => format!("free {short} first, or use a device with {short} more"),
-            Cause::Fragmentation => {
-                let enough = match self.pool {
-                    PoolKind::Stitched => format!("{short} more would do"),
-                    _ => format!("a pool that moves pages, or {short} more, would do"),
+            Cause::Refused => self.remedy_of_refusal(),
+            Cause::LargerThanDevice => {
+                let larger = match self.device_short_by {
+                    Some(short) if !on_host && self.limit_short_by == 0 && !self.on_wsl2 => {
+                        format!(", or use a device with {:#} more", Bytes(short))
+                    }
+                    _ => String::new(),
                 };
-                format!(
-                    "{} are cached and the largest piece is {}; {enough}",
-                    Bytes(self.cached),
-                    Bytes(self.largest_cached_block)
-                )
+                let total = or_unknown(self.device);
+                format!("the {place} has {total}; work in smaller pieces{larger}")
+            }
+            Cause::LargerThanLimit => {
+                let raised = self.raised(knobs);
+                format!("{raised}{}, or work in smaller pieces", self.freed_beside())
+            }
+            Cause::Limit => {
+                let (raised, beside) = (self.raised(knobs), self.freed_beside());
+                match self.freed_here() {
+                    Some(freed) => format!("{raised}{beside}, or {freed}"),
+                    None => raised + &beside,
+                }
+            }
+            Cause::DeviceFull => self.freed(),
+            Cause::Fragmentation => {
+                let (cached, largest) = (Bytes(self.cached), Bytes(self.largest_cached_block));
+                let more = match self.limit_short_by {
+                    0 => self.freed(),
+                    _ => self.raised(knobs) + &self.freed_beside(),
+                };
+                match self.pool {
+                    PoolKind::Split | PoolKind::Binned | PoolKind::Simple if !on_host => format!(
+                        "{cached} are cached and the largest piece is {largest}; the stitched \
+                         pool maps such pieces together; else {more}"
+                    ),
+                    _ => format!("{cached} are cached and the largest piece is {largest}; {more}"),
+                }
             }
             Cause::OtherHeaps => format!(
-                "free {short} of the {} that other heaps of this process hold",
-                Bytes(self.other_heaps)
+                "free {} of the {}{} that other heaps of this process hold",
+                self.amount(self.device_short_by.unwrap_or(0)),
+                Bytes(self.other_heaps),
+                if on_host { " of pinned memory" } else { "" }
             ),
             Cause::Foreign => format!(
-                "others hold {} of the device; end them, or free {short} of their memory",
-                Bytes(self.foreign)
+                "others hold {} of the {place}{}; end them, or free {} of their memory",
+                or_unknown(self.foreign),
+                if on_host { "'s memory" } else { "" },
+                self.amount(self.device_short_by.unwrap_or(0))
             ),
-            Cause::Capture => format!(
-                "allocate before the capture begins or after it ended, or free {short} first"
+            Cause::Capture => {
+                let freed =
+                    self.freed_here().map_or(String::new(), |freed| format!(", or {freed}"));
+                format!("allocate before the capture begins or after it ended{freed}")
+            }
+        }
+    }
+
+    /// How the limit is to be raised.
+    fn raised(&self, knobs: &str) -> String {
+        let short = self.amount(self.limit_short_by);
+        match self.limit_is_fixed {
+            _ if self.is_on_host() => format!("raise pinned_limit by {short}"),
+            true => format!("build a heap with a limit that is {short} higher"),
+            false => format!("raise the limit by {short}{knobs}"),
+        }
+    }
+
+    /// What else has to be free if the limit is raised.
+    fn freed_beside(&self) -> String {
+        match self.device_short_by {
+            None | Some(0) => String::new(),
+            Some(short) => format!(" and free {} of the device", self.amount(short)),
+        }
+    }
+
+    /// What of this heap's own is to be freed, if that can be enough.
+    fn freed_here(&self) -> Option<String> {
+        let short = self.short_by?;
+        let is_there = self.live_blocks > 0 && self.reserved >= short;
+        is_there.then(|| format!("free {} first, in whole segments", self.amount(short)))
+    }
+
+    /// What is to be freed of the device or the host, by anybody.
+    fn freed(&self) -> String {
+        let short = self.amount(self.device_short_by.unwrap_or(0));
+        match self.freed_here() {
+            _ if self.is_on_host() => format!("free {short} of the host's memory first"),
+            Some(freed) => format!("{freed}, or use a device with {short} more"),
+            None if self.live_blocks == 0 => {
+                format!("{short} more of the device would have to be free, or use a larger one")
+            }
+            None => format!(
+                "free {short} of the device first, here and elsewhere, or use a device with \
+                 {short} more"
             ),
         }
     }
+
+    /// A number of bytes that is enough when it is typed again.
+    fn amount(&self, bytes: u64) -> String {
+        let least = if self.on_wsl2 && !self.is_on_host() { "at least " } else { "" };
+        format!("{least}{:#}", Bytes(bytes))
+    }
+
+    fn remedy_of_refusal(&self) -> String {
+        const UNKNOWN: &str = "the largest request that would succeed is not known";
+        match self.kind {
+            // Seen: 0.5 GiB under Docker Desktop, 0.75 to 1 GiB on a host of 63 GiB.
+            _ if self.is_on_host() && self.on_wsl2 => "WSL2 lets a process pin 0.5 to 1 GiB, \
+                however much the host has; pin a few buffers and use them again, or use pageable \
+                memory"
+                .to_owned(),
+            _ if self.is_on_host() => {
+                format!("{UNKNOWN}; pin less, or use pageable memory")
+            }
+            MemoryKind::Unified => format!("{UNKNOWN}; ask for less, or use device memory"),
+            _ if self.on_wsl2 => format!(
+                "on WSL2 programs of Windows may hold it, or it is promised elsewhere; {UNKNOWN}; \
+                 ask for less, or close what may hold memory"
+            ),
+            _ => format!(
+                "the driver may keep it to itself, or another process was faster; {UNKNOWN}; ask \
+                 for less, or end what may hold memory"
+            ),
+        }
+    }
+}
+
+/// A figure that the driver may not have told.
+fn or_unknown(bytes: Option<u64>) -> String {
+    bytes.map_or("an unknown amount".to_owned(), |bytes| Bytes(bytes).to_string())
 }
 
 impl OutOfMemory {
@@ -197,53 +313,38 @@ impl OutOfMemory {
         matches!(self.kind, MemoryKind::Pinned | MemoryKind::Registered)
     }
 
-    fn remedy_on_host(&self) -> String {
-        let short = Bytes(self.short_by);
-        match self.cause {
-            Cause::LargerThanDevice => {
-                format!("the host has {}; work in smaller pieces", Bytes(self.device))
-            }
-            Cause::LargerThanLimit => {
-                format!("raise pinned_limit by {short}, or work in smaller pieces")
-            }
-            Cause::Limit => format!("raise pinned_limit by {short}, or free as much first"),
-            Cause::DeviceFull => format!("free {short} of the host's memory first"),
-            Cause::Fragmentation => format!(
-                "{} are cached and the largest piece is {}; {short} more would do",
-                Bytes(self.cached),
-                Bytes(self.largest_cached_block)
-            ),
-            Cause::OtherHeaps => format!(
-                "free {short} of the {} of pinned memory that other heaps of this process hold",
-                Bytes(self.other_heaps)
-            ),
-            Cause::Foreign => format!(
-                "others hold {} of the host's memory; end them, or free {short}",
-                Bytes(self.foreign)
-            ),
-            Cause::Capture => format!(
-                "allocate before the capture begins or after it ended, or free {short} first"
-            ),
-            // Seen: 0.5 GiB under Docker Desktop, 0.75 to 1 GiB on a host of 63 GiB.
-            Cause::Refused if self.on_wsl2 => "WSL2 lets a process pin 0.5 to 1 GiB, however much \
-                the host has; pin a few buffers and use them again, or use pageable memory"
-                .to_owned(),
-            Cause::Refused => {
-                format!("free {short} of pinned memory first, or use pageable memory")
-            }
-        }
-    }
-
     fn because(&self) -> String {
+        let on_host = self.is_on_host();
+        // A request that only the pool's rounding makes too large.
+        let rounded = |bound: Option<u64>| match bound {
+            Some(bound) if self.requested <= bound => format!(
+                "the request, which the {} pool rounds up to {},",
+                self.pool,
+                Bytes(self.needed)
+            ),
+            _ => "the request".to_owned(),
+        };
         match self.cause {
-            cause if !self.is_on_host() => cause.to_string(),
-            Cause::LargerThanDevice => "the request is larger than the host's memory".to_owned(),
-            Cause::DeviceFull => "the host's memory is full".to_owned(),
-            Cause::OtherHeaps => {
+            Cause::LargerThanLimit => format!("{} is larger than the limit", rounded(self.limit)),
+            Cause::LargerThanDevice => {
+                let place = if on_host { "host's memory" } else { "device" };
+                format!("{} is larger than the {place}", rounded(self.device))
+            }
+            Cause::Refused if on_host => "the driver gives no more of it".to_owned(),
+            Cause::Refused => match self.device_free {
+                Some(free) => format!(
+                    "the driver refuses {} of the {} that it calls free",
+                    Bytes(self.needed),
+                    Bytes(free)
+                ),
+                None => "the driver refuses it, and does not say how much is free".to_owned(),
+            },
+            Cause::DeviceFull if on_host => "the host's memory is full".to_owned(),
+            Cause::OtherHeaps if on_host => {
                 "other heaps of this process hold the rest of the host's memory".to_owned()
             }
-            Cause::Foreign => "others hold the rest of the host's memory".to_owned(),
-            Cause::Limit => "the limit of pinned memory is reached".to_owned(),
+            Cause::Foreign if on_host => "others hold the rest of the host's memory".to_owned(),
+            Cause::Limit if on_host => "the limit of pinned memory is reached".to_owned(),
             cause => cause.to_string(),
         }
     }
@@ -269,9 +370,12 @@ impl OutOfMemory {
         };
         write!(
             f,
-            "out of {memory} memory: {} requested, {} short, because {}; {} ({}; {}",
+            "out of {memory} memory: {} requested, {} {}; {} ({}; {}",
             Bytes(self.requested),
-            Bytes(self.short_by),
+            match self.short_by {
+                Some(short) => format!("{} short, because", Bytes(short)),
+                None => "but".to_owned(),
+            },
             self.because(),
             self.remedy_naming(&format!(" ({knobs}{by_default})")),
             self.pool_text(),
@@ -322,15 +426,18 @@ impl OutOfMemory {
 
     fn place_text(&self) -> String {
         let place = if self.is_on_host() { "host" } else { "device" };
-        let (free, total) = (Bytes(self.device_free), Bytes(self.device));
-        let mut text = format!("{place}: {free} of {total} free");
+        let total = or_unknown(self.device);
+        let mut text = match self.device_free {
+            Some(free) => format!("{place}: {} of {total} free", Bytes(free)),
+            None => format!("{place}: {total}, of which the driver does not say how much is free"),
+        };
         if self.other_heaps > 0 {
             let (held, cached) = (Bytes(self.other_heaps), Bytes(self.other_heaps_cached));
             let live = Bytes(self.other_heaps.saturating_sub(self.other_heaps_cached));
             text += &format!(", {held} in other heaps ({live} live, {cached} cached)");
         }
-        if self.foreign > 0 {
-            text += &format!(", {} foreign", Bytes(self.foreign));
+        if let Some(foreign @ 1..) = self.foreign {
+            text += &format!(", {} foreign", Bytes(foreign));
         }
         text
     }

@@ -5,12 +5,20 @@ use crate::{Cause, MemoryKind, OutOfMemory, PoolKind, Step};
 const MIB: u64 = 1 << 20;
 
 fn evidence(kind: MemoryKind, cause: Cause, on_wsl2: bool) -> OutOfMemory {
+    let is_limit = matches!(cause, Cause::Limit | Cause::LargerThanLimit);
     OutOfMemory {
         requested: 300 * MIB,
         kind,
         pool: PoolKind::Split,
         cause,
-        short_by: 44 * MIB,
+        short_by: (cause != Cause::Refused).then_some(44 * MIB),
+        limit_short_by: if is_limit { 44 * MIB } else { 0 },
+        device_short_by: match cause {
+            Cause::Refused => None,
+            _ if is_limit => Some(0),
+            _ => Some(44 * MIB),
+        },
+        needed: 302 * MIB,
         live: 500 * MIB,
         live_blocks: 501 * MIB,
         pending: 0,
@@ -20,10 +28,11 @@ fn evidence(kind: MemoryKind, cause: Cause, on_wsl2: bool) -> OutOfMemory {
         reserved: 512 * MIB,
         other_heaps: 0,
         other_heaps_cached: 0,
-        foreign: 1 << 30,
-        device: 8 << 30,
-        device_free: 6 << 30,
-        limit: Some(768 * MIB),
+        foreign: Some(1 << 30),
+        device: Some(if cause == Cause::LargerThanDevice { 256 * MIB } else { 8 << 30 }),
+        device_free: Some(6 << 30),
+        limit: Some(if cause == Cause::LargerThanLimit { 256 * MIB } else { 768 * MIB }),
+        limit_is_fixed: false,
         on_wsl2,
         consumers: Vec::new(),
         tried: Vec::new(),
@@ -54,21 +63,12 @@ fn wsl2_is_named_where_it_is_what_is_scarce() {
 #[test]
 fn the_knobs_of_the_limit_are_named_and_what_is_zero_is_not() {
     let limit = evidence(MemoryKind::Device, Cause::Limit, true);
-    let bare = OutOfMemory {
-        live_blocks: limit.live,
-        cached: 0,
-        foreign: 0,
-        tried: vec![(Step::Ready, 0), (Step::Cache, 2 * MIB), (Step::WholeCache, 0)],
-        ..limit.clone()
-    };
-    let nothing = OutOfMemory {
-        live: 0,
-        live_blocks: 0,
-        reserved: 0,
-        limit: None,
-        tried: vec![(Step::Ready, 0)],
-        ..bare.clone()
-    };
+    let mut bare = limit.clone();
+    (bare.live_blocks, bare.cached, bare.foreign) = (limit.live, 0, Some(0));
+    bare.tried = vec![(Step::Ready, 0), (Step::Cache, 2 * MIB), (Step::WholeCache, 0)];
+    let mut nothing = bare.clone();
+    (nothing.live, nothing.live_blocks, nothing.reserved, nothing.limit) = (0, 0, 0, None);
+    nothing.tried = vec![(Step::Ready, 0)];
     insta::assert_snapshot!([limit, bare, nothing].map(|one| one.to_string()).join("\n\n"));
 }
 
@@ -81,10 +81,25 @@ fn unified_memory_speaks_of_the_device() {
 
 #[test]
 fn a_pool_that_moves_pages_is_not_sent_for_one() {
-    let fragmented = evidence(MemoryKind::Device, Cause::Fragmentation, false);
-    assert!(
-        fragmented.remedy().ends_with("; a pool that moves pages, or 44.000 MiB more, would do")
-    );
-    let stitched = OutOfMemory { pool: PoolKind::Stitched, ..fragmented };
-    assert!(stitched.remedy().ends_with("; 44.000 MiB more would do"), "{}", stitched.remedy());
+    let mut fragmented = evidence(MemoryKind::Device, Cause::Fragmentation, false);
+    let more = "free 44.000 MiB first, in whole segments, or use a device with 44.000 MiB more";
+    let named = format!("; the stitched pool maps such pieces together; else {more}");
+    assert!(fragmented.remedy().ends_with(&named), "{}", fragmented.remedy());
+    fragmented.pool = PoolKind::Stitched;
+    let unnamed = format!("the largest piece is 8.000 MiB; {more}");
+    assert!(fragmented.remedy().ends_with(&unnamed), "{}", fragmented.remedy());
+}
+
+/// Nothing that is live, or nothing that is cached, is not said to be freed.
+#[test]
+fn what_nobody_holds_is_not_said_to_be_freed() {
+    let mut full = evidence(MemoryKind::Device, Cause::DeviceFull, false);
+    (full.live, full.live_blocks, full.reserved) = (0, 0, 0);
+    assert!(!full.remedy().contains(" first"), "{}", full.remedy());
+    let mut limit = evidence(MemoryKind::Device, Cause::Limit, false);
+    (limit.live, limit.live_blocks, limit.reserved) = (0, 0, 0);
+    assert_eq!(limit.remedy(), "raise the limit by 44.000 MiB");
+    // On WSL2 the driver calls more free than there is.
+    let full = evidence(MemoryKind::Device, Cause::DeviceFull, true);
+    assert!(full.remedy().starts_with("free at least 44.000 MiB first"), "{}", full.remedy());
 }

@@ -82,7 +82,9 @@ impl HeapBuilder {
         self
     }
 
-    /// Bytes never to be exceeded by what is taken from the driver of the device's memory.
+    /// Sets the hard limit: the heap never takes more than `bytes` of the device's memory from the
+    /// driver. At least 2 MiB, which is what the driver hands out at a time; with the `driver` pool
+    /// 32 MiB.
     pub fn hard_limit(mut self, bytes: u64) -> HeapBuilder {
         self.hard = Some(bytes);
         self
@@ -188,7 +190,7 @@ impl HeapBuilder {
     ///
     /// # Errors
     ///
-    /// A device that is gone; a variable of the environment that means nothing; a soft limit above the hard one; a thread for
+    /// A device that is gone; a variable of the environment that means nothing; a soft limit above the hard one; a hard limit below what the pool takes at a time; a thread for
     /// [`idle_trim`](HeapBuilder::idle_trim) that cannot be had; `driver` on a device without
     /// stream-ordered pools; the driver's own.
     pub fn build(self) -> Result<Heap, Error> {
@@ -208,13 +210,14 @@ impl HeapBuilder {
             self.complete(&context, Settings::get()?);
         }
         Limits { soft: self.soft, hard: self.hard }.check()?;
+        let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Stitched));
+        self.fallback = fallback;
+        Limits { soft: self.soft, hard: self.hard }.check_usable(pool)?;
         if self.environment && self.hard.is_none() && context.is_wsl2() {
             let (free, _) =
                 PlainSource::new(context.clone(), MemoryKind::Device).device_memory()?;
             self.hard = Some(free / 5 * 4);
         }
-        let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Stitched));
-        self.fallback = fallback;
         let limits = Limits { soft: self.soft, hard: self.hard };
         let (pool, parts): (PoolKind, Parts) = match pool {
             PoolKind::Driver if context.has_pools() => {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::error::{Cause, Error, Fault, OutOfMemory};
+use crate::heap::fit::Foreseen;
 use crate::heap::ladder::{LADDER, Step};
 use crate::heap::order::StreamRef;
 use crate::heap::siblings::{self, MOST_ROUNDS, OtherHeaps};
@@ -11,6 +12,7 @@ use crate::kind::MemoryKind;
 use crate::pool::{Cached, Shortage};
 use crate::say;
 use crate::size::Bytes;
+use crate::source::SourceError;
 
 /// How long the ladder waits on WSL2 for memory that the host gives back late.
 const LATE_RELEASE: Duration = Duration::from_secs(2);
@@ -210,20 +212,19 @@ impl Store {
     ) -> Error {
         state.gather();
         let figures = state.figures(self.kind, Some(stream), others);
-        let (mut cause, short_by) = figures.judge(bytes, shortage);
-        if figures.cached.pending > 0
-            && !matches!(cause, Cause::LargerThanDevice | Cause::LargerThanLimit)
-            && state.order.is_any_capturing(&mut *state.source).unwrap_or(false)
-        {
-            cause = Cause::Capture;
-        }
-        let Figures { cached, reserved, device, device_free, limit, .. } = figures;
+        let (cause, lack) = state.verdict(bytes, shortage, &figures);
+        state.note_refusal(cause, &figures, lack.needed);
+        let raised = figures.limit.map(|limit| limit.saturating_add(lack.limit));
+        let Figures { cached, reserved, limit, .. } = figures;
         Fault::OutOfMemory(OutOfMemory {
             requested: bytes,
             kind: self.kind,
             pool: self.pool,
             cause,
-            short_by,
+            short_by: lack.short_by(),
+            limit_short_by: lack.limit,
+            device_short_by: lack.device,
+            needed: lack.needed,
             live: state.ledger.live,
             live_blocks: state.ledger.live_blocks,
             pending: cached.pending,
@@ -234,9 +235,10 @@ impl Store {
             other_heaps: figures.others.reserved,
             other_heaps_cached: figures.others.cached,
             foreign: figures.foreign(),
-            device,
-            device_free,
+            device: figures.total(),
+            device_free: figures.free(),
             limit,
+            limit_is_fixed: lack.limit > 0 && raised.is_some_and(|hard| !state.source.allows(hard)),
             on_wsl2: self.context.is_wsl2(),
             consumers: Vec::new(),
             tried,
@@ -246,21 +248,47 @@ impl Store {
 }
 
 /// Who has how much, bytes: what is said of a request that there is no memory for comes from these.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Figures {
     pub(crate) kind: MemoryKind,
     pub(crate) cached: Cached,
     pub(crate) reserved: u64,
     pub(crate) capacity: u64,
-    pub(crate) device: u64,
-    pub(crate) device_free: u64,
+    /// Free and total bytes of the device, or why the driver did not say.
+    pub(crate) memory: Result<(u64, u64), SourceError>,
     pub(crate) limit: Option<u64>,
     pub(crate) others: OtherHeaps,
 }
 
+/// What a request lacks, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lack {
+    /// What the request would take from the driver, by the driver's rounding.
+    pub(crate) needed: u64,
+    /// By how much the hard limit is too low.
+    pub(crate) limit: u64,
+    /// By how much too little of the device is free. `None` if that is not known: the driver does
+    /// not say how much is free, or refuses what it calls free.
+    pub(crate) device: Option<u64>,
+}
+
+impl Lack {
+    /// How many bytes more would have to go back to the driver, if that is known.
+    pub(crate) fn short_by(&self) -> Option<u64> {
+        match (self.limit, self.device) {
+            (0, device) => device,
+            (limit, device) => Some(limit.max(device.unwrap_or(0))),
+        }
+    }
+
+    pub(crate) fn is_none(&self) -> bool {
+        self.short_by() == Some(0)
+    }
+}
+
 impl State {
-    /// The figures as they are, seen from `stream`; where the driver does not answer, what is known
-    /// without it.
+    /// The figures as they are, seen from `stream`. If the driver does not say what is reserved, it
+    /// is what was asked of it.
     pub(crate) fn figures(
         &mut self,
         kind: MemoryKind,
@@ -270,57 +298,126 @@ impl State {
         let cached = self.policy.cached(stream, &self.order);
         let reserved = self.source.reserved().unwrap_or(self.ledger.taken);
         let capacity = self.source.capacity();
-        let (device_free, device) = self.source.device_memory().unwrap_or((0, capacity));
+        let memory = self.source.device_memory();
         let limit = self.limits.hard;
-        Figures { kind, cached, reserved, capacity, device, device_free, limit, others }
+        Figures { kind, cached, reserved, capacity, memory, limit, others }
+    }
+
+    /// What is in the way of a request of `bytes` that met `shortage`, and what it lacks. `now` is
+    /// how things stood then.
+    fn verdict(&mut self, bytes: u64, shortage: &Shortage, now: &Figures) -> (Cause, Lack) {
+        // What is taken past the pool cannot be foreseen by the pool's figures.
+        let foreseen = match shortage {
+            Shortage::Beside(_) => None,
+            _ => self.foresee(bytes, now.kind, now.others).ok(),
+        };
+        if let Some(Foreseen::Lacking(then, lack)) = foreseen {
+            return (then.judge(bytes, &lack), lack);
+        }
+        // By the figures there is memory for it once all frees are over.
+        let lack = now.lack_after(shortage);
+        if now.cached.pending > 0 && self.order.is_any_capturing(&mut *self.source).unwrap_or(false)
+        {
+            return (Cause::Capture, lack);
+        }
+        (now.judge(bytes, &lack), lack)
+    }
+
+    /// Remembers how much the driver called free beyond what it refused.
+    fn note_refusal(&mut self, cause: Cause, figures: &Figures, needed: u64) {
+        if cause == Cause::Refused
+            && let Some(free) = figures.free()
+        {
+            let margin = free.saturating_sub(needed);
+            self.refused_margin = Some(self.refused_margin.unwrap_or(0).max(margin));
+        }
     }
 }
 
 impl Figures {
-    /// What other libraries and processes hold of the device, contexts included.
-    pub(crate) fn foreign(&self) -> u64 {
-        let used = self.device.saturating_sub(self.device_free);
-        used.saturating_sub(self.reserved).saturating_sub(self.others.reserved)
+    /// Free and total bytes of the device, or of the host, if they are known.
+    fn known(&self) -> Option<(u64, u64)> {
+        self.memory.as_ref().ok().copied().filter(|(free, _)| *free < u64::MAX)
     }
 
-    /// What is in the way of a request of `bytes` that met `shortage`, and how much is missing.
-    pub(crate) fn judge(&self, bytes: u64, shortage: &Shortage) -> (Cause, u64) {
-        let Figures { kind, cached, reserved, capacity, device, device_free, limit, others } =
-            *self;
-        let (needed, available, by_limit) = match *shortage {
-            Shortage::Limit(needed) => (needed, limit.unwrap_or(0).saturating_sub(reserved), true),
-            Shortage::Device(needed) => (needed, device_free, false),
-            Shortage::Failed(_) => (bytes, 0, false),
-        };
-        let cause = match () {
+    /// What the driver calls free, if it says.
+    pub(crate) fn free(&self) -> Option<u64> {
+        self.known().map(|(free, _)| free)
+    }
+
+    /// The device's memory, or the host's.
+    pub(crate) fn total(&self) -> Option<u64> {
+        let known = self.known().map(|(_, total)| total);
+        // Unified memory has no capacity of its own.
+        known.or(Some(self.capacity)).filter(|total| *total < u64::MAX)
+    }
+
+    /// What other libraries and processes hold of the device, contexts included, if the driver says.
+    pub(crate) fn foreign(&self) -> Option<u64> {
+        let (free, total) = self.known()?;
+        let used = total.saturating_sub(free);
+        Some(used.saturating_sub(self.reserved).saturating_sub(self.others.reserved))
+    }
+
+    /// What a request lacks that adds `growth` to what is reserved, and for which `least` bytes of
+    /// the device have to be free.
+    pub(crate) fn lack(&self, growth: u64, least: u64) -> Lack {
+        let grown = self.reserved.saturating_add(growth);
+        let limit = self.limit.map_or(0, |limit| grown.saturating_sub(limit));
+        let device = self.free().map(|free| least.saturating_sub(free));
+        Lack { needed: if limit > 0 { growth } else { least }, limit, device }
+    }
+
+    /// What a request lacks that met `shortage`.
+    fn lack_after(&self, shortage: &Shortage) -> Lack {
+        match *shortage {
+            Shortage::Limit(needed) => {
+                let lack = self.lack(needed, 0);
+                // Others gave something back in between.
+                Lack { needed, limit: if lack.limit == 0 { needed } else { lack.limit }, ..lack }
+            }
+            Shortage::Device(needed) | Shortage::Beside(needed) => {
+                let device = self.free().and_then(|free| needed.checked_sub(free));
+                Lack { needed, limit: 0, device: device.filter(|device| *device > 0) }
+            }
+            Shortage::Failed(_) => Lack { needed: 0, limit: 0, device: None },
+        }
+    }
+
+    /// What is in the way of a request of `bytes` that lacks something.
+    pub(crate) fn judge(&self, bytes: u64, lack: &Lack) -> Cause {
+        let Figures { cached, reserved, capacity, limit, others, .. } = *self;
+        let needed = lack.needed;
+        let within = limit.map_or(u64::MAX, |limit| limit.saturating_sub(reserved));
+        let available = self.free().unwrap_or(0).min(within);
+        match () {
             () if bytes > capacity => Cause::LargerThanDevice,
             () if limit.is_some_and(|limit| bytes > limit) => Cause::LargerThanLimit,
+            // By the pool's rounding.
+            () if needed > capacity => Cause::LargerThanDevice,
+            () if limit.is_some_and(|limit| needed > limit) => Cause::LargerThanLimit,
             // What a policy needs may leave out what it has: all of the request has to fit.
             () if cached.largest < bytes
                 && cached.bytes > 0
-                && cached.bytes + available >= needed.max(bytes) =>
+                && cached.bytes.saturating_add(available) >= needed.max(bytes) =>
             {
                 Cause::Fragmentation
             }
-            () if by_limit => Cause::Limit,
-            () if kind != MemoryKind::Device && available >= needed => Cause::Refused,
-            () if others.reserved > reserved && available + others.reserved >= needed => {
+            () if lack.limit > 0 => Cause::Limit,
+            () if lack.device.is_none() => Cause::Refused,
+            () if others.reserved > reserved
+                && available.saturating_add(others.reserved) >= needed =>
+            {
                 Cause::OtherHeaps
             }
-            () if self.foreign() > 0
-                && reserved.saturating_add(needed).saturating_add(CONTEXT_ALLOWANCE) <= device =>
+            () if self.foreign().is_some_and(|foreign| foreign > 0)
+                && self.total().is_some_and(|device| {
+                    reserved.saturating_add(needed).saturating_add(CONTEXT_ALLOWANCE) <= device
+                }) =>
             {
                 Cause::Foreign
             }
             () => Cause::DeviceFull,
-        };
-        let short_by = match cause {
-            Cause::LargerThanDevice => bytes - capacity,
-            Cause::LargerThanLimit => bytes - limit.unwrap_or(0),
-            // A driver that refuses what its own figure says is free is short of all of it.
-            _ if available >= needed => needed,
-            _ => needed - available,
-        };
-        (cause, short_by)
+        }
     }
 }

@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use crate::error::{Cause, Error};
 use crate::heap::Heap;
-use crate::heap::climb::Figures;
+use crate::heap::climb::{Figures, Lack};
 use crate::heap::siblings::OtherHeaps;
 use crate::heap::store::State;
 use crate::kind::MemoryKind;
-use crate::pool::{Cached, Shortage};
+use crate::pool::{Cached, Outlook, Taking};
 use crate::size::Bytes;
 use crate::source::{GRANULE, SourceError, round_up};
 
@@ -20,20 +20,36 @@ use crate::source::{GRANULE, SourceError, round_up};
 #[non_exhaustive]
 pub enum Fit {
     /// It would.
+    #[non_exhaustive]
     Yes {
-        /// Bytes that it would take from the driver; none where the cache can serve it.
+        /// Bytes that it would take from the driver; none if the cache can serve it. If `stitched`
+        /// maps a range together, it may take a few MiB more than this.
         take: u64,
     },
+    /// The driver calls enough memory free, and may refuse it all the same. On WSL2, where Windows
+    /// lends memory that it may not have, this is said of a request that would leave less than a
+    /// fifth of what the heap could have at most. On any device it is said of a request that would
+    /// leave no more than one that the driver refused before.
+    #[non_exhaustive]
+    Perhaps {
+        /// Bytes that it would take from the driver.
+        take: u64,
+        /// Bytes that the driver would call free before that, with all that is cached given back.
+        free: u64,
+    },
     /// It would not, even after all that is cached went back.
+    #[non_exhaustive]
     No {
-        /// How much more would have to be free, or allowed, bytes.
+        /// How many bytes more would have to be free, or allowed. Exact, except on WSL2, where it
+        /// may be more.
         short_by: u64,
         /// What is in the way, as [`OutOfMemory`](crate::OutOfMemory) would say.
         cause: Cause,
-        /// What there is that could make room: one of these that is enough, or for a request larger
-        /// than the limit the limit and what else it takes. Empty where nothing could: a request larger
-        /// than the device.
+        /// What could make room, each enough by itself unless [all](Fit::No::needs_all) are needed.
+        /// Empty if nothing could: a request larger than the device.
         would_have_to_go: Vec<InTheWay>,
+        /// Whether all that would have to go has to.
+        needs_all: bool,
     },
 }
 
@@ -44,6 +60,9 @@ pub enum Fit {
 pub enum InTheWay {
     /// The hard limit, which is too low by this many bytes.
     Limit(u64),
+    /// The hard limit that a `driver` heap was built with, which is too low by this many bytes and
+    /// cannot be raised: another heap is to be built.
+    BuiltLimit(u64),
     /// Memory that is live in this heap, this many bytes of it.
     Live(u64),
     /// Memory that other heaps of this process cannot give back by themselves, this many bytes: live,
@@ -54,15 +73,23 @@ pub enum InTheWay {
     Others(u64),
 }
 
+/// How a request would go, by the figures, once all frees are over.
+pub(crate) enum Foreseen {
+    /// It is served. It takes so many bytes from the driver.
+    Served { take: u64, figures: Figures },
+    /// It lacks something, with what is cached given back, as the figures say.
+    Lacking(Figures, Lack),
+}
+
 impl Fit {
-    /// Whether the request would succeed.
+    /// Whether the request would succeed, without a perhaps.
     pub fn is_yes(&self) -> bool {
         matches!(self, Fit::Yes { .. })
     }
 }
 
 impl Heap {
-    /// Whether [`allocate`](Heap::allocate) would serve a request of `bytes` as things are, or how
+    /// Says whether [`allocate`](Heap::allocate) would serve a request of `bytes` now. If not, how
     /// many bytes are missing and what would have to go. Takes nothing, gives nothing back and waits
     /// for nothing; it looks through what is cached.
     ///
@@ -71,97 +98,171 @@ impl Heap {
     /// Registered reclaimers are not asked, so a request may succeed that this says no to.
     ///
     /// A yes may come too late: other threads and other processes go on. And it is about bytes; of
-    /// `driver` heaps and on a nearly full device the driver decides by what it keeps to
-    /// itself. There the answer is close: a pool of the driver's may hold bytes in pieces that are
-    /// too small, and a request of up to 2 MiB may still find room in a granule that is in use.
+    /// `driver` heaps and on a nearly full device the driver decides by what it keeps to itself.
+    /// There the answer is close: a pool of the driver's may hold bytes in pieces that are too
+    /// small, and a request of up to 2 MiB may still find room in a granule that is in use.
     ///
     /// # Errors
     ///
-    /// The driver's own, where it is asked.
+    /// The driver's own: it does not say how much is free, and the answer depends on that.
     pub fn would_fit(&self, bytes: u64) -> Result<Fit, Error> {
         self.handle.context.check_alive()?;
+        let is_wsl2 = self.handle.context.is_wsl2();
         let others = self.handle.device.others();
-        Ok(self.handle.device.lock().would_fit(bytes, others)?)
+        Ok(self.handle.device.lock().would_fit(bytes, is_wsl2, others)?)
     }
 }
 
 impl State {
-    fn would_fit(&mut self, bytes: u64, others: OtherHeaps) -> Result<Fit, SourceError> {
+    fn would_fit(
+        &mut self,
+        bytes: u64,
+        is_wsl2: bool,
+        others: OtherHeaps,
+    ) -> Result<Fit, SourceError> {
         if bytes == 0 {
             return Ok(Fit::Yes { take: 0 });
         }
+        let (figures, lack) = match self.foresee(bytes, MemoryKind::Device, others)? {
+            Foreseen::Served { take: 0, .. } => return Ok(Fit::Yes { take: 0 }),
+            Foreseen::Served { take, figures } => {
+                let (free, _) = figures.memory?;
+                let left = free.saturating_sub(self.source.growth(take));
+                let lent = is_wsl2 && left < free.saturating_add(figures.reserved) / LENT_SHARE;
+                return Ok(match self.refused_margin {
+                    _ if lent => Fit::Perhaps { take, free },
+                    Some(margin) if left <= margin => Fit::Perhaps { take, free },
+                    _ => Fit::Yes { take },
+                });
+            }
+            Foreseen::Lacking(figures, lack) => (figures, lack),
+        };
+        let Some(short_by) = lack.short_by() else {
+            // Nothing but what is free is in question.
+            figures.memory?;
+            return Err(SourceError::OutOfMemory);
+        };
+        let cause = figures.judge(bytes, &lack);
+        let (would_have_to_go, needs_all) = self.in_the_way(&figures, cause, &lack);
+        Ok(Fit::No { short_by, cause, would_have_to_go, needs_all })
+    }
+
+    /// Looks ahead to the end of the ladder.
+    pub(crate) fn foresee(
+        &mut self,
+        bytes: u64,
+        kind: MemoryKind,
+        others: OtherHeaps,
+    ) -> Result<Foreseen, SourceError> {
         self.gather();
-        let mut outlook = self.policy.outlook(bytes);
+        let mut outlook = self.policy.outlook(bytes, &self.ledger);
         outlook.spare.extend_from_slice(&self.stranded);
+        let now = self.figures(kind, None, others);
+        let refused = self.refuse(bytes).is_err();
+        if !refused && let Some(take) = self.first_take(&outlook, &now) {
+            return Ok(Foreseen::Served { take, figures: now });
+        }
         let regained = self.source.regained(&outlook.spare)?;
         let spare: u64 = outlook.spare.iter().map(|segment| segment.bytes).sum();
-        let now = self.figures(MemoryKind::Device, None, others);
         let left = Cached {
             bytes: now.cached.bytes.saturating_sub(spare),
             largest: outlook.largest_left,
             ..Cached::default()
         };
-        // As they would be at the end of the ladder.
         let figures = Figures {
             cached: left,
             reserved: now.reserved.saturating_sub(regained),
-            device_free: now.device_free.saturating_add(regained).saturating_add(others.spare),
+            memory: now.memory.clone().map(|(free, total)| {
+                (free.saturating_add(regained).saturating_add(others.spare), total)
+            }),
             others: others.without_spare(),
             ..now
         };
-        let shortage = match self.refuse(bytes) {
-            Err(shortage) => shortage,
-            Ok(()) => {
-                let ordered = self.source.is_stream_ordered();
-                if outlook.is_cached || ordered && regained >= bytes {
-                    return Ok(Fit::Yes { take: 0 });
-                }
-                let growth = self.source.growth(outlook.take);
-                // On a nearly full device a pool of the driver's takes less than its step.
-                let least = if ordered { round_up(outlook.take, GRANULE) } else { growth };
-                let grown = figures.reserved.saturating_add(growth);
-                if figures.limit.is_some_and(|limit| grown > limit) {
-                    Shortage::Limit(growth)
-                } else if figures.device_free < least {
-                    Shortage::Device(least)
-                } else {
-                    return Ok(Fit::Yes { take: outlook.take });
-                }
-            }
-        };
-        let (cause, short_by) = figures.judge(bytes, &shortage);
-        let would_have_to_go = self.in_the_way(&figures, cause, short_by, shortage.missing());
-        Ok(Fit::No { short_by, cause, would_have_to_go })
+        let ordered = self.source.is_stream_ordered();
+        if !refused && (outlook.is_cached || ordered && regained >= bytes) {
+            return Ok(Foreseen::Served { take: 0, figures });
+        }
+        let growth = self.source.growth(outlook.take);
+        // On a nearly full device a pool of the driver's takes less than its step.
+        let least = if ordered { round_up(outlook.take, GRANULE) } else { growth };
+        let lack = figures.lack(growth, least);
+        if lack.is_none() && !refused {
+            return Ok(Foreseen::Served { take: outlook.take, figures });
+        }
+        if ordered && regained < now.reserved {
+            // What shares a step of the driver's pool with something in use may stay.
+            let figures = self.figures(kind, None, others);
+            let lack = figures.lack(growth, least);
+            return Ok(Foreseen::Lacking(figures, lack));
+        }
+        Ok(Foreseen::Lacking(figures, lack))
     }
 
-    fn in_the_way(
-        &self,
-        figures: &Figures,
-        cause: Cause,
-        short_by: u64,
-        needed: u64,
-    ) -> Vec<InTheWay> {
-        let limit = match (cause, figures.limit) {
-            (Cause::LargerThanDevice, _) => return Vec::new(),
-            (Cause::LargerThanLimit, _) => short_by,
-            (_, Some(limit)) => figures.reserved.saturating_add(needed).saturating_sub(limit),
-            (_, None) => 0,
+    /// What the policy takes with the cache as it is, if there is memory for that.
+    fn first_take(&self, outlook: &Outlook, now: &Figures) -> Option<u64> {
+        let is_there = |taking: &&Taking| {
+            let growth = self.source.growth(taking.bytes);
+            let reserved = now.reserved.saturating_sub(taking.after);
+            let within = now.limit.is_none_or(|limit| reserved.saturating_add(growth) <= limit);
+            let free = now.free().unwrap_or(0).saturating_add(taking.after);
+            taking.bytes == 0 || within && growth <= free
         };
-        let live = self.ledger.live_blocks;
-        let is_full = figures.device_free < needed;
-        let (heaps, others) =
-            if is_full { (figures.others.reserved, figures.foreign()) } else { (0, 0) };
-        let (limit, live) = (InTheWay::Limit(limit), InTheWay::Live(live));
-        let all = [limit, live, InTheWay::OtherHeaps(heaps), InTheWay::Others(others)];
-        all.into_iter().filter(|one| one.bytes() > 0).collect()
+        outlook.takings.iter().find(is_there).map(|taking| taking.bytes)
+    }
+
+    /// What could make room, and whether all of it is needed.
+    fn in_the_way(&self, figures: &Figures, cause: Cause, lack: &Lack) -> (Vec<InTheWay>, bool) {
+        if cause == Cause::LargerThanDevice {
+            return (Vec::new(), false);
+        }
+        let raised = figures.limit.unwrap_or(0).saturating_add(lack.limit);
+        let limit = match lack.limit {
+            0 => None,
+            short if self.source.allows(raised) => Some(InTheWay::Limit(short)),
+            short => Some(InTheWay::BuiltLimit(short)),
+        };
+        let on_device = lack.device.unwrap_or(0);
+        let is_enough = |held: u64, of: u64| held > 0 && held >= of;
+        let live = |of| is_enough(figures.reserved, of).then_some(self.ledger.live_blocks);
+        let live = |of| live(of).filter(|live| *live > 0).map(InTheWay::Live);
+        let others = |of| figures.foreign().filter(|held| is_enough(*held, of));
+        let others = |of| others(of).map(InTheWay::Others);
+        let heaps = figures.others.reserved;
+        let heaps = |of| is_enough(heaps, of).then_some(InTheWay::OtherHeaps(heaps));
+        match limit {
+            // Nothing that is freed helps as long as that is so.
+            Some(limit) if cause == Cause::LargerThanLimit && on_device == 0 => {
+                (vec![limit], false)
+            }
+            Some(limit) if on_device == 0 => {
+                ([Some(limit), live(lack.limit)].into_iter().flatten().collect(), false)
+            }
+            Some(limit) => {
+                let freed = live(on_device).or(heaps(on_device)).or(others(on_device));
+                ([Some(limit), freed].into_iter().flatten().collect(), true)
+            }
+            None => {
+                let any = [live(on_device), heaps(on_device), others(on_device)];
+                let any: Vec<_> = any.into_iter().flatten().collect();
+                if !any.is_empty() {
+                    return (any, false);
+                }
+                ([live(0), heaps(0), others(0)].into_iter().flatten().collect(), true)
+            }
+        }
     }
 }
+
+/// On WSL2 a request is certain to be served only if this part of what the heap could have stays
+/// free. As much is left by the limit that a heap has there by default.
+const LENT_SHARE: u64 = 5;
 
 impl InTheWay {
     /// How many bytes it is about.
     pub fn bytes(self) -> u64 {
         match self {
             InTheWay::Limit(bytes)
+            | InTheWay::BuiltLimit(bytes)
             | InTheWay::Live(bytes)
             | InTheWay::OtherHeaps(bytes)
             | InTheWay::Others(bytes) => bytes,
@@ -173,7 +274,10 @@ impl fmt::Display for InTheWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = Bytes(self.bytes());
         match self {
-            InTheWay::Limit(_) => write!(f, "raise the limit by {bytes}"),
+            InTheWay::Limit(_) => write!(f, "raise the limit by {bytes:#}"),
+            InTheWay::BuiltLimit(_) => {
+                write!(f, "build a heap with a limit that is {bytes:#} higher")
+            }
             InTheWay::Live(_) => write!(f, "free some of the {bytes} that are live here"),
             InTheWay::OtherHeaps(_) => {
                 write!(f, "free some of the {bytes} that other heaps of this process hold")
@@ -188,14 +292,19 @@ impl fmt::Display for Fit {
         match self {
             Fit::Yes { take: 0 } => f.write_str("yes, without taking more from the driver"),
             Fit::Yes { take } => write!(f, "yes, by taking {} from the driver", Bytes(*take)),
-            Fit::No { short_by, cause, would_have_to_go } => {
+            Fit::Perhaps { take, free } => write!(
+                f,
+                "perhaps, by taking {} from the driver, which calls {} free and may refuse it",
+                Bytes(*take),
+                Bytes(*free)
+            ),
+            Fit::No { short_by, cause, would_have_to_go, needs_all } => {
                 write!(f, "no, {} short: {cause}", Bytes(*short_by))?;
                 for (index, one) in would_have_to_go.iter().enumerate() {
-                    let before = match (index, cause) {
+                    let before = match (index, needs_all) {
                         (0, _) => "; ",
-                        // Nothing that is freed helps as long as that is so.
-                        (_, Cause::LargerThanLimit) => ", and ",
-                        _ => ", or ",
+                        (_, true) => ", and ",
+                        (_, false) => ", or ",
                     };
                     write!(f, "{before}{one}")?;
                 }

@@ -7,7 +7,7 @@
 pub struct Ledger {
     /// Bytes handed out, as requested.
     pub live: u64,
-    /// Allocations handed out.
+    /// Allocations handed out. Those of zero bytes count here and in no figure of bytes.
     pub live_allocations: u64,
     /// Bytes handed out, each allocation's rounding included.
     pub live_blocks: u64,
@@ -19,11 +19,11 @@ pub struct Ledger {
     pub live_peak: u64,
     /// Bytes taken from the driver and not given back, as asked of it.
     pub taken: u64,
-    /// Allocations ever made.
+    /// Allocations ever made, those of zero bytes included.
     pub allocations: u64,
     /// Bytes ever handed out, as requested.
     pub allocated_bytes: u64,
-    /// Allocations ever freed.
+    /// Allocations ever freed, those of zero bytes included.
     pub frees: u64,
     /// Bytes ever given back to the driver.
     pub given_back: u64,

@@ -1,7 +1,9 @@
 //! How much a heap may take from the driver.
 
 use crate::error::{Error, ErrorKind};
+use crate::pool::PoolKind;
 use crate::size::Bytes;
+use crate::source::{GRANULE, POOL_STEP};
 
 /// The limits of one heap, in bytes taken from the driver; `None` for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,7 +11,8 @@ pub struct Limits {
     /// Above this, cached memory is given back at the next call of the heap that finds it out of
     /// use.
     pub soft: Option<u64>,
-    /// This is never exceeded: an allocation that would is refused with an error.
+    /// This is never exceeded: an allocation that would is refused with an error. Below what the
+    /// pool takes at a time, 2 MiB or with `driver` 32 MiB, nothing more is taken.
     pub hard: Option<u64>,
 }
 
@@ -22,6 +25,21 @@ impl Limits {
                  lower the soft one, or raise the hard one",
                 Bytes(soft),
                 Bytes(hard)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// That the hard one leaves room for the least that a heap with `pool` takes.
+    pub(crate) fn check_usable(self, pool: PoolKind) -> Result<(), Error> {
+        let least = if pool == PoolKind::Driver { POOL_STEP } else { GRANULE };
+        match self.hard {
+            Some(hard) if hard < least => Err(ErrorKind::BadSetting.error(format!(
+                "the hard limit of {} is below the {} that the {pool} pool takes from the driver at \
+                 a time, so the heap could hold nothing; set it to {} or more",
+                Bytes(hard),
+                Bytes(least),
+                Bytes(least)
             ))),
             _ => Ok(()),
         }

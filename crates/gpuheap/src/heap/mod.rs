@@ -166,8 +166,10 @@ impl Heap {
         }
     }
 
-    /// Gives cached memory of the device back to the driver until at least `bytes` went, largest
-    /// first; [`flush`](Heap::flush) does so with every kind. Waits for frees in flight. Returns the
+    /// Gives cached memory of the device back to the driver until at least `bytes` went, in few pieces
+    /// and little more than asked for: the smallest unused segment that covers what is left, else the
+    /// largest. With `stitched` the segments are chunks of 2 MiB and more. A `driver` pool gives back
+    /// all that it can. [`flush`](Heap::flush) does so with every kind. Waits for frees in flight. Returns the
     /// bytes of the frees that succeeded, which is less where less was cached.
     ///
     /// # Errors
@@ -191,7 +193,8 @@ impl Heap {
 
     /// Changes the limits, and gives cached memory above the new ones back, for which it waits for
     /// frees in flight. What is live stays: a heap above its limit serves requests from its cache
-    /// and takes nothing more. Returns the bytes that went back.
+    /// and takes nothing more. So does one whose hard limit is below what its pool takes at a time,
+    /// which [`build`](HeapBuilder::build) refuses. Returns the bytes that went back.
     ///
     /// # Errors
     ///

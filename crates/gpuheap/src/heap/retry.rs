@@ -46,7 +46,7 @@ impl RunsOut for Error {
     }
 
     fn missing(&self) -> Option<u64> {
-        self.out_of_memory().map(|evidence| evidence.short_by)
+        self.out_of_memory().and_then(|evidence| evidence.short_by)
     }
 }
 

@@ -218,7 +218,7 @@ impl State {
         let reserved = self.source.reserved()?;
         let is_ordered = self.source.is_stream_ordered();
         let taken = if is_ordered { reserved } else { self.ledger.taken };
-        let mut spare = self.policy.outlook(GRANULE).spare;
+        let mut spare = self.policy.outlook(GRANULE, &self.ledger).spare;
         spare.extend_from_slice(&self.stranded);
         Ok(OtherHeaps {
             reserved,

@@ -93,6 +93,8 @@ pub(crate) struct State {
     is_alone: bool,
     /// More is taken than the soft limit allows.
     pub(crate) is_above_soft_limit: bool,
+    /// How much the driver called free beyond what it refused, bytes; the most that was seen.
+    pub(crate) refused_margin: Option<u64>,
     /// What was taken when all threads were last asked for what they keep, for more to be taken.
     gathered: u64,
     /// Several threads have caches.
@@ -130,6 +132,7 @@ impl Store {
             lost: 0,
             is_alone: false,
             is_above_soft_limit: false,
+            refused_margin: None,
             gathered: 0,
             is_shared: false,
             caches: Vec::new(),
@@ -532,7 +535,7 @@ impl Store {
             let others = self.others();
             let mut state = self.lock();
             let stream = state.stream(stream);
-            Err(self.evidence(&mut state, bytes, stream, &Shortage::Device(bytes), tried, others))
+            Err(self.evidence(&mut state, bytes, stream, &Shortage::Beside(bytes), tried, others))
         })
     }
 

@@ -6,7 +6,8 @@
 
 use super::free_list::FreeList;
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Outlook, Policy, Rounding, Shortage};
+use super::{Cached, Environment, Grant, Outlook, Policy, Rounding, Shortage, Taking};
+use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError};
 
@@ -101,11 +102,23 @@ impl Policy for Binned {
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
         let mut released = self.unpooled.release(target, environment)?;
-        for free in self.bins.iter_mut().rev() {
-            if released >= target {
+        while released < target {
+            let left = target - released;
+            let covering = bin(left).min(self.bins.len());
+            // One of the smallest bin that covers what is left, else as many of the largest bin as
+            // that takes.
+            let mut next = 0;
+            for at in (covering..self.bins.len()).chain((0..covering).rev()) {
+                let most = if at >= covering { 1 } else { left >> at << at };
+                next = self.bins[at].release(most, environment)?;
+                if next > 0 {
+                    break;
+                }
+            }
+            if next == 0 {
                 break;
             }
-            released += free.release(target - released, environment)?;
+            released += next;
         }
         Ok(released)
     }
@@ -124,10 +137,12 @@ impl Policy for Binned {
         Ok(0)
     }
 
-    fn outlook(&self, bytes: u64) -> Outlook {
+    fn outlook(&self, bytes: u64, _ledger: &Ledger) -> Outlook {
         let is_cached = self.bins.get(bin(bytes)).is_some_and(|free| !free.is_empty());
         let spare = self.bins.iter().chain([&self.unpooled]).flat_map(FreeList::segments);
-        Outlook { is_cached, take: rounded(bytes), spare: spare.collect(), largest_left: 0 }
+        let take = rounded(bytes);
+        let takings = vec![Taking::of(if is_cached { 0 } else { take })];
+        Outlook { takings, is_cached, take, spare: spare.collect(), largest_left: 0 }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

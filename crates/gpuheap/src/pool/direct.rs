@@ -6,6 +6,7 @@
 
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
+use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef, Ticket};
 use crate::source::{Segment, SourceError};
 
@@ -90,9 +91,10 @@ impl Policy for Direct {
         self.release(u64::MAX, environment)
     }
 
-    fn outlook(&self, bytes: u64) -> Outlook {
+    fn outlook(&self, bytes: u64, _ledger: &Ledger) -> Outlook {
         let spare = self.waiting.iter().map(|(_, segment)| *segment).collect();
-        Outlook { is_cached: false, take: bytes, spare, largest_left: 0 }
+        // What a pool of the driver's has already is not known here.
+        Outlook { takings: Vec::new(), is_cached: false, take: bytes, spare, largest_left: 0 }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

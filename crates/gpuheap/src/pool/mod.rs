@@ -222,6 +222,8 @@ pub(crate) enum Shortage {
     Limit(u64),
     /// The device has not this many bytes.
     Device(u64),
+    /// The driver refused this many bytes that a caller takes past the policy.
+    Beside(u64),
     /// The driver failed in another way.
     Failed(SourceError),
 }
@@ -230,7 +232,9 @@ impl Shortage {
     /// About how many bytes are missing.
     pub(crate) fn missing(&self) -> u64 {
         match *self {
-            Shortage::Limit(missing) | Shortage::Device(missing) => missing,
+            Shortage::Limit(missing) | Shortage::Device(missing) | Shortage::Beside(missing) => {
+                missing
+            }
             Shortage::Failed(_) => 0,
         }
     }
@@ -266,6 +270,9 @@ impl Cached {
 /// What a policy could do for a request once every free so far is over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outlook {
+    /// What it would take from the driver with the cache as it is, in the order in which it tries. If
+    /// there is memory for none of these, cached memory is given back for the request.
+    pub(crate) takings: Vec<Taking>,
     /// Whether something cached holds it in one piece.
     pub(crate) is_cached: bool,
     /// The least that it would take from the driver for it otherwise.
@@ -274,6 +281,22 @@ pub(crate) struct Outlook {
     pub(crate) spare: Vec<Segment>,
     /// The largest free piece of the other segments.
     pub(crate) largest_left: u64,
+}
+
+/// What a policy would take from the driver for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taking {
+    /// Bytes; none if something cached holds the request.
+    pub(crate) bytes: u64,
+    /// Bytes that it gives back before, at least.
+    pub(crate) after: u64,
+}
+
+impl Taking {
+    /// So many bytes, with nothing given back before.
+    pub(crate) fn of(bytes: u64) -> Taking {
+        Taking { bytes, after: 0 }
+    }
 }
 
 /// What a policy may reach while it works: the driver behind limits and ledger, and the order of
@@ -457,7 +480,7 @@ pub(crate) trait Policy: Send {
     ) -> Result<u64, SourceError>;
 
     /// What it could do for a request of `bytes`, which is not zero, if no work were in flight.
-    fn outlook(&self, bytes: u64) -> Outlook;
+    fn outlook(&self, bytes: u64, ledger: &Ledger) -> Outlook;
 
     /// What is not in use, seen from `stream`.
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;

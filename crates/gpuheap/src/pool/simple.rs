@@ -5,7 +5,8 @@
 
 use super::free_list::FreeList;
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
+use super::{Cached, Environment, Grant, Outlook, Policy, Shortage, Taking};
+use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError};
 
@@ -63,10 +64,11 @@ impl Policy for Simple {
         self.free.release_at(address, environment)
     }
 
-    fn outlook(&self, bytes: u64) -> Outlook {
+    fn outlook(&self, bytes: u64, _ledger: &Ledger) -> Outlook {
         let spare: Vec<_> = self.free.segments().collect();
         let is_cached = spare.iter().any(|segment| fits(bytes)(segment.bytes));
-        Outlook { is_cached, take: bytes, spare, largest_left: 0 }
+        let takings = vec![Taking::of(if is_cached { 0 } else { bytes })];
+        Outlook { takings, is_cached, take: bytes, spare, largest_left: 0 }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
@@ -83,6 +85,6 @@ impl Policy for Simple {
 
 /// Whether a cached block is large enough for `bytes` and not too large.
 fn fits(bytes: u64) -> impl Fn(u64) -> bool {
-    let most = bytes + if bytes <= SMALL { SMALL_WASTE } else { LARGE_WASTE };
+    let most = bytes.saturating_add(if bytes <= SMALL { SMALL_WASTE } else { LARGE_WASTE });
     move |block| bytes <= block && block <= most
 }

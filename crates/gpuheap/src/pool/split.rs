@@ -22,7 +22,8 @@ use std::collections::BTreeSet;
 
 use super::shelf::{Entry, Positions, ROUNDING, Shelf};
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
+use super::{Cached, Environment, Grant, Outlook, Policy, Shortage, Taking};
+use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef, Ticket};
 use crate::source::{GRANULE, Segment, SourceError, round_up};
 
@@ -34,6 +35,15 @@ const SMALL_SEGMENT: u64 = GRANULE;
 /// Large requests below this share segments of [`LARGE_SEGMENT`]; others get their own.
 const SHARED: u64 = 10 << 20;
 const LARGE_SEGMENT: u64 = 20 << 20;
+
+/// The size of a new segment for a request, if there is memory for it.
+fn wanted(bytes: u64, small: bool) -> u64 {
+    match bytes {
+        _ if small => SMALL_SEGMENT,
+        bytes if bytes < SHARED => LARGE_SEGMENT,
+        _ => round_up(bytes, GRANULE),
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Split {
@@ -288,9 +298,11 @@ impl Policy for Split {
         }
     }
 
-    fn outlook(&self, bytes: u64) -> Outlook {
+    fn outlook(&self, bytes: u64, _ledger: &Ledger) -> Outlook {
         let rounded = round_up(bytes, ROUNDING);
         let mut outlook = Outlook { take: round_up(rounded, GRANULE), ..Outlook::default() };
+        let small = rounded <= SMALL;
+        let (mut own, mut spare) = (false, 0);
         // Frees that are over merge whatever stream they were on, so each run of free blocks counts
         // as one. It is measured from its first block on.
         for entry in self.small.all().chain(self.large.all()) {
@@ -304,11 +316,26 @@ impl Policy for Split {
                 last = next;
             }
             outlook.is_cached |= run >= rounded;
+            own |= run >= rounded && first.small == small;
             if first.before == Link::NONE && last.after == Link::NONE {
                 outlook.spare.push(Segment { address: first.address, bytes: run });
+                spare += run;
             } else {
                 outlook.largest_left = outlook.largest_left.max(run);
             }
+        }
+        if own {
+            outlook.takings.push(Taking::of(0));
+            return outlook;
+        }
+        let wanted = wanted(rounded, small);
+        let after = if spare >= wanted { wanted } else { 0 };
+        outlook.takings.push(Taking { bytes: wanted, after });
+        if outlook.take < wanted {
+            outlook.takings.push(Taking { bytes: outlook.take, after });
+        }
+        if outlook.is_cached {
+            outlook.takings.push(Taking::of(0));
         }
         outlook
     }
@@ -461,11 +488,7 @@ impl Split {
         environment: &mut Environment<'_>,
     ) -> Result<u32, Shortage> {
         let exact = round_up(bytes, GRANULE);
-        let wanted = match bytes {
-            _ if small => SMALL_SEGMENT,
-            bytes if bytes < SHARED => LARGE_SEGMENT,
-            _ => exact,
-        };
+        let wanted = wanted(bytes, small);
         if self.small.whole_bytes + self.large.whole_bytes >= wanted {
             self.release(wanted, environment).map_err(Shortage::Failed)?;
         }

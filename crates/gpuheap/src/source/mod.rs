@@ -12,7 +12,7 @@ mod pages;
 mod plain;
 mod vmm;
 
-pub(crate) use ordered::OrderedSource;
+pub(crate) use ordered::{OrderedSource, POOL_STEP};
 pub(crate) use pages::{Chunk, Pages};
 pub(crate) use plain::PlainSource;
 pub(crate) use vmm::{NoVirtualMemory, VirtualMemory, probe as probe_virtual_memory};
@@ -94,6 +94,11 @@ pub(crate) trait MemorySource: Send {
     /// Takes other limits, where the driver itself holds to them. False, and nothing changed, where a
     /// hard limit cannot be raised any more.
     fn limit(&mut self, limits: Limits) -> Result<bool, SourceError>;
+
+    /// Whether the hard limit could be set to `hard` bytes.
+    fn allows(&self, _hard: u64) -> bool {
+        true
+    }
 
     /// Fills a block with zeros at this point of `stream`; with none, at once, and waits for it.
     fn zero(

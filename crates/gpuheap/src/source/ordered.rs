@@ -11,7 +11,7 @@ use crate::heap::limits::Limits;
 use crate::heap::order::StreamRef;
 
 /// What a stream-ordered pool grows by (one H200, driver 580).
-const POOL_STEP: u64 = 32 << 20;
+pub(crate) const POOL_STEP: u64 = 32 << 20;
 
 /// A stream-ordered pool that belongs to this heap alone, never the process's default one: other
 /// libraries take from that, and its settings are theirs too.
@@ -160,12 +160,19 @@ impl MemorySource for OrderedSource {
     }
 
     fn limit(&mut self, limits: Limits) -> Result<bool, SourceError> {
-        let within = |bound| limits.hard.is_some_and(|limit| limit < bound + POOL_STEP);
-        if !self.bound.is_none_or(within) {
+        let is_within = match limits.hard {
+            Some(hard) => self.allows(hard),
+            None => self.bound.is_none(),
+        };
+        if !is_within {
             return Ok(false);
         }
         self.set_threshold(limits)?;
         Ok(true)
+    }
+
+    fn allows(&self, hard: u64) -> bool {
+        self.bound.is_none_or(|bound| hard < bound + POOL_STEP)
     }
 
     fn capacity(&self) -> u64 {

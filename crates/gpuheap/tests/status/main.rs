@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod enough;
 mod fit;
 mod flush;
 mod idle;

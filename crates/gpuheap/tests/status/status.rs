@@ -171,6 +171,25 @@ fn json_has_the_same_figures_by_stable_names() {
 }
 
 #[test]
+fn an_allocation_of_zero_bytes_is_counted_and_is_in_no_other_figure() {
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::Immediate);
+        let heap = Heap::builder(&device).pool(pool).track(Tracking::Counts).build().unwrap();
+        let stream = device.stream().unwrap();
+        let before = heap.usage().unwrap();
+        let blocks = [0; 3].map(|bytes| heap.allocate(bytes, &stream).unwrap());
+        assert!(blocks.iter().all(|block| block.address() == 0 && block.block_bytes() == 0));
+        let usage = heap.usage().unwrap();
+        assert_eq!((usage.ledger.allocations, usage.ledger.live_allocations), (3, 3), "{pool}");
+        assert_eq!((usage.live, usage.live_blocks, usage.live_peak), (0, 0, 0), "{pool}");
+        assert_eq!((usage.reserved, usage.cached), (before.reserved, 0), "{pool}");
+        drop(blocks);
+        assert_eq!(heap.usage().unwrap().ledger.frees, 3, "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
 fn what_happened_since_a_moment_is_counted() {
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Binned);

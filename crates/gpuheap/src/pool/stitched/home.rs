@@ -10,6 +10,8 @@
 //! that an address leads to its block in a few steps. When blocks merge or split, the larger part
 //! keeps the record, so that the table costs what the smaller part has of pages.
 
+use rustc_hash::FxHashSet;
+
 use super::bins::{Bins, Found};
 use super::blocks::{Block, Blocks, Last, NONE, Part, State};
 use super::reach::Reach;
@@ -419,6 +421,26 @@ impl Home {
             }
         }
         any
+    }
+
+    /// The addresses of the free blocks of small requests that would be
+    /// [given](Home::reclaim_islands) to the large ones, once all frees are over.
+    pub(super) fn islands(&self) -> FxHashSet<u64> {
+        let is_small = |key: u32| self.blocks.get(key).is_some_and(|block| block.small);
+        let mut islands = FxHashSet::default();
+        for key in self.free(true) {
+            let Some(end) = self.run_from(key, |block| block.small) else { continue };
+            let mut run = vec![key];
+            let mut last = key;
+            while self.blocks[last].end() < end {
+                last = self.blocks[last].after;
+                run.push(last);
+            }
+            if !is_small(self.blocks[key].before) && !is_small(self.blocks[last].after) {
+                islands.extend(run.iter().map(|key| self.blocks[*key].address));
+            }
+        }
+        islands
     }
 
     /// Gives all that is free for small requests to the large ones.

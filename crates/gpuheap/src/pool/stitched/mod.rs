@@ -55,6 +55,7 @@ use script::{Place, Script};
 
 use super::shelf::ROUNDING;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
+use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError, round_up};
 
@@ -193,8 +194,8 @@ impl Policy for Stitched {
         self.release_around(address, environment)
     }
 
-    fn outlook(&self, bytes: u64) -> Outlook {
-        self.prospect(bytes)
+    fn outlook(&self, bytes: u64, ledger: &Ledger) -> Outlook {
+        self.prospect(bytes, ledger)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
@@ -462,10 +463,7 @@ impl Stitched {
                 return Ok(Some(self.hand_out(key, bytes)));
             }
         }
-        // The program's own, as what threads keep is not live.
-        let peak = environment.ledger.peak_with(bytes);
-        let more = u128::from(peak) * u128::from(self.slack()) / 1000;
-        let most = peak.saturating_add(u64::try_from(more).unwrap_or(u64::MAX));
+        let most = self.most_with(bytes, environment.ledger);
         if let Some(grown) = self.grow_for(bytes, Some(most), stream, environment)? {
             return Ok(Some(grown));
         }
@@ -475,6 +473,14 @@ impl Stitched {
             }
             stitched => stitched.map(Some),
         }
+    }
+
+    /// Bytes up to which new memory is taken for a request rather than mapped together. What threads
+    /// keep is not live: the peak is the program's own.
+    fn most_with(&self, bytes: u64, ledger: &Ledger) -> u64 {
+        let peak = ledger.peak_with(bytes);
+        let more = u128::from(peak) * u128::from(self.slack()) / 1000;
+        peak.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
     }
 
     /// How much more than the peak of live bytes may be taken, in thousandths.

@@ -1,12 +1,13 @@
 //! Where new memory goes, and of what a new range is stitched.
 
 use super::addresses::reserve;
-use super::blocks::{Block, Last};
+use super::blocks::{Block, Last, State};
 use super::memory::LEAST;
 use super::reach::Reach;
-use super::{Shortage, Stitched};
+use super::{LOOK_RANGES, SLAB, SMALL, Shortage, Stitched};
+use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef};
-use crate::pool::{Environment, Grant};
+use crate::pool::{Environment, Grant, Taking};
 use crate::source::{Segment, round_up};
 
 /// A run of free blocks at home, as a stitched range could use it.
@@ -287,8 +288,14 @@ impl Stitched {
     /// The gap that needs the least memory for `bytes` in one piece, with what is within reach beside
     /// it.
     fn room(&self, bytes: u64, reach: Reach, stream: StreamRef, order: &Order) -> Option<Room> {
-        let usable =
-            |block: &&Block| block.is_free(false) && reach.allows(block.last, stream, order);
+        self.room_beside(bytes, |block| {
+            block.is_free(false) && reach.allows(block.last, stream, order)
+        })
+    }
+
+    /// The same with the free blocks beside it that are `usable`.
+    fn room_beside(&self, bytes: u64, usable: impl Fn(&Block) -> bool) -> Option<Room> {
+        let usable = |block: &&Block| usable(block);
         let mut best: Option<Room> = None;
         for key in &self.home.gaps {
             let gap = &self.home.blocks[*key];
@@ -423,11 +430,73 @@ impl Stitched {
         packing: Packing,
         allowed: impl Fn(Last) -> bool,
     ) -> Plan {
-        let can_be_had = |block: &Block| block.is_free(false) && allowed(block.last);
+        self.plan_in(bytes, packing, |block| block.is_free(false) && allowed(block.last))
+    }
+
+    fn plan_in(&self, bytes: u64, packing: Packing, allowed: impl Fn(&Block) -> bool) -> Plan {
         let mut runs: Vec<Run> =
-            self.free_runs(can_be_had).filter(|run| run.head() + run.tail() > 0).collect();
+            self.free_runs(allowed).filter(|run| run.head() + run.tail() > 0).collect();
         runs.sort_unstable_by_key(|run| (run.whole(), run.start));
         plan_of(runs, bytes, packing)
+    }
+
+    /// What a request would take from the driver with the cache as it is, all frees over: the steps
+    /// of the module's list, one after the other, as each would end.
+    pub(super) fn takings(&self, bytes: u64, ledger: &Ledger) -> Vec<Taking> {
+        let islands = self.home.islands();
+        // For large requests, once what small ones left empty is given to these.
+        let usable = |block: &Block| block.is_free(false) || islands.contains(&block.address);
+        let longest = |allowed: &dyn Fn(&Block) -> bool| {
+            let runs = self.home.all_free().filter_map(|key| {
+                Some(self.home.run_from(key, allowed)? - self.home.blocks[key].address)
+            });
+            runs.max().unwrap_or(0)
+        };
+        let small = bytes <= SMALL;
+        let fits_small = small && longest(&|block| block.is_free(true)) >= bytes;
+        if fits_small || longest(&usable) >= bytes || !small && self.is_range_free(bytes) {
+            return vec![Taking::of(0)];
+        }
+        let grown = if small { SLAB } else { bytes };
+        let room = self.room_beside(grown, usable);
+        let at_home = room.map_or(round_up(grown, LEAST), |room| room.memory.bytes);
+        let at_home = at_home.saturating_sub(self.memory.loose_bytes());
+        let mut takings = Vec::new();
+        if small {
+            takings.push(Taking::of(at_home));
+        } else {
+            if self.memory.bytes().saturating_add(at_home) <= self.most_with(bytes, ledger) {
+                takings.push(Taking::of(at_home));
+            }
+            let missing = self.plan_in(bytes, Packing::Few, usable).missing;
+            let more = if missing == bytes { at_home } else { round_up(missing, LEAST) };
+            takings.push(Taking::of(more));
+        }
+        // Rather than fail, with nothing set apart for small requests.
+        let all = |block: &Block| block.state == State::Free;
+        let missing = match longest(&all) {
+            longest if longest >= bytes => 0,
+            _ => self.plan_in(bytes, Packing::Most, all).missing,
+        };
+        if missing < bytes {
+            takings.push(Taking::of(round_up(missing, LEAST)));
+        }
+        takings
+    }
+
+    /// Whether a stitched range could be used as it is.
+    fn is_range_free(&self, bytes: u64) -> bool {
+        self.ranges.fitting(bytes).take(LOOK_RANGES).any(|id| {
+            let range = self.ranges.get(id).filter(|range| !range.is_live());
+            let mut left = bytes;
+            range.is_some_and(|range| {
+                range.runs.iter().all(|run| {
+                    let part = run.bytes.min(left);
+                    left -= part;
+                    part == 0 || self.home.run_at(run.address, part).is_some()
+                })
+            })
+        })
     }
 
     fn free_runs(&self, allowed: impl Fn(&Block) -> bool) -> impl Iterator<Item = Run> {

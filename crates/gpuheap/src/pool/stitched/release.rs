@@ -3,6 +3,7 @@
 use super::blocks::State;
 use super::memory::LEAST;
 use super::{ROUNDING, Stitched};
+use crate::heap::ledger::Ledger;
 use crate::heap::order::Order;
 use crate::pool::{Environment, Outlook};
 use crate::source::{Segment, SourceError, round_up};
@@ -99,7 +100,7 @@ impl Stitched {
     }
 
     /// What could be done for a request, if all frees were over.
-    pub(super) fn prospect(&self, bytes: u64) -> Outlook {
+    pub(super) fn prospect(&self, bytes: u64, ledger: &Ledger) -> Outlook {
         let rounded = round_up(bytes, ROUNDING);
         let runs = self.home.all_free().filter_map(|key| {
             Some(self.home.run_from(key, |_| true)? - self.home.blocks[key].address)
@@ -119,6 +120,7 @@ impl Stitched {
             spare.push(Segment { address: 0, bytes: self.memory.loose_bytes() });
         }
         Outlook {
+            takings: self.takings(rounded, ledger),
             is_cached: largest >= rounded || self.stitchable() >= rounded,
             take: round_up(rounded.saturating_sub(edges), LEAST).max(LEAST),
             spare,

@@ -1,0 +1,374 @@
+//! What an error calls enough is enough, and what it does not know it does not say.
+
+use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
+use gpuheap::{Block, Cause, Device, Fit, Heap, Limits, OutOfMemory, PoolKind, Stream};
+use gpuheap_driver::CUresult;
+use proptest::prelude::*;
+
+use crate::support::{assert_all_returned, emulated, heap};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const DEVICE: u64 = 160 * MIB;
+/// What another heap holds of the device, in pieces.
+const HOG: u64 = 32 * MIB;
+const PIECE: u64 = 2 * MIB;
+
+#[derive(Clone, Debug)]
+enum Action {
+    Allocate(u64),
+    Free(usize),
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let bytes = prop_oneof![
+        1_u64..5000,
+        1_u64..(3 * MIB),
+        (1_u64..40).prop_map(|halves| halves * MIB / 2),
+        (1_u64..90).prop_map(|mib| mib * MIB + 1),
+    ];
+    let action = prop_oneof![
+        2 => bytes.prop_map(Action::Allocate),
+        1 => any::<usize>().prop_map(Action::Free),
+    ];
+    prop::collection::vec(action, 1..50)
+}
+
+/// A heap under test, and what holds a part of its device beside it.
+struct Scene {
+    stream: Stream,
+    heap: Heap,
+    hog: Vec<Block>,
+    live: Vec<Block>,
+}
+
+impl Scene {
+    fn new(pool: PoolKind, limit: Option<u64>, hogs: bool, device: u64) -> Scene {
+        let device = emulated(device, Schedule::Immediate);
+        let stream = device.stream().unwrap();
+        let other = heap(&device, PoolKind::None);
+        let pieces = if hogs { HOG / PIECE } else { 0 };
+        let hog = (0..pieces).map(|_| other.allocate(PIECE, &stream).unwrap()).collect();
+        let heap = heap(&device, pool);
+        // Not by the builder: so it can be raised with a pool of the driver's too.
+        heap.set_limits(Limits { soft: None, hard: limit }).unwrap();
+        Scene { stream, heap, hog, live: Vec::new() }
+    }
+
+    /// Runs a program up to its first request that fails, and says which one that is.
+    fn run(&mut self, actions: &[Action]) -> Option<(usize, OutOfMemory)> {
+        for (at, action) in actions.iter().enumerate() {
+            match *action {
+                Action::Allocate(bytes) => match self.heap.allocate(bytes, &self.stream) {
+                    Ok(block) => self.live.push(block),
+                    Err(error) => return Some((at, error.out_of_memory().unwrap().clone())),
+                },
+                Action::Free(_) if self.live.is_empty() => {}
+                Action::Free(at) => drop(self.live.swap_remove(at % self.live.len())),
+            }
+        }
+        None
+    }
+
+    fn succeeds(&self, error: &OutOfMemory, what: &str) -> Result<(), TestCaseError> {
+        let again = self.heap.allocate(error.requested, &self.stream);
+        prop_assert!(again.is_ok(), "{}: {}; again: {}", what, error, again.unwrap_err());
+        Ok(())
+    }
+
+    /// Frees live blocks until so many bytes went back to the driver; false if there are not so many.
+    fn free(&mut self, bytes: u64) -> bool {
+        let reserved = |heap: &Heap| {
+            heap.reclaim_all().unwrap();
+            heap.usage().unwrap().reserved
+        };
+        let before = reserved(&self.heap);
+        while before - reserved(&self.heap) < bytes {
+            let Some(block) = self.live.pop() else { return false };
+            drop(block);
+        }
+        true
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+
+    #[test]
+    fn what_an_error_calls_enough_is_enough(actions in actions(), limited: bool, hogs: bool) {
+        for pool in PoolKind::ALL {
+            let limit = limited.then_some(64 * MIB);
+            let mut scene = Scene::new(pool, limit, hogs, DEVICE);
+            let Some((at, error)) = scene.run(&actions) else { continue };
+            let short_by = error.short_by.unwrap();
+            // What a pool of the driver's holds in pieces is not known beforehand.
+            if pool != PoolKind::Driver {
+                let fit = scene.heap.would_fit(error.requested).unwrap();
+                let Fit::No { short_by: foreseen, cause, .. } = fit else {
+                    panic!("{fit}: {error}")
+                };
+                prop_assert_eq!((foreseen, cause), (short_by, error.cause), "{}", error);
+            }
+            let (on_limit, on_device) = (error.limit_short_by, error.device_short_by.unwrap());
+            prop_assert_eq!(short_by, on_limit.max(on_device), "{}", error);
+            let text = error.remedy();
+            if on_limit > 0 {
+                let hard = Some(limit.unwrap() + on_limit);
+                if on_device == 0 {
+                    scene.heap.set_limits(Limits { soft: None, hard }).unwrap();
+                    scene.succeeds(&error, "the limit raised")?;
+                    scene.heap.set_limits(Limits { soft: None, hard: limit }).unwrap();
+                } else if error.cause != Cause::LargerThanDevice {
+                    prop_assert!(text.contains(" and free "), "{}", text);
+                }
+            } else if on_device <= HOG && hogs {
+                let left = scene.hog.len() - on_device.div_ceil(PIECE) as usize;
+                scene.hog.truncate(left);
+                scene.succeeds(&error, "what others held freed")?;
+                continue;
+            }
+            if text.contains("first, in whole segments") {
+                prop_assert!(error.live > 0, "{}", error);
+                prop_assert!(scene.free(short_by), "{}: there is not so much", error);
+                scene.succeeds(&error, "live memory freed")?;
+            }
+            // With a cache, more memory changes what the requests before this one were served with.
+            let more = text.split_once("use a device with ").filter(|_| pool == PoolKind::None);
+            if let Some((_, more)) = more {
+                let more = gpuheap::Size::parse(more.split(" more").next().unwrap()).unwrap().of(0);
+                let mut larger = Scene::new(pool, limit, hogs, DEVICE + more);
+                let again = larger.run(&actions[..=at]);
+                prop_assert!(again.is_none(), "{}; again: {}", error, again.unwrap().1);
+            }
+        }
+    }
+
+    /// Of a heap without threads and with all work over, the answer is exact.
+    #[test]
+    fn what_a_request_would_take_is_what_it_takes(actions in actions(), limited: bool, slack: bool) {
+        let pools = PoolKind::ALL.into_iter().filter(|pool| *pool != PoolKind::Driver);
+        for pool in pools {
+            let device = emulated(DEVICE, Schedule::Immediate);
+            let stream = device.stream().unwrap();
+            let mut builder = Heap::builder(&device).pool(pool).slack(if slack { 1.0 } else { 0.0 });
+            if limited {
+                builder = builder.hard_limit(64 * MIB);
+            }
+            let heap = builder.build().unwrap();
+            let mut live = Vec::new();
+            for action in &actions {
+                match *action {
+                    Action::Allocate(bytes) => {
+                        let fit = heap.would_fit(bytes).unwrap();
+                        let before = heap.usage().unwrap();
+                        let allocated = heap.allocate(bytes, &stream);
+                        // A small request may find room in a granule that is in use.
+                        let maps = matches!(pool, PoolKind::Split | PoolKind::Stitched);
+                        let certain = maps || bytes > 2 * MIB;
+                        let agree = fit.is_yes() == allocated.is_ok();
+                        prop_assert!(agree || !certain && allocated.is_ok(), "{} {}: {}", pool, bytes, fit);
+                        let Ok(block) = allocated else { continue };
+                        live.push(block);
+                        if !agree {
+                            continue;
+                        }
+                        let since = heap.usage().unwrap().since(&before);
+                        let Fit::Yes { take, .. } = fit else { unreachable!() };
+                        // Where a range is mapped together, what is missing may be more.
+                        let exact = match pool {
+                            PoolKind::Stitched => (take == 0) == (since.taken == 0),
+                            _ => take == since.taken,
+                        };
+                        prop_assert!(
+                            exact || since.given_back > 0,
+                            "{} {}: {}, and it took {:?}", pool, bytes, fit, since
+                        );
+                    }
+                    Action::Free(_) if live.is_empty() => {}
+                    Action::Free(at) => drop(live.swap_remove(at % live.len())),
+                }
+            }
+            drop(live);
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+}
+
+#[test]
+fn a_request_larger_than_the_limit_counts_what_is_live() {
+    for pool in PoolKind::ALL {
+        let mut scene = Scene::new(pool, Some(64 * MIB), false, GIB);
+        scene.live.push(scene.heap.allocate(32 * MIB, &scene.stream).unwrap());
+        let error = scene.heap.allocate(96 * MIB, &scene.stream).unwrap_err();
+        let evidence = error.out_of_memory().unwrap();
+        assert_eq!(evidence.cause, Cause::LargerThanLimit, "{pool}: {error}");
+        let text = error.to_string();
+        assert!(!text.contains("free "), "nothing that is freed is enough: {text}");
+        let hard = Some(64 * MIB + evidence.limit_short_by);
+        scene.heap.set_limits(Limits { soft: None, hard }).unwrap();
+        scene.live.push(scene.heap.allocate(96 * MIB, &scene.stream).unwrap());
+    }
+}
+
+#[test]
+fn a_limit_that_cannot_be_raised_is_not_said_to_be_raised() {
+    for pool in PoolKind::ALL {
+        let device = emulated(GIB, Schedule::Immediate);
+        let stream = device.stream().unwrap();
+        let build = |limit| Heap::builder(&device).pool(pool).hard_limit(limit).build().unwrap();
+        let tight = build(64 * MIB);
+        let live = tight.allocate(40 * MIB, &stream).unwrap();
+        for bytes in [40 * MIB, 100 * MIB] {
+            let error = tight.allocate(bytes, &stream).unwrap_err();
+            let evidence = error.out_of_memory().unwrap();
+            let (text, fit) = (error.to_string(), tight.would_fit(bytes).unwrap().to_string());
+            let raised = 64 * MIB + evidence.limit_short_by;
+            let limits = Limits { soft: None, hard: Some(raised) };
+            assert_eq!(evidence.limit_is_fixed, pool == PoolKind::Driver, "{pool}: {text}");
+            assert_eq!(
+                tight.set_limits(limits).is_err(),
+                evidence.limit_is_fixed,
+                "{pool}: {text}"
+            );
+            for said in [&text, &fit] {
+                assert_eq!(said.contains("raise the limit"), !evidence.limit_is_fixed, "{said}");
+                assert_eq!(said.contains("build a heap with"), evidence.limit_is_fixed, "{said}");
+            }
+            tight.set_limits(Limits { soft: None, hard: Some(64 * MIB) }).unwrap();
+            let other = build(raised);
+            let again = other.allocate(40 * MIB, &stream).unwrap();
+            drop(other.allocate(bytes, &stream).unwrap());
+            drop(again);
+        }
+        drop(live);
+        assert_all_returned(&device, &tight, pool.name());
+    }
+}
+
+#[test]
+fn what_the_pool_rounds_up_past_the_limit_is_said_so() {
+    let device = emulated(GIB, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    let heap = Heap::builder(&device).pool(PoolKind::Binned).hard_limit(100 * MIB).build().unwrap();
+    let error = heap.allocate(65 * MIB, &stream).unwrap_err().to_string();
+    let expected = "out of GPU memory: 65.000 MiB requested, 28.000 MiB short, because the request, \
+                    which the binned pool rounds up to 128.000 MiB, is larger than the limit; raise \
+                    the limit by 28.000 MiB (";
+    assert!(error.starts_with(expected), "{error}");
+}
+
+/// A driver that promises 256 MiB more than it has.
+fn wsl2() -> Device {
+    let options =
+        Options { schedule: Schedule::Immediate, ..Options::with_device(Profile::wsl2_rtx4060()) };
+    Device::emulated_with(options).unwrap()
+}
+
+#[test]
+fn a_driver_that_refuses_what_it_calls_free_is_not_full() {
+    for pool in PoolKind::ALL {
+        let device = wsl2();
+        let stream = device.stream().unwrap();
+        let heap = Heap::builder(&device).pool(pool).hard_limit(8 * GIB).build().unwrap();
+        let bytes = 76 * GIB / 10;
+        let fit = heap.would_fit(bytes).unwrap();
+        assert!(matches!(fit, Fit::Perhaps { .. }) && !fit.is_yes(), "{pool}: {fit}");
+        assert!(fit.to_string().starts_with("perhaps, by taking 7.6"), "{fit}");
+        let error = heap.allocate(bytes, &stream).unwrap_err();
+        let evidence = error.out_of_memory().unwrap();
+        let text = error.to_string();
+        assert_eq!((evidence.cause, evidence.short_by), (Cause::Refused, None), "{pool}: {text}");
+        let free = evidence.device_free.unwrap();
+        assert!(free >= evidence.needed && evidence.needed >= bytes, "{pool}: {text}");
+        for part in [
+            "7.600 GiB requested, but the driver refuses 7.60",
+            "that it calls free",
+            "programs of Windows",
+            "promised elsewhere",
+            "the largest request that would succeed is not known",
+        ] {
+            assert!(text.contains(part), "{pool}: no '{part}' in {text}");
+        }
+        assert!(!text.contains("full") && !text.contains(" first"), "{pool}: {text}");
+        // What it does have is to be had.
+        drop(heap.allocate(7 * GIB, &stream).unwrap());
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+/// A yes holds, and a no does, up to the last byte that this driver has.
+#[test]
+fn where_a_driver_promises_too_much_the_answer_is_perhaps() {
+    for pool in PoolKind::ALL {
+        for live in [0, 1, 3, 6] {
+            let device = wsl2();
+            let stream = device.stream().unwrap();
+            let builder = Heap::builder(&device).pool(pool).without_environment();
+            let heap = builder.build().unwrap();
+            let _live = heap.allocate(live * GIB, &stream).unwrap();
+            let mut perhaps = 0;
+            for at in 0..=32 {
+                let bytes = at * GIB / 4 + 1;
+                let fit = heap.would_fit(bytes).unwrap();
+                let served = heap.allocate(bytes, &stream).is_ok();
+                heap.reclaim_all().unwrap();
+                match fit {
+                    Fit::Yes { .. } => assert!(served, "{pool} {live} {bytes}: {fit}"),
+                    Fit::No { .. } => assert!(!served, "{pool} {live} {bytes}: {fit}"),
+                    _ => perhaps += 1,
+                }
+            }
+            assert!((1..=10).contains(&perhaps), "{pool} {live}: {perhaps}");
+        }
+    }
+}
+
+#[test]
+fn what_was_refused_before_is_not_promised_again() {
+    let device = emulated(GIB, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    let heap = heap(&device, PoolKind::None);
+    let emulator = device.emulator().unwrap();
+    assert_eq!(heap.would_fit(800 * MIB).unwrap(), heap.would_fit(800 * MIB).unwrap());
+    let refusal = Fault::nth("cuMemAlloc_v2", 1, CUresult::ERROR_OUT_OF_MEMORY).onwards();
+    emulator.set_faults(FaultPlan::new([refusal]));
+    let error = heap.allocate(800 * MIB, &stream).unwrap_err();
+    emulator.set_faults(FaultPlan::default());
+    let evidence = error.out_of_memory().unwrap();
+    assert_eq!((evidence.cause, evidence.device_free), (Cause::Refused, Some(GIB)), "{error}");
+    for (bytes, certain) in [(800, false), (900, false), (797, true), (1, true)] {
+        let fit = heap.would_fit(bytes * MIB).unwrap();
+        assert_eq!(fit.is_yes(), certain, "{bytes}: {fit}");
+    }
+}
+
+#[test]
+fn what_the_driver_does_not_say_is_not_made_up() {
+    for pool in PoolKind::ALL {
+        let device = emulated(256 * MIB, Schedule::Immediate);
+        let stream = device.stream().unwrap();
+        let heap = heap(&device, pool);
+        let _live = heap.allocate(100 * MIB, &stream).unwrap();
+        let emulator = device.emulator().unwrap();
+        let silent = Fault::nth("cuMemGetInfo_v2", 1, CUresult::ERROR_UNKNOWN).onwards();
+        emulator.set_faults(FaultPlan::new([silent]));
+        let error = heap.allocate(200 * MIB, &stream).unwrap_err();
+        let fit = heap.would_fit(200 * MIB);
+        let cached = heap.would_fit(0).unwrap();
+        emulator.set_faults(FaultPlan::default());
+        let evidence = error.out_of_memory().unwrap();
+        let text = error.to_string();
+        assert_eq!((evidence.device_free, evidence.foreign), (None, None), "{pool}: {text}");
+        assert_eq!((evidence.short_by, evidence.device_short_by), (None, None), "{pool}: {text}");
+        assert_eq!(evidence.device, Some(256 * MIB), "{pool}: {text}");
+        assert!(
+            text.contains("256.000 MiB, of which the driver does not say how much is free"),
+            "{text}"
+        );
+        for made_up in ["0 bytes", "foreign", "short", "full"] {
+            assert!(!text.contains(made_up), "{pool}: {text}");
+        }
+        assert!(fit.unwrap_err().driver().is_some(), "{pool}");
+        assert!(cached.is_yes());
+    }
+}
