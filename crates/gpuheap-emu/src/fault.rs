@@ -79,19 +79,21 @@ pub struct Fault {
 
 impl Fault {
     /// The `nth` call of `symbol`, counted from 1 and from when the plan is set, returns `code` and
-    /// does nothing.
+    /// does nothing. With [`CUresult::SUCCESS`] nothing is planned: a call that claims to have
+    /// succeeded and did nothing would leave its caller with results that were never written.
     pub fn nth(symbol: &'static str, nth: u64, code: CUresult) -> Fault {
         Fault {
             symbol: Some(symbol),
             nth,
             onwards: false,
-            code: Some(code),
+            code: Some(code).filter(|code| !code.is_success()),
             context_lost: false,
             delay: Duration::ZERO,
         }
     }
 
-    /// The `nth` call of all returns `code` and does nothing.
+    /// The `nth` call of all returns `code` and does nothing; with [`CUresult::SUCCESS`], nothing is
+    /// planned.
     pub fn any(nth: u64, code: CUresult) -> Fault {
         Fault { symbol: None, ..Fault::nth("", nth, code) }
     }

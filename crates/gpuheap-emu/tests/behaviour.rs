@@ -549,3 +549,105 @@ fn threads_wait_for_a_callback_of_another_thread_with_no_lock_held() {
     });
     ok!(gpu, cuStreamQuery(stream));
 }
+
+/// Code that allocates may build a slice of what a successful call wrote.
+#[test]
+fn a_planned_success_is_no_fault() {
+    let gpu = start(Options::default());
+    let symbol = "cuMemHostAlloc";
+    for plan in [
+        FaultPlan::new([Fault::nth(symbol, 1, CUresult::SUCCESS).onwards()]),
+        FaultPlan::new([Fault::any(1, CUresult::SUCCESS).context_lost()]),
+    ] {
+        gpu.set_faults(plan);
+        let mut pointer: *mut c_void = std::ptr::null_mut();
+        // SAFETY: the pointer is valid for the call, and the memory is not used after its free.
+        let codes =
+            unsafe { [gpu.cuMemHostAlloc(&mut pointer, 100, 0), gpu.cuMemFreeHost(pointer)] };
+        assert_eq!(codes, [CUresult::SUCCESS; 2]);
+        assert!(!pointer.is_null());
+    }
+}
+
+/// Every field of a profile and of the options may have any value: what it makes impossible fails
+/// with a code.
+#[test]
+fn extreme_profiles_and_options_do_not_panic() {
+    let t4 = Profile::t4;
+    let profiles = [
+        Profile { memory_bytes: u64::MAX, ..t4() },
+        Profile { memory_bytes: u64::MAX, context_bytes: u64::MAX, ..t4() },
+        Profile { memory_bytes: 0, ..t4() },
+        Profile { context_bytes: u64::MAX, ..t4() },
+        Profile { free_overstated_bytes: u64::MAX, ..t4() },
+        Profile { late_release_calls: u64::MAX, ..t4() },
+        Profile { pinned_limit: Some(u64::MAX), ..t4() },
+        Profile { pinned_limit: Some(0), ..t4() },
+        Profile { name: "\0".repeat(1000), ..t4() },
+        Profile {
+            compute_capability: (i32::MIN, i32::MAX),
+            multiprocessors: i32::MIN,
+            clock_khz: i32::MIN,
+            memory_clock_khz: i32::MAX,
+            memory_bus_bits: i32::MAX,
+            l2_cache_bytes: i32::MIN,
+            ..t4()
+        },
+    ];
+    for profile in profiles {
+        for schedule in
+            [Schedule::Immediate, Schedule::Lag(Duration::MAX), Schedule::Seeded(u64::MAX)]
+        {
+            let options = Options {
+                schedule,
+                driver_version: i32::MIN,
+                faults: FaultPlan::default().out_of_memory_at(u64::MAX),
+                ..Options::with_device(profile.clone())
+            };
+            use_a_little(&Emulator::new(options));
+        }
+    }
+}
+
+/// Makes calls of every kind, whose codes do not matter.
+fn use_a_little(gpu: &Emulator) {
+    let (mut context, mut stream) = (CUcontext::NULL, CUstream::NULL);
+    let (mut block, mut ordered) = (0, 0);
+    let (mut host, mut managed): (*mut c_void, CUdeviceptr) = (std::ptr::null_mut(), 0);
+    let (mut free, mut total, mut name, mut value) = (0, 0, [0; 8], 0);
+    let attributes = (1..150).map(CUdevice_attribute);
+    // SAFETY: all pointers are valid for their calls; handles may be null, which the emulator finds.
+    unsafe {
+        gpu.cuInit(0);
+        gpu.cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, 0);
+        gpu.cuDeviceTotalMem_v2(&mut total, 0);
+        for attribute in attributes {
+            gpu.cuDeviceGetAttribute(&mut value, attribute, 0);
+        }
+        gpu.cuDevicePrimaryCtxRetain(&mut context, 0);
+        gpu.cuCtxSetCurrent(context);
+        gpu.cuMemGetInfo_v2(&mut free, &mut total);
+        gpu.cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING);
+        gpu.cuMemAlloc_v2(&mut block, 1 << 20);
+        gpu.cuMemAlloc_v2(&mut 0, usize::MAX);
+        gpu.cuMemAllocAsync(&mut ordered, 1 << 20, stream);
+        gpu.cuMemAllocAsync(&mut 0, usize::MAX, stream);
+        gpu.cuMemHostAlloc(&mut host, 1 << 20, 0);
+        gpu.cuMemAllocManaged(&mut managed, 1 << 20, CU_MEM_ATTACH_GLOBAL);
+        gpu.cuMemsetD8Async(block, 1, 1 << 20, stream);
+        gpu.cuMemFreeAsync(ordered, stream);
+        gpu.cuStreamSynchronize(stream);
+        gpu.cuMemFree_v2(block);
+        gpu.cuMemFree_v2(managed);
+        gpu.cuMemFreeHost(host);
+        gpu.cuMemGetInfo_v2(&mut free, &mut total);
+    }
+    gpu.advance(Duration::MAX);
+    gpu.set_time(Duration::MAX);
+    gpu.run_to_idle();
+    for device in [0, -1, i32::MAX] {
+        gpu.usage(device);
+    }
+    assert_eq!(gpu.calls_of("nothing"), 0);
+    gpu.describe();
+}

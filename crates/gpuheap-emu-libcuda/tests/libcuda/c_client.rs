@@ -1,24 +1,17 @@
-//! A C program that is linked with `libcuda.so.1`, as the loader binds it.
+//! C programs that use `libcuda.so.1`: linked with it, as the loader binds it, and loading it.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use tempfile::TempDir;
 
 use crate::library;
 
 #[test]
 fn a_linked_program_runs() {
     let folder = library::folder();
-    let program = folder.path().join("client");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let compiled = Command::new(&compiler)
-        .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-o"])
-        .arg(&program)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libcuda/client.c"))
-        .arg("-L")
-        .arg(folder.path())
-        .arg("-l:libcuda.so.1")
-        .status()
-        .unwrap();
-    assert!(compiled.success());
+    let program =
+        compile(&folder, "client", &["-L".as_ref(), folder.path(), "-l:libcuda.so.1".as_ref()]);
 
     for schedule in ["immediate", "seeded:5"] {
         let output = library::command(&program, &folder)
@@ -29,4 +22,37 @@ fn a_linked_program_runs() {
             .unwrap();
         assert_eq!(library::quiet_success(output), "the end of the C program\n");
     }
+}
+
+/// Destructors that C and C++ run at a thread's end call the driver when the library's own
+/// thread-local variables are gone.
+#[test]
+fn calls_at_thread_end_succeed() {
+    let folder = library::folder();
+    let program = compile(&folder, "thread_end", &["-pthread".as_ref(), "-ldl".as_ref()]);
+    for schedule in ["immediate", "seeded:5"] {
+        let output = library::command(&program, &folder)
+            .env("GPUHEAP_EMULATED_DEVICE", "2GiB")
+            .env("GPUHEAP_EMULATED_SCHEDULE", schedule)
+            .env("GPUHEAP_EMULATED_CHECKS", "1")
+            .output()
+            .unwrap();
+        assert_eq!(library::quiet_success(output), "the end of the threads\n");
+    }
+}
+
+/// Compiles the program `NAME.c` of this folder into `folder`.
+fn compile(folder: &TempDir, name: &str, arguments: &[&Path]) -> PathBuf {
+    let program = folder.path().join(name);
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/libcuda");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let compiled = Command::new(&compiler)
+        .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(sources.join(name).with_extension("c"))
+        .args(arguments)
+        .status()
+        .unwrap();
+    assert!(compiled.success());
+    program
 }

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::Outcome;
 use crate::args::Out;
 use crate::emulator::Call;
-use crate::state::context::{Context, top, with_stack};
+use crate::state::context::Context;
 use crate::state::device::{Device, Owner};
 use crate::state::stream::{Stream, StreamKind};
 
@@ -111,7 +111,7 @@ impl Call<'_> {
         self.device(device)?;
         check_flags(flags)?;
         let handle = self.create_context(device as usize, flags, false)?;
-        with_stack(self.shared.instance, |stack| stack.push(handle));
+        self.state.stacks.with(|stack| stack.push(handle));
         context.write(CUcontext(handle))
     }
 
@@ -153,7 +153,7 @@ impl Call<'_> {
             Some(_) => {}
         }
         self.destroy_context(context.0, true);
-        with_stack(self.shared.instance, |stack| {
+        self.state.stacks.with(|stack| {
             stack.pop_if(|top| *top == context.0);
         });
         Ok(())
@@ -165,13 +165,13 @@ impl Call<'_> {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         self.context(context)?;
-        with_stack(self.shared.instance, |stack| stack.push(context.0));
+        self.state.stacks.with(|stack| stack.push(context.0));
         Ok(())
     }
 
     pub(crate) fn cuCtxPopCurrent_v2(&mut self, context: Out<CUcontext>) -> Outcome {
         self.initialised()?;
-        let popped = with_stack(self.shared.instance, Vec::pop);
+        let popped = self.state.stacks.with(Vec::pop);
         let popped = popped.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
         if context.is_null() { Ok(()) } else { context.write(CUcontext(popped)) }
     }
@@ -181,7 +181,7 @@ impl Call<'_> {
         if !context.is_null() {
             self.context(context)?;
         }
-        with_stack(self.shared.instance, |stack| {
+        self.state.stacks.with(|stack| {
             stack.pop();
             if !context.is_null() {
                 stack.push(context.0);
@@ -192,7 +192,7 @@ impl Call<'_> {
 
     pub(crate) fn cuCtxGetCurrent(&mut self, context: Out<CUcontext>) -> Outcome {
         self.initialised()?;
-        context.write(CUcontext(top(self.shared.instance)))
+        context.write(CUcontext(self.state.stacks.top()))
     }
 
     pub(crate) fn cuCtxGetDevice(&mut self, device: Out<CUdevice>) -> Outcome {
@@ -339,7 +339,7 @@ impl Call<'_> {
 
     /// The thread's context handle, valid or not; `None` where there is none.
     pub(crate) fn current_handle(&self) -> Option<usize> {
-        Some(top(self.shared.instance)).filter(|handle| *handle != 0)
+        Some(self.state.stacks.top()).filter(|handle| *handle != 0)
     }
 
     /// The place of the thread's context, if it is alive.

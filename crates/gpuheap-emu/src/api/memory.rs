@@ -26,7 +26,8 @@ impl Call<'_> {
         let device = &mut self.state.devices[device];
         device.settle(calls);
         let capacity = device.profile.memory_bytes;
-        let promised = device.free_bytes(limit) + device.profile.free_overstated_bytes;
+        let promised =
+            device.free_bytes(limit).saturating_add(device.profile.free_overstated_bytes);
         if !free.is_null() {
             free.write(promised.min(capacity) as usize)?;
         }

@@ -1,6 +1,6 @@
 //! Contexts, and each thread's stack of them.
 
-use std::cell::RefCell;
+use std::sync::{Arc, Weak};
 
 use gpuheap_driver::CUresult;
 use rustc_hash::FxHashMap;
@@ -23,44 +23,74 @@ pub(crate) struct Context {
     pub(crate) bytes: u64,
 }
 
+/// Each thread's stack of current contexts, by the thread's number.
+///
+/// The stacks lie behind the emulator's lock and not in a thread-local variable: destructors of other
+/// thread-local variables call the driver at their thread's end, when that variable may be gone.
+#[derive(Default)]
+pub(crate) struct Stacks {
+    of: FxHashMap<u64, Stack>,
+    /// How many stacks there are when those of ended threads are looked for next.
+    tidy_at: usize,
+}
+
+struct Stack {
+    /// Null entries (0) are legal.
+    contexts: Vec<usize>,
+    /// Alive until the destructors of its thread's variables run.
+    thread: Weak<()>,
+    /// The thread was at its end at the last look. It may have made calls since.
+    was_ending: bool,
+}
+
+/// Bounds the stacks that ended threads leave behind: beyond this many stacks, and whenever their
+/// number has doubled, they are looked for.
+const TIDY_AT: usize = 64;
+
+impl Stacks {
+    /// Works on the calling thread's stack.
+    pub(crate) fn with<R>(&mut self, work: impl FnOnce(&mut Vec<usize>) -> R) -> R {
+        let thread = this_thread();
+        if !self.of.contains_key(&thread) {
+            self.tidy();
+            let alive = ALIVE.try_with(Arc::downgrade).unwrap_or_default();
+            let stack = Stack { contexts: Vec::new(), thread: alive, was_ending: false };
+            self.of.insert(thread, stack);
+        }
+        match self.of.get_mut(&thread) {
+            Some(stack) => work(&mut stack.contexts),
+            None => work(&mut Vec::new()),
+        }
+    }
+
+    /// The context on top of the calling thread's stack; 0 if the stack is empty.
+    pub(crate) fn top(&self) -> usize {
+        self.of.get(&this_thread()).and_then(|stack| stack.contexts.last().copied()).unwrap_or(0)
+    }
+
+    /// Drops the stacks of ended threads. A thread that is just ending keeps its stack until the
+    /// second look, because destructors that are yet to run may need its current context.
+    fn tidy(&mut self) {
+        if self.of.len() < self.tidy_at.max(TIDY_AT) {
+            return;
+        }
+        self.of.retain(|_, stack| {
+            let is_ending = stack.thread.strong_count() == 0;
+            let stays = !is_ending || !(stack.was_ending || stack.contexts.is_empty());
+            stack.was_ending = is_ending;
+            stays
+        });
+        self.tidy_at = 2 * self.of.len();
+    }
+}
+
 thread_local! {
-    /// The stacks of this thread, one for each emulator that it has used.
-    static STACKS: RefCell<Vec<(u64, Vec<usize>)>> = const { RefCell::new(Vec::new()) };
+    /// Alive as long as the thread.
+    static ALIVE: Arc<()> = Arc::default();
 }
 
-/// Works on this thread's stack of contexts of an emulator. Null entries (0) are legal.
-pub(crate) fn with_stack<R>(instance: u64, f: impl FnOnce(&mut Vec<usize>) -> R) -> R {
-    STACKS.with_borrow_mut(|stacks| {
-        if let Some((_, stack)) = stacks.iter_mut().find(|(owner, _)| *owner == instance) {
-            return f(stack);
-        }
-        let mut stack = Vec::new();
-        let result = f(&mut stack);
-        if !stack.is_empty() {
-            stacks.push((instance, stack));
-        }
-        result
-    })
-}
-
-/// The context on top of this thread's stack; 0 for none.
-pub(crate) fn top(instance: u64) -> usize {
-    STACKS.with_borrow(|stacks| {
-        stacks
-            .iter()
-            .find(|(owner, _)| *owner == instance)
-            .and_then(|(_, stack)| stack.last().copied())
-            .unwrap_or(0)
-    })
-}
-
-/// Forgets this thread's stack of an emulator that ends.
-pub(crate) fn forget(instance: u64) {
-    // A thread that is ending has no stacks any more.
-    let _ = STACKS.try_with(|stacks| stacks.borrow_mut().retain(|(owner, _)| *owner != instance));
-}
-
-/// A number for the calling thread that no other thread of the process ever has.
+/// A number for the calling thread that no other thread of the process ever has. It needs no
+/// destructor, so that it is there at the thread's very end.
 pub(crate) fn this_thread() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -68,4 +98,24 @@ pub(crate) fn this_thread() -> u64 {
         static THIS: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
     }
     THIS.with(|id| *id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads come and go; what they leave behind does not grow with their number.
+    #[test]
+    fn stacks_of_ended_threads_go() {
+        let mut stacks = Stacks::default();
+        stacks.with(|stack| stack.push(1));
+        for _ in 0..10 * TIDY_AT {
+            std::thread::scope(|scope| {
+                let push = || stacks.with(|stack| stack.push(7));
+                scope.spawn(push).join().unwrap();
+            });
+        }
+        assert!(stacks.of.len() <= 4 * TIDY_AT, "{}", stacks.of.len());
+        assert_eq!(stacks.top(), 1, "a thread that lives keeps its own");
+    }
 }

@@ -74,7 +74,8 @@ impl Device {
         debug_assert!(self.used[owner as usize] >= bytes, "{owner:?} gives back what it has not");
         self.used[owner as usize] = self.used[owner as usize].saturating_sub(bytes);
         if self.profile.late_release_calls != 0 && bytes != 0 {
-            self.late.push_back((calls + self.profile.late_release_calls, bytes));
+            let due = calls.saturating_add(self.profile.late_release_calls);
+            self.late.push_back((due, bytes));
             self.late_bytes += bytes;
         }
     }

@@ -20,7 +20,7 @@ use crate::handles::{HandleKind, Handles};
 use crate::{Options, Schedule};
 
 use capture::Captures;
-use context::Context;
+use context::{Context, Stacks};
 use device::Device;
 use event::Event;
 use module::{Function, Module};
@@ -38,6 +38,7 @@ pub(crate) struct State {
     pub(crate) calls: Calls,
     pub(crate) devices: Vec<Device>,
     pub(crate) contexts: Handles<Context>,
+    pub(crate) stacks: Stacks,
     pub(crate) streams: Handles<Stream>,
     pub(crate) events: Handles<Event>,
     pub(crate) captures: Captures,
@@ -101,6 +102,7 @@ impl State {
             calls: Calls { total: 0, of: none.clone(), planned_from: (0, none) },
             devices,
             contexts: Handles::new(HandleKind::Context),
+            stacks: Stacks::default(),
             streams: Handles::new(HandleKind::Stream),
             events: Handles::new(HandleKind::Event),
             captures: Captures::new(),

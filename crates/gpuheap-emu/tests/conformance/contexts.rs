@@ -165,3 +165,52 @@ fn the_flags_of_a_context_can_be_set() {
         ok!(gpu, cuCtxSetCurrent(gpu.context));
     });
 }
+
+/// Live memory of pools when the primary context is reset: all that can be seen of it in one value,
+/// so that a driver that differs shows how.
+#[test]
+fn live_pool_memory_over_a_reset_of_the_primary_context() {
+    on_every_driver_unchecked(|gpu| {
+        let (mut own, mut default) = (CUmemoryPool::NULL, CUmemoryPool::NULL);
+        ok!(gpu, cuMemPoolCreate(&mut own, &CUmemPoolProps::device(gpu.device)));
+        ok!(gpu, cuDeviceGetDefaultMemPool(&mut default, gpu.device));
+        let stream = gpu.stream();
+        let mut pointers = [0, 0];
+        let (used_before, default_before) = (gpu.used(), mebibytes_used(gpu, default));
+        for (pointer, pool) in pointers.iter_mut().zip([own, default]) {
+            ok!(gpu, cuMemAllocFromPoolAsync(pointer, 64 << 20, pool, stream));
+        }
+        ok!(gpu, cuStreamSynchronize(stream));
+        ok!(gpu, cuDevicePrimaryCtxReset_v2(gpu.device));
+        let mut again = CUcontext::NULL;
+        ok!(gpu, cuDevicePrimaryCtxRetain(&mut again, gpu.device));
+        ok!(gpu, cuCtxSetCurrent(again));
+        let is_known = pointers.map(|pointer| {
+            let (mut kind, attribute) = (0, CUpointer_attribute::MEMORY_TYPE);
+            code!(gpu, cuPointerGetAttribute((&raw mut kind).cast(), attribute, pointer))
+        });
+        let used = [mebibytes_used(gpu, own), mebibytes_used(gpu, default) - default_before];
+        let freed = pointers.map(|pointer| code!(gpu, cuMemFreeAsync(pointer, CUstream::NULL)));
+        ok!(gpu, cuCtxSynchronize());
+        let still = [mebibytes_used(gpu, own), mebibytes_used(gpu, default) - default_before];
+        let taken = [(gpu.used() - used_before) >> 20, {
+            ok!(gpu, cuMemPoolDestroy(own));
+            ok!(gpu, cuMemPoolTrimTo(default, 0));
+            (gpu.used() - used_before) >> 20
+        }];
+        let gone = CUresult::ERROR_INVALID_VALUE;
+        assert_eq!(
+            (is_known, used, freed, still, taken),
+            ([gone; 2], [64, 64], [gone; 2], [64, 64], [0, 0]),
+            "known, used by the pools (MiB), freed, still used, taken from the device before and after \
+             the pool went"
+        );
+        ok!(gpu, cuDevicePrimaryCtxRelease_v2(gpu.device));
+    });
+}
+
+fn mebibytes_used(gpu: &Gpu<'_>, pool: CUmemoryPool) -> u64 {
+    let (mut value, attribute) = (0_u64, CUmemPool_attribute::USED_MEM_CURRENT);
+    ok!(gpu, cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast()));
+    value >> 20
+}

@@ -71,7 +71,9 @@ fn run(checks: bool, test: impl Fn(&Gpu<'_>)) {
     for schedule in schedules {
         let emulator = Emulator::new(Options { schedule, checks, ..Options::default() });
         with_context(&emulator, format!("{schedule:?}"), 0, &test);
-        assert_eq!(emulator.findings().unwrap(), [], "{schedule:?}");
+        if checks {
+            assert_eq!(emulator.findings().unwrap(), [], "{schedule:?}");
+        }
     }
 }
 

@@ -48,6 +48,9 @@ impl Heap {
     /// one it is written to stderr. Not for the main thread, whose end is the program's: there ask
     /// for the [`leaks`](Heap::leaks).
     ///
+    /// The handler may allocate and free. If it panics, the panic and the report go to stderr, and the
+    /// thread ends as it would have.
+    ///
     /// The heap holds the handler, so one that holds the heap keeps it alive for good.
     pub fn on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
         // In a forked child no thread of the parent's is left to end.

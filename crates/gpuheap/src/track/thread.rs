@@ -1,5 +1,6 @@
 //! Threads that allocate, and what they leave behind at their end.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::io::Write;
@@ -205,14 +206,31 @@ fn report(tracker: &Tracker, thread: &Identity, place: u32) {
         return;
     }
     let end = ThreadEnd { name: thread.name.clone(), id: thread.id, leaks };
-    let handler = tracker.lock().on_thread_end.clone();
-    // A panic here would end the process.
-    let told = catch_unwind(AssertUnwindSafe(|| match handler {
-        Some(handler) => handler(&end),
-        None => {
-            let _ = std::io::stderr().write_all(format!("gpuheap: {end}\n").as_bytes());
-        }
-    }));
-    // It may be of a type whose own destructor panics.
-    std::mem::forget(told);
+    let Some(handler) = tracker.lock().on_thread_end.clone() else {
+        return say(&end.to_string());
+    };
+    // A panic that left a destructor of a thread-local variable would end the process.
+    let told = &end;
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(move || handler(told))) {
+        say(&format!(
+            "the handler given to Heap::on_thread_end panicked with \"{}\"; the report that it was \
+             given:\n{end}",
+            text(&*panic)
+        ));
+        // The payload may be of a type whose destructor panics.
+        std::mem::forget(panic);
+    }
+}
+
+/// Writes to stderr. A closed stderr is no reason to fail.
+fn say(text: &str) {
+    let _ = std::io::stderr().write_all(format!("gpuheap: {text}\n").as_bytes());
+}
+
+/// The text of a panic.
+fn text(panic: &(dyn Any + Send)) -> &str {
+    match panic.downcast_ref::<&str>() {
+        Some(text) => text,
+        None => panic.downcast_ref::<String>().map_or("no text", String::as_str),
+    }
 }

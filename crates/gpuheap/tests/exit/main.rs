@@ -7,6 +7,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod thread_end;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

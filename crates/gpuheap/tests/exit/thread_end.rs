@@ -1,0 +1,195 @@
+//! Values of the library in thread-local variables: dropping them at the end of their thread, while
+//! other thread-local variables are gone, neither aborts nor loses memory.
+//!
+//! An abort ends the process, so every case runs in a child, which is this program again. The child
+//! names each case before it runs.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::io::Write;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use gpuheap::emu::{Options, Profile};
+use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Tracking};
+
+const CHILD: &str = "GPUHEAP_TEST_THREAD_END";
+
+type Values = RefCell<Vec<Box<dyn Any>>>;
+
+thread_local! {
+    /// Registered before the thread uses a device, and dropped after what the library registers.
+    static EARLY: Values = const { RefCell::new(Vec::new()) };
+    /// Registered after the thread used a device, and dropped before what the library registers.
+    static LATE: Values = const { RefCell::new(Vec::new()) };
+}
+
+/// Makes a value. The heap's other handles are dropped before the thread ends, so that a value may be
+/// its last owner.
+type Make = fn(&Heap) -> Box<dyn Any>;
+
+const VALUES: [(&str, Make); 16] = [
+    ("stream", |heap| Box::new(heap.target().unwrap().stream().device().stream().unwrap())),
+    ("default stream", |heap| Box::new(heap.target().unwrap().stream().clone())),
+    ("event", |heap| Box::new(heap.target().unwrap().stream().record().unwrap())),
+    ("timed event", |heap| Box::new(heap.target().unwrap().stream().record_timed().unwrap())),
+    ("device", |heap| Box::new(heap.target().unwrap().stream().device())),
+    ("heap", |heap| {
+        drop(heap.target().unwrap().zeroed::<u8, _>(5000).unwrap());
+        Box::new(heap.clone())
+    }),
+    ("target", |heap| Box::new(heap.target().unwrap())),
+    ("block", |heap| Box::new(heap.allocate(5000, heap.target().unwrap().stream()).unwrap())),
+    ("array", |heap| Box::new(zeroed(heap, MemoryKind::Device))),
+    ("unified array", |heap| Box::new(zeroed(heap, MemoryKind::Unified))),
+    ("pinned array", |heap| Box::new(zeroed(heap, MemoryKind::Pinned))),
+    ("shared array", |heap| Box::new(zeroed(heap, MemoryKind::Device).into_shared())),
+    ("unwritten array", |heap| Box::new(heap.target().unwrap().uninit::<u8, _>(5000).unwrap())),
+    ("registered array", |heap| {
+        Box::new(heap.target().unwrap().register(vec![5_u8; 5000]).unwrap())
+    }),
+    ("batches", |heap| {
+        let mut batches = heap.target().unwrap().batches(vec![vec![1_u8; 5000]; 4]).prefetch(2);
+        let first = batches.next();
+        Box::new((batches, first))
+    }),
+    ("reclaimer", |heap| Box::new((heap.register_reclaimer(|_| 0), heap.snapshot().ok()))),
+];
+
+fn zeroed(heap: &Heap, kind: MemoryKind) -> DeviceArray<u8> {
+    heap.target().unwrap().kind(kind).zeroed(5000).unwrap()
+}
+
+#[test]
+fn values_of_thread_locals_drop_at_thread_end() {
+    if let Ok(case) = std::env::var(CHILD) {
+        return run(&case);
+    }
+    succeeds("threads");
+    let stderr = succeeds("handler");
+    let told = "gpuheap: the handler given to Heap::on_thread_end panicked with \"on purpose\"; the \
+                report that it was given:\nThread 'loader' (";
+    assert!(stderr.contains(told), "{stderr}");
+    assert!(stderr.contains("1 allocation outstanding: 4.883 KiB from 1 site"), "{stderr}");
+    // The destructors of a thread that calls `exit` run too, the main thread's or not.
+    for pool in PoolKind::ALL {
+        for order in ["early", "late"] {
+            succeeds(&format!("exit {} {order}", pool.name()));
+        }
+    }
+}
+
+/// Runs a case in a child, which has to end well.
+fn succeeds(case: &str) -> String {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "thread_end::values_of_thread_locals_drop_at_thread_end", "--nocapture"])
+        .env(CHILD, case)
+        .output()
+        .unwrap();
+    let [stdout, stderr] =
+        [child.stdout, child.stderr].map(|text| String::from_utf8(text).unwrap());
+    let last = stdout.lines().rfind(|line| line.starts_with("case ")).unwrap_or("none");
+    assert!(child.status.success(), "{case}: {} in {last}\n{stderr}", child.status);
+    stderr
+}
+
+fn run(case: &str) {
+    match case.split(' ').collect::<Vec<_>>()[..] {
+        ["threads"] => on_threads(),
+        ["handler"] => handlers_allocate(),
+        ["exit", pool, order] => at_exit(PoolKind::parse(pool).unwrap(), order == "early"),
+        _ => panic!("{case}"),
+    }
+}
+
+/// The device of one case, with the emulator's checks on.
+fn device() -> Device {
+    match std::env::var("GPUHEAP_TEST_DEVICE") {
+        Ok(name) => Device::open(&name).unwrap(),
+        Err(_) => {
+            let profile = Profile::with_memory(256 << 20);
+            Device::emulated_with(Options::with_device(profile)).unwrap()
+        }
+    }
+}
+
+/// Makes the values of `makes` with a heap of their own and keeps them until this thread ends.
+fn keep(device: &Device, pool: PoolKind, tracking: Tracking, is_early: bool, makes: &[Make]) {
+    if is_early {
+        EARLY.with(|values| assert!(values.borrow().is_empty()));
+    }
+    let heap = Heap::builder(device).pool(pool).track(tracking).build().unwrap();
+    heap.on_thread_end(|_| ());
+    // Registers what the library keeps for a thread: its cache, and its place in the account.
+    drop(zeroed(&heap, MemoryKind::Device));
+    let values = makes.iter().map(|make| make(&heap)).collect();
+    if is_early { EARLY.set(values) } else { LATE.set(values) }
+}
+
+/// Every value alone, in every pool, dropped before and after what the library keeps for a thread.
+fn on_threads() {
+    let device = device();
+    for pool in PoolKind::ALL {
+        for (name, make) in VALUES {
+            for is_early in [true, false] {
+                for tracking in [Tracking::Off, Tracking::Counts] {
+                    say(&format!("{name} in {}, early: {is_early}, {tracking}", pool.name()));
+                    let device = device.clone();
+                    let work = move || keep(&device, pool, tracking, is_early, &[make]);
+                    thread::spawn(work).join().unwrap();
+                }
+            }
+        }
+        if let Some(emulator) = device.emulator() {
+            let usage = emulator.usage(0);
+            assert_eq!((usage.plain, usage.pools, usage.vmm), (0, 0, 0), "{}", pool.name());
+            assert_eq!(emulator.findings().unwrap(), [], "{}", pool.name());
+        }
+    }
+}
+
+/// All values at once on a thread that ends the process.
+fn at_exit(pool: PoolKind, is_early: bool) {
+    let makes = VALUES.map(|(_, make)| make);
+    keep(&device(), pool, Tracking::Counts, is_early, &makes);
+    std::process::exit(0)
+}
+
+/// A handler of a thread's end may use the heap, whichever was registered first.
+fn handlers_allocate() {
+    for is_early in [true, false] {
+        say(&format!("handler, early: {is_early}"));
+        let device = device();
+        let heap = Heap::builder(&device).track(Tracking::Counts).build().unwrap();
+        let (told, kept) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
+        let listener = (told.clone(), kept.clone(), heap.target().unwrap());
+        heap.on_thread_end(move |end| {
+            let (told, kept, target) = &listener;
+            drop(target.zeroed::<u8, _>(300).unwrap());
+            kept.lock().unwrap().push(target.filled(200, 2_u8).unwrap());
+            told.lock().unwrap().push(end.leaks.bytes);
+        });
+        let left = heap.clone();
+        let work = move || {
+            if !is_early {
+                // Uses the device first.
+                left.target().unwrap().stream().synchronize().unwrap();
+            }
+            std::mem::forget(zeroed(&left, MemoryKind::Device));
+        };
+        thread::spawn(work).join().unwrap();
+        assert_eq!(*told.lock().unwrap(), [5000]);
+        assert_eq!(kept.lock().unwrap()[0].to_vec().unwrap(), [2; 200]);
+    }
+    let heap = Heap::builder(&device()).track(Tracking::Counts).build().unwrap();
+    heap.on_thread_end(|_| panic!("on purpose"));
+    let work = move || std::mem::forget(zeroed(&heap, MemoryKind::Device));
+    thread::Builder::new().name("loader".to_owned()).spawn(work).unwrap().join().unwrap();
+}
+
+fn say(case: &str) {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "\ncase {case}").unwrap();
+    stdout.flush().unwrap();
+}
