@@ -98,13 +98,20 @@ impl LibCuda {
         Err(OpenError::NotFound { tried })
     }
 
-    /// The same with one library at a known place.
+    /// Initialises the driver that is the library at `path`, or of that name. Blocks as
+    /// [`open`](LibCuda::open) does.
+    ///
+    /// # Safety
+    ///
+    /// The library is a CUDA driver, or one whose initialisers may run and that exports no symbol of
+    /// a driver's. Loading runs its initialisers, and its symbols are called with the signatures of
+    /// `cuda.h`.
     ///
     /// # Errors
     ///
     /// As [`open`](LibCuda::open).
-    pub fn open_at(path: &Path) -> Result<LibCuda, OpenError> {
-        // SAFETY: as in `open`.
+    pub unsafe fn open_at(path: &Path) -> Result<LibCuda, OpenError> {
+        // SAFETY: the caller says what the library is.
         match unsafe { Library::new(path) } {
             Ok(library) => LibCuda::initialise(library, path),
             Err(error) => {
@@ -275,7 +282,8 @@ mod tests {
 
     #[test]
     fn a_library_that_is_not_there_is_an_error_that_says_where_it_was_looked_for() {
-        let error = LibCuda::open_at(Path::new("/nowhere/libcuda.so.1")).unwrap_err();
+        // SAFETY: there is no library.
+        let error = unsafe { LibCuda::open_at(Path::new("/nowhere/libcuda.so.1")) }.unwrap_err();
         assert!(matches!(&error, OpenError::NotFound { tried } if tried.len() == 1));
         let text = error.to_string();
         assert!(text.contains("/nowhere/libcuda.so.1") && text.contains("install"), "{text}");
@@ -284,7 +292,8 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks() {
-        let error = LibCuda::open_at(Path::new("libm.so.6")).unwrap_err();
+        // SAFETY: the C library's mathematics have no symbol of a driver's.
+        let error = unsafe { LibCuda::open_at(Path::new("libm.so.6")) }.unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("libm.so.6 is no CUDA driver"), "{text}");
         assert!(text.contains("cuDriverGetVersion"), "{text}");

@@ -155,7 +155,8 @@ fn asks_for_default_streams() {
     type Id = unsafe extern "C" fn(CUstream, *mut u64) -> CUresult;
     // SAFETY: the library runs nothing when it is loaded.
     let library = unsafe { Library::new("libcuda.so.1") }.unwrap();
-    let driver = LibCuda::open_at("libcuda.so.1".as_ref()).unwrap();
+    // SAFETY: the library under test is a driver.
+    let driver = unsafe { LibCuda::open_at("libcuda.so.1".as_ref()) }.unwrap();
     let mut context = CUcontext::NULL;
     // SAFETY: the pointer is valid for a write.
     let code = unsafe { driver.cuDevicePrimaryCtxRetain(&mut context, 0) };
@@ -215,7 +216,8 @@ fn output_of(program: &str, arguments: &[&str]) -> String {
 #[test]
 fn gpuheap_s_own_loader_takes_it_for_a_driver() {
     let folder = library::folder();
-    let driver = LibCuda::open_at(&folder.path().join("libcuda.so.1")).unwrap();
+    // SAFETY: the library under test is a driver.
+    let driver = unsafe { LibCuda::open_at(&folder.path().join("libcuda.so.1")) }.unwrap();
     assert!(driver.version() >= 12_000);
 }
 

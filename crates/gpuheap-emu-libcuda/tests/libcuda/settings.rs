@@ -125,7 +125,8 @@ fn leaves_its_block() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn frees_twice() {
-    let driver = LibCuda::open_at(Path::new("libcuda.so.1")).unwrap();
+    // SAFETY: the library under test is a driver.
+    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
     let mut context = CUcontext::NULL;
     // SAFETY: pointers that are valid for writes; the second free is what the checks are for.
     unsafe {
@@ -143,7 +144,8 @@ fn frees_twice() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn cannot_open() {
-    match LibCuda::open_at(Path::new("libcuda.so.1")) {
+    // SAFETY: the library under test is a driver.
+    match unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) } {
         Err(OpenError::Initialise { function, code, .. }) => {
             assert_eq!((function, code), ("cuInit", CUresult::ERROR_INVALID_VALUE));
         }
@@ -154,7 +156,8 @@ fn cannot_open() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn opens() {
-    let driver = LibCuda::open_at(Path::new("libcuda.so.1")).unwrap();
+    // SAFETY: the library under test is a driver.
+    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
     let (mut count, mut bytes, mut name) = (0, 0, [0_u8; 64]);
     // SAFETY: the pointers are valid for writes, the length is the array's.
     unsafe {
@@ -170,7 +173,8 @@ fn opens() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn asks_in_vain() {
-    let driver = LibCuda::open_at(Path::new("libcuda.so.1")).unwrap();
+    // SAFETY: the library under test is a driver.
+    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
     let mut address = std::ptr::null_mut();
     let mut status = 0;
     // SAFETY: a C string and pointers that are valid for writes.
