@@ -21,6 +21,7 @@
 mod blocks;
 mod driver;
 mod error;
+pub mod fork;
 mod libcuda;
 mod result;
 mod table;

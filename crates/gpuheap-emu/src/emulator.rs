@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gpuheap_driver::{CUdevice, CUresult};
+use gpuheap_driver::{CUdevice, CUresult, fork};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::api::capture::may_disturb;
@@ -15,8 +15,11 @@ use crate::{ChecksOff, FaultPlan, Finding, Options, Outcome, worker};
 
 /// An emulated CUDA driver with its devices.
 ///
-/// Any number of them live side by side in a process; they share nothing but each thread's stack of
-/// current contexts, which is kept for each instance. Share one by `Arc`.
+/// Any number of them live side by side in a process and share nothing. Share one by `Arc`.
+///
+/// Like a real driver, an emulator that was initialised (`cuInit`) before a fork has no device in the
+/// child: driver calls return `CUDA_ERROR_NOT_INITIALIZED`, and the methods here report nothing and do
+/// nothing. None of them takes a lock there, which a thread of the parent may have held.
 pub struct Emulator {
     pub(crate) shared: Arc<Shared>,
 }
@@ -25,10 +28,14 @@ pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
     /// Told when a callback has returned, and when work was queued.
     pub(crate) changed: Condvar,
-    /// Which instance this is, for the threads' stacks of contexts.
+    /// Which instance this is, for the threads that run callbacks.
     pub(crate) instance: u64,
     /// Whether misuse is looked for.
     pub(crate) checks: bool,
+    /// The count of forks when it was initialised, plus one; 0 before.
+    initialised_in: AtomicU64,
+    /// Driver calls that were refused because this is a forked child.
+    refused: AtomicU64,
 }
 
 /// What is in use on a device, bytes.
@@ -62,6 +69,8 @@ impl Emulator {
             changed: Condvar::new(),
             instance: NEXT_INSTANCE.fetch_add(1, Ordering::Relaxed),
             checks,
+            initialised_in: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
         });
         if with_worker {
             worker::start(&shared);
@@ -69,73 +78,90 @@ impl Emulator {
         Emulator { shared }
     }
 
+    /// The emulator's number in this process, counted from 1, which no other one ever has.
+    pub fn number(&self) -> u64 {
+        self.shared.instance
+    }
+
     /// Returns the findings of the checks so far, oldest first, at most 1000.
     ///
     /// # Errors
     ///
-    /// [`ChecksOff`] if the emulator was made with [`Options::checks`] off: nothing was looked for.
+    /// [`ChecksOff`] if the emulator was made with [`Options::checks`] off, and in a forked child:
+    /// nothing was looked for.
     pub fn findings(&self) -> Result<Vec<Finding>, ChecksOff> {
-        let state = self.shared.state.lock();
+        let state = self.shared.lock().ok_or(ChecksOff)?;
         if state.checker.is_some() { Ok(state.findings.clone()) } else { Err(ChecksOff) }
     }
 
     /// Lets virtual time pass: work that is due by then is done.
     pub fn advance(&self, by: Duration) {
-        let mut call = self.shared.call("Emulator::advance");
+        let Some(mut call) = self.shared.call("Emulator::advance") else { return };
         let now = call.state.clock.saturating_add(nanoseconds(by));
         call.advance_to(now);
     }
 
     /// Sets the virtual clock, which never goes back: work that is due by then is done.
     pub fn set_time(&self, now: Duration) {
-        self.shared.call("Emulator::set_time").advance_to(nanoseconds(now));
+        if let Some(mut call) = self.shared.call("Emulator::set_time") {
+            call.advance_to(nanoseconds(now));
+        }
     }
 
     /// The virtual clock.
     pub fn time(&self) -> Duration {
-        Duration::from_nanos(self.shared.state.lock().clock)
+        Duration::from_nanos(self.shared.lock().map_or(0, |state| state.clock))
     }
 
     /// Does all queued work of all streams.
     pub fn run_to_idle(&self) {
-        self.shared.call("Emulator::run_to_idle").complete_everything();
+        if let Some(mut call) = self.shared.call("Emulator::run_to_idle") {
+            call.complete_everything();
+        }
     }
 
     /// What is in use on a device; zeros for a device that there is not.
     pub fn usage(&self, device: CUdevice) -> Usage {
-        let state = self.shared.state.lock();
+        let Some(state) = self.shared.lock() else { return Usage::default() };
         usize::try_from(device)
             .ok()
             .and_then(|device| state.devices.get(device))
             .map_or_else(Usage::default, |device| device.usage(state.memory_limit()))
     }
 
-    /// Driver calls made so far.
+    /// Driver calls made so far; in a forked child, those that were refused there.
     pub fn calls(&self) -> u64 {
-        self.shared.state.lock().calls.total
+        match self.shared.lock() {
+            Some(state) => state.calls.total,
+            None => self.shared.refused.load(Ordering::Relaxed),
+        }
     }
 
     /// Calls of one function made so far, by its symbol; zero for a symbol that is not in the table.
     pub fn calls_of(&self, symbol: &str) -> u64 {
-        symbol_index(symbol).map_or(0, |index| self.shared.state.lock().calls.of[index])
+        let Some(index) = symbol_index(symbol) else { return 0 };
+        self.shared.lock().map_or(0, |state| state.calls.of[index])
     }
 
     /// Replaces the plan of failures; its counts start now.
     pub fn set_faults(&self, plan: FaultPlan) {
-        let mut state = self.shared.state.lock();
+        let Some(mut state) = self.shared.lock() else { return };
         state.calls.planned_from = (state.calls.total, state.calls.of.clone());
         state.options.faults = plan;
     }
 
     /// What the emulator was made of.
     pub fn options(&self) -> Options {
-        self.shared.state.lock().options.clone()
+        self.shared.lock().map_or_else(Options::default, |state| state.options.clone())
     }
 
     /// Enters for one call of the driver API: counts it, consults the plan of failures, and lets
     /// the schedule do some of the work.
     pub(crate) fn enter(&self, symbol: usize) -> Outcome<Call<'_>> {
-        let mut call = self.shared.call(SYMBOLS[symbol]);
+        let Some(mut call) = self.shared.call(SYMBOLS[symbol]) else {
+            self.shared.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(CUresult::ERROR_NOT_INITIALIZED);
+        };
         if IN_CALLBACK.get() == self.shared.instance {
             call.find_callback_misuse();
             return Err(CUresult::ERROR_NOT_PERMITTED);
@@ -160,15 +186,32 @@ impl Emulator {
 /// Queued work is dropped undone, pinned and managed memory goes back to the system.
 impl Drop for Emulator {
     fn drop(&mut self) {
-        self.shared.state.lock().closing = true;
+        match self.shared.lock() {
+            Some(mut state) => state.closing = true,
+            // A thread of the parent may have been at work in the state: nothing may drop it.
+            None => std::mem::forget(self.shared.clone()),
+        }
         self.shared.changed.notify_all();
-        context::forget(self.shared.instance);
     }
 }
 
 impl Shared {
-    pub(crate) fn call(&self, symbol: &'static str) -> Call<'_> {
-        Call { shared: self, symbol, state: self.state.lock() }
+    /// Enters for one call; `None` in a forked child, as [`lock`](Shared::lock) has it.
+    pub(crate) fn call(&self, symbol: &'static str) -> Option<Call<'_>> {
+        Some(Call { shared: self, symbol, state: self.lock()? })
+    }
+
+    /// The state; `None` in a process that was forked off after the driver was initialised, where
+    /// another thread of the parent may have held the lock for good.
+    pub(crate) fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        let initialised_in = self.initialised_in.load(Ordering::Relaxed);
+        let is_here = initialised_in == 0 || initialised_in == u64::from(fork::count()) + 1;
+        is_here.then(|| self.state.lock())
+    }
+
+    /// Notes that this process initialised the driver.
+    pub(crate) fn note_initialised(&self) {
+        self.initialised_in.store(u64::from(fork::watch()) + 1, Ordering::Relaxed);
     }
 }
 

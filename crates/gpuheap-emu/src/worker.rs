@@ -15,7 +15,7 @@ pub(crate) fn start(shared: &Arc<Shared>) {
     let body = move || {
         let mut last = Instant::now();
         while let Some(shared) = weak.upgrade() {
-            let mut call = shared.call("worker");
+            let Some(mut call) = shared.call("worker") else { return };
             if call.state.closing {
                 return;
             }

@@ -106,12 +106,16 @@ impl Event {
             );
         }
         if !self.context.is_same(&earlier.context) {
+            // A context from before a reset has the name of the one after it.
+            self.context.check_alive()?;
+            earlier.context.check_alive()?;
             return refused(
                 ErrorKind::WrongDevice,
                 format!(
                     "one event is of {} and the other of {}, which have no clock in common; record both \
                  on streams of one device",
-                    self.context, earlier.context
+                    self.context.beside(&earlier.context),
+                    earlier.context.beside(&self.context)
                 ),
             );
         }

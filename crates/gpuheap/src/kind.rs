@@ -68,6 +68,7 @@ impl fmt::Display for MemoryKind {
 }
 
 #[cfg(test)]
+#[cfg(feature = "emulator")]
 mod tests {
     use super::*;
     use crate::device::Device;

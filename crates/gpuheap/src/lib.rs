@@ -1,3 +1,6 @@
+// The examples of the documentation run on the emulator: without it none of them is a test.
+#![cfg(any(not(doctest), feature = "emulator"))]
+
 //! GPU memory that can be accounted for, and that comes back.
 //!
 //! Arrays on the device that manage their own memory. It comes out of caching pools, in stream
@@ -99,6 +102,17 @@
 //! before the array is dropped, freed or used on another stream. Nothing else has to be waited for: a
 //! free, a copy or the next use comes after it by itself.
 //!
+//! # Features
+//!
+//! | | |
+//! |---|---|
+//! | `emulator` | emulated devices ([`emu`]), by default; without it neither the emulator nor its dependencies are built |
+//! | `half` | numbers of 16 bits on the device: [`cu`](Target::cu) adapts them |
+//! | `sprs` | sparse matrices are adapted |
+//!
+//! Types of other crates in signatures are those of [`driver`], [`emu`], [`ndarray`] and [`bytemuck`],
+//! so that a program depends on gpuheap alone.
+//!
 //! # The environment
 //!
 //! The environment can say what a builder does not, by variables such as `GPUHEAP_POOL` and
@@ -111,7 +125,6 @@ mod batches;
 mod device;
 mod error;
 mod event;
-mod fork;
 mod front;
 pub mod guide;
 mod heap;
@@ -143,10 +156,16 @@ pub use array::{
 pub use batches::{Batches, FedBatches, RowBatches};
 /// What says which types are plain data, in the version whose traits [`Element`] asks for.
 pub use bytemuck;
-pub use device::{Device, DeviceInfo, profile};
+#[cfg(feature = "emulator")]
+pub use device::profile;
+pub use device::{Device, DeviceInfo};
 pub use error::{Cause, Consumer, Error, ErrorKind, OutOfMemory};
 pub use event::Event;
 pub use gpuheap_derive::Adapt;
+/// The driver API: the types that `raw` handles and [`Device::driver`] have, and the machine's driver.
+pub use gpuheap_driver as driver;
+use gpuheap_driver::fork;
+#[cfg(feature = "emulator")]
 pub use gpuheap_emu as emu;
 pub use heap::Heap;
 pub use heap::block::Block;

@@ -11,6 +11,9 @@ use log::Level;
 
 use crate::fork;
 
+/// Target of messages about devices that are opened.
+#[cfg(feature = "emulator")]
+pub(crate) const DEVICE: &str = "gpuheap::device";
 /// Target of messages about variables of the environment.
 pub(crate) const ENVIRONMENT: &str = "gpuheap::environment";
 /// Target of messages about heaps that are opened and closed, and the pools that they get.

@@ -561,6 +561,7 @@ fn close() {
 }
 
 #[cfg(test)]
+#[cfg(feature = "emulator")]
 mod tests {
     use crate::Device;
 

@@ -331,8 +331,8 @@ mod tests {
         let set = |variable, value| parse(variable, value);
         assert_eq!(Settings::parse(|_| None)?, none);
         assert_eq!(
-            set("GPUHEAP_DEVICE", "emulated:t4")?,
-            Settings { device: Some("emulated:t4".to_owned()), ..none.clone() }
+            set("GPUHEAP_DEVICE", "cuda:3")?,
+            Settings { device: Some("cuda:3".to_owned()), ..none.clone() }
         );
         assert_eq!(
             set("GPUHEAP_POOL", "binned")?,
@@ -402,6 +402,8 @@ mod tests {
         Ok(())
     }
 
+    /// The texts name the emulated devices.
+    #[cfg(feature = "emulator")]
     #[test]
     fn a_value_that_means_nothing_is_an_error_that_lists_what_does() {
         let error = |variable, value| parse(variable, value).unwrap_err();
@@ -447,7 +449,7 @@ mod tests {
         assert!(two.len() == 2 && two[0].starts_with("GPUHEAP_A changes nothing"), "{two:?}");
     }
 
-    #[cfg(unix)]
+    #[cfg(all(unix, feature = "emulator"))]
     #[test]
     fn a_value_that_is_no_text_is_an_error() {
         use std::os::unix::ffi::OsStringExt;
@@ -455,6 +457,7 @@ mod tests {
         insta::assert_snapshot!(Settings::parse(value).unwrap_err(), @"GPUHEAP_DEVICE is set to 'o�n', which is not UTF-8; it takes cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of h200, rtx4090, t4, wsl2-rtx4060");
     }
 
+    #[cfg(feature = "emulator")]
     #[test]
     fn the_documentation_has_a_row_for_every_setting() {
         let page = include_str!("../../../docs/environment.md");

@@ -321,14 +321,15 @@ impl Stream {
     /// that was [retired](Stream::is_retired); the driver's own.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         let context = self.context();
+        event.context().check_alive()?;
         if !context.shares_driver(event.context()) {
             return Err(ErrorKind::WrongDevice.error(format!(
-                "the stream is of {context} and the event of {}, which know nothing of each other; \
-                 call synchronize on the event instead",
-                event.context()
+                "the stream is of {} and the event of {}, which know nothing of each other; call \
+                 synchronize on the event instead",
+                context.beside(event.context()),
+                event.context().beside(context)
             )));
         }
-        event.context().check_alive()?;
         let _alive = self.accept_work()?;
         let _current = context.enter()?;
         // SAFETY: the stream and the event are alive.

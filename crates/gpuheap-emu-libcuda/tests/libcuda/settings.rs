@@ -95,7 +95,8 @@ fn misuse_of_a_block_is_reported_when_asked() {
 #[test]
 #[ignore = "runs in a process of its own"]
 fn leaves_its_block() {
-    let driver = LibCuda::open_at(Path::new("libcuda.so.1")).unwrap();
+    // SAFETY: the library under test is a driver.
+    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
     let (mut context, mut address) = (CUcontext::NULL, 0);
     // SAFETY: pointers that are valid for writes; the memory is as long as all of the fills.
     unsafe {

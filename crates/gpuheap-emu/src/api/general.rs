@@ -22,6 +22,7 @@ impl Call<'_> {
             return Err(CUresult::ERROR_NO_DEVICE);
         }
         self.state.initialised = true;
+        self.shared.note_initialised();
         Ok(())
     }
 

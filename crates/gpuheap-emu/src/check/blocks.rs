@@ -192,25 +192,29 @@ impl Blocks {
 
 impl BlockChecks for Emulator {
     fn allocated(&self, block: &BlockNote) {
-        self.shared.call(HEAP).block_allocated(block);
+        if let Some(mut call) = self.shared.call(HEAP) {
+            call.block_allocated(block);
+        }
     }
 
     fn resized(&self, block: &BlockNote) {
-        let mut call = self.shared.call(HEAP);
+        let Some(mut call) = self.shared.call(HEAP) else { return };
         if let Some(checker) = &mut call.state.checker {
             checker.blocks.resize(block.address, block.bytes);
         }
     }
 
     fn divided(&self, part: &BlockNote) {
-        let mut call = self.shared.call(HEAP);
+        let Some(mut call) = self.shared.call(HEAP) else { return };
         if let Some(checker) = &mut call.state.checker {
             checker.blocks.divide(part.address, part.bytes);
         }
     }
 
     fn freed(&self, block: &BlockNote, zeroed: bool) {
-        self.shared.call(HEAP).block_freed(block, zeroed);
+        if let Some(mut call) = self.shared.call(HEAP) {
+            call.block_freed(block, zeroed);
+        }
     }
 }
 

@@ -98,9 +98,13 @@ pub(super) fn check_device(one: &Window<'_>, other: &Window<'_>) -> Result<(), E
     if one.is_same(other) {
         return Ok(());
     }
+    one.check_alive()?;
+    other.check_alive()?;
     Err(ErrorKind::WrongDevice.error(format!(
-        "one array is on {one} and the other on {other}, and arithmetic is done on one device; copy \
-         one of them to the other's device with copy_to first"
+        "one array is on {} and the other on {}, and arithmetic is done on one device; copy one of \
+         them to the other's device with copy_to first",
+        one.beside(other),
+        other.beside(one)
     )))
 }
 

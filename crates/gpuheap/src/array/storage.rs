@@ -546,8 +546,10 @@ impl Storage {
                 false => "copy it there with copy_to",
             };
             return Err(ErrorKind::WrongDevice.error(format!(
-                "the array is on {owner} and is used on {user}, which cannot reach its memory (no \
-                 peer access); {remedies}"
+                "the array is on {} and is used on {}, which cannot reach its memory (no peer \
+                 access); {remedies}",
+                owner.beside(user),
+                user.beside(owner)
             )));
         }
         stream.wait_for(last)?;

@@ -119,8 +119,9 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
             }
             Location::Other(device) => {
                 return Err(ErrorKind::WrongDevice.error(format!(
-                    "the array is on {context}, whose driver knows nothing of {device}; copy it \
-                     there with copy_to"
+                    "the array is on {}, whose driver knows nothing of {}; copy it there with copy_to",
+                    context.beside(device.context()),
+                    device.context().beside(context)
                 )));
             }
         };

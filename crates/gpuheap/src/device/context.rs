@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
@@ -10,7 +9,6 @@ use gpuheap_driver::{
     BlockChecks, CUcontext, CUdevice, CUresult, CUstream, CUstreamCaptureMode,
     CUstreamCaptureStatus, Driver, DriverError, check,
 };
-use gpuheap_emu::Emulator;
 
 use super::gate::HostGate;
 use super::info::DeviceInfo;
@@ -23,12 +21,29 @@ use crate::heap::{Heap, Inner};
 use crate::progress::Moments;
 use crate::source::{NoVirtualMemory, SourceError, VirtualMemory, probe_virtual_memory};
 
+/// The emulator behind an emulated device; in a build without the emulator no device has one.
+#[cfg(feature = "emulator")]
+pub(crate) type Emulator = Arc<gpuheap_emu::Emulator>;
+#[cfg(not(feature = "emulator"))]
+pub(crate) type Emulator = std::convert::Infallible;
+
+/// Devices of one driver, and how they came to be opened.
+pub(super) struct Origin {
+    pub(super) emulator: Option<Emulator>,
+    /// Why an emulated device stands in for a GPU, if it does.
+    pub(super) fallback: Option<String>,
+}
+
 /// A device's primary context, held while this lives.
 ///
 /// There is one of these for each context that is alive, however often its device is opened.
 pub(crate) struct Context {
     driver: Arc<dyn Driver>,
-    emulator: Option<Arc<Emulator>>,
+    emulator: Option<Emulator>,
+    /// Whether its driver has further devices.
+    has_siblings: bool,
+    /// Whether the device is Windows' and lent to WSL2.
+    is_wsl2: bool,
     /// Kept here, where asking costs one load.
     has_block_checks: bool,
     info: DeviceInfo,
@@ -103,7 +118,7 @@ impl Context {
     /// call `name`.
     pub(super) fn retain(
         driver: Arc<dyn Driver>,
-        emulator: Option<Arc<Emulator>>,
+        origin: Origin,
         ordinal: i32,
         name: &str,
     ) -> Result<Arc<Context>, Error> {
@@ -111,7 +126,13 @@ impl Context {
         let forks = fork::watch();
         // Here, where a context takes a hundred times as long, and not at the first allocation.
         front::prepare();
-        let info = DeviceInfo::read(&*driver, ordinal, name, emulator.is_some())?;
+        let Origin { emulator, fallback } = origin;
+        // Asked here and kept: the emulator answers behind its lock, which nothing may take in a
+        // forked child, and names are shown there too.
+        let (number, is_wsl2) = look(emulator.as_ref(), ordinal);
+        let mut info = DeviceInfo::read(&*driver, ordinal, name, number)?;
+        info.fallback = fallback;
+        let has_siblings = number.is_some() && super::info::count(&*driver)? > 1;
         let mut raw = CUcontext::NULL;
         // SAFETY: the pointer is valid for the call.
         let retained = unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, info.ordinal) };
@@ -121,6 +142,8 @@ impl Context {
             has_block_checks: driver.block_checks().is_some(),
             driver,
             emulator,
+            has_siblings,
+            is_wsl2,
             info,
             raw,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -148,7 +171,8 @@ impl Context {
         if self.has_block_checks { self.driver.block_checks() } else { None }
     }
 
-    pub(crate) fn emulator(&self) -> Option<&Arc<Emulator>> {
+    #[cfg(feature = "emulator")]
+    pub(crate) fn emulator(&self) -> Option<&Emulator> {
         self.emulator.as_ref()
     }
 
@@ -160,13 +184,27 @@ impl Context {
     /// Whether the device is Windows' and lent to WSL2: its host gives freed memory back late, and
     /// calls memory free that cannot be had.
     pub(crate) fn is_wsl2(&self) -> bool {
-        match &self.emulator {
-            None => Path::new("/dev/dxg").exists(),
-            Some(emulator) => {
-                let options = emulator.options();
-                options.devices.get(self.ordinal() as usize).is_some_and(|profile| profile.wsl2)
-            }
+        self.is_wsl2
+    }
+
+    /// Its name in a message that names `other` too. If both are emulated by two emulators, whose
+    /// devices may be called alike, the emulator's number is part of it.
+    pub(crate) fn beside(&self, other: &Context) -> String {
+        let number = self.info.emulator;
+        self.text(number.filter(|_| other.info.emulator.is_some() && other.info.emulator != number))
+    }
+
+    fn text(&self, emulator: Option<u64>) -> String {
+        let DeviceInfo { name, product, ordinal, .. } = &self.info;
+        let mut text = format!("{name} ({product}");
+        if self.has_siblings {
+            // All devices of one emulator have the same name.
+            text += &format!(", device {ordinal}");
         }
+        if let Some(number) = emulator {
+            text += &format!(", emulator {number}");
+        }
+        text + ")"
     }
 
     /// Which one of the process it is; never used again.
@@ -423,15 +461,22 @@ impl Context {
 
 impl fmt::Display for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DeviceInfo { name, product, ordinal, .. } = &self.info;
-        // All devices of one emulator have the same name.
-        match &self.emulator {
-            Some(emulator) if emulator.options().devices.len() > 1 => {
-                write!(f, "{name} ({product}, device {ordinal})")
-            }
-            _ => write!(f, "{name} ({product})"),
-        }
+        f.write_str(&self.text(None))
     }
+}
+
+/// The number of a device's emulator, `None` for a real device, and whether the device is lent to
+/// WSL2.
+fn look(emulator: Option<&Emulator>, ordinal: i32) -> (Option<u64>, bool) {
+    #[cfg(feature = "emulator")]
+    if let Some(emulator) = emulator {
+        let options = emulator.options();
+        let profile = usize::try_from(ordinal).ok().and_then(|at| options.devices.get(at));
+        return (Some(emulator.number()), profile.is_some_and(|profile| profile.wsl2));
+    }
+    #[cfg(not(feature = "emulator"))]
+    let _ = (emulator, ordinal);
+    (None, std::path::Path::new("/dev/dxg").exists())
 }
 
 impl Drop for Context {
@@ -563,6 +608,7 @@ impl From<ContextError> for SourceError {
 }
 
 #[cfg(test)]
+#[cfg(feature = "emulator")]
 mod tests {
     use super::*;
     use crate::emu::{Fault, FaultPlan, Options, Profile};

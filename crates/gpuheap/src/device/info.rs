@@ -18,6 +18,12 @@ pub struct DeviceInfo {
     pub product: String,
     /// Whether it is an emulated one.
     pub is_emulated: bool,
+    /// The number of its emulator in this process, counted from 1; `None` for a real device. Messages
+    /// that name two devices tell emulated ones apart by it.
+    pub emulator: Option<u64>,
+    /// Why [`Device::open_default`](crate::Device::open_default) opened an emulated device and no GPU,
+    /// with the places that it looked at; `None` for a device that was opened otherwise.
+    pub fallback: Option<String>,
     /// Its number in the driver's order.
     pub ordinal: i32,
     /// Its memory, bytes.
@@ -54,7 +60,7 @@ impl DeviceInfo {
         driver: &dyn Driver,
         ordinal: i32,
         name: &str,
-        is_emulated: bool,
+        emulator: Option<u64>,
     ) -> Result<DeviceInfo, Error> {
         let count = count(driver)?;
         if !(0..count).contains(&ordinal) {
@@ -86,7 +92,9 @@ impl DeviceInfo {
         Ok(DeviceInfo {
             name: name.to_owned(),
             product: text(&product),
-            is_emulated,
+            is_emulated: emulator.is_some(),
+            emulator,
+            fallback: None,
             ordinal: device,
             total_memory: total as u64,
             compute_capability: (

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use gpuheap_driver::{LibCuda, OpenError};
 
-use super::context::{Context, Gone};
+use super::context::{Context, Gone, Origin};
 use crate::error::{Error, Fault};
 use crate::fork;
 
@@ -30,25 +30,35 @@ pub(super) fn context(ordinal: i32) -> Result<Arc<Context>, Error> {
     if let Some(held) = held.into_iter().find(|held| is_of(held, ordinal)) {
         return Ok(held);
     }
-    let context = Context::retain(driver, None, ordinal, &format!("cuda:{ordinal}"))?;
+    let origin = Origin { emulator: None, fallback: None };
+    let context = Context::retain(driver, origin, ordinal, &format!("cuda:{ordinal}"))?;
     machine.contexts.push(Arc::downgrade(&context));
     Ok(context)
 }
 
-/// The driver, or `None` on a machine without a GPU. A machine that has a GPU (`/dev/nvidiactl`,
-/// `/dev/nvidia0`, `/dev/dxg`) whose driver does not start is an error, and so is a library that
-/// is no driver or too old a one.
-pub(super) fn driver_if_any() -> Result<Option<Arc<LibCuda>>, Error> {
+/// One of these exists on a machine with a GPU: the first two by NVIDIA's driver, the last under WSL2.
+const GPU_NODES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"];
+
+/// The driver, or on a machine without a GPU a text that says what was looked for. A machine that has
+/// a GPU whose driver does not start is an error, and so is a library that is no driver or too old
+/// a one.
+pub(super) fn driver_if_any() -> Result<Result<Arc<LibCuda>, String>, Error> {
     let error = match open()?.start() {
-        Ok(driver) => return Ok(Some(driver)),
+        Ok(driver) => return Ok(Ok(driver)),
         Err(error) => error,
     };
-    let has_gpu = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"];
-    let has_gpu = has_gpu.iter().any(|path| Path::new(path).exists());
-    match error {
-        OpenError::NotFound { .. } | OpenError::Initialise { .. } if !has_gpu => Ok(None),
-        error => Err(Fault::Open(error).into()),
-    }
+    let has_gpu = GPU_NODES.iter().any(|path| Path::new(path).exists());
+    let found = match &error {
+        OpenError::NotFound { tried } if !has_gpu => {
+            let tried: Vec<_> = tried.iter().map(|(path, _)| path.display().to_string()).collect();
+            format!("libcuda was not found as {}", tried.join(", "))
+        }
+        OpenError::Initialise { path, function, code } if !has_gpu => {
+            format!("{function} of {} returned {code:?}", path.display())
+        }
+        _ => return Err(Fault::Open(error).into()),
+    };
+    Ok(Err(format!("no GPU was found: {found}, and none of {} exists", GPU_NODES.join(", "))))
 }
 
 fn is_of(context: &Context, ordinal: i32) -> bool {

@@ -1,6 +1,8 @@
 //! Devices: real ones through the machine's driver, emulated ones anywhere.
 
 mod context;
+#[cfg(feature = "emulator")]
+mod emulated;
 mod gate;
 mod info;
 mod machine;
@@ -8,17 +10,18 @@ mod machine;
 use std::fmt;
 use std::sync::Arc;
 
-use gpuheap_driver::{CUstream, Driver, check};
-use gpuheap_emu::{Emulator, Options, Profile};
+use gpuheap_driver::{CUstream, Driver};
 
 pub(crate) use context::{Aside, Context, ContextError, Gone, Holder};
+#[cfg(feature = "emulator")]
+pub use emulated::profile;
 pub(crate) use gate::HostBorrowed;
 pub use info::DeviceInfo;
 
 use crate::error::{Error, ErrorKind};
+#[cfg(feature = "emulator")]
+use crate::say;
 use crate::settings::{self, Settings};
-use crate::size::{Bytes, Size};
-use crate::source::GRANULE;
 use crate::stream::Stream;
 
 /// One device, real or emulated, with its primary context held.
@@ -42,80 +45,54 @@ impl Device {
     pub fn open(name: &str) -> Result<Device, Error> {
         match Name::parse(name)? {
             Name::Real(ordinal) => Ok(Device::from(machine::context(ordinal)?)),
-            Name::Emulated(profile) => Device::first(name, fast(profile)),
+            #[cfg(feature = "emulator")]
+            Name::Emulated(profile) => Device::of_profile(name, profile, None),
         }
     }
 
-    /// The device that `GPUHEAP_DEVICE` names; where it names none the first real GPU, else an
-    /// emulated H200. [`describe`](Device::describe) says which. A machine that has a GPU whose
-    /// driver does not work is an error, never a silent fall back.
+    /// Opens the device that `GPUHEAP_DEVICE` names. If the variable is not set, opens the first real
+    /// GPU, or on a machine without one an emulated H200.
+    ///
+    /// The fall back to an emulated device is logged as a warning by crate `log`, with what was looked
+    /// for, and [`DeviceInfo::fallback`] keeps the reason. A machine that has a GPU whose driver does
+    /// not work is an error and no fall back. Blocks as [`open`](Device::open) does.
     ///
     /// # Errors
     ///
-    /// As [`open`](Device::open); a variable of the environment that means nothing.
+    /// As [`open`](Device::open); a variable of the environment that means nothing; no GPU, if
+    /// gpuheap was built without its feature `emulator`.
     pub fn open_default() -> Result<Device, Error> {
         settings::warn_once();
         if let Some(name) = &Settings::get()?.device {
             return Device::open(name);
         }
         match machine::driver_if_any()? {
-            Some(_) => Device::open("cuda:0"),
-            None => Device::open("emulated"),
+            Ok(_) => Device::open("cuda:0"),
+            Err(reason) => Device::fall_back(reason),
         }
     }
 
-    /// What [`open`](Device::open) could open: the real devices, then the emulated one. Makes no
-    /// context; blocks while the driver starts, up to seconds where it was not started before.
+    /// What [`open`](Device::open) could open: the real devices, then the emulated one, if gpuheap was
+    /// built with its feature `emulator`. Makes no context; blocks while the driver starts, up to seconds where it was not started before.
     ///
     /// # Errors
     ///
     /// A driver that is there and does not work, with the reason.
     pub fn list() -> Result<Vec<DeviceInfo>, Error> {
         let mut devices = Vec::new();
-        if let Some(driver) = machine::driver_if_any()? {
+        if let Ok(driver) = machine::driver_if_any()? {
             for ordinal in 0..info::count(&*driver)? {
                 devices.push(DeviceInfo::read(
                     &*driver,
                     ordinal,
                     &format!("cuda:{ordinal}"),
-                    false,
+                    None,
                 )?);
             }
         }
-        let emulator = start(fast(Profile::h200()))?;
-        devices.push(DeviceInfo::read(&*emulator, 0, EMULATED, true)?);
+        #[cfg(feature = "emulator")]
+        devices.push(emulated::described()?);
         Ok(devices)
-    }
-
-    /// An emulated device that looks like `profile`, its work done at once, without the
-    /// emulator's checks.
-    ///
-    /// # Errors
-    ///
-    /// A profile without room for a context.
-    pub fn emulated(profile: Profile) -> Result<Device, Error> {
-        Device::emulated_with(fast(profile))
-    }
-
-    /// The first device of an emulator with these options.
-    ///
-    /// # Errors
-    ///
-    /// What the options make fail.
-    pub fn emulated_with(options: Options) -> Result<Device, Error> {
-        Device::first(EMULATED, options)
-    }
-
-    /// All devices of one emulator with these options, in its order: they reach each other as
-    /// those of one machine do.
-    ///
-    /// # Errors
-    ///
-    /// What the options make fail.
-    pub fn emulated_devices(options: Options) -> Result<Vec<Device>, Error> {
-        let emulator = start(options)?;
-        let count = info::count(&*emulator)?;
-        (0..count).map(|ordinal| Device::of_emulator(&emulator, ordinal, EMULATED)).collect()
     }
 
     /// What [`open`](Device::open) calls it: `cuda:0`, `emulated:t4`. Those made of
@@ -254,15 +231,12 @@ impl Device {
         let old = self.context;
         // SAFETY: the caller keeps this function's contract.
         unsafe { old.reset() }?;
-        match old.emulator() {
-            None => Ok(Device::from(machine::context(old.ordinal())?)),
-            Some(emulator) => Device::of_emulator(emulator, old.ordinal(), &old.info().name),
+        #[cfg(feature = "emulator")]
+        if let Some(emulator) = old.emulator() {
+            let info = old.info();
+            return Device::of_emulator(emulator, old.ordinal(), &info.name, info.fallback.clone());
         }
-    }
-
-    /// The emulator behind an emulated device.
-    pub fn emulator(&self) -> Option<&Arc<Emulator>> {
-        self.context.emulator()
+        Ok(Device::from(machine::context(old.ordinal())?))
     }
 
     /// The driver that the device is reached through.
@@ -294,13 +268,25 @@ impl Device {
         &self.context
     }
 
-    fn first(name: &str, options: Options) -> Result<Device, Error> {
-        Device::of_emulator(&start(options)?, 0, name)
+    /// Opens an emulated device in place of the GPU that was not found, for `reason`.
+    #[cfg(feature = "emulator")]
+    fn fall_back(reason: String) -> Result<Device, Error> {
+        say::warn(
+            say::DEVICE,
+            format_args!(
+                "Device::open_default opens an emulated device: {reason}; set GPUHEAP_DEVICE to \
+                 choose another one"
+            ),
+        );
+        Device::of_profile(EMULATED, gpuheap_emu::Profile::h200(), Some(reason))
     }
 
-    fn of_emulator(emulator: &Arc<Emulator>, ordinal: i32, name: &str) -> Result<Device, Error> {
-        let context = Context::retain(emulator.clone(), Some(emulator.clone()), ordinal, name)?;
-        Ok(Device::from(context))
+    #[cfg(not(feature = "emulator"))]
+    fn fall_back(reason: String) -> Result<Device, Error> {
+        Err(ErrorKind::NoDevice.error(format!(
+            "{reason}; install NVIDIA's driver, or build with gpuheap's feature `emulator`, which is a \
+             default one, to have an emulated device"
+        )))
     }
 }
 
@@ -324,39 +310,11 @@ impl fmt::Display for Device {
 
 const EMULATED: &str = "emulated";
 
-fn fast(profile: Profile) -> Options {
-    Options { checks: false, ..Options::with_device(profile) }
-}
-
-fn start(options: Options) -> Result<Arc<Emulator>, Error> {
-    let emulator = Arc::new(Emulator::new(options));
-    // SAFETY: no pointers.
-    check("cuInit", unsafe { emulator.cuInit(0) })?;
-    Ok(emulator)
-}
-
-/// What an emulated device is to look like: a profile's name or a size.
-///
-/// # Errors
-///
-/// Neither; the text lists the profiles.
-pub fn profile(text: &str) -> Result<Profile, Error> {
-    if let Some(profile) = Profile::named(text) {
-        return Ok(profile);
-    }
-    match Size::parse(text) {
-        Ok(Size::Bytes(bytes)) => Ok(Profile::with_memory(bytes)),
-        _ => Err(ErrorKind::BadSetting.error(format!(
-            "'{text}' is neither a profile nor a size; the profiles are {}, a size is like 16GiB",
-            Profile::NAMES.join(", ")
-        ))),
-    }
-}
-
 /// A device's name, taken apart.
 enum Name {
     Real(i32),
-    Emulated(Profile),
+    #[cfg(feature = "emulator")]
+    Emulated(gpuheap_emu::Profile),
 }
 
 impl Name {
@@ -367,19 +325,19 @@ impl Name {
             return Ok(Name::Real(ordinal.parse().map_err(|_| unknown())?));
         }
         match name.strip_prefix(EMULATED) {
-            Some("") => Ok(Name::Emulated(Profile::h200())),
+            #[cfg(feature = "emulator")]
+            Some("") => Ok(Name::Emulated(gpuheap_emu::Profile::h200())),
+            #[cfg(feature = "emulator")]
             Some(what) if what.starts_with(':') => {
-                let profile = profile(&what[1..])?;
-                match profile.memory_bytes {
-                    GRANULE.. => Ok(Name::Emulated(profile)),
-                    // Mostly a unit that was forgotten.
-                    bytes => Err(ErrorKind::BadSetting.error(format!(
-                        "'{name}' is a device of {}, and memory is handed out in steps of {}; write \
-                         a larger size with its unit, as in emulated:16GiB",
-                        Bytes(bytes),
-                        Bytes(GRANULE)
-                    ))),
-                }
+                Ok(Name::Emulated(emulated::usable_profile(name, &what[1..])?))
+            }
+            #[cfg(not(feature = "emulator"))]
+            Some(what) if what.is_empty() || what.starts_with(':') => {
+                Err(ErrorKind::Unsupported.error(format!(
+                    "'{name}' is an emulated device, and gpuheap was built without the emulator; build \
+                     it with its feature `emulator`, which is a default one, or write {}",
+                    names()
+                )))
             }
             _ => Err(unknown()),
         }
@@ -392,7 +350,46 @@ pub(crate) fn check_name(name: &str) -> Result<(), Error> {
 }
 
 /// The names that [`Device::open`] takes.
+#[cfg(feature = "emulator")]
 pub(crate) fn names() -> String {
-    let profiles = Profile::NAMES.join(", ");
+    let profiles = gpuheap_emu::Profile::NAMES.join(", ");
     format!("cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of {profiles}")
+}
+
+/// The names that [`Device::open`] takes.
+#[cfg(not(feature = "emulator"))]
+pub(crate) fn names() -> String {
+    "cuda:0, with the number of the GPU".to_owned()
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "emulator"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_default_without_gpu_says_how_to_get_the_emulator() {
+        // A machine that has a GPU opens it.
+        let Err(error) = Device::open_default() else { return };
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::NoDevice, "{text}");
+        for part in ["libcuda.so.1", "/dev/nvidiactl", "/dev/dxg", "feature `emulator`"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn emulated_names_without_emulator_are_refused() {
+        for name in ["emulated", "emulated:16GiB"] {
+            let error = Device::open(name).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains("feature `emulator`"), "{error}");
+        }
+        assert_eq!(Device::open("emulator").unwrap_err().kind(), ErrorKind::BadSetting);
+    }
+
+    #[test]
+    fn list_has_no_emulated_device() {
+        assert!(Device::list().unwrap().iter().all(|device| !device.is_emulated));
+    }
 }

@@ -39,7 +39,7 @@ mod owner;
 mod slots;
 mod sync;
 #[cfg(test)]
-#[cfg(not(loom))]
+#[cfg(all(feature = "emulator", not(loom)))]
 mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -32,6 +32,7 @@ impl fmt::Display for Fallback {
 }
 
 #[cfg(test)]
+#[cfg(feature = "emulator")]
 mod tests {
     use gpuheap_driver::CUresult;
     use gpuheap_emu::{Fault, FaultPlan, Profile};

@@ -145,6 +145,7 @@ impl Inner {
 }
 
 #[cfg(test)]
+#[cfg(feature = "emulator")]
 mod tests {
     use std::sync::mpsc::channel;
 

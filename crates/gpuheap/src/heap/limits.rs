@@ -47,6 +47,7 @@ impl Limits {
 }
 
 #[cfg(test)]
+#[cfg(feature = "emulator")]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -486,10 +486,13 @@ impl Store {
         if stream.context().is_same(&self.context) {
             return Ok(());
         }
+        // A context from before a reset has the name of the one after it.
+        self.context.check_alive()?;
+        stream.context().check_alive()?;
         Err(ErrorKind::WrongDevice.error(format!(
             "the stream is of {} and the heap of {}; use a stream of the heap's own device",
-            stream.context(),
-            self.context
+            stream.context().beside(&self.context),
+            self.context.beside(stream.context())
         )))
     }
 

@@ -413,6 +413,7 @@ impl fmt::Display for NoVirtualMemory {
 }
 
 #[cfg(test)]
+#[cfg(feature = "emulator")]
 mod tests {
     use gpuheap_driver::CUstream;
     use gpuheap_emu::{Fault, FaultPlan, Options, Profile};

@@ -1,9 +1,10 @@
 //! Finding, opening and describing devices.
 
 use std::process::Command;
+use std::sync::Mutex;
 
-use gpuheap::Device;
 use gpuheap::emu::{Options, Profile, Schedule};
+use gpuheap::{Device, ErrorKind, Location, MemoryKind};
 
 use crate::support::{assert_no_findings, device, on_real_gpu};
 
@@ -75,6 +76,68 @@ fn the_default_device_is_named_or_real_where_there_is_a_real_one() {
     assert_eq!(device.name(), named.as_deref().unwrap_or(if real { "cuda:0" } else { "emulated" }));
     println!("{}", device.heap().unwrap().memory_status().unwrap());
     println!("{}", device.heap().unwrap().memory_status().unwrap().to_json());
+    assert_eq!(device.describe().fallback.is_some(), named.is_none() && !real);
+}
+
+/// What the library logs.
+struct Logger(Mutex<Vec<(log::Level, String)>>);
+
+impl log::Log for Logger {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.lock().unwrap().push((record.level(), record.args().to_string()));
+    }
+
+    fn flush(&self) {}
+}
+
+#[test]
+fn a_fallback_to_the_emulator_is_logged_and_kept() {
+    static LOGGER: Logger = Logger(Mutex::new(Vec::new()));
+    log::set_logger(&LOGGER).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+    let Some(reason) = Device::open_default().unwrap().describe().fallback else { return };
+    let no_gpu = "no GPU was found: libcuda was not found as libcuda.so.1, ";
+    assert!(reason.starts_with(no_gpu), "{reason}");
+    let nodes = "none of /dev/nvidiactl, /dev/nvidia0, /dev/dxg exists";
+    assert!(reason.ends_with(nodes), "{reason}");
+    let logged = LOGGER.0.lock().unwrap();
+    let is_told = |(level, text): &(log::Level, String)| {
+        *level == log::Level::Warn && text.contains(&reason) && text.contains("GPUHEAP_DEVICE")
+    };
+    assert!(logged.iter().any(is_told), "{logged:?}");
+    drop(logged);
+    assert_eq!(Device::open("emulated").unwrap().describe().fallback, None);
+}
+
+/// Two emulated devices may be called alike.
+#[test]
+fn messages_tell_two_emulated_devices_apart() {
+    let [one, two] = ["emulated:1GiB"; 2].map(|name| Device::open(name).unwrap());
+    let (heap, other) = (gpuheap::Heap::new(&one).unwrap(), gpuheap::Heap::new(&two).unwrap());
+    let (stream, target) = (two.stream().unwrap(), heap.target().unwrap());
+    let [a, b] = [&heap, &other].map(|heap| heap.target().unwrap().zeroed::<f32, _>(8).unwrap());
+    let unified = target.kind(MemoryKind::Unified).zeroed::<f32, _>(8).unwrap();
+    let [timed, later] = [&one, &two].map(|on| on.stream().unwrap().record_timed().unwrap());
+    let errors = [
+        heap.allocate(1, &stream).unwrap_err(),
+        stream.wait(&target.stream().record().unwrap()).unwrap_err(),
+        later.elapsed_since(&timed).unwrap_err(),
+        (&a + &b).unwrap_err(),
+        a.device_ptr(&stream).unwrap_err(),
+        unified.prefetch(Location::Other(two.clone())).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::WrongDevice, "{error}");
+        for device in [&one, &two] {
+            let number = device.describe().emulator.unwrap();
+            let name = format!("emulated:1GiB (emulated device, emulator {number})");
+            assert!(error.to_string().contains(&name), "{error}");
+        }
+    }
 }
 
 const NAMES_IT: &str = "GPUHEAP_DEVICE";

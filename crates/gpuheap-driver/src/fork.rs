@@ -1,22 +1,28 @@
-//! Whether this process is a child that was forked off without exec.
+//! Counts the forks that lead to this process.
+//!
+//! CUDA does not survive a fork without exec: the child has a copy of the driver's state and none of
+//! its threads, and a lock that another thread of the parent held is never released there. A library
+//! notes [`watch`] when it opens a device, and before it takes a lock compares [`count`].
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How many forks lie between the process in which [`watch`] was first called and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Begins to count forks and returns the count so far.
+/// Begins to count forks, once in a process, and returns the count so far. Takes no lock after the
+/// first call.
 ///
 /// A process id would do too and costs a system call at every question; the count is one load.
-pub(crate) fn watch() -> u32 {
+pub fn watch() -> u32 {
     #[cfg(unix)]
     unix::register();
     count()
 }
 
-/// The count so far.
+/// Returns the count so far: it differs from what [`watch`] returned in every process that was forked
+/// off since.
 #[inline]
-pub(crate) fn count() -> u32 {
+pub fn count() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 

@@ -1,0 +1,121 @@
+//! Emulated devices: made of a profile or of options, with an emulator each.
+
+use std::sync::Arc;
+
+use gpuheap_driver::{Driver, check};
+use gpuheap_emu::{Emulator, Options, Profile};
+
+use super::context::{Context, Origin};
+use super::info::{self, DeviceInfo};
+use super::{Device, EMULATED};
+use crate::error::{Error, ErrorKind};
+use crate::size::{Bytes, Size};
+use crate::source::GRANULE;
+
+impl Device {
+    /// An emulated device that looks like `profile`, its work done at once, without the
+    /// emulator's checks.
+    ///
+    /// # Errors
+    ///
+    /// A profile without room for a context.
+    pub fn emulated(profile: Profile) -> Result<Device, Error> {
+        Device::emulated_with(fast(profile))
+    }
+
+    /// The first device of an emulator with these options.
+    ///
+    /// # Errors
+    ///
+    /// What the options make fail.
+    pub fn emulated_with(options: Options) -> Result<Device, Error> {
+        Device::of_emulator(&start(options)?, 0, EMULATED, None)
+    }
+
+    /// All devices of one emulator with these options, in its order: they reach each other as
+    /// those of one machine do.
+    ///
+    /// # Errors
+    ///
+    /// What the options make fail.
+    pub fn emulated_devices(options: Options) -> Result<Vec<Device>, Error> {
+        let emulator = start(options)?;
+        let count = info::count(&*emulator)?;
+        (0..count).map(|ordinal| Device::of_emulator(&emulator, ordinal, EMULATED, None)).collect()
+    }
+
+    /// The emulator behind an emulated device.
+    pub fn emulator(&self) -> Option<&Arc<Emulator>> {
+        self.context.emulator()
+    }
+
+    /// The device of that profile, called `name`; with the reason why it stands in for a GPU, if it
+    /// does.
+    pub(super) fn of_profile(
+        name: &str,
+        profile: Profile,
+        fallback: Option<String>,
+    ) -> Result<Device, Error> {
+        Device::of_emulator(&start(fast(profile))?, 0, name, fallback)
+    }
+
+    pub(super) fn of_emulator(
+        emulator: &Arc<Emulator>,
+        ordinal: i32,
+        name: &str,
+        fallback: Option<String>,
+    ) -> Result<Device, Error> {
+        let origin = Origin { emulator: Some(emulator.clone()), fallback };
+        Ok(Device::from(Context::retain(emulator.clone(), origin, ordinal, name)?))
+    }
+}
+
+/// What [`Device::open`] makes of the name `emulated`, without a context.
+pub(super) fn described() -> Result<DeviceInfo, Error> {
+    let emulator = start(fast(Profile::h200()))?;
+    DeviceInfo::read(&*emulator, 0, EMULATED, Some(emulator.number()))
+}
+
+fn fast(profile: Profile) -> Options {
+    Options { checks: false, ..Options::with_device(profile) }
+}
+
+fn start(options: Options) -> Result<Arc<Emulator>, Error> {
+    let emulator = Arc::new(Emulator::new(options));
+    // SAFETY: no pointers.
+    check("cuInit", unsafe { emulator.cuInit(0) })?;
+    Ok(emulator)
+}
+
+/// What an emulated device is to look like: a profile's name or a size.
+///
+/// # Errors
+///
+/// Neither; the text lists the profiles.
+pub fn profile(text: &str) -> Result<Profile, Error> {
+    if let Some(profile) = Profile::named(text) {
+        return Ok(profile);
+    }
+    match Size::parse(text) {
+        Ok(Size::Bytes(bytes)) => Ok(Profile::with_memory(bytes)),
+        _ => Err(ErrorKind::BadSetting.error(format!(
+            "'{text}' is neither a profile nor a size; the profiles are {}, a size is like 16GiB",
+            Profile::NAMES.join(", ")
+        ))),
+    }
+}
+
+/// The profile `text` of the device `name`, if a heap can have memory of it.
+pub(super) fn usable_profile(name: &str, text: &str) -> Result<Profile, Error> {
+    let profile = profile(text)?;
+    match profile.memory_bytes {
+        GRANULE.. => Ok(profile),
+        // Mostly a unit that was forgotten.
+        bytes => Err(ErrorKind::BadSetting.error(format!(
+            "'{name}' is a device of {}, and memory is handed out in steps of {}; write a larger size \
+             with its unit, as in emulated:16GiB",
+            Bytes(bytes),
+            Bytes(GRANULE)
+        ))),
+    }
+}
