@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::device::{Context, Device, Holder};
 use crate::error::Error;
 use crate::heap::store::Store;
-use crate::heap::{Heap, Inner};
+use crate::heap::{Heap, Inner, siblings};
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::track::Leak;
@@ -121,7 +121,7 @@ fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
     let (mut own, mut others, mut asked) = (0, (0, 0), Ok(()));
     let is_flushed =
         |inner: &Inner| heaps.iter().any(|heap| ptr::eq(&**heap.handle.inner(), inner));
-    context.visit_heaps(|inner| match inner.device.lock().held() {
+    siblings::visit(context, |inner| match inner.device.lock().held() {
         Ok(held) if is_flushed(inner) => own += held.reserved,
         Ok(held) => others = (others.0 + held.reserved, others.1 + held.cached),
         Err(error) => asked = Err(error),

@@ -107,8 +107,8 @@ impl Drop for Visiting {
 }
 
 /// Calls `visit` with the heaps of the context, one after the other; with none if this thread is
-/// visiting already.
-fn visit(context: &Context, visit: impl FnMut(&Inner)) {
+/// visiting already. The caller holds no lock of any heap.
+pub(crate) fn visit(context: &Context, visit: impl FnMut(&Inner)) {
     if VISITING.replace(true) {
         return;
     }

@@ -555,6 +555,25 @@ impl Program<'_> {
     }
 }
 
+#[test]
+fn heaps_from_before_a_reset_are_left_alone() {
+    for pool in PoolKind::ALL {
+        let device = emulated(512 * MIB, Schedule::OnDemand);
+        let keeper = heap(&device, pool);
+        drop(hold(&device, &keeper, &device.stream().unwrap(), 4 * PIECE));
+        // SAFETY: nothing of the device is used by its address, and no other thread uses it.
+        let device = unsafe { device.reset() }.unwrap();
+        let (asker, stream) = (heap(&device, PoolKind::Split), device.stream().unwrap());
+        let block = asker.allocate(7 * PIECE, &stream);
+        let block = block.unwrap_or_else(|error| panic!("{pool}: {error}"));
+        let error = asker.allocate(2 * PIECE, &stream).unwrap_err();
+        assert_eq!(error.out_of_memory().unwrap().other_heaps, 0, "{pool}: {error}");
+        assert!(keeper.memory_status().unwrap_err().is_gone());
+        drop(block);
+        assert_all_returned(&device, &asker, pool.name());
+    }
+}
+
 /// Heaps of two devices have nothing to do with each other.
 #[test]
 fn heaps_of_another_device_keep_what_they_have() {
