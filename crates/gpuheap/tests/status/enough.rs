@@ -300,7 +300,7 @@ fn a_driver_that_refuses_what_it_calls_free_is_not_full() {
 #[test]
 fn where_a_driver_promises_too_much_the_answer_is_perhaps() {
     for pool in PoolKind::ALL {
-        for live in [0, 1, 3, 6] {
+        for live in [0, 3] {
             let device = wsl2();
             let stream = device.stream().unwrap();
             let builder = Heap::builder(&device).pool(pool).without_environment();
@@ -314,7 +314,11 @@ fn where_a_driver_promises_too_much_the_answer_is_perhaps() {
                 heap.reclaim_all().unwrap();
                 match fit {
                     Fit::Yes { .. } => assert!(served, "{pool} {live} {bytes}: {fit}"),
-                    Fit::No { .. } => assert!(!served, "{pool} {live} {bytes}: {fit}"),
+                    // One is enough: on WSL2 each failure waits 2 s for memory that comes back late.
+                    Fit::No { .. } => {
+                        assert!(!served, "{pool} {live} {bytes}: {fit}");
+                        break;
+                    }
                     _ => perhaps += 1,
                 }
             }
