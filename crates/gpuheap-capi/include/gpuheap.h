@@ -215,8 +215,8 @@ enum gpuheap_status gpuheap_allocation_size(struct gpuheap_heap *heap,
                                             void *address,
                                             uint64_t *bytes);
 
-// Gives cached memory back to the driver until at least that many bytes went, largest first. Waits
-// for frees in flight.
+// Gives cached memory back to the driver until at least that many bytes went, in few pieces and little
+// more than asked for. Waits for frees in flight.
 //
 // given_back: where the bytes that went are written, less than asked for where less was cached; null
 // if nobody wants to know.

@@ -180,8 +180,8 @@ pub unsafe extern "C" fn gpuheap_allocation_size(
     })
 }
 
-/// Gives cached memory back to the driver until at least that many bytes went, largest first. Waits
-/// for frees in flight.
+/// Gives cached memory back to the driver until at least that many bytes went, in few pieces and little
+/// more than asked for. Waits for frees in flight.
 ///
 /// given_back: where the bytes that went are written, less than asked for where less was cached; null
 /// if nobody wants to know.

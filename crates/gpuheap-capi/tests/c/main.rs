@@ -15,8 +15,8 @@ const PRINTED: &str = "\
 allocated: 20972520 bytes live in 2 allocations, 20972520 at most
 freed: 1000 bytes live in 1 allocations, 20972520 at most
 a second free is refused
-gpuheap_allocate: out of GPU memory: 100.000 MiB requested, 36.000 MiB short, because the request is \
-larger than the limit; raise the limit by 36.000 MiB";
+gpuheap_allocate: out of GPU memory: 100.000 MiB requested, 38.000 MiB short, because the request is \
+larger than the limit; raise the limit by 38.000 MiB";
 
 #[test]
 fn the_example_runs_with_the_shared_library() {

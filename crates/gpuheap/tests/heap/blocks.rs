@@ -239,7 +239,7 @@ fn upload(device: &Device, address: u64, bytes: usize, stream: &Stream) {
 #[test]
 fn an_upload_longer_than_its_array_is_found() {
     // Of the other pools each array is the driver's own allocation, and the call fails.
-    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
+    for pool in [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(64 * MIB, Schedule::Immediate);
         let stream = device.stream().unwrap();
         let heap = heap(&device, pool);
