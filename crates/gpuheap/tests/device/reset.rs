@@ -3,7 +3,7 @@
 use std::ptr::from_mut;
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Schedule};
-use gpuheap::{Device, Heap, PoolKind};
+use gpuheap::{Device, Heap, MemoryKind, PoolKind, Tracking};
 use gpuheap_driver::{CUresult, check};
 
 use crate::support::{assert_no_findings, device, emulated, fill, read};
@@ -76,6 +76,80 @@ fn what_is_older_than_a_reset_says_so_and_frees_nothing() {
             fresh.synchronize().unwrap();
             assert_no_findings(&fresh);
         }
+    }
+}
+
+/// Every kind of handle that is kept past a reset: what it is asked gives the error, and its end
+/// frees nothing of the device after.
+#[test]
+fn handles_kept_past_a_reset_are_harmless() {
+    for pool in PoolKind::ALL {
+        let device = emulated(Schedule::OnDemand);
+        let heap = Heap::builder(&device).pool(pool).track(Tracking::Counts).build().unwrap();
+        // What is forgotten below is left behind on purpose.
+        heap.on_thread_end(|_| ());
+        let target = heap.target().unwrap();
+        let of_kind = |kind| target.kind(kind).filled(1000, 1_u8).unwrap();
+        let mut plain = of_kind(MemoryKind::Device);
+        let (unified, pinned) = (of_kind(MemoryKind::Unified), of_kind(MemoryKind::Pinned));
+        let shared = of_kind(MemoryKind::Device).into_shared();
+        let unwritten = target.uninit::<u8, _>(1000).unwrap();
+        let registered = target.register(vec![5_u8; 1000]).unwrap();
+        let mut batches = target.batches(vec![vec![7_u8; 100]; 6]).prefetch(2);
+        let batch = batches.next();
+        let (reclaimer, snapshot) = (heap.register_reclaimer(|_| 0), heap.snapshot().unwrap());
+        let (stream, event) = (target.stream().clone(), target.stream().record_timed().unwrap());
+
+        let (fresh, report) = heap.scope(|scope| {
+            let inside = scope.target().unwrap();
+            let forgotten = inside.filled(1000, 1_u8).unwrap();
+            let fresh = reset(device.clone());
+            for error in [
+                inside.uninit::<u8, _>(1).unwrap_err(),
+                forgotten.to_vec().unwrap_err(),
+                scope.target().unwrap_err(),
+            ] {
+                assert!(error.is_gone(), "{pool}: {error}");
+            }
+            std::mem::forget(forgotten);
+            fresh
+        });
+        assert_eq!(report.freed, 0, "{pool}: {report}");
+        let newer = Heap::builder(&fresh).pool(pool).build().unwrap();
+        let kept = newer.target().unwrap().filled(1000, 9_u8).unwrap();
+        for error in [
+            plain.to_vec().unwrap_err(),
+            plain.fill(3).unwrap_err(),
+            plain.copy().unwrap_err(),
+            plain.copy_from(&kept).unwrap_err(),
+            plain.copy_to(&newer.target().unwrap()).unwrap_err(),
+            plain.device_ptr(&stream).unwrap_err(),
+            plain.device_ptr(&kept.stream()).unwrap_err(),
+            plain.slice(1..).unwrap().to_vec().unwrap_err(),
+            (&plain + &kept).unwrap_err(),
+            (&kept + &plain).unwrap_err(),
+            plain.sum().unwrap_err(),
+            unified.as_slice().map(|_| ()).unwrap_err(),
+            pinned.as_slice().map(|_| ()).unwrap_err(),
+            shared.free_early().unwrap_err(),
+            shared.to_vec().unwrap_err(),
+            unwritten.fill(1).unwrap_err(),
+            registered.as_slice().map(|_| ()).unwrap_err(),
+            target.register(vec![1_u8]).unwrap_err().error().clone(),
+            target.array(&[1, 2, 3]).unwrap_err(),
+            newer.allocate(1, &stream).unwrap_err(),
+            kept.stream().wait(&event).unwrap_err(),
+            fresh.stream().unwrap().record_timed().unwrap().elapsed_since(&event).unwrap_err(),
+        ] {
+            assert!(error.is_gone(), "{pool}: {error}");
+        }
+        let shown = format!("{plain:?} {unified:?} {shared:?} {registered:?} {heap:?} {batches:?}");
+        assert!(!shown.is_empty());
+        drop((batches, batch, plain, unified, pinned, shared, registered));
+        drop((reclaimer, snapshot, stream, event, target, heap, device));
+        assert_eq!(kept.to_vec().unwrap(), [9; 1000], "{pool}");
+        drop((kept, newer));
+        assert_no_findings(&fresh);
     }
 }
 
