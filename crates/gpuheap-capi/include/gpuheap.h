@@ -190,7 +190,9 @@ enum gpuheap_status gpuheap_free(struct gpuheap_heap *heap,
 // allocated on, at a point after the allocation, and for each other stream that used the memory.
 // Otherwise what is allocated next meets work that is not over. The stream is as for
 // gpuheap_allocate; where it is refused, nothing is freed.
-enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap, void *address, void *stream);
+enum gpuheap_status gpuheap_free_on(struct gpuheap_heap *heap,
+                                    void *address,
+                                    void *stream);
 
 // Says that a stream is about to be destroyed. To be called before that, when all work on the heap's
 // memory was given to it. Afterwards the heap does not touch the handle any more, and what was freed
