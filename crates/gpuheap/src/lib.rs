@@ -71,7 +71,7 @@
 //! | [`unregister`](DeviceArray::unregister) | the host, for its last use | the program, as its vector | registered |
 //! | [`reclaim`](Heap::reclaim), [`reclaim_all`](Heap::reclaim_all) | the host, for frees in flight | from the pool to the driver | device |
 //! | [`flush`](Heap::flush) | the host, for frees in flight | from the pools to the driver | device, unified, pinned |
-//! | [`reset`](Device::reset) | the host, for all work | the driver, live arrays too | all |
+//! | [`reset`](Device::reset) | the host, for all work | the driver, live arrays too, but for those of `driver` heaps | all |
 //!
 //! Registered memory has no pool: however such an array is freed, the host waits for its last use and
 //! the vector is freed. Memory that was [wrapped](Target::wrap) stays its owner's.

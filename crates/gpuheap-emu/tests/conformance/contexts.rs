@@ -198,10 +198,14 @@ fn live_pool_memory_over_a_reset_of_the_primary_context() {
             ok!(gpu, cuMemPoolTrimTo(default, 0));
             (gpu.used() - used_before) >> 20
         }];
-        let gone = CUresult::ERROR_INVALID_VALUE;
+        // The emulator takes the addresses away, and the pools go on counting them.
+        let (code, left) = match std::env::var_os("GPUHEAP_TEST_DEVICE") {
+            None => (CUresult::ERROR_INVALID_VALUE, 64),
+            Some(_) => (CUresult::SUCCESS, 0),
+        };
         assert_eq!(
             (is_known, used, freed, still, taken),
-            ([gone; 2], [64, 64], [gone; 2], [64, 64], [0, 0]),
+            ([code; 2], [64, 64], [code; 2], [left; 2], [0, 0]),
             "known, used by the pools (MiB), freed, still used, taken from the device before and after \
              the pool went"
         );

@@ -213,6 +213,9 @@ impl Device {
     /// before (clones of it, streams, events, heaps, blocks) gives an error from now on that says
     /// so, and frees nothing when it is dropped. Blocks while the device's work is waited for.
     ///
+    /// Live memory of a heap with the `driver` pool is the pool's: it stays taken until the process
+    /// ends (H200, driver 580). Drop such arrays before.
+    ///
     /// # Safety
     ///
     /// The primary context belongs to the whole process. The caller promises that
