@@ -1,4 +1,4 @@
-//! What a heap tells an emulated device of its blocks.
+//! Notes of a heap's blocks to an emulated device.
 
 use std::ffi::c_int;
 
@@ -48,7 +48,7 @@ pub const EMULATED_BLOCK: &str = "gpuheap_emulated_block\0";
 pub type EmulatedBlock =
     unsafe extern "C" fn(c_int, CUcontext, CUdeviceptr, u64, u64, CUstream) -> c_int;
 
-/// What happens to a block, as [`EmulatedBlock`] counts.
+/// Event in the life of a block, as [`EmulatedBlock`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum BlockEvent {

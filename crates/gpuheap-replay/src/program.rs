@@ -84,7 +84,7 @@ impl PeakRange {
     }
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Outcome {

@@ -363,7 +363,7 @@ impl ScopeState {
         Err(self.ended())
     }
 
-    /// Has the end of this scope free a batch that is uploaded in it.
+    /// Registers a batch that is uploaded in this scope, so that the scope's end frees it.
     pub(crate) fn adopt(&self, batch: &Arc<ScopeState>) -> Result<(), Error> {
         self.check_open()?;
         let mut lists = self.lock();

@@ -51,7 +51,7 @@ struct Handle {
     is_retired: AtomicBool,
 }
 
-/// What can be waited for of a stream that was retired.
+/// Waitable state of a stream that was retired.
 #[derive(Clone)]
 enum Retired {
     /// An event that comes after all its work.
@@ -113,7 +113,7 @@ impl StreamGuard {
         self.moments().completed(&self.handle.completed)
     }
 
-    /// Has the stream refuse all work from now on, without touching its handle.
+    /// Makes the stream refuse all work from now on, without touching its handle.
     pub(crate) fn refuse_work(&self) {
         self.handle.retire_as(Retired::Unknown);
     }

@@ -1,4 +1,4 @@
-//! What the emulator's checks see of single blocks that C holds.
+//! Findings of the emulator's checks about single blocks that C holds.
 
 use gpuheap::PoolKind;
 use gpuheap::emu::{FindingKind, Schedule};

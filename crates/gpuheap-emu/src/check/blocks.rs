@@ -218,7 +218,7 @@ impl BlockChecks for Emulator {
     }
 }
 
-/// What findings call the one who hands out and frees.
+/// Name that findings give to the one who hands out and frees.
 const HEAP: &str = "a heap";
 
 impl Call<'_> {

@@ -6,13 +6,13 @@
 use super::spans::{Books, FreeSpans, Live, Span};
 use super::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 
-/// What the driver takes from the device at a time.
+/// Bytes that the driver takes from the device at a time.
 const GRANULE: u64 = 2 << 20;
 /// Larger allocations have granules of their own.
 const SMALL: u64 = 1 << 20;
 /// Allocations are multiples of this.
 const ALIGN: u64 = 512;
-/// What a stream-ordered pool takes from the device at a time.
+/// Bytes that a stream-ordered pool takes from the device at a time.
 const POOL_CHUNK: u64 = 32 << 20;
 
 /// `cudaMalloc` and `cudaFree` for every request: RMM's `CudaMemoryResource`.

@@ -64,7 +64,7 @@ impl Ticket {
     pub const NONE: Self = Self { slot: u32::MAX, generation: 0 };
 }
 
-/// What a model holds and what it did. Sizes are bytes.
+/// Figures of a model: bytes that it holds, and calls that it made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figures {
@@ -119,7 +119,7 @@ pub struct Refusal {
     pub largest_free: u64,
     /// Freed, but still used by other streams.
     pub pending: u64,
-    /// What was held at that moment.
+    /// Figures at that moment.
     pub figures: Figures,
 }
 

@@ -1,4 +1,4 @@
-//! What several allocators have in common: free pieces that merge, live blocks, and the books.
+//! Parts of several allocators: free pieces that merge, live blocks, and the books.
 
 use std::collections::{BTreeMap, BTreeSet};
 

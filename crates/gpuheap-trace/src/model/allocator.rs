@@ -1,4 +1,4 @@
-//! What a recording says of the allocator that it was made of.
+//! Allocator settings that a recording states.
 
 /// Settings of PyTorch's allocator, as a snapshot has them. The memory fraction and the device's
 /// size are in no snapshot.

@@ -101,7 +101,7 @@ fn action(text: &[u8]) -> ActionText<'_> {
     })
 }
 
-/// What devices hold at the end, each item with its device.
+/// Blocks and segments of all devices at the end, each with its device.
 #[derive(Default)]
 pub(super) struct AtEnd {
     pub(super) blocks: Vec<(u64, Block)>,

@@ -260,7 +260,7 @@ pub(crate) struct Figures {
     pub(crate) others: OtherHeaps,
 }
 
-/// What a request lacks, bytes.
+/// Bytes that a request lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lack {
     /// What the request would take from the driver, by the driver's rounding.

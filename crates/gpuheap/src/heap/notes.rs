@@ -1,4 +1,4 @@
-//! What an emulated device's checks are told of leases.
+//! Notes of leases to an emulated device's checks.
 
 use gpuheap_driver::{BlockChecks, BlockNote, CUstream};
 

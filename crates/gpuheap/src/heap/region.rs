@@ -1,4 +1,4 @@
-//! What a heap comes to in a part of a program.
+//! Account of a heap over a part of a program.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -137,7 +137,7 @@ pub(crate) fn is_any_capturing(context: &Context) -> bool {
 }
 
 impl Store {
-    /// Has other heaps of the process give cached memory back until `bytes` went: what the driver
+    /// Makes other heaps of the process give cached memory back until `bytes` went: what the driver
     /// regained. `None` if there are none. What fails shows in the attempt after it.
     pub(crate) fn reach(&self, bytes: u64) -> Option<u64> {
         let (mut is_any, mut regained) = (false, 0_u64);

@@ -283,7 +283,7 @@ pub(crate) struct Outlook {
     pub(crate) largest_left: u64,
 }
 
-/// What a policy would take from the driver for a request.
+/// Memory that a policy would take from the driver for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taking {
     /// Bytes; none if something cached holds the request.

@@ -79,7 +79,7 @@ fn the_default_device_is_named_or_real_where_there_is_a_real_one() {
     assert_eq!(device.describe().fallback.is_some(), named.is_none() && !real);
 }
 
-/// What the library logs.
+/// Messages that the library logs.
 struct Logger(Mutex<Vec<(log::Level, String)>>);
 
 impl log::Log for Logger {

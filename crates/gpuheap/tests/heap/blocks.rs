@@ -1,4 +1,4 @@
-//! What the emulator's checks see of single blocks.
+//! Findings of the emulator's checks about single blocks.
 
 use std::time::Duration;
 

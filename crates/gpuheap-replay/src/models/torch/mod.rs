@@ -41,7 +41,7 @@ pub struct Torch {
     settings: Settings,
     /// What the device has for this allocator.
     capacity: u64,
-    /// What the memory fraction allows, if one was set.
+    /// Bytes that the memory fraction allows, if one was set.
     allowed: Option<u64>,
     blocks: Vec<Block>,
     spare: Vec<u32>,
