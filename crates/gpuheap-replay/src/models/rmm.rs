@@ -59,7 +59,7 @@ impl Pool {
             ));
         }
         let mut pool = Self {
-            books: Books::new(device_memory),
+            books: Books::new(device_memory.min(maximum.unwrap_or(u64::MAX))),
             initial,
             maximum,
             live: Live::default(),

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod oracle;
+mod programs;
 mod properties;
 
 use std::path::{Path, PathBuf};

@@ -1,0 +1,49 @@
+//! Whole programs as PyTorch ran them: graphs, `MemPool`, training and inference.
+
+use std::fs;
+
+use gpuheap_replay::models::torch::Torch;
+use gpuheap_replay::{DriverEvent, Model, Program};
+use gpuheap_trace::{ReadOptions, read};
+
+use crate::{H200, data};
+
+/// Names, settings and PyTorch's own peak of reserved bytes, from `figures.csv`.
+fn recorded() -> Vec<(String, String, u64)> {
+    let text = fs::read_to_string(data("tests/data/torch-programs/figures.csv")).unwrap();
+    let row = |line: &str| {
+        // A setting may have commas of its own: the last four fields have none.
+        let (head, figures) = line.split_at(line.rmatch_indices(',').nth(3).unwrap().0);
+        let (name, settings) = head.split_once(',').unwrap();
+        let peak = figures.split(',').nth(2).unwrap().parse().unwrap();
+        (name.to_owned(), settings.to_owned(), peak)
+    };
+    text.lines().map(row).collect()
+}
+
+#[test]
+fn programs_take_the_recorded_segments() {
+    let mut wrong = Vec::new();
+    for (name, settings, peak) in recorded() {
+        let path = data(&format!("tests/data/torch-programs/{name}.pickle.gz"));
+        let program = Program::of(&read(path, &ReadOptions::default()).unwrap()[0]);
+        assert_eq!(program.recorded_settings().unwrap(), settings.parse().unwrap(), "{name}");
+        let mut model = Torch::new(settings.parse().unwrap(), H200);
+        let outcome = program.run_as_recorded(&mut model);
+        let events = |events: &[DriverEvent]| -> Vec<_> {
+            events.iter().map(|event| (event.is_taken, event.bytes, event.stream)).collect()
+        };
+        let (ours, theirs) =
+            (events(model.driver_events()), events(program.recorded_driver_events()));
+        let first = ours.iter().zip(&theirs).position(|(ours, its)| ours != its);
+        if ours != theirs || outcome.figures.peak_reserved != peak {
+            wrong.push(format!(
+                "{name}: {} for {peak}; {} segments for {}, other from {first:?} on",
+                outcome.figures.peak_reserved,
+                ours.len(),
+                theirs.len(),
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
