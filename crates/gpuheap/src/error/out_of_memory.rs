@@ -31,8 +31,8 @@ pub struct OutOfMemory {
     pub pool: PoolKind,
     /// What is in the way.
     pub cause: Cause,
-    /// How many bytes more would have had to go back to the driver for the request to succeed: the
-    /// larger of the next two. `None` if that is not known.
+    /// How many bytes more would have had to go back to the driver for the request to succeed,
+    /// whichever blocks they are of: the larger of the next two. `None` if that is not known.
     pub short_by: Option<u64>,
     /// By how much the hard limit is too low.
     pub limit_short_by: u64,

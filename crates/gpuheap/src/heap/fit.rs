@@ -12,7 +12,7 @@ use crate::heap::store::State;
 use crate::kind::MemoryKind;
 use crate::pool::{Cached, Outlook, Taking};
 use crate::size::Bytes;
-use crate::source::{GRANULE, SourceError, round_up};
+use crate::source::{GRANULE, MemorySource, SourceError, round_up};
 
 /// Whether a request would succeed. From [`Heap::would_fit`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -40,8 +40,10 @@ pub enum Fit {
     /// It would not, even after all that is cached went back.
     #[non_exhaustive]
     No {
-        /// How many bytes more would have to be free, or allowed. Exact, except on WSL2, where it
-        /// may be more.
+        /// How many bytes more would have to be free, or allowed: enough whichever memory that is.
+        /// Free pieces beside live blocks are not counted on, because they go back to the driver with
+        /// these. `stitched`, which could use two such pieces, may do with less by their bytes. For
+        /// the other pools the figure is the least. On WSL2 it may be too low.
         short_by: u64,
         /// What is in the way, as [`OutOfMemory`](crate::OutOfMemory) would say.
         cause: Cause,
@@ -182,17 +184,19 @@ impl State {
         if !refused && (outlook.is_cached || ordered && regained >= bytes) {
             return Ok(Foreseen::Served { take: 0, figures });
         }
-        let growth = self.source.growth(outlook.take);
-        // On a nearly full device a pool of the driver's takes less than its step.
-        let least = if ordered { round_up(outlook.take, GRANULE) } else { growth };
-        let lack = figures.lack(growth, least);
-        if lack.is_none() && !refused {
+        let lack_of = |source: &dyn MemorySource, figures: &Figures, take: u64| {
+            let growth = source.growth(take);
+            // On a nearly full device a pool of the driver's takes less than its step.
+            figures.lack(growth, if ordered { round_up(take, GRANULE) } else { growth })
+        };
+        if !refused && lack_of(&*self.source, &figures, outlook.take).is_none() {
             return Ok(Foreseen::Served { take: outlook.take, figures });
         }
+        let lack = lack_of(&*self.source, &figures, outlook.take_whole);
         if ordered && regained < now.reserved {
             // What shares a step of the driver's pool with something in use may stay.
             let figures = self.figures(kind, None, others);
-            let lack = figures.lack(growth, least);
+            let lack = lack_of(&*self.source, &figures, outlook.take_whole);
             return Ok(Foreseen::Lacking(figures, lack));
         }
         Ok(Foreseen::Lacking(figures, lack))

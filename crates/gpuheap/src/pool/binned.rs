@@ -142,7 +142,14 @@ impl Policy for Binned {
         let spare = self.bins.iter().chain([&self.unpooled]).flat_map(FreeList::segments);
         let take = rounded(bytes);
         let takings = vec![Taking::of(if is_cached { 0 } else { take })];
-        Outlook { takings, is_cached, take, spare: spare.collect(), largest_left: 0 }
+        Outlook {
+            takings,
+            is_cached,
+            take,
+            take_whole: take,
+            spare: spare.collect(),
+            largest_left: 0,
+        }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

@@ -94,7 +94,7 @@ impl Policy for Direct {
     fn outlook(&self, bytes: u64, _ledger: &Ledger) -> Outlook {
         let spare = self.waiting.iter().map(|(_, segment)| *segment).collect();
         // What a pool of the driver's has already is not known here.
-        Outlook { takings: Vec::new(), is_cached: false, take: bytes, spare, largest_left: 0 }
+        Outlook { take: bytes, take_whole: bytes, spare, ..Outlook::default() }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

@@ -275,8 +275,11 @@ pub(crate) struct Outlook {
     pub(crate) takings: Vec<Taking>,
     /// Whether something cached holds it in one piece.
     pub(crate) is_cached: bool,
-    /// The least that it would take from the driver for it otherwise.
+    /// The least that it would take from the driver for it otherwise, bytes.
     pub(crate) take: u64,
+    /// Bytes that it would take if no cached piece was a part of the request. What is missing is
+    /// counted with this figure: pieces beside live blocks go back to the driver with these.
+    pub(crate) take_whole: u64,
     /// The segments that nobody uses, which the driver could have back.
     pub(crate) spare: Vec<Segment>,
     /// The largest free piece of the other segments.

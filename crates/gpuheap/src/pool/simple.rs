@@ -68,7 +68,7 @@ impl Policy for Simple {
         let spare: Vec<_> = self.free.segments().collect();
         let is_cached = spare.iter().any(|segment| fits(bytes)(segment.bytes));
         let takings = vec![Taking::of(if is_cached { 0 } else { bytes })];
-        Outlook { takings, is_cached, take: bytes, spare, largest_left: 0 }
+        Outlook { takings, is_cached, take: bytes, take_whole: bytes, spare, largest_left: 0 }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

@@ -300,7 +300,8 @@ impl Policy for Split {
 
     fn outlook(&self, bytes: u64, _ledger: &Ledger) -> Outlook {
         let rounded = round_up(bytes, ROUNDING);
-        let mut outlook = Outlook { take: round_up(rounded, GRANULE), ..Outlook::default() };
+        let take = round_up(rounded, GRANULE);
+        let mut outlook = Outlook { take, take_whole: take, ..Outlook::default() };
         let small = rounded <= SMALL;
         let (mut own, mut spare) = (false, 0);
         // Frees that are over merge whatever stream they were on, so each run of free blocks counts

@@ -194,6 +194,26 @@ proptest! {
     }
 }
 
+/// The rest of the small blocks' chunk could begin the range, but goes back to the driver with them.
+#[test]
+fn short_by_is_enough_whichever_blocks_are_freed_first() {
+    for pool in PoolKind::ALL {
+        for large_first in [false, true] {
+            let mut scene = Scene::new(pool, Some(64 * MIB), false, DEVICE);
+            for bytes in [13 * MIB / 2, 27 * MIB / 2, 1, 1, 1] {
+                scene.live.push(scene.heap.allocate(bytes, &scene.stream).unwrap());
+            }
+            let error = scene.heap.allocate(44 * MIB + 1, &scene.stream).unwrap_err();
+            let evidence = error.out_of_memory().unwrap().clone();
+            if large_first {
+                scene.live.reverse();
+            }
+            assert!(scene.free(evidence.short_by.unwrap()), "{pool}: {error}");
+            scene.succeeds(&evidence, &format!("{pool}, {large_first}")).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_request_larger_than_the_limit_counts_what_is_live() {
     for pool in PoolKind::ALL {

@@ -123,6 +123,7 @@ impl Stitched {
             takings: self.takings(rounded, ledger),
             is_cached: largest >= rounded || self.stitchable() >= rounded,
             take: round_up(rounded.saturating_sub(edges), LEAST).max(LEAST),
+            take_whole: round_up(rounded, LEAST),
             spare,
             largest_left: longest,
         }
