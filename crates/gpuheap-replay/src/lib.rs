@@ -22,8 +22,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod cards;
 pub mod models;
 mod program;
+pub mod tune;
 
 pub use models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 pub use program::{Completion, Failure, Outcome, PeakRange, Program};

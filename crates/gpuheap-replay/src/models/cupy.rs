@@ -83,8 +83,8 @@ impl Cupy {
         Some(Span { place, bytes, is_head: true })
     }
 
-    /// Gives back all that was taken and is wholly free, of every stream.
-    fn free_all_blocks(&mut self) {
+    /// Gives back all memory that is wholly free, of every stream, as `free_all_blocks` does.
+    pub fn free_all_blocks(&mut self) {
         let Self { arenas, taken, books, .. } = self;
         for (stream, arena) in arenas {
             let whole: Vec<Span> =

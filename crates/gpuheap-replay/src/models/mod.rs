@@ -7,7 +7,7 @@ pub mod rmm;
 mod spans;
 mod spec;
 pub mod torch;
-mod words;
+pub(crate) mod words;
 
 use std::fmt;
 

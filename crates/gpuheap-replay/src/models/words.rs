@@ -17,7 +17,7 @@ impl SettingError {
 }
 
 /// A text of the user as it may stand in a message.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 40;
     let more = if text.chars().nth(SHOWN).is_some() { "…" } else { "" };
     let shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
@@ -25,7 +25,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// How many letters have to change to make one word the other.
-fn distance(one: &str, other: &str) -> usize {
+pub(crate) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     // A name of a megabyte is not worth the time.

@@ -1,0 +1,341 @@
+//! Devices by name: their memory, what of it a program can use, and what their driver can do.
+//!
+//! ```
+//! use gpuheap_replay::cards;
+//!
+//! let card = cards::find("rtx4060")?;
+//! assert_eq!(card.name, "RTX 4060 8GB");
+//! assert!(card.usable_bytes < card.total_bytes);
+//!
+//! // One name that several devices have is refused, with all of them.
+//! let error = cards::find("A100").unwrap_err();
+//! assert_eq!(error.candidates(), ["A100 40GB", "A100 80GB"]);
+//! # Ok::<(), cards::UnknownCard>(())
+//! ```
+
+mod name;
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use name::Name;
+
+use crate::models::words::{distance, quoted};
+
+/// The data file, whose head says what the columns mean and how estimates are made.
+const FILE: &str = include_str!("cards.csv");
+const MIB: f64 = 1_048_576.0;
+
+/// A device that programs are run on.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Card {
+    /// Name of the device, with its memory if it was sold with several: `A100 40GB`.
+    pub name: &'static str,
+    /// Kind of device.
+    pub class: Class,
+    /// Memory as the vendor gives it, GB.
+    pub vendor_gb: u32,
+    /// Memory as the driver reports it, bytes. PyTorch's memory fraction is a part of it.
+    pub total_bytes: u64,
+    /// Where `total_bytes` is from.
+    pub total_source: Source,
+    /// Memory that a program can allocate: `total_bytes` without CUDA's own context, bytes.
+    pub usable_bytes: u64,
+    /// Whether `usable_bytes` was measured on the device, and not estimated.
+    pub usable_is_measured: bool,
+    /// Multiprocessors.
+    pub sms: u32,
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    /// Whether the driver has virtual memory management, which `expandable_segments` needs.
+    pub vmm: bool,
+    /// Whether the driver has stream-ordered pools (`cudaMallocAsync`).
+    pub pools: bool,
+    /// Other names of the device, as its driver gives them.
+    pub driver_names: Vec<&'static str>,
+}
+
+/// Kind of device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// A graphics card for consumers.
+    Consumer,
+    /// A graphics card for workstations.
+    Workstation,
+    /// A device for data centres.
+    DataCentre,
+    /// A part of a device for data centres that the driver shows as a device of its own.
+    MigSlice,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Consumer => "consumer",
+            Self::Workstation => "workstation",
+            Self::DataCentre => "data centre",
+            Self::MigSlice => "MIG slice",
+        })
+    }
+}
+
+/// Origin of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Read from a device.
+    Measured,
+    /// Given in error messages that users published.
+    Reported,
+    /// Derived from other devices.
+    Estimated,
+}
+
+/// Returns every known device: consumer cards, workstations, data centres, MIG slices.
+pub fn all() -> &'static [Card] {
+    static CARDS: OnceLock<Vec<Card>> = OnceLock::new();
+    CARDS.get_or_init(|| rows().filter_map(Card::parse).collect())
+}
+
+/// Finds the device that a user means: `A100 40GB`, `rtx4060`, `h100 pcie`, `Tesla T4`. Case,
+/// blanks, dashes and the vendor's name do not matter; words may be left out while one device fits.
+///
+/// # Errors
+/// If no device has that name, with the nearest known ones, or if several have it, with all of them.
+pub fn find(text: &str) -> Result<&'static Card, UnknownCard> {
+    let asked = Name::of(text);
+    let names = |card: &'static Card| {
+        std::iter::once(card.name).chain(card.driver_names.iter().copied()).map(Name::of)
+    };
+    let rules: [fn(&Name, &Name) -> bool; 3] =
+        [Name::equals, Name::equals_but_memory, Name::is_part];
+    for rule in rules {
+        let fits = |card: &&'static Card| names(card).any(|name| rule(&asked, &name));
+        let fitting: Vec<&Card> = all().iter().filter(fits).collect();
+        match fitting[..] {
+            [] => {}
+            [card] => return Ok(card),
+            _ => return Err(UnknownCard::new(text, true, &fitting)),
+        }
+    }
+    const SHOWN: usize = 3;
+    let mut nearest: Vec<&Card> = all().iter().collect();
+    nearest.sort_by_key(|card| distance(asked.joined(), Name::of(card.name).joined()));
+    nearest.truncate(SHOWN);
+    Err(UnknownCard::new(text, false, &nearest))
+}
+
+/// A text that names no device, or several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownCard {
+    given: String,
+    is_ambiguous: bool,
+    candidates: Vec<&'static str>,
+}
+
+impl UnknownCard {
+    fn new(given: &str, is_ambiguous: bool, cards: &[&'static Card]) -> Self {
+        let candidates = cards.iter().map(|card| card.name).collect();
+        Self { given: quoted(given), is_ambiguous, candidates }
+    }
+
+    /// Returns whether several devices have the name.
+    pub fn is_ambiguous(&self) -> bool {
+        self.is_ambiguous
+    }
+
+    /// Returns the names of the devices that fit, or of the nearest ones if none fits.
+    pub fn candidates(&self) -> &[&'static str] {
+        &self.candidates
+    }
+}
+
+impl fmt::Display for UnknownCard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { given, candidates, .. } = self;
+        let candidates = candidates.join(", ");
+        if self.is_ambiguous {
+            write!(f, "{given} is the name of several cards; give one of {candidates}")
+        } else {
+            write!(f, "there is no card {given}; the nearest known ones are {candidates}")
+        }
+    }
+}
+
+impl std::error::Error for UnknownCard {}
+
+/// The rows of the data file.
+fn rows() -> impl Iterator<Item = &'static str> {
+    FILE.lines().filter(|line| !line.starts_with('#')).skip(1)
+}
+
+impl Card {
+    /// Reads a row. `None` if it is malformed.
+    fn parse(row: &'static str) -> Option<Self> {
+        let mut fields = row.split(',');
+        let mut next = || fields.next();
+        let name = next()?;
+        let class = match next()? {
+            "consumer" => Class::Consumer,
+            "workstation" => Class::Workstation,
+            "data centre" => Class::DataCentre,
+            "MIG slice" => Class::MigSlice,
+            _ => return None,
+        };
+        let vendor_gb = next()?.parse().ok()?;
+        let total_mib: f64 = next()?.parse().ok()?;
+        let total_source = match next()? {
+            "measured" => Source::Measured,
+            "reported" => Source::Reported,
+            "estimated" => Source::Estimated,
+            _ => return None,
+        };
+        let context = next()?;
+        let sms = next()?.parse().ok()?;
+        let (major, minor) = next()?.split_once('.')?;
+        let capability = (major.parse().ok()?, minor.parse().ok()?);
+        let (vmm, pools) = (flag(next()?)?, flag(next()?)?);
+        let driver_names = next()?.split(';').filter(|name| !name.is_empty()).collect();
+        let context_mib = match context {
+            "" => estimated_context_mib(sms, capability),
+            measured => measured.parse().ok()?,
+        };
+        let total_bytes = (total_mib * MIB) as u64;
+        Some(Self {
+            name,
+            class,
+            vendor_gb,
+            total_bytes,
+            total_source,
+            usable_bytes: total_bytes.saturating_sub((context_mib * MIB) as u64),
+            usable_is_measured: total_source == Source::Measured && !context.is_empty(),
+            sms,
+            capability,
+            vmm,
+            pools,
+            driver_names,
+        })
+    }
+}
+
+fn flag(text: &str) -> Option<bool> {
+    match text {
+        "yes" => Some(true),
+        "no" => Some(false),
+        _ => None,
+    }
+}
+
+/// What a context takes, MiB: the rule in the head of the data file.
+fn estimated_context_mib(sms: u32, capability: (u32, u32)) -> f64 {
+    const LEAST: f64 = 64.0;
+    let of_each = if capability >= (9, 0) { 4.0 } else { 3.0 };
+    (f64::from(sms) * of_each).max(LEAST)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_row_is_a_card_with_a_name_of_its_own() {
+        let malformed: Vec<_> = rows().filter(|row| Card::parse(row).is_none()).collect();
+        assert!(malformed.is_empty(), "{malformed:?}");
+        assert!(all().len() >= 40, "{}", all().len());
+        let names: BTreeSet<_> = all().iter().map(|card| card.name).collect();
+        assert_eq!(names.len(), all().len());
+        for class in [Class::Consumer, Class::Workstation, Class::DataCentre, Class::MigSlice] {
+            assert!(all().iter().any(|card| card.class == class), "{class}");
+        }
+    }
+
+    #[test]
+    fn usable_is_less_than_total_is_less_than_the_vendor_says() {
+        for card in all() {
+            let name = card.name;
+            assert!(card.usable_bytes < card.total_bytes, "{name}");
+            // 128 GB of 1e9 bytes are 119 GiB; vendors count a graphics card's memory in GiB.
+            let vendor = f64::from(card.vendor_gb) * 1_073_741_824.0;
+            assert!(card.total_bytes as f64 <= vendor, "{name}");
+            assert!(card.usable_bytes as f64 >= 0.85 * vendor, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_name_finds_its_own_card() {
+        for card in all() {
+            for name in std::iter::once(&card.name).chain(&card.driver_names) {
+                for text in [
+                    (*name).to_owned(),
+                    name.to_lowercase(),
+                    name.replace(' ', ""),
+                    name.replace(' ', "-"),
+                    format!("NVIDIA {name}"),
+                    format!("  {} ", name.to_uppercase()),
+                ] {
+                    assert_eq!(find(&text).map(|card| card.name), Ok(card.name), "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn words_may_be_left_out_while_one_card_fits() {
+        for (text, name) in [
+            ("RTX 4060", "RTX 4060 8GB"),
+            ("NVIDIA GeForce RTX 4060", "RTX 4060 8GB"),
+            ("4060", "RTX 4060 8GB"),
+            ("rtx4060 wsl2", "RTX 4060 8GB WSL2"),
+            ("wsl2-rtx4060", "RTX 4060 8GB WSL2"),
+            ("4060ti 16gb", "RTX 4060 Ti 16GB"),
+            ("4070 ti super", "RTX 4070 Ti Super"),
+            ("4090", "RTX 4090"),
+            ("Tesla T4", "T4 16GB"),
+            ("a10", "A10 24GB"),
+            ("h100 pcie", "H100 PCIe 80GB"),
+            ("h100-sxm", "H100 SXM 80GB"),
+            ("A100 40 GB", "A100 40GB"),
+            ("a100-40g", "A100 40GB"),
+            ("h200", "H200 141GB"),
+            ("a30", "A30 24GB"),
+            ("6000 Ada", "RTX 6000 Ada"),
+            ("1g.5gb", "A100 40GB MIG 1g.5gb"),
+            ("A100 3g.20gb", "A100 40GB MIG 3g.20gb"),
+        ] {
+            assert_eq!(find(text).map(|card| card.name), Ok(name), "{text}");
+        }
+    }
+
+    #[test]
+    fn ambiguous_name_lists_the_cards_that_have_it() {
+        for (text, names) in [
+            ("A100", &["A100 40GB", "A100 80GB"][..]),
+            ("H100", &["H100 PCIe 80GB", "H100 SXM 80GB", "H100 NVL 94GB"]),
+            ("v100", &["V100 16GB", "V100 32GB"]),
+            ("RTX 4060 Ti", &["RTX 4060 Ti 8GB", "RTX 4060 Ti 16GB"]),
+        ] {
+            let error = find(text).unwrap_err();
+            assert!(error.is_ambiguous(), "{text}");
+            assert_eq!(error.candidates(), names, "{text}");
+            assert!(error.to_string().contains(names[1]), "{error}");
+        }
+    }
+
+    #[test]
+    fn unknown_name_gives_the_nearest() {
+        for (text, near) in [
+            ("RTX 4095", "RTX 4090"),
+            ("A101 40GB", "A100 40GB"),
+            ("RTX 4060 16GB", "RTX 4060 8GB"),
+            ("", "T4 16GB"),
+        ] {
+            let error = find(text).unwrap_err();
+            assert!(!error.is_ambiguous(), "{text}");
+            assert!(error.to_string().contains(near), "{error}");
+        }
+        let error = find(&"x\n".repeat(1000)).unwrap_err().to_string();
+        assert!(!error.contains('\n') && error.len() < 200, "{error}");
+    }
+}
