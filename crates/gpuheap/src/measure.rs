@@ -1,7 +1,7 @@
-//! What a piece of code allocates, and how much of its time goes into memory management.
+//! Bytes that a piece of code allocates, their peak, and its time in memory management.
 //!
-//! Every thread counts for itself. Counting costs two additions an allocation; the clock is read
-//! only while a [`time!`](crate::time) block runs on the thread.
+//! Every thread counts for itself, and only while it is in a block of [`allocated!`](crate::allocated)
+//! or [`time!`](crate::time). The clock is read in the latter alone.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,13 +15,18 @@ use crate::size::Bytes;
 /// Runs its body in place and evaluates to its value and what this thread allocated in it, of any
 /// kind, from any heap: `(value, `[`Allocated`]`)`.
 ///
-/// `?`, `return` and `break` leave the body as they leave any block. Blocks may be nested.
+/// `?`, `return` and `break` leave the body as they leave any block. Blocks may be nested; an outer one
+/// counts what the inner ones do.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
 /// let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
-/// let (array, allocated) = gpuheap::allocated! { target.array(&[1_i64, 2, 3])? };
-/// assert_eq!((allocated.allocations, allocated.bytes), (1, array.bytes()));
+/// let (array, allocated) = gpuheap::allocated! {
+///     drop(target.zeroed::<u8, _>(1000)?);
+///     target.array(&[1_i64, 2, 3])?
+/// };
+/// assert_eq!((allocated.allocations, allocated.bytes), (2, 1000 + array.bytes()));
+/// assert_eq!(allocated.peak, 1000);
 /// # Ok(()) }
 /// ```
 #[macro_export]
@@ -54,21 +59,29 @@ macro_rules! time {
     }};
 }
 
-/// What a thread allocated in a piece of code.
+/// Allocations of a thread in a piece of code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Allocated {
     /// Bytes, as requested.
     pub bytes: u64,
-    /// How many allocations.
+    /// Number of allocations.
     pub allocations: u64,
+    /// Most bytes that were live at once beyond those live at the start, of what this thread allocated
+    /// and freed. Memory that another thread frees stays live here. [`RegionUsage::peak`] is the peak of
+    /// one heap, of all threads.
+    ///
+    /// [`RegionUsage::peak`]: crate::RegionUsage::peak
+    pub peak: u64,
 }
 
-/// How long a piece of code took.
+/// Duration of a piece of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Timed {
-    /// From its begin to its end.
+    /// Time from its start to its end.
     pub elapsed: Duration,
-    /// What the thread allocated.
+    /// Allocations of the thread.
     pub allocated: Allocated,
     /// The thread's time in allocating and freeing.
     pub memory_management: Duration,
@@ -82,10 +95,12 @@ impl Timed {
     }
 }
 
+/// `3 GPU allocations: 4.000 MiB, peak 2.000 MiB`. A peak of all the bytes is left out.
 impl fmt::Display for Allocated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.allocations == 1 { "" } else { "s" };
-        write!(f, "{} GPU allocation{plural}: {}", self.allocations, Bytes(self.bytes))
+        write!(f, "{} GPU allocation{plural}: {}", self.allocations, Bytes(self.bytes))?;
+        if self.peak == self.bytes { Ok(()) } else { write!(f, ", peak {}", Bytes(self.peak)) }
     }
 }
 
@@ -105,40 +120,85 @@ impl fmt::Display for Timed {
 }
 
 thread_local! {
-    /// What this thread ever allocated.
-    static ALLOCATED: Cell<Allocated> =
-        const { Cell::new(Allocated { bytes: 0, allocations: 0 }) };
-    /// Its time in memory management while it was measured.
-    static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// How many `time!` blocks it is in.
+    /// How many blocks of `allocated!` and `time!` this thread is in. A request outside of them looks at
+    /// nothing else here.
     static BLOCKS: Cell<u32> = const { Cell::new(0) };
+    /// How many of them are of `time!`.
+    static TIMED: Cell<u32> = const { Cell::new(0) };
+    /// Allocations and frees of this thread in blocks.
+    static COUNTS: Cell<Counts> =
+        const { Cell::new(Counts { bytes: 0, allocations: 0, live: 0, peak: 0 }) };
+    /// This thread's time in memory management in `time!` blocks.
+    static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     /// Whether its time is being taken already: the ladder calls what frees.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Allocations and frees of a thread.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    bytes: u64,
+    allocations: u64,
+    /// Bytes allocated less bytes freed. Negative where more is freed.
+    live: i64,
+    /// The most that `live` was since the innermost block began.
+    peak: i64,
 }
 
 /// Notes an allocation of this thread.
 #[inline]
 pub(crate) fn note(bytes: u64) {
-    // Not by `LocalKey::set`, which is a call that is not inlined: 4 ns of 30.
-    ALLOCATED.with(|allocated| {
-        let Allocated { bytes: before, allocations } = allocated.get();
-        let bytes = before.saturating_add(bytes);
-        allocated.set(Allocated { bytes, allocations: allocations + 1 });
-    });
+    if BLOCKS.get() != 0 {
+        count(bytes);
+    }
 }
 
-/// Takes this thread's time in memory management until it is dropped, where anybody asks for it.
+/// Notes that this thread freed an allocation.
+#[inline]
+pub(crate) fn note_freed(bytes: u64) {
+    if BLOCKS.get() != 0 {
+        count_freed(bytes);
+    }
+}
+
+#[cold]
+fn count(bytes: u64) {
+    let mut counts = COUNTS.get();
+    counts.bytes = counts.bytes.saturating_add(bytes);
+    counts.allocations += 1;
+    counts.live = counts.live.wrapping_add_unsigned(bytes);
+    counts.peak = counts.peak.max(counts.live);
+    COUNTS.set(counts);
+}
+
+#[cold]
+fn count_freed(bytes: u64) {
+    let counts = COUNTS.get();
+    COUNTS.set(Counts { live: counts.live.wrapping_sub_unsigned(bytes), ..counts });
+}
+
+/// Takes this thread's time in memory management until it is dropped, in blocks of `time!`.
 #[inline]
 pub(crate) fn memory_management() -> Option<Spending> {
-    if BLOCKS.get() == 0 || INSIDE.replace(true) {
+    if BLOCKS.get() == 0 {
         return None;
     }
-    Some(Spending { start: Instant::now() })
+    Spending::begin()
 }
 
 /// While it lives, this thread is in memory management.
 pub(crate) struct Spending {
     start: Instant,
+}
+
+impl Spending {
+    #[cold]
+    fn begin() -> Option<Spending> {
+        if TIMED.get() == 0 || INSIDE.replace(true) {
+            return None;
+        }
+        Some(Spending { start: Instant::now() })
+    }
 }
 
 impl Drop for Spending {
@@ -149,11 +209,12 @@ impl Drop for Spending {
     }
 }
 
-/// What [`allocated!`](crate::allocated) keeps while its body runs.
+/// Measurement of [`allocated!`](crate::allocated) while its body runs. However the body is left, the
+/// measurement ends with it.
 #[doc(hidden)]
 #[must_use]
 pub struct Counting {
-    before: Allocated,
+    before: Counts,
     /// It is about the thread that it was made on.
     on_this_thread: PhantomData<*const ()>,
 }
@@ -161,20 +222,34 @@ pub struct Counting {
 impl Counting {
     #[doc(hidden)]
     pub fn begin() -> Counting {
-        Counting { before: ALLOCATED.get(), on_this_thread: PhantomData }
+        BLOCKS.set(BLOCKS.get() + 1);
+        let before = COUNTS.get();
+        COUNTS.set(Counts { peak: before.live, ..before });
+        Counting { before, on_this_thread: PhantomData }
     }
 
     #[doc(hidden)]
     pub fn end(self) -> Allocated {
-        let (before, now) = (self.before, ALLOCATED.get());
+        let (before, now) = (self.before, COUNTS.get());
         Allocated {
             bytes: now.bytes - before.bytes,
             allocations: now.allocations - before.allocations,
+            peak: u64::try_from(now.peak.wrapping_sub(before.live)).unwrap_or(0),
         }
     }
 }
 
-/// What [`time!`](crate::time) keeps while its body runs; left by any way, it ends the measurement.
+impl Drop for Counting {
+    fn drop(&mut self) {
+        let counts = COUNTS.get();
+        // The peak of a block is one of those around it.
+        COUNTS.set(Counts { peak: counts.peak.max(self.before.peak), ..counts });
+        BLOCKS.set(BLOCKS.get().saturating_sub(1));
+    }
+}
+
+/// Measurement of [`time!`](crate::time) while its body runs. However the body is left, the measurement
+/// ends with it.
 #[doc(hidden)]
 #[must_use]
 pub struct Timing {
@@ -186,7 +261,7 @@ pub struct Timing {
 impl Timing {
     #[doc(hidden)]
     pub fn begin() -> Timing {
-        BLOCKS.set(BLOCKS.get() + 1);
+        TIMED.set(TIMED.get() + 1);
         let (counting, spent) = (Some(Counting::begin()), SPENT.get());
         Timing { counting, spent, start: Instant::now() }
     }
@@ -202,7 +277,7 @@ impl Timing {
 
 impl Drop for Timing {
     fn drop(&mut self) {
-        BLOCKS.set(BLOCKS.get().saturating_sub(1));
+        TIMED.set(TIMED.get().saturating_sub(1));
     }
 }
 
@@ -235,5 +310,26 @@ mod tests {
             std::panic::catch_unwind(|| crate::time! { if is_timed() { panic!("on purpose") } });
         assert!(panicked.is_err());
         assert!(!is_timed());
+    }
+
+    #[test]
+    fn the_text_leaves_out_what_is_zero() {
+        let timed = |allocations, bytes, peak, micros| Timed {
+            elapsed: Duration::from_micros(1234),
+            allocated: Allocated { bytes, allocations, peak },
+            memory_management: Duration::from_micros(micros),
+        };
+        for (timed, text) in [
+            (timed(0, 0, 0, 0), "  0.001234 seconds"),
+            (timed(1, 4, 4, 0), "  0.001234 seconds (1 GPU allocation: 4 bytes)"),
+            (timed(0, 0, 0, 617), "  0.001234 seconds (50.00% memory management)"),
+            (
+                timed(3, 4 << 20, 2 << 20, 617),
+                "  0.001234 seconds (3 GPU allocations: 4.000 MiB, peak 2.000 MiB, 50.00% memory \
+                 management)",
+            ),
+        ] {
+            assert_eq!(timed.to_string(), text);
+        }
     }
 }

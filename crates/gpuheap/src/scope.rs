@@ -12,6 +12,7 @@ use crate::array::storage::{Freed, Storage};
 use crate::array::{ArrayBase, Element, Hold, UninitArray};
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
+use crate::heap::region::Region;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::stream::Stream;
@@ -49,8 +50,8 @@ impl Heap {
         (result, end.now())
     }
 
-    /// The same for all arrays that this thread makes of this heap until `work` returns, with
-    /// whatever target. Of nested ones an array belongs to the innermost, and one that was kept
+    /// Runs `work` as [`scope`](Heap::scope) does, with a scope of all arrays that this thread makes of
+    /// this heap until `work` returns, with any target. Of nested ones an array belongs to the innermost, and one that was kept
     /// there to the next.
     #[track_caller]
     pub fn thread_scope<R>(&self, work: impl FnOnce(&Scope) -> R) -> (R, ScopeReport) {
@@ -66,6 +67,8 @@ impl Heap {
 pub struct Scope {
     heap: Heap,
     state: Arc<ScopeState>,
+    /// Watches the peak. `None` for a batch, and on a device that is gone.
+    region: Option<Region>,
 }
 
 impl Scope {
@@ -97,7 +100,11 @@ impl Scope {
             outer,
             lists: Mutex::new(Lists { open: true, ..Lists::default() }),
         };
-        Scope { heap: heap.clone(), state: Arc::new(state) }
+        let region = match part {
+            Part::Code => heap.carried_region().ok(),
+            Part::Batch => None,
+        };
+        Scope { heap: heap.clone(), state: Arc::new(state), region }
     }
 
     /// Where arrays are made that belong to the scope and are first used on `stream`. Once the scope
@@ -113,6 +120,20 @@ impl Scope {
     /// As [`Heap::target`].
     pub fn target(&self) -> Result<Target, Error> {
         Ok(self.heap.target()?.within(Some(self.state.clone())))
+    }
+
+    /// Most bytes of the heap's device memory that were live at once beyond those live when the scope
+    /// began: [`RegionUsage::peak`](crate::RegionUsage::peak). Other threads' count too, and memory that
+    /// belongs to no scope. Of nested scopes an outer one counts what the inner ones do. Exact if one thread
+    /// uses the heap; else off by at most twice as much as [`live_peak`](crate::Ledger::live_peak). Does
+    /// not wait for the device.
+    ///
+    /// # Errors
+    ///
+    /// A forked child; a device that was reset.
+    pub fn peak(&self) -> Result<u64, Error> {
+        self.heap.check_alive()?;
+        self.region.as_ref().map_or(Ok(0), Region::carried_peak)
     }
 
     /// The heap.
@@ -191,6 +212,8 @@ pub struct ScopeReport {
     pub freed: u64,
     /// Their bytes.
     pub freed_bytes: u64,
+    /// [Peak](Scope::peak) of the scope, bytes. `None` if the device was reset, and in a forked child.
+    pub peak: Option<u64>,
     /// What was moved out and is still there, in the order in which it was moved.
     pub kept: Vec<Kept>,
     /// Why arrays could not be freed, one error each.
@@ -213,7 +236,7 @@ pub struct Kept {
 
 impl fmt::Display for ScopeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ScopeReport { began, freed, freed_bytes, kept, failed } = self;
+        let ScopeReport { began, freed, freed_bytes, peak, kept, failed } = self;
         let bytes: u64 = kept.iter().map(|kept| kept.bytes).sum();
         writeln!(f, "scope that began at {}", Place(began, 60))?;
         write!(
@@ -223,6 +246,9 @@ impl fmt::Display for ScopeReport {
             kept.len(),
             Bytes(bytes)
         )?;
+        if let Some(peak) = peak {
+            write!(f, "\n  peak of device memory {} above its start", Bytes(*peak))?;
+        }
         for Kept { address, bytes, kind, made } in kept {
             let what = format!("{address:#x}: {}, {kind}, made at ", Bytes(*bytes));
             let left = 76_usize.saturating_sub(what.len());
@@ -419,8 +445,14 @@ impl ScopeState {
             Lists::default()
         };
         let began = self.began;
-        let mut report =
-            ScopeReport { began, freed: 0, freed_bytes: 0, kept: Vec::new(), failed: Vec::new() };
+        let mut report = ScopeReport {
+            began,
+            freed: 0,
+            freed_bytes: 0,
+            peak: None,
+            kept: Vec::new(),
+            failed: Vec::new(),
+        };
         for batch in batches.alive() {
             let of_batch = batch.end_as(how);
             report.freed += of_batch.freed;
@@ -498,7 +530,8 @@ struct End<'a> {
 impl End<'_> {
     fn now(self) -> ScopeReport {
         self.close();
-        let report = self.scope.state.end();
+        let peak = self.scope.peak().ok();
+        let report = ScopeReport { peak, ..self.scope.state.end() };
         std::mem::forget(self);
         report
     }

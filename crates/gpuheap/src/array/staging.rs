@@ -169,7 +169,7 @@ impl Drop for Slots<'_> {
         for lease in self.leases.drain(..) {
             let stream = self.used_on.as_ref();
             // A destructor reports and carries on: the heap counts the failure.
-            let _ = self.heap.free(MemoryKind::Pinned, lease, stream, self.zeroed);
+            let _ = self.heap.free_staging(lease, stream, self.zeroed);
         }
         // The next copy waits for this one and not for what the stream is given after it.
         self.heap.fence(MemoryKind::Pinned);

@@ -130,7 +130,9 @@ impl Block {
         let heap = self.heap()?;
         heap.store(MemoryKind::Device).check_device(stream)?;
         self.given_back = true;
-        heap.free_ordered(MemoryKind::Device, self.lease, stream)
+        heap.free_ordered(MemoryKind::Device, self.lease, stream)?;
+        measure::note_freed(self.lease.bytes);
+        Ok(())
     }
 
     /// Gives it back in the order of `stream` alone, with no driver call for the order of streams.
@@ -158,6 +160,7 @@ impl Block {
     #[inline]
     fn give_back(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
         self.given_back = true;
+        measure::note_freed(self.lease.bytes);
         match self.home {
             Home::Cache(cache) if stream.is_none() && cache.is_plain() && self.keep(cache) => {
                 Ok(())

@@ -55,8 +55,7 @@ impl Ledger {
 
     /// What the high-water mark would be with `bytes` more.
     pub(crate) fn peak_with(&self, bytes: u64) -> u64 {
-        let live = u64::try_from(self.live as i64).unwrap_or(0);
-        self.live_peak.max(live.saturating_add(bytes))
+        self.live_peak.max(self.known_live().saturating_add(bytes))
     }
 
     /// What a thread counted for itself.
@@ -80,8 +79,14 @@ impl Ledger {
 
     /// The high-water mark of `live` since this was called last.
     pub(crate) fn take_recent_peak(&mut self) -> u64 {
-        let live = u64::try_from(self.live as i64).unwrap_or(0);
+        let live = self.known_live();
         std::mem::replace(&mut self.recent_peak, live).max(live)
+    }
+
+    /// Bytes handed out, as far as threads carried over what they counted; zero if so far they carried
+    /// over more frees.
+    pub(crate) fn known_live(&self) -> u64 {
+        u64::try_from(self.live as i64).unwrap_or(0)
     }
 
     pub(crate) fn took(&mut self, bytes: u64) {

@@ -363,11 +363,22 @@ impl Heap {
     }
 
     /// Pinned memory for a copy that is made without it where there is none: nothing is waited for
-    /// or asked to give way. It is [freed](Heap::free) as any other.
+    /// or asked to give way. [`free_staging`](Heap::free_staging) takes it back.
     pub(crate) fn staging_lease(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
         self.handle.context.check_alive().ok()?;
         let _time = measure::memory_management();
         self.store(MemoryKind::Pinned).allocate_if_there(bytes, stream)
+    }
+
+    /// Takes memory for a copy back in the order of `stream`, else of its own. It is no allocation of the
+    /// thread's, and no free.
+    pub(crate) fn free_staging(
+        &self,
+        lease: Lease,
+        stream: Option<&Stream>,
+        zeroed: bool,
+    ) -> Result<(), Error> {
+        self.handle.inner().free(MemoryKind::Pinned, lease, stream, zeroed)
     }
 
     /// Whether this is a forked child, in which another thread of the parent may have held a lock.
@@ -399,6 +410,7 @@ impl Heap {
         stream: Option<&Stream>,
         zeroed: bool,
     ) -> Result<(), Error> {
+        measure::note_freed(lease.bytes);
         self.handle.inner().free(kind, lease, stream, zeroed)
     }
 
@@ -427,6 +439,7 @@ impl Heap {
     ) -> Result<u64, Error> {
         self.handle.check_alive_for(lease)?;
         let _time = measure::memory_management();
+        measure::note_freed(lease.bytes);
         self.untrack(lease.track);
         self.store(kind).release_lease(lease, stream, zeroed || self.handle.zero_on_free)
     }

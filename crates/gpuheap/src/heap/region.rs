@@ -24,25 +24,25 @@ pub struct Region {
     before: Ledger,
 }
 
-/// What a heap came to since a [`Region`] began, in bytes unless said otherwise.
+/// Use of a heap since a [`Region`] began, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RegionUsage {
-    /// Live when it began.
+    /// Live when the region began.
     pub live_before: u64,
     /// Live now.
     pub live: u64,
-    /// The most that was live at once since it began, what was live before included. Exact where one
+    /// The high-water mark of `live` since the region began, with what was live before. Exact if one
     /// thread uses the heap; else off by as much as [`live_peak`](Ledger::live_peak).
-    pub peak: u64,
+    pub live_peak: u64,
     /// Allocations made and freed, and memory taken and given back.
     pub since: Since,
 }
 
 impl RegionUsage {
-    /// By how much more was live at the peak than when the region began.
-    pub fn growth(&self) -> u64 {
-        self.peak.saturating_sub(self.live_before)
+    /// Most bytes that were live at once beyond those live when the region began.
+    pub fn peak(&self) -> u64 {
+        self.live_peak.saturating_sub(self.live_before)
     }
 }
 
@@ -64,7 +64,7 @@ impl Heap {
     /// let kept = target.zeroed::<u8, _>(1000)?;
     /// drop(target.zeroed::<u8, _>(2000)?);
     /// let usage = region.usage()?;
-    /// assert_eq!((usage.peak, usage.live), (3000, kept.bytes()));
+    /// assert_eq!((usage.peak(), usage.live), (3000, kept.bytes()));
     /// # Ok(()) }
     /// ```
     ///
@@ -82,12 +82,33 @@ impl Heap {
     ///
     /// As [`region`](Heap::region).
     pub fn region_of(&self, kind: MemoryKind) -> Result<Region, Error> {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         self.check_alive()?;
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let before = self.store(kind).lock().watch(number);
+        let number = new_number();
+        let mut state = self.store(kind).lock();
+        let before = state.ledger();
+        state.watch(number, before.live);
+        drop(state);
         Ok(Region { heap: self.clone(), kind, number, before })
     }
+
+    /// Begins a region of device memory that leaves the caches of threads as they are, for
+    /// [`carried_peak`](Region::carried_peak). Emptied for it, the caches would be of no use to a program
+    /// with a scope for each request.
+    pub(crate) fn carried_region(&self) -> Result<Region, Error> {
+        self.check_alive()?;
+        let number = new_number();
+        let mut state = self.store(MemoryKind::Device).lock();
+        let mut before = state.carried_ledger();
+        before.live = before.known_live();
+        state.watch(number, before.live);
+        drop(state);
+        Ok(Region { heap: self.clone(), kind: MemoryKind::Device, number, before })
+    }
+}
+
+fn new_number() -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Region {
@@ -98,9 +119,21 @@ impl Region {
     /// A forked child; a device that was reset.
     pub fn usage(&self) -> Result<RegionUsage, Error> {
         self.heap.check_alive()?;
-        let (now, peak) = self.heap.store(self.kind).lock().watched(self.number);
+        let mut state = self.heap.store(self.kind).lock();
+        let now = state.ledger();
+        let live_peak = state.live_peak_of(self.number);
+        drop(state);
         let since = Since::between(&now, &self.before);
-        Ok(RegionUsage { live_before: self.before.live, live: now.live, peak, since })
+        Ok(RegionUsage { live_before: self.before.live, live: now.live, live_peak, since })
+    }
+
+    /// Most bytes that were live at once beyond those live when the region began. Leaves the caches of
+    /// threads as they are; with several threads it is off by as much as [`RegionUsage::peak`].
+    pub(crate) fn carried_peak(&self) -> Result<u64, Error> {
+        self.heap.check_alive()?;
+        let mut state = self.heap.store(self.kind).lock();
+        state.carried_ledger();
+        Ok(state.live_peak_of(self.number).saturating_sub(self.before.live))
     }
 }
 
@@ -120,20 +153,17 @@ impl fmt::Debug for Region {
 }
 
 impl State {
-    /// Begins a region: the account so far.
-    fn watch(&mut self, number: u64) -> Ledger {
-        let ledger = self.ledger();
+    /// Begins to watch the peak of a region with `live` bytes.
+    fn watch(&mut self, number: u64, live: u64) {
         self.note_peak();
-        self.regions.push(Watched { number, peak: ledger.live });
-        ledger
+        self.regions.push(Watched { number, peak: live });
     }
 
-    /// The account so far, and the peak of a region.
-    fn watched(&mut self, number: u64) -> (Ledger, u64) {
-        let ledger = self.ledger();
+    /// The high-water mark of a region by the account as it is.
+    fn live_peak_of(&mut self, number: u64) -> u64 {
         self.note_peak();
         let region = self.regions.iter().find(|one| one.number == number);
-        (ledger, region.map_or(ledger.live, |region| region.peak))
+        region.map_or(self.ledger.live, |region| region.peak)
     }
 
     fn note_peak(&mut self) {

@@ -702,6 +702,13 @@ impl State {
         }
     }
 
+    /// The account with what this thread counted, and without what the others did since they last needed
+    /// the lock. Their caches stay as they are.
+    pub(crate) fn carried_ledger(&mut self) -> Ledger {
+        self.carry();
+        self.ledger
+    }
+
     /// Holds off the other threads, whose frees would need no lock, until
     /// [`let_on`](State::let_on): what they keep is gathered, and the next thing that each does with
     /// the heap waits for the lock.

@@ -240,7 +240,7 @@ fn the_end_of_a_scope_on_a_device_that_is_gone_is_an_error() {
         // SAFETY: nothing else uses the device.
         drop(unsafe { device.reset() }.unwrap());
     });
-    assert_eq!((report.freed, report.failed.len()), (0, 1));
+    assert_eq!((report.freed, report.peak, report.failed.len()), (0, None, 1));
     let text = report.to_string();
     assert!(text.contains("failed to free 1") && text.contains("the device was reset"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -253,12 +253,13 @@ fn the_report_is_text_of_80_columns() {
     let (kept, report) = heap.scope(|scope| {
         let target = scope.target().unwrap().kind(MemoryKind::Unified);
         std::mem::forget(target.filled(3 << 20, 1_u8).unwrap());
+        drop(scope.target().unwrap().filled(4096, 1_u8).unwrap());
         scope.keep(target.filled(1500, 1_u8).unwrap())
     });
     let line = report.began.line();
     let text = report.to_string();
     let address = format!("{:#x}", report.kept[0].address);
-    let place = format!("{}:{}", file!(), line + 3);
+    let place = format!("{}:{}", file!(), line + 4);
     let what = format!("    {address}: 1.465 KiB, unified, made at ");
     let place = match 80_usize.checked_sub(what.len() + place.len()) {
         Some(_) => place,
@@ -267,7 +268,8 @@ fn the_report_is_text_of_80_columns() {
     assert_eq!(
         text,
         format!(
-            "scope that began at {}:{line}\n  freed 1 (3.000 MiB), kept 1 (1.465 KiB)\n{what}{place}",
+            "scope that began at {}:{line}\n  freed 1 (3.000 MiB), kept 1 (1.465 KiB)\n  \
+             peak of device memory 4.000 KiB above its start\n{what}{place}",
             file!()
         )
     );

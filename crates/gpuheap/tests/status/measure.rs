@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Allocated, Error, MemoryKind, PoolKind, Target, Timed, allocated, time};
+use gpuheap::{Allocated, Error, MemoryKind, PoolKind, Target, allocated, time};
 
 use crate::support::{device, heap};
 
@@ -22,8 +22,8 @@ fn every_kind_counts_and_blocks_nest() {
         assert_eq!(none, Allocated::default());
         (inner, array)
     };
-    assert_eq!(inner, Allocated { bytes: 100, allocations: 1 });
-    assert_eq!(outer, Allocated { bytes: 200, allocations: 2 });
+    assert_eq!((inner.bytes, inner.allocations, inner.peak), (100, 1, 100));
+    assert_eq!((outer.bytes, outer.allocations, outer.peak), (200, 2, 100));
     assert_eq!(array.bytes(), 100);
 }
 
@@ -66,7 +66,8 @@ fn a_body_may_be_left_by_any_way() {
     assert!(panicked.is_err());
     // None of these left the clock running or the counts off.
     let (array, timed) = time! { target.zeroed::<u8, _>(100).unwrap() };
-    assert_eq!(timed.allocated, Allocated { bytes: 100, allocations: 1 });
+    let Allocated { bytes, allocations, peak, .. } = timed.allocated;
+    assert_eq!((bytes, allocations, peak), (100, 1, 100));
     drop(array);
     let (_, nothing) = time! {};
     assert_eq!(nothing.memory_management, Duration::ZERO);
@@ -93,21 +94,65 @@ fn time_in_memory_management_is_a_part_of_all_the_time() {
 }
 
 #[test]
-fn the_text_leaves_out_what_is_zero() {
-    let timed = |allocations, bytes, micros| Timed {
-        elapsed: Duration::from_micros(1234),
-        allocated: Allocated { bytes, allocations },
-        memory_management: Duration::from_micros(micros),
+fn a_peak_is_of_its_block_and_of_those_around_it() {
+    let target = target();
+    let make = |bytes: usize| target.zeroed::<u8, _>(bytes).unwrap();
+    let before = make(5000);
+    let ((inner, after, kept), outer) = allocated! {
+        drop(make(700));
+        let kept = make(100);
+        let (_, inner) = allocated! { drop((make(1000), make(2000))) };
+        // What a block left behind, or had at most, is not in the next one.
+        let (_, after) = allocated! { drop(make(10)) };
+        (inner, after, kept)
     };
-    for (timed, text) in [
-        (timed(0, 0, 0), "  0.001234 seconds"),
-        (timed(1, 4, 0), "  0.001234 seconds (1 GPU allocation: 4 bytes)"),
-        (timed(0, 0, 617), "  0.001234 seconds (50.00% memory management)"),
-        (
-            timed(3, 4 << 20, 617),
-            "  0.001234 seconds (3 GPU allocations: 4.000 MiB, 50.00% memory management)",
-        ),
-    ] {
-        assert_eq!(timed.to_string(), text);
-    }
+    assert_eq!((inner.peak, after.peak, outer.peak), (3000, 10, 3100));
+    // What is freed first makes room.
+    let (more, swapped) = allocated! {
+        drop(before);
+        make(5100)
+    };
+    assert_eq!((swapped.bytes, swapped.peak), (5100, 100));
+    let (_, freed) = allocated! { drop((more, kept)) };
+    assert_eq!(freed, Allocated::default());
+}
+
+#[test]
+fn a_peak_is_right_after_blocks_that_were_left_early() {
+    let target = target();
+    let make = |bytes: usize| target.zeroed::<u8, _>(bytes).unwrap();
+    let (_, outer) = allocated! {
+        let left = || -> Option<()> {
+            let ((), _) = allocated! { drop(make(300)); None? };
+            Some(())
+        };
+        assert_eq!(left(), None);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            allocated! { if make(900).bytes() == 900 { panic!("on purpose") } }
+        }));
+        assert!(panicked.is_err());
+        let (_, inner) = allocated! { drop(make(50)) };
+        assert_eq!((inner.bytes, inner.peak), (50, 50));
+    };
+    assert_eq!((outer.bytes, outer.allocations, outer.peak), (1250, 3, 900));
+    let (_, none) = allocated! {};
+    assert_eq!(none, Allocated::default());
+}
+
+/// Memory that another thread frees stays live for the thread that made it, and is none for the other.
+#[test]
+fn a_peak_is_of_one_thread() {
+    let target = target();
+    let make = |bytes: usize| target.zeroed::<u8, _>(bytes).unwrap();
+    let (theirs, own) = allocated! {
+        let array = make(1000);
+        let theirs = std::thread::scope(|scope| {
+            let work = || allocated! { drop(array); drop(make(400)) }.1;
+            scope.spawn(work).join().unwrap()
+        });
+        drop(make(500));
+        theirs
+    };
+    assert_eq!((theirs.bytes, theirs.peak), (400, 0));
+    assert_eq!((own.bytes, own.peak), (1500, 1500));
 }

@@ -1,8 +1,9 @@
 //! The most that was live at once: of a heap's life, and of a part of a program.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Barrier, Mutex};
 
-use gpuheap::{Block, Device, Heap, MemoryKind, PoolKind, Stream};
+use gpuheap::{Block, Device, Heap, MemoryKind, PoolKind, Stream, allocated};
 
 const MIB: u64 = 1 << 20;
 
@@ -60,7 +61,7 @@ fn live_peak_of_one_thread_is_exact() {
                         let at = random.below(regions.len() as u64) as usize;
                         let (region, before, peak) = regions.swap_remove(at);
                         let usage = region.usage().unwrap();
-                        let figures = (usage.live_before, usage.live, usage.peak);
+                        let figures = (usage.live_before, usage.live, usage.live_peak);
                         assert_eq!(figures, (before, live, peak), "{pool} {seed} {step}");
                     }
                     3..=11 => {
@@ -89,6 +90,144 @@ fn live_peak_of_one_thread_is_exact() {
             let usage = heap.usage().unwrap();
             assert_eq!((usage.live, usage.live_peak), (live, peak), "{pool} {seed}");
         }
+    }
+}
+
+/// A random program of one thread in nested parts, each of which is measured in every way.
+struct Nested<'a> {
+    heap: &'a Heap,
+    streams: Vec<Stream>,
+    random: Random,
+    blocks: Vec<Block>,
+    live: u64,
+    /// For each part that it is in: live at the start, and at the most.
+    parts: Vec<(u64, u64)>,
+}
+
+impl Nested<'_> {
+    fn run(&mut self, depth: u32) {
+        for _ in 0..self.random.below(40) {
+            match self.random.below(12) {
+                0 if depth < 4 => self.part(depth),
+                0..=6 => {
+                    let bytes = 512 * self.random.below(2000);
+                    let stream = &self.streams[self.random.below(3) as usize];
+                    self.blocks.push(self.heap.allocate(bytes, stream).unwrap());
+                    self.live += bytes;
+                }
+                kind if !self.blocks.is_empty() => {
+                    let at = self.random.below(self.blocks.len() as u64) as usize;
+                    let block = self.blocks.swap_remove(at);
+                    self.live -= block.bytes();
+                    match kind {
+                        7 => block.free_on(&self.streams[0]).unwrap(),
+                        _ => drop(block),
+                    }
+                }
+                _ => {}
+            }
+            self.parts.iter_mut().for_each(|part| part.1 = part.1.max(self.live));
+        }
+    }
+
+    /// A part that is left in one of three ways: at its end, early, and by a panic.
+    fn part(&mut self, depth: u32) {
+        self.parts.push((self.live, self.live));
+        let (way, heap) = (self.random.below(4), self.heap);
+        let region = heap.region().unwrap();
+        let found = catch_unwind(AssertUnwindSafe(|| {
+            let ((in_scope, report), allocated) = allocated! {
+                heap.scope(|scope| {
+                    self.run(depth + 1);
+                    match way {
+                        0 => resume_unwind(Box::new(())),
+                        1 => return Err(scope.peak().unwrap()),
+                        _ => {}
+                    }
+                    Ok(scope.peak().unwrap())
+                })
+            };
+            let (Ok(peak) | Err(peak)) = in_scope;
+            (peak, report.peak.unwrap(), allocated.peak)
+        }));
+        let (start, most) = self.parts.pop().unwrap();
+        let peak = most - start;
+        assert_eq!(region.usage().unwrap().peak(), peak);
+        if let Ok(found) = found {
+            assert_eq!(found, (peak, peak, peak));
+        }
+    }
+}
+
+#[test]
+fn peaks_of_nested_parts_of_one_thread_are_exact_and_equal() {
+    for pool in PoolKind::ALL {
+        for seed in 0..20 {
+            let device = Device::open("emulated:4GiB").unwrap();
+            let heap = heap(&device, pool, 16 * MIB);
+            let streams = (0..3).map(|_| device.stream().unwrap()).collect();
+            let (random, blocks, parts) = (Random(seed), Vec::new(), Vec::new());
+            let mut nested = Nested { heap: &heap, streams, random, blocks, live: 0, parts };
+            nested.part(0);
+        }
+    }
+}
+
+/// Each of several threads has a scope of its own, which sees what all of them do.
+#[test]
+fn peak_of_a_scope_with_several_threads_is_off_by_what_they_keep_at_most() {
+    const THREADS: u64 = 4;
+    const KEEPS: u64 = MIB;
+    let bound = THREADS * (KEEPS + KEEPS / 4);
+    for pool in PoolKind::ALL {
+        let device = Device::open("emulated:4GiB").unwrap();
+        let heap = heap(&device, pool, KEEPS);
+        // Live, and of each thread's scope: live at its start and at the most. Changed with the lock
+        // held, so that they are exact.
+        let truth = Mutex::new((0_u64, [(0_u64, 0_u64); THREADS as usize]));
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS as usize {
+                let (device, heap, truth) = (&device, &heap, &truth);
+                scope.spawn(move || {
+                    let stream = device.stream().unwrap();
+                    let mut random = Random(thread as u64);
+                    for _ in 0..20 {
+                        let begin = truth.lock().unwrap();
+                        let (_, report) = heap.scope(|scope| {
+                            let mut begin = begin;
+                            let live = begin.0;
+                            begin.1[thread] = (live, live);
+                            drop(begin);
+                            let mut blocks = Vec::<Block>::new();
+                            for _ in 0..50 {
+                                let mut truth = truth.lock().unwrap();
+                                if random.below(2) == 0 || blocks.is_empty() {
+                                    let bytes = 512 * (1 + random.below(200));
+                                    blocks.push(heap.allocate(bytes, &stream).unwrap());
+                                    truth.0 += bytes;
+                                    let live = truth.0;
+                                    truth.1.iter_mut().for_each(|one| one.1 = one.1.max(live));
+                                } else {
+                                    let at = random.below(blocks.len() as u64) as usize;
+                                    let block = blocks.swap_remove(at);
+                                    truth.0 -= block.bytes();
+                                }
+                            }
+                            let mut truth = truth.lock().unwrap();
+                            let (start, most) = truth.1[thread];
+                            let off = scope.peak().unwrap().abs_diff(most - start);
+                            assert!(off <= 2 * bound, "{pool}: {off}");
+                            truth.0 -= blocks.iter().map(Block::bytes).sum::<u64>();
+                            drop(blocks);
+                        });
+                        assert!(report.peak.is_some());
+                    }
+                });
+            }
+        });
+        // Nothing of it is left in what a thread alone sees.
+        let (_, report) = heap.scope(|_| drop(heap.allocate(1000, &device.stream().unwrap())));
+        assert_eq!(report.peak, Some(1000), "{pool}");
     }
 }
 
@@ -167,16 +306,17 @@ fn regions_are_nested_and_of_one_kind_of_memory() {
     let more = target.zeroed::<u8, _>(300).unwrap();
     drop(target.zeroed::<u8, _>(700).unwrap());
     let usage = inner.usage().unwrap();
-    assert_eq!((usage.live_before, usage.peak, usage.live, usage.growth()), (100, 1100, 400, 1000));
+    let figures = (usage.live_before, usage.live_peak, usage.live, usage.peak());
+    assert_eq!(figures, (100, 1100, 400, 1000));
     assert_eq!((usage.since.allocations, usage.since.frees), (2, 1));
     drop(before);
     let usage = outer.usage().unwrap();
-    assert_eq!((usage.live_before, usage.peak, usage.live), (100, 5100, 300));
+    assert_eq!((usage.live_before, usage.live_peak, usage.live), (100, 5100, 300));
     // One that ends first changes nothing for the other.
     drop(outer);
     drop(target.zeroed::<u8, _>(1700).unwrap());
-    assert_eq!(inner.usage().unwrap().peak, 2000);
+    assert_eq!(inner.usage().unwrap().live_peak, 2000);
     drop((inner, more));
-    assert_eq!(pinned.usage().unwrap().peak, 0);
-    assert_eq!(heap.region().unwrap().usage().unwrap().peak, 0, "nothing of before");
+    assert_eq!(pinned.usage().unwrap().live_peak, 0);
+    assert_eq!(heap.region().unwrap().usage().unwrap().live_peak, 0, "nothing of before");
 }
