@@ -1,0 +1,189 @@
+//! Settings of a framework's allocator that nothing beats for a program, in bytes and in calls of
+//! the driver.
+//!
+//! ```
+//! use gpuheap_replay::Program;
+//! use gpuheap_replay::tune::{Budget, Family, search};
+//! use gpuheap_trace::{ReadOptions, read_bytes};
+//!
+//! let log = "Thread,Time,Action,Pointer,Size,Stream\n\
+//!            7,10:00:00.000001,allocate,0x7f0000000000,30000000,0x0\n\
+//!            7,10:00:00.000005,free,0x7f0000000000,30000000,0x0\n";
+//! let traces = read_bytes("small.csv", log.as_bytes(), &ReadOptions::default())?;
+//!
+//! let found = search(&Program::of(&traces[0]), Family::Torch, &Budget::new(16 << 30), |_, _| {});
+//! assert_eq!(found[0].reserved_peak, 30 << 20);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod grid;
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Program;
+use crate::cards::Card;
+use crate::models::torch::{Settings, Torch};
+use crate::models::{Model, SettingError, build};
+
+/// Framework whose settings are searched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// PyTorch's allocator under `PYTORCH_CUDA_ALLOC_CONF`.
+    Torch,
+    /// RMM's memory resources, through their Python interface.
+    Rmm,
+    /// CuPy's pools.
+    CuPy,
+}
+
+/// Bounds of a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Budget {
+    /// Memory that the driver reports, bytes. Memory fractions are parts of it.
+    pub device_memory: u64,
+    /// Memory that the program can allocate, bytes.
+    pub usable_memory: u64,
+    /// Whether the driver has virtual memory management. Without it `expandable_segments` is not
+    /// tried.
+    pub vmm: bool,
+    /// Time after which no further setting is begun. At least one is tried.
+    pub time: Duration,
+}
+
+impl Budget {
+    /// Returns the bounds of a device of which `bytes` can be allocated, with 20 seconds of time.
+    pub fn new(bytes: u64) -> Self {
+        const TIME: Duration = Duration::from_secs(20);
+        Self { device_memory: bytes, usable_memory: bytes, vmm: true, time: TIME }
+    }
+
+    /// Returns the bounds of a card, with 20 seconds of time.
+    pub fn of(card: &Card) -> Self {
+        let Card { total_bytes, usable_bytes, vmm, .. } = *card;
+        Self { device_memory: total_bytes, usable_memory: usable_bytes, vmm, ..Self::new(0) }
+    }
+}
+
+/// Settings, and what the program takes under them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Candidate {
+    /// Exact line to type: an environment variable for PyTorch, a line of Python else.
+    pub setting: String,
+    /// Model and settings, as [`build`] takes them.
+    pub model: String,
+    /// The most that is taken from the driver at one time, bytes.
+    pub reserved_peak: u64,
+    /// Calls of the driver that take memory or give it back.
+    pub driver_calls: u64,
+    /// Whether a request fails under the setting. The figures are those up to the failure.
+    pub fails: bool,
+}
+
+/// A setting that is to be tried.
+#[derive(Debug, Clone)]
+struct Trial {
+    setting: String,
+    model: String,
+}
+
+/// Runs the program under settings of one framework, on all cores, and returns those that no other
+/// setting beats in both bytes and driver calls: fewest bytes first. Of equal ones the plainer is
+/// returned. Settings under which a request fails are left out, unless all fail: then the one that
+/// serves the program longest is returned.
+///
+/// Frees are completed as recorded. `progress` is called from several threads with how many
+/// settings were tried, and of how many; both are equal at the end, unless the time ran out. Blocks
+/// until the search is over.
+pub fn search(
+    program: &Program,
+    family: Family,
+    budget: &Budget,
+    progress: impl Fn(usize, usize) + Sync,
+) -> Vec<Candidate> {
+    let end = Instant::now().checked_add(budget.time);
+    let in_time = || end.is_none_or(|end| Instant::now() < end);
+    let trials = grid::of(program, family, budget);
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let results = Mutex::new(Vec::with_capacity(trials.len()));
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(trial) = trials.get(index) else { return };
+            if index > 0 && !in_time() {
+                return;
+            }
+            // A size that the device has not is no candidate.
+            if let Ok(result) = run(program, trial, budget) {
+                results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+            }
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1, trials.len());
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(trials.len());
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_unstable_by_key(|&(index, _)| index);
+    front(results.into_iter().map(|(_, result)| result).collect())
+}
+
+/// A candidate, and the event at which it failed.
+struct Tried {
+    candidate: Candidate,
+    failed_at: Option<u32>,
+}
+
+fn run(program: &Program, trial: &Trial, budget: &Budget) -> Result<Tried, SettingError> {
+    let Trial { setting, model } = trial.clone();
+    let outcome = program.run(&mut *made(&model, budget)?);
+    Ok(Tried {
+        candidate: Candidate {
+            setting,
+            model,
+            reserved_peak: outcome.figures.peak_reserved,
+            driver_calls: outcome.figures.driver_calls,
+            fails: outcome.failure.is_some(),
+        },
+        failed_at: outcome.failure.map(|failure| failure.event),
+    })
+}
+
+/// Makes a model on the budget's device: PyTorch's fractions are parts of all its memory.
+fn made(text: &str, budget: &Budget) -> Result<Box<dyn Model + Send>, SettingError> {
+    let Some(settings) = text.strip_prefix("torch") else {
+        return build(text, budget.usable_memory);
+    };
+    let settings: Settings = settings.trim_start_matches(':').parse()?;
+    let mut torch = Torch::new(settings, budget.device_memory);
+    torch.set_capacity(budget.usable_memory);
+    Ok(Box::new(torch))
+}
+
+/// Those that no other beats; of those that fail the one that got furthest, if all do.
+fn front(tried: Vec<Tried>) -> Vec<Candidate> {
+    if tried.iter().all(|tried| tried.candidate.fails) {
+        let furthest = tried.into_iter().rev().max_by_key(|tried| tried.failed_at);
+        return furthest.map(|tried| tried.candidate).into_iter().collect();
+    }
+    let passing = tried.into_iter().map(|tried| tried.candidate).filter(|one| !one.fails);
+    let mut candidates: Vec<Candidate> = passing.collect();
+    // Stable: of equal ones the plainer, which was tried first.
+    candidates.sort_by_key(|one| (one.reserved_peak, one.driver_calls));
+    let mut fewest_calls = u64::MAX;
+    candidates.retain(|one| {
+        let is_better = one.driver_calls < fewest_calls;
+        fewest_calls = fewest_calls.min(one.driver_calls);
+        is_better
+    });
+    candidates
+}
