@@ -92,6 +92,37 @@ fn pool_memory_of_a_context_that_is_gone_is_no_leak_and_nobody_elses() {
 }
 
 #[test]
+fn pool_memory_over_a_reset_keeps_its_bytes_and_its_chunk_until_it_is_freed() {
+    let (gpu, primary) = start(1);
+    let (mut pointer, mut host) = (0, [0_u8; 4]);
+    ok!(gpu, cuMemAllocAsync(&mut pointer, MIB, CUstream::NULL));
+    ok!(gpu, cuMemsetD8_v2(pointer, 7, MIB));
+    let reserved = gpu.usage(0).pools;
+    assert!(reserved >= MIB as u64);
+    ok!(gpu, cuDevicePrimaryCtxReset_v2(0));
+    assert_eq!(gpu.usage(0).pools, reserved);
+    let mut again = CUcontext::NULL;
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut again, 0));
+    assert_eq!(again, primary);
+    ok!(gpu, cuMemcpyDtoH_v2(host.as_mut_ptr().cast(), pointer, host.len()));
+    assert_eq!(host, [7; 4]);
+    ok!(gpu, cuMemFreeAsync(pointer, CUstream::NULL));
+    ok!(gpu, cuCtxSynchronize());
+    assert_eq!(gpu.usage(0).pools, 0, "nothing is reserved for memory that was freed");
+    assert_eq!(gpu.findings().unwrap(), []);
+}
+
+#[test]
+fn pool_memory_that_is_live_at_the_last_release_is_a_leak() {
+    let (gpu, _) = start(1);
+    let mut pointer = 0;
+    ok!(gpu, cuMemAllocAsync(&mut pointer, MIB, CUstream::NULL));
+    ok!(gpu, cuDevicePrimaryCtxRelease_v2(0));
+    let kinds: Vec<_> = gpu.findings().unwrap().iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [FindingKind::Leak]);
+}
+
+#[test]
 fn memory_freed_in_another_contexts_stream_is_given_back_once() {
     let (gpu, primary) = start(1);
     let mut pointer = 0;
