@@ -3,8 +3,8 @@
 //! Models of a closed driver: the rules are what was measured on an H200 (driver 580), where
 //! `cuMemGetInfo` told what each call took.
 
-use super::spans::{Books, FreeSpans, Live, Span};
-use super::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
+use super::spans::{FreeSpans, Live, Span};
+use super::{Books, Model, Refusal, Request, Ticket};
 
 /// Bytes that the driver takes from the device at a time.
 const GRANULE: u64 = 2 << 20;
@@ -97,14 +97,8 @@ impl Model for Cuda {
         }
     }
 
-    fn complete(&mut self, _ticket: Ticket) {}
-
-    fn figures(&self) -> Figures {
-        self.books.figures
-    }
-
-    fn driver_events(&self) -> &[DriverEvent] {
-        &self.books.events
+    fn books(&self) -> &Books {
+        &self.books
     }
 }
 
@@ -175,14 +169,8 @@ impl Model for Async {
         self.free.insert(span);
     }
 
-    fn complete(&mut self, _ticket: Ticket) {}
-
-    fn figures(&self) -> Figures {
-        self.books.figures
-    }
-
-    fn driver_events(&self) -> &[DriverEvent] {
-        &self.books.events
+    fn books(&self) -> &Books {
+        &self.books
     }
 }
 

@@ -4,8 +4,8 @@
 //! rounded size. Best fit within the stream's arena; what is left of a block stays free, and free
 //! neighbours merge. Memory of one stream never serves another.
 
-use super::spans::{Books, FreeSpans, Live, Span};
-use super::{DriverEvent, Figures, Model, Refusal, Request, SettingError, Ticket};
+use super::spans::{FreeSpans, Live, Span};
+use super::{Books, Model, Refusal, Request, SettingError, Ticket};
 
 /// Requests are multiples of this.
 const ALIGN: u64 = 512;
@@ -126,14 +126,8 @@ impl Model for Cupy {
         self.arena(stream).insert(span);
     }
 
-    fn complete(&mut self, _ticket: Ticket) {}
-
-    fn figures(&self) -> Figures {
-        self.books.figures
-    }
-
-    fn driver_events(&self) -> &[DriverEvent] {
-        &self.books.events
+    fn books(&self) -> &Books {
+        &self.books
     }
 }
 

@@ -1,6 +1,7 @@
 //! Models of allocators, behind one trait.
 
 mod addresses;
+mod books;
 pub mod cuda;
 pub mod cupy;
 pub mod rmm;
@@ -11,6 +12,7 @@ pub(crate) mod words;
 
 use std::fmt;
 
+pub use books::Books;
 pub use spec::{NAMES, build};
 
 /// An allocator that decides like the one it is named after.
@@ -30,15 +32,23 @@ pub trait Model {
     /// until [`complete`](Self::complete). A ticket that is not live is ignored.
     fn free(&mut self, ticket: Ticket, stream: u64);
 
+    /// Returns the books that the model keeps.
+    fn books(&self) -> &Books;
+
     /// Ends the pending state of a freed block: all streams that used the block got past it. A
-    /// ticket that is not pending is ignored.
-    fn complete(&mut self, ticket: Ticket);
+    /// ticket that is not pending is ignored. Without effect in allocators that hand a freed block
+    /// out at once.
+    fn complete(&mut self, _ticket: Ticket) {}
 
     /// Returns what the allocator holds and what it did so far.
-    fn figures(&self) -> Figures;
+    fn figures(&self) -> Figures {
+        self.books().figures
+    }
 
     /// Returns what was taken from the driver and given back to it, in order.
-    fn driver_events(&self) -> &[DriverEvent];
+    fn driver_events(&self) -> &[DriverEvent] {
+        &self.books().events
+    }
 }
 
 /// A request for memory.

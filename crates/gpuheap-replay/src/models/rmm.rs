@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::spans::{Books, FreeSpans, Live, Span};
-use super::{DriverEvent, Figures, Model, Refusal, Request, SettingError, Ticket};
+use super::spans::{FreeSpans, Live, Span};
+use super::{Books, Figures, Model, Refusal, Request, SettingError, Ticket};
 
 /// Requests are multiples of this.
 const ALIGN: u64 = 256;
@@ -178,14 +178,8 @@ impl Model for Pool {
         self.list(stream_key(stream)).insert(Span { is_head, ..span });
     }
 
-    fn complete(&mut self, _ticket: Ticket) {}
-
-    fn figures(&self) -> Figures {
-        self.books.figures
-    }
-
-    fn driver_events(&self) -> &[DriverEvent] {
-        &self.books.events
+    fn books(&self) -> &Books {
+        &self.books
     }
 }
 
@@ -382,14 +376,8 @@ impl Model for Arena {
         }
     }
 
-    fn complete(&mut self, _ticket: Ticket) {}
-
-    fn figures(&self) -> Figures {
-        self.books.figures
-    }
-
-    fn driver_events(&self) -> &[DriverEvent] {
-        &self.books.events
+    fn books(&self) -> &Books {
+        &self.books
     }
 }
 
@@ -535,14 +523,12 @@ impl<M: Model> Model for Binning<M> {
         self.copy_reserved();
     }
 
-    fn complete(&mut self, _ticket: Ticket) {}
+    fn books(&self) -> &Books {
+        self.upstream.books()
+    }
 
     fn figures(&self) -> Figures {
         self.figures
-    }
-
-    fn driver_events(&self) -> &[DriverEvent] {
-        self.upstream.driver_events()
     }
 }
 

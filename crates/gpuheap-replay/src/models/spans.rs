@@ -1,8 +1,8 @@
-//! Parts of several allocators: free pieces that merge, live blocks, and the books.
+//! Parts of several allocators: free pieces that merge, and live blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{DriverEvent, Figures, Refusal, Request, Ticket};
+use super::Ticket;
 
 /// Free pieces by place and by size. A piece that begins what was taken from the driver is a head
 /// and never merges with what lies before it.
@@ -121,72 +121,5 @@ impl<T> Live<T> {
         let block = block.take()?;
         self.spare.push(ticket.slot);
         Some(block)
-    }
-}
-
-/// Figures and driver events of a device with a capacity.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Books {
-    pub(super) figures: Figures,
-    pub(super) events: Vec<DriverEvent>,
-    /// The most that may be reserved.
-    pub(super) allowed: u64,
-}
-
-/// Sums of places stay far below what overflows: a device of more than 4 PiB has so much.
-const LARGEST_DEVICE: u64 = 1 << 52;
-
-impl Books {
-    pub(super) fn new(allowed: u64) -> Self {
-        Self { allowed: allowed.min(LARGEST_DEVICE), ..Self::default() }
-    }
-
-    /// Takes `bytes` from the driver, if the device has them.
-    pub(super) fn take(&mut self, bytes: u64, stream: u64, address: u64) -> bool {
-        match self.figures.reserved.checked_add(bytes) {
-            Some(reserved) if reserved <= self.allowed => self.figures.reserved = reserved,
-            _ => return false,
-        }
-        let figures = &mut self.figures;
-        figures.peak_reserved = figures.peak_reserved.max(figures.reserved);
-        figures.segments += 1;
-        figures.driver_calls += 1;
-        self.events.push(DriverEvent { is_taken: true, bytes, stream, address });
-        true
-    }
-
-    pub(super) fn give_back(&mut self, bytes: u64, stream: u64, address: u64) {
-        let figures = &mut self.figures;
-        figures.reserved = figures.reserved.saturating_sub(bytes);
-        figures.segments = figures.segments.saturating_sub(1);
-        figures.driver_calls += 1;
-        self.events.push(DriverEvent { is_taken: false, bytes, stream, address });
-    }
-
-    pub(super) fn handed_out(&mut self, requested: u64, bytes: u64) {
-        let figures = &mut self.figures;
-        figures.requested = figures.requested.saturating_add(requested);
-        figures.allocated = figures.allocated.saturating_add(bytes);
-        figures.active = figures.allocated;
-        figures.peak_active = figures.peak_active.max(figures.active);
-    }
-
-    pub(super) fn freed(&mut self, requested: u64, bytes: u64) {
-        let figures = &mut self.figures;
-        figures.requested = figures.requested.saturating_sub(requested);
-        figures.allocated = figures.allocated.saturating_sub(bytes);
-        figures.active = figures.allocated;
-    }
-
-    pub(super) fn refuse(&mut self, request: Request, needed: u64, largest: u64) -> Box<Refusal> {
-        self.figures.failures += 1;
-        Box::new(Refusal {
-            request,
-            needed,
-            allowed: self.allowed,
-            largest_free: largest,
-            pending: 0,
-            figures: self.figures,
-        })
     }
 }

@@ -9,11 +9,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
-use gpuheap_replay::models::build;
 use gpuheap_replay::models::cuda::Cuda;
 use gpuheap_replay::models::cupy::Cupy;
 use gpuheap_replay::models::rmm::Binning;
-use gpuheap_replay::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
+use gpuheap_replay::models::{Books, build};
+use gpuheap_replay::{Figures, Model, Refusal, Request, Ticket};
 
 /// Files that the repository holds. One that is missing, or is not named here, fails the test.
 const RECORDED: [&str; 0] = [];
@@ -197,8 +197,8 @@ impl Model for Counted {
         figures
     }
 
-    fn driver_events(&self) -> &[DriverEvent] {
-        self.inner.driver_events()
+    fn books(&self) -> &Books {
+        self.inner.books()
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub use settings::Settings;
 
 use super::addresses::Addresses;
-use super::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
+use super::{Books, DriverEvent, Model, Refusal, Request, Ticket};
 
 /// Bytes of the smallest block; sizes are multiples of it.
 const MIN_BLOCK: u64 = 512;
@@ -27,9 +27,6 @@ const SEGMENT_GRANULE: u64 = 2 << 20;
 /// Requests above 1 EiB are refused at once.
 const LARGEST_REQUEST: u64 = 1 << 60;
 
-/// A device that is said to have more has so much: 4 PiB, so that no sum of addresses overflows.
-const LARGEST_DEVICE: u64 = 1 << 52;
-
 /// No block.
 const NONE: u32 = u32::MAX;
 /// The segment of a block that does not grow.
@@ -39,8 +36,6 @@ const FIXED: u32 = u32::MAX;
 #[derive(Debug, Clone)]
 pub struct Torch {
     settings: Settings,
-    /// What the device has for this allocator.
-    capacity: u64,
     /// Bytes that the memory fraction allows, if one was set.
     allowed: Option<u64>,
     blocks: Vec<Block>,
@@ -51,8 +46,7 @@ pub struct Torch {
     growing: Vec<Growing>,
     pending: Vec<u32>,
     addresses: Addresses,
-    figures: Figures,
-    events: Vec<DriverEvent>,
+    books: Books,
 }
 
 /// A piece of a segment.
@@ -148,11 +142,10 @@ impl Torch {
     /// Makes the allocator of a device that has `device_memory` bytes in all. PyTorch's memory
     /// fraction is a part of these.
     pub fn new(settings: Settings, device_memory: u64) -> Self {
-        let device_memory = device_memory.min(LARGEST_DEVICE);
-        let allowed = settings.memory_fraction().map(|fraction| part(device_memory, fraction));
+        let books = Books::new(device_memory);
+        let allowed = settings.memory_fraction().map(|fraction| part(books.allowed, fraction));
         Self {
             settings,
-            capacity: device_memory,
             allowed,
             blocks: Vec::new(),
             spare: Vec::new(),
@@ -161,15 +154,14 @@ impl Torch {
             growing: Vec::new(),
             pending: Vec::new(),
             addresses: Addresses::default(),
-            figures: Figures::default(),
-            events: Vec::new(),
+            books,
         }
     }
 
     /// Limits what the device has for this allocator to `bytes`: what other programs and CUDA
     /// itself leave to it. The memory fraction stays a part of the whole device.
     pub fn set_capacity(&mut self, bytes: u64) {
-        self.capacity = bytes.min(LARGEST_DEVICE);
+        self.books.set_allowed(bytes);
     }
 
     /// Uses the addresses of a recording for segments that are taken whole: address and bytes, in
@@ -182,7 +174,7 @@ impl Torch {
     /// Adds a segment that was taken before the recording began, without counting it as an event.
     /// Returns whether that could be done: a segment that grows in place cannot be added.
     pub fn add_segment(&mut self, address: u64, bytes: u64, stream: u64, is_small: bool) -> bool {
-        let fits = bytes <= self.capacity.saturating_sub(self.figures.reserved);
+        let fits = bytes <= self.books.allowed.saturating_sub(self.books.figures.reserved);
         let is_range = bytes > 0 && address.checked_add(bytes).is_some();
         if self.settings.expandable_segments || !is_range || !fits {
             return false;
@@ -190,7 +182,7 @@ impl Torch {
         let pool = u32::from(is_small);
         let block = self.new_block(address, bytes, stream, pool);
         self.insert_free(block);
-        self.figures.segments += 1;
+        self.books.figures.segments += 1;
         self.took(bytes);
         true
     }
@@ -211,7 +203,7 @@ impl Torch {
         let before = address - self.blocks[found as usize].address;
         if before > 0 {
             if !self.blocks[found as usize].is_split() {
-                self.figures.inactive_split += self.blocks[found as usize].bytes;
+                self.books.figures.inactive_split += self.blocks[found as usize].bytes;
             }
             let front = self.split_front(found, before);
             self.insert_free(front);
@@ -240,7 +232,7 @@ impl Torch {
     }
 
     fn limit(&self) -> u64 {
-        self.allowed.unwrap_or(u64::MAX).min(self.capacity)
+        self.allowed.unwrap_or(u64::MAX).min(self.books.allowed)
     }
 
     fn collects_garbage(&self) -> bool {
@@ -289,7 +281,7 @@ impl Torch {
             return Some(block);
         }
         self.release_cached();
-        self.figures.retries += 1;
+        self.books.figures.retries += 1;
         self.take_segment(wanted)
     }
 
@@ -342,19 +334,19 @@ impl Torch {
     /// A block of new memory, in no pool yet.
     fn take_segment(&mut self, wanted: Wanted) -> Option<u32> {
         let bytes = wanted.segment_bytes;
-        let after = self.figures.reserved.checked_add(bytes)?;
+        let after = self.books.figures.reserved.checked_add(bytes)?;
         if self.allowed.is_some_and(|allowed| after > allowed) {
             return None;
         }
         if self.settings.expandable_segments {
             return self.grow(wanted);
         }
-        if after > self.capacity {
+        if after > self.books.allowed {
             return None;
         }
         let address = self.addresses.take(bytes);
         let block = self.new_block(address, bytes, wanted.stream, wanted.pool);
-        self.figures.segments += 1;
+        self.books.figures.segments += 1;
         self.took(bytes);
         self.event(true, bytes, wanted.stream, address);
         Some(block)
@@ -395,8 +387,11 @@ impl Torch {
         }
         let is_small = self.pools[wanted.pool as usize].is_small;
         let piece = if is_small { SMALL_SEGMENT } else { self.settings.large_segment };
-        let bytes =
-            self.capacity.checked_add(self.capacity / 8)?.checked_next_multiple_of(piece)?;
+        let bytes = self
+            .books
+            .allowed
+            .checked_add(self.books.allowed / 8)?
+            .checked_next_multiple_of(piece)?;
         if bytes < wanted.bytes {
             return None;
         }
@@ -423,7 +418,7 @@ impl Torch {
             self.blocks[block as usize];
         let Growing { piece, .. } = *self.growing.get(growing as usize)?;
         let mapped = bytes.checked_next_multiple_of(piece)?.min(room);
-        if self.figures.reserved.checked_add(mapped)? > self.capacity {
+        if self.books.figures.reserved.checked_add(mapped)? > self.books.allowed {
             return None;
         }
         self.pools[pool as usize].of_mut(stream).unmapped.remove(&address);
@@ -496,7 +491,8 @@ impl Torch {
         } else {
             let Block { bytes, .. } = self.blocks[found as usize];
             if self.counts_as_split(found) {
-                self.figures.inactive_split = self.figures.inactive_split.saturating_sub(bytes);
+                self.books.figures.inactive_split =
+                    self.books.figures.inactive_split.saturating_sub(bytes);
             }
             found
         };
@@ -505,7 +501,7 @@ impl Torch {
         this.requested = requested;
         this.generation = this.generation.wrapping_add(1);
         let (bytes, generation) = (this.bytes, this.generation);
-        let figures = &mut self.figures;
+        let figures = &mut self.books.figures;
         figures.allocated += bytes;
         figures.active += bytes;
         figures.peak_active = figures.peak_active.max(figures.active);
@@ -530,7 +526,7 @@ impl Torch {
         if growing != FIXED {
             return;
         }
-        let inactive = &mut self.figures.inactive_split;
+        let inactive = &mut self.books.figures.inactive_split;
         if self.blocks[block as usize].is_split() {
             *inactive = inactive.saturating_sub(front);
         } else {
@@ -555,12 +551,12 @@ impl Torch {
     /// Puts a block that nobody uses back into its pool, merged with its free neighbours.
     fn free_block(&mut self, block: u32) {
         let Block { bytes, growing, .. } = self.blocks[block as usize];
-        self.figures.active -= bytes;
+        self.books.figures.active -= bytes;
         self.blocks[block as usize].state = State::Free;
         let merged = self.merge_neighbours(block);
         self.insert_free(block);
         if growing == FIXED {
-            let inactive = &mut self.figures.inactive_split;
+            let inactive = &mut self.books.figures.inactive_split;
             *inactive = inactive.saturating_sub(merged);
             if self.blocks[block as usize].is_split() {
                 *inactive += self.blocks[block as usize].bytes;
@@ -615,10 +611,10 @@ impl Torch {
     fn collect_garbage(&mut self) {
         let allowed = self.allowed.unwrap_or(u64::MAX);
         let threshold = part(allowed, self.settings.garbage_collection_threshold);
-        if self.figures.reserved <= threshold {
+        if self.books.figures.reserved <= threshold {
             return;
         }
-        let target = self.figures.reserved - threshold;
+        let target = self.books.figures.reserved - threshold;
         let searches = self.pools[0].searches;
         let unsplit = |torch: &Self| -> Vec<(u32, u64)> {
             let free = torch.pools[0].streams.iter().flat_map(|of| of.free.values());
@@ -708,7 +704,7 @@ impl Torch {
         let Block { address, bytes, stream, .. } = self.blocks[block as usize];
         self.remove_free(block);
         self.addresses.give_back(address, bytes);
-        self.figures.segments -= 1;
+        self.books.figures.segments -= 1;
         self.gave_back(bytes);
         self.event(false, bytes, stream, address);
         self.discard(block);
@@ -777,18 +773,18 @@ impl Torch {
     }
 
     fn took(&mut self, bytes: u64) {
-        let figures = &mut self.figures;
+        let figures = &mut self.books.figures;
         figures.reserved += bytes;
         figures.peak_reserved = figures.peak_reserved.max(figures.reserved);
     }
 
     fn gave_back(&mut self, bytes: u64) {
-        self.figures.reserved -= bytes;
+        self.books.figures.reserved -= bytes;
     }
 
     fn event(&mut self, is_taken: bool, bytes: u64, stream: u64, address: u64) {
-        self.figures.driver_calls += 1;
-        self.events.push(DriverEvent { is_taken, bytes, stream, address });
+        self.books.figures.driver_calls += 1;
+        self.books.events.push(DriverEvent { is_taken, bytes, stream, address });
     }
 }
 
@@ -826,7 +822,7 @@ impl Model for Torch {
                 Ok(self.hand_out(block, wanted, request.bytes, splits))
             }
             None => {
-                self.figures.failures += 1;
+                self.books.figures.failures += 1;
                 let of = self.pools[pool as usize].of(request.stream);
                 let largest = of.and_then(|of| of.free.keys().next_back());
                 let pending = self.pending.iter().map(|&block| self.blocks[block as usize].bytes);
@@ -836,7 +832,7 @@ impl Model for Torch {
                     allowed: self.limit(),
                     largest_free: largest.map_or(0, |&(bytes, _)| bytes),
                     pending: pending.sum(),
-                    figures: self.figures,
+                    figures: self.books.figures,
                 }))
             }
         }
@@ -848,8 +844,8 @@ impl Model for Torch {
         let this = &mut self.blocks[block as usize];
         this.state = State::Pending;
         this.pending = index;
-        self.figures.allocated -= this.bytes;
-        self.figures.requested = self.figures.requested.saturating_sub(this.requested);
+        self.books.figures.allocated -= this.bytes;
+        self.books.figures.requested = self.books.figures.requested.saturating_sub(this.requested);
         self.pending.push(block);
     }
 
@@ -859,12 +855,8 @@ impl Model for Torch {
         }
     }
 
-    fn figures(&self) -> Figures {
-        self.figures
-    }
-
-    fn driver_events(&self) -> &[DriverEvent] {
-        &self.events
+    fn books(&self) -> &Books {
+        &self.books
     }
 }
 

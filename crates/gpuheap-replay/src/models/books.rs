@@ -1,0 +1,82 @@
+//! The books of a model: what it took from the driver, and what of it is handed out.
+
+use super::{DriverEvent, Figures, Refusal, Request};
+
+/// Figures of a model and its calls of the driver, on a device with a capacity. Sizes are bytes.
+#[derive(Debug, Clone, Default)]
+pub struct Books {
+    pub(super) figures: Figures,
+    pub(super) events: Vec<DriverEvent>,
+    /// The most that may be reserved.
+    pub(super) allowed: u64,
+}
+
+/// Largest device: 4 PiB, so that no sum of addresses overflows.
+const LARGEST_DEVICE: u64 = 1 << 52;
+
+impl Books {
+    /// Returns empty books of a device that has `allowed` bytes for the model, at most 4 PiB.
+    pub fn new(allowed: u64) -> Self {
+        Self { allowed: allowed.min(LARGEST_DEVICE), ..Self::default() }
+    }
+
+    /// Sets how many bytes the device has for the model. What is already taken stays.
+    pub fn set_allowed(&mut self, bytes: u64) {
+        self.allowed = bytes.min(LARGEST_DEVICE);
+    }
+
+    /// Takes a segment of `bytes` from the driver. Returns `false`, and takes nothing, if the
+    /// device has not enough.
+    pub fn take(&mut self, bytes: u64, stream: u64, address: u64) -> bool {
+        match self.figures.reserved.checked_add(bytes) {
+            Some(reserved) if reserved <= self.allowed => self.figures.reserved = reserved,
+            _ => return false,
+        }
+        let figures = &mut self.figures;
+        figures.peak_reserved = figures.peak_reserved.max(figures.reserved);
+        figures.segments += 1;
+        figures.driver_calls += 1;
+        self.events.push(DriverEvent { is_taken: true, bytes, stream, address });
+        true
+    }
+
+    /// Gives a segment back to the driver.
+    pub fn give_back(&mut self, bytes: u64, stream: u64, address: u64) {
+        let figures = &mut self.figures;
+        figures.reserved = figures.reserved.saturating_sub(bytes);
+        figures.segments = figures.segments.saturating_sub(1);
+        figures.driver_calls += 1;
+        self.events.push(DriverEvent { is_taken: false, bytes, stream, address });
+    }
+
+    /// Counts a block of `bytes` that the program got for a request of `requested` bytes.
+    pub fn handed_out(&mut self, requested: u64, bytes: u64) {
+        let figures = &mut self.figures;
+        figures.requested = figures.requested.saturating_add(requested);
+        figures.allocated = figures.allocated.saturating_add(bytes);
+        figures.active = figures.allocated;
+        figures.peak_active = figures.peak_active.max(figures.active);
+    }
+
+    /// Counts the free of a block that [`handed_out`](Self::handed_out) counted.
+    pub fn freed(&mut self, requested: u64, bytes: u64) {
+        let figures = &mut self.figures;
+        figures.requested = figures.requested.saturating_sub(requested);
+        figures.allocated = figures.allocated.saturating_sub(bytes);
+        figures.active = figures.allocated;
+    }
+
+    /// Counts a failed request. `needed` would have had to be taken from the driver, and the largest
+    /// free block has `largest` bytes.
+    pub fn refuse(&mut self, request: Request, needed: u64, largest: u64) -> Box<Refusal> {
+        self.figures.failures += 1;
+        Box::new(Refusal {
+            request,
+            needed,
+            allowed: self.allowed,
+            largest_free: largest,
+            pending: 0,
+            figures: self.figures,
+        })
+    }
+}
