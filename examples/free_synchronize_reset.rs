@@ -8,16 +8,18 @@
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
-use gpuheap::{Device, Error, Heap, MemoryKind};
+use std::error::Error;
+
+use gpuheap::{Device, Heap, MemoryKind};
 
 const BYTES: usize = 256 << 20;
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), Box<dyn Error>> {
     let device = Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:t4"))?;
     let heap = Heap::new(&device)?;
     let target = heap.target()?;
     let first = used(&heap)?;
-    let show = |what: &str, heap: &Heap| -> Result<(), Error> {
+    let show = |what: &str, heap: &Heap| -> Result<(), Box<dyn Error>> {
         let change = used(heap)? as i64 - first as i64;
         println!("{what:<52} {:>+6} MiB", change >> 20);
         Ok(())
@@ -65,7 +67,8 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// What the driver calls in use, by all processes and contexts.
-fn used(heap: &Heap) -> Result<u64, Error> {
-    Ok(heap.memory_status()?.device_used)
+/// Bytes in use by all processes and contexts, as the driver says.
+fn used(heap: &Heap) -> Result<u64, Box<dyn Error>> {
+    let used = heap.memory_status()?.device_used;
+    used.ok_or("the driver does not say how much memory is in use".into())
 }

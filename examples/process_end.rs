@@ -79,7 +79,8 @@ fn hold_and_end(heap: &Heap, how: &str) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// What the driver calls in use, by all processes.
-fn used(heap: &Heap) -> Result<u64, gpuheap::Error> {
-    Ok(heap.memory_status()?.device_used)
+/// Bytes in use by all processes, as the driver says.
+fn used(heap: &Heap) -> Result<u64, Box<dyn Error>> {
+    let used = heap.memory_status()?.device_used;
+    used.ok_or("the driver does not say how much memory is in use".into())
 }

@@ -87,7 +87,10 @@ pub(crate) fn reclaim(peer: &mut Peer) -> Done {
     // What the first allocation of a process takes for good is not the allocator's.
     drop(peer.heap.allocate(1 << 20, &stream)?);
     peer.heap.reclaim_all()?;
-    let used = || -> Done<u64> { Ok(peer.heap.memory_status()?.device_used) };
+    let used = || -> Done<u64> {
+        let used = peer.heap.memory_status()?.device_used;
+        used.ok_or("the driver does not say how much memory is in use".into())
+    };
     let before = used()?;
     let mut random = Random(1234);
     let (mut blocks, mut bytes) = (Vec::new(), 0);

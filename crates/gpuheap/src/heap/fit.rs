@@ -29,13 +29,15 @@ pub enum Fit {
     /// The driver calls enough memory free, and may refuse it all the same. On WSL2, where Windows
     /// lends memory that it may not have, this is said of a request that would leave less than a
     /// fifth of what the heap could have at most. On any device it is said of a request that would
-    /// leave no more than one that the driver refused before.
+    /// leave no more than one that the driver refused before, and of one that needs more memory if the
+    /// driver does not say how much is free.
     #[non_exhaustive]
     Perhaps {
         /// Bytes that it would take from the driver.
         take: u64,
-        /// Bytes that the driver would call free before that, with all that is cached given back.
-        free: u64,
+        /// Bytes that the driver would call free before that, with all that is cached given back. `None`
+        /// if it does not say.
+        free: Option<u64>,
     },
     /// It would not, even after all that is cached went back.
     #[non_exhaustive]
@@ -43,7 +45,8 @@ pub enum Fit {
         /// How many bytes more would have to be free, or allowed: enough whichever memory that is.
         /// Free pieces beside live blocks are not counted on, because they go back to the driver with
         /// these. `stitched`, which could use two such pieces, may do with less by their bytes. For
-        /// the other pools the figure is the least. On WSL2 it may be too low.
+        /// the other pools the figure is the least. On WSL2 it may be too low, and if the driver does not
+        /// say how much is free.
         short_by: u64,
         /// What is in the way, as [`OutOfMemory`](crate::OutOfMemory) would say.
         cause: Cause,
@@ -104,9 +107,13 @@ impl Heap {
     /// There the answer is close: a pool of the driver's may hold bytes in pieces that are too
     /// small, and a request of up to 2 MiB may still find room in a granule that is in use.
     ///
+    /// If the driver does not say how much is free, and the answer depends on that, it is
+    /// [`Perhaps`](Fit::Perhaps).
+    ///
     /// # Errors
     ///
-    /// The driver's own: it does not say how much is free, and the answer depends on that.
+    /// A forked child; a device that was reset. The driver's own, if it does not say how much its pool
+    /// holds (`driver` heaps).
     pub fn would_fit(&self, bytes: u64) -> Result<Fit, Error> {
         self.handle.context.check_alive()?;
         let is_wsl2 = self.handle.context.is_wsl2();
@@ -128,21 +135,24 @@ impl State {
         let (figures, lack) = match self.foresee(bytes, MemoryKind::Device, others)? {
             Foreseen::Served { take: 0, .. } => return Ok(Fit::Yes { take: 0 }),
             Foreseen::Served { take, figures } => {
-                let (free, _) = figures.memory?;
-                let left = free.saturating_sub(self.source.growth(take));
-                let lent = is_wsl2 && left < free.saturating_add(figures.reserved) / LENT_SHARE;
-                return Ok(match self.refused_margin {
-                    _ if lent => Fit::Perhaps { take, free },
-                    Some(margin) if left <= margin => Fit::Perhaps { take, free },
-                    _ => Fit::Yes { take },
+                let left = figures.free().unwrap_or(0).saturating_sub(self.source.growth(take));
+                let all = figures.free().unwrap_or(0).saturating_add(figures.reserved);
+                let lent = is_wsl2 && left < all / LENT_SHARE;
+                let may_be_refused = self.refused_margin.is_some_and(|margin| left <= margin);
+                return Ok(match lent || may_be_refused {
+                    true => Fit::Perhaps { take, free: figures.free() },
+                    false => Fit::Yes { take },
                 });
             }
             Foreseen::Lacking(figures, lack) => (figures, lack),
         };
-        let Some(short_by) = lack.short_by() else {
-            // Nothing but what is free is in question.
-            figures.memory?;
-            return Err(SourceError::OutOfMemory);
+        let (needed, free) = (lack.needed, figures.free());
+        let beyond = bytes.max(needed).saturating_sub(figures.capacity);
+        let short_by = match lack.short_by() {
+            Some(short_by) => short_by,
+            // Too large for the device, however much is free.
+            None if beyond > 0 => beyond,
+            None => return Ok(Fit::Perhaps { take: needed, free }),
         };
         let cause = figures.judge(bytes, &lack);
         let (would_have_to_go, needs_all) = self.in_the_way(&figures, cause, &lack);
@@ -296,11 +306,16 @@ impl fmt::Display for Fit {
         match self {
             Fit::Yes { take: 0 } => f.write_str("yes, without taking more from the driver"),
             Fit::Yes { take } => write!(f, "yes, by taking {} from the driver", Bytes(*take)),
-            Fit::Perhaps { take, free } => write!(
+            Fit::Perhaps { take, free: Some(free) } => write!(
                 f,
                 "perhaps, by taking {} from the driver, which calls {} free and may refuse it",
                 Bytes(*take),
                 Bytes(*free)
+            ),
+            Fit::Perhaps { take, free: None } => write!(
+                f,
+                "perhaps, by taking {} from the driver, which does not say how much is free",
+                Bytes(*take)
             ),
             Fit::No { short_by, cause, would_have_to_go, needs_all } => {
                 write!(f, "no, {} short: {cause}", Bytes(*short_by))?;

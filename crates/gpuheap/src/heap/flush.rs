@@ -30,10 +30,10 @@ pub struct FlushReport {
     pub other_heaps_cached: u64,
     /// What the device has in use beyond its heaps: contexts, modules, other libraries and other
     /// processes, which cannot be told apart here. Unified memory that is on the device counts here
-    /// too.
-    pub context_and_others: u64,
-    /// What the driver calls free.
-    pub device_free: u64,
+    /// too. `None` if the driver does not say how much is free.
+    pub context_and_others: Option<u64>,
+    /// Bytes that the driver calls free. `None` if it does not say.
+    pub device_free: Option<u64>,
     /// The device's memory.
     pub device_total: u64,
     /// With tracking on, the sites that what is live comes from, most bytes first.
@@ -59,11 +59,12 @@ pub struct FlushedKind {
 impl Heap {
     /// Gives back all that the heap has cached, of all kinds: waits for the frees in flight, empties
     /// the pools of device, unified and pinned memory, trims the driver's own. What is live stays,
-    /// and the report says what that is.
+    /// and the report says what that is. If the driver does not say how much of the device is free, what
+    /// was given back is reported all the same.
     ///
     /// # Errors
     ///
-    /// The driver's own.
+    /// The driver's own, in waiting and giving back.
     pub fn flush(&self) -> Result<FlushReport, Error> {
         flush(&self.handle.context, std::slice::from_ref(self))
     }
@@ -87,7 +88,7 @@ impl FlushReport {
         self.kinds.iter().map(|kind| kind.given_back).sum()
     }
 
-    /// The same as JSON, by the names of the fields. They stay as they are.
+    /// Returns the figures as JSON, by the names of the fields. They stay as they are.
     pub fn to_json(&self) -> String {
         // Names, numbers and texts: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()
@@ -128,15 +129,16 @@ fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
     });
     asked?;
     let (other_heaps, other_heaps_cached) = others;
-    let (device_free, device_total) = context.memory()?;
-    let used = device_total.saturating_sub(device_free);
+    let memory = context.memory().ok();
+    let device_total = memory.map_or(context.total_memory(), |(_, total)| total);
+    let used = memory.map(|(free, total)| total.saturating_sub(free));
     Ok(FlushReport {
         device: context.info().name.clone(),
         kinds,
         other_heaps,
         other_heaps_cached,
-        context_and_others: used.saturating_sub(own).saturating_sub(other_heaps),
-        device_free,
+        context_and_others: used.map(|used| used.saturating_sub(own).saturating_sub(other_heaps)),
+        device_free: memory.map(|(free, _)| free),
         device_total,
         sites: heaps.iter().flat_map(|heap| heap.handle.tracker.leaks().sites).collect(),
     })
@@ -215,13 +217,14 @@ impl fmt::Display for FlushReport {
         for kind in self.kinds.iter().filter(|kind| kind.given_back > 0) {
             write!(f, "\n  {}: {}", kind.kind, Bytes(kind.given_back))?;
         }
-        write!(
-            f,
-            "\nleft on {}: {} of {}",
-            self.device,
-            Bytes(self.device_total.saturating_sub(self.device_free)),
-            Bytes(self.device_total)
-        )?;
+        let total = Bytes(self.device_total);
+        write!(f, "\nleft on {}: ", self.device)?;
+        match self.device_free {
+            Some(free) => {
+                write!(f, "{} of {total}", Bytes(self.device_total.saturating_sub(free)))?
+            }
+            None => write!(f, "unknown, of {total}")?,
+        }
         for kind in &self.kinds {
             if kind.live > 0 {
                 let (live, count) = (Bytes(kind.live), kind.live_allocations);
@@ -240,8 +243,10 @@ impl fmt::Display for FlushReport {
                 cached => write!(f, " ({} cached)", Bytes(cached))?,
             }
         }
-        if self.context_and_others > 0 {
-            write!(f, "\n  context and other processes: {}", Bytes(self.context_and_others))?;
+        match self.context_and_others {
+            Some(0) => {}
+            Some(held) => write!(f, "\n  context and other processes: {}", Bytes(held))?,
+            None => f.write_str("\n  context and other processes: unknown")?,
         }
         self.sites.iter().try_for_each(|site| write!(f, "\n\n{site}"))
     }

@@ -50,8 +50,8 @@ pub struct MemoryStatus {
     pub warnings: Vec<String>,
     /// The device's memory.
     pub device_total: u64,
-    /// What of it the driver calls in use, by all processes.
-    pub device_used: u64,
+    /// Bytes of it that are in use by all processes, as the driver says. `None` if it does not say.
+    pub device_used: Option<u64>,
     /// What other heaps of this process took of the device's memory.
     pub other_heaps: u64,
     /// Of that, what is free, frees in flight included. A request that finds the device full has it
@@ -98,29 +98,32 @@ pub struct KindStatus {
 
 impl Heap {
     /// The figures of the heap and its device at this moment, for people ([`Display`](fmt::Display))
-    /// and programs ([`to_json`](MemoryStatus::to_json)). Does not wait for the device.
+    /// and programs ([`to_json`](MemoryStatus::to_json)). Does not wait for the device. If the driver
+    /// does not say how much of the device is in use, that figure is `None`, "unknown" and `null`.
     ///
     /// # Errors
     ///
-    /// The driver's own, where it is asked.
+    /// A forked child; a device that was reset. The driver's own, if it does not say how much its pool
+    /// holds (`driver` heaps).
     #[doc(alias = "memory_info")]
     pub fn memory_status(&self) -> Result<MemoryStatus, Error> {
         let inner = &*self.handle;
         let usage = self.usage()?;
         let others = inner.device.others();
-        let (soft_limit, hard_limit, (free, total), ordered) = {
+        let (soft_limit, hard_limit, memory, ordered) = {
             let mut state = inner.device.lock();
             let Limits { soft, hard } = state.limits;
-            (soft, hard, state.source.device_memory()?, state.source.is_stream_ordered())
+            (soft, hard, state.source.device_memory(), state.source.is_stream_ordered())
         };
+        let device_used = memory.as_ref().ok().map(|(free, total)| total.saturating_sub(*free));
         let taken = if ordered { usage.reserved } else { usage.ledger.taken };
         Ok(MemoryStatus {
             device: inner.context.info().name.clone(),
             pool: inner.pool,
             fallback: inner.fallback.map(|fallback| fallback.to_string()),
             warnings: inner.warnings.to_vec(),
-            device_total: total,
-            device_used: total.saturating_sub(free),
+            device_total: memory.map_or(inner.context.total_memory(), |(_, total)| total),
+            device_used,
             other_heaps: others.reserved,
             other_heaps_cached: others.cached,
             taken,
@@ -152,7 +155,7 @@ impl KindStatus {
 }
 
 impl MemoryStatus {
-    /// The same as JSON, by the names of the fields. They stay as they are.
+    /// Returns the figures as JSON, by the names of the fields. They stay as they are.
     pub fn to_json(&self) -> String {
         // Names, numbers and texts: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()
@@ -164,9 +167,15 @@ const SHOWN: usize = 50;
 
 impl fmt::Display for MemoryStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let share = self.device_used as f64 / self.device_total.max(1) as f64 * 100.0;
-        let (used, total) = (Bytes(self.device_used), Bytes(self.device_total));
-        writeln!(f, "Effective GPU memory usage: {share:.2}% ({used}/{total})")?;
+        let total = Bytes(self.device_total);
+        match self.device_used {
+            Some(used) => {
+                let share = used as f64 / self.device_total.max(1) as f64 * 100.0;
+                let used = Bytes(used);
+                writeln!(f, "Effective GPU memory usage: {share:.2}% ({used}/{total})")?;
+            }
+            None => writeln!(f, "Effective GPU memory usage: unknown (of {total})")?,
+        }
         writeln!(f, "CUDA GPU memory usage: {}", Bytes(self.taken))?;
         let device =
             KindStatus { taken: self.taken, allocated: self.allocated, cached: self.cached };

@@ -377,7 +377,8 @@ fn what_the_driver_does_not_say_is_not_made_up() {
         let silent = Fault::nth("cuMemGetInfo_v2", 1, CUresult::ERROR_UNKNOWN).onwards();
         emulator.set_faults(FaultPlan::new([silent]));
         let error = heap.allocate(200 * MIB, &stream).unwrap_err();
-        let fit = heap.would_fit(200 * MIB);
+        let fit = heap.would_fit(200 * MIB).unwrap();
+        let too_large = heap.would_fit(300 * MIB).unwrap();
         let cached = heap.would_fit(0).unwrap();
         emulator.set_faults(FaultPlan::default());
         let evidence = error.out_of_memory().unwrap();
@@ -392,7 +393,11 @@ fn what_the_driver_does_not_say_is_not_made_up() {
         for made_up in ["0 bytes", "foreign", "short", "full"] {
             assert!(!text.contains(made_up), "{pool}: {text}");
         }
-        assert!(fit.unwrap_err().driver().is_some(), "{pool}");
+        assert!(matches!(fit, Fit::Perhaps { free: None, .. }), "{pool}: {fit}");
+        let text = fit.to_string();
+        assert!(text.ends_with(", which does not say how much is free"), "{pool}: {text}");
+        let is_too_large = matches!(too_large, Fit::No { cause: Cause::LargerThanDevice, .. });
+        assert!(is_too_large, "{pool}: {too_large}");
         assert!(cached.is_yes());
     }
 }

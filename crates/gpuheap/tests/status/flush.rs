@@ -1,6 +1,7 @@
 //! Giving everything back, and what is left.
 
-use gpuheap::emu::Schedule;
+use gpuheap::driver::CUresult;
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{FlushedKind, MemoryKind, PoolKind};
 
 use crate::support::{assert_all_returned, device, emulated, heap};
@@ -46,7 +47,7 @@ fn the_report_says_what_is_left_and_why() {
     insta::assert_snapshot!("one_heap", report);
     insta::assert_snapshot!("one_heap_json", report.to_json());
     assert_eq!(report.given_back(), 32 * MIB);
-    assert_eq!((report.other_heaps, report.context_and_others), (64 * MIB, 0));
+    assert_eq!((report.other_heaps, report.context_and_others), (64 * MIB, Some(0)));
     drop(theirs);
     let report = device.flush().unwrap();
     insta::assert_snapshot!("all_heaps", report);
@@ -55,4 +56,43 @@ fn the_report_says_what_is_left_and_why() {
     assert_all_returned(&device, &mine, "mine");
     drop((mine, target, other));
     assert_eq!(device.flush().unwrap().kinds, []);
+}
+
+/// A driver that does not say how much is free keeps nothing else from being said.
+#[test]
+fn a_report_says_that_what_the_driver_does_not_say_is_unknown() {
+    for pool in PoolKind::ALL {
+        let device = emulated(1 << 30, Schedule::Immediate);
+        let heap = heap(&device, pool);
+        let target = heap.target().unwrap();
+        let live = target.zeroed::<u8, _>(40 << 20).unwrap();
+        drop(target.zeroed::<u8, _>(64 << 20).unwrap());
+        let emulator = device.emulator().unwrap();
+        let silent = Fault::nth("cuMemGetInfo_v2", 1, CUresult::ERROR_UNKNOWN).onwards();
+        emulator.set_faults(FaultPlan::new([silent]));
+        let status = heap.memory_status().unwrap();
+        let reports = [heap.flush().unwrap(), device.flush().unwrap()];
+        emulator.set_faults(FaultPlan::default());
+        assert_eq!((status.device_used, status.device_total), (None, 1 << 30), "{pool}");
+        let text = status.to_string();
+        let first = text.lines().next().unwrap();
+        assert_eq!(first, "Effective GPU memory usage: unknown (of 1.000 GiB)", "{pool}");
+        assert!(status.allocated >= 40 * MIB && status.to_json().contains("\"device_used\":null"));
+        let given_back: u64 = reports.iter().map(|report| report.given_back()).sum();
+        assert_eq!(given_back > 0, pool != PoolKind::None, "{pool}");
+        for report in reports {
+            let figures = (report.device_free, report.context_and_others, report.device_total);
+            assert_eq!(figures, (None, None, 1 << 30), "{pool}");
+            let text = report.to_string();
+            assert!(text.contains(": unknown, of 1.000 GiB\n"), "{pool}: {text}");
+            assert!(text.contains("\n  context and other processes: unknown"), "{pool}: {text}");
+            assert!(text.contains(" MiB live in 1 allocation"), "{pool}: {text}");
+            let json = report.to_json();
+            for field in ["context_and_others", "device_free"] {
+                assert!(json.contains(&format!("\"{field}\":null")), "{pool}: {json}");
+            }
+        }
+        drop(live);
+        assert_all_returned(&device, &heap, pool.name());
+    }
 }
