@@ -96,6 +96,37 @@ fn expect(kinds: &[FindingKind], program: impl Fn(&Scene)) {
 }
 
 #[test]
+fn a_block_over_a_live_one_is_found_and_both_are_named() {
+    let tell = |scene: &Scene, second: u64, is_freed: bool| {
+        let mut context = CUcontext::NULL;
+        assert!(call!(scene.gpu, cuCtxGetCurrent(&mut context)).is_success());
+        let checks = scene.gpu.block_checks().unwrap();
+        let block = |at: u64| {
+            let address = scene.block + at;
+            BlockNote { context, address, bytes: 1000, room: 1024, stream: scene.one }
+        };
+        checks.allocated(&block(0));
+        if is_freed {
+            checks.freed(&block(0), false);
+        }
+        checks.allocated(&block(second));
+    };
+    // The last byte of the first one's rounding, its beginning, and all of it.
+    for second in [1023, 512, 0] {
+        expect(&[FindingKind::OverlappingBlocks], |scene| {
+            tell(scene, second, false);
+            let text = &scene.gpu.findings().unwrap()[0].text;
+            let [first, second] = [scene.block, scene.block + second]
+                .map(|at| format!("a block of 1000 bytes at {at:#x} allocated on stream "));
+            assert!(text.starts_with(&format!("a heap hands out {second}")), "{text}");
+            assert!(text.contains(&format!("over {first}")), "{text}");
+        });
+        expect(&[], |scene| tell(scene, second, true));
+    }
+    expect(&[], |scene| tell(scene, 1024, false));
+}
+
+#[test]
 fn unordered_writes_are_found_and_name_both() {
     expect(&[FindingKind::Unordered], |scene| {
         scene.fill(scene.one);
