@@ -10,34 +10,30 @@ use crate::library;
 #[test]
 fn a_linked_program_runs() {
     let folder = library::folder();
-    let program =
-        compile(&folder, "client", &["-L".as_ref(), folder.path(), "-l:libcuda.so.1".as_ref()]);
-
-    for schedule in ["immediate", "seeded:5"] {
-        let output = library::command(&program, &folder)
-            .env("GPUHEAP_EMULATED_DEVICE", "2GiB")
-            .env("GPUHEAP_EMULATED_SCHEDULE", schedule)
-            .env("GPUHEAP_EMULATED_CHECKS", "1")
-            .output()
-            .unwrap();
-        assert_eq!(library::quiet_success(output), "the end of the C program\n");
-    }
+    let link = ["-L".as_ref(), folder.path(), "-l:libcuda.so.1".as_ref()];
+    assert_runs(&folder, "client", &link, "the end of the C program\n");
 }
 
 /// Destructors that C and C++ run at a thread's end call the driver when the library's own
 /// thread-local variables are gone.
 #[test]
 fn calls_at_thread_end_succeed() {
-    let folder = library::folder();
-    let program = compile(&folder, "thread_end", &["-pthread".as_ref(), "-ldl".as_ref()]);
+    let link = ["-pthread".as_ref(), "-ldl".as_ref()];
+    assert_runs(&library::folder(), "thread_end", &link, "the end of the threads\n");
+}
+
+/// Compiles the program `NAME.c` and runs it with the checks on, which have to find nothing; it has
+/// to print `expected`.
+fn assert_runs(folder: &TempDir, name: &str, link: &[&Path], expected: &str) {
+    let program = compile(folder, name, link);
     for schedule in ["immediate", "seeded:5"] {
-        let output = library::command(&program, &folder)
+        let output = library::command(&program, folder)
             .env("GPUHEAP_EMULATED_DEVICE", "2GiB")
             .env("GPUHEAP_EMULATED_SCHEDULE", schedule)
             .env("GPUHEAP_EMULATED_CHECKS", "1")
             .output()
             .unwrap();
-        assert_eq!(library::quiet_success(output), "the end of the threads\n");
+        assert_eq!(library::quiet_success(output), expected, "{schedule}");
     }
 }
 
