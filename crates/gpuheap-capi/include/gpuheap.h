@@ -37,15 +37,16 @@
 typedef enum gpuheap_status {
   // It did what it says.
   GPUHEAP_STATUS_OK = 0,
-  // There is no memory for the request, after everything was tried to make some.
+  // There is no memory for the request, after everything was tried to make some, or none for a
+  // driver call.
   GPUHEAP_STATUS_OUT_OF_MEMORY = 1,
   // What was asked for means nothing or cannot be done: a null pointer, a name, a limit, a stream.
   GPUHEAP_STATUS_REFUSED = 2,
   // No allocation of this heap is at the address: it was freed before, or is somebody else's.
   GPUHEAP_STATUS_UNKNOWN_ADDRESS = 3,
-  // A driver call failed; the text has its name and code.
+  // A driver call failed for another reason than memory; the text has its name and code.
   GPUHEAP_STATUS_DRIVER = 4,
-  // The machine's driver, or a device of it, cannot be used.
+  // The machine lacks the device, or a driver that can be used.
   GPUHEAP_STATUS_UNAVAILABLE = 5,
   // The heap can be used no more: it was closed, this is a forked child, or the device was reset
   // through gpuheap.

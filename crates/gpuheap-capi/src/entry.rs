@@ -5,8 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use gpuheap::Error;
-use gpuheap_driver::OpenError;
+use gpuheap::{Error, ErrorKind};
 
 /// How a call went.
 #[allow(non_camel_case_types, reason = "named as in C")]
@@ -15,15 +14,16 @@ use gpuheap_driver::OpenError;
 pub enum gpuheap_status {
     /// It did what it says.
     Ok = 0,
-    /// There is no memory for the request, after everything was tried to make some.
+    /// There is no memory for the request, after everything was tried to make some, or none for a
+    /// driver call.
     OutOfMemory = 1,
     /// What was asked for means nothing or cannot be done: a null pointer, a name, a limit, a stream.
     Refused = 2,
     /// No allocation of this heap is at the address: it was freed before, or is somebody else's.
     UnknownAddress = 3,
-    /// A driver call failed; the text has its name and code.
+    /// A driver call failed for another reason than memory; the text has its name and code.
     Driver = 4,
-    /// The machine's driver, or a device of it, cannot be used.
+    /// The machine lacks the device, or a driver that can be used.
     Unavailable = 5,
     /// The heap can be used no more: it was closed, this is a forked child, or the device was reset
     /// through gpuheap.
@@ -72,16 +72,6 @@ impl Failure {
 impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Failure {
-        let source = std::error::Error::source(&error);
-        let status = match () {
-            () if error.out_of_memory().is_some() => gpuheap_status::OutOfMemory,
-            () if error.is_gone() => gpuheap_status::Gone,
-            () if error.driver().is_some() => gpuheap_status::Driver,
-            () if source.is_some_and(|source| source.is::<OpenError>()) => {
-                gpuheap_status::Unavailable
-            }
-            () => gpuheap_status::Refused,
-        };
         // C's names for what the text would have the program change.
         let text = match error.out_of_memory() {
             Some(evidence) => evidence.text_naming(
@@ -89,8 +79,40 @@ impl From<Error> for Failure {
             ),
             None => error.to_string(),
         };
-        Failure::new(status, text)
+        Failure::new(status_of(error.kind()), text)
     }
+}
+
+/// The status of each kind of error of the library.
+const STATUSES: &[(ErrorKind, gpuheap_status)] = &[
+    (ErrorKind::OutOfMemory, gpuheap_status::OutOfMemory),
+    (ErrorKind::HostResources, gpuheap_status::Refused),
+    (ErrorKind::Freed, gpuheap_status::Refused),
+    (ErrorKind::Busy, gpuheap_status::Refused),
+    (ErrorKind::Ended, gpuheap_status::Refused),
+    (ErrorKind::Gone, gpuheap_status::Gone),
+    (ErrorKind::WrongShape, gpuheap_status::Refused),
+    (ErrorKind::WrongType, gpuheap_status::Refused),
+    (ErrorKind::WrongDevice, gpuheap_status::Refused),
+    (ErrorKind::WrongMemory, gpuheap_status::Refused),
+    (ErrorKind::Overlap, gpuheap_status::Refused),
+    (ErrorKind::TooLarge, gpuheap_status::Refused),
+    (ErrorKind::InvalidData, gpuheap_status::Refused),
+    (ErrorKind::InvalidArgument, gpuheap_status::Refused),
+    (ErrorKind::BadPointer, gpuheap_status::Refused),
+    (ErrorKind::BadSetting, gpuheap_status::Refused),
+    (ErrorKind::NotTracked, gpuheap_status::Refused),
+    (ErrorKind::Unsupported, gpuheap_status::Refused),
+    (ErrorKind::StreamUnusable, gpuheap_status::Refused),
+    (ErrorKind::Capturing, gpuheap_status::Refused),
+    (ErrorKind::Panicked, gpuheap_status::Refused),
+    (ErrorKind::NoDevice, gpuheap_status::Unavailable),
+    (ErrorKind::Driver, gpuheap_status::Driver),
+];
+
+fn status_of(kind: ErrorKind) -> gpuheap_status {
+    let known = STATUSES.iter().find(|(known, _)| *known == kind);
+    known.map_or(gpuheap_status::Refused, |(_, status)| *status)
 }
 
 /// Runs the work of the function `name`.
@@ -161,6 +183,8 @@ pub(crate) unsafe fn write<T>(result: *mut T, what: &str, value: T) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use gpuheap_driver::CUresult;
+
     use super::*;
 
     fn last() -> String {
@@ -176,6 +200,47 @@ mod tests {
         assert!(last().ends_with("\"oh   no\""), "{}", last());
         assert_eq!(enter("gpuheap_test", || Ok(())), gpuheap_status::Ok);
         assert!(!last().is_empty(), "a call that succeeds says nothing");
+    }
+
+    #[test]
+    fn each_kind_of_error_has_a_status() {
+        let kinds: Vec<ErrorKind> = STATUSES.iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(kinds, ErrorKind::ALL, "a new kind needs a status");
+        for &kind in ErrorKind::ALL {
+            let expected = match kind {
+                ErrorKind::OutOfMemory => gpuheap_status::OutOfMemory,
+                ErrorKind::Gone => gpuheap_status::Gone,
+                ErrorKind::NoDevice => gpuheap_status::Unavailable,
+                ErrorKind::Driver => gpuheap_status::Driver,
+                _ => gpuheap_status::Refused,
+            };
+            assert_eq!(status_of(kind), expected, "{kind:?}");
+        }
+    }
+
+    /// Errors of the library as it makes them.
+    #[test]
+    fn an_error_becomes_the_status_of_its_kind() {
+        let device = gpuheap::Device::open("emulated:64MiB").unwrap();
+        let heap = gpuheap::Heap::builder(&device).without_environment().build().unwrap();
+        let stream = device.stream().unwrap();
+        let failed = |symbol, code| {
+            let fault = gpuheap::emu::Fault::nth(symbol, 1, code);
+            device.emulator().unwrap().set_faults(gpuheap::emu::FaultPlan::new([fault]));
+            device.synchronize().unwrap_err()
+        };
+        let none_left = failed("cuCtxSynchronize", CUresult::ERROR_OUT_OF_MEMORY);
+        let unknown = failed("cuCtxSynchronize", CUresult::ERROR_UNKNOWN);
+        for (error, status) in [
+            (heap.allocate(1 << 30, &stream).unwrap_err(), gpuheap_status::OutOfMemory),
+            (none_left, gpuheap_status::OutOfMemory),
+            (unknown, gpuheap_status::Driver),
+            (gpuheap::Device::open("cuda:4711").unwrap_err(), gpuheap_status::Unavailable),
+            (gpuheap::Device::open("gpu0").unwrap_err(), gpuheap_status::Refused),
+        ] {
+            let kind = error.kind();
+            assert_eq!(Failure::from(error).0.0, status, "{kind:?}");
+        }
     }
 
     #[test]

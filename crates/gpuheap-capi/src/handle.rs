@@ -128,7 +128,7 @@ impl Open {
         let block = match self.heap.allocate(bytes, found) {
             Err(_) if found.is_retired() => {
                 // SAFETY: as the caller says.
-                self.heap.allocate(bytes, unsafe { self.live_stream(stream) }?)?
+                self.heap.allocate(bytes, unsafe { self.stream_anew(stream, found.id()) }?)?
             }
             allocated => allocated?,
         };
@@ -172,7 +172,18 @@ impl Open {
         if !found.is_retired() {
             return Ok(found);
         }
-        self.streams.forget(CUstream(raw as usize), found.id());
+        // SAFETY: as the caller says.
+        unsafe { self.stream_anew(raw, found.id()) }
+    }
+
+    /// The stream of a handle, made anew in place of the retired one with the driver's `id`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Streams::get`]. The retired one is not used any more.
+    #[cold]
+    unsafe fn stream_anew(&self, raw: *mut c_void, id: u64) -> Result<&Stream, Failure> {
+        self.streams.forget(CUstream(raw as usize), id);
         // SAFETY: as the caller says.
         unsafe { self.stream(raw) }
     }

@@ -1,7 +1,8 @@
 //! Streams that the program makes and ends itself.
 
-use gpuheap::PoolKind;
 use gpuheap::emu::Schedule;
+use gpuheap::{Heap, PoolKind};
+use gpuheap_capi::gpuheap_heap;
 use gpuheap_driver::{CUgraph, CUstream, CUstreamCaptureMode, check};
 
 use crate::client::{Client, Status, destroy_stream, device, last_error, make_stream, order};
@@ -231,6 +232,30 @@ fn one_thread_may_use_many_heaps_and_streams() {
         client.inside().1.reclaim_all().unwrap();
     }
     heaps.into_iter().flatten().for_each(|client| client.assert_all_returned("many"));
+}
+
+/// A Rust program that shares the heap may retire all of its streams while C goes on using them.
+#[test]
+fn a_stream_that_was_retired_beside_c_is_made_anew_with_one_question() {
+    for unannounced in [false, true] {
+        let device = emulated(1 << 30, Schedule::OnDemand);
+        let heap = Heap::builder(&device).without_environment().build().unwrap();
+        let client = Client(gpuheap_heap::with_streams(&device, &heap, unannounced));
+        let stream = make_stream(&device);
+        let emulator = device.emulator().unwrap();
+        let questions = || emulator.calls_of("cuStreamGetId");
+        let before = questions();
+        assert_eq!(client.free(client.allocate(1000, stream).unwrap()), Status::Ok);
+        let first = questions() - before;
+        heap.retire_all().unwrap();
+        let before = questions();
+        let memory = client.allocate(1000, stream).unwrap();
+        // Where streams end unannounced, the known one is compared with the handle before.
+        let comparison = u64::from(unannounced);
+        assert_eq!(questions() - before, first + comparison, "unannounced: {unannounced}");
+        assert_eq!(client.free(memory), Status::Ok);
+        client.assert_all_returned("retired");
+    }
 }
 
 /// What the announcement is for: without it the heap asks about a stream that is gone.
