@@ -4,5 +4,8 @@
 mod c_client;
 mod cudarc_client;
 mod exports;
+mod heap;
 mod library;
+#[path = "../../../gpuheap/tests/heap/planted.rs"]
+mod planted;
 mod settings;

@@ -1,0 +1,137 @@
+//! Heaps of gpuheap that reach the emulator as a driver: misuse of their blocks is found as on a device
+//! that the library emulates itself.
+
+use std::ffi::CStr;
+use std::ptr;
+
+use gpuheap::{Device, DeviceArray, ErrorKind, Heap, PoolKind};
+use gpuheap_capi::{gpuheap_last_error, gpuheap_open, gpuheap_status};
+
+use crate::library;
+use crate::planted::{self, Bug, By};
+
+/// Blocks of this size come from a thread's cache.
+const BYTES: u64 = 1000;
+
+/// Parts of the texts of a bug's findings: each finding has one of them.
+fn texts_of(bug: Bug) -> &'static [&'static str] {
+    match bug {
+        Bug::UseAfterFree => &[" bytes into a block of 1000 bytes at ", " and freed on stream "],
+        Bug::OneByteMore => &[" uses 1001 bytes at ", ", 0 bytes into a block of 1000 bytes at "],
+        Bug::IntoTheNeighbour => {
+            &[" uses 1500 bytes at ", ", 0 bytes into a block of 1000 bytes at "]
+        }
+        Bug::NeverWritten => &[" were never written", ", of a block of 1000 bytes at "],
+        Bug::UnorderedReuse => &["a block of 1000 bytes at ", " and nothing orders the two"],
+    }
+}
+
+/// Pools that hold blocks of their own, and so each block is a part of what the driver allocated.
+const POOLS: [PoolKind; 4] =
+    [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
+
+#[test]
+fn planted_bugs_in_blocks_are_found_through_the_driver() {
+    let folder = library::folder();
+    for schedule in ["immediate", "on-demand"] {
+        for pool in POOLS {
+            let variables = [
+                ("GPUHEAP_EMULATED_CHECKS", "1"),
+                ("GPUHEAP_EMULATED_SCHEDULE", schedule),
+                ("GPUHEAP_POOL", pool.name()),
+            ];
+            let output = library::run_ignored_test("heap::runs_the_bugs", &folder, &variables);
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{stderr}");
+            let mut sections = stderr.split("-- ").skip(1);
+            for (bug, by) in Bug::ALL.into_iter().flat_map(|bug| By::ALL.map(|by| (bug, by))) {
+                let what = format!("{pool}, {schedule}, {bug:?}, {by:?}:\n{stderr}");
+                let (title, found) = sections.next().unwrap().split_once('\n').unwrap();
+                assert_eq!(title, format!("{bug:?} {by:?}"), "{what}");
+                // A kernel that goes out of bounds loses its context, in which nothing can be freed.
+                let is_left =
+                    |line: &&str| line.contains(" was live when cuDevicePrimaryCtxRelease");
+                let found = found.lines().filter(|line| by == By::Calls || !is_left(line));
+                let found: Vec<&str> = found.collect();
+                assert!(!found.is_empty(), "nothing is found: {what}");
+                for finding in found {
+                    let is_of_bug = texts_of(bug).iter().all(|text| finding.contains(text));
+                    assert!(is_of_bug && finding.starts_with("gpuheap: libcuda: "), "{what}");
+                }
+            }
+        }
+    }
+    // With the checks off nothing is found, and nothing else is said.
+    let output = library::run_ignored_test("heap::runs_the_bugs", &folder, &[]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.lines().all(|line| line.starts_with("-- ")), "{stderr}");
+}
+
+/// Each bug on a heap of its own, so that none meets another's findings.
+#[test]
+#[ignore = "runs in a process of its own"]
+fn runs_the_bugs() {
+    for (bug, by) in Bug::ALL.into_iter().flat_map(|bug| By::ALL.map(|by| (bug, by))) {
+        eprintln!("-- {bug:?} {by:?}");
+        let device = Device::open("cuda:0").unwrap();
+        assert!(device.emulator().is_none(), "the library is taken for a real driver");
+        planted::run(&device, &Heap::new(&device).unwrap(), BYTES, bug, by);
+    }
+}
+
+/// A program that makes no mistake is told of none.
+#[test]
+fn nothing_is_found_in_a_clean_heap() {
+    let folder = library::folder();
+    for pool in PoolKind::ALL {
+        let variables = [
+            ("GPUHEAP_EMULATED_CHECKS", "1"),
+            ("GPUHEAP_EMULATED_SCHEDULE", "seeded:3"),
+            ("GPUHEAP_POOL", pool.name()),
+        ];
+        let output = library::run_ignored_test("heap::runs_clean", &folder, &variables);
+        library::quiet_success(output);
+    }
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn runs_clean() {
+    let device = Device::open("cuda:0").unwrap();
+    let heap = Heap::new(&device).unwrap();
+    let streams = [(); 2].map(|()| device.stream().unwrap());
+    for round in 0..10_u8 {
+        for stream in &streams {
+            let array = heap.on(stream).filled(1000 + usize::from(round), round).unwrap();
+            let small: Vec<DeviceArray<u8>> =
+                heap.on(stream).adapt(&vec![vec![1_u8; 100]; 3]).unwrap();
+            let sum = (&array + &array).unwrap().to_vec().unwrap();
+            assert!(sum.iter().all(|byte| *byte == 2 * round));
+            assert_eq!(small[2].to_vec().unwrap(), [1; 100]);
+        }
+    }
+    heap.reclaim_all().unwrap();
+}
+
+/// A driver that is there and lacks the device: Rust's kind and C's status agree.
+#[test]
+fn a_device_that_the_driver_lacks_is_no_device() {
+    let folder = library::folder();
+    let output = library::run_ignored_test("heap::asks_for_the_sixth", &folder, &[]);
+    library::quiet_success(output);
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn asks_for_the_sixth() {
+    let error = Device::open("cuda:5").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoDevice, "{error}");
+    let mut heap = ptr::null_mut();
+    // SAFETY: a C string, null for options, and a pointer that is valid for a write.
+    let status = unsafe { gpuheap_open(c"cuda:5".as_ptr(), ptr::null(), &mut heap) };
+    assert_eq!(status, gpuheap_status::Unavailable);
+    // SAFETY: never null, and valid until this thread's next call that fails.
+    let text = unsafe { CStr::from_ptr(gpuheap_last_error()) }.to_str().unwrap();
+    assert_eq!(text, format!("gpuheap_open: {error}"));
+}
