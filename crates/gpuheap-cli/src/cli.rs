@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
+use gpuheap::Size;
 use gpuheap::emu::Profile;
-use gpuheap::{PoolKind, Size};
+use gpuheap_replay::models::SettingError;
+use gpuheap_replay::replay::Pool;
 
 use crate::failure::Failure;
 
@@ -22,57 +24,71 @@ struct Cli {
 /// What is to be done.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Replay recorded allocations against pool policies, with no GPU
+    /// Say why memory ran out and what would help, from recorded allocations
     #[command(long_about = REPLAY, after_help = EXIT_CODES, after_long_help = REPLAY_AFTER)]
-    Replay(ReplayArguments),
+    Replay(Box<ReplayArguments>),
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 fine, 1 findings (memory ran out), 2 wrong use or \
-                          unreadable input, 3 could not look";
+const EXIT_CODES: &str = "Exit codes: 0 the program gets through, 1 memory ran out, 2 wrong use \
+                          or unreadable input, 3 environment error (no device, no permission)";
 
 const REPLAY: &str = "\
-Replay recorded allocations against pool policies, on an emulated device or a real one, and say \
-which policy and which device are enough.
+Replay recorded allocations through models of the allocators that programs use, and through \
+gpuheap's own pools, and say what happened, what would help, and how much memory is enough.
 
-A trace is an RMM log (CSV) or a PyTorch memory snapshot (pickle), plain or gzipped; a snapshot \
-has one trace for every device that it saw. Its allocations and frees are done in their order and \
-on its streams; what is left live is freed, and the whole trace is replayed once more. A policy \
-stops where it runs out of memory. The memory of the device is what there is beside the context.";
+A trace is an RMM log (CSV) or a PyTorch memory snapshot (pickle), plain or gzipped, or - for \
+standard input; a snapshot has one trace for every device that it saw. Requests that failed when \
+the trace was recorded are served at their place and freed at once. gpuheap's own pools replay the \
+whole trace twice, with what is left live freed in between.";
 
 const REPLAY_AFTER: &str = "\
-Pools: none (cuMemAlloc and cuMemFree every time), simple (whole blocks in one list), binned (powers of two), \
-split (best fit, split and joined), stitched (the same, and pages mapped into one range where no \
-range is large enough), driver (the driver's own pool).
+Pools of programs:
+  torch            PyTorch's allocator, with a snapshot's recorded settings
+  torch:SETTINGS   with others, as PYTORCH_CUDA_ALLOC_CONF has them:
+                   torch:expandable_segments:True,max_split_size_mb:128
+  rmm:pool, rmm:arena, rmm:binning, rmm:async
+                   RAPIDS' resources, e.g. rmm:pool:initial_pool_size:4GiB
+  cupy, cuda       CuPy's pool; cudaMalloc for every request
+gpuheap's own pools:
+  none             cuMemAlloc and cuMemFree every time
+  simple, binned   whole blocks in one list; powers of two
+  split, stitched  best fit, split and joined; the same, and pages mapped into
+                   one range where no range is large enough
+  driver           the driver's own pool
 Profiles: h200, rtx4090, t4, wsl2-rtx4060.
 Sizes: bytes (10000), a unit (100M, 1.5GiB), for --limit also a share of the device (50%).
 
 What the figures mean:
-  peak reserved    the most that the driver counted for the pool, both passes
-  utilisation      peak live (as requested) / peak reserved
-  driver calls     calls made for memory, order and figures, both passes
-                   together; those that make the context current are not counted
-  ns/event         host time of an allocation or a free, median of up to three
-                   later passes; the first pass is cold_ns_per_event in --json
-  smallest device  got through on it, and not on one with 2 MiB less
+  peak reserved    the most that was taken from the driver
+  used             peak live (as requested) / peak reserved
+  driver calls     calls made for memory, order and figures
+  ns/event         host time of an allocation or a free in gpuheap's own pools
+  smallest device  usable memory that is enough, where 2 MiB less is not
 
-Exit codes: 0 fine, 1 findings (memory ran out), 2 wrong use or unreadable input, 3 could not look
+Exit codes: 0 the program gets through, 1 memory ran out, 2 wrong use or unreadable input, 3 \
+environment error (no device, no permission)
 Example: gpuheap replay --profile t4 --find-minimum run.csv.gz";
 
 /// What `gpuheap replay` is given.
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArguments {
-    /// Files to replay
+    /// Files to replay, - for standard input
     #[arg(value_name = "TRACE", required = true)]
     pub(crate) traces: Vec<PathBuf>,
 
-    /// A policy to try, may be given several times [default: each of them]
-    #[arg(long = "pool", value_name = "NAME", value_parser = PoolKind::parse)]
+    /// A pool to try, may be given several times [default: those that fit the trace]
+    #[arg(long = "pool", value_name = "NAME", value_parser = pool)]
     #[arg(allow_hyphen_values = true)]
-    pub(crate) pools: Vec<PoolKind>,
+    pub(crate) pools: Vec<Pool>,
 
-    /// The memory of the emulated device
+    /// The pool that decides the exit code [default: those that --pool names, else what recorded
+    /// the trace]
+    #[arg(long, value_name = "NAME", value_parser = pool, allow_hyphen_values = true)]
+    pub(crate) check: Option<Pool>,
+
+    /// Usable memory of the emulated device
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
-    pub(crate) device_memory: Option<u64>,
+    pub(crate) device_memory: Option<TypedSize>,
 
     /// What the emulated device is like [default: h200]
     #[arg(long, value_name = "NAME", value_parser = profile, allow_hyphen_values = true)]
@@ -86,7 +102,7 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "SIZE", value_parser = size_or_zero, allow_hyphen_values = true)]
     pub(crate) release_threshold: Option<Size>,
 
-    /// For each policy, find the smallest device that gets through, to 2 MiB
+    /// For each pool, find the smallest device that gets through, to 2 MiB
     #[arg(long)]
     pub(crate) find_minimum: bool,
 
@@ -103,24 +119,23 @@ pub(crate) struct ReplayArguments {
     #[arg(long)]
     pub(crate) recorded_only: bool,
 
+    /// Show the recorded memory after this event instead: who holds it, and where it lies
+    #[arg(long, value_name = "EVENT", value_parser = event, conflicts_with_all = ["json", "find_minimum"])]
+    pub(crate) at: Option<u64>,
+
     /// Print one JSON array, one object for each trace
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-impl ReplayArguments {
-    /// The policies to try, each once, in the order asked for.
-    pub(crate) fn pools(&self) -> Vec<PoolKind> {
-        let asked: &[PoolKind] = if self.pools.is_empty() { &PoolKind::ALL } else { &self.pools };
-        let mut pools = Vec::new();
-        for pool in asked {
-            if !pools.contains(pool) {
-                pools.push(*pool);
-            }
-        }
-        pools
-    }
+/// Bytes, and how they were written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TypedSize {
+    pub(crate) bytes: u64,
+    pub(crate) typed: String,
+}
 
+impl ReplayArguments {
     /// What cannot be asked of a real device.
     fn check(&self) -> Result<(), Failure> {
         let Some(ordinal) = self.device else { return Ok(()) };
@@ -201,7 +216,12 @@ fn explain(error: &clap::Error) -> String {
             "no trace was given; name at least one file: gpuheap replay TRACE".to_owned()
         }
         ErrorKind::InvalidValue => format!("{argument} needs a value; {see}"),
-        ErrorKind::ArgumentConflict => format!("{argument} was given more than once; give it once"),
+        ErrorKind::ArgumentConflict => match context(ContextKind::PriorArg) {
+            Some(other) if !argument.starts_with(other.split(' ').next().unwrap_or_default()) => {
+                format!("{argument} cannot be given with {other}; leave one of the two out")
+            }
+            _ => format!("{argument} was given more than once; give it once"),
+        },
         _ => {
             let text = error.render().to_string();
             let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
@@ -224,15 +244,29 @@ fn size_or_zero(text: &str) -> Result<Size, String> {
 const GRANULE: u64 = 2 << 20;
 
 /// A size that cannot be a share: this is the memory that there could be a share of.
-fn bytes(text: &str) -> Result<u64, String> {
+fn bytes(text: &str) -> Result<TypedSize, String> {
     missing(text)?;
     let reason = match Size::parse(text) {
-        Ok(Size::Bytes(bytes)) if bytes >= GRANULE => return Ok(bytes),
+        Ok(Size::Bytes(bytes)) if bytes >= GRANULE => {
+            return Ok(TypedSize { bytes, typed: text.trim().to_owned() });
+        }
         Ok(Size::Bytes(_)) => "it is less than the 2 MiB that a device hands out at a time",
         Ok(_) => "it is a share",
         Err(error) => error.reason(),
     };
     Err(format!("'{text}' is not a size: {reason}; write bytes (10000) or a unit (100M, 1.5GiB)"))
+}
+
+fn pool(text: &str) -> Result<Pool, String> {
+    missing(text)?;
+    Pool::parse(text).map_err(|error: SettingError| error.to_string())
+}
+
+fn event(text: &str) -> Result<u64, String> {
+    missing(text)?;
+    text.replace(',', "").parse().map_err(|_| {
+        format!("'{text}' is not an event; give its number, as the report does (1,519 or 1519)")
+    })
 }
 
 fn profile(text: &str) -> Result<Profile, String> {

@@ -24,18 +24,18 @@ impl Progress {
         Progress { bar, start: Instant::now(), shown: AtomicBool::new(false) }
     }
 
-    /// What is being done now.
-    pub(crate) fn now(&self, what: impl Into<String>) {
-        self.bar.set_message(what.into());
+    /// Names the step that begins.
+    pub(crate) fn show(&self, step: &str) {
+        self.bar.set_message(step.to_owned());
     }
 
-    /// More steps than thought.
-    pub(crate) fn expect(&self, steps: u64) {
+    /// Adds steps to those that are known.
+    pub(crate) fn add_steps(&self, steps: u64) {
         self.bar.inc_length(steps);
     }
 
-    /// Some steps are done.
-    pub(crate) fn advance(&self, steps: u64) {
+    /// Counts steps as done, and shows the bar once the wait gets noticeable.
+    pub(crate) fn finish_steps(&self, steps: u64) {
         if self.start.elapsed() > PATIENCE && !self.shown.swap(true, Ordering::Relaxed) {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }

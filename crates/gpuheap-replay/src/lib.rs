@@ -23,9 +23,14 @@
 //! ```
 
 pub mod cards;
+pub mod json;
 pub mod models;
+pub mod moment;
 mod program;
+pub mod replay;
+pub mod report;
 pub mod tune;
+pub mod verdict;
 
 pub use models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 pub use program::{Completion, Failure, Outcome, PeakRange, Program};

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use crate::support::{self, replay, replay_in};
 
-const TRACE_FIELDS: [&str; 15] = [
+const TRACE_FIELDS: [&str; 18] = [
+    "schema",
     "trace",
     "format",
     "device",
@@ -20,10 +21,14 @@ const TRACE_FIELDS: [&str; 15] = [
     "live_before_bytes",
     "device_memory_bytes",
     "results",
+    "recorded",
+    "verdict",
 ];
-const POOL_FIELDS: [&str; 9] = [
+const POOL_FIELDS: [&str; 11] = [
     "pool",
+    "settings",
     "peak_reserved_bytes",
+    "peak_reserved_low_bytes",
     "utilisation",
     "driver_calls",
     "ns_per_event",
@@ -32,11 +37,13 @@ const POOL_FIELDS: [&str; 9] = [
     "out_of_memory",
     "fallback",
 ];
-const OUT_OF_MEMORY_FIELDS: [&str; 7] = [
+const OUT_OF_MEMORY_FIELDS: [&str; 9] = [
     "event",
     "requested_bytes",
     "live_bytes",
+    "rounding_bytes",
     "cached_bytes",
+    "pending_bytes",
     "largest_cached_block_bytes",
     "short_by_bytes",
     "cause",
@@ -51,12 +58,29 @@ fn printed_fields(text: &str, indent: usize) -> Vec<&str> {
         .collect()
 }
 
+/// The lines between `results` and `recorded`.
+fn results_alone(text: &str) -> String {
+    let mut is_inside = false;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        is_inside = match line {
+            _ if line.starts_with("    \"results\":") => true,
+            _ if line.starts_with("    \"recorded\":") => false,
+            _ => is_inside,
+        };
+        if is_inside {
+            lines.push(line);
+        }
+    }
+    lines.join("\n")
+}
+
 fn check_trace(trace: &Value) {
     for name in ["trace", "format"] {
         assert!(trace[name].is_string(), "{name}");
     }
     let unknown = if trace["format"] == "pytorch-snapshot" { "threads" } else { "device" };
-    for name in &TRACE_FIELDS[2..13] {
+    for name in &TRACE_FIELDS[3..14] {
         let is_unknown = *name == unknown;
         assert!(trace[*name].is_u64() != is_unknown, "{name} of {}", trace["trace"]);
         assert!(trace[*name].is_null() == is_unknown, "{name} of {}", trace["trace"]);
@@ -82,7 +106,7 @@ fn check_pool(result: &Value, with_minimum: bool) {
         }
         return;
     }
-    for name in &OUT_OF_MEMORY_FIELDS[..6] {
+    for name in &OUT_OF_MEMORY_FIELDS[..8] {
         assert!(out_of_memory[*name].is_u64(), "{name}: {result}");
     }
     assert!(out_of_memory["cause"].is_string(), "{result}");
@@ -97,7 +121,7 @@ fn every_field_is_there_in_its_order_and_of_its_type() {
         (&["--json", "--find-minimum"], true, 0),
         (&["--json", "--device-memory", "300M"], false, 1),
     ] {
-        let ran = replay(&[arguments, &files].concat());
+        let ran = replay(&[arguments, &support::own_pools(), &files].concat());
         assert_eq!(ran.code, code, "{}", ran.stderr);
         let json = ran.json();
         let traces = json.as_array().unwrap();
@@ -111,8 +135,9 @@ fn every_field_is_there_in_its_order_and_of_its_type() {
             results.iter().for_each(|result| check_pool(result, with_minimum));
         }
         assert_eq!(printed_fields(&ran.stdout, 4), TRACE_FIELDS.repeat(2));
-        assert_eq!(printed_fields(&ran.stdout, 8), POOL_FIELDS.repeat(2 * support::pools().len()));
-        let stopped = printed_fields(&ran.stdout, 10);
+        let results = results_alone(&ran.stdout);
+        assert_eq!(printed_fields(&results, 8), POOL_FIELDS.repeat(2 * support::pools().len()));
+        let stopped = printed_fields(&results, 10);
         let stops = if code == 1 { 2 * support::pools().len() } else { 0 };
         assert_eq!(stopped, OUT_OF_MEMORY_FIELDS.repeat(stops));
     }

@@ -20,6 +20,11 @@ pub(crate) fn pools() -> Vec<&'static str> {
     PoolKind::ALL.map(PoolKind::name).to_vec()
 }
 
+/// Options that ask for all of gpuheap's own pools.
+pub(crate) fn own_pools() -> Vec<&'static str> {
+    pools().into_iter().flat_map(|pool| ["--pool", pool]).collect()
+}
+
 /// What a command came to.
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -86,9 +91,12 @@ pub(crate) fn without_times(text: &str) -> String {
         if let Some(start) = line.find(COLUMN) {
             column = Some(start..start + COLUMN.len());
         }
+        if line.is_empty() {
+            column = None;
+        }
         let is_row = pools().iter().any(|pool| line.starts_with(pool));
         match &column {
-            Some(column) if is_row && !line.contains("out of memory") => {
+            Some(column) if is_row && !line.contains("fails at ") && !line.ends_with("  -") => {
                 let time = line[column.clone()].trim().replace(',', "");
                 assert!(time.parse::<u64>().is_ok(), "'{time}' is no time in: {line}");
                 let mut line = line.to_owned();

@@ -44,6 +44,7 @@ pub struct TraceBuilder {
     stacks: Arc<Stacks>,
     allocator: Option<AllocatorSettings>,
     segments: Vec<Segment>,
+    device_free: Vec<(usize, u64)>,
     unknown_frees: u64,
     inferred_frees: u64,
     warnings: Vec<Warning>,
@@ -92,6 +93,7 @@ impl TraceBuilder {
             stacks: Arc::default(),
             allocator: None,
             segments: Vec::new(),
+            device_free: Vec::new(),
             unknown_frees: 0,
             inferred_frees: 0,
             warnings: Vec::new(),
@@ -231,6 +233,13 @@ impl TraceBuilder {
         self.push(at, stream, Op::Fail { bytes })
     }
 
+    /// Says how many bytes of the device were free at the last event.
+    pub(crate) fn set_device_free(&mut self, bytes: u64) {
+        if let Some(index) = self.events.len().checked_sub(1) {
+            self.device_free.push((index, bytes));
+        }
+    }
+
     /// The recorded allocator took memory from the driver.
     ///
     /// # Errors
@@ -282,6 +291,7 @@ impl TraceBuilder {
             stacks: self.stacks,
             allocator: self.allocator,
             segments: self.segments,
+            device_free: self.device_free,
             unknown_frees: self.unknown_frees,
             inferred_frees: self.inferred_frees,
             warnings: self.warnings,

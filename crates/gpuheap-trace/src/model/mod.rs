@@ -41,6 +41,8 @@ pub struct Trace {
     stacks: Arc<Stacks>,
     allocator: Option<AllocatorSettings>,
     segments: Vec<Segment>,
+    /// Index of an event, and bytes; by index.
+    device_free: Vec<(usize, u64)>,
     unknown_frees: u64,
     inferred_frees: u64,
     warnings: Vec<Warning>,
@@ -196,6 +198,13 @@ impl Trace {
     /// not say, and with [`ReadOptions::recorded_only`](crate::ReadOptions::recorded_only).
     pub fn segments_at_end(&self) -> &[Segment] {
         &self.segments
+    }
+
+    /// Returns how many bytes of the device were free, by the driver, when the request of the event
+    /// with this index failed. `None` if the file does not say.
+    pub fn device_free(&self, event: usize) -> Option<u64> {
+        let at = self.device_free.binary_search_by_key(&event, |&(index, _)| index).ok()?;
+        Some(self.device_free[at].1)
     }
 
     /// Frees in the file of blocks whose allocation is not in the trace. They are no events.

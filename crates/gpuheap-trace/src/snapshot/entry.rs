@@ -10,6 +10,7 @@ use crate::model::Segment;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub(super) action: Action,
+    /// Address; of a request that failed, what was free of the device.
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) stream: u64,
@@ -47,6 +48,9 @@ pub(super) struct Block {
 }
 
 impl Entry {
+    /// In place of an address: the snapshot does not say what was free of the device.
+    pub(super) const UNKNOWN_FREE: u64 = u64::MAX;
+
     /// Reads an entry; one that is not an event gives its action's text.
     pub(super) fn read<'a>(
         plain: &Plain<'_, 'a>,
@@ -60,7 +64,8 @@ impl Entry {
         const STREAM: usize = 3;
         const TIME: usize = 4;
         const FRAMES: usize = 5;
-        let keys = ["action", "addr", "size", "stream", "time_us", "frames"];
+        const DEVICE_FREE: usize = 6;
+        let keys = ["action", "addr", "size", "stream", "time_us", "frames", "device_free"];
         let fields = plain.fields(value, path, keys)?;
         let action = match action(fields.text(plain, ACTION)?) {
             ActionText::Known(action) => action,
@@ -69,8 +74,10 @@ impl Entry {
         Ok(Ok(Self {
             action,
             address: match action {
-                // Has `device_free` in its place.
-                Action::OutOfMemory => 0,
+                Action::OutOfMemory => match fields.optional(DEVICE_FREE) {
+                    Some(_) => fields.number(plain, DEVICE_FREE)?,
+                    None => Self::UNKNOWN_FREE,
+                },
                 _ => fields.number(plain, ADDR)?,
             },
             bytes: fields.number(plain, SIZE)?,

@@ -181,7 +181,12 @@ impl Device {
                 Action::FreeCompleted => {
                     builder.free_completed(at, entry.address)?;
                 }
-                Action::OutOfMemory => builder.fail(at, entry.bytes)?,
+                Action::OutOfMemory => {
+                    builder.fail(at, entry.bytes)?;
+                    if entry.address != Entry::UNKNOWN_FREE {
+                        builder.set_device_free(entry.address);
+                    }
+                }
                 Action::SegmentTaken => builder.segment_taken(at, entry.address, entry.bytes)?,
                 Action::SegmentGivenBack => {
                     builder.segment_given_back(at, entry.address, entry.bytes)?;

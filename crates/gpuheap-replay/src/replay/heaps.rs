@@ -1,4 +1,4 @@
-//! Drives one heap through one trace.
+//! gpuheap's own pools: a heap of the library, driven through a trace.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 use gpuheap::emu::{Emulator, Options, Profile, Schedule};
 use gpuheap::{Block, Device, Error, Heap, OutOfMemory, PoolKind, Size, Stream};
 use gpuheap_trace::{Op, Trace};
+
+use super::{Cause, Pool, PoolReport, Stop};
+use crate::PeakRange;
+use crate::report::words::Amount;
 
 /// The default stream's handle in a trace.
 const DEFAULT_STREAM: u64 = 0;
@@ -15,7 +19,7 @@ const LATER_PASSES: usize = 3;
 const LATER_BUDGET: Duration = Duration::from_secs(2);
 
 /// A trace made ready: dense steps and nothing else, so that timing sees the heap and not us.
-pub(crate) struct Program {
+pub(super) struct Steps {
     steps: Vec<Step>,
     /// The event of each step, as an index into the trace's.
     events: Vec<u32>,
@@ -37,7 +41,7 @@ enum Step {
 
 /// What a replay runs on.
 #[derive(Clone)]
-pub(crate) enum Target {
+pub(super) enum Machine {
     /// A fresh emulated device for each replay. Its context takes nothing.
     Emulated {
         profile: Profile,
@@ -50,47 +54,15 @@ pub(crate) enum Target {
 
 /// How much the heap of a replay may take and keep, where that is bounded.
 #[derive(Clone, Copy)]
-pub(crate) struct Bounds {
+pub(super) struct Bounds {
     /// The hard limit.
-    pub(crate) limit: Option<Size>,
+    pub(super) limit: Option<Size>,
     /// How much the pool of a `driver` heap keeps of what is freed.
-    pub(crate) threshold: Option<Size>,
+    pub(super) threshold: Option<Size>,
 }
 
-/// What a replay came to. Everything but the times is of the first two passes.
-#[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    /// The policy that the heap had: another than was asked for where the device cannot have that.
-    pub(crate) pool: PoolKind,
-    /// In words, why it was another.
-    pub(crate) fallback: Option<String>,
-    /// The most bytes live at once, as requested.
-    pub(crate) peak_live: u64,
-    /// The most bytes that the driver counted for the heap.
-    pub(crate) peak_reserved: u64,
-    pub(crate) driver_calls: u64,
-    /// Host time of an event, nanoseconds, in the first pass; `None` where it did not end.
-    pub(crate) cold_ns: Option<f64>,
-    /// The median of the later passes; `None` where the second did not end.
-    pub(crate) warm_ns: Option<f64>,
-    /// Where memory ran out.
-    pub(crate) stop: Option<Stop>,
-}
-
-/// Where and why a replay ran out of memory.
-#[derive(Clone, Debug)]
-pub(crate) struct Stop {
-    /// The event's number in the file; 0 for a block that was live before the recording.
-    pub(crate) event: u64,
-    /// Nanoseconds since the first recorded event.
-    pub(crate) time_ns: u64,
-    /// 1 or 2.
-    pub(crate) pass: u32,
-    pub(crate) evidence: OutOfMemory,
-}
-
-impl Program {
-    pub(crate) fn of(trace: &Trace) -> Program {
+impl Steps {
+    pub(super) fn of(trace: &Trace) -> Steps {
         let mut steps = Vec::with_capacity(trace.events().len());
         let mut times = Vec::with_capacity(trace.events().len());
         let mut events = Vec::with_capacity(trace.events().len());
@@ -135,7 +107,7 @@ impl Program {
             events.push(index);
         }
         let leftovers = (0..).zip(&live_on).filter_map(|(block, on)| Some((block, (*on)?.0)));
-        Program {
+        Steps {
             leftovers: leftovers.collect(),
             streams: trace.streams().iter().map(|stream| stream.handle).collect(),
             allocations: failed as usize,
@@ -148,18 +120,18 @@ impl Program {
     }
 }
 
-impl Program {
+impl Steps {
     /// The most bytes live at once, as requested.
-    pub(crate) fn peak_live(&self) -> u64 {
+    pub(super) fn peak_live(&self) -> u64 {
         self.peak_live
     }
 }
 
-impl Target {
+impl Machine {
     fn open(&self) -> Result<Device, Error> {
         match self {
-            Target::Real(device) => Ok(device.clone()),
-            Target::Emulated { profile, delay } => {
+            Machine::Real(device) => Ok(device.clone()),
+            Machine::Emulated { profile, delay } => {
                 let schedule = delay.map_or(Schedule::Immediate, Schedule::Lag);
                 let options = Options::with_device(profile.clone());
                 Device::emulated_with(Options { schedule, checks: false, ..options })
@@ -173,14 +145,14 @@ impl Target {
 /// # Errors
 ///
 /// What the driver refuses for any reason but memory that ran out.
-pub(crate) fn measure(
+pub(super) fn measure(
     trace: &Trace,
-    program: &Program,
+    program: &Steps,
     pool: PoolKind,
-    target: &Target,
+    target: &Machine,
     bounds: Bounds,
-) -> Result<Outcome, Error> {
-    let mut replay = Replay::new(program, pool, target, bounds)?;
+) -> Result<PoolReport, Error> {
+    let mut replay = HeapReplay::new(program, pool, target, bounds)?;
     let per_event = |time: Duration| time.as_nanos() as f64 / program.steps.len().max(1) as f64;
     let (mut cold_ns, mut stop) = (None, None);
     let mut later = Vec::new();
@@ -205,34 +177,50 @@ pub(crate) fn measure(
     }
     later.sort_unstable();
     let status = replay.heap.memory_status()?;
-    Ok(Outcome {
-        pool: status.pool,
+    let peak_reserved = PeakRange { low: usage.reserved_peak, high: usage.reserved_peak };
+    Ok(PoolReport {
+        pool: Pool::Own(pool),
+        settings: None,
+        actual: (status.pool != pool).then_some(status.pool),
         fallback: status.fallback,
         // The heap's own figure is about, as threads and streams count apart.
         peak_live: if stop.is_none() { program.peak_live } else { usage.live_peak },
-        peak_reserved: usage.reserved_peak,
+        peak_reserved,
         driver_calls: usage.driver_calls,
         cold_ns,
         warm_ns: later.get(later.len() / 2).copied().map(per_event),
         stop,
+        minimum: None,
     })
 }
 
-/// Replays twice: the peak of what was reserved, or why there was not enough memory.
+/// Replays twice on an emulated device with `bytes`: the peak of what was reserved, or why there was
+/// not enough memory.
 ///
 /// # Errors
 ///
 /// As [`measure`].
-pub(crate) fn probe(
-    program: &Program,
+pub(super) fn attempt(
+    program: &Steps,
     pool: PoolKind,
-    target: &Target,
+    machine: &Machine,
     bounds: Bounds,
-) -> Result<Result<u64, OutOfMemory>, Error> {
-    let mut replay = Replay::new(program, pool, target, bounds)?;
+    bytes: u64,
+) -> Result<Result<u64, String>, Error> {
+    let machine = match machine {
+        Machine::Real(_) => machine.clone(),
+        Machine::Emulated { profile, delay } => {
+            let profile = Profile { memory_bytes: bytes, ..profile.clone() };
+            Machine::Emulated { profile, delay: *delay }
+        }
+    };
+    let mut replay = HeapReplay::new(program, pool, &machine, bounds)?;
     for _ in 0..2 {
         if let Err(at) = replay.pass()? {
-            return Ok(Err(at.evidence));
+            return Ok(Err(match at.evidence.limit {
+                Some(limit) => format!("the limit of {} is too low", Amount(limit)),
+                None => format!("{} are not enough", Amount(bytes)),
+            }));
         }
     }
     Ok(Ok(replay.heap.usage()?.reserved_peak))
@@ -240,8 +228,8 @@ pub(crate) fn probe(
 
 /// A heap in the middle of its passes. Blocks go before the heap, and the heap before its streams:
 /// it fences what is pending on them when it ends.
-struct Replay<'p> {
-    program: &'p Program,
+struct HeapReplay<'p> {
+    program: &'p Steps,
     blocks: Vec<Option<Block>>,
     heap: Heap,
     streams: Vec<Stream>,
@@ -256,13 +244,13 @@ struct Shortage {
     evidence: OutOfMemory,
 }
 
-impl<'p> Replay<'p> {
+impl<'p> HeapReplay<'p> {
     fn new(
-        program: &'p Program,
+        program: &'p Steps,
         pool: PoolKind,
-        target: &Target,
+        target: &Machine,
         bounds: Bounds,
-    ) -> Result<Replay<'p>, Error> {
+    ) -> Result<HeapReplay<'p>, Error> {
         let device = target.open()?;
         let streams: Result<Vec<Stream>, Error> = program
             .streams
@@ -279,8 +267,8 @@ impl<'p> Replay<'p> {
         if let Some(threshold) = bounds.threshold {
             heap = heap.release_threshold(threshold.of(device.total_memory()));
         }
-        let lags = matches!(target, Target::Emulated { delay: Some(_), .. });
-        Ok(Replay {
+        let lags = matches!(target, Machine::Emulated { delay: Some(_), .. });
+        Ok(HeapReplay {
             program,
             blocks: std::iter::repeat_with(|| None).take(program.allocations).collect(),
             heap: heap.build()?,
@@ -292,7 +280,7 @@ impl<'p> Replay<'p> {
 
     /// All steps, then the frees of what they left live. The time is that of the steps.
     fn pass(&mut self) -> Result<Result<Duration, Shortage>, Error> {
-        let Replay { program, blocks, heap, streams, clock, pass_start_ns } = self;
+        let HeapReplay { program, blocks, heap, streams, clock, pass_start_ns } = self;
         let start = Instant::now();
         for (index, step) in program.steps.iter().enumerate() {
             if let Some(emulator) = clock {
@@ -332,14 +320,46 @@ impl<'p> Replay<'p> {
 
 impl Shortage {
     /// Finds the event of the step again.
-    fn locate(self, trace: &Trace, program: &Program, pass: u32) -> Stop {
+    fn locate(self, trace: &Trace, program: &Steps, pass: u32) -> Stop {
         let index = program.events.get(self.step);
         let event = index.and_then(|&index| trace.events().get(index as usize));
+        let evidence = &self.evidence;
+        let device = evidence.device.unwrap_or(u64::MAX);
+        let limit = evidence.limit.filter(|limit| *limit < device);
+        let rounding = evidence.live_blocks.saturating_sub(evidence.live);
+        let pieces = evidence.cached.saturating_sub(evidence.pending);
+        let cause = match evidence.cause {
+            gpuheap::Cause::OtherHeaps
+            | gpuheap::Cause::Foreign
+            | gpuheap::Cause::Refused
+            | gpuheap::Cause::Capture => Cause::Other(evidence.cause.name()),
+            _ => {
+                let other_streams = evidence.cached_on_other_streams;
+                let parts = [
+                    (rounding, Cause::Rounding),
+                    (evidence.pending, Cause::Pending),
+                    (other_streams, Cause::OtherStreams),
+                    (pieces.saturating_sub(other_streams), Cause::Fragmentation),
+                ];
+                let capacity = limit.unwrap_or(device);
+                Cause::of(evidence.requested, evidence.live, capacity, limit.is_some(), parts)
+            }
+        };
         Stop {
             event: event.map_or(0, |event| event.number.into()),
             time_ns: event.map_or(0, |event| event.time_ns),
             pass,
-            evidence: self.evidence,
+            requested: evidence.requested,
+            reserved: evidence.reserved,
+            live: evidence.live,
+            rounding,
+            cached: evidence.cached,
+            pending: evidence.pending,
+            other_streams: Some(evidence.cached_on_other_streams),
+            largest_cached: evidence.largest_cached_block,
+            short_by: evidence.short_by,
+            limit,
+            cause,
         }
     }
 }

@@ -1,0 +1,137 @@
+//! `gpuheap replay`: reads traces, has them replayed, and prints.
+
+use std::io::{IsTerminal, stdin};
+use std::path::Path;
+
+use gpuheap::Device;
+use gpuheap_replay::replay::{DeviceChoice, Options, Progress as Steps, ReplayError, TraceReport};
+use gpuheap_replay::{json, replay, report};
+use gpuheap_trace::{ReadOptions, Trace};
+
+use crate::cli::ReplayArguments;
+use crate::failure::Failure;
+use crate::progress::Progress;
+use crate::{Verdict, output};
+
+/// The name of a trace that stands for standard input.
+const STANDARD_INPUT: &str = "-";
+
+/// Replays and prints.
+///
+/// # Errors
+///
+/// What cannot be read (every such file, one line each), or a device that cannot be had. Nothing
+/// is printed then.
+pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
+    let traces = read(arguments)?;
+    if let Some(event) = arguments.at {
+        let moments: Result<Vec<String>, String> =
+            traces.iter().map(|trace| report::at(trace, event)).collect();
+        let moments = moments.map_err(|error| Failure::wrong_use(format!("--at: {error}")))?;
+        return output::print(&moments.join("\n")).map(|()| Verdict::Fine);
+    }
+    let options = options(arguments)?;
+    let progress = Progress::new(0);
+    let reports = replay::replay(&traces, &options, &progress).map_err(failed)?;
+    drop(progress);
+    let text = if arguments.json {
+        json::render(&reports).map_err(Failure::could_not_look)?
+    } else {
+        report::render(&reports)
+    };
+    output::print(&text)?;
+    let gets_through = |report: &TraceReport| report.verdict.gets_through;
+    Ok(if reports.iter().all(gets_through) { Verdict::Fine } else { Verdict::Findings })
+}
+
+/// Reads all traces before anything is replayed: a bad file is told at once, not after minutes.
+fn read(arguments: &ReplayArguments) -> Result<Vec<Trace>, Failure> {
+    let options = ReadOptions::default().recorded_only(arguments.recorded_only);
+    let mut traces = Vec::new();
+    let mut failures: Option<Failure> = None;
+    let mut is_read = false;
+    for path in &arguments.traces {
+        let result = if path == Path::new(STANDARD_INPUT) {
+            if std::mem::replace(&mut is_read, true) {
+                return Err(Failure::wrong_use("- was given more than once; give it once"));
+            }
+            if stdin().is_terminal() {
+                return Err(Failure::wrong_use(
+                    "- reads a trace from standard input, which is a terminal; pipe a file into it",
+                ));
+            }
+            gpuheap_trace::read_from("standard input", stdin().lock(), &options)
+        } else {
+            gpuheap_trace::read(path, &options)
+        };
+        match result {
+            Ok(read) => traces.extend(read),
+            Err(error) => {
+                let failure = Failure::wrong_use(error);
+                failures = Some(match failures {
+                    Some(others) => others.and(failure),
+                    None => failure,
+                });
+            }
+        }
+    }
+    match failures {
+        Some(failures) => Err(failures),
+        None => {
+            for trace in &traces {
+                for warning in trace.warnings() {
+                    output::note(&format!("{}: {warning}", trace.name()));
+                }
+            }
+            Ok(traces)
+        }
+    }
+}
+
+fn options(arguments: &ReplayArguments) -> Result<Options, Failure> {
+    Ok(Options {
+        pools: arguments.pools.clone(),
+        check: arguments.check.clone(),
+        device: device(arguments)?,
+        limit: arguments.limit,
+        release_threshold: arguments.release_threshold,
+        delay: arguments.delay,
+        find_minimum: arguments.find_minimum,
+    })
+}
+
+fn device(arguments: &ReplayArguments) -> Result<DeviceChoice, Failure> {
+    if let Some(ordinal) = arguments.device {
+        let device = Device::open(&format!("cuda:{ordinal}")).map_err(Failure::could_not_look)?;
+        return Ok(DeviceChoice::Real(device));
+    }
+    let profile = arguments.profile.clone();
+    Ok(match (&arguments.device_memory, profile) {
+        (Some(memory), profile) => {
+            DeviceChoice::Memory { profile, bytes: memory.bytes, typed: memory.typed.clone() }
+        }
+        (None, Some(profile)) => DeviceChoice::Profile(profile),
+        (None, None) => DeviceChoice::Default,
+    })
+}
+
+fn failed(error: ReplayError) -> Failure {
+    match error {
+        ReplayError::Setting(error) => Failure::wrong_use(format!("--pool: {error}")),
+        error => Failure::could_not_look(error),
+    }
+}
+
+impl Steps for Progress {
+    fn now(&self, step: &str) {
+        self.show(step);
+    }
+
+    fn expect(&self, steps: u64) {
+        self.add_steps(steps);
+    }
+
+    fn advance(&self, steps: u64) {
+        self.finish_steps(steps);
+    }
+}

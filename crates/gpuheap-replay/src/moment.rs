@@ -1,0 +1,421 @@
+//! The recorded program's memory at one moment: who holds it, and where it lies.
+
+use std::collections::BTreeMap;
+
+use gpuheap_trace::{Frame, Op, Trace};
+use rustc_hash::FxHashMap;
+
+use crate::Program;
+use crate::models::torch::Settings;
+use crate::report::words::Amount;
+
+/// Up to this size, what is left of a large block stays a part of it (PyTorch's `kSmallSize`).
+const LARGEST_REST: u64 = 1 << 20;
+/// PyTorch's segments for small blocks have this size; their blocks are always split.
+const SMALL_SEGMENT: u64 = 2 << 20;
+/// Blocks further apart are in different ranges, if the recording has no segments.
+const FAR: u64 = 32 << 20;
+
+/// Memory of the recorded program between two events. Sizes are bytes.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Moment {
+    /// Number of the event that happened last, or that comes next if it is a failed request.
+    pub event: u64,
+    /// Nanoseconds since the first recorded event.
+    pub time_ns: u64,
+    /// Blocks in use.
+    pub live_blocks: u64,
+    /// In use, as requested.
+    pub live: u64,
+    /// Freed, but still used by other streams, as requested.
+    pub pending: u64,
+    /// Lines of the program that hold the most, most bytes first. Sizes of blocks if the recording
+    /// has no stacks.
+    pub holders: Vec<Holder>,
+    /// Whether the holders are lines of the program.
+    pub has_stacks: bool,
+    /// Streams by handle.
+    pub streams: Vec<OnStream>,
+    /// Memory of the recorded allocator; `None` if the recording has no segments.
+    pub held: Option<Held>,
+    /// Ranges of addresses in order: live, pending and free.
+    pub(crate) pieces: Vec<Piece>,
+}
+
+/// A line of the program, or a size of blocks, and what is live of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Line and function, or the size.
+    pub name: String,
+    /// Live bytes, as requested.
+    pub bytes: u64,
+    /// Live blocks.
+    pub blocks: u64,
+}
+
+/// Memory of one stream, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OnStream {
+    /// The stream's handle; 0 is the default stream.
+    pub stream: u64,
+    /// In use, as requested.
+    pub live: u64,
+    /// Freed, but still used by other streams, as requested.
+    pub pending: u64,
+    /// Taken from the driver; 0 if the recording has no segments.
+    pub reserved: u64,
+    /// Free.
+    pub free: u64,
+}
+
+/// Memory of the recorded allocator, bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Held {
+    /// Taken from the driver.
+    pub reserved: u64,
+    /// In blocks beyond what was requested.
+    pub rounding: u64,
+    /// Free, of all streams.
+    pub free: u64,
+    /// Pieces that the free bytes of the request's stream are in.
+    pub pieces: u64,
+    /// The largest of these pieces.
+    pub largest: u64,
+    /// Free, but of other streams' segments.
+    pub other_streams: u64,
+}
+
+/// A range of addresses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) bytes: u64,
+    pub(crate) stream: u64,
+    pub(crate) state: State,
+    /// Whether the range before it is not adjacent.
+    pub(crate) is_start: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Live,
+    Pending,
+    Free,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    requested: u64,
+    stream: u64,
+    stack: u32,
+    is_pending: bool,
+}
+
+/// Start, end and stream of what is taken from the driver.
+#[derive(Debug, Clone, Default)]
+struct Taken(BTreeMap<u64, (u64, u64)>);
+
+impl Taken {
+    fn add(&mut self, start: u64, bytes: u64, stream: u64) {
+        self.0.insert(start, (start.saturating_add(bytes), stream));
+    }
+
+    /// Takes a range out, which may be a part of one or lie over several.
+    fn remove(&mut self, start: u64, bytes: u64) {
+        let end = start.saturating_add(bytes);
+        let first = self.0.range(..=start).next_back().map_or(start, |(&first, _)| first);
+        let hit: Vec<_> = self.0.range(first..end).map(|(&at, &(to, of))| (at, to, of)).collect();
+        for (at, to, stream) in hit {
+            if to <= start {
+                continue;
+            }
+            self.0.remove(&at);
+            if at < start {
+                self.0.insert(at, (start, stream));
+            }
+            if to > end {
+                self.0.insert(end, (to, stream));
+            }
+        }
+    }
+}
+
+impl Moment {
+    /// Finds the memory after the first `events` events. If the next one is a request that failed,
+    /// pieces are judged for its stream.
+    pub fn after(trace: &Trace, program: &Program, events: usize) -> Self {
+        let all = trace.events();
+        let events = events.min(all.len());
+        let next = all.get(events).filter(|event| matches!(event.op, Op::Fail { .. }));
+        let last = next.or_else(|| all[..events].last());
+        let handle = |index: u32| trace.streams()[index as usize].handle;
+        let blocks = blocks_after(trace, events);
+        let mut moment = Self {
+            event: last.map_or(0, |event| event.number.into()),
+            time_ns: last.map_or(0, |event| event.time_ns),
+            live_blocks: 0,
+            live: 0,
+            pending: 0,
+            holders: Vec::new(),
+            has_stacks: false,
+            streams: Vec::new(),
+            held: None,
+            pieces: Vec::new(),
+        };
+        let mut streams: BTreeMap<u64, OnStream> = BTreeMap::new();
+        for block in blocks.values().flatten() {
+            let of = streams.entry(block.stream).or_default();
+            let (total, own) = match block.is_pending {
+                true => (&mut moment.pending, &mut of.pending),
+                false => (&mut moment.live, &mut of.live),
+            };
+            *total = total.saturating_add(block.requested);
+            *own = own.saturating_add(block.requested);
+            moment.live_blocks += u64::from(!block.is_pending);
+        }
+        moment.find_holders(trace, &blocks);
+        let settings = program.recorded_settings().unwrap_or_default();
+        let stream = next.map(|event| handle(event.stream));
+        match taken_after(trace, events) {
+            Some(taken) => moment.lay_out(&taken, &blocks, &settings, stream, &mut streams),
+            None => moment.lay_out_blocks(&blocks),
+        }
+        moment.streams =
+            streams.into_iter().map(|(stream, of)| OnStream { stream, ..of }).collect();
+        moment
+    }
+
+    fn find_holders(&mut self, trace: &Trace, blocks: &Blocks) {
+        let live = || blocks.values().flatten().filter(|block| !block.is_pending);
+        let with_stack: u128 =
+            live().filter(|block| block.stack != 0).map(|block| u128::from(block.requested)).sum();
+        self.has_stacks = with_stack * 2 > u128::from(self.live);
+        let mut names: FxHashMap<u32, String> = FxHashMap::default();
+        let mut holders: FxHashMap<String, (u64, u64)> = FxHashMap::default();
+        for block in live() {
+            let name = match self.has_stacks {
+                true => {
+                    names.entry(block.stack).or_insert_with(|| site(trace, block.stack)).clone()
+                }
+                false => Amount(block.requested).to_string(),
+            };
+            let (bytes, blocks) = holders.entry(name).or_default();
+            *bytes = bytes.saturating_add(block.requested);
+            *blocks += 1;
+        }
+        self.holders = holders
+            .into_iter()
+            .map(|(name, (bytes, blocks))| Holder { name, bytes, blocks })
+            .collect();
+        self.holders.sort_by(|one, other| (other.bytes, &one.name).cmp(&(one.bytes, &other.name)));
+    }
+
+    /// Sorts the addresses of the segments into live, pending and free.
+    fn lay_out(
+        &mut self,
+        taken: &Taken,
+        blocks: &Blocks,
+        settings: &Settings,
+        stream: Option<u64>,
+        streams: &mut BTreeMap<u64, OnStream>,
+    ) {
+        let mut held = Held::default();
+        let is_growing = settings.expandable_segments();
+        let mut runs: Vec<(u64, u64, u64)> = Vec::new();
+        for (&start, &(end, of)) in &taken.0 {
+            match runs.last_mut() {
+                Some((_, last_end, last_of))
+                    if is_growing && *last_end == start && *last_of == of =>
+                {
+                    *last_end = end;
+                }
+                _ => runs.push((start, end, of)),
+            }
+        }
+        for (start, end, of) in runs {
+            held.reserved += end - start;
+            let on_stream = streams.entry(of).or_default();
+            on_stream.reserved += end - start;
+            let is_large = !is_growing && end - start > SMALL_SEGMENT;
+            let (mut at, mut is_start, mut is_after_block) = (start, true, false);
+            let mut add = |bytes: u64, state| {
+                if bytes > 0 {
+                    self.pieces.push(Piece { bytes, stream: of, state, is_start });
+                    is_start = false;
+                }
+            };
+            let mut gap = |bytes: u64, is_after_block: bool, add: &mut dyn FnMut(u64, State)| {
+                if is_large && is_after_block && bytes <= LARGEST_REST {
+                    held.rounding += bytes;
+                    add(bytes, State::Live);
+                    return;
+                }
+                held.free += bytes;
+                on_stream.free += bytes;
+                add(bytes, State::Free);
+                if stream.is_none_or(|stream| stream == of) {
+                    held.pieces += u64::from(bytes > 0);
+                    held.largest = held.largest.max(bytes);
+                } else {
+                    held.other_streams += bytes;
+                }
+            };
+            let mut rounding = 0;
+            for (&address, here) in blocks.range(start..end) {
+                let Some(block) = here.iter().max_by_key(|block| block.requested) else { continue };
+                let place = address.max(at);
+                gap(place - at, is_after_block, &mut add);
+                let block_end = place.saturating_add(settings.rounded(block.requested)).min(end);
+                add(block_end - place, if block.is_pending { State::Pending } else { State::Live });
+                rounding += (block_end - place).saturating_sub(block.requested);
+                (at, is_after_block) = (block_end, true);
+            }
+            gap(end - at, is_after_block, &mut add);
+            held.rounding += rounding;
+        }
+        self.held = Some(held);
+    }
+
+    /// Without segments only blocks are known: what lies between those that are near is shown free.
+    fn lay_out_blocks(&mut self, blocks: &Blocks) {
+        let mut at = 0_u64;
+        for (&address, here) in blocks {
+            let Some(block) = here.iter().max_by_key(|block| block.requested) else { continue };
+            if block.requested == 0 {
+                continue;
+            }
+            let distance = address.saturating_sub(at);
+            let is_start = at == 0 || distance > FAR;
+            let Block { stream, .. } = *block;
+            if !is_start && distance > 0 {
+                let state = State::Free;
+                self.pieces.push(Piece { bytes: distance, stream, state, is_start: false });
+            }
+            let state = if block.is_pending { State::Pending } else { State::Live };
+            self.pieces.push(Piece { bytes: block.requested, stream, state, is_start });
+            at = at.max(address.saturating_add(block.requested));
+        }
+    }
+}
+
+/// Blocks by address; blocks of zero bytes may share one.
+type Blocks = BTreeMap<u64, Vec<Block>>;
+
+fn blocks_after(trace: &Trace, events: usize) -> Blocks {
+    let completes = trace.format().records_completion();
+    let mut found: FxHashMap<u32, Block> = FxHashMap::default();
+    for event in &trace.events()[..events] {
+        match event.op {
+            Op::Allocate { allocation, bytes } => {
+                let stream = trace.streams()[event.stream as usize].handle;
+                let stack = event.stack;
+                found.insert(
+                    allocation,
+                    Block { requested: bytes, stream, stack, is_pending: false },
+                );
+            }
+            Op::Free { allocation } => match found.get_mut(&allocation) {
+                Some(block) if completes => block.is_pending = true,
+                _ => {
+                    found.remove(&allocation);
+                }
+            },
+            Op::FreeCompleted { allocation } => {
+                found.remove(&allocation);
+            }
+            _ => {}
+        }
+    }
+    let mut blocks = Blocks::new();
+    for (allocation, block) in found {
+        blocks.entry(trace.addresses()[allocation as usize]).or_default().push(block);
+    }
+    blocks
+}
+
+/// What was taken from the driver: what is held at the end, with all events undone from there back.
+fn taken_after(trace: &Trace, events: usize) -> Option<Taken> {
+    let is_segment = |op: Op| matches!(op, Op::SegmentTaken { .. } | Op::SegmentGivenBack { .. });
+    if trace.segments_at_end().is_empty()
+        && !trace.events().iter().any(|event| is_segment(event.op))
+    {
+        return None;
+    }
+    let mut taken = Taken::default();
+    for segment in trace.segments_at_end() {
+        taken.add(segment.address, segment.bytes, segment.stream);
+    }
+    for event in trace.events()[events..].iter().rev() {
+        let stream = trace.streams()[event.stream as usize].handle;
+        match event.op {
+            Op::SegmentTaken { address, bytes } => taken.remove(address, bytes),
+            Op::SegmentGivenBack { address, bytes } => taken.add(address, bytes, stream),
+            _ => {}
+        }
+    }
+    Some(taken)
+}
+
+/// The most that was taken from the driver at one time up to the first `events` events, and what was
+/// taken then. `None` if the recording has no segments.
+pub(crate) fn reserved_until(trace: &Trace, events: usize) -> Option<(u64, u64)> {
+    let sum = |taken: &Taken| taken.0.iter().map(|(start, (end, _))| end - start).sum::<u64>();
+    let mut now = sum(&taken_after(trace, 0)?);
+    let mut most = now;
+    for event in &trace.events()[..events] {
+        match event.op {
+            Op::SegmentTaken { bytes, .. } => now = now.saturating_add(bytes),
+            Op::SegmentGivenBack { bytes, .. } => now = now.saturating_sub(bytes),
+            _ => {}
+        }
+        most = most.max(now);
+    }
+    Some((most, now))
+}
+
+/// The innermost line of a stack that is the program's own, as `train.py:115 in step`.
+fn site(trace: &Trace, stack: u32) -> String {
+    let frames = || trace.stack(stack);
+    let own = frames().find(|frame| !is_library(frame));
+    match own.or_else(|| frames().next()) {
+        None => "before the recording, or without a stack".to_owned(),
+        Some(Frame { function, file, line, .. }) => {
+            let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
+            format!("{} in {}", clean(&format!("{file}:{line}")), clean(function))
+        }
+    }
+}
+
+/// A text of the file, short and without control characters.
+fn clean(text: &str) -> String {
+    text.chars().filter(|letter| !letter.is_control()).take(48).collect()
+}
+
+fn is_library(frame: &Frame) -> bool {
+    let file = &*frame.file;
+    let is_native = [".cpp", ".cc", ".c", ".h", ".cu", ".cuh", ".so"]
+        .iter()
+        .any(|ending| file.ends_with(ending));
+    let is_package = ["site-packages/", "dist-packages/", "/torch/", "<frozen", "<string"]
+        .iter()
+        .any(|part| file.contains(part));
+    is_native || is_package || file.starts_with("torch/") || file.is_empty() || file == "??"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_taken_out_of_larger_ones_and_of_several() {
+        let mut taken = Taken::default();
+        taken.add(100, 100, 0);
+        taken.add(200, 100, 1);
+        taken.remove(150, 100);
+        let left: Vec<_> = taken.0.into_iter().collect();
+        assert_eq!(left, [(100, (150, 0)), (250, (300, 1))]);
+    }
+}

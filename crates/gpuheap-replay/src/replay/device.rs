@@ -1,0 +1,114 @@
+//! The device that replays run on.
+
+use std::time::Duration;
+
+use gpuheap::Device;
+use gpuheap::emu::Profile;
+
+use super::heaps::Machine;
+use crate::verdict::Recorded;
+
+/// The device that was asked for.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum DeviceChoice {
+    /// The memory that a failed run had, if its recording tells it; else an H200.
+    Default,
+    /// A profile of the emulator; its context's memory is left out.
+    Profile(Profile),
+    /// A profile with another amount of memory, all of which a program can use, and that amount as
+    /// the user wrote it.
+    Memory {
+        /// The profile; if `None`, an H200.
+        profile: Option<Profile>,
+        /// Memory, bytes.
+        bytes: u64,
+        /// The amount as the user wrote it.
+        typed: String,
+    },
+    /// A real device.
+    Real(Device),
+}
+
+/// The device of a replay.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DeviceUsed {
+    /// Name of the device.
+    pub name: String,
+    /// Name of the profile or the card; `None` for a real device and for the memory of a run.
+    pub profile: Option<String>,
+    /// Memory as the driver reports it, bytes. A memory fraction is a part of it.
+    pub total: u64,
+    /// Memory that a program can use, bytes.
+    pub usable: u64,
+    /// Amount of memory as the user wrote it.
+    pub typed: Option<String>,
+    /// Whether the device is emulated.
+    pub is_emulated: bool,
+    /// Whether the memory is that of the run that was recorded.
+    pub is_recorded: bool,
+}
+
+impl DeviceChoice {
+    /// Returns whether the user said something of the device.
+    pub fn is_given(&self) -> bool {
+        !matches!(self, Self::Default)
+    }
+
+    pub(super) fn resolve(&self, recorded: &Recorded) -> DeviceUsed {
+        let of = |profile: &Profile| DeviceUsed {
+            name: plain(&profile.name),
+            profile: Some(plain(&profile.name)),
+            total: profile.memory_bytes,
+            usable: profile.memory_bytes.saturating_sub(profile.context_bytes),
+            typed: None,
+            is_emulated: true,
+            is_recorded: false,
+        };
+        match self {
+            Self::Default => match &recorded.limit {
+                Some(limit) => DeviceUsed {
+                    name: "the memory of the run".to_owned(),
+                    profile: None,
+                    total: limit.least,
+                    usable: limit.least,
+                    is_recorded: true,
+                    ..of(&Profile::h200())
+                },
+                None => of(&Profile::h200()),
+            },
+            Self::Profile(profile) => of(profile),
+            Self::Memory { profile, bytes, typed } => DeviceUsed {
+                total: *bytes,
+                usable: *bytes,
+                typed: Some(typed.clone()),
+                ..of(&profile.clone().unwrap_or_else(Profile::h200))
+            },
+            Self::Real(device) => DeviceUsed {
+                name: device.to_string(),
+                profile: None,
+                total: device.total_memory(),
+                usable: device.total_memory(),
+                typed: None,
+                is_emulated: false,
+                is_recorded: false,
+            },
+        }
+    }
+
+    pub(super) fn machine(&self, used: &DeviceUsed, delay: Option<Duration>) -> Machine {
+        let profile = match self {
+            Self::Real(device) => return Machine::Real(device.clone()),
+            Self::Default | Self::Memory { profile: None, .. } => Profile::h200(),
+            Self::Profile(profile) | Self::Memory { profile: Some(profile), .. } => profile.clone(),
+        };
+        let profile = profile.memory_bytes(used.usable).without_context();
+        Machine::Emulated { profile, delay }
+    }
+}
+
+/// The name of the device that a profile is like.
+fn plain(name: &str) -> String {
+    name.trim_start_matches("emulated ").to_owned()
+}

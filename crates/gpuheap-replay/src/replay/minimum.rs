@@ -1,0 +1,88 @@
+//! The smallest device on which a pool gets through a trace.
+
+use super::Progress;
+use crate::report::words::Amount;
+
+/// Bytes of the driver's granule: the finest step in which devices are told apart.
+pub(crate) const STEP: u64 = 2 << 20;
+/// A pool that runs out of memory on a device of 16 TiB does so on any.
+pub(crate) const LARGEST: u64 = 16 << 40;
+
+/// Result of a search for the smallest device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Minimum {
+    /// The pool got through on a device of so many bytes, and not on one with 2 MiB less.
+    Bytes(u64),
+    /// No device is enough, for this reason.
+    Never(String),
+}
+
+impl Minimum {
+    /// Returns the bytes, if a device is enough.
+    pub fn bytes(&self) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(*bytes),
+            Self::Never(_) => None,
+        }
+    }
+}
+
+/// Bisects between a size that was too small and one that was enough, both by replays that were
+/// really made.
+///
+/// Nothing is assumed of the sizes in between: a pool that gets through on some smaller device and
+/// not on a larger one may have several such borders, and the result is one of them. `attempt`
+/// gives the peak of what was reserved on a device of so many bytes, or why it was not enough. Sizes
+/// are multiples of `step`. `known_peak` is that of a replay that no size stopped.
+///
+/// # Errors
+/// What `attempt` gives.
+pub(crate) fn find<E>(
+    step: u64,
+    peak_live: u64,
+    known_peak: Option<u64>,
+    progress: &dyn Progress,
+    attempt: impl Fn(u64) -> Result<Result<u64, String>, E>,
+) -> Result<Minimum, E> {
+    let attempt = |bytes: u64| {
+        let result = attempt(bytes);
+        progress.advance(1);
+        result
+    };
+    progress.expect(2);
+    // A pool that is never refused on a large device is not refused where that has just as much
+    // as it took. Whether this is so is tried, for a pool might look at what is free.
+    let peak_reserved = match known_peak {
+        Some(peak) => peak,
+        None => match attempt(LARGEST)? {
+            Ok(peak) => peak,
+            Err(reason) => return Ok(Minimum::Never(reason)),
+        },
+    };
+    let mut enough = peak_reserved.checked_next_multiple_of(step).unwrap_or(u64::MAX);
+    while enough != 0 && attempt(enough)?.is_err() {
+        match enough.checked_mul(2) {
+            Some(larger) if larger <= LARGEST => enough = larger,
+            _ => return Ok(Minimum::Never(format!("not even {} are enough", Amount(enough)))),
+        }
+    }
+    // What is live has to fit, whatever the pool.
+    let mut too_small = peak_live.next_multiple_of(step).saturating_sub(step);
+    progress.expect((enough.saturating_sub(too_small) / step).checked_ilog2().unwrap_or(0).into());
+    loop {
+        while enough.saturating_sub(too_small) > step {
+            let middle = too_small + ((enough - too_small) / step / 2) * step;
+            match attempt(middle)? {
+                Ok(_) => enough = middle,
+                Err(_) => too_small = middle,
+            }
+        }
+        // The first lower bound was reckoned; if the search ended on it, it is tried as well.
+        if enough <= step || too_small == 0 || attempt(too_small)?.is_err() {
+            return Ok(Minimum::Bytes(enough));
+        }
+        enough = too_small;
+        too_small = too_small.saturating_sub(step);
+    }
+}

@@ -1,0 +1,211 @@
+//! Models of other allocators, run through a trace.
+
+use super::{Bench, Cause, Pool, PoolReport, ReplayError, Stop};
+use crate::models::build;
+use crate::models::torch::{Settings, Torch};
+use crate::report::words::Amount;
+use crate::{Failure, Outcome, PeakRange};
+
+/// What a model may take, bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Memory {
+    /// Memory of the device. PyTorch's memory fraction is a part of it.
+    pub(crate) total: u64,
+    /// What a program can use of it.
+    pub(crate) usable: u64,
+    /// Hard limit.
+    pub(crate) limit: Option<u64>,
+}
+
+impl Memory {
+    pub(crate) fn of(bytes: u64) -> Self {
+        Self { total: bytes, usable: bytes, limit: None }
+    }
+
+    pub(super) fn capacity(self) -> u64 {
+        self.usable.min(self.limit.unwrap_or(u64::MAX))
+    }
+}
+
+/// Runs a model, and says how much it reserved or why it failed.
+pub(super) fn measure(
+    bench: &Bench<'_>,
+    text: &str,
+    memory: Memory,
+) -> Result<PoolReport, ReplayError> {
+    let Ran { outcome, settings } = match run(bench, text, memory) {
+        Ok(ran) => ran,
+        // The text was read before: it is the device that has no room for its pool.
+        Err(ReplayError::Setting(_)) => return Ok(no_room(text)),
+        Err(error) => return Err(error),
+    };
+    let exact = outcome.figures.peak_reserved;
+    let mut peak_reserved = PeakRange { low: exact, high: exact };
+    if let Some(settings) = &settings
+        && outcome.failure.is_none()
+    {
+        peak_reserved = bench.torch_peak(settings);
+    }
+    let written = settings.filter(|_| text == "torch").map(|settings| settings.to_string());
+    Ok(PoolReport {
+        pool: Pool::Model(text.to_owned()),
+        settings: written,
+        actual: None,
+        fallback: None,
+        peak_live: match outcome.failure {
+            None => bench.peak_live(),
+            Some(failure) => failure.refusal.figures.requested,
+        },
+        peak_reserved,
+        driver_calls: outcome.figures.driver_calls,
+        cold_ns: None,
+        warm_ns: None,
+        stop: outcome.failure.map(|failure| stop(bench, failure, memory)),
+        minimum: None,
+    })
+}
+
+/// The report of a pool that is larger from the start than the device.
+fn no_room(text: &str) -> PoolReport {
+    PoolReport {
+        pool: Pool::Model(text.to_owned()),
+        settings: None,
+        actual: None,
+        fallback: None,
+        peak_live: 0,
+        peak_reserved: PeakRange { low: 0, high: 0 },
+        driver_calls: 0,
+        cold_ns: None,
+        warm_ns: None,
+        stop: Some(Stop {
+            event: 0,
+            time_ns: 0,
+            pass: 1,
+            requested: 0,
+            reserved: 0,
+            live: 0,
+            rounding: 0,
+            cached: 0,
+            pending: 0,
+            other_streams: None,
+            largest_cached: 0,
+            short_by: None,
+            limit: None,
+            cause: Cause::Other("no_room_for_the_pool_itself"),
+        }),
+        minimum: None,
+    }
+}
+
+/// Runs a model: the peak of what it reserved, or why it failed.
+pub(crate) fn attempt(
+    bench: &Bench<'_>,
+    text: &str,
+    memory: Memory,
+) -> Result<Result<u64, String>, ReplayError> {
+    let ran = match run(bench, text, memory) {
+        Ok(ran) => ran,
+        // A first pool of 1 GiB is no setting for a device of 512 MiB.
+        Err(ReplayError::Setting(error)) => return Ok(Err(error.to_string())),
+        Err(error) => return Err(error),
+    };
+    Ok(match ran.outcome.failure {
+        None => Ok(ran.outcome.figures.peak_reserved),
+        Some(_) => Err(match memory.limit {
+            Some(limit) => format!("the limit of {} is too low", Amount(limit)),
+            None => format!("{} are not enough", Amount(memory.total)),
+        }),
+    })
+}
+
+/// A finished run.
+pub(crate) struct Ran {
+    pub(crate) outcome: Outcome,
+    /// The settings of PyTorch's allocator.
+    settings: Option<Settings>,
+}
+
+/// Runs the model that `text` names.
+pub(crate) fn run(bench: &Bench<'_>, text: &str, memory: Memory) -> Result<Ran, ReplayError> {
+    if let Some(settings) = torch_settings(bench, text)? {
+        return Ok(run_torch(bench, &settings, memory));
+    }
+    let mut model = build(text, memory.capacity())?;
+    let outcome = bench.program.run(&mut *model);
+    Ok(Ran { outcome, settings: None })
+}
+
+/// Runs PyTorch's allocator: from the segments that were recorded, if it has the settings that were
+/// recorded.
+pub(crate) fn run_torch(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> Ran {
+    let program = &bench.program;
+    let mut model = Torch::new(settings.clone(), memory.total);
+    model.set_capacity(memory.capacity());
+    let recorded = program.recorded_settings();
+    let is_recorded = recorded.is_some_and(|recorded| recorded.is_but_for_limit(settings));
+    let outcome = match is_recorded {
+        true => program.run_as_recorded(&mut model),
+        false => program.run(&mut model),
+    };
+    Ran { outcome, settings: Some(settings.clone()) }
+}
+
+/// The settings of PyTorch's allocator; `None` if `text` is another model.
+pub(crate) fn torch_settings(
+    bench: &Bench<'_>,
+    text: &str,
+) -> Result<Option<Settings>, ReplayError> {
+    if text == "torch" {
+        return Ok(Some(bench.program.recorded_settings().unwrap_or_default()));
+    }
+    Ok(match text.strip_prefix("torch:") {
+        Some(settings) => Some(settings.parse()?),
+        None => None,
+    })
+}
+
+fn stop(bench: &Bench<'_>, failure: Failure, memory: Memory) -> Stop {
+    let refusal = failure.refusal;
+    let figures = refusal.figures;
+    let requested = refusal.request.bytes;
+    let rounding = figures.allocated.saturating_sub(figures.requested);
+    let cached = figures.reserved.saturating_sub(figures.allocated);
+    let is_limit = refusal.allowed < memory.usable;
+    let pieces = cached.saturating_sub(refusal.pending);
+    let cause = Cause::of(
+        requested,
+        figures.requested,
+        refusal.allowed,
+        is_limit,
+        [
+            (rounding, Cause::Rounding),
+            (refusal.pending, Cause::Pending),
+            (0, Cause::OtherStreams),
+            (pieces, Cause::Fragmentation),
+        ],
+    );
+    let left = refusal.allowed.saturating_sub(figures.reserved);
+    Stop {
+        event: failure.event.into(),
+        time_ns: time_of(bench, failure.event),
+        pass: 1,
+        requested,
+        reserved: figures.reserved,
+        live: figures.requested,
+        rounding,
+        cached,
+        pending: refusal.pending,
+        other_streams: None,
+        largest_cached: refusal.largest_free,
+        short_by: Some(refusal.needed.saturating_sub(left)),
+        limit: is_limit.then_some(refusal.allowed),
+        cause,
+    }
+}
+
+/// When the event with this number happened.
+fn time_of(bench: &Bench<'_>, number: u32) -> u64 {
+    let events = bench.trace.events();
+    let at = events.partition_point(|event| event.number < number);
+    events.get(at).map_or(0, |event| event.time_ns)
+}

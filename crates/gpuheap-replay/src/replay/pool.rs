@@ -1,0 +1,136 @@
+//! Pools as a user names them: gpuheap's own, and models of other allocators.
+
+use std::fmt;
+
+use gpuheap::PoolKind;
+
+use crate::models::{self, SettingError, build};
+
+/// A pool that a trace is replayed through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pool {
+    /// One of gpuheap's own pools, run as a program would run it.
+    Own(PoolKind),
+    /// A model of another allocator with its settings, as [`models::build`] takes them.
+    ///
+    /// `torch` alone has the settings that a snapshot recorded.
+    Model(String),
+}
+
+impl Pool {
+    /// Reads the name of one of gpuheap's pools, or of a model with its settings.
+    ///
+    /// # Errors
+    /// If there is no such pool, or it has no such setting. The error names what is known.
+    pub fn parse(text: &str) -> Result<Self, SettingError> {
+        if let Ok(own) = PoolKind::parse(text) {
+            return Ok(Self::Own(own));
+        }
+        if let Some((first, second)) = two_pools(text) {
+            return Err(SettingError::new(
+                format!("\"{text}\" names two pools"),
+                format!("give --pool twice: --pool {first} --pool {second}"),
+            ));
+        }
+        let base = text.split(':').next().unwrap_or_default();
+        let is_model = models::NAMES.iter().any(|name| name.split(':').next() == Some(base));
+        if !is_model {
+            let own: Vec<_> = PoolKind::ALL.iter().map(|kind| kind.name()).collect();
+            return Err(SettingError::new(
+                format!("'{text}' is not a pool"),
+                format!("the pools are {}, {}", own.join(", "), models::NAMES.join(", ")),
+            ));
+        }
+        // Sizes are compared with the device when it is known.
+        const ANY_DEVICE: u64 = 1 << 52;
+        build(text, ANY_DEVICE)?;
+        Ok(Self::Model(text.to_owned()))
+    }
+
+    /// Returns the name of the allocator without settings: `stitched`, `torch`, `rmm:pool`.
+    pub fn base(&self) -> &str {
+        match self {
+            Self::Own(kind) => kind.name(),
+            Self::Model(text) => models::NAMES
+                .into_iter()
+                .find(|name| {
+                    text.strip_prefix(name)
+                        .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+                })
+                .unwrap_or(text),
+        }
+    }
+
+    /// Returns whether the figures are those of a model of a driver whose source is closed.
+    pub fn is_closed_driver(&self, is_emulated: bool) -> bool {
+        match self {
+            Self::Own(kind) => is_emulated && *kind == PoolKind::Driver,
+            Self::Model(_) => matches!(self.base(), "cuda" | "rmm:async"),
+        }
+    }
+
+    /// Returns whether the pool keeps what is freed, so that an allocation rarely calls the driver.
+    pub fn is_caching(&self) -> bool {
+        !matches!(self.base(), "none" | "cuda")
+    }
+}
+
+/// The first of two pools that a comma parts, and the rest.
+fn two_pools(text: &str) -> Option<(&str, &str)> {
+    let is_name = |part: &str| {
+        let part = part.trim();
+        PoolKind::parse(part).is_ok()
+            || models::NAMES.iter().any(|name| {
+                part.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+            })
+    };
+    let commas = text.match_indices(',').map(|(at, _)| at);
+    commas
+        .map(|at| (text[..at].trim(), text[at + 1..].trim()))
+        .find(|(first, second)| is_name(first) && is_name(second.split(',').next().unwrap_or("")))
+}
+
+impl fmt::Display for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Own(kind) => kind.name(),
+            Self::Model(text) => text,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_pools_in_one_option_are_told_apart() {
+        for (text, advice) in [
+            ("split,stitched", "--pool split --pool stitched"),
+            ("torch,split", "--pool torch --pool split"),
+            (
+                "torch:expandable_segments:True,rmm:pool",
+                "--pool torch:expandable_segments:True --pool rmm:pool",
+            ),
+        ] {
+            let error = Pool::parse(text).unwrap_err();
+            assert!(error.advice().ends_with(advice), "{error}");
+        }
+        let settings = "torch:expandable_segments:True,max_split_size_mb:64";
+        assert_eq!(Pool::parse(settings), Ok(Pool::Model(settings.to_owned())));
+    }
+
+    #[test]
+    fn names_without_settings_are_found() {
+        for (text, base) in [
+            ("stitched", "stitched"),
+            ("torch:expandable_segments:True", "torch"),
+            ("rmm:pool:initial_pool_size:1GiB", "rmm:pool"),
+            ("cuda", "cuda"),
+        ] {
+            assert_eq!(Pool::parse(text).map(|pool| pool.base().to_owned()), Ok(base.to_owned()));
+        }
+        assert!(Pool::parse("best").unwrap_err().to_string().contains("stitched"));
+    }
+}

@@ -1,0 +1,65 @@
+//! Reports as people read them: the verdict first, then the table.
+
+mod at;
+mod table;
+mod verdict;
+pub(crate) mod words;
+
+pub use self::at::at;
+use self::words::{Amount, count, line, paragraph};
+use crate::replay::TraceReport;
+
+/// Renders reports for a terminal of 80 columns, one section for each trace.
+pub fn render(reports: &[TraceReport]) -> String {
+    let sections: Vec<String> = reports.iter().map(section).collect();
+    sections.join("\n")
+}
+
+fn section(report: &TraceReport) -> String {
+    let mut text = String::new();
+    header(&mut text, report);
+    verdict::add(&mut text, report);
+    text.push('\n');
+    table::add(&mut text, report);
+    text
+}
+
+fn header(text: &mut String, report: &TraceReport) {
+    let summary = &report.summary;
+    let device = report.recorded_on.map(|device| format!(", device {device}")).unwrap_or_default();
+    line(text, format_args!("{} ({}{device})", report.name, report.format));
+    line(
+        text,
+        format_args!(
+            "{} on {}, {} live at the peak",
+            count(summary.events, "event"),
+            count(summary.streams as u64, "stream"),
+            Amount(summary.peak_live_bytes)
+        ),
+    );
+    paragraph(text, &format!("replayed on {}", device_words(report)));
+    text.push('\n');
+}
+
+fn device_words(report: &TraceReport) -> String {
+    let device = &report.device;
+    let context = device.total.saturating_sub(device.usable);
+    match (&device.typed, device.is_recorded, device.is_emulated) {
+        (Some(typed), ..) => format!("an emulated {} with {typed} of usable memory", device.name),
+        (None, true, _) => match report.recorded.limit {
+            Some(limit) => format!(
+                "the memory that the run had: {} or more, less than {}",
+                Amount(limit.least),
+                Amount(limit.below)
+            ),
+            None => device.name.clone(),
+        },
+        (None, false, true) => format!(
+            "an emulated {} with {} of usable memory (after CUDA's own {})",
+            device.name,
+            Amount(device.usable),
+            Amount(context)
+        ),
+        (None, false, false) => format!("{} with {}", device.name, Amount(device.total)),
+    }
+}

@@ -1,0 +1,152 @@
+//! The table of pools.
+
+use std::collections::BTreeSet;
+
+use super::words::{Amount, WIDTH, grouped, line, paragraph};
+use crate::PeakRange;
+use crate::replay::{Cause, Minimum, PoolReport, Stop, TraceReport};
+
+/// Columns of the names; longer ones have a line of their own.
+const NAME: usize = 12;
+
+pub(super) fn add(text: &mut String, report: &TraceReport) {
+    let has_minimum = report.pools.iter().any(|pool| pool.minimum.is_some());
+    let minimum = |cell: &str| match has_minimum {
+        true => format!("  {cell:>15}"),
+        false => String::new(),
+    };
+    line(
+        text,
+        format_args!(
+            "{:<NAME$} {:>15}  {:>5}  {:>12}  {:>8}{}",
+            "pool",
+            "peak reserved",
+            "used",
+            "driver calls",
+            "ns/event",
+            minimum("smallest device")
+        ),
+    );
+    for pool in &report.pools {
+        let is_model = pool.pool.is_closed_driver(report.device.is_emulated);
+        let mark = match () {
+            () if is_model => "*",
+            () if pool.fallback.is_some() => "+",
+            () => "",
+        };
+        let mut name = format!("{}{mark}", pool.pool);
+        if name.chars().count() > NAME {
+            add_long(text, &name);
+            name.clear();
+        }
+        let smallest = minimum(&match &pool.minimum {
+            Some(Minimum::Bytes(bytes)) => format!("{:#}", Amount(*bytes)),
+            Some(Minimum::Never(_)) | None => "-".to_owned(),
+        });
+        match &pool.stop {
+            Some(stop) => {
+                line(text, format_args!("{name:<NAME$} {:<46}{smallest}", stopped(stop)));
+            }
+            None => line(
+                text,
+                format_args!(
+                    "{name:<NAME$} {:>15}  {:>5}  {:>12}  {:>8}{smallest}",
+                    range(pool.peak_reserved),
+                    used(pool),
+                    grouped(pool.driver_calls),
+                    pool.warm_ns.map_or("-".to_owned(), |ns| grouped(ns.round() as u64)),
+                ),
+            ),
+        }
+    }
+    notes(text, report);
+}
+
+fn notes(text: &mut String, report: &TraceReport) {
+    if report.pools.iter().any(|pool| pool.pool.is_closed_driver(report.device.is_emulated)) {
+        line(text, format_args!("* a model of NVIDIA's driver, whose source is closed"));
+    }
+    if report.pools.iter().any(|pool| pool.peak_reserved.low != pool.peak_reserved.high) {
+        let why = "A range: which blocks of other streams are free depends on the program's speed.";
+        line(text, format_args!("{why}"));
+    }
+    let fallbacks: BTreeSet<&str> =
+        report.pools.iter().filter_map(|pool| pool.fallback.as_deref()).collect();
+    for fallback in fallbacks {
+        paragraph(text, &format!("+ {fallback}"));
+    }
+    let reasons: BTreeSet<&str> = report
+        .pools
+        .iter()
+        .filter_map(|pool| match &pool.minimum {
+            Some(Minimum::Never(reason)) => Some(reason.as_str()),
+            _ => None,
+        })
+        .collect();
+    for reason in reasons {
+        paragraph(text, &format!("- no smallest device: {reason}"));
+    }
+}
+
+/// A name of several settings, broken at its commas.
+fn add_long(text: &mut String, name: &str) {
+    let mut column = 0;
+    for part in name.split_inclusive(',') {
+        let width = part.chars().count();
+        if column != 0 && column + width > WIDTH {
+            text.push_str("\n  ");
+            column = 2;
+        }
+        text.push_str(part);
+        column += width;
+    }
+    text.push('\n');
+}
+
+fn range(peak: PeakRange) -> String {
+    let PeakRange { low, high } = peak;
+    let (from, to) = (Amount(low).to_string(), Amount(high).to_string());
+    match (from.split_once(' '), to.split_once(' ')) {
+        _ if low == high => to,
+        (Some((number, unit)), Some((_, other))) if unit == other => format!("{number}-{to}"),
+        _ => format!("{from}-{to}"),
+    }
+}
+
+fn used(pool: &PoolReport) -> String {
+    pool.utilisation().map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0))
+}
+
+fn stopped(stop: &Stop) -> String {
+    format!("fails at {}: {}", place(stop.event, stop.pass), reason(stop))
+}
+
+/// The event, and the pass if it is not the first.
+pub(super) fn place(event: u64, pass: u32) -> String {
+    let event = match event {
+        0 => "the start".to_owned(),
+        event => format!("event {}", grouped(event)),
+    };
+    match pass {
+        1 => event,
+        _ => format!("{event}, repeated"),
+    }
+}
+
+fn reason(stop: &Stop) -> String {
+    match stop.cause {
+        Cause::LargerThanDevice | Cause::LargerThanLimit => "the request is too large".to_owned(),
+        Cause::Limit => "the limit is too low".to_owned(),
+        Cause::DeviceFull => "the device is full".to_owned(),
+        Cause::Rounding => format!("{} of rounding", Amount(stop.rounding)),
+        Cause::Fragmentation => {
+            let free = stop.cached.saturating_sub(stop.pending);
+            format!("{} free in pieces", Amount(free))
+        }
+        Cause::Pending => format!("{} pending", Amount(stop.pending)),
+        Cause::OtherStreams => {
+            format!("{} of other streams", Amount(stop.other_streams.unwrap_or(0)))
+        }
+        Cause::Other(name) => name.replace('_', " "),
+    }
+}

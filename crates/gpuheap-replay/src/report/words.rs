@@ -1,0 +1,125 @@
+//! Sizes, numbers and lines as people read them.
+
+use std::fmt::{self, Write};
+
+/// Columns of a terminal.
+pub(crate) const WIDTH: usize = 80;
+
+/// Shows bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB as `8 bytes`. With
+/// `{:#}` rounded up, so that an amount that is said to be enough is enough when it is typed again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Amount(pub(crate) u64);
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let text = match self.0 {
+            0 => "0".to_owned(),
+            1 => "1 byte".to_owned(),
+            bytes if bytes < 1024 => format!("{bytes} bytes"),
+            bytes => {
+                let mut power = (bytes.ilog2() / 10) as usize;
+                let mut hundredths = bytes as f64 / 1024_f64.powi(power as i32) * 100.0;
+                hundredths = if f.alternate() { hundredths.ceil() } else { hundredths.round() };
+                if hundredths >= 102_400.0 && power < UNITS.len() {
+                    (power, hundredths) = (power + 1, 100.0);
+                }
+                let text = format!("{:.2}", hundredths / 100.0);
+                format!("{} {}", text.strip_suffix(".00").unwrap_or(&text), UNITS[power - 1])
+            }
+        };
+        f.pad(&text)
+    }
+}
+
+/// Writes `1234567` as `1,234,567`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index != 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Writes `1 event` or `2 events`.
+pub(crate) fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", grouped(number))
+}
+
+/// Adds a line without blanks at its end.
+pub(crate) fn line(text: &mut String, line: fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{}", line.to_string().trim_end());
+}
+
+/// Adds words, broken so that no line is wider than a terminal unless one word is.
+pub(crate) fn paragraph(text: &mut String, words: &str) {
+    hanging(text, "", "", words);
+}
+
+/// Adds words after `first`, with `indent` before each further line.
+pub(crate) fn hanging(text: &mut String, first: &str, indent: &str, words: &str) {
+    let mut column = first.chars().count();
+    text.push_str(first);
+    let mut is_start = true;
+    for word in words.split(' ') {
+        let width = word.chars().count();
+        if !is_start && column + 1 + width > WIDTH {
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+            text.push_str(indent);
+            column = indent.chars().count();
+            is_start = true;
+        }
+        if !is_start {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += width;
+        is_start = false;
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_have_two_decimals() {
+        for (bytes, nearest, enough) in [
+            (0, "0", "0"),
+            (1, "1 byte", "1 byte"),
+            (1023, "1023 bytes", "1023 bytes"),
+            (1 << 20, "1 MiB", "1 MiB"),
+            ((1 << 30) - 1, "1 GiB", "1 GiB"),
+            (10_403_971_072, "9.69 GiB", "9.69 GiB"),
+            (1_395_864_372, "1.30 GiB", "1.31 GiB"),
+        ] {
+            let shown = (format!("{}", Amount(bytes)), format!("{:#}", Amount(bytes)));
+            assert_eq!(shown, (nearest.to_owned(), enough.to_owned()));
+        }
+    }
+
+    #[test]
+    fn digits_are_grouped() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), text);
+        }
+    }
+
+    #[test]
+    fn paragraphs_keep_to_the_width() {
+        let mut text = String::new();
+        hanging(&mut text, "  1. ", "     ", &"word ".repeat(100));
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert_eq!(text.split_whitespace().count(), 101);
+    }
+}

@@ -1,0 +1,258 @@
+//! What follows from replays: whether the program gets through, why not, and what would help.
+
+mod recorded;
+mod remedies;
+
+use gpuheap_trace::Format;
+
+pub use self::recorded::{FailedRequest, Recorded, RecordedLimit};
+pub use self::remedies::{Remedy, RemedyKind};
+use crate::PeakRange;
+use crate::moment::{Holder, Moment};
+use crate::replay::{Bench, Cause, Options, Pool, PoolReport, ReplayError, Stop};
+
+/// Judgement on a trace. Sizes are bytes.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Verdict {
+    /// Whether the trace got through under everything that was checked.
+    pub gets_through: bool,
+    /// The pools that decide.
+    pub checked: Vec<Pool>,
+    /// Whether all figures are lower bounds: requests failed when the trace was recorded, and what
+    /// the program would have done with the memory is not known.
+    pub is_lower_bound: bool,
+    /// How the memory stood at the failure; `None` if nothing failed.
+    pub failure: Option<MemoryAtFailure>,
+    /// What would let the program through, or through with less, cheapest first.
+    pub remedies: Vec<Remedy>,
+    /// The pool, as `--pool` takes it, that is advised for a trace whose allocator is not known, or
+    /// that needs the least settings for one whose is.
+    pub recommended: Option<Advice>,
+}
+
+/// A pool, and how much memory is enough with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Advice {
+    /// The pool, as `--pool` takes it.
+    pub pool: String,
+    /// The setting of the framework, as the user types it.
+    pub setting: Option<String>,
+    /// Usable memory that is enough.
+    pub enough: u64,
+}
+
+/// Memory at the first request that failed. Sizes are bytes.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct MemoryAtFailure {
+    /// The pool that refused; `None` for the allocator that recorded the trace.
+    pub pool: Option<Pool>,
+    /// The event's number in the file; 0 for a block that was live before the recording.
+    pub event: u64,
+    /// Nanoseconds since the first recorded event.
+    pub time_ns: u64,
+    /// The request.
+    pub requested: u64,
+    /// Taken from the driver; `None` if that is not known.
+    pub reserved: Option<u64>,
+    /// In use, as requested.
+    pub live: u64,
+    /// In use beyond what was requested.
+    pub rounding: Option<u64>,
+    /// Free, and usable by the request's stream.
+    pub free: Option<u64>,
+    /// Pieces that the free bytes are in.
+    pub pieces: Option<u64>,
+    /// The largest of these pieces.
+    pub largest: Option<u64>,
+    /// Freed, but still used by other streams.
+    pub pending: Option<u64>,
+    /// Free, but held for other streams.
+    pub other_streams: Option<u64>,
+    /// What of the device was free, by the driver.
+    pub device_free: Option<u64>,
+    /// Main reason; `None` if the recording does not tell it.
+    pub cause: Option<Cause>,
+    /// Who held the most, most bytes first.
+    pub holders: Vec<Holder>,
+    /// Whether the holders are lines of the program, and not sizes of blocks.
+    pub has_stacks: bool,
+}
+
+impl Verdict {
+    pub(crate) fn of(
+        bench: &Bench<'_>,
+        recorded: &Recorded,
+        results: &[PoolReport],
+        options: &Options,
+    ) -> Result<Self, ReplayError> {
+        let checked = checked(bench, results, options);
+        let of_checked = || results.iter().filter(|result| checked.contains(&result.pool));
+        // Without a device, what is judged is the run that was recorded.
+        let is_recorded_failure = !recorded.failed.is_empty()
+            && recorded.allocator.is_some()
+            && options.pools.is_empty()
+            && options.check.is_none()
+            && options.limit.is_none()
+            && !options.device.is_given();
+        let gets_through = !is_recorded_failure && of_checked().all(|result| result.stop.is_none());
+        let stopped = of_checked().filter_map(|result| Some((result, result.stop.as_ref()?)));
+        // With several pools, the one that came furthest says most of the program.
+        let stopped = stopped.max_by_key(|(_, stop)| (stop.pass, stop.event));
+        let failure = match (recorded.failed.first(), stopped) {
+            (Some(first), Some((result, stop))) if stop.event < first.event && stop.pass == 1 => {
+                Some(MemoryAtFailure::of_stop(bench, result, stop))
+            }
+            (Some(first), _) => recorded
+                .at_failure
+                .as_ref()
+                .map(|moment| MemoryAtFailure::of_recording(moment, *first, recorded.limit)),
+            (None, Some((result, stop))) if !gets_through => {
+                Some(MemoryAtFailure::of_stop(bench, result, stop))
+            }
+            _ => None,
+        };
+        let remedies = remedies::find(
+            bench,
+            recorded,
+            results,
+            &checked,
+            !options.pools.is_empty(),
+            gets_through,
+        )?;
+        let recommended = advice(bench, results, &checked, &remedies, gets_through);
+        Ok(Self {
+            gets_through,
+            checked,
+            is_lower_bound: !recorded.failed.is_empty(),
+            failure,
+            remedies,
+            recommended,
+        })
+    }
+}
+
+/// The pools that decide: the one to check, else those that were named, else the allocator that
+/// recorded the trace, else all.
+fn checked(bench: &Bench<'_>, results: &[PoolReport], options: &Options) -> Vec<Pool> {
+    match (&options.check, &options.pools[..], bench.trace.format()) {
+        (Some(pool), ..) => vec![pool.clone()],
+        (None, [], Format::PytorchSnapshot) => vec![Pool::Model("torch".to_owned())],
+        (None, [], _) => results.iter().map(|result| result.pool.clone()).collect(),
+        (None, named, _) => named.to_vec(),
+    }
+}
+
+fn advice(
+    bench: &Bench<'_>,
+    results: &[PoolReport],
+    checked: &[Pool],
+    remedies: &[Remedy],
+    gets_through: bool,
+) -> Option<Advice> {
+    let best = remedies.iter().find(|remedy| remedy.pool.is_some());
+    if let Some(Remedy { pool: Some(pool), line, reserved: Some(reserved), .. }) = best {
+        let (pool, setting) = (pool.clone(), Some(line.clone()));
+        return Some(Advice { pool, setting, enough: reserved.high });
+    }
+    let own = best_pool(bench, results, |result| !gets_through || checked.contains(&result.pool))?;
+    let enough = own.minimum.as_ref().and_then(|minimum| minimum.bytes());
+    Some(Advice {
+        pool: own.pool.to_string(),
+        setting: None,
+        enough: enough.unwrap_or(own.peak_reserved.high),
+    })
+}
+
+/// The pool that gets through with the least memory. Pools that call the driver for every block, and
+/// models of a closed driver, come last. Of pools within 5 % of the least, the one with the fewest
+/// driver calls.
+pub(crate) fn best_pool<'r>(
+    bench: &Bench<'_>,
+    results: &'r [PoolReport],
+    is_asked: impl Fn(&PoolReport) -> bool,
+) -> Option<&'r PoolReport> {
+    let is_emulated = bench.device.is_emulated;
+    let rank = |result: &PoolReport| {
+        (result.pool.is_closed_driver(is_emulated), !result.pool.is_caching())
+    };
+    let passed = || results.iter().filter(|result| result.stop.is_none() && is_asked(result));
+    // A pool that is another one here is advised by that one's name, if it is there.
+    let passed = || passed().filter(|result| result.fallback.is_none() || results.len() == 1);
+    let first = passed().map(rank).min()?;
+    let group = || passed().filter(|result| rank(result) == first);
+    let least = group().map(|result| result.peak_reserved.high).min()?;
+    let margin = least.saturating_add(least / 20);
+    group()
+        .filter(|result| result.peak_reserved.high <= margin)
+        .min_by_key(|result| (result.driver_calls, result.peak_reserved.high))
+}
+
+impl MemoryAtFailure {
+    fn of_recording(moment: &Moment, request: FailedRequest, limit: Option<RecordedLimit>) -> Self {
+        let held = moment.held;
+        let cause = limit.zip(held).map(|(limit, held)| {
+            let parts = [
+                (held.rounding, Cause::Rounding),
+                (moment.pending, Cause::Pending),
+                (held.other_streams, Cause::OtherStreams),
+                (held.free.saturating_sub(held.other_streams), Cause::Fragmentation),
+            ];
+            Cause::of(request.bytes, moment.live, limit.below, limit.is_own_limit, parts)
+        });
+        Self {
+            pool: None,
+            event: moment.event,
+            time_ns: moment.time_ns,
+            requested: request.bytes,
+            reserved: held.map(|held| held.reserved),
+            live: moment.live,
+            rounding: held.map(|held| held.rounding),
+            free: held.map(|held| held.free.saturating_sub(held.other_streams)),
+            pieces: held.map(|held| held.pieces),
+            largest: held.map(|held| held.largest),
+            pending: held.map(|_| moment.pending),
+            other_streams: held.map(|held| held.other_streams),
+            device_free: request.device_free,
+            cause,
+            holders: moment.holders.clone(),
+            has_stacks: moment.has_stacks,
+        }
+    }
+
+    fn of_stop(bench: &Bench<'_>, result: &PoolReport, stop: &Stop) -> Self {
+        // A second pass meets what the first one left behind; the trace's own blocks are those
+        // before the event all the same.
+        let events = bench.trace.events();
+        let at = events.partition_point(|event| u64::from(event.number) < stop.event);
+        let moment = Moment::after(bench.trace, &bench.program, at);
+        let other_streams = stop.other_streams;
+        let pending = stop.pending;
+        let free = stop.cached.saturating_sub(pending).saturating_sub(other_streams.unwrap_or(0));
+        Self {
+            pool: Some(result.pool.clone()),
+            event: stop.event,
+            time_ns: stop.time_ns,
+            requested: stop.requested,
+            reserved: Some(stop.reserved),
+            live: stop.live,
+            rounding: Some(stop.rounding),
+            free: Some(free),
+            pieces: None,
+            largest: Some(stop.largest_cached),
+            pending: Some(pending),
+            other_streams,
+            device_free: None,
+            cause: Some(stop.cause),
+            holders: moment.holders,
+            has_stacks: moment.has_stacks,
+        }
+    }
+}
+
+/// A peak that is known exactly.
+pub(crate) fn exactly(bytes: u64) -> PeakRange {
+    PeakRange { low: bytes, high: bytes }
+}
