@@ -8,11 +8,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 
+#[path = "../tests/heap/random.rs"]
+mod random;
+
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use gpuheap::emu::Profile;
 use gpuheap::{Block, Device, Heap, PoolKind};
+use random::Random;
 
 fn pair(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("pair");
@@ -102,19 +106,6 @@ fn exchanges(
 /// Log-uniform from 512 bytes to 1 MiB, so that 100,000 of them fit into 141 GiB.
 fn size(random: &mut Random) -> u64 {
     1 << (9 + random.below(11)) | random.below(512)
-}
-
-/// A small generator with a known sequence for each seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
 }
 
 criterion_group!(benches, pair, miss, live);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, DeviceArray, Error, Heap, PoolKind, Stream};
-use support::{Random, assert_all_returned, device};
+use support::{assert_all_returned, device, random::Random};
 
 const THREADS: u64 = 16;
 const LIMIT: u64 = 64 << 20;

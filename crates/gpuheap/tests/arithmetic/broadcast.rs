@@ -5,7 +5,7 @@ use gpuheap::{DeviceArray, Target};
 use ndarray::{Array, ArrayD, IxDyn, arr0, array};
 
 use crate::reference::Bench;
-use crate::support::Random;
+use crate::support::random::Random;
 
 fn counting(shape: &[usize], start: i32) -> ArrayD<i32> {
     let count = shape.iter().product::<usize>() as i32;

@@ -6,7 +6,7 @@ use gpuheap::{DeviceArray, ndarray};
 use ndarray::{Array1, Array2, Array3, array};
 
 use crate::reference::{Bench, Reference, values};
-use crate::support::Random;
+use crate::support::random::Random;
 
 fn keys<K: Key + TryFrom<u64>>(rows: usize, groups: u64, seed: u64) -> Vec<K> {
     let mut random = Random(seed);

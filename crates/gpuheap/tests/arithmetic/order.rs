@@ -8,7 +8,7 @@ use gpuheap::{Device, DeviceArray, Error, MemoryKind, PoolKind, SharedArray};
 use ndarray::s;
 
 use crate::reference::Bench;
-use crate::support::{Random, assert_all_returned, assert_no_findings, emulated, heap};
+use crate::support::{assert_all_returned, assert_no_findings, emulated, heap, random::Random};
 
 /// What the emulator's happens-before check sees of it.
 #[test]

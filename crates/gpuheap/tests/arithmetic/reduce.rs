@@ -7,7 +7,7 @@ use gpuheap::{Device, MemoryKind};
 use ndarray::{Array1, Array3, Axis, IxDyn};
 
 use crate::reference::{Bench, Reference, assert_same, for_each_number, values};
-use crate::support::{Random, on_real_gpu};
+use crate::support::{on_real_gpu, random::Random};
 
 const LENGTHS: [usize; 17] =
     [1, 2, 3, 31, 32, 33, 255, 256, 257, 1023, 1024, 1025, 8191, 8192, 8193, 16_385, 70_001];

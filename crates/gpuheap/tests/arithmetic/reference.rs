@@ -4,7 +4,7 @@ use gpuheap::arithmetic::Number;
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, Heap, PoolKind, Target};
 
-use crate::support::{Random, assert_all_returned, device, heap};
+use crate::support::{assert_all_returned, device, heap, random::Random};
 
 /// A device with a heap, whose memory all comes back.
 pub(crate) struct Bench {

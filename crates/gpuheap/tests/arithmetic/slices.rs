@@ -5,7 +5,7 @@ use gpuheap::{DeviceArray, Element};
 use ndarray::{ArrayD, Axis, IxDyn, SliceInfo, SliceInfoElem, array, s};
 
 use crate::reference::Bench;
-use crate::support::Random;
+use crate::support::random::Random;
 
 type Slices = SliceInfo<Vec<SliceInfoElem>, IxDyn, IxDyn>;
 

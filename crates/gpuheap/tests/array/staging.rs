@@ -7,7 +7,7 @@ use gpuheap::{Device, Heap, MemoryKind, Staging};
 use gpuheap_driver::CUresult;
 
 use crate::support::{
-    Random, assert_all_returned, assert_no_findings, device, emulated, fail_each_call,
+    assert_all_returned, assert_no_findings, device, emulated, fail_each_call, random::Random,
 };
 
 /// Small enough that a test has many pieces; several threads whatever the machine has.

@@ -5,7 +5,7 @@ use gpuheap::{Device, DeviceArray, Heap, PoolKind, Staging, Stream};
 
 use gpuheap_driver::CUresult;
 
-use crate::support::{Random, assert_all_returned, device, emulated};
+use crate::support::{assert_all_returned, device, emulated, random::Random};
 
 /// One segment of the pool's, so that a limit counts in batches.
 const BATCH: usize = 20 << 20;

@@ -8,7 +8,7 @@ use std::thread;
 use gpuheap::emu::Schedule;
 use gpuheap::{Adapt, DeviceArray, Heap, PoolKind, Staging};
 
-use crate::support::{Random, assert_all_returned, device, emulated, heap};
+use crate::support::{assert_all_returned, device, emulated, heap, random::Random};
 
 const BATCH: usize = 20 << 20;
 

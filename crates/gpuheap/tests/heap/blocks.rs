@@ -7,7 +7,7 @@ use gpuheap::{Block, Device, DeviceArray, Heap, PoolKind, Stream};
 use gpuheap_driver::check;
 
 use crate::planted::{self, Bug, By};
-use crate::support::{Random, assert_all_returned, emulated, fill, heap, order};
+use crate::support::{assert_all_returned, emulated, fill, heap, order, random::Random};
 
 const MIB: u64 = 1 << 20;
 

@@ -6,6 +6,7 @@ use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Cause, Device, Error, Heap, PoolKind, Stream};
 use gpuheap_driver::*;
 
+use crate::support::random::Random;
 use crate::support::*;
 
 const MIB: u64 = 1 << 20;

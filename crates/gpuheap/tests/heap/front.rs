@@ -10,8 +10,8 @@ use gpuheap::{Block, Device, Heap, PoolKind, Stream};
 use gpuheap_driver::{CUresult, check};
 
 use crate::support::{
-    Random, assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu,
-    order,
+    assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu, order,
+    random::Random,
 };
 
 /// The pools whose blocks threads keep.

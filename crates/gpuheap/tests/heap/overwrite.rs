@@ -12,7 +12,9 @@ use std::thread::{self, Scope};
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Device, DeviceArray, Heap, PoolKind, Stream};
 
-use crate::support::{Random, Witness, assert_all_returned, device, fill, heap, on_real_gpu};
+use crate::support::{
+    Witness, assert_all_returned, device, fill, heap, on_real_gpu, random::Random,
+};
 
 const MIB: u64 = 1 << 20;
 const STREAMS: usize = 4;

@@ -10,12 +10,12 @@ use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, MemoryKind, Poo
 use gpuheap_driver::{CUgraph, CUresult, CUstreamCaptureMode, check};
 
 use crate::support::{
-    Random, assert_all_returned, assert_no_findings, device, emulated, fail_each_call, fill, heap,
-    on_real_gpu,
+    assert_all_returned, assert_no_findings, device, emulated, fail_each_call, fill, heap,
+    on_real_gpu, random::Random,
 };
 
 const MIB: u64 = 1 << 20;
-/// What is cached comes in blocks of this size, which every pool keeps.
+/// Size of the cached blocks, which every pool keeps.
 const PIECE: u64 = 64 * MIB;
 
 /// Bytes of the device that are free, in whole pieces.
@@ -158,11 +158,11 @@ fn other_heaps_have_a_row_of_their_own_everywhere() {
         panic!("{fit}")
     };
     assert_eq!((*short_by, *cause, *needs_all), (1004 * MIB, Cause::OtherHeaps, false));
-    // What others hold is too little.
+    // Memory that others hold is too little.
     assert_eq!(would_have_to_go[..], [InTheWay::OtherHeaps(3000 * MIB)]);
     let error = asker.allocate(2000 * MIB, &stream).unwrap_err();
     let evidence = error.out_of_memory().unwrap();
-    // What could be given back was.
+    // All that could be given back was.
     let others = (evidence.other_heaps, evidence.other_heaps_cached);
     assert_eq!((others, evidence.foreign), ((3000 * MIB, 0), Some(100 * MIB)));
     assert_eq!((evidence.cause, evidence.short_by), (Cause::OtherHeaps, Some(1004 * MIB)));
@@ -279,7 +279,7 @@ fn a_capture_does_not_notice_that_another_heap_gives_way() {
             // SAFETY: the graph is the test's own.
             let gone = device.with_current(|driver| unsafe { driver.cuGraphDestroy(graph) });
             check("cuGraphDestroy", gone.unwrap()).unwrap();
-            // What the driver's pools keep can only be had after a wait for the device.
+            // Memory that the driver's pools keep can only be had after a wait for the device.
             if !matches!(sibling, PoolKind::Driver | PoolKind::None) && pool != PoolKind::Driver {
                 assert!(asked.is_ok(), "{what}: {asked:?}");
             }

@@ -1,5 +1,8 @@
 //! Devices to test on, and work to give them.
 
+#[path = "random.rs"]
+pub(crate) mod random;
+
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Block, Device, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, check};
@@ -175,19 +178,6 @@ pub(crate) fn assert_no_findings(device: &Device, what: &str) {
     if let Some(emulator) = device.emulator() {
         let findings = emulator.findings().unwrap();
         assert!(findings.is_empty(), "{what}: {findings:#?}");
-    }
-}
-
-/// A small generator with a known sequence for each seed (splitmix64).
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, PoolKind, Stream};
 
-use crate::support::{Random, Witness, assert_all_returned, device, fill, heap, on_real_gpu};
+use crate::support::{
+    Witness, assert_all_returned, device, fill, heap, on_real_gpu, random::Random,
+};
 
 /// What one thread does: random sizes, up to `most` live at once, each block written when it comes
 /// and looked at when it goes.

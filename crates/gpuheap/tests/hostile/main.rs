@@ -8,6 +8,8 @@ mod held;
 mod lies;
 mod panics;
 mod program;
+#[path = "../heap/random.rs"]
+mod random;
 mod staged;
 mod streams;
 mod support;

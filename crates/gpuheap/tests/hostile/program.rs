@@ -56,7 +56,7 @@ trait Thing: Any {
 /// An element with a model.
 trait Model: Plain + Item<Group = Elements> + Zeroable + PartialEq + Debug {
     fn made(seed: u64) -> Self;
-    /// Whether arithmetic and conversions of it have one result.
+    /// Returns `true` if arithmetic and conversions of it have one result.
     fn is_tame(self) -> bool {
         true
     }
@@ -65,10 +65,10 @@ trait Model: Plain + Item<Group = Elements> + Zeroable + PartialEq + Debug {
         left: DeviceView<'_, Self, IxDyn>,
         right: DeviceView<'_, Self, IxDyn>,
     ) -> Option<Made<Self>>;
-    /// The same in place, with a number.
+    /// Adds a number in place.
     fn add(left: DeviceViewMut<'_, Self, IxDyn>, right: Self) -> Option<Result<(), Error>>;
     fn plus(self, other: Self) -> Self;
-    /// What `cu` or `narrow` make of an array.
+    /// Converts an array by `cu` or `narrow`.
     fn converted(from: &Slot<Self>, world: &mut World<'_>, step: Step) -> Vec<Box<dyn Thing>>;
 }
 
@@ -166,7 +166,7 @@ fn bytes_of<T: Model>(elements: &[T]) -> Vec<u8> {
     bytemuck::cast_slice(elements).to_vec()
 }
 
-/// What a call came to: nothing if the memory was freed, which is then to be said, or ran out.
+/// Returns the value of a call: none if the memory was freed, which is then to be said, or ran out.
 fn done<R>(result: Result<R, Error>, freed: bool) -> Option<R> {
     match result {
         Ok(done) => {
@@ -226,7 +226,7 @@ impl<T: Model> Slot<T> {
         self.memory.borrow_mut().bytes[start..start + bytes.len()].copy_from_slice(&bytes);
     }
 
-    /// The same memory, held by what `change` makes of the handle; gone if that fails as it must.
+    /// Replaces the handle by what `change` makes of it; gone if that fails as it must.
     fn changed<U: Model>(
         self,
         forward: usize,
@@ -685,7 +685,7 @@ impl World<'_> {
         }
     }
 
-    /// What concerns no array.
+    /// Does what concerns no array.
     fn manage(&mut self, (_, a, b, c): Step) {
         let (heaps, devices) = (self.heaps, self.devices);
         let heap = &heaps[b as usize % heaps.len()];
@@ -697,7 +697,7 @@ impl World<'_> {
             3 => drop(heap.would_fit(u64::from(c) << 4).unwrap()),
             4 => drop(heap.memory_status().unwrap().to_string()),
             5 => {
-                // What does not go together is refused.
+                // Settings that do not go together are refused.
                 let hard = 40_u64 << 20 << (c % 3);
                 let _ = heap.set_limits(Limits { hard: Some(hard), ..heap.limits() });
             }

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Block, Device, DeviceArray, Error, Event, Heap, PoolKind, Region, Stream};
 
+use crate::random::Random;
+
 const MIB: u64 = 1 << 20;
 /// Steps of one program.
 const STEPS: usize = 80;
@@ -17,28 +19,21 @@ fn device(schedule: Schedule) -> Device {
     Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
 }
 
-/// A small generator with a known sequence for each seed (splitmix64).
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
+    fn index(&mut self, bound: usize) -> usize {
+        self.below(bound as u64) as usize
     }
 
     fn of<'a, T>(&mut self, values: &'a [T]) -> Option<&'a T> {
-        (!values.is_empty()).then(|| &values[self.below(values.len())])
+        (!values.is_empty()).then(|| &values[self.index(values.len())])
     }
 
     fn taken<T>(&mut self, values: &mut Vec<T>) -> Option<T> {
-        (!values.is_empty()).then(|| values.swap_remove(self.below(values.len())))
+        (!values.is_empty()).then(|| values.swap_remove(self.index(values.len())))
     }
 }
 
-/// What a program has at hand.
+/// Things that a program has at hand.
 struct Client<'a> {
     device: &'a Device,
     heap: &'a Heap,
@@ -52,7 +47,7 @@ struct Client<'a> {
     tag: u8,
 }
 
-/// What may fail of a tight heap: a request.
+/// Returns the value of a request, which may fail in a tight heap.
 fn got<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -65,24 +60,24 @@ fn got<T>(result: Result<T, Error>) -> Option<T> {
 
 impl Client<'_> {
     fn size(&mut self) -> usize {
-        match self.random.below(6) {
+        match self.random.index(6) {
             0 => 0,
-            1 => 1 + self.random.below(100),
-            2 => self.random.below(64 << 10),
+            1 => 1 + self.random.index(100),
+            2 => self.random.index(64 << 10),
             3 => 1 << 20,
             4 => 2 << 20,
-            _ => self.random.below(3 << 20),
+            _ => self.random.index(3 << 20),
         }
     }
 
     fn stream(&mut self) -> Stream {
-        let at = self.random.below(self.streams.len());
+        let at = self.random.index(self.streams.len());
         self.streams[at].clone()
     }
 
     fn step(&mut self) {
         let stream = self.stream();
-        match self.random.below(24) {
+        match self.random.index(24) {
             0..=2 => {
                 let size = self.size() as u64;
                 self.blocks.extend(got(self.heap.allocate(size, &stream)));
@@ -109,7 +104,7 @@ impl Client<'_> {
             12 | 13 => drop(self.random.taken(&mut self.arrays)),
             14 => {
                 // Refused where another array may be in the way, or refilled.
-                let at = self.random.below(self.arrays.len().max(1));
+                let at = self.random.index(self.arrays.len().max(1));
                 if let Some((array, tag)) = self.arrays.get_mut(at) {
                     *tag = self.tag;
                     array.fill(self.tag).unwrap();
@@ -132,23 +127,23 @@ impl Client<'_> {
                     stream.wait(event).unwrap();
                 }
             }
-            19 => match (self.random.below(3), self.random.taken(&mut self.events)) {
+            19 => match (self.random.index(3), self.random.taken(&mut self.events)) {
                 (0, Some(event)) => event.synchronize().unwrap(),
                 (1, Some(event)) => drop(event.is_done().unwrap()),
                 _ => drop(stream.is_done().unwrap()),
             },
-            20 => match self.random.below(3) {
+            20 => match self.random.index(3) {
                 0 => stream.synchronize().unwrap(),
                 1 => self.device.synchronize().unwrap(),
                 _ => drop(self.heap.reclaim(MIB).unwrap()),
             },
             21 => {
                 // Retired or dropped with all that was used on it, and made anew.
-                let at = self.random.below(self.streams.len());
+                let at = self.random.index(self.streams.len());
                 self.heap.retire(&self.streams[at]).unwrap();
                 self.streams[at] = self.device.stream().unwrap();
             }
-            22 => match self.random.below(4) {
+            22 => match self.random.index(4) {
                 0 => self.heap.retire_all().unwrap(),
                 1 => self.regions.extend(self.heap.region().ok()),
                 2 => drop(self.random.taken(&mut self.regions)),
@@ -175,7 +170,7 @@ fn program(pool: PoolKind, schedule: Schedule, seed: u64) {
     let builder = Heap::builder(&device).without_environment().pool(pool);
     let builder = match seed % 3 {
         0 => builder,
-        // So tight that what is freed is what is had next.
+        // This is so tight that freed memory is the next to be handed out.
         1 => builder.hard_limit(64 * MIB),
         _ => builder.hard_limit(64 * MIB).thread_cache(0),
     };

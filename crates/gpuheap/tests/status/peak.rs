@@ -5,24 +5,13 @@ use std::sync::{Barrier, Mutex};
 
 use gpuheap::{Block, Device, Heap, MemoryKind, PoolKind, Stream, allocated};
 
+use crate::support::random::Random;
+
 const MIB: u64 = 1 << 20;
 
 fn heap(device: &Device, pool: PoolKind, keeps: u64) -> Heap {
     let heap = Heap::builder(device).without_environment().pool(pool);
     heap.thread_cache(keeps).build().unwrap()
-}
-
-/// A small generator with a known sequence for each seed (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
 }
 
 #[test]
