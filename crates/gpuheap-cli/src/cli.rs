@@ -98,7 +98,7 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
     pub(crate) limit: Option<Size>,
 
-    /// What the pool of driver keeps of what is freed, 0 for nothing [default: all of it]
+    /// Freed bytes that the pool `driver` keeps, 0 for none [default: all]
     #[arg(long, value_name = "SIZE", value_parser = size_or_zero, allow_hyphen_values = true)]
     pub(crate) release_threshold: Option<Size>,
 

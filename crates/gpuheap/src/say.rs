@@ -31,14 +31,14 @@ pub(crate) fn debug(target: &str, text: fmt::Arguments<'_>) {
     say(Level::Debug, target, text);
 }
 
-/// Whether some logger wants [`debug`] messages, for figures that cost something to find.
+/// Returns `true` if some logger wants [`debug`] messages, for figures that cost something to find.
 pub(crate) fn is_wanted() -> bool {
     Level::Debug <= log::max_level()
 }
 
 thread_local! {
-    /// Whether this thread's logger is at work. Without a destructor, so that it is there at the
-    /// thread's end too.
+    /// `true` while this thread's logger is at work. Without a destructor, so that it is there at
+    /// the thread's end too.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -317,7 +317,7 @@ enum Part {
 #[derive(Default)]
 struct Lists {
     open: bool,
-    /// Whether its end came, and not only that of an upload.
+    /// `true` once its end came, and not only that of an upload.
     over: bool,
     members: Few<Storage>,
     kept: Few<Storage>,
@@ -413,7 +413,7 @@ impl ScopeState {
         storage.scope().is_some_and(|scope| std::ptr::eq(&*scope, self))
     }
 
-    /// Whether a storage belongs to it, or to a batch that was uploaded in it.
+    /// Returns `true` if a storage belongs to it, or to a batch that was uploaded in it.
     fn has_or_has_a_batch_of(&self, storage: &Storage) -> bool {
         let mut scope = storage.scope();
         while let Some(inner) = scope {

@@ -44,10 +44,10 @@ struct Handle {
     origin: Origin,
     /// How far its work is known to have got.
     completed: Arc<Completed>,
-    /// What can be waited for since a heap was told of the stream's end. Read-locked by each call
-    /// that gives a foreign stream work, so that no work comes after its end was noted.
+    /// Work that can be waited for since a heap was told of the stream's end. Read-locked by each
+    /// call that gives a foreign stream work, so that no work comes after its end was noted.
     retired: RwLock<Option<Retired>>,
-    /// Whether `retired` is set.
+    /// `true` once `retired` is set.
     is_retired: AtomicBool,
 }
 
@@ -98,12 +98,12 @@ impl StreamGuard {
         self.handle.origin == Origin::Unannounced
     }
 
-    /// Whether it was retired, so that it may be gone.
+    /// Returns `true` if it was retired, so that it may be gone.
     pub(crate) fn is_retired(&self) -> bool {
         self.handle.is_retired()
     }
 
-    /// What is known of how far its context's work has got.
+    /// Returns the known progress of its context's work.
     pub(crate) fn moments(&self) -> &Arc<Moments> {
         &self.handle.context.moments
     }
@@ -272,10 +272,11 @@ impl Stream {
         Ok(true)
     }
 
-    /// Whether a heap was told of the stream's end, by [`Heap::retire`](crate::Heap::retire) or
-    /// [`Heap::retire_all`](crate::Heap::retire_all). Such a stream refuses work, and the library
-    /// does not touch the driver's handle any more by this object or its clones. If the driver's
-    /// stream is alive after all, [`Device::foreign_stream`] makes an object that can be used.
+    /// Returns `true` if a heap was told of the stream's end, by
+    /// [`Heap::retire`](crate::Heap::retire) or [`Heap::retire_all`](crate::Heap::retire_all). Such
+    /// a stream refuses work, and the library does not touch the driver's handle any more by this
+    /// object or its clones. If the driver's stream is alive after all, [`Device::foreign_stream`]
+    /// makes an object that can be used.
     pub fn is_retired(&self) -> bool {
         self.handle().is_retired()
     }
@@ -393,8 +394,8 @@ impl Stream {
         if self.is_capturing()? { Err(SourceError::Capturing.into()) } else { Ok(()) }
     }
 
-    /// Has a foreign stream refuse all work from now on, behind what it was given. Of an unannounced
-    /// one the handle is not touched: it may be gone.
+    /// Makes a foreign stream refuse all work from now on, behind what it was given. Of an
+    /// unannounced one the handle is not touched: it may be gone.
     pub(crate) fn retire(&self) -> Result<(), Error> {
         let handle = &self.inner.handle;
         // Written under the lock, so that what is given to the stream is wholly before the event.
@@ -416,7 +417,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Has a stream of somebody else's take work until the result is dropped: it is not retired
+    /// Keeps a foreign stream open for work until the result is dropped: it is not retired
     /// meanwhile. An error if it was.
     #[inline]
     pub(crate) fn accept_work(&self) -> Result<Option<Accepts<'_>>, Error> {

@@ -1,4 +1,4 @@
-//! What tests of several modules share, and what needs the heap's inside.
+//! Helpers that tests of several modules share, and tests that need the heap's inside.
 
 use proptest::prelude::ProptestConfig;
 

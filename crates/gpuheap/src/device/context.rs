@@ -40,9 +40,9 @@ pub(super) struct Origin {
 pub(crate) struct Context {
     driver: Arc<dyn Driver>,
     emulator: Option<Emulator>,
-    /// Whether its driver has further devices.
+    /// `true` if the driver has further devices.
     has_siblings: bool,
-    /// Whether the device is Windows' and lent to WSL2.
+    /// `true` if the device belongs to Windows and WSL2 lends it.
     is_wsl2: bool,
     /// Kept here, where asking costs one load.
     has_block_checks: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Context {
     pub(crate) heap: Mutex<Weak<Inner>>,
     /// Those of ours that were needed so far.
     pub(crate) kernels: Kernels,
-    /// What was learnt of how far its work has got.
+    /// Progress of its work, as far as it was learnt.
     pub(crate) moments: Arc<Moments>,
 }
 
@@ -384,8 +384,9 @@ impl Context {
         }
     }
 
-    /// Has `holder` told before the context is reset, for as long as it lives. Whoever takes
-    /// `visits` for writing waits until no [visit](Context::visit_heaps) keeps the holder alive.
+    /// Registers `holder` to be told before the context is reset, for as long as it lives. A thread
+    /// that takes `visits` for writing waits until no [visit](Context::visit_heaps) keeps the
+    /// holder alive.
     pub(crate) fn register_holder(&self, holder: Weak<dyn Holder>, visits: Arc<RwLock<()>>) {
         let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         holders.retain(|known| known.holder.strong_count() > 0);

@@ -27,7 +27,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// What the options make fail.
+    /// A failure that the options ask for.
     pub fn emulated_with(options: Options) -> Result<Device, Error> {
         Device::of_emulator(&start(options)?, 0, EMULATED, None)
     }
@@ -37,7 +37,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// What the options make fail.
+    /// A failure that the options ask for.
     pub fn emulated_devices(options: Options) -> Result<Vec<Device>, Error> {
         let emulator = start(options)?;
         let count = info::count(&*emulator)?;
@@ -70,7 +70,7 @@ impl Device {
     }
 }
 
-/// What [`Device::open`] makes of the name `emulated`, without a context.
+/// Describes the device that [`Device::open`] makes of the name `emulated`, without a context.
 pub(super) fn described() -> Result<DeviceInfo, Error> {
     let emulator = start(fast(Profile::h200()))?;
     DeviceInfo::read(&*emulator, 0, EMULATED, Some(emulator.number()))
@@ -87,7 +87,7 @@ fn start(options: Options) -> Result<Arc<Emulator>, Error> {
     Ok(emulator)
 }
 
-/// What an emulated device is to look like: a profile's name or a size.
+/// Parses the description of an emulated device: a profile's name or a size.
 ///
 /// # Errors
 ///

@@ -72,8 +72,9 @@ impl Device {
         }
     }
 
-    /// What [`open`](Device::open) could open: the real devices, then the emulated one, if gpuheap was
-    /// built with its feature `emulator`. Makes no context; blocks while the driver starts, up to seconds where it was not started before.
+    /// Lists the devices that [`open`](Device::open) can open: the real ones, then the emulated
+    /// one, if gpuheap was built with its feature `emulator`. Makes no context; blocks while the
+    /// driver starts, up to seconds where it was not started before.
     ///
     /// # Errors
     ///
@@ -146,9 +147,9 @@ impl Device {
     /// Once a heap was told, the handle is used for no more work on memory that was allocated before,
     /// unless that memory is freed on another stream behind the work.
     ///
-    /// What a heap does with the handle of a stream that ended in silence is undefined: a driver may
-    /// crash, and where it has given the handle to a new stream, memory goes to that one while the old
-    /// one's work on it still runs.
+    /// Use of the handle of a stream that ended in silence is undefined, also by a heap: a driver
+    /// may crash, and where it has given the handle to a new stream, memory goes to that one while
+    /// the old one's work on it still runs.
     ///
     /// # Errors
     ///

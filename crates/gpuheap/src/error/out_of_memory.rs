@@ -13,7 +13,7 @@ use crate::size::Bytes;
 /// Why there is no memory for a request, with the numbers as they stood when the last step of the
 /// ladder had failed. All sizes are bytes.
 ///
-/// What the text calls enough is enough: a limit raised by [`limit_short_by`], or memory freed so
+/// Advice in the text is enough by itself: a limit raised by [`limit_short_by`], or memory freed so
 /// that [`device_short_by`] bytes more go back to the device. Freed blocks count as far as whole
 /// segments become free, for only these go back; a single block of at least the requested size is
 /// enough too. On WSL2, whose driver calls more free than there is, the figures are the least.
@@ -39,8 +39,8 @@ pub struct OutOfMemory {
     /// By how much too little of the device is free. `None` if the driver does not say how much is
     /// free, or refuses what it calls free.
     pub device_short_by: Option<u64>,
-    /// What the request would take from the driver, by the driver's rounding, with all that is
-    /// cached given back.
+    /// Bytes that the request would take from the driver, by the driver's rounding, with all that
+    /// is cached given back.
     pub needed: u64,
     /// Handed out, as requested.
     pub live: u64,
@@ -66,12 +66,12 @@ pub struct OutOfMemory {
     pub foreign: Option<u64>,
     /// The device's memory; of the host, and so below, for pinned memory. `None` if it is not known.
     pub device: Option<u64>,
-    /// What of it the driver called free. `None` if the driver does not say.
+    /// Bytes of it that the driver called free. `None` if it does not say.
     pub device_free: Option<u64>,
     /// The heap's hard limit for this kind of memory.
     pub limit: Option<u64>,
-    /// Whether the limit cannot be raised as far as would be needed: the pool of a `driver` heap is
-    /// built with it.
+    /// `true` if the limit cannot be raised as far as would be needed: the pool of a `driver` heap
+    /// is built with it.
     pub limit_is_fixed: bool,
     /// Whether the device is one that Windows lends to Linux.
     pub on_wsl2: bool,
@@ -242,7 +242,7 @@ impl OutOfMemory {
         }
     }
 
-    /// What else has to be free if the limit is raised.
+    /// Names the memory that has to be free as well if the limit is raised.
     fn freed_beside(&self) -> String {
         match self.device_short_by {
             None | Some(0) => String::new(),
@@ -250,14 +250,14 @@ impl OutOfMemory {
         }
     }
 
-    /// What of this heap's own is to be freed, if that can be enough.
+    /// Names the memory of this heap that is to be freed, if that can be enough.
     fn freed_here(&self) -> Option<String> {
         let short = self.short_by?;
         let is_there = self.live_blocks > 0 && self.reserved >= short;
         is_there.then(|| format!("free {} first, in whole segments", self.amount(short)))
     }
 
-    /// What is to be freed of the device or the host, by anybody.
+    /// Names the memory of the device or the host that is to be freed, by any program.
     fn freed(&self) -> String {
         let short = self.amount(self.device_short_by.unwrap_or(0));
         match self.freed_here() {

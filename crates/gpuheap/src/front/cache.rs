@@ -59,8 +59,8 @@ pub(crate) struct ThreadCache {
     held: Owned,
     /// Its stream ended, or its thread: [`CLOSED`], or [`SPENT`]. With the store's lock held.
     closed: Owned,
-    /// What its thread counts for the store, shared by the thread's caches for it; and the counters that
-    /// it came with, which one of those shares.
+    /// Counters of its thread for the store, shared by the thread's caches for it; and the counters
+    /// that it came with, which one of those shares.
     counts: AtomicPtr<Counts>,
     brought: AtomicPtr<Counts>,
     slots: Slots,
@@ -455,7 +455,7 @@ impl ThreadCache {
         self.thread.set(0);
     }
 
-    /// Has it count where this thread's other open caches of its store do, of `others`. With the
+    /// Makes it count where this thread's other open caches of its store do, of `others`. With the
     /// store's lock held.
     pub(super) fn join(&self, others: &[&'static ThreadCache]) {
         let mut others = others.iter().filter(|one| !one.is_closed() && one.is_mine());

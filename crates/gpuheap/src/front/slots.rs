@@ -43,8 +43,8 @@ pub(crate) struct Kept {
 /// No moment before which a block is known to be freed.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// What is noted of a block in the low bits of its address, which is a multiple of 256: that it was
-/// freed before the moment that its cache notes, or that the work before its free is completed. A
+/// Note on a block in the low bits of its address, which is a multiple of 256: it was
+/// freed before the moment that its cache notes, or the work before its free is completed. A
 /// block that is kept anew has neither, so that keeping one costs nothing.
 const MARKED: u64 = 1;
 const COMPLETED: u64 = 2;
@@ -188,7 +188,7 @@ impl Slot {
         Some(Kept { key: block as u32, address, bytes: block >> 32, before: NEVER })
     }
 
-    /// The same with what is known of its free; `moment` is that of marked ones.
+    /// Takes the block out, with what is known of its free; `moment` is that of marked ones.
     pub(super) fn take_marked(&self, moment: u64) -> Option<Kept> {
         let marks = self.address.get() & MARKS;
         let before = match marks {
@@ -215,7 +215,7 @@ impl Slot {
     }
 }
 
-/// What is learnt of all blocks that a cache keeps.
+/// Knowledge of all blocks that a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
     /// The work before their frees is completed.
@@ -270,7 +270,7 @@ mod tests {
             const MOMENT: u64 = 7;
             let slots = Slots::new();
             let mut inside = BTreeSet::new();
-            // What a wait or an event said of some of them.
+            // Knowledge of some of them from a wait or an event.
             let mut before = BTreeMap::new();
             for (key, (action, bytes)) in actions.into_iter().enumerate() {
                 let address = bytes << 20 | (key as u64) << 8;

@@ -56,10 +56,10 @@ impl From<&Shortage> for Missing {
     }
 }
 
-/// What the last attempt has to itself.
+/// Locks that the last attempt holds.
 pub(crate) struct Last<'a> {
     pub(crate) state: &'a mut State,
-    /// What other heaps held shortly before.
+    /// Memory of other heaps shortly before.
     pub(crate) others: OtherHeaps,
 }
 
@@ -171,7 +171,7 @@ impl Store {
             Step::WholeOtherHeaps => return self.reach(u64::MAX),
             Step::Reclaimers => {
                 let regained = self.reclaimers.ask(missing)?;
-                // What they free may be of other heaps.
+                // The memory that they free may be of other heaps.
                 let others = if is_limited { None } else { self.reach(u64::MAX) };
                 return Some(regained.max(others.unwrap_or(0)));
             }
@@ -263,7 +263,7 @@ pub(crate) struct Figures {
 /// Bytes that a request lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lack {
-    /// What the request would take from the driver, by the driver's rounding.
+    /// Bytes that the request would take from the driver, by the driver's rounding.
     pub(crate) needed: u64,
     /// By how much the hard limit is too low.
     pub(crate) limit: u64,
@@ -303,10 +303,10 @@ impl State {
         Figures { kind, cached, reserved, capacity, memory, limit, others }
     }
 
-    /// What is in the way of a request of `bytes` that met `shortage`, and what it lacks. `now` is
-    /// how things stood then.
+    /// Finds the cause why a request of `bytes` met `shortage`, and the bytes that it lacks. `now`
+    /// is how things stood then.
     fn verdict(&mut self, bytes: u64, shortage: &Shortage, now: &Figures) -> (Cause, Lack) {
-        // What is taken past the pool cannot be foreseen by the pool's figures.
+        // The pool's figures say nothing of memory that is taken past the pool.
         let foreseen = match shortage {
             Shortage::Beside(_) => None,
             _ => self.foresee(bytes, now.kind, now.others).ok(),
@@ -340,7 +340,7 @@ impl Figures {
         self.memory.as_ref().ok().copied().filter(|(free, _)| *free < u64::MAX)
     }
 
-    /// What the driver calls free, if it says.
+    /// Bytes that the driver calls free, if it says.
     pub(crate) fn free(&self) -> Option<u64> {
         self.known().map(|(free, _)| free)
     }
@@ -352,15 +352,16 @@ impl Figures {
         known.or(Some(self.capacity)).filter(|total| *total < u64::MAX)
     }
 
-    /// What other libraries and processes hold of the device, contexts included, if the driver says.
+    /// Bytes of the device that other libraries and processes hold, contexts included, if the
+    /// driver says.
     pub(crate) fn foreign(&self) -> Option<u64> {
         let (free, total) = self.known()?;
         let used = total.saturating_sub(free);
         Some(used.saturating_sub(self.reserved).saturating_sub(self.others.reserved))
     }
 
-    /// What a request lacks that adds `growth` to what is reserved, and for which `least` bytes of
-    /// the device have to be free.
+    /// Computes the bytes that a request lacks which adds `growth` to what is reserved, and for
+    /// which `least` bytes of the device have to be free.
     pub(crate) fn lack(&self, growth: u64, least: u64) -> Lack {
         let grown = self.reserved.saturating_add(growth);
         let limit = self.limit.map_or(0, |limit| grown.saturating_sub(limit));
@@ -368,7 +369,7 @@ impl Figures {
         Lack { needed: if limit > 0 { growth } else { least }, limit, device }
     }
 
-    /// What a request lacks that met `shortage`.
+    /// Computes the bytes that a request lacks which met `shortage`.
     fn lack_after(&self, shortage: &Shortage) -> Lack {
         match *shortage {
             Shortage::Limit(needed) => {
@@ -384,7 +385,7 @@ impl Figures {
         }
     }
 
-    /// What is in the way of a request of `bytes` that lacks something.
+    /// Finds the cause why a request of `bytes` lacks something.
     pub(crate) fn judge(&self, bytes: u64, lack: &Lack) -> Cause {
         let Figures { cached, reserved, capacity, limit, others, .. } = *self;
         let needed = lack.needed;

@@ -50,10 +50,10 @@ pub enum Fit {
         short_by: u64,
         /// What is in the way, as [`OutOfMemory`](crate::OutOfMemory) would say.
         cause: Cause,
-        /// What could make room, each enough by itself unless [all](Fit::No::needs_all) are needed.
-        /// Empty if nothing could: a request larger than the device.
+        /// Things that could make room, each enough by itself unless [all](Fit::No::needs_all) are
+        /// needed. Empty if nothing could: a request larger than the device.
         would_have_to_go: Vec<InTheWay>,
-        /// Whether all that would have to go has to.
+        /// `true` if all of them have to go, `false` if one is enough.
         needs_all: bool,
     },
 }
@@ -73,7 +73,7 @@ pub enum InTheWay {
     /// Memory that other heaps of this process cannot give back by themselves, this many bytes: live,
     /// or in segments that are in use.
     OtherHeaps(u64),
-    /// What others hold of the device, bytes: other libraries of this process, contexts, other
+    /// Bytes of the device that others hold: other libraries of this process, contexts, other
     /// processes.
     Others(u64),
 }
@@ -87,7 +87,7 @@ pub(crate) enum Foreseen {
 }
 
 impl Fit {
-    /// Whether the request would succeed, without a perhaps.
+    /// Returns `true` if the request would succeed, without a perhaps.
     pub fn is_yes(&self) -> bool {
         matches!(self, Fit::Yes { .. })
     }
@@ -204,7 +204,7 @@ impl State {
         }
         let lack = lack_of(&*self.source, &figures, outlook.take_whole);
         if ordered && regained < now.reserved {
-            // What shares a step of the driver's pool with something in use may stay.
+            // Memory that shares a step of the driver's pool with something in use may stay.
             let figures = self.figures(kind, None, others);
             let lack = lack_of(&*self.source, &figures, outlook.take_whole);
             return Ok(Foreseen::Lacking(figures, lack));
@@ -212,7 +212,7 @@ impl State {
         Ok(Foreseen::Lacking(figures, lack))
     }
 
-    /// What the policy takes with the cache as it is, if there is memory for that.
+    /// Bytes that the policy takes with the cache as it is, if there is memory for that.
     fn first_take(&self, outlook: &Outlook, now: &Figures) -> Option<u64> {
         let is_there = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);
@@ -224,7 +224,7 @@ impl State {
         outlook.takings.iter().find(is_there).map(|taking| taking.bytes)
     }
 
-    /// What could make room, and whether all of it is needed.
+    /// Lists the things that could make room, and says whether all of them are needed.
     fn in_the_way(&self, figures: &Figures, cause: Cause, lack: &Lack) -> (Vec<InTheWay>, bool) {
         if cause == Cause::LargerThanDevice {
             return (Vec::new(), false);

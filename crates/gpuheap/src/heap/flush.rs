@@ -183,8 +183,8 @@ impl Holder for Inner {
         if let Some(idle) = self.idle.get() {
             idle.pause();
         }
-        // What does not go now goes with the context, as what is live does. Live memory of a pool of
-        // the driver's stays with that pool instead (H200, driver 580).
+        // Memory that does not go now goes with the context, as live memory does. Live memory of a
+        // pool of the driver's stays with that pool instead (H200, driver 580).
         for store in self.stores() {
             let _ = store.reclaim(u64::MAX);
         }

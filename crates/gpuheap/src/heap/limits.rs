@@ -30,7 +30,7 @@ impl Limits {
         }
     }
 
-    /// That the hard one leaves room for the least that a heap with `pool` takes.
+    /// Checks that the hard limit leaves room for the least that a heap with `pool` takes.
     pub(crate) fn check_usable(self, pool: PoolKind) -> Result<(), Error> {
         let least = if pool == PoolKind::Driver { POOL_STEP } else { GRANULE };
         match self.hard {

@@ -19,7 +19,7 @@
 //! the newest is recorded again and covers the later frees too. Whoever waits for it already waits for
 //! the point that it had.
 //!
-//! What the program itself waits for is learnt without a fence ([`Moments`]): each free is noted with
+//! Waits of the program itself are learnt of without a fence ([`Moments`]): each free is noted with
 //! its moment, and what was freed before a moment that is completed is over.
 //!
 //! A stream that captures a graph is not fenced, and does not wait: both would break the capture. What
@@ -107,10 +107,10 @@ pub(crate) struct Order {
     spare: Vec<usize>,
     /// The slot of what is freed on streams that ended unannounced and whose slot another one has.
     orphans: Option<usize>,
-    /// What the program learns by its own waits, and how much of it is noted here.
+    /// Knowledge from the program's own waits, and how much of it is noted here.
     moments: Option<Arc<Moments>>,
     learnt: u64,
-    /// What is freed now comes after nothing that is not completed.
+    /// `true` if all work before a free that is made now is completed.
     frees_completed: bool,
     /// Slots of the streams that are not retired, by the driver's id.
     slots: FxHashMap<u64, u32>,
@@ -318,7 +318,7 @@ impl Order {
         self.frees_completed = completed;
     }
 
-    /// Whether what `stream` was given before `moment` is known to be completed.
+    /// Returns `true` if the work of `stream` before `moment` is known to be completed.
     pub(crate) fn is_completed(&self, stream: StreamRef, moment: u64) -> bool {
         let guard = self.streams[stream.slot()].guard.as_ref();
         moment == 0 || guard.is_some_and(|guard| moment <= guard.completed())
@@ -613,8 +613,8 @@ impl Order {
         Ok(())
     }
 
-    /// Whether a stream ended unannounced and another one has its slot. Its last work is covered by
-    /// nothing, so that its blocks must not follow that one.
+    /// Returns `true` if a stream ended unannounced and another one has its slot. Its last work is
+    /// covered by nothing, so that its blocks must not follow that one.
     fn is_orphaned(&self, stream: StreamRef) -> bool {
         let state = &self.streams[stream.slot()];
         state.fleeting && state.turn != stream.turn

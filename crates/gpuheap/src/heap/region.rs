@@ -112,7 +112,8 @@ fn new_number() -> u64 {
 }
 
 impl Region {
-    /// What the heap came to since the region began. The region goes on. Does not wait for the device.
+    /// Returns the use of the heap since the region began. The region goes on. Does not wait for
+    /// the device.
     ///
     /// # Errors
     ///

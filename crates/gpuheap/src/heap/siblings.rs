@@ -36,7 +36,7 @@ pub(crate) const MOST_ROUNDS: u32 = 32;
 /// Bytes of one kind of memory that other heaps of this process hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OtherHeaps {
-    /// What the driver counts for them.
+    /// Bytes that the driver counts for them.
     pub(crate) reserved: u64,
     /// Of that, bytes that are free, pending ones included.
     pub(crate) cached: u64,
@@ -92,8 +92,8 @@ impl Drop for Taken<'_> {
 }
 
 thread_local! {
-    /// Whether this thread visits heaps. Ending one drops its reclaimers, and what those own may
-    /// allocate: such a request reaches no other heaps.
+    /// `true` while this thread visits heaps. Ending one drops its reclaimers, and what those own
+    /// may allocate: such a request reaches no other heaps.
     static VISITING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -116,15 +116,15 @@ pub(crate) fn visit(context: &Context, visit: impl FnMut(&Inner)) {
     context.visit_heaps(visit);
 }
 
-/// Whether this thread holds heaps of others on behalf of a request.
+/// Returns `true` if this thread holds heaps of others on behalf of a request.
 pub(crate) fn is_visiting() -> bool {
     VISITING.get()
 }
 
-/// Whether a stream of any heap of the context captures a graph, which a wait for the device would
-/// break. The caller holds no lock of any heap.
+/// Returns `true` if a stream of any heap of the context captures a graph, which a wait for the
+/// device would break. The caller holds no lock of any heap.
 pub(crate) fn is_any_capturing(context: &Context) -> bool {
-    // What cannot be asked now may capture.
+    // A heap that cannot be asked now may have a stream that captures.
     let mut is_any = is_visiting();
     visit(context, |heap| {
         is_any |= heap.stores().any(|store| {
@@ -174,13 +174,13 @@ impl Store {
         let released = state.release(bytes).unwrap_or(0);
         let trimmed = state.source.trim().unwrap_or(0);
         self.note_soft_limit(&mut state);
-        // What a pool of the driver's is given back is regained when that is trimmed.
+        // Memory that a pool of the driver's is given back is regained when that is trimmed.
         if state.source.is_stream_ordered() { trimmed } else { released }
     }
 
-    /// What other heaps of the process hold of the memory that this one is of, as it is: nothing is
-    /// waited for. For unified memory this heap's own device memory is counted with them. The caller
-    /// holds no lock of any heap.
+    /// Sums what other heaps of the process hold of the memory that this one is of, as it is:
+    /// nothing is waited for. For unified memory this heap's own device memory is counted with
+    /// them. The caller holds no lock of any heap.
     pub(crate) fn others(&self) -> OtherHeaps {
         let mut others = OtherHeaps::default();
         self.visit_others(|store| {
@@ -212,7 +212,7 @@ impl Store {
 }
 
 impl State {
-    /// What is held at this moment, what threads keep counted as cached.
+    /// Sums what is held at this moment; blocks that threads keep count as cached.
     pub(crate) fn held(&mut self) -> Result<OtherHeaps, SourceError> {
         self.gather();
         let reserved = self.source.reserved()?;

@@ -52,13 +52,13 @@ pub struct MemoryStatus {
     pub device_total: u64,
     /// Bytes of it that are in use by all processes, as the driver says. `None` if it does not say.
     pub device_used: Option<u64>,
-    /// What other heaps of this process took of the device's memory.
+    /// Bytes of the device's memory that other heaps of this process took.
     pub other_heaps: u64,
     /// Of that, what is free, frees in flight included. A request that finds the device full has it
     /// given back.
     pub other_heaps_cached: u64,
-    /// What the heap took of the device's memory, as asked of the driver; of a `driver` heap what
-    /// the driver's pool holds.
+    /// Bytes of the device's memory that the heap took, as asked of the driver; of a `driver` heap
+    /// what the driver's pool holds.
     pub taken: u64,
     /// Of that, what is handed out, the policy's rounding included.
     pub allocated: u64,

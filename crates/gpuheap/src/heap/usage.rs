@@ -56,7 +56,7 @@ impl Usage {
 }
 
 impl Since {
-    /// What happened between two states of one account.
+    /// Returns the difference between two states of one account.
     pub(crate) fn between(now: &Ledger, before: &Ledger) -> Since {
         let between = |count: fn(&Ledger) -> u64| count(now).saturating_sub(count(before));
         Since {

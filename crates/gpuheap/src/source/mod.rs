@@ -95,7 +95,7 @@ pub(crate) trait MemorySource: Send {
     /// hard limit cannot be raised any more.
     fn limit(&mut self, limits: Limits) -> Result<bool, SourceError>;
 
-    /// Whether the hard limit could be set to `hard` bytes.
+    /// Returns `true` if the hard limit could be set to `hard` bytes.
     fn allows(&self, _hard: u64) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! What needs the heap's inside and an emulated device.
+//! Tests that need the heap's inside and an emulated device.
 
 use crate::emu::{Options, Profile, Schedule};
 use crate::pool::tests::IgnoresStreams;
@@ -57,7 +57,7 @@ fn the_places_of_streams_that_ended_are_used_again() {
     }
 }
 
-/// The same where nothing else makes the heap ask how far its streams have got.
+/// A heap lets go of streams also if nothing else makes it ask how far they have got.
 #[test]
 fn the_places_of_streams_do_not_pile_up_while_memory_is_plenty() {
     for pool in PoolKind::ALL {

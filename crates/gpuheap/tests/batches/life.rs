@@ -177,7 +177,7 @@ fn scopes_free_batches_too() {
         assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64, "{ahead} ahead: {report}");
         assert_eq!(report.freed_bytes, live - 4 * MANY as u64, "{ahead} ahead: {report}");
         assert_eq!((report.kept.len(), report.failed.len()), (1, 0));
-        // What was ahead of its turn is an error, as what a target of the scope is to upload.
+        // A batch ahead of its turn is an error, as is an upload with a target of the scope.
         for left in (0..2).rev() {
             // Of a target of the heap, what the scope did not see uploaded.
             if of_thread && (ahead == 0 || left == 0) {

@@ -86,7 +86,7 @@ fn handles_kept_past_a_reset_are_harmless() {
     for pool in PoolKind::ALL {
         let device = emulated(Schedule::OnDemand);
         let heap = Heap::builder(&device).pool(pool).track(Tracking::Counts).build().unwrap();
-        // What is forgotten below is left behind on purpose.
+        // Memory that is forgotten below is left behind on purpose.
         heap.on_thread_end(|_| ());
         let target = heap.target().unwrap();
         let of_kind = |kind| target.kind(kind).filled(1000, 1_u8).unwrap();

@@ -151,7 +151,7 @@ fn a_stream_that_was_retired_refuses_work() {
             }
             // Its handle is not touched any more.
             end(&device, raw);
-            // What it was given can be waited for, by the host and by others.
+            // Work that it was given can be waited for, by the host and by others.
             let copy = x.copy_to(&heap.on(&own)).unwrap();
             assert!(copy.to_vec().unwrap().iter().all(|byte| *byte == 1));
             stream.synchronize().unwrap();

@@ -97,7 +97,7 @@ fn views_of_a_staged_array_are_checked_too() {
     assert_clean(&device, &heap, "views");
 }
 
-/// Whatever is done with the handle: an error or nothing, and the array is whole afterwards.
+/// Uses the handle in every way: an error or nothing, and the array is whole afterwards.
 fn use_in_every_way(array: &mut DeviceArray<u8>) {
     let others = array.target();
     let mut other = others.filled(array.len(), 8_u8).unwrap();

@@ -23,7 +23,7 @@ fn a_flush_waits_and_empties_the_pools_of_all_kinds() {
         for kind in &report.kinds {
             let FlushedKind { live, live_allocations, still_cached, .. } = *kind;
             assert_eq!((live, live_allocations, still_cached), (0, 0, 0), "{pool}");
-            // What `none` frees is back before anybody asks.
+            // Memory that `none` frees is back before a flush.
             let cached = if pool == PoolKind::None { 0 } else { 40 * MIB };
             assert!(kind.given_back >= cached, "{pool}: {kind:?}");
             assert!(cached > 0 || kind.given_back == 0, "{pool}: {kind:?}");

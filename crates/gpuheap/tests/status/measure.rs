@@ -102,12 +102,12 @@ fn a_peak_is_of_its_block_and_of_those_around_it() {
         drop(make(700));
         let kept = make(100);
         let (_, inner) = allocated! { drop((make(1000), make(2000))) };
-        // What a block left behind, or had at most, is not in the next one.
+        // The peak of a block, and the bytes that it left behind, are not in the next one.
         let (_, after) = allocated! { drop(make(10)) };
         (inner, after, kept)
     };
     assert_eq!((inner.peak, after.peak, outer.peak), (3000, 10, 3100));
-    // What is freed first makes room.
+    // Memory that is freed first makes room.
     let (more, swapped) = allocated! {
         drop(before);
         make(5100)
