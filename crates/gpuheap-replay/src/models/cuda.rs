@@ -1,7 +1,8 @@
 //! The CUDA driver itself: `cudaMalloc`, and its stream-ordered pool as RMM sets it up.
 //!
 //! Models of a closed driver: the rules are what was measured on an H200 (driver 580), where
-//! `cuMemGetInfo` told what each call took.
+//! `cuMemGetInfo` told what each call took. In random programs there (test `pools`) `cuda` is 0.7 %
+//! of the peak apart at most, `rmm:async` 5.4 % with one stream and 10.2 % with two.
 
 use super::spans::{FreeSpans, Live, Span};
 use super::{Books, Model, Refusal, Request, Ticket};

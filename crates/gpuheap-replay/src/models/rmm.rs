@@ -14,12 +14,16 @@ fn stream_key(stream: u64) -> u64 {
     if stream == 0 { LEGACY } else { stream }
 }
 
+/// Above every address of the model's device.
+const HIGHEST: u64 = 1 << 60;
+
 /// RMM's `PoolMemoryResource` over `cudaMalloc`.
 ///
 /// Each stream has its free list: best fit with merging. A stream that has nothing takes from the
-/// others' lists, then merges them into its own, then the pool grows; it never shrinks. The order in
-/// which other streams are asked is that in which they first appeared. In RMM it is that of event
-/// addresses, which no trace has.
+/// others' lists, then merges them into its own, then the pool grows; it never shrinks. Other
+/// streams are asked in the order in which they first appeared. RMM asks them in the order of event
+/// addresses, and prefers the lower of two blocks of one size: no trace has those addresses, so a
+/// program of several streams, or of many segments, can come to differ by such a tie.
 #[derive(Debug, Clone)]
 pub struct Pool {
     books: Books,
@@ -93,7 +97,8 @@ impl Pool {
     }
 
     fn take_new(&mut self, bytes: u64, stream: u64) -> Option<Span> {
-        let place = self.end;
+        // `cudaMalloc` mostly gives lower addresses to what it gives later (H200, driver 580).
+        let place = HIGHEST.saturating_sub(self.end).saturating_sub(bytes);
         if !self.books.take(bytes, stream, place) {
             return None;
         }
@@ -112,8 +117,12 @@ impl Pool {
                 return Some(span);
             }
         }
-        while let Some(at) = self.lists.iter().position(|(own, _)| *own != stream) {
-            let (_, other) = self.lists.remove(at);
+        for at in 0..self.lists.len() {
+            let (own, spans) = &mut self.lists[at];
+            if *own == stream {
+                continue;
+            }
+            let other = std::mem::take(spans);
             let own = self.list(stream);
             other.iter().for_each(|span| own.insert(span));
             if let Some(span) = own.take_best(bytes) {
@@ -314,15 +323,11 @@ impl Arena {
         span
     }
 
-    /// Returns all empty superblocks of arenas to the global arena.
+    /// Returns all superblocks of arenas to the global arena, those in use too.
     fn defragment(&mut self) {
         for arena in self.arenas.values_mut() {
-            let empty = arena.0.iter().filter(|(place, block)| block.is_empty(**place));
-            let empty: Vec<u64> = empty.map(|(&place, _)| place).collect();
-            for place in empty {
-                if let Some(block) = arena.0.remove(&place) {
-                    self.global.put_back(place, block);
-                }
+            for (place, block) in std::mem::take(&mut arena.0) {
+                self.global.put_back(place, block);
             }
         }
     }
@@ -337,7 +342,7 @@ impl Model for Arena {
         if request.bytes == 0 {
             return Ok(Ticket::NONE);
         }
-        let bytes = size_class(request.bytes);
+        let bytes = request.bytes.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
         let stream = stream_key(request.stream);
         let mut found = self.take(bytes, stream);
         if found.is_none() {
@@ -370,33 +375,20 @@ impl Model for Arena {
             Some(own) => Some(own),
             None => self.arenas.values_mut().find(holds),
         };
-        let arena = arena.unwrap_or(&mut self.global);
-        if let Some(block) = arena.holding(span).and_then(|place| arena.0.get_mut(&place)) {
+        if let Some(arena) = arena {
+            if let Some(block) = arena.holding(span).and_then(|place| arena.0.get_mut(&place)) {
+                block.free.insert(span);
+            }
+        } else if let Some(place) = self.global.holding(span)
+            && let Some(mut block) = self.global.0.remove(&place)
+        {
             block.free.insert(span);
+            self.global.put_back(place, block);
         }
     }
 
     fn books(&self) -> &Books {
         &self.books
-    }
-}
-
-/// The arena's size classes: 256 bytes apart up to 2 KiB, then four for each power of two.
-fn size_class(bytes: u64) -> u64 {
-    const FINE: u64 = 2048;
-    const KIB: u64 = 1024;
-    if bytes <= FINE {
-        return bytes.next_multiple_of(ALIGN);
-    }
-    let step = 1_u64 << ((bytes - 1).ilog2() - 2);
-    let class = bytes.checked_next_multiple_of(step).unwrap_or(u64::MAX);
-    // RMM's table has 54 KiB where the rule gives 56.
-    if class == 56 * KIB && bytes <= 54 * KIB {
-        54 * KIB
-    } else if class == 56 * KIB {
-        64 * KIB
-    } else {
-        class
     }
 }
 
@@ -591,25 +583,6 @@ mod tests {
         binning.free(large, 0);
         assert_eq!(binning.figures().allocated, 0);
         assert!(Binning::new(Cuda::new(MIB), 18, 22).is_err());
-    }
-
-    #[test]
-    fn size_classes_are_those_of_the_arena() {
-        for (bytes, class) in [
-            (1, 256),
-            (2048, 2048),
-            (2049, 2560),
-            (4097, 5 << 10),
-            (48 << 10, 48 << 10),
-            ((48 << 10) + 1, 54 << 10),
-            ((54 << 10) + 1, 64 << 10),
-            (MIB, MIB),
-            (MIB + 1, 1280 << 10),
-            (9 << 30, 10 << 30),
-        ] {
-            assert_eq!(size_class(bytes), class, "{bytes}");
-        }
-        assert_eq!(size_class(u64::MAX), u64::MAX);
     }
 
     #[test]
