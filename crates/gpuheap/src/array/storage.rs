@@ -44,6 +44,8 @@ struct State {
     memory: Memory,
     /// The stream of last use, where that is not home. It may be of a device that reaches this one.
     last: Option<Stream>,
+    /// Set by every use, and cleared at the end of the upload of its batch.
+    used_since_upload: bool,
     /// How many host borrows of the memory are out.
     borrows: u32,
     /// The scope whose end frees it.
@@ -123,7 +125,14 @@ impl Storage {
         made: &'static Location<'static>,
     ) -> Storage {
         let Target { heap, stream, zero_on_free, .. } = target;
-        let state = State { memory, last: None, borrows: 0, scope: None, advice: Vec::new() };
+        let state = State {
+            memory,
+            last: None,
+            used_since_upload: false,
+            borrows: 0,
+            scope: None,
+            advice: Vec::new(),
+        };
         let (heap, home, zero_on_free) = (heap.clone(), stream.clone(), *zero_on_free);
         let strayed = AtomicBool::new(false);
         Storage { heap, kind, bytes, zero_on_free, home, made, strayed, state: Mutex::new(state) }
@@ -202,21 +211,34 @@ impl Storage {
         self.lock().scope = scope;
     }
 
-    /// Makes `to` the stream of last use where that is `from`: all work there comes before what `to`
-    /// is given from now on, which the caller saw to.
-    pub(crate) fn follow(&self, from: &Stream, to: &Stream) {
+    /// Notes the end of its upload. The caller marks that point of the stream afterwards.
+    pub(crate) fn end_upload(&self) {
         let whole = {
             let mut state = self.lock();
-            if !is_same_stream(state.stream(&self.home), from) {
-                return;
+            state.used_since_upload = false;
+            state.whole()
+        };
+        if let Some(whole) = whole {
+            whole.end_upload();
+        }
+    }
+
+    /// Makes `to` the stream of last use. The caller made `to` wait for the end of the upload on
+    /// `from`. If the storage was used since then, `to` waits for that use too.
+    pub(crate) fn follow(&self, from: &Stream, to: &Stream) -> Result<(), Error> {
+        self.check_alive()?;
+        let whole = {
+            let mut state = self.lock();
+            if matches!(state.memory, Memory::Freed { .. }) {
+                return Ok(());
+            }
+            if state.used_since_upload || !is_same_stream(state.stream(&self.home), from) {
+                return self.hand_over(&mut state, to);
             }
             state.set_last(to.clone());
-            match &state.memory {
-                Memory::Part { whole, .. } => whole.clone(),
-                _ => return,
-            }
+            state.whole()
         };
-        whole.follow(from, to);
+        whole.map_or(Ok(()), |whole| whole.follow(from, to))
     }
 
     /// Gives staged memory what it is made of.
@@ -264,6 +286,7 @@ impl Storage {
         self.check_alive()?;
         let mut state = self.lock();
         let address = state.address()?;
+        state.used_since_upload = true;
         let stream = match stream {
             Some(stream) => {
                 self.hand_over(&mut state, stream)?;
@@ -297,6 +320,7 @@ impl Storage {
             mine = self.lock();
         }
         let (to, from) = (mine.address()?, theirs.address()?);
+        (mine.used_since_upload, theirs.used_since_upload) = (true, true);
         // On a device of its own: a peer that used it last may not reach the source.
         let stream = self.last_stream(mine.ending_stream())?;
         mine.last = Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
@@ -535,6 +559,7 @@ impl Storage {
     /// Makes `stream` the one of last use, behind the one that was.
     fn hand_over(&self, state: &mut State, stream: &Stream) -> Result<(), Error> {
         stream.refuse_retired()?;
+        state.used_since_upload = true;
         let last = state.stream(&self.home);
         if is_same_stream(last, stream) {
             return Ok(());
@@ -593,6 +618,14 @@ impl State {
 
     fn ending(&mut self) -> Ending {
         Ending { last: self.ending_stream(), advice: std::mem::take(&mut self.advice) }
+    }
+
+    /// The block of which it is a piece.
+    fn whole(&self) -> Option<Arc<Storage>> {
+        match &self.memory {
+            Memory::Part { whole, .. } => Some(whole.clone()),
+            _ => None,
+        }
     }
 
     fn set_last(&mut self, stream: Stream) {

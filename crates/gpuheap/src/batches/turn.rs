@@ -52,7 +52,12 @@ impl Asked {
         let value = work(&target.on(stream).within(Some(turn.scope.state().clone())))?;
         turn.scope.state().close();
         let side = match side {
-            Some(side) => Some((side.clone(), side.record()?)),
+            Some(side) => {
+                let members = turn.scope.state().members();
+                // Before the mark: a use by another thread in between is behind it or is noted.
+                members.iter().for_each(|storage| storage.end_upload());
+                Some((side.clone(), side.record()?))
+            }
             None => None,
         };
         Ok(Batch { value, turn, side })
@@ -66,8 +71,8 @@ impl Asked {
 }
 
 impl<V> Batch<V> {
-    /// Begins its turn: it is on the target's stream, which waits for its upload and no more; the
-    /// host does not. `is_held` until the turn's end, whatever the program drops.
+    /// Begins its turn: it is on the target's stream, which waits for its upload and for later uses
+    /// of its arrays, and not for later uploads; the host does not wait. `is_held` until the turn's end, whatever the program drops.
     pub(super) fn begin(self, asked: &Asked, is_held: bool) -> Result<(V, Turn), Error> {
         let Batch { value, mut turn, side } = self;
         turn.scope.state().check_batch()?;
@@ -75,15 +80,7 @@ impl<V> Batch<V> {
         if let Some((side, uploaded)) = side {
             let stream = asked.target.stream();
             stream.wait(&uploaded)?;
-            for storage in &members {
-                // One of the batch's own, and this one.
-                if Arc::strong_count(storage) <= 2 {
-                    storage.follow(&side, stream);
-                } else {
-                    // Somebody else may have given it work since.
-                    storage.use_on(Some(stream), |_, _| Ok(()))?;
-                }
-            }
+            members.iter().try_for_each(|storage| storage.follow(&side, stream))?;
         }
         if is_held {
             turn.held = members;

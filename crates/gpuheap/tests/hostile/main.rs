@@ -11,5 +11,6 @@ mod program;
 #[path = "../heap/random.rs"]
 mod random;
 mod staged;
+mod stash;
 mod streams;
 mod support;
