@@ -23,6 +23,7 @@
 //! ```
 
 pub mod cards;
+mod cleared;
 pub mod json;
 pub mod models;
 pub mod moment;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use gpuheap_trace::{AllocatorSettings, Op, Segment, Trace};
 
+use crate::cleared::{self, Cleared};
 use crate::models::torch::{Settings, Torch};
 use crate::models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 
@@ -53,6 +54,11 @@ enum Action {
     /// A request that failed when it was recorded.
     Fail {
         bytes: u64,
+    },
+    /// Segments that were given back: a call of `empty_cache`, if it was the program.
+    GivenBack {
+        then_taken: u64,
+        is_certain: bool,
     },
 }
 
@@ -114,8 +120,12 @@ impl Program {
     pub fn of(trace: &Trace) -> Self {
         let events = trace.events();
         let mut steps = Vec::with_capacity(events.len());
-        let mut recorded = Vec::new();
+        let recorded = driver_events(trace);
         let private = PrivatePools::of(trace);
+        let segments_before = segments_before(trace.segments_at_end(), &recorded);
+        let bytes = segments_before.iter().map(|segment| segment.bytes);
+        let held_before = bytes.fold(0, u64::saturating_add);
+        let mut cleared = cleared::find(trace, held_before).into_iter().peekable();
         let mut before = 0;
         for (index, event) in events.iter().enumerate() {
             if index == trace.reconstructed_events() {
@@ -145,12 +155,13 @@ impl Program {
                     _ => Action::Complete { allocation },
                 },
                 Op::Fail { bytes } => Action::Fail { bytes },
-                Op::SegmentTaken { address, bytes } | Op::SegmentGivenBack { address, bytes } => {
-                    let stream = trace.streams()[event.stream as usize].handle;
-                    let is_taken = matches!(event.op, Op::SegmentTaken { .. });
-                    recorded.push(DriverEvent { is_taken, bytes, stream, address });
-                    continue;
-                }
+                Op::SegmentGivenBack { .. } => match cleared.next_if(|of| of.last == index) {
+                    Some(Cleared { then_taken, is_certain, .. }) => {
+                        Action::GivenBack { then_taken, is_certain }
+                    }
+                    None => continue,
+                },
+                Op::SegmentTaken { .. } => continue,
                 Op::Retry { .. } => continue,
             };
             steps.push(Step { number: event.number, stream: event.stream, action });
@@ -164,7 +175,7 @@ impl Program {
             streams: trace.streams().iter().map(|stream| stream.handle).collect(),
             allocations: trace.allocations() as usize,
             addresses: trace.addresses().to_vec(),
-            segments_before: segments_before(trace.segments_at_end(), &recorded),
+            segments_before,
             recorded,
             settings: trace.allocator_settings().cloned(),
             records_completion: trace.format().records_completion(),
@@ -199,7 +210,7 @@ impl Program {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Returns how many allocations, frees and completions a run makes.
+    /// Returns how many steps a run makes: allocations, frees, completions and emptied caches.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
@@ -220,9 +231,9 @@ impl Program {
         match completion {
             Completion::Shifted(by) if by != 0 => {
                 let shifted = Self { steps: self.shifted(by), ..self.clone() };
-                shifted.go(model, &mut tickets, 0, Completion::Recorded)
+                shifted.go(model, &mut tickets, 0, Completion::Recorded, false)
             }
-            completion => self.go(model, &mut tickets, 0, completion),
+            completion => self.go(model, &mut tickets, 0, completion, false),
         }
     }
 
@@ -335,18 +346,21 @@ impl Program {
                 Action::Free { allocation } | Action::Release { allocation } => {
                     model.free(tickets[allocation as usize], self.streams[step.stream as usize]);
                 }
-                Action::Complete { .. } | Action::Fail { .. } => {}
+                Action::Complete { .. } | Action::Fail { .. } | Action::GivenBack { .. } => {}
             }
         }
-        self.go(model, &mut tickets, self.before, Completion::Recorded)
+        self.go(model, &mut tickets, self.before, Completion::Recorded, true)
     }
 
+    /// Runs the steps from one on. `as_recorded`: the model has the recorded limit and settings, so
+    /// that what it would not give back itself was given back by the program.
     fn go(
         &self,
         model: &mut (impl Model + ?Sized),
         tickets: &mut [Ticket],
         from: usize,
         completion: Completion,
+        as_recorded: bool,
     ) -> Outcome {
         let mut met_failures = 0;
         for step in &self.steps[from..] {
@@ -370,6 +384,12 @@ impl Program {
                 }
                 Action::Complete { allocation } => {
                     model.complete(tickets[allocation as usize]);
+                    continue;
+                }
+                Action::GivenBack { then_taken, is_certain } => {
+                    if is_certain || (as_recorded && model.has_room(then_taken)) {
+                        model.empty_cache();
+                    }
                     continue;
                 }
             };
@@ -396,6 +416,21 @@ impl Program {
     pub fn records_completion(&self) -> bool {
         self.records_completion
     }
+}
+
+/// What the recorded allocator took from the driver and gave back, in order.
+fn driver_events(trace: &Trace) -> Vec<DriverEvent> {
+    let event = |event: &gpuheap_trace::Event| {
+        let (Op::SegmentTaken { address, bytes } | Op::SegmentGivenBack { address, bytes }) =
+            event.op
+        else {
+            return None;
+        };
+        let stream = trace.streams()[event.stream as usize].handle;
+        let is_taken = matches!(event.op, Op::SegmentTaken { .. });
+        Some(DriverEvent { is_taken, bytes, stream, address })
+    };
+    trace.events().iter().filter_map(event).collect()
 }
 
 /// What was held before the recording: what is held at its end, with what it took and gave back

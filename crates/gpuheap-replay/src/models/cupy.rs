@@ -99,6 +99,10 @@ impl Cupy {
 }
 
 impl Model for Cupy {
+    fn empty_cache(&mut self) {
+        self.free_all_blocks();
+    }
+
     fn name(&self) -> String {
         match self.limit {
             Some(limit) => format!("cupy:limit:{limit}"),

@@ -32,6 +32,16 @@ pub trait Model {
     /// until [`complete`](Self::complete). A ticket that is not live is ignored.
     fn free(&mut self, ticket: Ticket, stream: u64);
 
+    /// Gives unused memory back because the program asked for it, as `torch.cuda.empty_cache()`
+    /// does. Without effect in allocators that have no such call.
+    fn empty_cache(&mut self) {}
+
+    /// Returns whether `bytes` can be taken from the driver with nothing given back before. True in
+    /// allocators that do not say.
+    fn has_room(&self, _bytes: u64) -> bool {
+        true
+    }
+
     /// Returns the books that the model keeps.
     fn books(&self) -> &Books;
 

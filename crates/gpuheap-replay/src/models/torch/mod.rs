@@ -214,11 +214,6 @@ impl Torch {
         Some(ticket)
     }
 
-    /// Gives back all memory that is not in use, as `torch.cuda.empty_cache()`.
-    pub fn empty_cache(&mut self) {
-        self.release_cached();
-    }
-
     /// Returns the address of a live block.
     pub fn address(&self, ticket: Ticket) -> Option<u64> {
         let block = self.blocks.get(ticket.slot as usize)?;
@@ -800,6 +795,15 @@ impl Model for Torch {
             settings if settings.is_empty() => "torch".to_owned(),
             settings => format!("torch:{settings}"),
         }
+    }
+
+    fn empty_cache(&mut self) {
+        self.release_cached();
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        let after = self.books.figures.reserved.saturating_add(bytes);
+        after <= self.limit() && !self.collects_garbage()
     }
 
     fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {

@@ -1,0 +1,60 @@
+//! Calls of `torch.cuda.empty_cache()`, found in a recording.
+//!
+//! A recording does not name them. It has the segments that were given back, and PyTorch itself
+//! gives segments back only right before it asks the driver for memory: to stay below its limit, or
+//! because the driver refused.
+
+use gpuheap_trace::{Op, Trace};
+
+/// Segments that were given back in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cleared {
+    /// Index of the event that gave the last of them back.
+    pub(crate) last: usize,
+    /// Bytes that were taken, or refused, right after it. 0 if the next event is another one: then
+    /// it was the program.
+    pub(crate) then_taken: u64,
+    /// Whether PyTorch had no reason to do it: more was held at another time than it would have
+    /// held here. Then it was the program, too.
+    pub(crate) is_certain: bool,
+}
+
+/// Finds where segments were given back, in order.
+pub(crate) fn find(trace: &Trace, held_before: u64) -> Vec<Cleared> {
+    let events = trace.events();
+    let (mut held, mut peak) = (held_before, held_before);
+    let mut found: Vec<(Cleared, u64)> = Vec::new();
+    let mut held_at_start = None;
+    for (index, event) in events.iter().enumerate() {
+        match event.op {
+            Op::SegmentTaken { bytes, .. } => {
+                held = held.saturating_add(bytes);
+                peak = peak.max(held);
+            }
+            Op::SegmentGivenBack { bytes, .. } => {
+                let start = *held_at_start.get_or_insert(held);
+                held = held.saturating_sub(bytes);
+                let then_taken = match events.get(index + 1).map(|next| next.op) {
+                    Some(Op::SegmentGivenBack { .. }) => continue,
+                    Some(
+                        Op::SegmentTaken { bytes, .. } | Op::Fail { bytes } | Op::Retry { bytes },
+                    ) => bytes,
+                    _ => 0,
+                };
+                found.push((Cleared { last: index, then_taken, is_certain: false }, start));
+                held_at_start = None;
+            }
+            _ => {}
+        }
+    }
+    let collects = trace.allocator_settings().is_some_and(|settings| {
+        // Segments are given back early then, however much is held.
+        settings.garbage_collection_threshold > 0.0
+    });
+    let certain = |(mut cleared, start): (Cleared, u64)| {
+        let had_room = start.saturating_add(cleared.then_taken) <= peak;
+        cleared.is_certain = cleared.then_taken == 0 || (had_room && !collects);
+        cleared
+    };
+    found.into_iter().map(certain).collect()
+}
