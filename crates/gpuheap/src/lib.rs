@@ -119,6 +119,10 @@
 //! The environment can say what a builder does not, by variables such as `GPUHEAP_POOL` and
 //! `GPUHEAP_MEMORY_LIMIT`; `docs/environment.md` lists all of them, with their values.
 
+// Helpers of the tests in `tests/` name the library as they do there.
+#[cfg(all(test, feature = "emulator"))]
+extern crate self as gpuheap;
+
 pub mod adapt;
 pub mod arithmetic;
 mod array;

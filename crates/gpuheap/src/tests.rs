@@ -23,3 +23,7 @@ pub(crate) fn cases(cases: u32) -> ProptestConfig {
 
 #[cfg(feature = "emulator")]
 mod emulated;
+
+#[cfg(feature = "emulator")]
+#[path = "../tests/heap/failing.rs"]
+pub(crate) mod failing;

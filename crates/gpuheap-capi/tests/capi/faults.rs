@@ -7,7 +7,8 @@ use gpuheap_capi::gpuheap_close;
 use gpuheap_driver::{CUresult, CUstream};
 
 use crate::client::{Client, Status, destroy_stream, last_error, make_stream};
-use crate::support::{assert_no_findings, emulated, fail_each_call};
+use crate::failing::{fail_each_call, with_failing_call};
+use crate::support::{assert_no_findings, emulated};
 
 /// A program's life with one call failing: whether it saw a failure, and whether it got that far.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
@@ -23,33 +24,32 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
         failed |= status != Status::Ok;
         status
     };
-    let start = emulator.calls();
-    emulator.set_faults(FaultPlan::fail_call(nth, code));
-    let mut held = Vec::new();
-    for (bytes, stream) in [(1000, 0), (30 << 20, 0), (30 << 20, 1)] {
-        match client.allocate(bytes, streams[stream]) {
-            Ok(memory) => held.push((memory, streams[stream])),
-            Err(status) => drop(note(status)),
+    let (ended, got_there) = with_failing_call(&emulator, nth, code, || {
+        let mut held = Vec::new();
+        for (bytes, stream) in [(1000, 0), (30 << 20, 0), (30 << 20, 1)] {
+            match client.allocate(bytes, streams[stream]) {
+                Ok(memory) => held.push((memory, streams[stream])),
+                Err(status) => drop(note(status)),
+            }
         }
-    }
-    if !held.is_empty() {
-        // The other stream's is kept, to be freed on it.
-        note(client.free(held.remove(0).0));
-    }
-    let ended = note(client.stream_ended(streams[0]));
-    for (memory, stream) in held {
-        // One that cannot be freed on its stream now was not freed at all.
-        if stream == streams[1] && note(client.free_on(memory, stream)) == Status::Refused {
-            panic!("{what}: {}", last_error());
-        } else if stream == streams[0] {
+        if !held.is_empty() {
+            // The other stream's is kept, to be freed on it.
+            note(client.free(held.remove(0).0));
+        }
+        let ended = note(client.stream_ended(streams[0]));
+        for (memory, stream) in held {
+            // One that cannot be freed on its stream now was not freed at all.
+            if stream == streams[1] && note(client.free_on(memory, stream)) == Status::Refused {
+                panic!("{what}: {}", last_error());
+            } else if stream == streams[0] {
+                note(client.free(memory));
+            }
+        }
+        if let Ok(memory) = client.allocate(60 << 20, streams[1]).map_err(&mut note) {
             note(client.free(memory));
         }
-    }
-    if let Ok(memory) = client.allocate(60 << 20, streams[1]).map_err(&mut note) {
-        note(client.free(memory));
-    }
-    let got_there = emulator.calls() - start >= nth;
-    emulator.set_faults(FaultPlan::default());
+        ended
+    });
     if ended != Status::Ok {
         assert_eq!(client.stream_ended(streams[0]), Status::Ok, "{what}: it works when repeated");
     }

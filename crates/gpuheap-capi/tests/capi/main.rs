@@ -7,6 +7,8 @@ mod blocks;
 mod calls;
 mod client;
 mod closing;
+#[path = "../../../gpuheap/tests/heap/failing.rs"]
+mod failing;
 mod faults;
 mod fork;
 mod refusals;

@@ -423,6 +423,7 @@ mod tests {
     use crate::kind::MemoryKind;
     use crate::pool::{PoolKind, Split};
     use crate::source::{MemorySource, PlainSource};
+    use crate::tests::failing::{fail_each_call, with_failing_call};
     use crate::{Device, Error, Heap};
 
     const MIB: u64 = 1 << 20;
@@ -549,23 +550,18 @@ mod tests {
         let device = device();
         let emulator = device.emulator().unwrap();
         device.context().virtual_memory().unwrap();
-        let mut failed = 0;
-        for nth in 1.. {
-            let before = emulator.calls();
-            emulator.set_faults(FaultPlan::fail_call(nth, CUresult::ERROR_UNKNOWN));
+        let (failed, _) = fail_each_call(|nth| {
             let mut source = source(&device);
-            let done = round(source.pages().unwrap());
-            let got_there = emulator.calls() - before >= nth;
-            emulator.set_faults(FaultPlan::default());
+            let (done, got_there) =
+                with_failing_call(emulator, nth, CUresult::ERROR_UNKNOWN, || {
+                    round(source.pages().unwrap())
+                });
             assert!(got_there || done.is_ok(), "call {nth}");
             assert_eq!(source.reserved().unwrap(), used(&device), "call {nth}");
             drop(source);
             assert_eq!(used(&device), 0, "call {nth}");
-            if !got_there {
-                break;
-            }
-            failed += u64::from(done.is_err());
-        }
+            (done.is_err(), got_there)
+        });
         assert!(failed > 20, "{failed}");
         assert_eq!(emulator.findings().unwrap(), []);
     }

@@ -5,6 +5,8 @@
 
 mod derive;
 mod elements;
+#[path = "../heap/failing.rs"]
+mod failing;
 mod handles;
 mod rules;
 mod small;

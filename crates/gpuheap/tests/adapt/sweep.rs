@@ -1,12 +1,13 @@
 //! Every driver call of a scenario with adapted structures fails in turn: each time an error value
 //! or a successful retry, the ledger exact, nothing lost.
 
-use gpuheap::emu::{FaultPlan, Schedule};
+use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Error, Heap, Host, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 use ndarray::Array1;
 
-use crate::support::{emulated, fail_each_call, heap};
+use crate::failing::{fail_each_call, with_failing_call};
+use crate::support::{emulated, heap};
 
 /// Small and large arrays up, converted, used on streams of their own, freed and brought down.
 fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
@@ -34,11 +35,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let emulator = device.emulator().unwrap().clone();
     let heap = heap(&device, pool);
     let streams = [(); 2].map(|()| device.stream().unwrap());
-    let start = emulator.calls();
-    emulator.set_faults(FaultPlan::fail_call(nth, code));
-    let result = scenario(&heap, &streams);
-    let got_there = emulator.calls() - start >= nth;
-    emulator.set_faults(FaultPlan::default());
+    let (result, got_there) = with_failing_call(&emulator, nth, code, || scenario(&heap, &streams));
 
     let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
     let usage = heap.usage().unwrap();

@@ -5,6 +5,8 @@
 
 mod broadcast;
 mod cast;
+#[path = "../heap/failing.rs"]
+mod failing;
 mod groups;
 mod memory;
 mod operators;

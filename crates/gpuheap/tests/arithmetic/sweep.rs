@@ -6,7 +6,8 @@ use gpuheap::{Error, Heap, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 use ndarray::{array, s};
 
-use crate::support::{assert_other_kinds_returned, emulated, fail_each_call, heap};
+use crate::failing::{fail_each_call, with_failing_call};
+use crate::support::{assert_other_kinds_returned, emulated, heap};
 
 /// New arrays, the same memory again, in place, of two streams, reduced, sliced, grouped and read.
 fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
@@ -36,11 +37,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let emulator = device.emulator().unwrap().clone();
     let heap = heap(&device, pool);
     let streams = [(); 2].map(|()| device.stream().unwrap());
-    let start = emulator.calls();
-    emulator.set_faults(FaultPlan::fail_call(nth, code));
-    let result = scenario(&heap, &streams);
-    let got_there = emulator.calls() - start >= nth;
-    emulator.set_faults(FaultPlan::default());
+    let (result, got_there) = with_failing_call(&emulator, nth, code, || scenario(&heap, &streams));
 
     let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
     let usage = heap.usage().unwrap();

@@ -8,6 +8,8 @@ mod debug;
 mod devices;
 mod elements;
 mod errors;
+#[path = "../heap/failing.rs"]
+mod failing;
 mod foreign;
 mod lifetime;
 mod matrix;

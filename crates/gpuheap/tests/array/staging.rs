@@ -6,9 +6,8 @@ use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Device, Heap, MemoryKind, Staging};
 use gpuheap_driver::CUresult;
 
-use crate::support::{
-    assert_all_returned, assert_no_findings, device, emulated, fail_each_call, random::Random,
-};
+use crate::failing::{fail_each_call, with_failing_call};
+use crate::support::{assert_all_returned, assert_no_findings, device, emulated, random::Random};
 
 /// Small enough that a test has many pieces; several threads whatever the machine has.
 const SMALL: Staging = Staging { threads: 3, piece: 64 << 10, slots: 2, threshold: 256 << 10 };
@@ -245,11 +244,9 @@ fn sweep(threads: usize, nth: u64, code: CUresult) -> (bool, bool) {
     let heap = staged(&device, Staging { threads, ..SMALL });
     let stream = device.stream().unwrap();
     let source = numbers(SMALL.threshold / 2, 3);
-    let start = emulator.calls();
-    emulator.set_faults(FaultPlan::fail_call(nth, code));
-    let result = heap.on(&stream).array(&source).and_then(|array| array.to_vec());
-    let got_there = emulator.calls() - start >= nth;
-    emulator.set_faults(FaultPlan::default());
+    let (result, got_there) = with_failing_call(&emulator, nth, code, || {
+        heap.on(&stream).array(&source).and_then(|array| array.to_vec())
+    });
 
     let what = format!("{code:?} at call {nth}: {:?}", result.as_ref().err());
     if let Ok(read) = &result {

@@ -1,11 +1,12 @@
 //! Every driver call of a scenario with arrays fails in turn: each time an error value or a
 //! successful retry, the ledger exact, nothing lost.
 
-use gpuheap::emu::{FaultPlan, Options, Profile, Schedule};
+use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 
-use crate::support::{assert_other_kinds_returned, fail_each_call, heap};
+use crate::failing::{fail_each_call, with_failing_call};
+use crate::support::{assert_other_kinds_returned, heap};
 
 /// Arrays made, written, copied between streams, kinds and devices, read, printed and freed.
 fn scenario(heaps: &[Heap; 2], streams: &[Stream; 2], far: &Stream) -> Result<(), Error> {
@@ -51,11 +52,8 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let heaps = [heap(&devices[0], pool), heap(&devices[1], pool)];
     let streams = [(); 2].map(|()| devices[0].stream().unwrap());
     let far = devices[1].stream().unwrap();
-    let start = emulator.calls();
-    emulator.set_faults(FaultPlan::fail_call(nth, code));
-    let result = scenario(&heaps, &streams, &far);
-    let got_there = emulator.calls() - start >= nth;
-    emulator.set_faults(FaultPlan::default());
+    let (result, got_there) =
+        with_failing_call(&emulator, nth, code, || scenario(&heaps, &streams, &far));
 
     let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
     for (device, heap) in devices.iter().zip(&heaps) {

@@ -4,6 +4,8 @@
 
 mod ahead;
 mod by_memory;
+#[path = "../heap/failing.rs"]
+mod failing;
 mod feeder;
 mod life;
 #[path = "../heap/support.rs"]

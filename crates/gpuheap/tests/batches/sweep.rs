@@ -1,12 +1,13 @@
 //! Every driver call of a scenario with batches fails in turn: each time an error value or a
 //! successful retry, the ledger exact, nothing lost.
 
-use gpuheap::emu::{FaultPlan, Schedule};
+use gpuheap::emu::Schedule;
 use gpuheap::{Error, Heap, Staging, Target};
 use gpuheap_driver::CUresult;
 use ndarray::Array2;
 
-use crate::support::{assert_all_returned, emulated, fail_each_call};
+use crate::failing::{fail_each_call, with_failing_call};
+use crate::support::{assert_all_returned, emulated};
 
 const STAGING: Staging = Staging { threads: 1, piece: 32 << 10, slots: 2, threshold: 64 << 10 };
 
@@ -53,11 +54,8 @@ fn run(ahead: usize, thread: bool, nth: u64, code: CUresult) -> (bool, bool) {
     let emulator = device.emulator().unwrap().clone();
     let heap = Heap::builder(&device).without_environment().staging(STAGING).build().unwrap();
     let target = heap.target().unwrap();
-    let start = emulator.calls();
-    emulator.set_faults(FaultPlan::fail_call(nth, code));
-    let result = scenario(&target, ahead, thread);
-    let got_there = emulator.calls() - start >= nth;
-    emulator.set_faults(FaultPlan::default());
+    let (result, got_there) =
+        with_failing_call(&emulator, nth, code, || scenario(&target, ahead, thread));
     let what = format!("{ahead} ahead, thread: {thread}, {code:?} at call {nth}: {result:?}");
     assert_eq!(heap.usage().unwrap().live, 0, "{what}");
     drop(target);

@@ -6,6 +6,7 @@ use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Cause, Device, Error, Heap, PoolKind, Stream};
 use gpuheap_driver::*;
 
+use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::random::Random;
 use crate::support::*;
 
@@ -481,18 +482,15 @@ fn fail_each_call_in_a_capture(pool: PoolKind) {
         let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
         let theirs = heap.allocate(4 * MIB, &other).unwrap();
         let (mut done, mut got_there) = (Ok(()), false);
-        let graph = capture(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
-            let before = emulator.calls();
-            emulator.set_faults(FaultPlan::fail_call(nth, CUresult::ERROR_UNKNOWN));
+        let work = || -> Result<(), Error> {
             drop(theirs);
-            done = (|| -> Result<(), Error> {
-                let block = heap.allocate(4 * MIB, &stream)?;
-                drop(heap.on(&other).zeroed::<u8, _>(MIB as usize)?);
-                block.free_on(&stream)?;
-                heap.allocate(2 * MIB, &other)?.free()
-            })();
-            got_there = emulator.calls() - before >= nth;
-            emulator.set_faults(FaultPlan::default());
+            let block = heap.allocate(4 * MIB, &stream)?;
+            drop(heap.on(&other).zeroed::<u8, _>(MIB as usize)?);
+            block.free_on(&stream)?;
+            heap.allocate(2 * MIB, &other)?.free()
+        };
+        let graph = capture(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
+            (done, got_there) = with_failing_call(emulator, nth, CUresult::ERROR_UNKNOWN, work);
         });
         if let Some(graph) = graph {
             destroy(&device, graph);

@@ -5,6 +5,7 @@
 
 mod blocks;
 mod capture;
+mod failing;
 mod foreign;
 mod free_on;
 mod front;

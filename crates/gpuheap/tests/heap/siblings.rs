@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-use gpuheap::emu::{FaultPlan, Profile, Schedule};
+use gpuheap::emu::{Profile, Schedule};
 use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::{CUgraph, CUresult, CUstreamCaptureMode, check};
 
+use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::{
-    assert_all_returned, assert_no_findings, device, emulated, fail_each_call, fill, heap,
-    on_real_gpu, random::Random,
+    assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu,
+    random::Random,
 };
 
 const MIB: u64 = 1 << 20;
@@ -303,17 +304,13 @@ fn a_failure_of_any_one_call_of_two_heaps_is_an_error_value_or_is_made_good() {
                 let emulator = device.emulator().unwrap().clone();
                 let heaps = [heap(&device, sibling), heap(&device, pool)];
                 let streams = [(); 2].map(|()| device.stream().unwrap());
-                let start = emulator.calls();
-                emulator.set_faults(FaultPlan::fail_call(nth, code));
-                let mut failed = 0;
-                for (heap, mib, stream) in [(0, 60, 0), (1, 90, 1), (0, 100, 0), (1, 30, 0)] {
-                    match heaps[heap].allocate(mib * MIB, &streams[stream]) {
-                        Ok(block) => drop(block),
-                        Err(_) => failed += 1,
-                    }
-                }
-                let got_there = emulator.calls() - start >= nth;
-                emulator.set_faults(FaultPlan::default());
+                let steps = [(0, 60, 0), (1, 90, 1), (0, 100, 0), (1, 30, 0)];
+                let fails = |(heap, mib, stream): (usize, u64, usize)| {
+                    u64::from(heaps[heap].allocate(mib * MIB, &streams[stream]).is_err())
+                };
+                let (mut failed, got_there) = with_failing_call(&emulator, nth, code, || {
+                    steps.map(fails).iter().sum::<u64>()
+                });
                 let what = format!("{pool} beside {sibling}, {code:?} at call {nth}");
                 drop(heaps[1].allocate(90 * MIB, &streams[1]).unwrap());
                 device.synchronize().unwrap();

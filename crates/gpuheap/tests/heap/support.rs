@@ -180,18 +180,3 @@ pub(crate) fn assert_no_findings(device: &Device, what: &str) {
         assert!(findings.is_empty(), "{what}: {findings:#?}");
     }
 }
-
-/// Runs a scenario with its first driver call failing, then its second, and so on until it makes no
-/// further one: how many runs failed, and how many were made good. `run` says of a run whether it
-/// failed and whether it got to that call.
-pub(crate) fn fail_each_call(run: impl Fn(u64) -> (bool, bool)) -> (u64, u64) {
-    let (mut failed, mut made_good) = (0, 0);
-    for nth in 1.. {
-        let (is_err, got_there) = run(nth);
-        if !got_there {
-            break;
-        }
-        (made_good, failed) = (made_good + u64::from(!is_err), failed + u64::from(is_err));
-    }
-    (failed, made_good)
-}

@@ -1,11 +1,12 @@
 //! Every driver call of a scenario fails in turn: each time an error value or a successful retry,
 //! the ledger exact, nothing lost.
 
-use gpuheap::emu::{FaultPlan, Schedule};
+use gpuheap::emu::Schedule;
 use gpuheap::{Block, Device, Error, Heap, PoolKind, Stream};
 use gpuheap_driver::CUresult;
 
-use crate::support::{emulated, fail_each_call};
+use crate::failing::{fail_each_call, with_failing_call};
+use crate::support::emulated;
 
 const MIB: u64 = 1 << 20;
 
@@ -40,12 +41,10 @@ fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool)
     }
     let heap = builder.build().unwrap();
     let streams = [(); 2].map(|()| device.stream().unwrap());
-    let start = emulator.calls();
-    emulator.set_faults(FaultPlan::fail_call(nth, code));
     let mut errors = Vec::new();
-    scenario(&device, &heap, &streams, &mut errors);
-    let got_there = emulator.calls() - start >= nth;
-    emulator.set_faults(FaultPlan::default());
+    let ((), got_there) = with_failing_call(&emulator, nth, code, || {
+        scenario(&device, &heap, &streams, &mut errors);
+    });
 
     let what = format!("{pool}, limited {limited}, {code:?} at call {nth}: {errors:?}");
     let usage = heap.usage().unwrap();

@@ -1,0 +1,36 @@
+//! Sweeps that let every driver call of a scenario fail in turn. The library's own tests and those of
+//! the C interface include this file too.
+
+use gpuheap::emu::{Emulator, FaultPlan};
+use gpuheap_driver::CUresult;
+
+/// Runs a scenario with its first driver call failing, then its second, and so on until it makes no
+/// further one: how many runs failed, and how many were made good. `run` says of a run whether it
+/// failed and whether it made that call, as [`with_failing_call`] tells.
+pub(crate) fn fail_each_call(run: impl Fn(u64) -> (bool, bool)) -> (u64, u64) {
+    let (mut failed, mut made_good) = (0, 0);
+    for nth in 1.. {
+        let (is_err, got_there) = run(nth);
+        if !got_there {
+            break;
+        }
+        (made_good, failed) = (made_good + u64::from(!is_err), failed + u64::from(is_err));
+    }
+    (failed, made_good)
+}
+
+/// Runs `work` with its `nth` driver call failing with `code`, or none if `nth` is 0: its result, and
+/// whether it made that call. Calls after it do not fail.
+pub(crate) fn with_failing_call<R>(
+    emulator: &Emulator,
+    nth: u64,
+    code: CUresult,
+    work: impl FnOnce() -> R,
+) -> (R, bool) {
+    let before = emulator.calls();
+    emulator.set_faults(FaultPlan::fail_call(nth, code));
+    let result = work();
+    let got_there = emulator.calls() - before >= nth;
+    emulator.set_faults(FaultPlan::default());
+    (result, got_there)
+}
