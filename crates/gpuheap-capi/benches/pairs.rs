@@ -1,4 +1,4 @@
-//! What an allocation and its free cost through the C functions, beside the same in Rust:
+//! Cost of an allocation and its free through the C functions, beside the same in Rust:
 //! `cargo bench -p gpuheap-capi --bench pairs`, on the emulator or, with `GPUHEAP_DEVICE=cuda:0`, on a
 //! GPU.
 //!

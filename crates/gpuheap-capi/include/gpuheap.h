@@ -40,7 +40,7 @@ typedef enum gpuheap_status {
   // There is no memory for the request, after everything was tried to make some, or none for a
   // driver call.
   GPUHEAP_STATUS_OUT_OF_MEMORY = 1,
-  // What was asked for means nothing or cannot be done: a null pointer, a name, a limit, a stream.
+  // The request means nothing or cannot be done: a null pointer, a name, a limit, a stream.
   GPUHEAP_STATUS_REFUSED = 2,
   // No allocation of this heap is at the address: it was freed before, or is somebody else's.
   GPUHEAP_STATUS_UNKNOWN_ADDRESS = 3,
@@ -60,8 +60,9 @@ typedef enum gpuheap_status {
 // 128 bytes stay of each that was closed, so that its use is an error and no crash.
 typedef struct gpuheap_heap gpuheap_heap;
 
-// What gpuheap_open makes a heap of. Set all of it to zero and size to sizeof(gpuheap_options):
-// what is zero is as the environment says (the variables GPUHEAP_*), and by default as said here.
+// Options that gpuheap_open makes a heap of. Set all of it to zero and size to
+// sizeof(gpuheap_options): what is zero is as the environment says (the variables GPUHEAP_*), and
+// by default as said here.
 //
 // Later versions add fields at the end. A program that was compiled with fewer gets their defaults;
 // one that sets more than the library knows is refused.
@@ -71,8 +72,9 @@ typedef struct gpuheap_options {
   // How memory is cached: "stitched" (the default; "split" where the device
   // has no virtual memory management), "split", "binned", "simple", "driver" or "none".
   const char *pool;
-  // What is kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-  // "backtraces". Only the last one says where: the lines of a C program are in its stacks alone.
+  // Record that is kept of each allocation for gpuheap_memory_status: "off" (the default),
+  // "counts" or "backtraces". Only the last one says where: the lines of a C program are in its
+  // stacks alone.
   const char *tracking;
   // Bytes never to be exceeded by what is taken from the driver; 0: as the environment
   // says, else none, and on WSL2 80 % of what is free.
@@ -98,7 +100,7 @@ typedef struct gpuheap_options {
   int32_t unannounced_streams;
 } gpuheap_options;
 
-// What a heap holds of the device's memory at one moment, in bytes unless said otherwise. Set size
+// Memory of the device that a heap holds at one moment, in bytes unless said otherwise. Set size
 // to sizeof(gpuheap_statistics) before gpuheap_get_statistics; later versions add fields at the
 // end, of which a program gets as many as it was compiled with.
 typedef struct gpuheap_statistics {
@@ -118,7 +120,7 @@ typedef struct gpuheap_statistics {
   uint64_t cached;
   // The largest of these in one piece.
   uint64_t largest_cached_block;
-  // What the driver counts for the heap, its own rounding included.
+  // Counted by the driver for the heap, its own rounding included.
   uint64_t reserved;
   // The high-water mark of reserved.
   uint64_t reserved_peak;
@@ -227,7 +229,9 @@ enum gpuheap_status gpuheap_reclaim(struct gpuheap_heap *heap,
                                     uint64_t bytes,
                                     uint64_t *given_back);
 
-// The same with everything that is cached.
+// Gives all cached memory back to the driver. Waits for frees in flight.
+//
+// given_back: as for gpuheap_reclaim.
 enum gpuheap_status gpuheap_reclaim_all(struct gpuheap_heap *heap, uint64_t *given_back);
 
 // Changes the limits, in bytes taken from the driver, 0 for none, and gives cached memory above them
@@ -241,8 +245,8 @@ enum gpuheap_status gpuheap_set_limits(struct gpuheap_heap *heap,
                                        uint64_t hard,
                                        uint64_t *given_back);
 
-// What the heap holds at this moment. Does not wait for the device, unless there is a soft limit: then
-// cached memory above it goes back to the driver first.
+// Reads what the heap holds at this moment. Does not wait for the device, unless there is a soft
+// limit: then cached memory above it goes back to the driver first.
 //
 // statistics: its size has to be set to sizeof(gpuheap_statistics).
 enum gpuheap_status gpuheap_get_statistics(struct gpuheap_heap *heap,
@@ -261,7 +265,7 @@ enum gpuheap_status gpuheap_memory_status(struct gpuheap_heap *heap,
                                           size_t capacity,
                                           size_t *length);
 
-// What the last call of this thread that did not return GPUHEAP_STATUS_OK has to say, in UTF-8:
+// Returns the text of this thread's last call that did not return GPUHEAP_STATUS_OK, in UTF-8:
 // what, where, the numbers, what to do. It may have several lines. Empty if there was none; never
 // null. Valid until this thread's next call that fails, or its end.
 const char *gpuheap_last_error(void);

@@ -1,4 +1,4 @@
-//! What is allocated, by address.
+//! Allocations by address.
 //!
 //! Every address has two places that it may have, by its hash. Who allocates claims one that is free,
 //! and who frees takes what is there, each by one exchange: no lock, and as each place has its own cache

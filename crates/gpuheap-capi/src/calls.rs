@@ -1,8 +1,8 @@
 //! The functions. Their documentation is the header's.
 //!
-//! What holds for all of them, and is a C programmer's custom, is not said at each: pointers are
-//! valid for what is read and written through them, texts end with a null, a heap is from
-//! `gpuheap_open` and nobody closes it meanwhile.
+//! Preconditions of all of them, a C programmer's custom, are not said at each: pointers are valid
+//! for what is read and written through them, texts end with a null, a heap is from `gpuheap_open`
+//! and nobody closes it meanwhile.
 #![allow(clippy::missing_safety_doc, reason = "see above")]
 
 use std::ffi::{c_char, c_void};
@@ -198,7 +198,9 @@ pub unsafe extern "C" fn gpuheap_reclaim(
     })
 }
 
-/// The same with everything that is cached.
+/// Gives all cached memory back to the driver. Waits for frees in flight.
+///
+/// given_back: as for gpuheap_reclaim.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_reclaim_all(
     heap: *mut gpuheap_heap,
@@ -233,8 +235,8 @@ pub unsafe extern "C" fn gpuheap_set_limits(
     })
 }
 
-/// What the heap holds at this moment. Does not wait for the device, unless there is a soft limit: then
-/// cached memory above it goes back to the driver first.
+/// Reads what the heap holds at this moment. Does not wait for the device, unless there is a soft
+/// limit: then cached memory above it goes back to the driver first.
 ///
 /// statistics: its size has to be set to sizeof(gpuheap_statistics).
 #[unsafe(no_mangle)]

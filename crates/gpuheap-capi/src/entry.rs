@@ -1,5 +1,4 @@
-//! What every function passes through: no panic leaves it, and what fails becomes a status and a
-//! text.
+//! Entry of every function: no panic leaves it, and what fails becomes a status and a text.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -17,7 +16,7 @@ pub enum gpuheap_status {
     /// There is no memory for the request, after everything was tried to make some, or none for a
     /// driver call.
     OutOfMemory = 1,
-    /// What was asked for means nothing or cannot be done: a null pointer, a name, a limit, a stream.
+    /// The request means nothing or cannot be done: a null pointer, a name, a limit, a stream.
     Refused = 2,
     /// No allocation of this heap is at the address: it was freed before, or is somebody else's.
     UnknownAddress = 3,
@@ -32,7 +31,7 @@ pub enum gpuheap_status {
     Internal = 7,
 }
 
-/// What the last call of this thread that did not return GPUHEAP_STATUS_OK has to say, in UTF-8:
+/// Returns the text of this thread's last call that did not return GPUHEAP_STATUS_OK, in UTF-8:
 /// what, where, the numbers, what to do. It may have several lines. Empty if there was none; never
 /// null. Valid until this thread's next call that fails, or its end.
 #[unsafe(no_mangle)]

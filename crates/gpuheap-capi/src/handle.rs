@@ -1,4 +1,4 @@
-//! What C holds of a heap.
+//! Handle of a heap that C holds.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -45,8 +45,8 @@ impl gpuheap_heap {
         gpuheap_heap::with_streams(device, heap, false)
     }
 
-    /// The same for streams that may end `unannounced`, as
-    /// [`Device::unannounced_stream`] has them.
+    /// Makes a handle as [`new`](gpuheap_heap::new) does, for streams that may end `unannounced`,
+    /// as [`Device::unannounced_stream`] has them.
     pub fn with_streams(device: &Device, heap: &Heap, unannounced: bool) -> *mut gpuheap_heap {
         let open = Open {
             blocks: Blocks::new(),
@@ -67,8 +67,8 @@ impl gpuheap_heap {
         open.map(|open| (open.device.clone(), open.heap.clone()))
     }
 
-    /// What a pointer from C points to, if it may be used. Before any lock is taken: a thread of a
-    /// forked child's parent may have held it.
+    /// Returns what a pointer from C points to, if it may be used. Called before any lock is taken:
+    /// a thread of a forked child's parent may have held it.
     ///
     /// # Safety
     ///

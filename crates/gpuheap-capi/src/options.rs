@@ -1,4 +1,4 @@
-//! What a heap is made of, as C says it.
+//! Options of a heap, as C sets them.
 
 use std::ffi::c_char;
 use std::mem::{MaybeUninit, offset_of, size_of};
@@ -8,8 +8,9 @@ use gpuheap::{HeapBuilder, PoolKind, Tracking};
 
 use crate::entry::{Failure, text};
 
-/// What gpuheap_open makes a heap of. Set all of it to zero and size to sizeof(gpuheap_options):
-/// what is zero is as the environment says (the variables GPUHEAP_*), and by default as said here.
+/// Options that gpuheap_open makes a heap of. Set all of it to zero and size to
+/// sizeof(gpuheap_options): what is zero is as the environment says (the variables GPUHEAP_*), and
+/// by default as said here.
 ///
 /// Later versions add fields at the end. A program that was compiled with fewer gets their defaults;
 /// one that sets more than the library knows is refused.
@@ -22,8 +23,9 @@ pub struct gpuheap_options {
     /// How memory is cached: "stitched" (the default; "split" where the device
     /// has no virtual memory management), "split", "binned", "simple", "driver" or "none".
     pub pool: *const c_char,
-    /// What is kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
-    /// "backtraces". Only the last one says where: the lines of a C program are in its stacks alone.
+    /// Record that is kept of each allocation for gpuheap_memory_status: "off" (the default),
+    /// "counts" or "backtraces". Only the last one says where: the lines of a C program are in its
+    /// stacks alone.
     pub tracking: *const c_char,
     /// Bytes never to be exceeded by what is taken from the driver; 0: as the environment
     /// says, else none, and on WSL2 80 % of what is free.
@@ -123,7 +125,7 @@ impl gpuheap_options {
         Ok(builder)
     }
 
-    /// Whether streams may end unannounced.
+    /// Returns whether streams may end unannounced.
     pub(crate) fn has_unannounced_streams(&self) -> Result<bool, Failure> {
         Ok(switch("unannounced_streams", self.unannounced_streams)? == Some(true))
     }

@@ -1,4 +1,4 @@
-//! What a heap holds, as C reads it.
+//! Figures of a heap, as C reads them.
 
 use std::mem::{offset_of, size_of};
 
@@ -6,7 +6,7 @@ use gpuheap::Usage;
 
 use crate::entry::Failure;
 
-/// What a heap holds of the device's memory at one moment, in bytes unless said otherwise. Set size
+/// Memory of the device that a heap holds at one moment, in bytes unless said otherwise. Set size
 /// to sizeof(gpuheap_statistics) before gpuheap_get_statistics; later versions add fields at the
 /// end, of which a program gets as many as it was compiled with.
 #[allow(non_camel_case_types, reason = "named as in C")]
@@ -29,7 +29,7 @@ pub struct gpuheap_statistics {
     pub cached: u64,
     /// The largest of these in one piece.
     pub largest_cached_block: u64,
-    /// What the driver counts for the heap, its own rounding included.
+    /// Counted by the driver for the heap, its own rounding included.
     pub reserved: u64,
     /// The high-water mark of reserved.
     pub reserved_peak: u64,

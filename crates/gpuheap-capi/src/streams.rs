@@ -26,11 +26,11 @@ pub(crate) struct Streams {
 #[repr(align(128))]
 struct Version(AtomicU64);
 
-/// So many streams a thread remembers.
+/// Number of streams that a thread remembers.
 const RECENT: usize = 8;
 
 thread_local! {
-    /// What this thread has found lately, by handle.
+    /// Streams that this thread has found lately, by handle.
     static FOUND: [Cell<Found>; RECENT] = const { [const { Cell::new(Found::NOTHING) }; RECENT] };
 }
 

@@ -20,7 +20,7 @@ macro_rules! driver_trait {
         /// until the work that uses it is done.
         #[allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
         pub trait Driver: Send + Sync {
-            /// What this is and where it was found, in one line, for people.
+            /// Returns what this driver is and where it was found, in one line, for people.
             fn describe(&self) -> String;
 
             /// The checks that want to know of each block of a heap: those of an emulated device, if

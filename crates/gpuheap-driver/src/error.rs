@@ -24,12 +24,12 @@ impl DriverError {
         self.function
     }
 
-    /// What it returned.
+    /// Returns the code of the call.
     pub fn code(&self) -> CUresult {
         self.code
     }
 
-    /// Whether the driver said that memory ran out.
+    /// Returns whether the driver said that memory ran out.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == CUresult::ERROR_OUT_OF_MEMORY
     }

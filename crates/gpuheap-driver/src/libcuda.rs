@@ -195,7 +195,7 @@ pub enum OpenError {
     NotADriver {
         /// Where it is.
         path: PathBuf,
-        /// What it lacks.
+        /// Symbol that it lacks.
         symbol: &'static str,
     },
     /// A driver older than 12.0.
@@ -211,7 +211,7 @@ pub enum OpenError {
         path: PathBuf,
         /// The function that failed.
         function: &'static str,
-        /// What it returned.
+        /// Code that it returned.
         code: CUresult,
     },
 }

@@ -12,7 +12,7 @@ macro_rules! results {
                 match self { $(Self::$name => Some(concat!("CUDA_", stringify!($name))),)* _ => None }
             }
 
-            /// What the code means, or `None` for a code newer than this table.
+            /// Returns the meaning of the code, or `None` for a code newer than this table.
             pub fn text(self) -> Option<&'static str> {
                 match self { $(Self::$name => Some($text),)* _ => None }
             }
@@ -31,7 +31,7 @@ impl CUresult {
     /// [`LibCuda`](crate::LibCuda) instead of a call that cannot be made.
     pub const MISSING_SYMBOL: CUresult = CUresult(-1);
 
-    /// Whether the call succeeded.
+    /// Returns whether the call succeeded.
     pub fn is_success(self) -> bool {
         self == Self::SUCCESS
     }

@@ -34,7 +34,7 @@ macro_rules! cuda_functions {
         cuGetErrorString [6000 cuGetErrorString] (error: CUresult, text: *mut *const c_char);
         /// The address of a function by base name and version.
         cuGetProcAddress [11030 cuGetProcAddress] (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64);
-        /// The same, with the reason where there is none.
+        /// Looks up an entry point, with the reason if there is none.
         cuGetProcAddress [12000 cuGetProcAddress_v2] (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int);
         /// The runtime's private tables.
         cuGetExportTable [3000 cuGetExportTable] (table: *mut *const c_void, id: *const CUuuid);
@@ -61,7 +61,7 @@ macro_rules! cuda_functions {
         cuDeviceGetPCIBusId [4010 cuDeviceGetPCIBusId] (id: *mut c_char, length: c_int, device: CUdevice);
         /// A device by its place on the PCI bus.
         cuDeviceGetByPCIBusId [4010 cuDeviceGetByPCIBusId] (device: *mut CUdevice, id: *const c_char);
-        /// Whether one device can reach another's memory.
+        /// Tells whether one device can reach another's memory.
         cuDeviceCanAccessPeer [4000 cuDeviceCanAccessPeer] (can: *mut c_int, device: CUdevice, peer: CUdevice);
         /// A property of the way between two devices.
         cuDeviceGetP2PAttribute [8000 cuDeviceGetP2PAttribute] (value: *mut c_int, attribute: c_int, source: CUdevice, target: CUdevice);
@@ -82,13 +82,13 @@ macro_rules! cuda_functions {
         cuDevicePrimaryCtxReset [11000 cuDevicePrimaryCtxReset_v2] (device: CUdevice);
         /// How the primary context waits, and whether it maps host memory.
         cuDevicePrimaryCtxSetFlags [11000 cuDevicePrimaryCtxSetFlags_v2] (device: CUdevice, flags: c_uint);
-        /// Whether the primary context exists, and its flags.
+        /// Tells whether the primary context exists, and its flags.
         cuDevicePrimaryCtxGetState [7000 cuDevicePrimaryCtxGetState] (device: CUdevice, flags: *mut c_uint, active: *mut c_int);
         /// A context of one's own, made current.
         cuCtxCreate [3020 cuCtxCreate_v2] (context: *mut CUcontext, flags: c_uint, device: CUdevice);
-        /// The same, with execution affinity.
+        /// Creates a context with execution affinity.
         cuCtxCreate [11040 cuCtxCreate_v3] (context: *mut CUcontext, affinity: *mut c_void, count: c_int, flags: c_uint, device: CUdevice);
-        /// The same, with a structure of parameters that may be null.
+        /// Creates a context with a structure of parameters that may be null.
         cuCtxCreate [12050 cuCtxCreate_v4] (context: *mut CUcontext, parameters: *mut c_void, flags: c_uint, device: CUdevice);
         /// Destroys a context and all that it holds.
         cuCtxDestroy [4000 cuCtxDestroy_v2] (context: CUcontext);
@@ -131,7 +131,7 @@ macro_rules! cuda_functions {
 
         /// Loads a module: PTX text, a cubin or a fat binary.
         cuModuleLoadData [2000 cuModuleLoadData] (module: *mut CUmodule, image: *const c_void);
-        /// The same, with options for the compiler.
+        /// Loads a module with options for the compiler.
         cuModuleLoadDataEx [2010 cuModuleLoadDataEx] (module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void);
         /// Unloads a module.
         cuModuleUnload [2000 cuModuleUnload] (module: CUmodule);
@@ -172,13 +172,13 @@ macro_rules! cuda_functions {
         cuMemAllocManaged [6000 cuMemAllocManaged] (pointer: *mut CUdeviceptr, bytes: usize, flags: c_uint);
         /// Moves managed memory ahead of its use.
         cuMemPrefetchAsync [8000 cuMemPrefetchAsync, 8000 cuMemPrefetchAsync_ptsz] (pointer: CUdeviceptr, bytes: usize, device: CUdevice, stream: CUstream);
-        /// The same, to a location.
+        /// Prefetches managed memory to a location.
         cuMemPrefetchAsync [12020 cuMemPrefetchAsync_v2, 12020 cuMemPrefetchAsync_v2_ptsz] (pointer: CUdeviceptr, bytes: usize, location: CUmemLocation, flags: c_uint, stream: CUstream);
         /// Says how managed memory will be used.
         cuMemAdvise [8000 cuMemAdvise] (pointer: CUdeviceptr, bytes: usize, advice: c_int, device: CUdevice);
-        /// The same, with a location.
+        /// Advises on a range of managed memory with a location.
         cuMemAdvise [12020 cuMemAdvise_v2] (pointer: CUdeviceptr, bytes: usize, advice: c_int, location: CUmemLocation);
-        /// What was advised for a range of managed memory.
+        /// Returns the advice given for a range of managed memory.
         cuMemRangeGetAttribute [8000 cuMemRangeGetAttribute] (data: *mut c_void, data_bytes: usize, attribute: c_int, pointer: CUdeviceptr, bytes: usize);
         /// Several of these.
         cuMemRangeGetAttributes [8000 cuMemRangeGetAttributes] (data: *mut *mut c_void, data_bytes: *mut usize, attributes: *mut c_int, count: usize, pointer: CUdeviceptr, bytes: usize);
@@ -264,7 +264,7 @@ macro_rules! cuda_functions {
         cuMemPoolGetAttribute [11020 cuMemPoolGetAttribute] (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
         /// Lets other devices reach a pool.
         cuMemPoolSetAccess [11020 cuMemPoolSetAccess] (pool: CUmemoryPool, access: *const CUmemAccessDesc, count: usize);
-        /// Whether a device reaches a pool.
+        /// Tells whether a device reaches a pool.
         cuMemPoolGetAccess [11020 cuMemPoolGetAccess] (flags: *mut c_int, pool: CUmemoryPool, location: *mut CUmemLocation);
         /// The pool that a location has from the start.
         cuMemGetDefaultMemPool [13000 cuMemGetDefaultMemPool] (pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: c_int);
@@ -289,7 +289,7 @@ macro_rules! cuda_functions {
         cuMemUnmap [10020 cuMemUnmap] (pointer: CUdeviceptr, bytes: usize);
         /// Says which devices may read and write a mapped range.
         cuMemSetAccess [10020 cuMemSetAccess] (pointer: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);
-        /// What a location may do at an address.
+        /// Returns the access of a location to an address.
         cuMemGetAccess [10020 cuMemGetAccess] (flags: *mut u64, location: *const CUmemLocation, pointer: CUdeviceptr);
         /// The size that physical memory and its mappings come in multiples of.
         cuMemGetAllocationGranularity [10020 cuMemGetAllocationGranularity] (granularity: *mut usize, properties: *const CUmemAllocationProp, option: c_int);
@@ -308,7 +308,7 @@ macro_rules! cuda_functions {
         cuStreamDestroy [4000 cuStreamDestroy_v2] (stream: CUstream);
         /// Waits for a stream's work.
         cuStreamSynchronize [2000 cuStreamSynchronize, 7000 cuStreamSynchronize_ptsz] (stream: CUstream);
-        /// Whether a stream's work is done.
+        /// Tells whether a stream's work is done.
         cuStreamQuery [2000 cuStreamQuery, 7000 cuStreamQuery_ptsz] (stream: CUstream);
         /// Makes a stream wait for an event; the host does not.
         cuStreamWaitEvent [3020 cuStreamWaitEvent, 7000 cuStreamWaitEvent_ptsz] (stream: CUstream, event: CUevent, flags: c_uint);
@@ -328,7 +328,7 @@ macro_rules! cuda_functions {
         cuStreamGetCtx [12050 cuStreamGetCtx_v2, 12050 cuStreamGetCtx_v2_ptsz] (stream: CUstream, context: *mut CUcontext, green: *mut CUgreenCtx);
         /// A stream's device.
         cuStreamGetDevice [12080 cuStreamGetDevice, 12080 cuStreamGetDevice_ptsz] (stream: CUstream, device: *mut CUdevice);
-        /// Whether a stream is recording a graph instead of running.
+        /// Tells whether a stream is recording a graph instead of running.
         cuStreamIsCapturing [10000 cuStreamIsCapturing, 10000 cuStreamIsCapturing_ptsz] (stream: CUstream, status: *mut CUstreamCaptureStatus);
         /// From here on a stream records a graph instead of running.
         cuStreamBeginCapture [10010 cuStreamBeginCapture_v2, 10010 cuStreamBeginCapture_v2_ptsz] (stream: CUstream, mode: CUstreamCaptureMode);
@@ -356,15 +356,16 @@ macro_rules! cuda_functions {
         cuEventDestroy [4000 cuEventDestroy_v2] (event: CUevent);
         /// Marks a point of a stream.
         cuEventRecord [2000 cuEventRecord, 7000 cuEventRecord_ptsz] (event: CUevent, stream: CUstream);
-        /// The same, with flags.
+        /// Records an event with flags.
         cuEventRecordWithFlags [11010 cuEventRecordWithFlags, 11010 cuEventRecordWithFlags_ptsz] (event: CUevent, stream: CUstream, flags: c_uint);
-        /// Whether the stream has got past the point.
+        /// Tells whether the stream has got past the point.
         cuEventQuery [2000 cuEventQuery] (event: CUevent);
         /// Waits until it has.
         cuEventSynchronize [2000 cuEventSynchronize] (event: CUevent);
         /// Milliseconds between two events.
         cuEventElapsedTime [2000 cuEventElapsedTime] (milliseconds: *mut f32, start: CUevent, end: CUevent);
-        /// The same; it also takes events that were not recorded with timing on the same device.
+        /// Returns the time between two events; also takes events that were not recorded with
+        /// timing on the same device.
         cuEventElapsedTime [12080 cuEventElapsedTime_v2] (milliseconds: *mut f32, start: CUevent, end: CUevent);
         }
     };
@@ -375,7 +376,7 @@ macro_rules! cuda_functions {
 pub struct Function {
     /// The name that `cuGetProcAddress` is asked for.
     pub base: &'static str,
-    /// What libcuda exports.
+    /// Symbol that libcuda exports.
     pub symbol: &'static str,
     /// The version of CUDA that brought it, 1000 × major + 10 × minor.
     pub since: i32,
@@ -406,7 +407,7 @@ pub fn function(symbol: &str) -> Option<&'static Function> {
         .find(|row| row.symbol == symbol || row.per_thread.is_some_and(|(name, _)| name == symbol))
 }
 
-/// What `cuGetProcAddress` answers for a base name.
+/// Answer of `cuGetProcAddress` for a base name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// The symbol.

@@ -15,7 +15,7 @@ pub type CUdeviceptr = u64;
 pub type CUmemGenericAllocationHandle = u64;
 /// A function that the driver calls when a stream gets to it.
 pub type CUhostFn = Option<unsafe extern "C" fn(data: *mut c_void)>;
-/// The same, told which stream and with what status.
+/// Function of a program's that a stream runs on the host, told which stream and with what status.
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: crate::CUresult, data: *mut c_void)>;
 
@@ -30,7 +30,7 @@ macro_rules! handles {
             /// The null handle.
             pub const NULL: $name = $name(0);
 
-            /// Whether this is the null handle.
+            /// Returns whether this is the null handle.
             pub fn is_null(self) -> bool {
                 self.0 == 0
             }
@@ -104,13 +104,13 @@ integers! {
         CLOCK_RATE = 13,
         /// Multiprocessors.
         MULTIPROCESSOR_COUNT = 16,
-        /// Whether host memory is the device's own.
+        /// 1 if host memory is the device's own.
         INTEGRATED = 18,
-        /// Whether host memory can be mapped for the device.
+        /// 1 if host memory can be mapped for the device.
         CAN_MAP_HOST_MEMORY = 19,
         /// 0: any number of contexts.
         COMPUTE_MODE = 20,
-        /// Whether kernels run beside each other.
+        /// 1 if kernels run beside each other.
         CONCURRENT_KERNELS = 31,
         /// Place on the PCI bus: bus.
         PCI_BUS_ID = 33,
@@ -126,7 +126,7 @@ integers! {
         MAX_THREADS_PER_MULTIPROCESSOR = 39,
         /// Copy engines.
         ASYNC_ENGINE_COUNT = 40,
-        /// Whether host and device share one address space.
+        /// 1 if host and device share one address space.
         UNIFIED_ADDRESSING = 41,
         /// Place on the PCI bus: domain.
         PCI_DOMAIN_ID = 50,
@@ -134,35 +134,35 @@ integers! {
         COMPUTE_CAPABILITY_MAJOR = 75,
         /// Compute capability, minor.
         COMPUTE_CAPABILITY_MINOR = 76,
-        /// Whether streams have priorities.
+        /// 1 if streams have priorities.
         STREAM_PRIORITIES_SUPPORTED = 78,
-        /// Whether managed memory can be had.
+        /// 1 if managed memory can be had.
         MANAGED_MEMORY = 83,
-        /// Whether the device is one of several on a board.
+        /// 1 if the device is one of several on a board.
         MULTI_GPU_BOARD = 84,
-        /// Whether the device reads pageable host memory.
+        /// 1 if the device reads pageable host memory.
         PAGEABLE_MEMORY_ACCESS = 88,
-        /// Whether host and device may touch managed memory at the same time.
+        /// 1 if host and device may touch managed memory at the same time.
         CONCURRENT_MANAGED_ACCESS = 89,
-        /// Whether the device sees registered host memory at the host's address.
+        /// 1 if the device sees registered host memory at the host's address.
         CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
-        /// Whether host memory can be registered.
+        /// 1 if host memory can be registered.
         HOST_REGISTER_SUPPORTED = 99,
-        /// Whether pageable access goes through the host's page tables.
+        /// 1 if pageable access goes through the host's page tables.
         PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100,
-        /// Whether the host reads managed memory in place.
+        /// 1 if the host reads managed memory in place.
         DIRECT_MANAGED_MEM_ACCESS_FROM_HOST = 101,
-        /// Whether there is virtual memory management.
+        /// 1 if there is virtual memory management.
         VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
-        /// Whether physical memory can be shared by file descriptor.
+        /// 1 if physical memory can be shared by file descriptor.
         HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
-        /// Whether memory can be compressed.
+        /// 1 if memory can be compressed.
         GENERIC_COMPRESSION_SUPPORTED = 107,
-        /// Whether physical memory can be made for GPUDirect RDMA.
+        /// 1 if physical memory can be made for GPUDirect RDMA.
         GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
-        /// Whether there are stream-ordered pools.
+        /// 1 if there are stream-ordered pools.
         MEMORY_POOLS_SUPPORTED = 115,
-        /// Whether GPUDirect RDMA works.
+        /// 1 if GPUDirect RDMA works.
         GPU_DIRECT_RDMA_SUPPORTED = 116,
         /// How pools can be shared, as bits.
         MEMPOOL_SUPPORTED_HANDLE_TYPES = 119,
@@ -215,16 +215,16 @@ integers! {
         /// `u64`: their high-water mark.
         USED_MEM_HIGH = 8,
     }
-    /// What a capture keeps threads from doing.
+    /// Calls that a capture keeps threads from making.
     CUstreamCaptureMode {
         /// Calls that may disturb it, on every thread.
         GLOBAL = 0,
-        /// The same on the thread that began it.
+        /// Calls that may disturb it, on the thread that began it.
         THREAD_LOCAL = 1,
         /// Nothing.
         RELAXED = 2,
     }
-    /// Whether a stream is recording a graph.
+    /// Recording state of a stream.
     CUstreamCaptureStatus {
         /// It runs its work.
         NONE = 0,
@@ -233,7 +233,7 @@ integers! {
         /// A capture that an error broke, and that was not ended yet.
         INVALIDATED = 2,
     }
-    /// What kind of place a [`CUmemLocation`] is.
+    /// Kind of place of a [`CUmemLocation`].
     CUmemLocationType {
         /// None.
         INVALID = 0,
@@ -304,7 +304,7 @@ pub struct CUuuid {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct CUmemLocation {
-    /// What kind of place.
+    /// Kind of place.
     pub kind: CUmemLocationType,
     /// Which one: a device's ordinal or a NUMA node.
     pub id: c_int,
@@ -317,17 +317,17 @@ impl CUmemLocation {
     }
 }
 
-/// Who may do what with a range or a pool.
+/// Access of a location to a range or a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct CUmemAccessDesc {
-    /// Who.
+    /// Location that has the access.
     pub location: CUmemLocation,
-    /// What: `CU_MEM_ACCESS_FLAGS_PROT_*`.
+    /// Access: `CU_MEM_ACCESS_FLAGS_PROT_*`.
     pub flags: c_int,
 }
 
-/// What physical memory is asked for.
+/// Properties that physical memory is asked for with.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUmemAllocationProp {
@@ -365,7 +365,7 @@ impl CUmemAllocationProp {
     }
 }
 
-/// What a pool is asked for.
+/// Properties that a pool is asked for with.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUmemPoolProps {

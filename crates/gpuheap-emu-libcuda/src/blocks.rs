@@ -8,7 +8,7 @@ use gpuheap_driver::{
 
 use crate::process;
 
-/// Whether the type is the one that is looked up.
+/// Check that the type is the one that is looked up.
 const _: EmulatedBlock = gpuheap_emulated_block;
 
 /// Tells the checks what happens to a block of a heap: 1 if they are on, else 0. The events are

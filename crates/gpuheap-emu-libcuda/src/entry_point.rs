@@ -1,6 +1,6 @@
 //! `cuGetProcAddress`: a function by base name and version.
 //!
-//! What each outcome does to the results is what libcuda 13.0 did on an H200, where the reference is
+//! Each outcome does to the results what libcuda 13.0 did on an H200, because the reference is
 //! silent: the first form fails with `CUDA_ERROR_NOT_FOUND` and leaves its result alone, the second
 //! succeeds with null and says why.
 

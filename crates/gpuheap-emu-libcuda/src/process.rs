@@ -32,7 +32,7 @@ struct Process {
     driver_version: i32,
     checks: bool,
     log: bool,
-    /// What is wrong with the environment; `cuInit` then fails, and so the device is never used.
+    /// Error in the environment; `cuInit` then fails, and so the device is never used.
     refused: Option<SettingsError>,
 }
 
@@ -98,14 +98,15 @@ pub(crate) fn guarded(body: impl FnOnce() -> CUresult) -> CUresult {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUresult::ERROR_UNKNOWN)
 }
 
-/// Whether this is a child, by `fork`, of the process that initialised the driver. As with the real
-/// one it has no device: the locks may be held, for good, by threads that it does not have.
+/// Returns whether this is a child, by `fork`, of the process that initialised the driver. As with
+/// the real one it has no device: the locks may be held, for good, by threads that it does not
+/// have.
 fn forked() -> bool {
     let owner = INITIALISED_BY.load(Ordering::Relaxed);
     owner != 0 && owner != std::process::id()
 }
 
-/// What the emulated driver says that it is, as 1000 × major + 10 × minor.
+/// Returns the version that the emulated driver says it has, as 1000 × major + 10 × minor.
 pub(crate) fn driver_version() -> i32 {
     process().driver_version
 }

@@ -1,4 +1,4 @@
-//! What the environment says about the device.
+//! Settings of the device from the environment.
 
 use std::env::{self, VarError};
 use std::fmt;
@@ -20,7 +20,7 @@ const DRIVERS: &str = "a version from 12.0 to 13.0, such as 12.4";
 /// How the process's device is made.
 pub(crate) struct Settings {
     pub(crate) options: Options,
-    /// Whether requests that cannot be met are written to stderr.
+    /// True if requests that cannot be met are written to stderr.
     pub(crate) log: bool,
 }
 

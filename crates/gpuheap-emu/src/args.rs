@@ -12,7 +12,7 @@ use crate::Outcome;
 
 /// One argument of the driver API.
 pub(crate) trait Arg {
-    /// What the emulator works with.
+    /// Argument as the emulator works with it.
     type Checked;
 
     /// Takes the argument in.

@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) changed: Condvar,
     /// Which instance this is, for the threads that run callbacks.
     pub(crate) instance: u64,
-    /// Whether misuse is looked for.
+    /// True if misuse is looked for.
     pub(crate) checks: bool,
     /// The count of forks when it was initialised, plus one; 0 before.
     initialised_in: AtomicU64,
@@ -38,21 +38,21 @@ pub(crate) struct Shared {
     refused: AtomicU64,
 }
 
-/// What is in use on a device, bytes.
+/// Memory in use on a device, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// What contexts took.
+    /// Taken by contexts.
     pub context: u64,
-    /// What `cuMemAlloc` and its kin took, in whole granules.
+    /// Taken by `cuMemAlloc` and its kin, in whole granules.
     pub plain: u64,
-    /// What pools have reserved.
+    /// Reserved by pools.
     pub pools: u64,
-    /// What `cuMemCreate` took.
+    /// Taken by `cuMemCreate`.
     pub vmm: u64,
-    /// What was freed and cannot be had again yet (see [`Profile::late_release_calls`](crate::Profile)).
+    /// Freed and not available again yet (see [`Profile::late_release_calls`](crate::Profile)).
     pub late: u64,
-    /// What is left.
+    /// Free.
     pub free: u64,
     /// The most that was in use at once since the emulator was made.
     pub high_water: u64,
@@ -120,7 +120,7 @@ impl Emulator {
         }
     }
 
-    /// What is in use on a device; zeros for a device that there is not.
+    /// Returns the memory in use on a device; zeros if there is no such device.
     pub fn usage(&self, device: CUdevice) -> Usage {
         let Some(state) = self.shared.lock() else { return Usage::default() };
         usize::try_from(device)
@@ -150,7 +150,7 @@ impl Emulator {
         state.options.faults = plan;
     }
 
-    /// What the emulator was made of.
+    /// Returns the options that the emulator was made of.
     pub fn options(&self) -> Options {
         self.shared.lock().map_or_else(Options::default, |state| state.options.clone())
     }
@@ -248,7 +248,7 @@ impl Call<'_> {
 }
 
 thread_local! {
-    /// Whether this thread's null stream is its own default stream.
+    /// True if this thread's null stream is its own default stream.
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
     /// The instance whose callback this thread is running, or 0.
     pub(crate) static IN_CALLBACK: Cell<u64> = const { Cell::new(0) };
@@ -267,7 +267,7 @@ pub fn with_per_thread_default_stream<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Whether null is the calling thread's own default stream.
+/// Returns whether null is the calling thread's own default stream.
 pub(crate) fn null_is_per_thread() -> bool {
     PER_THREAD.get()
 }

@@ -24,8 +24,8 @@ impl State {
         Some(OpRef { stream, id: last.id })
     }
 
-    /// What waiting for a stream waits for: its last work, and for the legacy default stream the
-    /// last work of the blocking streams too.
+    /// Returns the work that waiting for a stream waits for: its last work, and for the legacy
+    /// default stream the last work of the blocking streams too.
     pub(crate) fn tail_of(&self, stream: u32) -> Vec<OpRef> {
         if self.pending == 0 {
             return Vec::new();
@@ -48,7 +48,7 @@ impl State {
             .collect()
     }
 
-    /// What the legacy default stream's rule makes new work of `stream` wait for.
+    /// Returns the work that new work of `stream` waits for by the legacy default stream's rule.
     fn legacy_order(&self, stream: u32) -> Vec<OpRef> {
         let Some(found) = self.streams.at(stream) else { return Vec::new() };
         if !found.is_blocking() {
@@ -134,7 +134,7 @@ impl Call<'_> {
         start.saturating_add(nanoseconds(lag))
     }
 
-    /// What a call lets the schedule do.
+    /// Runs the queued work that the schedule runs at a call.
     pub(crate) fn progress(&mut self) {
         match self.state.options.schedule {
             Schedule::Immediate => self.run_ready(),

@@ -34,13 +34,13 @@ impl FaultPlan {
         FaultPlan::new([Fault::any(nth, code)])
     }
 
-    /// The same, and every device runs out of memory when this many bytes are in use on it.
+    /// Makes every device run out of memory when this many bytes are in use on it.
     pub fn out_of_memory_at(mut self, bytes: u64) -> FaultPlan {
         self.memory_limit = Some(bytes);
         self
     }
 
-    /// Whether nothing is planned.
+    /// Returns whether nothing is planned.
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty() && self.memory_limit.is_none()
     }
@@ -53,7 +53,8 @@ impl FaultPlan {
         self.memory_limit
     }
 
-    /// What is planned for the call that is the `overall`-th of all and the `own`-th of its symbol.
+    /// Returns the failures planned for the call that is the `overall`-th of all and the `own`-th
+    /// of its symbol.
     pub(crate) fn at(&self, symbol: &str, overall: u64, own: u64) -> impl Iterator<Item = &Fault> {
         self.faults.iter().filter(move |fault| {
             let count = match fault.symbol {
@@ -103,14 +104,14 @@ impl Fault {
         Fault { code: None, delay, ..Fault::nth(symbol, nth, CUresult::SUCCESS) }
     }
 
-    /// The same for every later call as well.
+    /// Makes every later call fail as well.
     pub fn onwards(mut self) -> Fault {
         self.onwards = true;
         self
     }
 
-    /// The same, and the calling thread's context is lost: every later call in it returns the same
-    /// code, as after an illegal address, until it is destroyed or reset.
+    /// Loses the calling thread's context too: every later call in it returns the same code, as
+    /// after an illegal address, until it is destroyed or reset.
     pub fn context_lost(mut self) -> Fault {
         self.context_lost = true;
         self

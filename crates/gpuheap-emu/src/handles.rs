@@ -1,6 +1,6 @@
 //! Handles: numbers that name an object and go stale when it is gone.
 
-/// What a handle names; a handle of one kind is no handle of another.
+/// Kind of object that a handle names; a handle of one kind is no handle of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HandleKind {
     Context = 1,

@@ -57,5 +57,5 @@ pub use fault::{Fault, FaultPlan};
 pub use options::{Options, Schedule};
 pub use profile::Profile;
 
-/// What a call comes to: nothing more to say, or a code.
+/// Outcome of a call: nothing more to say, or a code.
 pub(crate) type Outcome<T = ()> = Result<T, gpuheap_driver::CUresult>;

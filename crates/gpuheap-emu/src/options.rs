@@ -1,22 +1,22 @@
-//! What an emulator is made of.
+//! Options of an emulator.
 
 use std::time::Duration;
 
 use crate::{FaultPlan, Profile};
 
-/// What an [`Emulator`](crate::Emulator) is made of.
+/// Options of an [`Emulator`](crate::Emulator).
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The devices, in the driver's order. None is allowed: `cuInit` then finds no device.
     pub devices: Vec<Profile>,
     /// When queued work is done.
     pub schedule: Schedule,
-    /// Whether misuse is looked for (see [`Finding`](crate::Finding)). Costs time and host memory
+    /// True if misuse is looked for (see [`Finding`](crate::Finding)). Costs time and host memory
     /// in proportion to the accesses.
     pub checks: bool,
     /// Failures by plan.
     pub faults: FaultPlan,
-    /// What `cuDriverGetVersion` says, as 1000 × major + 10 × minor.
+    /// Answer of `cuDriverGetVersion`, as 1000 × major + 10 × minor.
     pub driver_version: i32,
     /// A thread that makes progress while nobody calls, so that a host that waits for a callback
     /// without calling the driver is not stuck. Under [`Schedule::Lag`] it also lets virtual time

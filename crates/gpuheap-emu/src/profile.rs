@@ -6,11 +6,11 @@ const GIB: u64 = 1 << 30;
 /// Which device an emulated device pretends to be. The fields may be changed at will.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// What `cuDeviceGetName` says; it always says that the device is emulated.
+    /// Answer of `cuDeviceGetName`, which always says that the device is emulated.
     pub name: String,
-    /// What the driver reports as the device's memory, bytes.
+    /// Memory of the device as the driver reports it, bytes.
     pub memory_bytes: u64,
-    /// What a context takes, bytes.
+    /// Memory that a context takes, bytes.
     pub context_bytes: u64,
     /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
@@ -24,14 +24,14 @@ pub struct Profile {
     pub memory_bus_bits: i32,
     /// L2 cache, bytes.
     pub l2_cache_bytes: i32,
-    /// Whether the device is one that Windows lends to Linux.
+    /// True if the device is one that Windows lends to Linux.
     pub wsl2: bool,
-    /// Whether there is virtual memory management.
+    /// True if there is virtual memory management.
     pub vmm: bool,
-    /// Whether there are stream-ordered pools.
+    /// True if there are stream-ordered pools.
     pub pools: bool,
-    /// Whether host and device may touch managed memory at the same time; without it managed
-    /// memory can be neither prefetched nor advised.
+    /// True if host and device may touch managed memory at the same time; without it managed memory
+    /// can be neither prefetched nor advised.
     pub concurrent_managed_access: bool,
     /// Pinned host memory at most, bytes.
     pub pinned_limit: Option<u64>,
@@ -146,18 +146,18 @@ impl Profile {
         }
     }
 
-    /// The same with contexts that take nothing.
+    /// Makes contexts take no memory.
     pub fn without_context(self) -> Profile {
         self.context_bytes(0)
     }
 
-    /// The same with contexts that take this much.
+    /// Makes each context take this much memory.
     pub fn context_bytes(mut self, bytes: u64) -> Profile {
         self.context_bytes = bytes;
         self
     }
 
-    /// The same with this much memory.
+    /// Sets the device's memory.
     pub fn memory_bytes(mut self, bytes: u64) -> Profile {
         self.memory_bytes = bytes;
         self

@@ -1,4 +1,5 @@
-//! What only an emulator does: capacity, profiles, failures by plan, schedules, several devices.
+//! Behaviour that only an emulator has: capacity, profiles, failures by plan, schedules, several
+//! devices.
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::c_void;
@@ -412,7 +413,7 @@ fn devices_are_apart_and_peers_by_leave() {
     ok!(gpu, cuMemFree_v2(here));
 }
 
-/// What two H200 with driver 580 do, with peer access or without.
+/// Behaviour of two H200 with driver 580, with peer access or without.
 #[test]
 fn a_copy_to_another_devices_pool_is_the_peer_copys_alone() {
     let devices = vec![Profile::with_memory(GIB), Profile::with_memory(GIB)];

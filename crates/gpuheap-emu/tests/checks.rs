@@ -1,4 +1,4 @@
-//! What the checks find, and what they let pass, under every schedule.
+//! Misuse that the checks find, and use that they let pass, under every schedule.
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::CString;

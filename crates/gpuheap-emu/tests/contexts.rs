@@ -1,5 +1,5 @@
-//! What becomes of handles, memory and queued work when their context ends, where a real device
-//! crashes or was not measured.
+//! Fate of handles, memory and queued work when their context ends, where a real device crashes or
+//! was not measured.
 #![allow(clippy::unwrap_used)]
 
 use gpuheap_driver::*;

@@ -98,7 +98,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What every buffer holds at the end, with each step done at its call.
+/// Returns the content of every buffer at the end, with each step done at its call.
 fn model(steps: &[Step]) -> Vec<Vec<u8>> {
     let mut buffers = vec![vec![0_u8; BYTES]; BUFFERS];
     for step in steps {
@@ -192,7 +192,7 @@ fn schedules() -> Vec<Schedule> {
     all
 }
 
-/// Whether a later step is ordered after an earlier one by the streams and these waits.
+/// Returns whether a later step is ordered after an earlier one by the streams and these waits.
 fn ordered(steps: &[Step], waits: &[(usize, usize)], earlier: usize, later: usize) -> bool {
     let mut reached = HashSet::from([later]);
     for index in (0..=later).rev() {

@@ -6,12 +6,12 @@ use crate::plan::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES};
 use crate::ptx::flat_each;
 use crate::{Reduction, Type};
 
-/// What a launch does with some bytes.
+/// Use of some bytes by a launch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// Whether it writes them; if not, it reads them.
+    /// True if it writes them; if not, it reads them.
     pub writes: bool,
-    /// What every run has to start on a multiple of, bytes.
+    /// Multiple that every run has to start on, bytes.
     pub align: u64,
     /// Which bytes.
     pub region: Region,
@@ -166,7 +166,7 @@ pub(crate) fn vector(path: Path, of: Type, out_of: Type) -> usize {
     if path == Path::Vectors { flat_each(of, out_of) as usize } else { 1 }
 }
 
-/// The same axes with single elements along the innermost one.
+/// Returns the axes with single elements along the innermost one.
 pub(crate) fn element_axes(words: &[u64], each: usize) -> Vec<Axis> {
     let mut axes = axes(words);
     if let Some(inner) = axes.last_mut() {

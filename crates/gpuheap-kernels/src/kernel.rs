@@ -11,7 +11,7 @@ pub struct Kernel(pub(crate) Kind);
 pub(crate) enum Kind {
     /// One result for each pair of operands.
     Elementwise { path: Path, does: Does, of: Type, left: Source, right: Source },
-    /// The same values as another type.
+    /// Values converted to another type.
     Cast { from: Type, to: Type },
     /// Units of so many bytes from places to places.
     Copy { unit: usize },
@@ -30,7 +30,8 @@ pub(crate) enum Path {
     Flat,
     /// By coordinates and strides.
     Strided,
-    /// The same in vectors: along the innermost axis they lie one behind the other, or are all one.
+    /// By coordinates and strides, in vectors: along the innermost axis they lie one behind the
+    /// other, or are all one.
     Vectors,
 }
 
@@ -40,7 +41,7 @@ pub(crate) enum Does {
     Comparison(Comparison),
 }
 
-/// What an operand is.
+/// Kind of operand.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Source {
     Array,
@@ -55,7 +56,7 @@ const SOURCES: [[Source; 2]; 4] = [
     [Source::Scalar, Source::Scalar],
 ];
 
-/// What all names start with.
+/// Start of all names.
 const PREFIX: &str = "gpuheap";
 /// The units of copies, bytes.
 pub(crate) const UNITS: [usize; 5] = [1, 2, 4, 8, 16];
@@ -127,7 +128,7 @@ impl Kernel {
         }
     }
 
-    /// Whether it carries bytes over as they are, and computes nothing.
+    /// Returns whether it carries bytes over as they are, and computes nothing.
     pub fn only_copies(&self) -> bool {
         matches!(self.0, Kind::Copy { .. })
     }
@@ -166,11 +167,11 @@ impl Kernel {
     }
 }
 
-/// What stands for the type of values where rows are counted.
+/// Name in place of the type of values if rows are counted.
 const COUNT: &str = "count";
 
 impl Path {
-    /// Whether there are kernels with these operands: scalars alone need no strides.
+    /// Returns whether there are kernels with these operands: scalars alone need no strides.
     fn takes(self, sources: [Source; 2]) -> bool {
         self == Path::Flat || sources.contains(&Source::Array)
     }
@@ -202,12 +203,12 @@ impl Source {
 }
 
 impl Does {
-    /// Whether there is a kernel of this type.
+    /// Returns whether there is a kernel of this type.
     fn takes(self, of: Type) -> bool {
         of != Type::Bool || matches!(self, Does::Comparison(_))
     }
 
-    /// What comes out.
+    /// Returns the type of the result.
     pub(crate) fn output(self, of: Type) -> Type {
         match self {
             Does::Arithmetic(_) => of,

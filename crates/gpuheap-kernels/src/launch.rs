@@ -9,7 +9,7 @@ pub(crate) const MOST_WORDS: usize = FIRST_AXIS + AXIS_WORDS * MOST_AXES;
 /// One launch of a kernel, in one dimension, with no shared memory asked for by the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Launch {
-    /// What is launched.
+    /// Kernel that is launched.
     pub kernel: Kernel,
     /// Its one parameter.
     pub words: Words,

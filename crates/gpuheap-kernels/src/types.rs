@@ -107,9 +107,9 @@ worded! {
         Min = "min",
         /// The largest; NaN if there is one; -0.0 is less than 0.0.
         Max = "max",
-        /// Whether no value is 0, as `Bool`.
+        /// True if no value is 0, as `Bool`.
         All = "all",
-        /// Whether some value is not 0, as `Bool`.
+        /// True if some value is not 0, as `Bool`.
         Any = "any",
     }
 }
@@ -125,25 +125,25 @@ impl Type {
         }
     }
 
-    /// Whether it is `F32` or `F64`.
+    /// Returns whether it is `F32` or `F64`.
     pub const fn is_float(self) -> bool {
         matches!(self, Type::F32 | Type::F64)
     }
 
-    /// Whether it is an integer that has negative values.
+    /// Returns whether it is an integer that has negative values.
     pub const fn is_signed(self) -> bool {
         matches!(self, Type::I8 | Type::I16 | Type::I32 | Type::I64)
     }
 
-    /// Whether it is an integer: keys are.
+    /// Returns whether it is an integer: keys are.
     pub const fn is_integer(self) -> bool {
         !matches!(self, Type::Bool | Type::F32 | Type::F64)
     }
 }
 
 impl Reduction {
-    /// What values of a type become: the type that [`reduce`](crate::reduce) writes, and reads in
-    /// the passes after the first.
+    /// Returns the type that values of a type become: the one that [`reduce`](crate::reduce)
+    /// writes, and reads in the passes after the first.
     pub const fn output(self, of: Type) -> Type {
         match (self, of) {
             (Reduction::Total, _) => Type::F64,

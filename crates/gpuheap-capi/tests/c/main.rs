@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// What the example prints, whatever the device is.
+/// Output of the example on any device.
 const PRINTED: &str = "\
 20971520 bytes at a multiple of 512: yes
 allocated: 20972520 bytes live in 2 allocations, 20972520 at most
@@ -137,7 +137,7 @@ fn assert_prints(printed: String) {
     assert!(printed.ends_with(end), "{printed}");
 }
 
-/// What a command prints that has to succeed and say nothing on stderr.
+/// Returns the output of a command that has to succeed and say nothing on stderr.
 fn run(command: &mut Command) -> String {
     if std::env::var_os("GPUHEAP_DEVICE").is_none() {
         command.env("GPUHEAP_DEVICE", "emulated:1GiB");

@@ -27,7 +27,7 @@ impl Client {
         Client(gpuheap_heap::new(device, &heap))
     }
 
-    /// The same with streams that nobody announces the end of, and zeros for what is freed if asked.
+    /// Makes a client whose streams end unannounced, with zeros for what is freed if asked.
     pub(crate) fn with_unannounced_streams(
         device: &Device,
         pool: PoolKind,
@@ -37,7 +37,7 @@ impl Client {
         Client(gpuheap_heap::with_streams(device, &heap, true))
     }
 
-    /// What a Rust program sees of it.
+    /// Returns the device and the heap behind it, as a Rust program sees them.
     pub(crate) fn inside(&self) -> (Device, Heap) {
         // SAFETY: what was once opened stays.
         unsafe { &*self.0 }.inside().unwrap()

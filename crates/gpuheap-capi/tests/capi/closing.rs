@@ -34,7 +34,7 @@ fn a_close_whose_wait_fails_touches_no_stream_that_is_gone() {
     }
 }
 
-/// What was taken out of the program's hands is never said to have been refused.
+/// A free that took the memory out of the program's hands is never said to have been refused.
 #[test]
 fn a_free_that_fails_in_the_driver_is_a_free() {
     for pool in [PoolKind::None, PoolKind::Driver] {

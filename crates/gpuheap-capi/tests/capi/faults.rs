@@ -71,8 +71,8 @@ fn a_failure_of_any_one_call_is_a_status_or_is_made_good() {
     }
 }
 
-/// The same where streams end unannounced: what could not be fenced at its free is kept until the heap
-/// ends, and never handed out too early.
+/// Runs the life of a program whose streams end unannounced. Memory that could not be fenced at its
+/// free is kept until the heap ends, and never handed out too early.
 fn run_unannounced(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::OnDemand);
     let emulator = device.emulator().unwrap().clone();

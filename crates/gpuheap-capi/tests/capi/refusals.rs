@@ -1,4 +1,4 @@
-//! What cannot be done is a status and a text, and changes nothing.
+//! Requests that cannot be met: each is a status and a text, and changes nothing.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;

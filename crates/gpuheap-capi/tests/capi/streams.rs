@@ -41,7 +41,7 @@ fn memory_of_a_stream_that_ended_is_used_on_others_in_order() {
     }
 }
 
-/// What the header says of captures: the calls are no part of the graph and do not break it.
+/// The header's promise for captures: the calls are no part of the graph and do not break it.
 #[test]
 fn memory_is_had_and_freed_on_a_stream_that_is_captured() {
     let pools = PoolKind::ALL.into_iter();
@@ -157,8 +157,8 @@ fn the_end_of_streams_that_do_not_matter_changes_nothing() {
     client.assert_all_returned("no matter");
 }
 
-/// What one stream leaves behind others have, though it ended in silence at once; the emulator's device
-/// is so small that they must have it.
+/// Memory that one stream leaves behind goes to others, though it ended in silence at once; the
+/// emulator's device is so small that they must have it.
 #[test]
 fn streams_may_end_unannounced_where_the_heap_was_opened_for_it() {
     let cases = PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)));
@@ -258,7 +258,7 @@ fn a_stream_that_was_retired_beside_c_is_made_anew_with_one_question() {
     }
 }
 
-/// What the announcement is for: without it the heap asks about a stream that is gone.
+/// The reason for the announcement: without it the heap asks about a stream that is gone.
 #[test]
 fn a_stream_that_ends_in_silence_is_missed() {
     let device = emulated(1 << 30, Schedule::OnDemand);

@@ -113,7 +113,7 @@ fn pinned_memory(context: &Arc<CudaContext>) {
     assert_eq!(back, pinned.as_slice().unwrap());
 }
 
-/// What stands below cudarc's safe types: plain and managed memory.
+/// Uses what is below cudarc's safe types: plain and managed memory.
 fn plain_memory(context: &Arc<CudaContext>) {
     context.bind_to_thread().unwrap();
     // SAFETY: pointers and sizes belong together, and all is freed once.

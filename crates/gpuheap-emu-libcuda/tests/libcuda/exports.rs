@@ -21,7 +21,7 @@ const LEGACY_STREAM: u64 = 1;
 const PER_THREAD_STREAM: u64 = 2;
 const BOTH: u64 = 3;
 
-/// What is in a result before the call.
+/// Value of a result before the call.
 const UNTOUCHED: *mut c_void = ptr::dangling_mut();
 
 struct Loaded {
@@ -204,7 +204,7 @@ fn it_has_the_driver_s_name_and_is_never_unmapped() {
     assert!(text.contains("NODELETE"), "{text}");
 }
 
-/// What a program of the binary utilities says about the library.
+/// Returns the output of a program of the binary utilities about the library.
 fn output_of(program: &str, arguments: &[&str]) -> String {
     let folder = library::folder();
     let file = folder.path().join("libcuda.so.1");

@@ -1,4 +1,4 @@
-//! What the environment says, and what is said about it when it is wrong.
+//! Settings from the environment, and the errors about wrong ones.
 
 use std::path::Path;
 

@@ -142,7 +142,7 @@ impl Call<'_> {
         Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// The same where any stream of a context is recording.
+    /// Refuses a call if any stream of a context is recording.
     pub(crate) fn refuse_while_any_records(&mut self, context: u32) -> Outcome {
         let mut any = false;
         for capture in &mut self.state.captures.active {
@@ -275,9 +275,10 @@ fn side(place: &Place, pitch: u64) -> Side {
     }
 }
 
-/// Whether a call may disturb a capture: it may wait for work, or touch what other streams use. The
-/// driver's documents name `cuMemAlloc` and `cuEventQuery` as examples and leave the rest open, so
-/// this is the widest reading. Of `cuStreamSynchronize` it was seen on an H200 (driver 580).
+/// Returns whether a call may disturb a capture: it may wait for work, or touch what other streams
+/// use. The driver's documents name `cuMemAlloc` and `cuEventQuery` as examples and leave the rest
+/// open, so this is the widest reading. Of `cuStreamSynchronize` it was seen on an H200 (driver
+/// 580).
 pub(crate) fn may_disturb(symbol: &str) -> bool {
     let starts = [
         "cuMemAlloc",

@@ -171,8 +171,8 @@ impl Call<'_> {
         self.copy_row(Side::device(target), Side::device(source), bytes, stream, false)
     }
 
-    /// Whether the stream's device may touch these: what another device's pool holds takes access to
-    /// that pool, which the copy between peers alone does without (two H200, driver 580).
+    /// Checks that the stream's device may touch these: what another device's pool holds takes
+    /// access to that pool, which the copy between peers alone does without (two H200, driver 580).
     fn reach_pools(&mut self, addresses: &[u64], stream: CUstream) -> Outcome {
         let stream = self.stream(stream)?;
         let device = self.device_of(self.context_of(stream));
@@ -186,7 +186,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Whether a device may touch what a pool holds.
+    /// Returns whether a device may touch what a pool holds.
     pub(super) fn pool_reaches(&self, pool: usize, device: usize) -> bool {
         self.state.pools.get(pool).is_none_or(|pool| {
             let granted = |(to, flags): &(i32, i32)| {
@@ -274,8 +274,8 @@ impl Call<'_> {
         self.alive(self.context_of(stream))
     }
 
-    /// Whether one side's bytes are where the caller says, and where that is: device memory, or
-    /// memory of the host that is pinned, managed or pageable.
+    /// Checks that one side's bytes are where the caller says, and finds where that is: device
+    /// memory, or memory of the host that is pinned, managed or pageable.
     pub(super) fn settle_side(&mut self, side: Side, shape: Shape) -> Outcome<Side> {
         if side.address == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);

@@ -168,7 +168,7 @@ impl Call<'_> {
         if device.profile.pools { Ok(device) } else { Err(CUresult::ERROR_NOT_SUPPORTED) }
     }
 
-    /// Whether one device reaches another's memory: WSL2 has no way between devices.
+    /// Returns whether one device reaches another's memory: WSL2 has no way between devices.
     pub(crate) fn peers_reach(&mut self, device: CUdevice, peer: CUdevice) -> Outcome<bool> {
         let near = self.device(device)?.profile.wsl2;
         let far = self.device(peer)?.profile.wsl2;

@@ -58,7 +58,7 @@ impl Call<'_> {
         Err(CUresult::ERROR_NOT_FOUND)
     }
 
-    /// The same.
+    /// Looks up an entry point, with the reason if there is none.
     pub(crate) fn cuGetProcAddress_v2(
         &mut self,
         symbol: In<c_char>,

@@ -59,8 +59,8 @@ impl Call<'_> {
         }
     }
 
-    /// Whether a kernel of a stream may use the allocation that is at an address: another device's
-    /// takes peer access, or access to its pool.
+    /// Returns whether a kernel of a stream may use the allocation that is at an address: another
+    /// device's takes peer access, or access to its pool.
     pub(crate) fn kernel_reaches(&self, stream: u32, address: u64) -> bool {
         let context = self.context_of(stream);
         let device = self.device_of(context);

@@ -11,7 +11,7 @@ use crate::emulator::Call;
 use crate::state::space::{Advice, Kind};
 use crate::state::stream::{StreamKind, Work};
 
-/// What managed memory may be allocated with; `CU_MEM_ATTACH_SINGLE` only comes later.
+/// Flags that managed memory may be allocated with; `CU_MEM_ATTACH_SINGLE` only comes later.
 const ATTACH: [c_uint; 2] = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST];
 /// `CU_DEVICE_INVALID`: what a range says whose location was never set.
 const NO_LOCATION: c_int = -2;

@@ -11,11 +11,11 @@ use crate::state::physical::PAGE;
 use crate::state::space::{Allocation, Kind, NO_CONTEXT};
 use crate::{Outcome, state::host};
 
-/// What small allocations are rounded up to, bytes.
+/// Multiple that small allocations are rounded up to, bytes.
 const ALIGN: u64 = 512;
 /// Allocations of more than this get granules of their own.
 const SMALL: u64 = 1 << 20;
-/// What the rows of pitched memory are aligned to, bytes.
+/// Alignment of the rows of pitched memory, bytes.
 const PITCH: u64 = 512;
 
 impl Call<'_> {

@@ -147,7 +147,7 @@ impl Call<'_> {
         })
     }
 
-    /// The same, not counted: managed memory is not pinned.
+    /// Maps host memory that is not counted as pinned: managed memory is not pinned.
     pub(crate) fn map_managed(&mut self, bytes: u64) -> Outcome<u64> {
         let mapped =
             bytes.checked_next_multiple_of(HOST_PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -166,7 +166,7 @@ impl Call<'_> {
     }
 }
 
-/// What a block of host memory takes in whole pages.
+/// Returns the bytes that a block of host memory takes in whole pages.
 pub(crate) fn page_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(HOST_PAGE)
 }

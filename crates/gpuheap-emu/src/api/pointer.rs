@@ -1,4 +1,4 @@
-//! What a pointer points to.
+//! Attributes of pointers.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -9,7 +9,7 @@ use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::state::space::Kind;
 
-/// What `DEVICE_ORDINAL` says of memory that is no device's: measured.
+/// Answer of `DEVICE_ORDINAL` for memory that is no device's: measured.
 const NO_DEVICE: c_int = -2;
 
 /// An attribute's value, in the type that it is written as.
@@ -19,11 +19,11 @@ enum Value {
     Long(u64),
 }
 
-/// What is known of an address.
+/// Allocation or mapping at an address.
 struct Found {
     base: u64,
     bytes: u64,
-    /// What holds it: for mapped addresses the reservation's kind.
+    /// Kind of the allocation that holds it; for mapped addresses the reservation's kind.
     kind: Kind,
     context: CUcontext,
     device: usize,
@@ -115,7 +115,8 @@ impl Call<'_> {
         }))
     }
 
-    /// What is at an address. It says its context, and none has to be current: measured.
+    /// Finds the allocation or mapping at an address. It says its context, and none has to be
+    /// current: measured.
     fn find_pointer(&self, pointer: u64) -> Outcome<Option<Found>> {
         let found = self.state.space.find(pointer).filter(|(_, found)| found.freed.is_none());
         let Some((base, allocation)) = found else { return Ok(None) };
@@ -140,7 +141,7 @@ impl Call<'_> {
     }
 }
 
-/// What `cuPointerGetAttributes` writes for what does not apply.
+/// Returns the value that `cuPointerGetAttributes` writes for an attribute that does not apply.
 fn nothing(attribute: CUpointer_attribute) -> Value {
     type A = CUpointer_attribute;
     match attribute {

@@ -291,8 +291,8 @@ impl Call<'_> {
         }
     }
 
-    /// What waiting for a stream, event or context makes the pools of its device do: give back
-    /// what is idle above the release threshold.
+    /// Gives back what is idle in the pools of a device above the release threshold, as waiting for
+    /// a stream, event or context does.
     pub(crate) fn release_idle(&mut self, device: usize) {
         self.shrink_each(device, |pool| pool.threshold);
     }

@@ -233,7 +233,7 @@ impl Call<'_> {
         properties.write(found)
     }
 
-    /// The same handle again, with one more reference: measured.
+    /// Returns the handle behind an address, with one more reference: measured.
     pub(crate) fn cuMemRetainAllocationHandle(
         &mut self,
         handle: Out<CUmemGenericAllocationHandle>,

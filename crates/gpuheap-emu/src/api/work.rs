@@ -1,4 +1,4 @@
-//! What queued work does when its time has come, and which ranges it may use.
+//! Effects of queued work when its time has come, and the ranges that it may use.
 
 use gpuheap_driver::*;
 
@@ -9,7 +9,7 @@ use crate::state::host;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, FillWork, OpRef, Place, Work};
 
-/// What work does with a range.
+/// Way in which work uses a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     Read,
@@ -57,12 +57,13 @@ impl Call<'_> {
         }
     }
 
-    /// Whether work that is queued now is done in the call that queues it.
+    /// Returns whether work that is queued now is done in the call that queues it.
     pub(crate) fn can_run_now(&self) -> bool {
         self.state.pending == 0 && self.state.options.schedule == Schedule::Immediate
     }
 
-    /// Whether a range lies inside one allocation or one run of mappings, as a call must say it.
+    /// Checks that a range lies inside one allocation or one run of mappings, as a call must say
+    /// it.
     pub(crate) fn check_range(&mut self, address: u64, bytes: u64) -> Outcome {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         let end = address.checked_add(bytes).ok_or(invalid)?;

@@ -1,6 +1,6 @@
 //! Vector clocks: what has happened before what.
 
-/// Who does things: the host is one, each stream another. Never given out twice.
+/// Number of an actor: the host is one, each stream another. Never given out twice.
 pub(crate) type Lane = usize;
 
 /// The host's lane. All its threads share it: the emulator does not see the host's locks, and a
@@ -43,7 +43,7 @@ impl Clock {
         }
     }
 
-    /// Whether a step has happened before.
+    /// Returns whether a step has happened before.
     pub(crate) fn covers(&self, epoch: Epoch) -> bool {
         self.0.get(epoch.lane).is_some_and(|step| *step >= epoch.step)
     }

@@ -1,14 +1,14 @@
-//! What the checks found.
+//! Findings of the checks.
 
 use std::fmt;
 
-/// What the checks found.
+/// One misuse that the checks found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What kind of misuse.
+    /// Kind of misuse.
     pub kind: FindingKind,
-    /// What happened: the call, addresses, sizes, streams, and what to do.
+    /// Text for people: the call, addresses, sizes, streams, and what to do.
     pub text: String,
 }
 

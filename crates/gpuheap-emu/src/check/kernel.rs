@@ -1,4 +1,4 @@
-//! What a kernel uses: its ranges are judged at its launch, like those of copies.
+//! Ranges that a kernel uses: they are judged at its launch, like those of copies.
 
 use gpuheap_driver::CUresult;
 use gpuheap_kernels::{Access as KernelAccess, Kernel, Region};

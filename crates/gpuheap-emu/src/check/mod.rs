@@ -33,15 +33,16 @@ const GRAVES: usize = 1 << 16;
 /// How many findings are kept.
 const FINDINGS: usize = 1000;
 
-/// What the checks know. There is none where they are off.
+/// State of the checks. `None` in the emulator's state if they are off.
 pub(crate) struct Checker {
-    /// What has happened before the host's next step.
+    /// Clock of all that happened before the host's next step.
     host: Clock,
-    /// What has happened before each stream's next work, by the stream's place.
+    /// Lane of each stream and the clock of all that happened before its next work, by the stream's
+    /// place.
     streams: FxHashMap<u32, (Lane, Clock)>,
-    /// What destroyed streams did, by context.
+    /// Clocks of the work of destroyed streams, by context.
     gone: FxHashMap<u32, Clock>,
-    /// What findings call each lane.
+    /// Name of each lane in findings.
     names: Vec<String>,
     ranges: Ranges,
     blocks: Blocks,
@@ -130,7 +131,7 @@ impl Call<'_> {
         clock.step(*lane);
     }
 
-    /// What has happened before the stream's next work.
+    /// Returns the clock of all that happened before the stream's next work.
     pub(crate) fn clock_of(&self, stream: u32) -> Option<Box<Clock>> {
         let checker = self.state.checker.as_ref()?;
         checker.streams.get(&stream).map(|(_, clock)| Box::new(clock.clone()))
@@ -239,7 +240,7 @@ impl Call<'_> {
         }
     }
 
-    /// What a stream's work put there was never written itself.
+    /// Marks bytes as never written.
     fn note_unwritten(&mut self, address: u64, bytes: u64) {
         let ranges = self.physical_ranges(address, bytes);
         if let Some(checker) = &mut self.state.checker {

@@ -1,4 +1,4 @@
-//! Who used which bytes last.
+//! Last uses of each range of bytes.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(crate) struct Ranges(BTreeMap<u64, Record>);
 #[derive(Clone)]
 struct Record {
     end: u64,
-    /// Whether the bytes hold something that was written.
+    /// True if the bytes hold something that was written.
     defined: bool,
     write: Option<Use>,
     /// Since the last write, one for each lane.
@@ -33,7 +33,7 @@ pub(crate) struct Conflict {
     pub(crate) first: u64,
     pub(crate) end: u64,
     pub(crate) before: Use,
-    /// Whether the earlier one wrote.
+    /// True if the earlier one wrote.
     pub(crate) before_wrote: bool,
 }
 

@@ -28,7 +28,7 @@ struct Extent {
     freed: Option<OpRef>,
 }
 
-/// Whose an extent is: nobody's, or its stream's by place + 1.
+/// Owner of an extent: 0 if it is idle, else its stream's place + 1.
 type Tag = u32;
 
 const IDLE: Tag = 0;
@@ -143,7 +143,7 @@ impl Arena {
         }
     }
 
-    /// The same for the frees of one stream up to `op`.
+    /// Makes what one stream's frees up to `op` gave back anybody's.
     pub(crate) fn free_done(&mut self, op: OpRef) {
         if !self.pending.contains_key(&op.stream) {
             return;

@@ -11,7 +11,7 @@ pub(crate) struct Captures {
     pub(crate) active: Vec<Capture>,
     pub(crate) graphs: Handles<Graph>,
     pub(crate) executables: Handles<Graph>,
-    /// What captures keep a thread from doing, where that was changed.
+    /// Capture mode of each thread that changed its own.
     pub(crate) modes: FxHashMap<u64, CUstreamCaptureMode>,
 }
 
@@ -108,7 +108,7 @@ impl Capture {
         }
     }
 
-    /// Whether a stream that joined has work that no other waits for.
+    /// Returns whether a stream that joined has work that no other waits for.
     pub(crate) fn is_unjoined(&self) -> bool {
         self.members.iter().skip(1).any(|member| member.joined < member.work)
     }

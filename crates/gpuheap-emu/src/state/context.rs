@@ -10,7 +10,7 @@ pub(crate) struct Context {
     pub(crate) primary: bool,
     pub(crate) flags: u32,
     pub(crate) id: u64,
-    /// What every call in it returns since it was lost.
+    /// Code that every call in it returns, if it was lost.
     pub(crate) error: Option<CUresult>,
     /// The default stream that waits for all blocking streams.
     pub(crate) legacy: u32,
@@ -19,7 +19,7 @@ pub(crate) struct Context {
     /// The devices whose memory it may reach.
     pub(crate) peers: Vec<usize>,
     pub(crate) limits: FxHashMap<i32, usize>,
-    /// What it took of the device's memory.
+    /// Device memory that it took, bytes.
     pub(crate) bytes: u64,
 }
 

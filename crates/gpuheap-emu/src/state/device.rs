@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use crate::state::slots::Slots;
 use crate::{Profile, Usage};
 
-/// What device memory in use moves by, bytes: measured on the H200, and the granularity of
-/// virtual memory management.
+/// Unit by which device memory in use changes, bytes: measured on the H200. It is also the
+/// granularity of virtual memory management.
 pub(crate) const GRANULE: u64 = 2 << 20;
 
-/// Who device memory is in use for.
+/// User of device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
     Context,

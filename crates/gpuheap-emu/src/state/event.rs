@@ -17,6 +17,6 @@ pub(crate) struct Record {
     pub(crate) op: OpRef,
     /// When the stream got past it, virtual nanoseconds.
     pub(crate) time: Option<u64>,
-    /// What had happened before it, for the checks.
+    /// Clock of all that happened before it, for the checks.
     pub(crate) clock: Option<Box<Clock>>,
 }

@@ -1,4 +1,4 @@
-//! What the emulated driver knows.
+//! State of the emulated driver.
 
 pub(crate) mod arena;
 pub(crate) mod capture;
@@ -134,7 +134,7 @@ impl State {
         self.next_id
     }
 
-    /// What the plan of failures lets every device have, bytes.
+    /// Returns the memory that the plan of failures leaves every device, bytes.
     pub(crate) fn memory_limit(&self) -> u64 {
         self.options.faults.memory_limit().unwrap_or(u64::MAX)
     }

@@ -1,4 +1,4 @@
-//! What device memory holds: pages that exist once they are touched.
+//! Content of device memory: pages that exist once they are touched.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 /// The unit in which memory is backed by the host's, bytes.
 pub(crate) const PAGE: u64 = 64 << 10;
 
-/// What a byte reads as that was never written.
+/// Value of a byte that was never written.
 pub(crate) const POISON: u8 = 0xcb;
 
 /// Device memory by physical address, sparse: untouched pages cost nothing, and neither do pages
@@ -22,7 +22,7 @@ pub(crate) struct Pages {
 /// A repeated word: the byte at address `a` is `word[a % 4]`.
 type Word = [u8; 4];
 
-/// What a run of bytes is.
+/// Content of a run of bytes.
 enum Run {
     Page,
     Fill(Word),
@@ -30,7 +30,7 @@ enum Run {
 }
 
 impl Pages {
-    /// Whether nothing was ever written.
+    /// Returns whether nothing was ever written.
     pub(crate) fn is_empty(&self) -> bool {
         self.pages.is_empty() && self.fills.is_empty()
     }
@@ -107,7 +107,7 @@ impl Pages {
         }
     }
 
-    /// What the bytes from `at` on are, and how many are of that one kind.
+    /// Returns the content of the bytes from `at` on, and how many have it.
     fn run(&self, at: u64, length: u64) -> (Run, u64) {
         let page = at - at % PAGE;
         if self.pages.contains_key(&page) {
@@ -146,7 +146,7 @@ impl Pages {
         }
     }
 
-    /// The same within one page.
+    /// Sets bytes within one page.
     fn set_bytes(&mut self, from: u64, to: u64, word: Option<Word>) {
         if from == to {
             return;

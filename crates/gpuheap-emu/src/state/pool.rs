@@ -3,9 +3,9 @@
 use crate::state::arena::Arena;
 use crate::state::stream::{OpRef, Stream};
 
-/// What a pool takes from the device at a time, bytes: measured on the H200.
+/// Memory that a pool takes from the device at a time, bytes: measured on the H200.
 pub(crate) const CHUNK: u64 = 32 << 20;
-/// What an allocation's place in a pool is rounded up to, bytes: measured on the H200.
+/// Multiple that an allocation's place in a pool is rounded up to, bytes: measured on the H200.
 pub(crate) const POOL_ALIGN: u64 = 512;
 
 /// A pool. Its arena decides how much memory it needs; addresses are given out apart from that and
@@ -18,7 +18,7 @@ pub(crate) struct Pool {
     pub(crate) destroyed: bool,
     pub(crate) threshold: u64,
     pub(crate) follow_events: bool,
-    /// Whether freed memory is anybody's as soon as its free is done; otherwise it stays its
+    /// True if freed memory is anybody's as soon as its free is done; otherwise it stays its
     /// stream's until the host waits.
     pub(crate) opportunistic: bool,
     pub(crate) internal_dependencies: bool,

@@ -16,7 +16,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Whether the next allocation of this size needs one more granule.
+    /// Returns whether the next allocation of this size needs one more granule.
     pub(crate) fn needs_granule(&self, bytes: u64) -> bool {
         self.free_by_size.range((bytes, 0)..).next().is_none()
     }

@@ -11,10 +11,10 @@ pub(crate) const FIRST: u64 = 0x2000_0000_0000;
 /// The end of device memory's addresses.
 pub(crate) const END: u64 = 0x5000_0000_0000;
 
-/// What has no context: reserved addresses, and pool memory that outlived its own.
+/// Context of what has none: reserved addresses, and pool memory that outlived its own.
 pub(crate) const NO_CONTEXT: u32 = u32::MAX;
 
-/// Whether an address is one that device memory may have.
+/// Returns whether an address is one that device memory may have.
 pub(crate) fn is_device_address(address: u64) -> bool {
     (FIRST..END).contains(&address)
 }
@@ -32,7 +32,7 @@ pub(crate) struct Space {
 }
 
 pub(crate) struct Allocation {
-    /// What was asked for; reserved addresses: what was reserved.
+    /// Bytes asked for; of reserved addresses those reserved.
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
     /// The place of its context, or [`NO_CONTEXT`].
@@ -43,11 +43,11 @@ pub(crate) struct Allocation {
     /// The free of it that its stream has not got to yet.
     pub(crate) freed: Option<OpRef>,
     pub(crate) sync_memops: bool,
-    /// What was advised, of managed memory.
+    /// Advice given for managed memory.
     pub(crate) advice: Option<Box<Advice>>,
 }
 
-/// What was advised for managed memory. Locations are devices, or -1 for the host.
+/// Advice given for managed memory. Locations are devices, or -1 for the host.
 #[derive(Default)]
 pub(crate) struct Advice {
     pub(crate) read_mostly: bool,
@@ -75,12 +75,12 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether the address is one of this process.
+    /// Returns whether the address is one of this process.
     pub(crate) fn is_host(self) -> bool {
         matches!(self, Kind::Managed { .. } | Kind::Pinned { .. } | Kind::Registered { .. })
     }
 
-    /// What it is called in findings.
+    /// Returns its name in findings.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Small { .. } | Kind::Large { .. } => "device memory",
@@ -130,7 +130,7 @@ impl Space {
         }
     }
 
-    /// Whether nothing is at these addresses of device memory.
+    /// Returns whether nothing is at these addresses of device memory.
     pub(crate) fn is_free(&self, base: u64, bytes: u64) -> bool {
         let Some(end) = base.checked_add(bytes) else { return false };
         base >= FIRST

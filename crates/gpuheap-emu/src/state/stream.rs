@@ -14,7 +14,7 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
     pub(crate) id: u64,
     pub(crate) queue: VecDeque<Op>,
-    /// Whether its first work is a callback that is running now.
+    /// True if its first work is a callback that is running now.
     pub(crate) running: bool,
     /// Destroyed by its handle; gone when its work is done.
     pub(crate) destroyed: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Op {
     pub(crate) id: u64,
     /// Under a lag: when it is done.
     pub(crate) done_at: u64,
-    /// What must be done before, in other streams. All older.
+    /// Work of other streams that must be done before. All of it is older.
     pub(crate) after: Vec<OpRef>,
     pub(crate) work: Work,
 }
@@ -104,7 +104,7 @@ pub(crate) struct KernelWork {
     pub(crate) kernel: Kernel,
     /// Its one parameter.
     pub(crate) words: Vec<u64>,
-    /// What loses the context when it runs: it uses what it may not.
+    /// Code with which it loses the context when it runs, because it uses what it may not.
     pub(crate) error: Option<CUresult>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Callback {
     pub(crate) function: HostFunction,
     /// The caller's data, as an address.
     pub(crate) data: u64,
-    /// What had happened before it, for the checks.
+    /// Clock of all that happened before it, for the checks.
     pub(crate) clock: Option<Box<Clock>>,
 }
 
@@ -146,12 +146,12 @@ impl Stream {
         }
     }
 
-    /// Whether it waits for the legacy default stream, and that one for it.
+    /// Returns whether it waits for the legacy default stream, and that one for it.
     pub(crate) fn is_blocking(&self) -> bool {
         self.flags & gpuheap_driver::CU_STREAM_NON_BLOCKING == 0
     }
 
-    /// Whether work of this id is done.
+    /// Returns whether work of this id is done.
     pub(crate) fn is_done(&self, id: u64) -> bool {
         self.queue.front().is_none_or(|first| id < first.id)
     }
@@ -164,7 +164,7 @@ impl Stream {
         }
     }
 
-    /// Whether everything queued from now on is known to run after `op`.
+    /// Returns whether everything queued from now on is known to run after `op`.
     pub(crate) fn has_waited_for(&self, op: OpRef) -> bool {
         self.waited.iter().any(|known| known.stream == op.stream && known.id >= op.id)
     }

@@ -28,7 +28,7 @@ pub(crate) struct Physical {
     pub(crate) mappings: u64,
 }
 
-/// What `cuMemCreate` was asked for.
+/// Properties that `cuMemCreate` was asked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Properties(CUmemAllocationProp);
 
@@ -41,7 +41,7 @@ pub(crate) struct Mapping {
     pub(crate) physical: u32,
     pub(crate) base: u64,
     pub(crate) device: usize,
-    /// What each device may do, by ordinal.
+    /// Access of each device, by ordinal.
     pub(crate) access: Vec<i32>,
     /// The last work on these addresses of each stream, for the checks.
     pub(crate) uses: Vec<Conflict>,

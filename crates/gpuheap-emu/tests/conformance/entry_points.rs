@@ -35,8 +35,8 @@ fn the_table_is_the_real_driver_s() {
     assert!(wrong.is_empty(), "{}:\n{}", driver.describe(), wrong.join("\n"));
 }
 
-/// Whether the driver exports a symbol, answers with it at the version that brought it, and not at
-/// the one before.
+/// Checks that the driver exports a symbol, answers with it at the version that brought it, and not
+/// at the one before.
 fn compare(
     driver: &LibCuda,
     library: &Library,

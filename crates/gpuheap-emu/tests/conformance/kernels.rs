@@ -135,7 +135,7 @@ fn c_text(text: String) -> CString {
     CString::new(text).unwrap()
 }
 
-/// What the start of the arena holds, and the same memory for the Rust.
+/// Content of the start of the arena, and a copy of it for the kernels in Rust.
 #[derive(Clone)]
 struct Image {
     base: u64,
@@ -307,7 +307,7 @@ fn pairs(of: Type, random: &mut Random) -> (Vec<u8>, Vec<u8>) {
     (left, right)
 }
 
-/// What is done with two operands, of all types that have it.
+/// Returns the operations with two operands, of all types that have them.
 fn operations() -> Vec<(Does, Type)> {
     let mut all = Vec::new();
     for &of in Type::ALL {

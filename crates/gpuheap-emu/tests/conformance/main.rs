@@ -1,4 +1,4 @@
-//! What every driver does, the emulated and the real one: the same suite over both.
+//! Behaviour of every driver, the emulated and the real one: one suite over both.
 //!
 //! It runs on the emulator under every schedule. With `GPUHEAP_TEST_DEVICE=cuda:0` it runs on
 //! that device instead; nothing here poisons a context.

@@ -1,4 +1,4 @@
-//! What a pointer says of its memory.
+//! Attributes of pointers.
 
 use std::ffi::c_void;
 

@@ -38,12 +38,12 @@ pub(crate) fn on_every_driver(test: impl Fn(&Gpu<'_>)) {
     run(true, test);
 }
 
-/// The same for tests of misuse, which the emulator's checks would report.
+/// Runs a test of misuse, which the emulator's checks would report, on every driver.
 pub(crate) fn on_every_driver_unchecked(test: impl Fn(&Gpu<'_>)) {
     run(false, test);
 }
 
-/// The same for tests that take long and have no order of streams in them: on the emulator once.
+/// Runs a test that takes long and has no order of streams in it: on the emulator once.
 pub(crate) fn on_every_driver_once(test: impl Fn(&Gpu<'_>)) {
     if std::env::var_os("GPUHEAP_TEST_DEVICE").is_some() {
         return run(true, test);

@@ -6,7 +6,7 @@ use crate::plan::grid;
 use crate::ptx::{STRIDED_EACH, flat_each};
 use crate::{Arithmetic, Comparison, Kernel, Launch, Type, Unary, Words};
 
-/// What an operation works on.
+/// Operand of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operand<'a> {
     /// One value for all elements: its bits, zero-extended.
@@ -141,7 +141,7 @@ fn in_vectors(
     Some(outer.iter().copied().chain([inner]).collect())
 }
 
-/// Whether every array's elements lie one behind the other.
+/// Returns whether every array's elements lie one behind the other.
 fn is_flat(axes: &[Axis], sources: [Source; 2], of: Type) -> bool {
     let dense = |axis: &Axis| {
         (0..2).all(|i| sources[i] == Source::Scalar || axis.strides[i] == of.size() as i64)

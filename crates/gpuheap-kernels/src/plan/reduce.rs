@@ -21,7 +21,7 @@ const WARP: u64 = 32;
 /// How an axis is reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// So many threads for each piece of a row.
+    /// By rows, with this many threads for each piece of one.
     Rows {
         lanes: u64,
     },

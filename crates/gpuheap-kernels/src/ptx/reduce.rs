@@ -11,7 +11,7 @@ use crate::{Kernel, Reduction, Type};
 /// Vectors, or elements of a column, that are on their way at a time.
 const UNROLL: usize = 4;
 
-/// What is folded into what.
+/// Reduction of values of type `of` into a total of type `to`.
 #[derive(Clone, Copy)]
 struct Fold {
     op: Reduction,
@@ -102,7 +102,7 @@ fn piece_of(
     (length, w.at(input, place, of.size()))
 }
 
-/// What one lane takes of a piece: vectors that are as many apart as there are lanes.
+/// Writes the share of one lane in a piece: vectors that are as many apart as there are lanes.
 fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: Reg, from: Reg) {
     let (of, each) = (fold.of, VECTOR / fold.of.size());
     let [at, step, far, last] = w.regs(Class::Bits32);

@@ -15,7 +15,7 @@ pub(crate) const STRIDED_EACH: u64 = 4;
 /// One element of those that a thread takes at a time.
 #[derive(Clone, Copy)]
 struct Place {
-    /// Whether there is such an element.
+    /// True if there is such an element.
     exists: Reg,
     /// Its place in row-major order.
     index: Reg,

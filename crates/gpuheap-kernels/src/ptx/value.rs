@@ -328,7 +328,8 @@ pub(super) fn cast(w: &mut Writer, from: Type, to: Type, a: Reg) -> Reg {
     d
 }
 
-/// What starts a reduction and changes nothing, of the type that is reduced or that it makes.
+/// Returns the value that starts a reduction and changes nothing, of the type that is reduced or
+/// that it makes.
 pub(super) fn identity(op: Reduction, of: Type) -> String {
     let least = matches!(op, Reduction::Max | Reduction::Any);
     match op {

@@ -174,7 +174,7 @@ impl Writer {
         (quotient, rest)
     }
 
-    /// The same where the divisor is often 1.
+    /// Divides where the divisor is often 1.
     pub(super) fn divide_unless_one(&mut self, dividend: Reg, divisor: Reg) -> (Reg, Reg) {
         let [quotient, rest] = self.regs(Class::Bits64);
         let one = self.reg(Class::Predicate);

@@ -59,9 +59,9 @@ pub(super) use with_type;
 /// An element of an array.
 pub(super) trait Element: Copy {
     const SIZE: usize;
-    /// What no element is greater than, infinity included.
+    /// Value that no element is greater than, infinity included.
     const GREATEST: Self;
-    /// What no element is less than.
+    /// Value that no element is less than.
     const LEAST: Self;
 
     /// From its bytes, which are as many as it has.
@@ -78,7 +78,7 @@ pub(super) trait Element: Copy {
     /// As Rust's `as` from the value's first type.
     fn of(value: Value) -> Self;
 
-    /// What starts a reduction and changes nothing.
+    /// Returns the value that starts a reduction and changes nothing.
     fn identity(op: Reduction) -> Self {
         match op {
             Reduction::Sum | Reduction::Total => Self::of(Value::Integer(0)),

@@ -28,7 +28,7 @@ impl Operand {
         Operand { source, word, buffer }
     }
 
-    /// Has the elements of one chunk in its buffer.
+    /// Puts the elements of one chunk into its buffer.
     fn fetch<M: Memory>(
         &mut self,
         offset: i64,

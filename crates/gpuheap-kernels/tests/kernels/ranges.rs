@@ -1,4 +1,4 @@
-//! What launches say they use is what they use.
+//! Ranges that launches say they use, compared with those that they use.
 
 use std::collections::BTreeSet;
 

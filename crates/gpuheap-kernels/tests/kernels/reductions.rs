@@ -39,7 +39,7 @@ fn reduced<T: Native, R: Native>(
     }
 }
 
-/// What each result is reduced from.
+/// Returns the values that each result is reduced from.
 fn columns<T: Native>((outer, n, inner): (usize, usize, usize), values: &[T]) -> Vec<Vec<T>> {
     let column = |o: usize, i: usize| (0..n).map(|k| values[(o * n + k) * inner + i]).collect();
     (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))).map(|(o, i)| column(o, i)).collect()
