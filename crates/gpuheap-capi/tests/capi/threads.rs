@@ -7,7 +7,7 @@ use gpuheap::PoolKind;
 use gpuheap::emu::Schedule;
 
 use crate::client::{Client, Memory, Status, destroy_stream, device, last_error, make_stream};
-use crate::support::{Random, on_real_gpu};
+use crate::support::{on_real_gpu, random::Random};
 
 const THREADS: usize = 16;
 
