@@ -7,8 +7,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 use gpuheap::Size;
 use gpuheap::emu::Profile;
+use gpuheap_replay::cards::{self, Card};
 use gpuheap_replay::models::SettingError;
 use gpuheap_replay::replay::Pool;
+use gpuheap_replay::tune::Family;
 
 use crate::failure::Failure;
 
@@ -55,6 +57,7 @@ gpuheap's own pools:
   split, stitched  best fit, split and joined; the same, and pages mapped into
                    one range where no range is large enough
   driver           the driver's own pool
+Cards: gpuheap replay --card list
 Profiles: h200, rtx4090, t4, wsl2-rtx4060.
 Sizes: bytes (10000), a unit (100M, 1.5GiB), for --limit also a share of the device (50%).
 
@@ -67,13 +70,17 @@ What the figures mean:
 
 Exit codes: 0 the program gets through, 1 memory ran out, 2 wrong use or unreadable input, 3 \
 environment error (no device, no permission)
-Example: gpuheap replay --profile t4 --find-minimum run.csv.gz";
+Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
+
+/// What `--tune` searches, by name.
+const FAMILIES: [(&str, Family); 3] =
+    [("torch", Family::Torch), ("rmm", Family::Rmm), ("cupy", Family::CuPy)];
 
 /// What `gpuheap replay` is given.
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArguments {
     /// Files to replay, - for standard input
-    #[arg(value_name = "TRACE", required = true)]
+    #[arg(value_name = "TRACE", required_unless_present_any = ["card", "tune"])]
     pub(crate) traces: Vec<PathBuf>,
 
     /// A pool to try, may be given several times [default: those that fit the trace]
@@ -93,6 +100,11 @@ pub(crate) struct ReplayArguments {
     /// What the emulated device is like [default: h200]
     #[arg(long, value_name = "NAME", value_parser = profile, allow_hyphen_values = true)]
     pub(crate) profile: Option<Profile>,
+
+    /// A card by name, or list for all that are known
+    #[arg(long, value_name = "NAME", value_parser = card, allow_hyphen_values = true)]
+    #[arg(conflicts_with_all = ["profile", "device_memory"])]
+    pub(crate) card: Option<AskedCard>,
 
     /// Hard limit of what a pool may take from the driver
     #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
@@ -119,6 +131,11 @@ pub(crate) struct ReplayArguments {
     #[arg(long)]
     pub(crate) recorded_only: bool,
 
+    /// Search the settings of torch, rmm or cupy instead [default: those of the trace's format]
+    #[arg(long, value_name = "FAMILY", num_args = 0..=1, default_missing_value = "")]
+    #[arg(conflicts_with_all = ["json", "find_minimum", "at", "pools", "check"])]
+    pub(crate) tune: Option<String>,
+
     /// Show the recorded memory after this event instead: who holds it, and where it lies
     #[arg(long, value_name = "EVENT", value_parser = event, conflicts_with_all = ["json", "find_minimum"])]
     pub(crate) at: Option<u64>,
@@ -126,6 +143,15 @@ pub(crate) struct ReplayArguments {
     /// Print one JSON array, one object for each trace
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What `--card` asks for.
+#[derive(Clone, Debug)]
+pub(crate) enum AskedCard {
+    /// The list of all cards.
+    List,
+    /// A card.
+    Card(&'static Card),
 }
 
 /// Bytes, and how they were written.
@@ -136,12 +162,32 @@ pub(crate) struct TypedSize {
 }
 
 impl ReplayArguments {
-    /// What cannot be asked of a real device.
+    /// Takes what follows `--tune` for a trace if it is no family: `--tune run.csv`.
+    fn sort_out_tune(&mut self) {
+        if let Some(text) = &mut self.tune
+            && !text.is_empty()
+            && !FAMILIES.iter().any(|(name, _)| name == text)
+        {
+            self.traces.insert(0, PathBuf::from(std::mem::take(text)));
+        }
+    }
+
+    /// The family to search; `None` if the trace's format decides.
+    pub(crate) fn family(&self) -> Option<Family> {
+        let text = self.tune.as_ref()?;
+        FAMILIES.iter().find(|(name, _)| name == text).map(|(_, family)| *family)
+    }
+
+    /// Refuses what cannot be asked for together.
     fn check(&self) -> Result<(), Failure> {
+        if self.traces.is_empty() && !matches!(self.card, Some(AskedCard::List)) {
+            return Err(Failure::wrong_use(NO_TRACE));
+        }
         let Some(ordinal) = self.device else { return Ok(()) };
         let refused = [
             (self.device_memory.is_some(), "--device-memory"),
             (self.profile.is_some(), "--profile"),
+            (self.card.is_some(), "--card"),
             (self.find_minimum, "--find-minimum"),
             (self.delay.is_some(), "--delay"),
         ];
@@ -178,11 +224,13 @@ pub(crate) fn parse() -> Result<Parsed, Failure> {
             _ => return Err(Failure::wrong_use(explain(&error))),
         },
     };
-    match &parsed.command {
-        Command::Replay(arguments) => arguments.check()?,
-    }
-    Ok(Parsed::Command(parsed.command))
+    let Command::Replay(mut arguments) = parsed.command;
+    arguments.sort_out_tune();
+    arguments.check()?;
+    Ok(Parsed::Command(Command::Replay(arguments)))
 }
+
+const NO_TRACE: &str = "no trace was given; name at least one file: gpuheap replay TRACE";
 
 /// clap's errors take several lines; this is the one that says what is wrong and what to do.
 fn explain(error: &clap::Error) -> String {
@@ -213,7 +261,7 @@ fn explain(error: &clap::Error) -> String {
             "no command was given; write gpuheap replay TRACE, or see gpuheap --help".to_owned()
         }
         ErrorKind::MissingRequiredArgument => {
-            "no trace was given; name at least one file: gpuheap replay TRACE".to_owned()
+            NO_TRACE.to_owned()
         }
         ErrorKind::InvalidValue => format!("{argument} needs a value; {see}"),
         ErrorKind::ArgumentConflict => match context(ContextKind::PriorArg) {
@@ -260,6 +308,17 @@ fn bytes(text: &str) -> Result<TypedSize, String> {
 fn pool(text: &str) -> Result<Pool, String> {
     missing(text)?;
     Pool::parse(text).map_err(|error: SettingError| error.to_string())
+}
+
+fn card(text: &str) -> Result<AskedCard, String> {
+    missing(text)?;
+    if text == "list" {
+        return Ok(AskedCard::List);
+    }
+    match cards::find(text) {
+        Ok(card) => Ok(AskedCard::Card(card)),
+        Err(error) => Err(format!("{error}; --card list shows all")),
+    }
 }
 
 fn event(text: &str) -> Result<u64, String> {

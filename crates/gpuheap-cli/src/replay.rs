@@ -8,7 +8,7 @@ use gpuheap_replay::replay::{DeviceChoice, Options, Progress as Steps, ReplayErr
 use gpuheap_replay::{json, replay, report};
 use gpuheap_trace::{ReadOptions, Trace};
 
-use crate::cli::ReplayArguments;
+use crate::cli::{AskedCard, ReplayArguments};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::{Verdict, output};
@@ -23,7 +23,13 @@ const STANDARD_INPUT: &str = "-";
 /// What cannot be read (every such file, one line each), or a device that cannot be had. Nothing
 /// is printed then.
 pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
+    if let Some(AskedCard::List) = arguments.card {
+        return output::print(&report::list_cards()).map(|()| Verdict::Fine);
+    }
     let traces = read(arguments)?;
+    if arguments.tune.is_some() {
+        return tune(arguments, &traces);
+    }
     if let Some(event) = arguments.at {
         let moments: Result<Vec<String>, String> =
             traces.iter().map(|trace| report::at(trace, event)).collect();
@@ -42,6 +48,19 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
     output::print(&text)?;
     let gets_through = |report: &TraceReport| report.verdict.gets_through;
     Ok(if reports.iter().all(gets_through) { Verdict::Fine } else { Verdict::Findings })
+}
+
+/// Searches settings for every trace, and prints.
+fn tune(arguments: &ReplayArguments, traces: &[Trace]) -> Result<Verdict, Failure> {
+    let device = device(arguments)?;
+    let progress = Progress::new(0);
+    let (texts, passed): (Vec<String>, Vec<bool>) = traces
+        .iter()
+        .map(|trace| report::tune(trace, arguments.family(), &device, &progress))
+        .unzip();
+    drop(progress);
+    output::print(&texts.join("\n"))?;
+    Ok(if passed.iter().all(|passed| *passed) { Verdict::Fine } else { Verdict::Findings })
 }
 
 /// Reads all traces before anything is replayed: a bad file is told at once, not after minutes.
@@ -104,6 +123,9 @@ fn device(arguments: &ReplayArguments) -> Result<DeviceChoice, Failure> {
     if let Some(ordinal) = arguments.device {
         let device = Device::open(&format!("cuda:{ordinal}")).map_err(Failure::could_not_look)?;
         return Ok(DeviceChoice::Real(device));
+    }
+    if let Some(AskedCard::Card(card)) = arguments.card {
+        return Ok(DeviceChoice::Card(card));
     }
     let profile = arguments.profile.clone();
     Ok(match (&arguments.device_memory, profile) {

@@ -100,6 +100,7 @@ struct Verdict<'a> {
     recommended_setting: Option<&'a str>,
     enough_bytes: Option<u64>,
     failure: Option<Failure<'a>>,
+    fits: Vec<Fit<'a>>,
     remedies: Vec<Remedy<'a>>,
 }
 
@@ -115,6 +116,32 @@ struct Failure<'a> {
     pieces: Option<u64>,
     largest_piece_bytes: Option<u64>,
     held_most: Vec<Holder<'a>>,
+}
+
+/// A card.
+#[derive(Serialize)]
+struct Fit<'a> {
+    card: &'a str,
+    usable_bytes: u64,
+    usable_is_measured: bool,
+    fits: bool,
+    /// The pool that makes it fit; null if it fits as it is, or not at all.
+    with_pool: Option<&'a str>,
+}
+
+impl<'a> Fit<'a> {
+    fn of(fit: &'a verdict::Fit) -> Self {
+        Self {
+            card: fit.card.name,
+            usable_bytes: fit.card.usable_bytes,
+            usable_is_measured: fit.card.usable_is_measured,
+            fits: fit.way.is_some(),
+            with_pool: match &fit.way {
+                Some(verdict::Way::With(pool)) => Some(pool),
+                _ => None,
+            },
+        }
+    }
 }
 
 /// Where the memory was, bytes.
@@ -237,6 +264,7 @@ impl<'a> Verdict<'a> {
             recommended_setting: advice.and_then(|advice| advice.setting.as_deref()),
             enough_bytes: advice.map(|advice| advice.enough),
             failure: verdict.failure.as_ref().map(Failure::of),
+            fits: verdict.fits.iter().map(Fit::of).collect(),
             remedies: verdict.remedies.iter().map(Remedy::of).collect(),
         }
     }

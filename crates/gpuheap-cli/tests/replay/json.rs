@@ -185,3 +185,92 @@ fn devices_of_a_snapshot_are_told_apart() {
     let found: Vec<_> = traces.map(|trace| (&trace["device"], &trace["peak_live_bytes"])).collect();
     assert_eq!(found, [(&0.into(), &70.into()), (&2.into(), &90.into())]);
 }
+
+#[test]
+fn everything_that_is_printed_follows_the_schema() {
+    let text = include_str!("../../../../docs/replay.schema.json");
+    let schema: Value = serde_json::from_str(text).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let rows = [("allocate", 1, 1 << 30), ("allocate failure", 0, 8 << 30)];
+    let log = folder.path().join("log.csv");
+    std::fs::write(&log, crate::support::log(&rows)).unwrap();
+    for arguments in [
+        &["two_streams.snapshot.pickle.gz", "gpt_train_short.csv.gz"][..],
+        &["varied_oom.snapshot.pickle.gz"],
+        &["--card", "A100 40GB", "--check", "split", "varied_oom.snapshot.pickle.gz"],
+        &["--limit", "1GiB", "--find-minimum", "--pool", "rmm:pool", "two_streams.csv.gz"],
+        &["--profile", "wsl2-rtx4060", "--pool", "stitched", log.to_str().unwrap()],
+    ] {
+        let json = replay(&[&["--json"], arguments].concat()).json();
+        assert_eq!(differences(&schema, &json, "$"), [""; 0], "{arguments:?}");
+    }
+}
+
+/// The places at which a value does not follow a schema of those keywords that ours has. A field that
+/// the schema lacks is one too: readers may ignore it, but it is to be described.
+fn differences(schema: &Value, value: &Value, at: &str) -> Vec<String> {
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_u64() => "integer",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let is_kind = |wanted: &Value| wanted == kind || (wanted == "number" && kind == "integer");
+    let is_outside = |bound: &str, outside: fn(f64, f64) -> bool| {
+        let both = value.as_f64().zip(schema[bound].as_f64());
+        both.is_some_and(|(value, bound)| outside(value, bound))
+    };
+    let mut found = Vec::new();
+    for (keyword, given) in schema.as_object().unwrap() {
+        let follows = match keyword.as_str() {
+            "$schema" | "title" | "description" | "properties" | "items" => true,
+            "type" => given.as_array().map_or(is_kind(given), |kinds| kinds.iter().any(is_kind)),
+            "enum" => given.as_array().unwrap().contains(value),
+            "const" => given == value,
+            "minimum" => !is_outside("minimum", |value, bound| value < bound),
+            "maximum" => !is_outside("maximum", |value, bound| value > bound),
+            "required" => {
+                let has = |name: &Value| value.get(name.as_str().unwrap()).is_some();
+                value.is_null() || given.as_array().unwrap().iter().all(has)
+            }
+            other => panic!("the schema has {other}, which this test does not know"),
+        };
+        if !follows {
+            found.push(format!("{at}: {value} is not {keyword} {given}"));
+        }
+    }
+    for (name, field) in value.as_object().into_iter().flatten() {
+        match schema["properties"].get(name) {
+            Some(schema) => found.extend(differences(schema, field, &format!("{at}.{name}"))),
+            None => found.push(format!("{at}.{name} is not in the schema")),
+        }
+    }
+    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        found.extend(differences(&schema["items"], item, &format!("{at}[{index}]")));
+    }
+    found
+}
+
+#[test]
+fn verdict_says_what_the_text_says() {
+    let run = "varied_oom.snapshot.pickle.gz";
+    let (json, text) = (replay(&["--json", run]).json(), replay(&[run]).stdout);
+    let verdict = &json[0]["verdict"];
+    assert_eq!(verdict["gets_through"], false);
+    assert_eq!(verdict["checked"], serde_json::json!(["torch"]));
+    assert_eq!(verdict["recommended_pool"], "torch:expandable_segments:True");
+    let line = verdict["recommended_setting"].as_str().unwrap();
+    assert_eq!(line, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
+    assert!(text.contains(line), "{text}");
+    assert_eq!(verdict["failure"]["event"], 3405);
+    assert_eq!(verdict["failure"]["cause"], "fragmentation");
+    assert_eq!(json[0]["recorded"]["failed_requests"][0]["requested_bytes"], 123_432_960);
+    // What PyTorch was allowed to take, by the README of the recordings.
+    let allowed = 5_253_845_811;
+    let bound = |name: &str| json[0]["recorded"][name].as_u64().unwrap();
+    let bounds = bound("memory_at_least_bytes")..bound("memory_below_bytes");
+    assert!(bounds.contains(&allowed), "{bounds:?}");
+}

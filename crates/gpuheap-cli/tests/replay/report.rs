@@ -74,6 +74,39 @@ fn request_that_failed_when_recorded_is_served_at_its_place() {
 }
 
 #[test]
+fn cards_are_found_by_name_and_listed() {
+    let run = "varied_oom.snapshot.pickle.gz";
+    let ran = replay(&["--card", "a100-40gb", run]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    insta::assert_snapshot!("card", without_times(&ran.stdout));
+    assert_eq!(replay(&["--card", "A100 40GB MIG 1g.5gb", run]).code, 1);
+    let list = replay(&["--card", "list"]);
+    assert_eq!((list.code, list.stderr.as_str()), (0, ""));
+    assert!(list.stdout.lines().count() > 40, "{}", list.stdout);
+    assert!(list.stdout.lines().all(|line| line.chars().count() <= 80), "{}", list.stdout);
+    let ran = replay(&["--card", "A100", run]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+    assert!(ran.stderr.contains("give one of A100 40GB, A100 80GB"), "{}", ran.stderr);
+}
+
+#[test]
+fn settings_are_searched() {
+    for (name, arguments) in [
+        ("tune_torch", &["--tune", "varied_oom.snapshot.pickle.gz"][..]),
+        ("tune_rmm", &["--tune", "rmm", "gpt_train_short.csv.gz"]),
+    ] {
+        let ran = replay(arguments);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+        insta::assert_snapshot!(name, ran.stdout);
+    }
+    let ran = replay(&["--tune", "cupy", "--device-memory", "300MiB", "gpt_train_short.csv.gz"]);
+    assert_eq!(ran.code, 1, "{}", ran.stdout);
+    assert!(ran.stdout.contains("gets through under none of them"), "{}", ran.stdout);
+    let ran = replay(&["--tune"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+}
+
+#[test]
 fn a_trace_is_read_from_standard_input() {
     let folder = traces();
     let run = |arguments: &[&str]| {

@@ -6,6 +6,7 @@ use gpuheap::Device;
 use gpuheap::emu::Profile;
 
 use super::heaps::Machine;
+use crate::cards::Card;
 use crate::verdict::Recorded;
 
 /// The device that was asked for.
@@ -26,6 +27,8 @@ pub enum DeviceChoice {
         /// The amount as the user wrote it.
         typed: String,
     },
+    /// A card: an H200's behaviour with the card's memory.
+    Card(&'static Card),
     /// A real device.
     Real(Device),
 }
@@ -44,6 +47,8 @@ pub struct DeviceUsed {
     pub usable: u64,
     /// Amount of memory as the user wrote it.
     pub typed: Option<String>,
+    /// Whether the usable memory is estimated.
+    pub is_estimated: bool,
     /// Whether the device is emulated.
     pub is_emulated: bool,
     /// Whether the memory is that of the run that was recorded.
@@ -56,13 +61,15 @@ impl DeviceChoice {
         !matches!(self, Self::Default)
     }
 
-    pub(super) fn resolve(&self, recorded: &Recorded) -> DeviceUsed {
+    /// Returns the device for a trace whose recording says this.
+    pub(crate) fn resolve(&self, recorded: &Recorded) -> DeviceUsed {
         let of = |profile: &Profile| DeviceUsed {
             name: plain(&profile.name),
             profile: Some(plain(&profile.name)),
             total: profile.memory_bytes,
             usable: profile.memory_bytes.saturating_sub(profile.context_bytes),
             typed: None,
+            is_estimated: false,
             is_emulated: true,
             is_recorded: false,
         };
@@ -85,12 +92,21 @@ impl DeviceChoice {
                 typed: Some(typed.clone()),
                 ..of(&profile.clone().unwrap_or_else(Profile::h200))
             },
+            Self::Card(card) => DeviceUsed {
+                name: card.name.to_owned(),
+                profile: Some(card.name.to_owned()),
+                total: card.total_bytes,
+                usable: card.usable_bytes,
+                is_estimated: !card.usable_is_measured,
+                ..of(&Profile::h200())
+            },
             Self::Real(device) => DeviceUsed {
                 name: device.to_string(),
                 profile: None,
                 total: device.total_memory(),
                 usable: device.total_memory(),
                 typed: None,
+                is_estimated: false,
                 is_emulated: false,
                 is_recorded: false,
             },
@@ -101,6 +117,9 @@ impl DeviceChoice {
         let profile = match self {
             Self::Real(device) => return Machine::Real(device.clone()),
             Self::Default | Self::Memory { profile: None, .. } => Profile::h200(),
+            Self::Card(card) => {
+                Profile { vmm: card.vmm, pools: card.pools, ..Profile::h200() }
+            }
             Self::Profile(profile) | Self::Memory { profile: Some(profile), .. } => profile.clone(),
         };
         let profile = profile.memory_bytes(used.usable).without_context();

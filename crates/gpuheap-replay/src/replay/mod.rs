@@ -16,7 +16,7 @@ use gpuheap_trace::{Format, Summary, Trace};
 pub use self::device::{DeviceChoice, DeviceUsed};
 use self::heaps::{Bounds, Machine, Steps};
 pub use self::minimum::Minimum;
-pub(crate) use self::model::{Memory, attempt, run, run_torch, torch_settings};
+pub(crate) use self::model::{Memory, attempt, run, run_torch, torch_settings, unlimited};
 pub use self::pool::Pool;
 use crate::models::SettingError;
 use crate::models::torch::Settings;

@@ -164,6 +164,16 @@ pub(crate) fn torch_settings(
     })
 }
 
+/// The settings with a memory fraction that limits nothing.
+pub(crate) fn unlimited(settings: &Settings) -> Settings {
+    let mut settings = settings.clone();
+    if settings.memory_fraction().is_some() {
+        // All of the device is a part of it.
+        let _ = settings.set_memory_fraction(1.0);
+    }
+    settings
+}
+
 fn stop(bench: &Bench<'_>, failure: Failure, memory: Memory) -> Stop {
     let refusal = failure.refusal;
     let figures = refusal.figures;

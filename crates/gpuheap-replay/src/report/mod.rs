@@ -1,13 +1,18 @@
 //! Reports as people read them: the verdict first, then the table.
 
 mod at;
+mod cards;
 mod table;
+mod tune;
 mod verdict;
 pub(crate) mod words;
 
 pub use self::at::at;
+pub use self::cards::list_cards;
+pub use self::tune::tune;
 use self::words::{Amount, count, line, paragraph};
-use crate::replay::TraceReport;
+use crate::replay::{DeviceUsed, TraceReport};
+use crate::verdict::Recorded;
 
 /// Renders reports for a terminal of 80 columns, one section for each trace.
 pub fn render(reports: &[TraceReport]) -> String {
@@ -37,16 +42,15 @@ fn header(text: &mut String, report: &TraceReport) {
             Amount(summary.peak_live_bytes)
         ),
     );
-    paragraph(text, &format!("replayed on {}", device_words(report)));
+    paragraph(text, &format!("replayed on {}", device_words(&report.device, &report.recorded)));
     text.push('\n');
 }
 
-fn device_words(report: &TraceReport) -> String {
-    let device = &report.device;
+fn device_words(device: &DeviceUsed, recorded: &Recorded) -> String {
     let context = device.total.saturating_sub(device.usable);
     match (&device.typed, device.is_recorded, device.is_emulated) {
         (Some(typed), ..) => format!("an emulated {} with {typed} of usable memory", device.name),
-        (None, true, _) => match report.recorded.limit {
+        (None, true, _) => match recorded.limit {
             Some(limit) => format!(
                 "the memory that the run had: {} or more, less than {}",
                 Amount(limit.least),
@@ -55,10 +59,11 @@ fn device_words(report: &TraceReport) -> String {
             None => device.name.clone(),
         },
         (None, false, true) => format!(
-            "an emulated {} with {} of usable memory (after CUDA's own {})",
+            "an emulated {} with {} of usable memory (after CUDA's own {}{})",
             device.name,
             Amount(device.usable),
-            Amount(context)
+            Amount(context),
+            if device.is_estimated { ", estimated" } else { "" }
         ),
         (None, false, false) => format!("{} with {}", device.name, Amount(device.total)),
     }

@@ -16,6 +16,10 @@ pub(super) fn add(text: &mut String, report: &TraceReport) {
         happened(text, report, failure);
     }
     remedies(text, report);
+    if !report.verdict.fits.is_empty() {
+        text.push('\n');
+        super::cards::add(text, &report.verdict.fits);
+    }
 }
 
 /// One sentence: whether the trace gets through, and how much memory is enough.

@@ -1,10 +1,12 @@
 //! What follows from replays: whether the program gets through, why not, and what would help.
 
+mod fits;
 mod recorded;
 mod remedies;
 
 use gpuheap_trace::Format;
 
+pub use self::fits::{Fit, Way};
 pub use self::recorded::{FailedRequest, Recorded, RecordedLimit};
 pub use self::remedies::{Remedy, RemedyKind};
 use crate::PeakRange;
@@ -29,6 +31,9 @@ pub struct Verdict {
     /// The pool, as `--pool` takes it, that is advised for a trace whose allocator is not known, or
     /// that needs the least settings for one whose is.
     pub recommended: Option<Advice>,
+    /// Every known card, and how the program gets through on it. Empty if pools were named that get
+    /// through, and the allocator of the program is not known.
+    pub fits: Vec<Fit>,
 }
 
 /// A pool, and how much memory is enough with it.
@@ -123,6 +128,11 @@ impl Verdict {
             gets_through,
         )?;
         let recommended = advice(bench, results, &checked, &remedies, gets_through);
+        let main = checked.iter().find(|pool| pool.base() == "torch").map(ToString::to_string);
+        let fits = match main.is_some() || !remedies.is_empty() {
+            true => fits::find(bench, main.as_deref(), &remedies)?,
+            false => Vec::new(),
+        };
         Ok(Self {
             gets_through,
             checked,
@@ -130,6 +140,7 @@ impl Verdict {
             failure,
             remedies,
             recommended,
+            fits,
         })
     }
 }

@@ -7,7 +7,7 @@ use super::{Recorded, best_pool, exactly};
 use crate::models::torch::Settings;
 use crate::replay::minimum::{self, LARGEST};
 use crate::replay::{
-    Bench, Memory, Minimum, Pool, PoolReport, ReplayError, Silent, attempt, run, run_torch,
+    Bench, Memory, Minimum, Pool, PoolReport, ReplayError, Silent, attempt, run, run_torch, unlimited,
 };
 use crate::{Outcome, PeakRange};
 
@@ -326,14 +326,4 @@ impl<'b, 't> OfTorch<'b, 't> {
 /// `part` of `whole`, rounded up to thousandths.
 fn thousandths_up(part: u64, whole: u64) -> f64 {
     (part as f64 / whole.max(1) as f64 * 1000.0).ceil() / 1000.0
-}
-
-/// The settings with a memory fraction that limits nothing.
-fn unlimited(settings: &Settings) -> Settings {
-    let mut settings = settings.clone();
-    if settings.memory_fraction().is_some() {
-        // All of the device is a part of it.
-        let _ = settings.set_memory_fraction(1.0);
-    }
-    settings
 }

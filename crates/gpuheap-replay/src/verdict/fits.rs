@@ -1,0 +1,86 @@
+//! The cards that a program fits on.
+
+use super::Remedy;
+use crate::cards::{self, Card};
+use crate::models::torch::Settings;
+use crate::replay::{Bench, Memory, ReplayError, attempt, run_torch, torch_settings, unlimited};
+
+/// A card, and how the program gets through on it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Fit {
+    /// The card.
+    pub card: &'static Card,
+    /// The first way that gets through; `None` if none does.
+    pub way: Option<Way>,
+}
+
+/// A way to run the program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Way {
+    /// As it is.
+    AsIs,
+    /// With this pool, as `--pool` takes it.
+    With(String),
+}
+
+/// Ways that are tried on cards: the program as it is, and remedies.
+const WAYS: usize = 3;
+
+/// Judges every card. `main` is the pool that the program uses, if that is known.
+///
+/// A pool is tried on few sizes: those that get through on one are taken to do so on larger ones.
+pub(super) fn find(
+    bench: &Bench<'_>,
+    main: Option<&str>,
+    remedies: &[Remedy],
+) -> Result<Vec<Fit>, ReplayError> {
+    let as_is = main.map(|pool| (Way::AsIs, pool.to_owned()));
+    let others = remedies.iter().filter_map(|remedy| {
+        let pool = remedy.pool.clone()?;
+        // The heap's own pools are no setting of the program.
+        pool.contains(':').then(|| (Way::With(pool.clone()), pool))
+    });
+    let ways: Vec<(Way, String)> = as_is.into_iter().chain(others).take(WAYS).collect();
+    let mut found = Vec::new();
+    for (_, pool) in &ways {
+        found.push(smallest(bench, pool)?);
+    }
+    let way_on = |card: &'static Card| {
+        let enough = |least: &Option<u64>| least.is_some_and(|least| card.usable_bytes >= least);
+        let possible = |pool: &str| card.vmm || !pool.contains("expandable_segments:True");
+        let mut ways = ways.iter().zip(&found);
+        let first = ways.find(|((_, pool), least)| enough(least) && possible(pool));
+        first.map(|((way, _), _)| way.clone())
+    };
+    Ok(cards::all().iter().map(|card| Fit { card, way: way_on(card) }).collect())
+}
+
+/// The usable memory of the smallest card on which the pool gets through.
+fn smallest(bench: &Bench<'_>, pool: &str) -> Result<Option<u64>, ReplayError> {
+    let mut sizes: Vec<(u64, u64)> =
+        cards::all().iter().map(|card| (card.usable_bytes, card.total_bytes)).collect();
+    sizes.sort_unstable();
+    sizes.dedup_by_key(|(usable, _)| *usable);
+    sizes.retain(|(usable, _)| *usable >= bench.peak_live());
+    let settings: Option<Settings> =
+        torch_settings(bench, pool)?.map(|settings| unlimited(&settings));
+    let gets_through = |(usable, total): (u64, u64)| {
+        let memory = Memory { total, usable, limit: None };
+        match &settings {
+            Some(settings) => Ok(run_torch(bench, settings, memory).outcome.failure.is_none()),
+            None => attempt(bench, pool, memory).map(|result| result.is_ok()),
+        }
+    };
+    let (mut low, mut high) = (0, sizes.len());
+    while low < high {
+        let middle = usize::midpoint(low, high);
+        if gets_through(sizes[middle])? {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    Ok(sizes.get(low).map(|(usable, _)| *usable))
+}
