@@ -260,9 +260,7 @@ fn explain(error: &clap::Error) -> String {
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             "no command was given; write gpuheap replay TRACE, or see gpuheap --help".to_owned()
         }
-        ErrorKind::MissingRequiredArgument => {
-            NO_TRACE.to_owned()
-        }
+        ErrorKind::MissingRequiredArgument => NO_TRACE.to_owned(),
         ErrorKind::InvalidValue => format!("{argument} needs a value; {see}"),
         ErrorKind::ArgumentConflict => match context(ContextKind::PriorArg) {
             Some(other) if !argument.starts_with(other.split(' ').next().unwrap_or_default()) => {

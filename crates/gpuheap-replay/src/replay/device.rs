@@ -117,9 +117,7 @@ impl DeviceChoice {
         let profile = match self {
             Self::Real(device) => return Machine::Real(device.clone()),
             Self::Default | Self::Memory { profile: None, .. } => Profile::h200(),
-            Self::Card(card) => {
-                Profile { vmm: card.vmm, pools: card.pools, ..Profile::h200() }
-            }
+            Self::Card(card) => Profile { vmm: card.vmm, pools: card.pools, ..Profile::h200() },
             Self::Profile(profile) | Self::Memory { profile: Some(profile), .. } => profile.clone(),
         };
         let profile = profile.memory_bytes(used.usable).without_context();

@@ -1,9 +1,7 @@
 //! Cards as people read them.
 
-use std::fmt::Write;
-
 use super::words::{Amount, hanging, line};
-use crate::cards::{self, Card, Source};
+use crate::cards::{self, Card};
 use crate::verdict::{Fit, Way};
 
 /// Cards that people know, one or two of each size.
@@ -32,24 +30,38 @@ const SHOWN: usize = 3;
 pub(super) fn add(text: &mut String, fits: &[Fit]) {
     let mut known: Vec<&Fit> = fits.iter().filter(|fit| KNOWN.contains(&fit.card.name)).collect();
     known.sort_by_key(|fit| fit.card.usable_bytes);
+    // One pool for all, if the program's own is not known.
+    let common = match known.iter().find_map(|fit| fit.way.as_ref()) {
+        Some(Way::With(first))
+            if known.iter().all(|fit| {
+                fit.way.as_ref().is_none_or(|way| matches!(way, Way::With(pool) if pool == first))
+            }) =>
+        {
+            Some(first.as_str())
+        }
+        _ => None,
+    };
     let mut parts = Vec::new();
     let largest_too_small = known.iter().rev().find(|fit| fit.way.is_none());
     parts.extend(largest_too_small.map(|fit| format!("{}: no", named(fit.card))));
-    let conditional =
-        known.iter().filter_map(|fit| match &fit.way {
-            Some(Way::With(pool)) => {
-                let settings = pool.strip_prefix("torch:").unwrap_or(pool);
-                Some(format!("{}: yes with {settings}", named(fit.card)))
+    let conditional = known.iter().filter_map(|fit| match &fit.way {
+        Some(Way::With(pool)) => {
+            let settings = pool.strip_prefix("torch:").unwrap_or(pool);
+            if common.is_some() {
+                return Some(format!("{}: yes", named(fit.card)));
             }
-            _ => None,
-        });
+            Some(format!("{}: yes with {settings}", named(fit.card)))
+        }
+        _ => None,
+    });
     parts.extend(conditional.take(SHOWN));
     let plain = known.iter().filter(|fit| fit.way == Some(Way::AsIs));
     parts.extend(plain.take(SHOWN).map(|fit| format!("{}: yes", named(fit.card))));
     if parts.is_empty() {
         return;
     }
-    hanging(text, "Cards: ", "  ", &parts.join(" · "));
+    let with = common.map(|pool| format!(" with {pool}")).unwrap_or_default();
+    hanging(text, &format!("Cards{with}, as estimated: "), "  ", &parts.join(" · "));
 }
 
 /// The name with the memory, if it lacks that.
@@ -72,28 +84,24 @@ pub fn list_cards() -> String {
         ),
     );
     for card in cards::all() {
-        let mark = if card.usable_is_measured { ' ' } else { '~' };
+        let mark = if card.usable_is_measured { "" } else { "~" };
+        let usable = format!("{mark}{}", Amount(card.usable_bytes));
         let yes = |is: bool| if is { "yes" } else { "no" };
         line(
             &mut text,
             format_args!(
-                "{:<26} {:<12} {:>10}  {mark}{:>9}  {:>8}  {:>4}",
+                "{:<26} {:<12} {:>10}  {usable:>10}  {:>8}  {:>4}",
                 card.name,
                 card.class.to_string(),
                 Amount(card.total_bytes).to_string(),
-                Amount(card.usable_bytes).to_string(),
                 yes(card.vmm),
                 yes(card.pools)
             ),
         );
     }
-    let reported = cards::all().iter().filter(|card| card.total_source == Source::Reported).count();
-    let _ = write!(
-        text,
-        "memory: as the driver reports it; usable: after CUDA's own, ~ estimated\n\
-         expand.: has expandable_segments; async: has cudaMallocAsync\n\
-         {reported} of {} sizes are from users' reports; docs.rs of gpuheap_replay::cards says more\n",
-        cards::all().len()
+    text.push_str(
+        "memory: as the driver reports it; usable: after CUDA's own, ~ if estimated\n\
+         expand.: has expandable_segments; async: has cudaMallocAsync\n",
     );
     text
 }

@@ -70,6 +70,14 @@ fn notes(text: &mut String, report: &TraceReport) {
         let why = "A range: which blocks of other streams are free depends on the program's speed.";
         line(text, format_args!("{why}"));
     }
+    let is_bare = |pool: &PoolReport| {
+        matches!(pool.pool.to_string().as_str(), "rmm:pool" | "rmm:arena") && pool.stop.is_none()
+    };
+    if report.pools.iter().any(is_bare) {
+        let why =
+            "rmm:pool and rmm:arena take half of the device at the start, unless told a size.";
+        line(text, format_args!("{why}"));
+    }
     let fallbacks: BTreeSet<&str> =
         report.pools.iter().filter_map(|pool| pool.fallback.as_deref()).collect();
     for fallback in fallbacks {

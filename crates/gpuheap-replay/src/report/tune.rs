@@ -73,8 +73,7 @@ pub fn tune(
     }
     let waits = trace.format().records_completion()
         && trace.events().windows(2).any(|pair| {
-            matches!(pair[0].op, Op::Free { .. })
-                && !matches!(pair[1].op, Op::FreeCompleted { .. })
+            matches!(pair[0].op, Op::Free { .. }) && !matches!(pair[1].op, Op::FreeCompleted { .. })
         });
     if waits {
         paragraph(

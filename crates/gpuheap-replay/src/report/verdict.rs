@@ -66,16 +66,17 @@ fn sentence(report: &TraceReport) -> String {
             let smallest = pool.minimum.as_ref().and_then(|minimum| minimum.bytes());
             let enough = smallest.unwrap_or(pool.peak_reserved.high);
             format!(
-                "With {} it gets through: {at_least}{:#} of usable memory {} enough.",
+                "With {} it gets through: {at_least}{:#} of usable memory {}.",
                 name(report, &pool.pool.to_string()),
                 Amount(enough),
-                if at_least.is_empty() { "is" } else { "would be" }
+                if verdict.is_lower_bound { "is needed" } else { "is enough" }
             )
         }
         (None, Some(advice)) => format!(
-            "It gets through. With {} {at_least}{:#} of usable memory is enough.",
+            "It gets through. With {} {at_least}{:#} of usable memory is {}.",
             advice.pool,
-            Amount(advice.enough)
+            Amount(advice.enough),
+            if verdict.is_lower_bound { "needed" } else { "enough" }
         ),
         (None, None) => "It gets through.".to_owned(),
     };
@@ -216,7 +217,7 @@ fn remedies(text: &mut String, report: &TraceReport) {
     };
     line(text, format_args!("{title}"));
     for (number, remedy) in (1..).zip(&verdict.remedies) {
-        line(text, format_args!("  {number}. {}", typed(report, remedy)));
+        hanging(text, &format!("  {number}. "), "     ", &typed(report, remedy));
         hanging(text, "     ", "     ", &costs(report, remedy));
     }
 }
@@ -224,7 +225,7 @@ fn remedies(text: &mut String, report: &TraceReport) {
 fn typed(report: &TraceReport, remedy: &Remedy) -> String {
     match remedy.kind {
         RemedyKind::Limit if report.device.is_recorded => {
-            format!("a higher limit: {}", remedy.line)
+            format!("a higher limit, {}", remedy.line)
         }
         _ => remedy.line.clone(),
     }
@@ -256,6 +257,9 @@ fn costs(report: &TraceReport, remedy: &Remedy) -> String {
         )),
         (Some(calls), None) => parts.push(count(calls, "driver call")),
         _ => {}
+    }
+    if remedy.is_own_heap && report.recorded.allocator.is_some() {
+        parts.push("through crates/gpuheap-capi/examples/torch_allocator.cpp".to_owned());
     }
     if remedy.is_closed_driver {
         parts.push("by a model of NVIDIA's driver".to_owned());

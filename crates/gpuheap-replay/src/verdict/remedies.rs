@@ -7,7 +7,8 @@ use super::{Recorded, best_pool, exactly};
 use crate::models::torch::Settings;
 use crate::replay::minimum::{self, LARGEST};
 use crate::replay::{
-    Bench, Memory, Minimum, Pool, PoolReport, ReplayError, Silent, attempt, run, run_torch, unlimited,
+    Bench, Memory, Minimum, Pool, PoolReport, ReplayError, Silent, attempt, run, run_torch,
+    unlimited,
 };
 use crate::{Outcome, PeakRange};
 
@@ -29,6 +30,8 @@ pub struct Remedy {
     pub driver_calls: Option<u64>,
     /// Calls of the driver with the settings that were recorded.
     pub driver_calls_before: Option<u64>,
+    /// Whether the pool is one of gpuheap's own.
+    pub is_own_heap: bool,
     /// Whether the figures are those of a model of a closed driver.
     pub is_closed_driver: bool,
 }
@@ -108,6 +111,7 @@ fn of_own(bench: &Bench<'_>, result: &PoolReport, before: Option<u64>) -> Remedy
         saves: before.map(|before| before.saturating_sub(peak(result))),
         driver_calls: Some(result.driver_calls),
         driver_calls_before: None,
+        is_own_heap: true,
         is_closed_driver: result.pool.is_closed_driver(bench.device.is_emulated),
     }
 }
@@ -156,6 +160,9 @@ fn resources(bench: &Bench<'_>) -> Result<Vec<Remedy>, ReplayError> {
         let Minimum::Bytes(enough) = found_on else {
             continue;
         };
+        // What it took where nothing stopped it is enough too, and exact.
+        let figures = run(bench, name, memory)?.outcome.figures;
+        let enough = enough.min(figures.peak_reserved);
         let pool = Pool::Model(name.to_owned());
         found.push(Remedy {
             kind: RemedyKind::Policy,
@@ -163,8 +170,9 @@ fn resources(bench: &Bench<'_>) -> Result<Vec<Remedy>, ReplayError> {
             line,
             reserved: Some(exactly(enough)),
             saves: None,
-            driver_calls: Some(run(bench, name, memory)?.outcome.figures.driver_calls),
+            driver_calls: Some(figures.driver_calls),
             driver_calls_before: None,
+            is_own_heap: false,
             is_closed_driver: pool.is_closed_driver(true),
         });
     }
@@ -225,6 +233,7 @@ impl<'b, 't> OfTorch<'b, 't> {
                 saves: self.before_peak().map(|before| before.saturating_sub(range.high)),
                 driver_calls: Some(figures.driver_calls),
                 driver_calls_before: Some(self.before.figures.driver_calls),
+                is_own_heap: false,
                 is_closed_driver: false,
             }
         };
@@ -276,6 +285,7 @@ impl<'b, 't> OfTorch<'b, 't> {
             saves: self.before_peak().map(|before| before.saturating_sub(peak)),
             driver_calls: None,
             driver_calls_before: None,
+            is_own_heap: false,
             is_closed_driver: true,
         }))
     }
@@ -308,7 +318,11 @@ impl<'b, 't> OfTorch<'b, 't> {
                 "torch.cuda.set_per_process_memory_fraction({})",
                 thousandths_up(enough, device.total)
             ),
-            (true, _) => "torch.cuda.set_per_process_memory_fraction(...)".to_owned(),
+            (true, _) => format!(
+                "torch.cuda.set_per_process_memory_fraction({} * 2**30 / \
+                 torch.cuda.mem_get_info()[1])",
+                hundredths_of_gib_up(enough)
+            ),
         };
         Ok(Some(Remedy {
             kind: RemedyKind::Limit,
@@ -318,9 +332,16 @@ impl<'b, 't> OfTorch<'b, 't> {
             saves: None,
             driver_calls: None,
             driver_calls_before: None,
+            is_own_heap: false,
             is_closed_driver: false,
         }))
     }
+}
+
+/// Bytes as GiB, rounded up to hundredths.
+fn hundredths_of_gib_up(bytes: u64) -> f64 {
+    const GIB: f64 = 1_073_741_824.0;
+    (bytes as f64 / GIB * 100.0).ceil() / 100.0
 }
 
 /// `part` of `whole`, rounded up to thousandths.
