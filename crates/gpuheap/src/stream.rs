@@ -226,13 +226,24 @@ impl Stream {
     /// What that work failed with. A stream that is [capturing](Stream::is_capturing) a graph, which
     /// the wait would break. An unannounced stream that was retired, which may be gone.
     pub fn synchronize(&self) -> Result<(), Error> {
-        match self.retired() {
-            None => {}
-            Some(Retired::At(event)) => return event.synchronize(),
-            Some(Retired::Completed) => return Ok(()),
-            Some(Retired::Unknown) => return Err(self.refused()),
+        let alive = match self.ask()? {
+            Asked::Stream(alive) => alive,
+            Asked::Retired(Retired::At(event)) => return event.synchronize(),
+            Asked::Retired(Retired::Completed) => return Ok(()),
+            Asked::Retired(Retired::Unknown) => return Err(self.refused()),
+        };
+        if self.context().is_capturing(self.raw())? {
+            return Err(SourceError::Capturing.into());
         }
-        self.refuse_capturing()?;
+        if alive.is_some() {
+            // The wait is for an event, because a foreign stream may end meanwhile.
+            let Handle { context, raw, completed, .. } = self.handle();
+            let event = Event::record(context, *raw, false, completed)?;
+            drop(alive);
+            event.synchronize()?;
+            self.note_completed(event.moment());
+            return Ok(());
+        }
         let moment = self.context().moments.begin();
         {
             let _current = self.context().enter()?;
@@ -251,19 +262,22 @@ impl Stream {
     /// What that work failed with. A stream that is [capturing](Stream::is_capturing) a graph, which
     /// the question would break. An unannounced stream that was retired, which may be gone.
     pub fn is_done(&self) -> Result<bool, Error> {
-        match self.retired() {
-            None => {}
-            Some(Retired::At(event)) => return event.is_done(),
-            Some(Retired::Completed) => return Ok(true),
-            Some(Retired::Unknown) => return Err(self.refused()),
+        let alive = match self.ask()? {
+            Asked::Stream(alive) => alive,
+            Asked::Retired(Retired::At(event)) => return event.is_done(),
+            Asked::Retired(Retired::Completed) => return Ok(true),
+            Asked::Retired(Retired::Unknown) => return Err(self.refused()),
+        };
+        if self.context().is_capturing(self.raw())? {
+            return Err(SourceError::Capturing.into());
         }
-        self.refuse_capturing()?;
         let moment = self.context().moments.begin();
         let asked = {
             let _current = self.context().enter()?;
             // SAFETY: the stream is alive.
             unsafe { self.context().driver().cuStreamQuery(self.raw()) }
         };
+        drop(alive);
         if asked == CUresult::ERROR_NOT_READY {
             return Ok(false);
         }
@@ -289,10 +303,10 @@ impl Stream {
     ///
     /// The driver's own.
     pub fn is_capturing(&self) -> Result<bool, Error> {
-        if self.is_retired() {
-            return Ok(false);
+        match self.ask()? {
+            Asked::Stream(_alive) => Ok(self.context().is_capturing(self.raw())?),
+            Asked::Retired(_) => Ok(false),
         }
-        Ok(self.context().is_capturing(self.raw())?)
     }
 
     /// Marks this point of the stream. The event keeps no time, which makes it cheap.
@@ -368,15 +382,15 @@ impl Stream {
     /// Makes the work that it is given from now on wait for what `other` was given so far. Both or none
     /// are part of a capture.
     pub(crate) fn wait_for(&self, other: &Stream) -> Result<(), Error> {
-        match other.retired() {
-            None => {}
-            Some(Retired::At(event)) => {
+        match other.ask()? {
+            Asked::Stream(alive) => drop(alive),
+            Asked::Retired(Retired::At(event)) => {
                 // The event is no part of a graph.
                 self.refuse_capturing()?;
                 return self.wait(&event);
             }
-            Some(Retired::Completed) => return Ok(()),
-            Some(Retired::Unknown) => return Err(other.refused()),
+            Asked::Retired(Retired::Completed) => return Ok(()),
+            Asked::Retired(Retired::Unknown) => return Err(other.refused()),
         }
         if self.is_capturing()? != other.is_capturing()? {
             return Err(ErrorKind::Capturing.error(
@@ -398,6 +412,7 @@ impl Stream {
     /// unannounced one the handle is not touched: it may be gone.
     pub(crate) fn retire(&self) -> Result<(), Error> {
         let handle = &self.inner.handle;
+        handle.context.check_alive()?;
         // Written under the lock, so that what is given to the stream is wholly before the event.
         let mut retired = handle.retired.write().unwrap_or_else(PoisonError::into_inner);
         if retired.is_some() {
@@ -421,26 +436,31 @@ impl Stream {
     /// meanwhile. An error if it was.
     #[inline]
     pub(crate) fn accept_work(&self) -> Result<Option<Accepts<'_>>, Error> {
+        match self.ask()? {
+            Asked::Stream(alive) => Ok(alive),
+            Asked::Retired(_) => Err(self.refused()),
+        }
+    }
+
+    /// Looks up if the stream was retired. A foreign stream is not retired before the result is
+    /// dropped.
+    #[inline]
+    fn ask(&self) -> Result<Asked<'_>, Error> {
         if !self.is_foreign() {
-            return Ok(None);
+            return Ok(Asked::Stream(None));
         }
+        // Before the lock is taken: a thread of a forked child's parent may have held it.
+        self.context().check_alive()?;
         let retired = self.handle().retired.read().unwrap_or_else(PoisonError::into_inner);
-        if retired.is_some() {
-            return Err(self.refused());
-        }
-        Ok(Some(Accepts { _retired: retired }))
+        Ok(match &*retired {
+            Some(how) => Asked::Retired(how.clone()),
+            None => Asked::Stream(Some(Accepts { _retired: retired })),
+        })
     }
 
     /// Refuses a stream that was retired.
     pub(crate) fn refuse_retired(&self) -> Result<(), Error> {
         if self.is_retired() { Err(self.refused()) } else { Ok(()) }
-    }
-
-    fn retired(&self) -> Option<Retired> {
-        if !self.is_retired() {
-            return None;
-        }
-        self.handle().retired.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     #[cold]
@@ -498,6 +518,14 @@ impl Handle {
         }
         self.is_retired.store(true, Ordering::Release);
     }
+}
+
+/// Where questions about a stream are answered.
+enum Asked<'a> {
+    /// By the driver. A foreign stream is not retired meanwhile.
+    Stream(Option<Accepts<'a>>),
+    /// By the state that was noted when the stream was retired.
+    Retired(Retired),
 }
 
 /// While it lives, a foreign stream is not retired.

@@ -264,6 +264,48 @@ fn a_child_drops_blocks_of_its_parents_caches_and_has_caches_of_its_own() {
     }
 }
 
+/// Another thread of the parent holds the lock of a foreign stream, to retire it.
+#[test]
+fn a_child_forked_while_a_stream_is_retired_does_not_hang() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = device();
+    let heap = Heap::new(&device).unwrap();
+    let own = device.stream().unwrap();
+    let event = own.record().unwrap();
+    // SAFETY: the stream lives as long as it is used.
+    let stream = unsafe { device.foreign_stream(own.raw()) }.unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let _stop = Stop(&stop);
+        threads.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                heap.retire(&stream).unwrap();
+            }
+        });
+        for _ in 0..200 {
+            let seen = Shared::new();
+            // SAFETY: the child takes no lock that another thread may hold, which is what is tested;
+            // an alarm ends one that does.
+            let child = unsafe { libc::fork() };
+            if child > 0 {
+                seen.ends_well(child);
+                continue;
+            }
+            // SAFETY: its default is to end the process.
+            unsafe { libc::alarm(10) };
+            seen.refused(|| stream.record());
+            seen.refused(|| stream.wait(&event));
+            seen.refused(|| stream.synchronize());
+            seen.refused(|| stream.is_done());
+            seen.harmless(|| stream.is_capturing());
+            seen.refused(|| heap.retire(&stream));
+            seen.at(Location::caller());
+            // SAFETY: ends the child without running what the parent registered for its own end.
+            unsafe { libc::_exit(0) }
+        }
+    });
+}
+
 /// Ends the others also when a test fails.
 struct Stop<'a>(&'a AtomicBool);
 
