@@ -181,9 +181,10 @@ impl fmt::Display for Error {
             Fault::Kernel(kernel, error) => write!(f, "{error} (kernel {})", kernel.name()),
             Fault::Gone(gone) => gone.fmt(f),
             Fault::StreamUnusable => f.write_str(
-                "a stream cannot be waited for: one that may have ended unannounced, or a thread's own \
-                 default stream, because its event could not be recorded when a block was freed on it \
-                 (synchronise the device), or one that is capturing a graph (end the capture first)",
+                "a stream cannot be waited for or given work: one that was retired (use another stream), \
+                 one that may have ended unannounced, or a thread's own default stream, because its \
+                 event could not be recorded when a block was freed on it (synchronise the device), or \
+                 one that is capturing a graph (end the capture first)",
             ),
         }
     }

@@ -255,10 +255,11 @@ impl Heap {
     /// # Errors
     ///
     /// What the device's work failed with, or the driver's own. The streams are let go of all the same,
-    /// and what was freed on them is then kept until the heap ends.
+    /// and what was freed on them is then kept until the device was waited for.
     pub fn retire_all(&self) -> Result<(), Error> {
         self.check_alive()?;
-        self.handle.stores().try_for_each(Store::retire_foreign)
+        // Each store before the first error is returned.
+        self.handle.stores().map(Store::retire_foreign).fold(Ok(()), Result::and)
     }
 
     /// Whether the heap can be used. For a library that has locks of its own around a heap: in a

@@ -172,7 +172,11 @@ impl Store {
         if zeroed && lease.key.is_some() {
             let Lease { address, block_bytes, stream, .. } = lease;
             lease.note_whole(&self.context);
-            let zeroed = self.lock().source.zero(address, block_bytes, Some(stream));
+            let zeroed = {
+                let mut state = self.lock();
+                let alive = state.refuse_ended(stream);
+                alive.and_then(|()| state.source.zero(address, block_bytes, Some(stream)))
+            };
             lease.note(&self.context, |checks, block| checks.resized(block));
             if let Err(error) = zeroed {
                 let _ = self.free(lease, None, false, None);
@@ -780,6 +784,7 @@ impl State {
     #[inline(always)]
     fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
         self.refuse(bytes)?;
+        self.refuse_ended(stream).map_err(Shortage::Failed)?;
         self.order.learn(&mut *self.source);
         let mut granted = Ok(None);
         if self.caches.iter().any(|cache| cache.holds()) {
@@ -836,6 +841,16 @@ impl State {
             if self.give(key, lease.block_bytes, lease.stream).is_err() {
                 self.ledger.failed_frees += 1;
             }
+        }
+    }
+
+    /// Refuses a stream that was retired after it was looked up, while the lock was open: its handle
+    /// may mean nothing any more, and its place may be another stream's.
+    fn refuse_ended(&self, stream: StreamRef) -> Result<(), SourceError> {
+        let current = self.order.current(stream);
+        match current.is_some_and(|current| current.number() == stream.number()) {
+            true => Ok(()),
+            false => Err(SourceError::StreamUnusable),
         }
     }
 

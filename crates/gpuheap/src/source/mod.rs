@@ -42,7 +42,7 @@ pub(crate) enum SourceError {
     OutOfMemory,
     /// A stream that can be given no work, so that it can neither be waited for nor be made to wait: a
     /// thread's own default stream, or one that may have ended unannounced, whose fence could not be
-    /// recorded when it could be named; or one that is capturing a graph.
+    /// recorded when it could be named; one that is capturing a graph; or one that was retired.
     StreamUnusable,
     /// The stream is capturing a graph, which does not allow this.
     Capturing,

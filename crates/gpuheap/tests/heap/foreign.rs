@@ -1,7 +1,10 @@
 //! Streams that somebody else made and ends.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
-use gpuheap::{Device, Heap, PoolKind, Stream};
+use gpuheap::{Device, Error, ErrorKind, Heap, MemoryKind, PoolKind, Stream};
 use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, check};
 
 use crate::support::{Witness, assert_all_returned, device, emulated, fill, heap, on_real_gpu};
@@ -323,5 +326,131 @@ fn a_free_that_could_not_be_fenced_keeps_nothing_else_from_the_others() {
         }
         drop(heap.allocate(MIB, &stream).unwrap());
         assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+/// A request for 40 MiB of 64 on a foreign stream, whose reclaimer frees an array of another stream and
+/// has `retire` called.
+fn climbing(pool: PoolKind, retire: fn(&Heap, &Stream)) -> Result<(), Error> {
+    let device = emulated(64 << 20, Schedule::OnDemand);
+    let heap = heap(&device, pool);
+    let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+    let stream = wrap(&device, raw);
+    drop(heap.allocate(1000, &stream).unwrap());
+    let held = Mutex::new(Some(heap.on(&own).filled(32 << 20, 1_u8).unwrap()));
+    let mine = (heap.clone(), stream.clone(), device.clone());
+    let reclaimer = heap.register_reclaimer(move |_| {
+        let Some(array) = held.lock().unwrap().take() else { return 0 };
+        drop(array);
+        let (heap, stream, device) = &mine;
+        retire(heap, stream);
+        end(device, stream.raw());
+        32 << 20
+    });
+    let got = heap.allocate(40 << 20, &stream).map(drop);
+    drop(reclaimer);
+    assert_all_returned(&device, &heap, pool.name());
+    got
+}
+
+#[test]
+fn request_whose_stream_is_retired_while_it_climbs_is_refused() {
+    for pool in PoolKind::ALL {
+        let by_name = climbing(pool, |heap, stream| heap.retire(stream).unwrap());
+        let with_all = climbing(pool, |heap, _| heap.retire_all().unwrap());
+        for refused in [by_name, with_all] {
+            let kind = refused.map_err(|error| error.kind());
+            assert_eq!(kind, Err(ErrorKind::StreamUnusable), "{pool}");
+        }
+    }
+}
+
+/// A block that is freed on the stream that has the place since is not taken for one of the request's
+/// own stream.
+#[test]
+fn request_whose_streams_place_is_taken_while_it_climbs_is_refused() {
+    const LARGE: usize = 12 << 20;
+    for pool in [PoolKind::Simple, PoolKind::Split, PoolKind::Stitched] {
+        let device = emulated(256 << 20, Schedule::OnDemand);
+        let builder = Heap::builder(&device).pool(pool).without_environment();
+        let heap = builder.hard_limit(20 << 20).build().unwrap();
+        let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
+        let stream = wrap(&device, raw);
+        drop(heap.allocate(1000, &stream).unwrap());
+        let held = Mutex::new(Some(heap.on(&own).filled(LARGE, 1_u8).unwrap()));
+        let kept = Arc::new(Mutex::new(None));
+        let (mine, keeps) = ((heap.clone(), stream.clone(), device.clone()), kept.clone());
+        let reclaimer = heap.register_reclaimer(move |_| {
+            let Some(mut array) = held.lock().unwrap().take() else { return 0 };
+            let (heap, stream, device) = &mine;
+            heap.retire(stream).unwrap();
+            device.synchronize().unwrap();
+            heap.reclaim_all().unwrap();
+            let new = device.stream().unwrap();
+            array.device_ptr(&new).unwrap();
+            array.fill(7).unwrap();
+            drop(array);
+            *keeps.lock().unwrap() = Some(new);
+            LARGE as u64
+        });
+        let kind = heap.allocate(LARGE as u64, &stream).map(drop).map_err(|error| error.kind());
+        assert_eq!(kind, Err(ErrorKind::StreamUnusable), "{pool}");
+        drop(reclaimer);
+        end(&device, raw);
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn retire_all_that_fails_retires_the_streams_of_every_kind() {
+    let device = emulated(1 << 30, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    let raw = made_elsewhere(&device);
+    let streams = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned].map(|kind| {
+        let stream = wrap(&device, raw);
+        drop(heap.on(&stream).kind(kind).filled(1 << 20, 1_u8).unwrap());
+        stream
+    });
+    let fault = Fault::nth("cuCtxSynchronize", 1, CUresult::ERROR_UNKNOWN);
+    device.emulator().unwrap().set_faults(FaultPlan::new([fault]));
+    let error = heap.retire_all().unwrap_err().to_string();
+    assert!(error.contains("cuCtxSynchronize"), "{error}");
+    assert_eq!(streams.map(|stream| stream.is_retired()), [true; 3]);
+    end(&device, raw);
+    drop(heap.target().unwrap().kind(MemoryKind::Pinned).filled(1 << 20, 2_u8).unwrap());
+    device.synchronize().unwrap();
+    heap.flush().unwrap();
+    assert_all_returned(&device, &heap, "retired");
+}
+
+/// A thread asks a stream while another one retires and ends it: it never asks a handle that is gone.
+#[test]
+fn questions_are_answered_while_a_stream_is_retired() {
+    for _ in 0..200 {
+        let device = emulated(1 << 30, Schedule::Immediate);
+        let heap = heap(&device, PoolKind::Split);
+        let raw = made_elsewhere(&device);
+        let stream = wrap(&device, raw);
+        drop(heap.allocate(1000, &stream).unwrap());
+        let (start, ended) = (Barrier::new(4), AtomicBool::new(false));
+        std::thread::scope(|threads| {
+            let ask = |question: fn(&Stream)| {
+                let (stream, start, ended) = (&stream, &start, &ended);
+                threads.spawn(move || {
+                    start.wait();
+                    while !ended.load(Ordering::Relaxed) {
+                        question(stream);
+                    }
+                });
+            };
+            ask(|stream| stream.synchronize().unwrap());
+            ask(|stream| assert!(stream.is_done().is_ok()));
+            ask(|stream| assert!(!stream.is_capturing().unwrap()));
+            start.wait();
+            heap.retire(&stream).unwrap();
+            end(&device, raw);
+            ended.store(true, Ordering::Relaxed);
+        });
+        assert_all_returned(&device, &heap, "asked");
     }
 }
