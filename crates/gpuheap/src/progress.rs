@@ -49,6 +49,11 @@ impl Moments {
         stream.0.load(Ordering::SeqCst).max(self.completed.0.load(Ordering::SeqCst))
     }
 
+    /// The moment before which the work of all streams is completed.
+    pub(crate) fn completed_by_all(&self) -> u64 {
+        self.completed.0.load(Ordering::SeqCst)
+    }
+
     /// A number that changes whenever something is learnt.
     pub(crate) fn learnt(&self) -> u64 {
         self.learnt.load(Ordering::SeqCst)

@@ -141,7 +141,12 @@ impl Store {
 
     /// Nothing here can make it worse: what fails shows in the attempt after it.
     fn everything(&self, state: &mut State, is_capturing: bool) {
-        let _ = state.wait_for_pending().and_then(|()| state.release(u64::MAX));
+        let _ = state.wait_for_pending().and_then(|()| {
+            if state.order.needs_device() && !is_capturing {
+                let _ = state.synchronize(&self.context);
+            }
+            state.release(u64::MAX)
+        });
         if state.source.is_stream_ordered() {
             if !is_capturing {
                 let _ = state.synchronize(&self.context);

@@ -229,6 +229,12 @@ impl Heap {
     /// comes after this. Blocks and arrays that were made on it may live on, be freed as ever, and be
     /// used on other streams. Each heap that the stream was used with is told.
     ///
+    /// An [unannounced](Device::unannounced_stream) stream may be gone by then, so no event marks its
+    /// end. If memory is freed on it after this call, the heap hands it out once the whole device was
+    /// waited for since the free: by [`Device::synchronize`], by [`reclaim`](Heap::reclaim) or
+    /// [`flush`](Heap::flush), or by a request that would fail otherwise. The heap itself does not wait
+    /// for the device while one of the streams that it knows captures a graph.
+    ///
     /// Of all other streams a heap learns by itself when they end, and this does nothing.
     ///
     /// # Errors

@@ -156,10 +156,10 @@ struct StreamState {
 const MOST_MOMENTS: usize = 8;
 
 impl StreamState {
-    /// Notes the moment of the last free.
-    fn note_moment(&mut self) {
-        let Some(guard) = &self.guard else { return };
-        let now = guard.moments().now();
+    /// Notes the moment of the last free, which is now.
+    fn note_moment(&mut self, moments: Option<&Arc<Moments>>) {
+        let Some(moments) = moments else { return };
+        let now = moments.now();
         match self.moments.back_mut() {
             Some((moment, number)) if *moment == now => *number = self.freed,
             _ => self.moments.push_back((now, self.freed)),
@@ -170,9 +170,13 @@ impl StreamState {
     }
 
     /// Notes what the program learnt of the stream by its own waits.
-    fn learn(&mut self, source: &mut dyn MemorySource) {
-        let Some(guard) = &self.guard else { return };
-        let completed = guard.completed();
+    ///
+    /// Of a stream that was retired only a wait for the whole device says something.
+    fn learn(&mut self, moments: &Moments, source: &mut dyn MemorySource) {
+        let completed = match &self.guard {
+            Some(guard) => guard.completed(),
+            None => moments.completed_by_all(),
+        };
         while let Some(&(moment, number)) = self.moments.front()
             && moment < completed
         {
@@ -305,7 +309,7 @@ impl Order {
         }
         state.freed += 1;
         let number = state.freed;
-        state.note_moment();
+        state.note_moment(self.moments.as_ref());
         if state.fleeting && !state.retired {
             let _ = self.record(stream.slot(), source);
         }
@@ -330,8 +334,8 @@ impl Order {
         let learnt = moments.learnt();
         if learnt != self.learnt {
             self.learnt = learnt;
-            for &slot in &self.active {
-                self.streams[slot].learn(source);
+            for &slot in self.active.iter().chain(&self.orphans) {
+                self.streams[slot].learn(moments, source);
             }
         }
     }
@@ -371,6 +375,7 @@ impl Order {
             if state.guard.as_ref().is_some_and(StreamGuard::is_foreign) {
                 state.retired = true;
                 state.freed += u64::from(!completed);
+                state.note_moment(self.moments.as_ref());
                 state.guard = None;
                 self.slots.remove(&state.id);
                 self.ended.push(state.id);
@@ -394,6 +399,15 @@ impl Order {
     #[cfg(test)]
     pub(crate) fn places(&self) -> usize {
         self.streams.len()
+    }
+
+    /// Returns `true` if something was freed on a retired stream that no fence covers: a wait for the
+    /// whole device is needed before it can be handed out.
+    pub(crate) fn needs_device(&self) -> bool {
+        self.active.iter().chain(&self.orphans).any(|&slot| {
+            let state = &self.streams[slot];
+            state.retired && state.fenced() < state.freed
+        })
     }
 
     /// All work of the device is over, so every free is.
@@ -613,11 +627,11 @@ impl Order {
         Ok(())
     }
 
-    /// Returns `true` if a stream ended unannounced and another one has its slot. Its last work is
-    /// covered by nothing, so that its blocks must not follow that one.
+    /// Returns `true` if a stream ended unannounced. Its last work is covered by nothing, so that its
+    /// blocks must not follow the stream that has its slot now or gets it later.
     fn is_orphaned(&self, stream: StreamRef) -> bool {
         let state = &self.streams[stream.slot()];
-        state.fleeting && state.turn != stream.turn
+        state.fleeting && (state.retired || state.turn != stream.turn)
     }
 
     /// The slot for frees of such streams: they are over when all work of the device is.

@@ -154,13 +154,16 @@ impl Store {
             let _ = store.wait_for_pending();
             store.give_way(bytes)
         });
-        // Frees in a pool of the driver's have no fences, so the device is waited for.
-        let mut is_ordered = false;
-        self.visit_others(|store| is_ordered |= store.lock().source.is_stream_ordered());
-        if regained < bytes && is_ordered && !is_any_capturing(&self.context) {
+        // Some frees have no fences, as those in a pool of the driver's.
+        let mut needs_device = false;
+        self.visit_others(|store| {
+            let state = store.lock();
+            needs_device |= state.source.is_stream_ordered() || state.order.needs_device();
+        });
+        if regained < bytes && needs_device && !is_any_capturing(&self.context) {
             let _ = self.context.synchronize();
             self.visit_others(|store| {
-                if regained < bytes && store.lock().source.is_stream_ordered() {
+                if regained < bytes {
                     regained = regained.saturating_add(store.give_way(bytes - regained));
                 }
             });

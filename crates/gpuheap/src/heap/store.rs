@@ -14,6 +14,7 @@ use crate::heap::limits::Limits;
 use crate::heap::order::{Order, StreamRef};
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::region::Watched;
+use crate::heap::siblings;
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::pool::{Environment, Grant, Policy, PoolKind, Shortage};
@@ -511,7 +512,14 @@ impl Store {
             fences.into_iter().map(|fence| source.waiter(fence)).collect()
         };
         waiters.into_iter().try_for_each(|wait| wait())?;
-        self.lock().poll()
+        self.lock().poll()?;
+        // With the lock let go: the question for captures locks each store of the device.
+        let needs_device = self.lock().order.needs_device();
+        if needs_device && !siblings::is_any_capturing(&self.context) {
+            self.context.synchronize()?;
+            self.lock().poll()?;
+        }
+        Ok(())
     }
 
     /// Waits, without the lock, for all work of the device; not while a stream captures a graph.

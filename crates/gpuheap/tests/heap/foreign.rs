@@ -5,7 +5,9 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Device, Error, ErrorKind, Heap, MemoryKind, PoolKind, Stream};
-use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUresult, CUstream, check};
+use gpuheap_driver::{
+    CU_STREAM_NON_BLOCKING, CUgraph, CUresult, CUstream, CUstreamCaptureMode, check,
+};
 
 use crate::support::{Witness, assert_all_returned, device, emulated, fill, heap, on_real_gpu};
 
@@ -452,5 +454,112 @@ fn questions_are_answered_while_a_stream_is_retired() {
             ended.store(true, Ordering::Relaxed);
         });
         assert_all_returned(&device, &heap, "asked");
+    }
+}
+
+/// An array that outlived an unannounced stream: 40 MiB of a device of 64, freed behind its work.
+fn orphan(device: &Device, heap: &Heap) {
+    let raw = made_elsewhere(device);
+    // SAFETY: alive until it was retired and the array was freed.
+    let stream = unsafe { device.unannounced_stream(raw) }.unwrap();
+    let array = heap.on(&stream).filled(40 << 20, 1_u8).unwrap();
+    stream.synchronize().unwrap();
+    heap.retire(&stream).unwrap();
+    drop(array);
+    end(device, raw);
+}
+
+#[test]
+fn memory_of_an_unannounced_stream_that_was_retired_comes_back_behind_a_wait_for_the_device() {
+    for pool in PoolKind::ALL {
+        let device = emulated(64 << 20, Schedule::Immediate);
+        let heap = heap(&device, pool);
+        let own = device.stream().unwrap();
+        orphan(&device, &heap);
+        device.synchronize().unwrap();
+        let calls = device.emulator().unwrap().calls_of("cuCtxSynchronize");
+        let usage = heap.usage().unwrap();
+        assert_eq!((usage.live, usage.pending), (0, 0), "{pool}");
+        if pool != PoolKind::Driver {
+            assert!(heap.allocate(40 << 20, &own).is_ok(), "{pool}");
+            let waits = device.emulator().unwrap().calls_of("cuCtxSynchronize") - calls;
+            assert_eq!(waits, 0, "{pool}: the program's own wait is enough");
+        }
+        heap.flush().unwrap();
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+#[test]
+fn request_waits_for_memory_of_an_unannounced_stream_that_was_retired() {
+    for pool in PoolKind::ALL {
+        for sibling in [false, true] {
+            let device = emulated(64 << 20, Schedule::OnDemand);
+            let (one, two) = (heap(&device, pool), heap(&device, pool));
+            let own = device.stream().unwrap();
+            orphan(&device, &one);
+            let asker = if sibling { &two } else { &one };
+            let array = asker.on(&own).filled(40 << 20, 3_u8);
+            let array = array.unwrap_or_else(|error| panic!("{pool} {sibling}: {error}"));
+            assert!(array.to_vec().unwrap().iter().all(|byte| *byte == 3), "{pool} {sibling}");
+            drop(array);
+            assert_all_returned(&device, &one, pool.name());
+            assert_all_returned(&device, &two, pool.name());
+        }
+    }
+}
+
+/// A block outlives its unannounced stream, and another such stream gets the place of that one.
+#[test]
+fn memory_of_a_retired_unannounced_stream_does_not_follow_the_next_one() {
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
+        let device = emulated(64 << 20, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let (own, raws) = (device.stream().unwrap(), [(); 2].map(|()| made_elsewhere(&device)));
+        // SAFETY: they are alive until the end of the test's use of them.
+        let [one, two] = raws.map(|raw| unsafe { device.unannounced_stream(raw) }.unwrap());
+        let block = heap.allocate(40 << 20, &one).unwrap();
+        fill(&device, &block, 1, &one);
+        heap.retire(&one).unwrap();
+        heap.reclaim_all().unwrap();
+        drop(block);
+        drop(heap.allocate(1000, &two).unwrap());
+        let next = heap.on(&own).filled(40 << 20, 3_u8).unwrap();
+        own.synchronize().unwrap();
+        device.synchronize().unwrap();
+        assert!(next.to_vec().unwrap().iter().all(|byte| *byte == 3), "{pool}");
+        drop(next);
+        heap.retire(&two).unwrap();
+        raws.into_iter().for_each(|raw| end(&device, raw));
+        assert_all_returned(&device, &heap, pool.name());
+    }
+}
+
+/// The heap does not break a capture for memory that needs a wait for the device.
+#[test]
+fn request_during_a_capture_does_not_wait_for_memory_of_a_retired_unannounced_stream() {
+    for pool in PoolKind::ALL {
+        let device = emulated(64 << 20, Schedule::OnDemand);
+        let heap = heap(&device, pool);
+        let (own, captured) = (device.stream().unwrap(), device.stream().unwrap());
+        drop(heap.allocate(1000, &captured).unwrap());
+        orphan(&device, &heap);
+        let began = device.with_current(|driver| {
+            // SAFETY: the stream is alive.
+            unsafe { driver.cuStreamBeginCapture_v2(captured.raw(), CUstreamCaptureMode::RELAXED) }
+        });
+        check("cuStreamBeginCapture_v2", began.unwrap()).unwrap();
+        let refused = heap.allocate(40 << 20, &own).map(drop).map_err(|error| error.kind());
+        assert_eq!(refused, Err(ErrorKind::OutOfMemory), "{pool}");
+        let mut graph = CUgraph::NULL;
+        let ended = device.with_current(|driver| {
+            // SAFETY: the pointer is valid and the stream alive.
+            let ended = unsafe { driver.cuStreamEndCapture(captured.raw(), &mut graph) };
+            // SAFETY: the graph is the test's.
+            ended.is_success().then(|| unsafe { driver.cuGraphDestroy(graph) })
+        });
+        assert!(ended.unwrap().is_some(), "{pool}: the capture is whole");
+        assert!(heap.allocate(40 << 20, &own).is_ok(), "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
     }
 }
