@@ -112,6 +112,8 @@ pub(crate) struct Order {
     learnt: u64,
     /// `true` if all work before a free that is made now is completed.
     frees_completed: bool,
+    /// No stream is made to wait for another one now.
+    refuses_waits: bool,
     /// Slots of the streams that are not retired, by the driver's id.
     slots: FxHashMap<u64, u32>,
     /// The driver's ids of streams that were retired, for whoever keeps something by stream.
@@ -322,6 +324,13 @@ impl Order {
         self.frees_completed = completed;
     }
 
+    /// Says whether [`order_after`](Order::order_after) refuses to make a stream wait, as it does for a
+    /// stream that captures a graph: there is memory to spare.
+    #[inline]
+    pub(crate) fn refuse_waits(&mut self, refuses: bool) {
+        self.refuses_waits = refuses;
+    }
+
     /// Returns `true` if the work of `stream` before `moment` is known to be completed.
     pub(crate) fn is_completed(&self, stream: StreamRef, moment: u64) -> bool {
         let guard = self.streams[stream.slot()].guard.as_ref();
@@ -445,6 +454,9 @@ impl Order {
     ) -> Result<(), SourceError> {
         if self.is_open(ticket, stream) {
             return Ok(());
+        }
+        if self.refuses_waits {
+            return Err(SourceError::StreamUnusable);
         }
         let number = together(source, |source| {
             let (number, fence) = self.fence(ticket, source)?;

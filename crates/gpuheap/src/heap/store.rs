@@ -32,6 +32,12 @@ const SPARED: u64 = 4;
 const KEPT: u64 = 32 << 20;
 const KEPT_SHARE: u64 = 32;
 
+/// Up to so many bytes taken, or this part of the device, a pool takes new memory rather than have a
+/// stream wait for another one's work. Beyond it memory is worth more than the wait: two streams that
+/// hand memory to each other would hold twice as much. A 256th is 0.55 GiB of an H200.
+const SPARE: u64 = 128 << 20;
+const SPARE_SHARE: u64 = 256;
+
 /// One kind's memory.
 pub(crate) struct Store {
     pub(crate) context: Arc<Context>,
@@ -96,6 +102,8 @@ pub(crate) struct State {
     pub(crate) is_above_soft_limit: bool,
     /// How much the driver called free beyond what it refused, bytes; the most that was seen.
     pub(crate) refused_margin: Option<u64>,
+    /// Bytes up to which new memory is taken rather than a stream made to wait.
+    spare: u64,
     /// What was taken when all threads were last asked for what they keep, for more to be taken.
     gathered: u64,
     /// Several threads have caches.
@@ -122,6 +130,7 @@ impl Store {
         (policy, source): Parts,
     ) -> Store {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let spare = spare_of(kind, &*source);
         let state = State {
             policy,
             source,
@@ -134,6 +143,7 @@ impl Store {
             is_alone: false,
             is_above_soft_limit: false,
             refused_margin: None,
+            spare,
             gathered: 0,
             is_shared: false,
             caches: Vec::new(),
@@ -465,6 +475,7 @@ impl Store {
                 )));
             }
             state.limits = limits;
+            state.spare = spare_of(self.kind, &*state.source);
             let most = limits.soft.unwrap_or(u64::MAX).min(limits.hard.unwrap_or(u64::MAX));
             self.note_soft_limit(&mut state);
             state.source.reserved()?.saturating_sub(most)
@@ -794,18 +805,17 @@ impl State {
         self.refuse(bytes)?;
         self.refuse_ended(stream).map_err(Shortage::Failed)?;
         self.order.learn(&mut *self.source);
-        let mut granted = Ok(None);
-        if self.caches.iter().any(|cache| cache.holds()) {
-            granted = self.with_policy(|policy, env| policy.reuse(bytes, stream, env));
-            if matches!(granted, Ok(None)) {
-                self.gather_before_growth();
+        let spares = self.has_spare(bytes);
+        self.order.refuse_waits(spares);
+        let mut grant = self.grant(bytes, stream);
+        if spares {
+            self.order.refuse_waits(false);
+            if let Err(Shortage::Limit(_) | Shortage::Device(_)) = grant {
+                // None is asked for again before as much was given back.
+                self.spare = self.spare.min(self.ledger.taken);
+                grant = self.grant_with_waits(bytes, stream);
             }
         }
-        let grant = match granted {
-            Ok(Some(grant)) => Ok(grant),
-            Ok(None) => self.with_policy(|policy, env| policy.allocate(bytes, stream, env)),
-            Err(shortage) => Err(shortage),
-        };
         let grant = grant.map_err(|shortage| match shortage {
             // An event that could not be made, say: memory is short all the same.
             Shortage::Failed(SourceError::OutOfMemory) => Shortage::Device(GRANULE),
@@ -818,6 +828,42 @@ impl State {
             let _ = self.keep_soft_limit();
         }
         Ok(grant)
+    }
+
+    /// A block of what is cached, else what the policy takes.
+    #[inline(always)]
+    fn grant(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
+        if self.caches.iter().any(|cache| cache.holds()) {
+            let kept = self.with_policy(|policy, env| policy.reuse(bytes, stream, env))?;
+            if let Some(grant) = kept {
+                return Ok(grant);
+            }
+            self.gather_before_growth();
+        }
+        self.with_policy(|policy, env| policy.allocate(bytes, stream, env))
+    }
+
+    /// A block for which `stream` may be made to wait, if there is no new memory.
+    #[cold]
+    fn grant_with_waits(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
+        self.grant(bytes, stream)
+    }
+
+    /// Whether new memory for a request is better than a wait: within the limits, and as long as not
+    /// much is taken. Makes no driver call.
+    #[inline]
+    fn has_spare(&mut self, bytes: u64) -> bool {
+        let few = self.ledger.taken.saturating_add(bytes) <= self.spare;
+        few && (self.limits == Limits::default() || self.is_allowed(bytes))
+    }
+
+    /// Whether the limits allow so much more.
+    #[cold]
+    fn is_allowed(&mut self, bytes: u64) -> bool {
+        let Limits { soft, hard } = self.limits;
+        let most = soft.unwrap_or(u64::MAX).min(hard.unwrap_or(u64::MAX));
+        let growth = self.source.growth(bytes);
+        self.source.reserved().is_ok_and(|reserved| reserved.saturating_add(growth) <= most)
     }
 
     /// Fills a block that is being freed with zeros, in the order of `stream`, or at once where there
@@ -955,6 +1001,18 @@ impl State {
             self.source.wait(fence)?;
         }
         self.poll()
+    }
+}
+
+/// Bytes up to which new memory of a kind is taken [rather than](SPARE) a wait.
+fn spare_of(kind: MemoryKind, source: &dyn MemorySource) -> u64 {
+    match kind {
+        // A pool of the driver's orders streams itself, and says what it reserved by a call.
+        MemoryKind::Device if !source.is_stream_ordered() => {
+            (source.capacity() / SPARE_SHARE).max(SPARE)
+        }
+        // Slow to take, or with no memory of its own.
+        _ => 0,
     }
 }
 

@@ -10,8 +10,8 @@ use gpuheap::{Block, Device, Heap, PoolKind, Stream};
 use gpuheap_driver::{CUresult, check};
 
 use crate::support::{
-    assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu, order,
-    random::Random,
+    PAST_SPARE, assert_all_returned, assert_no_findings, device, emulated, fill, heap, on_real_gpu,
+    order, random::Random,
 };
 
 /// The pools whose blocks threads keep.
@@ -45,6 +45,7 @@ fn another_stream_gets_what_a_thread_keeps_before_more_is_taken() {
         let device = device(1 << 30, Schedule::OnDemand);
         let heap = heap(&device, pool);
         let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        let rest = heap.allocate(PAST_SPARE, &streams[0]).unwrap();
         let block = heap.allocate(1 << 16, &streams[0]).unwrap();
         fill(&device, &block, 1, &streams[0]);
         drop(block);
@@ -53,7 +54,7 @@ fn another_stream_gets_what_a_thread_keeps_before_more_is_taken() {
         let block = heap.allocate(1 << 16, &streams[1]).unwrap();
         fill(&device, &block, 2, &streams[1]);
         assert_eq!(heap.usage().unwrap().ledger.taken, taken, "{pool}");
-        drop(block);
+        drop((block, rest));
         assert_all_returned(&device, &heap, pool.name());
     }
 }

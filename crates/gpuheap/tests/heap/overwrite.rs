@@ -13,7 +13,7 @@ use gpuheap::emu::Schedule;
 use gpuheap::{Block, Device, DeviceArray, Heap, PoolKind, Stream};
 
 use crate::support::{
-    Witness, assert_all_returned, device, fill, heap, on_real_gpu, random::Random,
+    PAST_SPARE, Witness, assert_all_returned, device, fill, heap, on_real_gpu, random::Random,
 };
 
 const MIB: u64 = 1 << 20;
@@ -72,7 +72,8 @@ fn run(pool: PoolKind, shape: &Shape) {
         _ => shape.limit,
     };
     let builder = Heap::builder(&device).without_environment().pool(pool);
-    let tight = builder.hard_limit(limit).build().unwrap();
+    let tight = builder.hard_limit(limit + PAST_SPARE).build().unwrap();
+    let rest = tight.allocate(PAST_SPARE, &device.stream().unwrap()).unwrap();
     let beside = heap(&device, PoolKind::Split);
     let stream = |_| {
         let stream = device.stream().unwrap();
@@ -105,10 +106,11 @@ fn run(pool: PoolKind, shape: &Shape) {
         }
     });
     let Scene { streams, overtaken, .. } = scene;
-    drop(streams);
+    drop((streams, rest));
     if let Some(emulator) = device.emulator().filter(|_| !is_driver_s) {
         let waits = emulator.calls_of("cuStreamWaitEvent");
-        assert!(waits > rounds as u64 / 2, "{pool}: {waits} waits in {rounds} rounds");
+        // `stitched` finds parts of blocks that are completed in between.
+        assert!(waits > rounds as u64 / 4, "{pool}: {waits} waits in {rounds} rounds");
     } else if !is_driver_s {
         assert!(overtaken > rounds / 2, "{pool}: {overtaken} of {rounds} rounds were slow enough");
     }

@@ -21,6 +21,9 @@ pub(crate) fn emulated(memory: u64, schedule: Schedule) -> Device {
     Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
 }
 
+/// Bytes of a live block beside which a heap rather waits for another stream's work than takes more.
+pub(crate) const PAST_SPARE: u64 = 600 << 20;
+
 pub(crate) fn on_real_gpu() -> bool {
     std::env::var_os("GPUHEAP_TEST_DEVICE").is_some()
 }

@@ -40,9 +40,7 @@ fn nobody_waits_for_what_a_stream_was_given_after_it_was_waited_for() {
     for pool in POOLS {
         for keeps in [0, 16 << 20] {
             for ((way, learn), size) in WAYS.iter().flat_map(|way| SIZES.map(|size| (*way, size))) {
-                // Where `stitched` merges a free block with a neighbour, it takes that one's wait over.
-                let again = if pool == PoolKind::Stitched { &[false][..] } else { &[false, true] };
-                for &frees_again in again {
+                for frees_again in [false, true] {
                     let what = format!("{pool}, keeps {keeps}, {way}, {size} bytes, {frees_again}");
                     let device = emulated(4 << 30, Schedule::OnDemand);
                     let heap = heap(&device, pool, keeps);
@@ -51,7 +49,8 @@ fn nobody_waits_for_what_a_stream_was_given_after_it_was_waited_for() {
                     drop(heap.on(&a).filled(size, 2_u8).unwrap());
                     let event = a.record().unwrap();
                     learn(&device, &a, &event);
-                    other.fill(3).unwrap();
+                    // More than the heap's own questions get done.
+                    (0..64).for_each(|_| other.fill(3).unwrap());
                     if frees_again {
                         // Too large for the first and for what comes.
                         drop(heap.on(&a).filled(64 * MIB, 4_u8).unwrap());
@@ -67,6 +66,66 @@ fn nobody_waits_for_what_a_stream_was_given_after_it_was_waited_for() {
                 }
             }
         }
+    }
+}
+
+/// Asks for `bytes` on one stream that another one freed and has not worked through: whether the first
+/// is made to wait.
+fn waits_for_freed(pool: PoolKind, keeps: u64, bytes: usize, limit: u64, what: &str) -> bool {
+    let device = emulated(4 << 30, Schedule::OnDemand);
+    let builder = Heap::builder(&device).without_environment().pool(pool).thread_cache(keeps);
+    let heap = builder.hard_limit(limit).build().unwrap();
+    let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
+    let mut freed = heap.on(&a).filled(bytes, 1_u8).unwrap();
+    // More than the heap's own questions get done.
+    (0..64).for_each(|_| freed.fill(1).unwrap());
+    drop(freed);
+    let emulator = device.emulator().unwrap();
+    let before = emulator.calls_of("cuStreamWaitEvent");
+    let theirs = heap.on(&b).filled(bytes, 2_u8).unwrap();
+    let waits = emulator.calls_of("cuStreamWaitEvent") > before;
+    b.synchronize().unwrap();
+    assert_eq!(a.is_done().unwrap(), waits, "{what}");
+    drop(theirs);
+    assert_all_returned(&device, &heap, what);
+    waits
+}
+
+#[test]
+fn with_memory_to_spare_no_stream_waits() {
+    if on_real_gpu() {
+        return;
+    }
+    for pool in POOLS {
+        for (keeps, bytes) in [0, 16 << 20].into_iter().flat_map(|keeps| SIZES.map(|b| (keeps, b)))
+        {
+            let what = format!("{pool}, keeps {keeps}, {bytes} bytes");
+            assert!(!waits_for_freed(pool, keeps, bytes, 1 << 30, &what), "{what}");
+        }
+        // The limit leaves no room for two, so the wait is taken.
+        let what = format!("{pool} at its limit");
+        assert!(waits_for_freed(pool, 0, 5 * MIB, 8 << 20, &what), "{what}");
+    }
+}
+
+/// Two streams that hand memory to each other, with none of their work done: what is taken does not
+/// grow with how often they do.
+#[test]
+fn what_is_taken_to_spare_waits_is_bounded() {
+    if on_real_gpu() {
+        return;
+    }
+    for pool in POOLS {
+        let device = emulated(4 << 30, Schedule::OnDemand);
+        let heap = heap(&device, pool, 0);
+        let streams = [device.stream().unwrap(), device.stream().unwrap()];
+        for at in 0..100 {
+            drop(heap.on(&streams[at % 2]).filled(24 * MIB, at as u8).unwrap());
+        }
+        let reserved = heap.usage().unwrap().reserved_peak;
+        assert!(reserved <= 160 << 20, "{pool}: {reserved}");
+        assert!(device.emulator().unwrap().calls_of("cuStreamWaitEvent") <= 100, "{pool}");
+        assert_all_returned(&device, &heap, pool.name());
     }
 }
 

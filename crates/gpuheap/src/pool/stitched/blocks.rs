@@ -3,6 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 use crate::heap::order::{Order, StreamRef, Ticket};
+use crate::pool::shelf::ROUNDING;
 
 /// No block.
 pub(super) const NONE: u32 = u32::MAX;
@@ -55,15 +56,28 @@ impl Last {
 
 /// The part of a free block that its last use was of, in steps of [`STEP`]: nothing else of it is in
 /// use. Free memory takes its neighbour's last use over when they merge, and must be told from it
-/// where that use cannot be waited for.
+/// where that use cannot be waited for, or need not be.
+///
+/// Each end is 40 bits, which covers addresses of 49 bits; of what is above them all counts as used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, packed(2))]
 pub(super) struct Part {
     from: u32,
     to: u32,
+    from_above: u8,
+    to_above: u8,
 }
 
-/// So addresses of 48 bits can be said in 32; of what is above them all counts as used.
-const STEP: u64 = 64 << 10;
+/// The unit of a part's ends: what blocks are multiples of, so that a part is exact. With 64 KiB, a
+/// block of 5 MiB beside one in use was taken for 4.96.
+const STEP: u64 = ROUNDING;
+
+/// The highest end that a part can hold: it stands for the end of the addresses.
+const MOST: u64 = (1 << 40) - 1;
+
+/// Bytes to whose multiples a part is widened where blocks merge or a range is ordered. Exact ends gain
+/// nothing there, and cost `serve_threads` 0.007 of utilisation.
+const COARSE: u64 = 64 << 10;
 
 /// So much between two uses is not counted as used with them; less is, and is out of reach with what a
 /// capture freed at both sides of it. To count less would be dear: a block that does not merge is a
@@ -71,13 +85,36 @@ const STEP: u64 = 64 << 10;
 const BETWEEN: u64 = 256 << 20;
 
 impl Part {
-    pub(super) const ALL: Part = Part { from: 0, to: u32::MAX };
-    const NOTHING: Part = Part { from: u32::MAX, to: 0 };
+    pub(super) const ALL: Part = Part::new(0, MOST);
+    const NOTHING: Part = Part::new(MOST, 0);
 
+    const fn new(from: u64, to: u64) -> Part {
+        let (from_above, to_above) = ((from >> 32) as u8, (to >> 32) as u8);
+        Part { from: from as u32, to: to as u32, from_above, to_above }
+    }
+
+    /// The part, widened to [`COARSE`] steps.
+    #[inline]
+    fn coarse(self) -> (u64, u64) {
+        const UNITS: u64 = COARSE / STEP;
+        let to = if self.to() == MOST { MOST } else { self.to().next_multiple_of(UNITS) };
+        (self.from() / UNITS * UNITS, to)
+    }
+
+    /// The part of these addresses.
     #[inline]
     fn of((from, to): (u64, u64)) -> Part {
-        let step = |steps: u64, most: u32| steps.min(u64::from(most)) as u32;
-        Part { from: step(from / STEP, u32::MAX - 1), to: step(to.div_ceil(STEP), u32::MAX) }
+        Part::new((from / STEP).min(MOST - 1), to.div_ceil(STEP).min(MOST))
+    }
+
+    #[inline]
+    fn from(self) -> u64 {
+        u64::from(self.from_above) << 32 | u64::from(self.from)
+    }
+
+    #[inline]
+    fn to(self) -> u64 {
+        u64::from(self.to_above) << 32 | u64::from(self.to)
     }
 }
 
@@ -115,15 +152,33 @@ impl Block {
         self.address + self.bytes
     }
 
-    /// From where to where its last use is not over; from above to below where it is.
+    /// From where to where its last use may not be over; from above to below where it is.
     pub(super) fn in_use(&self, order: &Order) -> (u64, u64) {
+        self.in_use_of(self.part.coarse(), order)
+    }
+
+    /// From where to where a part, in units, may be in use.
+    fn in_use_of(&self, (from, to): (u64, u64), order: &Order) -> (u64, u64) {
         if self.last.is_over(order) {
             return (u64::MAX, 0);
         }
-        let Part { from, to } = self.part;
-        let to = if to == u32::MAX { u64::MAX } else { u64::from(to) * STEP };
-        let (from, to) = (self.address.max(u64::from(from) * STEP), self.end().min(to));
+        let to = if to == MOST { u64::MAX } else { to * STEP };
+        let (from, to) = (self.address.max(from * STEP), self.end().min(to));
         if from < to { (from, to) } else { (u64::MAX, 0) }
+    }
+
+    /// From where to where its last use is not over, to the byte.
+    pub(super) fn exactly_in_use(&self, order: &Order) -> (u64, u64) {
+        self.in_use_of((self.part.from(), self.part.to()), order)
+    }
+
+    /// Where `bytes` of it begin that are not in use, if there are so many in one piece.
+    pub(super) fn unused(&self, bytes: u64, order: &Order) -> Option<u64> {
+        let (from, to) = self.exactly_in_use(order);
+        if from >= to || from - self.address >= bytes {
+            return (self.bytes >= bytes).then_some(self.address);
+        }
+        (self.end() - to >= bytes).then_some(to)
     }
 
     /// The last use of a range, as far as it is in this free block.
@@ -155,9 +210,11 @@ impl Block {
 
     #[inline]
     fn clipped(&self) -> Part {
-        let Part { from, to } = Part::of((self.address, self.end()));
-        let (from, to) = (self.part.from.max(from), self.part.to.min(to));
-        if from < to { Part { from, to } } else { Part::NOTHING }
+        let whole = Part::of((self.address, self.end()));
+        let (from, to) = (self.part.from().max(whole.from()), self.part.to().min(whole.to()));
+        let part = Part::new(from, to);
+        let (from, to) = part.coarse();
+        if from < to { part } else { Part::NOTHING }
     }
 
     /// What the last use of two neighbours is of; none where too much between would count as used.
@@ -166,12 +223,14 @@ impl Block {
         let part =
             |block: &Block| if block.last.is_over(order) { Part::NOTHING } else { block.clipped() };
         let (first, second) = (part(self), part(other));
-        let between = first.from.max(second.from).saturating_sub(first.to.min(second.to));
+        let (from, to) = (first.from().min(second.from()), first.to().max(second.to()));
+        let (ours, theirs) = (first.coarse(), second.coarse());
+        let between = ours.0.max(theirs.0).saturating_sub(ours.1.min(theirs.1));
         let both = first != Part::NOTHING && second != Part::NOTHING;
-        if both && u64::from(between) >= BETWEEN / STEP {
+        if both && between >= BETWEEN / STEP {
             return None;
         }
-        Some(Part { from: first.from.min(second.from), to: first.to.max(second.to) })
+        Some(Part::new(from, to))
     }
 
     pub(super) fn is_free(&self, small: bool) -> bool {

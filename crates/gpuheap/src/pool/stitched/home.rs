@@ -135,6 +135,24 @@ impl Home {
         bins.best(bytes, look, &self.blocks, usable, serves)
     }
 
+    /// The beginning of a free block that a completed part of another one holds, of the first few that
+    /// would have to be waited for; that part is cut from it.
+    #[cold]
+    pub(super) fn find_unused(
+        &mut self,
+        bytes: u64,
+        small: bool,
+        look: usize,
+        order: &Order,
+    ) -> Option<u32> {
+        let bins = if small { &self.small } else { &self.large };
+        let usable = |key: u32| self.blocks[key].unused(bytes, order).is_some();
+        let key = bins.best(bytes, look, &self.blocks, usable, |_| false).usable?;
+        let address = self.blocks[key].unused(bytes, order)?;
+        self.cut_loose(key, self.blocks[key].exactly_in_use(order));
+        self.at(address)
+    }
+
     /// The keys of all free blocks.
     pub(super) fn all_free(&self) -> impl Iterator<Item = u32> + '_ {
         self.free(true).chain(self.free(false))
@@ -338,9 +356,14 @@ impl Home {
         }
     }
 
-    fn loosen_block(&mut self, mut key: u32, order: &Order) {
+    fn loosen_block(&mut self, key: u32, order: &Order) {
+        self.cut_loose(key, self.blocks[key].in_use(order));
+    }
+
+    /// Cuts what is out of use from a free block, of which a part is in use.
+    fn cut_loose(&mut self, mut key: u32, (from, to): (u64, u64)) {
         let block = &self.blocks[key];
-        let ((from, to), address, end) = (block.in_use(order), block.address, block.end());
+        let (address, end) = (block.address, block.end());
         if (from, to) == (address, end) {
             return;
         }

@@ -14,7 +14,8 @@
 //! 2. the smallest free block at home that fits and that its stream may use;
 //! 3. the same once more, after the driver was asked how far other streams got, and what was freed
 //!    by several streams merged;
-//! 4. one that another stream freed, or several did, which it then waits for;
+//! 4. one that another stream freed, or several did: a part of it that is completed by now, else all
+//!    of it, which the stream then waits for;
 //! 5. a stitched range that is all free, mapped already;
 //! 6. new memory, as long as there is at most `slack` more of it than was ever live;
 //! 7. a new stitched range: free chunks, and free parts of chunks at its ends, mapped one after the
@@ -364,6 +365,9 @@ impl Stitched {
             return Ok(found.usable);
         }
         let Some(key) = found.other else { return Ok(None) };
+        if let Some(key) = self.home.find_unused(bytes, small, wide, environment.order) {
+            return Ok(Some(key));
+        }
         let Some(ticket) = self.home.blocks[key].last.ticket() else { return Ok(Some(key)) };
         if wait_for(ticket, stream, environment).map_err(Shortage::Failed)? {
             return Ok(Some(key));
