@@ -205,8 +205,14 @@ impl Home {
         self.run_of(address, bytes, |block| block.state == State::Free)
     }
 
+    /// The first block of the run of blocks that `belong` which covers a range.
     #[inline]
-    fn run_of(&self, address: u64, bytes: u64, belongs: impl Fn(&Block) -> bool) -> Option<u32> {
+    pub(super) fn run_of(
+        &self,
+        address: u64,
+        bytes: u64,
+        belongs: impl Fn(&Block) -> bool,
+    ) -> Option<u32> {
         let first = self.at(address)?;
         let (mut key, end) = (first, address + bytes);
         loop {

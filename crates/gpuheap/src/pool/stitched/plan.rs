@@ -454,7 +454,7 @@ impl Stitched {
         };
         let small = bytes <= SMALL;
         let fits_small = small && longest(&|block| block.is_free(true)) >= bytes;
-        if fits_small || longest(&usable) >= bytes || !small && self.is_range_free(bytes) {
+        if fits_small || longest(&usable) >= bytes || !small && self.is_range_free(bytes, usable) {
             return vec![Taking::of(0)];
         }
         let grown = if small { SLAB } else { bytes };
@@ -484,8 +484,8 @@ impl Stitched {
         takings
     }
 
-    /// Whether a stitched range could be used as it is.
-    fn is_range_free(&self, bytes: u64) -> bool {
+    /// Returns `true` if a stitched range, whose blocks at home are all `usable`, holds `bytes`.
+    fn is_range_free(&self, bytes: u64, usable: impl Fn(&Block) -> bool) -> bool {
         self.ranges.fitting(bytes).take(LOOK_RANGES).any(|id| {
             let range = self.ranges.get(id).filter(|range| !range.is_live());
             let mut left = bytes;
@@ -493,7 +493,7 @@ impl Stitched {
                 range.runs.iter().all(|run| {
                     let part = run.bytes.min(left);
                     left -= part;
-                    part == 0 || self.home.run_at(run.address, part).is_some()
+                    part == 0 || self.home.run_of(run.address, part, &usable).is_some()
                 })
             })
         })
