@@ -16,8 +16,8 @@ use crate::arithmetic::Kernels;
 use crate::error::{Error, Fault};
 use crate::fork;
 use crate::front;
+use crate::heap::Inner;
 use crate::heap::siblings::Turn;
-use crate::heap::{Heap, Inner};
 use crate::progress::Moments;
 use crate::source::{NoVirtualMemory, SourceError, VirtualMemory, probe_virtual_memory};
 
@@ -329,11 +329,13 @@ impl Context {
         if !self.shares_driver(other) {
             return Ok(false);
         }
+        // Dropped after the lock: a heap that ends drops its reclaimers, which are code of the program.
+        let mut visited = Vec::new();
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, reached)) = peers.iter().find(|(number, _)| *number == other.number) {
             return Ok(*reached);
         }
-        let reached = self.enable_peer(other)? && other.open_to(self.ordinal())?;
+        let reached = self.enable_peer(other)? && other.open_to(self.ordinal(), &mut visited)?;
         peers.push((other.number, reached));
         Ok(reached)
     }
@@ -344,7 +346,12 @@ impl Context {
     }
 
     /// Lets another device reach the virtual memory of the heaps, which says so for each mapping.
-    fn open_to(&self, reader: CUdevice) -> Result<bool, ContextError> {
+    /// `visited` keeps these heaps.
+    fn open_to(
+        &self,
+        reader: CUdevice,
+        visited: &mut Vec<Arc<Inner>>,
+    ) -> Result<bool, ContextError> {
         // First, so that what is mapped meanwhile is open too. A device that was reset asks again.
         let is_new = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -352,7 +359,8 @@ impl Context {
             readers.extend(is_new.then_some(reader));
             is_new
         };
-        let opened = self.heaps().iter().try_for_each(|heap| heap.open_to(reader));
+        *visited = self.heaps();
+        let opened = visited.iter().try_for_each(|heap| heap.open_to(reader));
         if opened.is_err() && is_new {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             readers.retain(|known| *known != reader);
@@ -393,12 +401,12 @@ impl Context {
         holders.push(Registered { holder, visits });
     }
 
-    /// The heaps of the context.
-    pub(crate) fn heaps(&self) -> Vec<Heap> {
-        // A heap that ends here asks for nothing of this, so the lock may be held meanwhile.
+    /// The heaps of the context that have a handle or a block. The caller drops them with no lock
+    /// held. Makes no handle: the logger is told when a last handle goes, and would be told of this one.
+    pub(crate) fn heaps(&self) -> Vec<Arc<Inner>> {
         let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         let holders = holders.iter().filter_map(|known| known.holder.upgrade());
-        holders.filter_map(Holder::inner).map(Heap::of).collect()
+        holders.filter_map(Holder::inner).collect()
     }
 
     /// Calls `visit` with each heap of the context that has a handle or a block, one after the
@@ -613,7 +621,7 @@ impl From<ContextError> for SourceError {
 mod tests {
     use super::*;
     use crate::emu::{Fault, FaultPlan, Options, Profile};
-    use crate::{Device, Error, PoolKind};
+    use crate::{Device, Error, Heap, PoolKind};
 
     /// Notes how the context was when it was told.
     struct Notes(Arc<Context>, Mutex<Vec<Result<(), ContextError>>>);

@@ -334,7 +334,8 @@ impl State {
             && let Some(free) = figures.free()
         {
             let margin = free.saturating_sub(needed);
-            self.refused_margin = Some(self.refused_margin.unwrap_or(0).max(margin));
+            let ledger = &mut self.ledger;
+            ledger.refused_margin = Some(ledger.refused_margin.unwrap_or(0).max(margin));
         }
     }
 }

@@ -29,7 +29,8 @@ pub enum Fit {
     /// The driver calls enough memory free, and may refuse it all the same. On WSL2, where Windows
     /// lends memory that it may not have, this is said of a request that would leave less than a
     /// fifth of what the heap could have at most. On any device it is said of a request that would
-    /// leave no more than one that the driver refused before, and of one that needs more memory if the
+    /// leave no more than one that the driver refused before, until the driver grants such a request,
+    /// and of one that needs more memory if the
     /// driver does not say how much is free.
     #[non_exhaustive]
     Perhaps {
@@ -138,7 +139,8 @@ impl State {
                 let left = figures.free().unwrap_or(0).saturating_sub(self.source.growth(take));
                 let all = figures.free().unwrap_or(0).saturating_add(figures.reserved);
                 let lent = is_wsl2 && left < all / LENT_SHARE;
-                let may_be_refused = self.refused_margin.is_some_and(|margin| left <= margin);
+                let may_be_refused =
+                    self.ledger.refused_margin.is_some_and(|margin| left <= margin);
                 return Ok(match lent || may_be_refused {
                     true => Fit::Perhaps { take, free: figures.free() },
                     false => Fit::Yes { take },

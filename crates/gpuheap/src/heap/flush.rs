@@ -66,7 +66,7 @@ impl Heap {
     ///
     /// The driver's own, in waiting and giving back.
     pub fn flush(&self) -> Result<FlushReport, Error> {
-        flush(&self.handle.context, std::slice::from_ref(self))
+        flush(&self.handle.context, std::slice::from_ref(self.handle.inner()))
     }
 }
 
@@ -95,10 +95,10 @@ impl FlushReport {
     }
 }
 
-fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
+fn flush(context: &Context, heaps: &[Arc<Inner>]) -> Result<FlushReport, Error> {
     context.check_alive()?;
     let mut kinds: Vec<FlushedKind> = Vec::new();
-    for store in heaps.iter().flat_map(|heap| heap.handle.stores()) {
+    for store in heaps.iter().flat_map(|heap| heap.stores()) {
         let flushed = flush_store(store)?;
         match kinds.iter_mut().find(|known| known.kind == flushed.kind) {
             Some(known) => known.add(flushed),
@@ -106,7 +106,7 @@ fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
         }
     }
     for heap in heaps {
-        let ledger = heap.handle.registered.usage().ledger;
+        let ledger = heap.registered.usage().ledger;
         if ledger.live > 0 {
             // The program's own, and none of it cached.
             kinds.push(FlushedKind {
@@ -120,8 +120,7 @@ fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
     }
     kinds.sort_unstable_by_key(|kind| kind.kind);
     let (mut own, mut others, mut asked) = (0, (0, 0), Ok(()));
-    let is_flushed =
-        |inner: &Inner| heaps.iter().any(|heap| ptr::eq(&**heap.handle.inner(), inner));
+    let is_flushed = |inner: &Inner| heaps.iter().any(|heap| ptr::eq(&**heap, inner));
     siblings::visit(context, |inner| match inner.device.lock().held() {
         Ok(held) if is_flushed(inner) => own += held.reserved,
         Ok(held) => others = (others.0 + held.reserved, others.1 + held.cached),
@@ -140,7 +139,7 @@ fn flush(context: &Context, heaps: &[Heap]) -> Result<FlushReport, Error> {
         context_and_others: used.map(|used| used.saturating_sub(own).saturating_sub(other_heaps)),
         device_free: memory.map(|(free, _)| free),
         device_total,
-        sites: heaps.iter().flat_map(|heap| heap.handle.tracker.leaks().sites).collect(),
+        sites: heaps.iter().flat_map(|heap| heap.tracker.leaks().sites).collect(),
     })
 }
 

@@ -84,8 +84,10 @@ impl Heap {
             .get()
             .filter(|idle| !self.is_forked() && idle.thread.id() != thread::current().id());
         let Some(shared) = idle.map(|idle| idle.shared.clone()) else { return };
-        let _pass = shared.pass.lock();
+        // First, with no lock: the logger is told of it, and may reset the device.
         drop(self);
+        // The thread drops the heap before it lets its pass go, and finds none after that.
+        drop(shared.pass.lock());
     }
 }
 

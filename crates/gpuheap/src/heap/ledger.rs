@@ -31,6 +31,9 @@ pub struct Ledger {
     pub failed_frees: u64,
     /// The high-water mark of `live` since a region of the program last looked at it.
     pub(crate) recent_peak: u64,
+    /// Bytes that the driver called free beyond what it refused, the most that was seen. `None` if it
+    /// refused nothing, or has granted memory since though no more was left free.
+    pub(crate) refused_margin: Option<u64>,
 }
 
 // Sums wrap: a free may be carried over before the allocation that another thread counted.

@@ -522,11 +522,6 @@ impl Heap {
         self.handle.pool == PoolKind::Driver
     }
 
-    /// Lets another device reach the virtual memory that it has mapped.
-    pub(crate) fn open_to(&self, reader: CUdevice) -> Result<(), SourceError> {
-        self.handle.device.lock().source.open_to(reader)
-    }
-
     pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {
         self.handle.device.check_device(stream)
     }
@@ -703,6 +698,11 @@ impl Inner {
     pub(crate) fn is_plain(&self) -> bool {
         let fills = self.zero_on_free || self.zero_on_alloc;
         !fills && self.context.block_checks().is_none() && self.tracker.tracking() == Tracking::Off
+    }
+
+    /// Lets another device reach the virtual memory that the heap has mapped.
+    pub(crate) fn open_to(&self, reader: CUdevice) -> Result<(), SourceError> {
+        self.device.lock().source.open_to(reader)
     }
 
     /// Whether the last handle went.

@@ -100,8 +100,6 @@ pub(crate) struct State {
     is_alone: bool,
     /// More is taken than the soft limit allows.
     pub(crate) is_above_soft_limit: bool,
-    /// How much the driver called free beyond what it refused, bytes; the most that was seen.
-    pub(crate) refused_margin: Option<u64>,
     /// Bytes up to which new memory is taken rather than a stream made to wait.
     spare: u64,
     /// What was taken when all threads were last asked for what they keep, for more to be taken.
@@ -142,7 +140,6 @@ impl Store {
             lost: 0,
             is_alone: false,
             is_above_soft_limit: false,
-            refused_margin: None,
             spare,
             gathered: 0,
             is_shared: false,
@@ -575,7 +572,12 @@ impl Store {
         let mut last = first.clone();
         let climbed = self.climb(Missing::from(&first), |held, tried| {
             let attempt = match held {
-                None => self.lock().allocate(bytes, stream),
+                None => {
+                    let mut state = self.lock();
+                    // What a step had this thread free is not live beside the request.
+                    state.carry();
+                    state.allocate(bytes, stream)
+                }
                 Some(Last { state, others }) => match state.allocate(bytes, stream) {
                     // Under the same lock, so that the figures are those of the attempt.
                     Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {

@@ -330,6 +330,7 @@ impl Environment<'_> {
                 return Err(Shortage::Limit(growth));
             }
         }
+        let before = self.before_grant();
         let segment = match self.source.take(bytes, stream) {
             Ok(segment) => segment,
             Err(SourceError::OutOfMemory) => {
@@ -348,6 +349,7 @@ impl Environment<'_> {
             Err(error) => return Err(Shortage::Failed(error)),
         };
         self.ledger.took(segment.bytes);
+        self.note_grant(before);
         if ordered && let Some(limit) = self.limits.hard {
             // What the pool kept was in pieces, or cannot be asked about: not taken after all.
             let reserved = self.reserved();
@@ -365,13 +367,31 @@ impl Environment<'_> {
     /// Takes physical memory from the driver if the hard limit allows it.
     pub(crate) fn create(&mut self, bytes: u64) -> Result<Chunk, Shortage> {
         self.allow(bytes)?;
+        let before = self.before_grant();
         let created = self.pages().and_then(|pages| pages.create(bytes));
         let chunk = created.map_err(|error| match error {
             SourceError::OutOfMemory => Shortage::Device(bytes),
             error => Shortage::Failed(error),
         })?;
         self.ledger.took(bytes);
+        self.note_grant(before);
         Ok(chunk)
+    }
+
+    /// Bytes reserved before the driver is asked for more, if the driver refused some before.
+    fn before_grant(&mut self) -> Option<u64> {
+        self.ledger.refused_margin.and_then(|_| self.source.reserved().ok())
+    }
+
+    /// Forgets a refusal that leaves nothing to go by: the driver has granted memory since, and called
+    /// no more free after that than after what it refused.
+    fn note_grant(&mut self, before: Option<u64>) {
+        let (Some(margin), Some(before)) = (self.ledger.refused_margin, before) else { return };
+        // A pool of the driver's serves some requests without taking anything.
+        let has_grown = self.source.reserved().is_ok_and(|reserved| reserved > before);
+        if has_grown && self.source.device_memory().is_ok_and(|(free, _)| free <= margin) {
+            self.ledger.refused_margin = None;
+        }
     }
 
     /// Whether the hard limit allows so much more.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use gpuheap::emu::{Profile, Schedule};
+use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Heap, PoolKind, Tracking};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
@@ -169,6 +169,58 @@ fn a_logger_may_use_the_heap_that_it_is_told_of() {
         // Every step of the last request, the device's own heap opened and closed, this one closed.
         assert!(*count.borrow() > 6, "{pool}: {}", count.borrow());
     }
+}
+
+/// A look at the device's heaps makes no handle of one of which a block alone is left.
+#[test]
+fn a_heap_that_a_block_outlives_is_said_to_be_closed_once() {
+    let profile = Profile::with_memory(64 * MIB).without_context();
+    let devices = vec![profile.clone(), profile];
+    let options = Options { devices, ..Options::default() };
+    let mut devices = Device::emulated_devices(options).unwrap();
+    let (owner, reader) = (devices.remove(1), devices.remove(0));
+    let said = said(|| {
+        let heap = heap(&owner, PoolKind::Stitched);
+        let block = heap.allocate(1000, &owner.stream().unwrap()).unwrap();
+        drop(heap);
+        for _ in 0..3 {
+            owner.flush().unwrap();
+        }
+        // Holds locks of the library meanwhile, for which a logger would wait.
+        assert!(reader.can_reach(&owner).unwrap());
+        drop(block);
+        owner.flush().unwrap();
+    });
+    for life in ["opened", "closed"] {
+        let count = said.iter().filter(|one| one.contains(&format!("{life} a stitched"))).count();
+        assert_eq!(count, 1, "{life}: {said:#?}");
+    }
+}
+
+/// A reset waits for the thread of an idle trim, which a close waits for too.
+#[test]
+fn a_logger_may_reset_the_device_when_a_heap_with_an_idle_trim_is_closed() {
+    let closing = thread::spawn(|| {
+        let device = emulated(256 * MIB, Schedule::Immediate);
+        let builder = Heap::builder(&device).pool(PoolKind::Split);
+        let heap = builder.idle_trim(Duration::from_secs(3600)).build().unwrap();
+        let (own, count) = (device.clone(), std::rc::Rc::new(RefCell::new(0)));
+        let counted = count.clone();
+        let block = heap.allocate(1000, &device.stream().unwrap()).unwrap();
+        listen(move |_, _, text| {
+            if text.starts_with("closed") {
+                *counted.borrow_mut() += 1;
+                // SAFETY: nothing of the device is used by its address, and by no other thread.
+                drop(unsafe { own.clone().reset() }.unwrap());
+            }
+        });
+        heap.close();
+        LISTENER.with(RefCell::take);
+        drop(block);
+        assert_eq!(*count.borrow(), 1);
+    });
+    wait_until("the close waits for itself", || closing.is_finished());
+    closing.join().unwrap();
 }
 
 #[test]

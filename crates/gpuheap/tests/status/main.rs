@@ -10,6 +10,7 @@ mod idle;
 mod log;
 mod measure;
 mod peak;
+mod promise;
 mod reset;
 mod retry;
 mod status;
