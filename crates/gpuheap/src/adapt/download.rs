@@ -19,6 +19,11 @@ impl Host {
     /// The same structure with its arrays as `ndarray`'s, by the [rules](crate::adapt#rules); what is
     /// of the host already is cloned. Waits for what the arrays were last used for.
     ///
+    /// Small arrays that were uploaded together are read together, when the second of them is asked for.
+    /// A rule that writes one of them after that, in the midst of the call, gets the bytes from before
+    /// the write by [`Adapt::adapt`], and what it wrote by
+    /// [`to_vec`](crate::DeviceArray::to_vec).
+    ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
     /// use gpuheap::Host;

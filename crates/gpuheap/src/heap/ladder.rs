@@ -10,7 +10,8 @@ pub enum Step {
     Ready,
     /// Wait, on the host, for the frees that are in flight.
     InFlight,
-    /// Give cached memory back, only as much as is needed, largest first.
+    /// Give cached memory back, in few pieces and little more than is needed: the smallest unused
+    /// segment that covers what is left, else the largest.
     Cache,
     /// Give all cached memory back.
     WholeCache,

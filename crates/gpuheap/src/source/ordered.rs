@@ -172,7 +172,7 @@ impl MemorySource for OrderedSource {
     }
 
     fn allows(&self, hard: u64) -> bool {
-        self.bound.is_none_or(|bound| hard < bound.saturating_add(POOL_STEP))
+        self.bound.is_none_or(|bound| hard / POOL_STEP <= bound / POOL_STEP)
     }
 
     fn capacity(&self) -> u64 {

@@ -76,6 +76,12 @@ impl Scene {
         Ok(())
     }
 
+    /// Frees so many bytes of the other heap; false if there are not so many.
+    fn free_hog(&mut self, bytes: u64) -> bool {
+        let left = self.hog.len().checked_sub(bytes.div_ceil(PIECE) as usize);
+        left.inspect(|left| self.hog.truncate(*left)).is_some()
+    }
+
     /// Frees live blocks until so many bytes went back to the driver; false if there are not so many.
     fn free(&mut self, bytes: u64) -> bool {
         let reserved = |heap: &Heap| {
@@ -100,6 +106,11 @@ proptest! {
             let limit = limited.then_some(64 * MIB);
             let mut scene = Scene::new(pool, limit, hogs, DEVICE);
             let Some((at, error)) = scene.run(&actions) else { continue };
+            // Each remedy by itself, where the request failed.
+            let again = || {
+                let mut again = Scene::new(pool, limit, hogs, DEVICE);
+                again.run(&actions[..=at]).map(|_| again)
+            };
             let short_by = error.short_by.unwrap();
             // What a pool of the driver's holds in pieces is not known beforehand.
             if pool != PoolKind::Driver {
@@ -117,16 +128,24 @@ proptest! {
                 if on_device == 0 {
                     scene.heap.set_limits(Limits { soft: None, hard }).unwrap();
                     scene.succeeds(&error, "the limit raised")?;
-                    scene.heap.set_limits(Limits { soft: None, hard: limit }).unwrap();
                 } else if error.cause != Cause::LargerThanDevice {
                     prop_assert!(text.contains(" and free "), "{}", text);
+                    for hog in [true, false] {
+                        let mut scene = again().unwrap();
+                        scene.heap.set_limits(Limits { soft: None, hard }).unwrap();
+                        let freed = if hog { scene.free_hog(on_device) } else { scene.free(on_device) };
+                        if freed {
+                            scene.succeeds(&error, "the limit raised and memory freed")?;
+                        }
+                    }
                 }
-            } else if on_device <= HOG && hogs {
-                let left = scene.hog.len() - on_device.div_ceil(PIECE) as usize;
-                scene.hog.truncate(left);
-                scene.succeeds(&error, "what others held freed")?;
-                continue;
+            } else {
+                let mut scene = again().unwrap();
+                if scene.free_hog(on_device) {
+                    scene.succeeds(&error, "what others held freed")?;
+                }
             }
+            let mut scene = again().unwrap();
             if text.contains("first, in whole segments") {
                 prop_assert!(error.live > 0, "{}", error);
                 prop_assert!(scene.free(short_by), "{}: there is not so much", error);
