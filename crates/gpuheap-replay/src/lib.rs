@@ -23,15 +23,18 @@
 //! ```
 
 pub mod cards;
-mod cleared;
+mod gaps;
 pub mod json;
 pub mod models;
 pub mod moment;
 mod program;
 pub mod replay;
 pub mod report;
+mod reproduction;
 pub mod tune;
 pub mod verdict;
 
+pub use gaps::Gap;
 pub use models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 pub use program::{Completion, Failure, Outcome, PeakRange, Program};
+pub use reproduction::Reproduction;

@@ -47,7 +47,7 @@ mod source;
 pub use error::{Error, Place};
 pub use input::{ReadOptions, read, read_bytes, read_from};
 pub use model::{
-    AllocatorSettings, At, Event, Format, Frame, Op, Segment, StreamInfo, Summary, Trace,
-    TraceBuilder, Warning, WarningKind,
+    AllocatorSettings, At, Event, Format, Frame, Op, Segment, SnapshotKeys, StreamInfo, Summary,
+    Trace, TraceBuilder, Warning, WarningKind,
 };
 pub use rmm::write_rmm_csv;

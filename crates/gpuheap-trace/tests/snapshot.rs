@@ -170,6 +170,29 @@ fn old_snapshots_without_block_addresses_and_times() {
 }
 
 #[test]
+fn keys_are_compared_with_those_of_pytorch_2_11() {
+    let segment = dict([
+        ("device", 0.into()),
+        ("address", 0x1000.into()),
+        ("stream", 0.into()),
+        ("blocks", vec![].into()),
+    ]);
+    let mut entry = entry("alloc", 0x1000, 8, 0);
+    if let Data::Dict(pairs) = &mut entry {
+        pairs.push(("pool_id".into(), 3.into()));
+        pairs.push(("frames".into(), vec![].into()));
+    }
+    let trace = read_one(&encode(&snapshot(vec![segment], vec![vec![], vec![entry]]), 4));
+    let keys = trace.snapshot_keys().unwrap();
+    assert!(!keys.is_known());
+    assert_eq!(keys.unknown, ["device_traces[][].pool_id"]);
+    for missing in ["allocator_settings", "segments[].is_expandable"] {
+        assert!(keys.missing.iter().any(|key| key == missing), "{missing}: {keys:?}");
+    }
+    assert!(!keys.missing.iter().any(|key| key == "segments[].device"), "{keys:?}");
+}
+
+#[test]
 fn each_device_with_events_is_a_trace() {
     let segments = vec![
         segment(2, 0, &[(0x1000, 512, 512, "active_allocated")]),

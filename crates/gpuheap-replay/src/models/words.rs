@@ -5,7 +5,8 @@ use super::SettingError;
 impl SettingError {
     /// The error for a name that is none of `known`.
     pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> Self {
-        let nearest = known.iter().min_by_key(|known| distance(name, known));
+        let nearest =
+            known.iter().min_by_key(|known| (!known.contains(name), distance(name, known)));
         Self::new(
             format!("{what} {}", quoted(name)),
             match nearest {

@@ -69,7 +69,7 @@ impl Recorded {
         Self {
             allocator: (trace.format() == Format::PytorchSnapshot).then_some("torch"),
             is_expandable: settings.as_ref().is_some_and(|settings| settings.expandable_segments()),
-            settings: settings.map(|settings| settings.to_string()),
+            settings: settings.map(|settings| settings.to_alloc_conf()),
             peak_reserved: reserved_until(trace, events.len()).map(|(most, _)| most),
             limit: first.and_then(|(index, request)| RecordedLimit::at(trace, index, request)),
             at_failure: first.map(|(index, _)| Moment::after(trace, &program, index)),

@@ -228,7 +228,7 @@ impl<'b, 't> OfTorch<'b, 't> {
             Remedy {
                 kind: RemedyKind::Setting,
                 pool: Some(format!("torch:{settings}")),
-                line: format!("PYTORCH_CUDA_ALLOC_CONF={settings}"),
+                line: format!("PYTORCH_CUDA_ALLOC_CONF={}", settings.to_alloc_conf()),
                 reserved: Some(range),
                 saves: self.before_peak().map(|before| before.saturating_sub(range.high)),
                 driver_calls: Some(figures.driver_calls),

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod gaps;
 mod oracle;
 mod programs;
 mod properties;
@@ -9,7 +10,7 @@ mod properties;
 use std::path::{Path, PathBuf};
 
 use gpuheap_replay::models::torch::{Settings, Torch};
-use gpuheap_replay::{DriverEvent, Model, Program};
+use gpuheap_replay::{DriverEvent, Model, Program, Request};
 use gpuheap_trace::{ReadOptions, read};
 
 const H200: u64 = 150_109_880_320;
@@ -96,6 +97,26 @@ fn recorded_failure_is_met_where_it_was_and_says_why() {
     assert_eq!(failure.refusal.figures.retries, 2);
     let outcome = run(0.1);
     assert_eq!((outcome.failure, outcome.met_failures), (None, 1));
+}
+
+#[test]
+fn whole_device_as_fraction_is_a_limit_before_2_13() {
+    let given_back = |version: &str| {
+        let text = format!(
+            "version:{version},garbage_collection_threshold:0.5,per_process_memory_fraction:1"
+        );
+        let mut model = Torch::new(text.parse().unwrap(), 100 << 20);
+        for bytes in [20_u64 << 20, 40 << 20, 60 << 20] {
+            let request = Request { bytes, stream: 0, pool: 0 };
+            let ticket = model.allocate(request).unwrap();
+            model.free(ticket, 0);
+            model.complete(ticket);
+        }
+        model.driver_events().iter().filter(|event| !event.is_taken).map(|event| event.bytes).sum()
+    };
+    // Collected above half of the device; later releases give all back when the device is full.
+    let found = ["2.6", "2.11", "2.12", "2.13", "2.15"].map(given_back);
+    assert_eq!(found.map(|bytes: u64| bytes >> 20), [20, 20, 20, 60, 60]);
 }
 
 const SETTINGS: [(&str, &str); 5] = [

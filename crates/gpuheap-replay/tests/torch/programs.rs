@@ -9,7 +9,7 @@ use gpuheap_trace::{ReadOptions, read};
 use crate::{H200, data};
 
 /// Names, settings and PyTorch's own peak of reserved bytes, from `figures.csv`.
-fn recorded() -> Vec<(String, String, u64)> {
+pub(crate) fn recorded() -> Vec<(String, String, u64)> {
     let text = fs::read_to_string(data("tests/data/torch-programs/figures.csv")).unwrap();
     let row = |line: &str| {
         // A setting may have commas of its own: the last four fields have none.
@@ -23,7 +23,7 @@ fn recorded() -> Vec<(String, String, u64)> {
 
 /// Programs whose graphs or pools ended before the snapshot. Their segments are gone, and no other
 /// entry says which pool a request belonged to.
-const POOLS_UNKNOWN: [&str; 2] = ["graphs_ended", "mempool_ended"];
+pub(crate) const POOLS_UNKNOWN: [&str; 2] = ["graphs_ended", "mempool_ended"];
 
 #[test]
 fn programs_take_the_recorded_segments() {

@@ -6,7 +6,9 @@ use rustc_hash::FxHashMap;
 
 use super::ids::{Ids, next};
 use super::stacks::Stacks;
-use super::{AllocatorSettings, Event, Format, Op, Segment, StreamInfo, Trace, Warning};
+use super::{
+    AllocatorSettings, Event, Format, Op, Segment, SnapshotKeys, StreamInfo, Trace, Warning,
+};
 use crate::Error;
 
 /// Builds a [`Trace`]. Every reader goes through it, so that a free finds its allocation by the
@@ -43,6 +45,7 @@ pub struct TraceBuilder {
     threads: Ids,
     stacks: Arc<Stacks>,
     allocator: Option<AllocatorSettings>,
+    keys: Option<SnapshotKeys>,
     segments: Vec<Segment>,
     device_free: Vec<(usize, u64)>,
     unknown_frees: u64,
@@ -92,6 +95,7 @@ impl TraceBuilder {
             threads: Ids::default(),
             stacks: Arc::default(),
             allocator: None,
+            keys: None,
             segments: Vec::new(),
             device_free: Vec::new(),
             unknown_frees: 0,
@@ -117,6 +121,10 @@ impl TraceBuilder {
 
     pub(crate) fn set_allocator(&mut self, settings: AllocatorSettings) {
         self.allocator = Some(settings);
+    }
+
+    pub(crate) fn set_keys(&mut self, keys: SnapshotKeys) {
+        self.keys = Some(keys);
     }
 
     pub(crate) fn set_segments(&mut self, mut segments: Vec<Segment>) {
@@ -290,6 +298,7 @@ impl TraceBuilder {
             threads: records_threads.then(|| self.threads.into_keys()),
             stacks: self.stacks,
             allocator: self.allocator,
+            keys: self.keys,
             segments: self.segments,
             device_free: self.device_free,
             unknown_frees: self.unknown_frees,

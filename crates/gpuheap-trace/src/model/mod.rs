@@ -3,6 +3,7 @@
 mod allocator;
 mod builder;
 mod ids;
+mod keys;
 mod stacks;
 mod summary;
 mod warning;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 pub use allocator::{AllocatorSettings, Segment};
 pub use builder::{At, TraceBuilder};
 pub(crate) use ids::next as next_number;
+pub use keys::SnapshotKeys;
 pub use stacks::Frame;
 pub(crate) use stacks::{StackInterner, Stacks};
 pub use summary::Summary;
@@ -40,6 +42,7 @@ pub struct Trace {
     threads: Option<Vec<u64>>,
     stacks: Arc<Stacks>,
     allocator: Option<AllocatorSettings>,
+    keys: Option<SnapshotKeys>,
     segments: Vec<Segment>,
     /// Index of an event, and bytes; by index.
     device_free: Vec<(usize, u64)>,
@@ -192,6 +195,12 @@ impl Trace {
     /// Settings of the recorded allocator; `None` if the format does not say.
     pub fn allocator_settings(&self) -> Option<&AllocatorSettings> {
         self.allocator.as_ref()
+    }
+
+    /// Returns which keys the file lacks or has beside those of PyTorch 2.11; `None` if it is no
+    /// PyTorch snapshot.
+    pub fn snapshot_keys(&self) -> Option<&SnapshotKeys> {
+        self.keys.as_ref()
     }
 
     /// Segments that the recorded allocator held at the end, by address. Empty if the format does

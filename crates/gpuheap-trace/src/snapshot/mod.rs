@@ -4,6 +4,7 @@ mod before;
 mod entry;
 mod frames;
 mod heap;
+mod keys;
 mod opcode;
 mod pickle;
 mod plain;

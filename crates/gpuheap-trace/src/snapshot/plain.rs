@@ -146,6 +146,39 @@ impl<'h, 'a> Plain<'h, 'a> {
         }
     }
 
+    /// The keys of a dict that are strings, up to a hundred; `None` if it is no dict.
+    pub(super) fn keys(&self, value: Value) -> Option<Vec<&'a [u8]>> {
+        const MOST: usize = 100;
+        let Value::Dict(number) = value else { return None };
+        let keys = self.heap.dict(number).iter().take(MOST).filter_map(|&(key, _)| match key {
+            Value::Text(key) => Some(self.heap.text(key)),
+            _ => None,
+        });
+        Some(keys.collect())
+    }
+
+    /// The value of a key, if `value` is a dict that has it.
+    pub(super) fn value(&self, value: Value, key: &str) -> Option<Value> {
+        let Value::Dict(number) = value else { return None };
+        let is_key = |&&(found, _): &&(Value, Value)| match found {
+            Value::Text(found) => self.heap.text(found) == key.as_bytes(),
+            _ => false,
+        };
+        self.heap.dict(number).iter().rfind(is_key).map(|&(_, value)| value)
+    }
+
+    /// The first item, if `value` is a list that has one.
+    pub(super) fn first(&self, value: Value) -> Option<Value> {
+        let Value::List(number) = value else { return None };
+        self.heap.sequence(number).first().copied()
+    }
+
+    /// The first item of the first list that has one, of a list of lists.
+    pub(super) fn first_of_lists(&self, value: Value) -> Option<Value> {
+        let Value::List(number) = value else { return None };
+        self.heap.sequence(number).iter().find_map(|&list| self.first(list))
+    }
+
     /// A string, as the bytes of its UTF-8.
     pub(super) fn text(&self, value: Value, path: &Path<'_>) -> Result<&'a [u8], Error> {
         match value {

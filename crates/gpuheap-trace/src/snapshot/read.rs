@@ -6,6 +6,7 @@ use super::before::blocks_before;
 use super::entry::{Action, ActionText, AtEnd, Block, Entry, read_at_end};
 use super::frames::Frames;
 use super::heap::Value;
+use super::keys;
 use super::pickle;
 use super::plain::{Path, Plain};
 use super::settings;
@@ -87,11 +88,13 @@ fn read_devices(
         builders.push(builder);
     }
 
+    let keys = keys::compare(plain, snapshot);
     let stacks = Arc::new(frames.finish());
     Ok(builders
         .into_iter()
         .map(|mut builder| {
             builder.set_stacks(Arc::clone(&stacks));
+            builder.set_keys(keys.clone());
             builder.finish()
         })
         .collect())

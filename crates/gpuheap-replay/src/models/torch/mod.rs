@@ -3,13 +3,16 @@
 //! Faithful to the byte: rounding, the pools of small and of large blocks, segment sizes, best fit
 //! by stream, size and address, splitting, oversize blocks, garbage collection, segments that grow
 //! in place, blocks that wait for other streams, private pools, and everything that is tried before
-//! a request fails. The rules are those of PyTorch 2.11, which the recorded traces were made with.
+//! a request fails. That is so of PyTorch 2.11, which the recorded traces were made with;
+//! [`Version`] says in what other releases differ.
 
 mod settings;
+mod version;
 
 use std::collections::BTreeMap;
 
 pub use settings::Settings;
+pub use version::Version;
 
 use super::addresses::Addresses;
 use super::{Books, DriverEvent, Model, Refusal, Request, Ticket};
@@ -143,7 +146,9 @@ impl Torch {
     /// fraction is a part of these.
     pub fn new(settings: Settings, device_memory: u64) -> Self {
         let books = Books::new(device_memory);
-        let allowed = settings.memory_fraction().map(|fraction| part(books.allowed, fraction));
+        let limits = |fraction: &f64| *fraction < 1.0 || settings.version.limits_to_whole_device();
+        let fraction = settings.memory_fraction().filter(limits);
+        let allowed = fraction.map(|fraction| part(books.allowed, fraction));
         Self {
             settings,
             allowed,

@@ -1,8 +1,9 @@
-//! PyTorch's allocator settings, in the grammar of `PYTORCH_CUDA_ALLOC_CONF`.
+//! PyTorch's allocator settings, in the grammar of `PYTORCH_CUDA_ALLOC_CONF`, and its version.
 
 use std::fmt;
 use std::str::FromStr;
 
+use super::Version;
 use crate::models::SettingError;
 use crate::models::words::quoted;
 
@@ -12,8 +13,9 @@ const LEAST_MB: u64 = 20;
 /// Sizes from 1 MiB to 64 GiB have a number of divisions for each power of two.
 const INTERVALS: usize = 16;
 
-/// Every setting that PyTorch knows.
-const KNOWN: [&str; 18] = [
+/// Every setting that PyTorch knows, and `version`, which is of this crate.
+const KNOWN: [&str; 19] = [
+    "version",
     "backend",
     "max_split_size_mb",
     "max_non_split_rounding_mb",
@@ -37,7 +39,8 @@ const KNOWN: [&str; 18] = [
 /// Settings of PyTorch's CUDA allocator.
 ///
 /// Read from the text that `PYTORCH_CUDA_ALLOC_CONF` holds. Settings that do not decide where bytes
-/// go (pinned memory, locks) are accepted and change nothing.
+/// go (pinned memory, locks) are accepted and change nothing. Beside PyTorch's own settings,
+/// `version:2.6` says whose rules hold.
 ///
 /// ```
 /// use gpuheap_replay::models::torch::Settings;
@@ -52,6 +55,7 @@ const KNOWN: [&str; 18] = [
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
+    pub(super) version: Version,
     pub(super) expandable_segments: bool,
     /// `u64::MAX`: no limit.
     pub(super) max_split_size: u64,
@@ -65,6 +69,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            version: Version::default(),
             expandable_segments: false,
             max_split_size: u64::MAX,
             max_non_split_rounding: 20 * MIB,
@@ -77,6 +82,22 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Returns the release of PyTorch whose rules hold.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Sets the release of PyTorch whose rules hold.
+    pub fn set_version(&mut self, version: Version) {
+        self.version = version;
+    }
+
+    /// Returns the text for `PYTORCH_CUDA_ALLOC_CONF`: the settings that differ from PyTorch's
+    /// defaults, without the version.
+    pub fn to_alloc_conf(&self) -> String {
+        Self { version: Version::default(), ..self.clone() }.to_string()
+    }
+
     /// Returns whether segments grow in place (`expandable_segments`).
     pub fn expandable_segments(&self) -> bool {
         self.expandable_segments
@@ -85,6 +106,11 @@ impl Settings {
     /// Returns the part of the device that PyTorch may reserve, if it was limited.
     pub fn memory_fraction(&self) -> Option<f64> {
         self.fraction
+    }
+
+    /// Returns whether unused segments are given back above a part of the allowed memory.
+    pub fn collects_garbage(&self) -> bool {
+        self.garbage_collection_threshold > 0.0
     }
 
     /// Limits what PyTorch may reserve to a part of the device, as
@@ -161,13 +187,14 @@ impl Settings {
         }
     }
 
-    /// Whether the settings are the same but for the memory fraction.
+    /// Returns whether the settings are equal but for the memory fraction and the version.
     pub(crate) fn is_but_for_limit(&self, other: &Self) -> bool {
-        *self == Self { fraction: self.fraction, ..other.clone() }
+        *self == Self { fraction: self.fraction, version: self.version, ..other.clone() }
     }
 
     fn set(&mut self, name: &str, value: &[&str]) -> Result<(), SettingError> {
         match name {
+            "version" => self.version = value.concat().parse()?,
             "expandable_segments" => self.expandable_segments = truth(name, value)?,
             "max_split_size_mb" => self.max_split_size = megabytes(name, value)?,
             "max_non_split_rounding_mb" => self.max_non_split_rounding = megabytes(name, value)?,
@@ -203,6 +230,23 @@ impl Settings {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Refuses a setting that the version lacks. If no version is given, it becomes the first one
+    /// that has the setting.
+    fn check_version(&mut self, sets_segments: bool, is_given: bool) -> Result<(), SettingError> {
+        let first = Version::LARGE_SEGMENTS;
+        if !sets_segments || self.version >= first {
+            return Ok(());
+        }
+        if is_given {
+            return Err(SettingError::new(
+                format!("PyTorch {} has no setting large_segment_size_mb", self.version),
+                format!("leave it out, or give version:{first}, which has it"),
+            ));
+        }
+        self.version = first;
         Ok(())
     }
 
@@ -321,6 +365,7 @@ impl FromStr for Settings {
 
     fn from_str(text: &str) -> Result<Self, SettingError> {
         let mut settings = Self::default();
+        let mut given = Vec::new();
         let tokens = tokens(text);
         let mut rest = &tokens[..];
         while let [name, after @ ..] = rest {
@@ -333,11 +378,14 @@ impl FromStr for Settings {
             };
             let end = end_of_value(after);
             settings.set(name, &after[..end])?;
+            given.push(name);
             rest = match &after[end..] {
                 [",", more @ ..] => more,
                 more => more,
             };
         }
+        settings
+            .check_version(given.contains(&"large_segment_size_mb"), given.contains(&"version"))?;
         Ok(settings)
     }
 }
@@ -375,10 +423,13 @@ fn unknown(name: &str) -> SettingError {
 }
 
 impl fmt::Display for Settings {
-    /// Writes the settings that differ from PyTorch's defaults, in PyTorch's grammar.
+    /// Writes the settings that differ from the defaults, in PyTorch's grammar.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
         let mut parts = Vec::new();
+        if self.version != default.version {
+            parts.push(format!("version:{}", self.version));
+        }
         if self.expandable_segments {
             parts.push("expandable_segments:True".to_owned());
         }
@@ -460,8 +511,27 @@ mod tests {
     }
 
     #[test]
+    fn version_is_a_setting_of_ours_alone() {
+        let settings: Settings = "version:2.6,expandable_segments:True".parse().unwrap();
+        assert_eq!(settings.to_string(), "version:2.6,expandable_segments:True");
+        assert_eq!(settings.to_alloc_conf(), "expandable_segments:True");
+        let version = |text: &str| text.parse::<Settings>().unwrap().version().to_string();
+        assert_eq!(version("version:2.14.1"), "2.14");
+        // The first release that has the setting.
+        assert_eq!(version("large_segment_size_mb:40"), "2.13");
+        assert_eq!(version("large_segment_size_mb:40,version:2.15"), "2.15");
+        let error = "version:2.12,large_segment_size_mb:40".parse::<Settings>().unwrap_err();
+        assert!(error.to_string().contains("version:2.13"), "{error}");
+    }
+
+    #[test]
     fn malformed_values_are_refused() {
         for wrong in [
+            "version:2",
+            "version:1.13",
+            "version:2.5",
+            "version:2.16",
+            "version:",
             "expandable_segments",
             "expandable_segments:",
             "expandable_segments:true",

@@ -8,19 +8,19 @@ use gpuheap_trace::{Op, Trace};
 
 /// Segments that were given back in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cleared {
+pub(super) struct Cleared {
     /// Index of the event that gave the last of them back.
-    pub(crate) last: usize,
+    pub(super) last: usize,
     /// Bytes that were taken, or refused, right after it. 0 if the next event is another one: then
     /// it was the program.
-    pub(crate) then_taken: u64,
+    pub(super) then_taken: u64,
     /// Whether PyTorch had no reason to do it: more was held at another time than it would have
     /// held here. Then it was the program, too.
-    pub(crate) is_certain: bool,
+    pub(super) is_certain: bool,
 }
 
 /// Finds where segments were given back, in order.
-pub(crate) fn find(trace: &Trace, held_before: u64) -> Vec<Cleared> {
+pub(super) fn find(trace: &Trace, held_before: u64) -> Vec<Cleared> {
     let events = trace.events();
     let (mut held, mut peak) = (held_before, held_before);
     let mut found: Vec<(Cleared, u64)> = Vec::new();

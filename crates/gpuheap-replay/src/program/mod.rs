@@ -1,11 +1,19 @@
 //! A trace made ready for models, and its run through one of them.
 
+mod before;
+mod cleared;
+mod pools;
+
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
-use gpuheap_trace::{AllocatorSettings, Op, Segment, Trace};
+use gpuheap_trace::{AllocatorSettings, Op, Segment, SnapshotKeys, Trace};
 
-use crate::cleared::{self, Cleared};
-use crate::models::torch::{Settings, Torch};
+use self::before::{reserved_before, segments_before};
+use self::cleared::Cleared;
+use self::pools::PrivatePools;
+use crate::Reproduction;
+use crate::models::torch::{Settings, Torch, Version};
 use crate::models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 
 /// A recorded program: what it requested and freed, in order.
@@ -19,9 +27,14 @@ pub struct Program {
     /// Of each allocation, as recorded.
     addresses: Vec<u64>,
     recorded: Vec<DriverEvent>,
-    /// Held before the recording began.
+    /// Segments that were held before the recording began, if none of them grows in place.
     segments_before: Vec<Segment>,
+    /// Bytes that were held before the recording began.
+    reserved_before: u64,
     settings: Option<AllocatorSettings>,
+    keys: Option<SnapshotKeys>,
+    /// Comparison with the recorded segments without a limit, once it was made.
+    unlimited: OnceLock<Option<Reproduction>>,
     /// Whether a free is completed later than it is requested.
     records_completion: bool,
 }
@@ -32,6 +45,12 @@ struct Step {
     number: u32,
     stream: u32,
     action: Action,
+}
+
+impl Step {
+    fn fails(&self) -> bool {
+        matches!(self.action, Action::Fail { .. })
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -122,10 +141,8 @@ impl Program {
         let mut steps = Vec::with_capacity(events.len());
         let recorded = driver_events(trace);
         let private = PrivatePools::of(trace);
-        let segments_before = segments_before(trace.segments_at_end(), &recorded);
-        let bytes = segments_before.iter().map(|segment| segment.bytes);
-        let held_before = bytes.fold(0, u64::saturating_add);
-        let mut cleared = cleared::find(trace, held_before).into_iter().peekable();
+        let reserved_before = reserved_before(trace.segments_at_end(), &recorded);
+        let mut cleared = cleared::find(trace, reserved_before).into_iter().peekable();
         let mut before = 0;
         for (index, event) in events.iter().enumerate() {
             if index == trace.reconstructed_events() {
@@ -175,9 +192,12 @@ impl Program {
             streams: trace.streams().iter().map(|stream| stream.handle).collect(),
             allocations: trace.allocations() as usize,
             addresses: trace.addresses().to_vec(),
-            segments_before,
+            segments_before: segments_before(trace.segments_at_end(), &recorded),
+            reserved_before,
             recorded,
             settings: trace.allocator_settings().cloned(),
+            keys: trace.snapshot_keys().cloned(),
+            unlimited: OnceLock::new(),
             records_completion: trace.format().records_completion(),
         }
     }
@@ -196,7 +216,14 @@ impl Program {
         for &(power, divisions) in &recorded.roundup_power2_divisions {
             settings.set_divisions(power, divisions).ok()?;
         }
+        settings.set_version(self.recorded_version()?.max(settings.version()));
         Some(settings)
+    }
+
+    /// Returns the release of PyTorch that recorded the program, as far as the keys of the snapshot
+    /// tell. `None` if the recording is no snapshot.
+    pub fn recorded_version(&self) -> Option<Version> {
+        self.keys.as_ref().map(Version::of)
     }
 
     /// Returns what the recorded allocator took from the driver and gave back, in order.
@@ -206,8 +233,32 @@ impl Program {
 
     /// Returns the bytes of the segments that were taken before the recording began.
     pub fn reserved_before(&self) -> u64 {
-        let bytes = self.segments_before.iter().map(|segment| segment.bytes);
-        bytes.fold(0, u64::saturating_add)
+        self.reserved_before
+    }
+
+    /// Returns how many blocks were live before the recording began, and their bytes.
+    pub fn live_before(&self) -> (u64, u64) {
+        let (mut bytes_of, mut live) = (vec![0; self.allocations], (0_u64, 0_u64));
+        for step in &self.steps[..self.before] {
+            match step.action {
+                Action::Allocate { allocation, bytes, .. } => {
+                    bytes_of[allocation as usize] = bytes;
+                    live = (live.0 + 1, live.1.saturating_add(bytes));
+                }
+                Action::Release { allocation } | Action::Free { allocation } => {
+                    live.0 = live.0.saturating_sub(1);
+                    live.1 = live.1.saturating_sub(bytes_of[allocation as usize]);
+                }
+                Action::Complete { .. } | Action::Fail { .. } | Action::GivenBack { .. } => {}
+            }
+        }
+        live
+    }
+
+    /// Returns how the snapshot's keys differ from those of PyTorch 2.11; `None` if the recording is
+    /// no snapshot.
+    pub fn snapshot_keys(&self) -> Option<&SnapshotKeys> {
+        self.keys.as_ref()
     }
 
     /// Returns how many steps a run makes: allocations, frees, completions and emptied caches.
@@ -291,6 +342,12 @@ impl Program {
     /// which were made of one program under five settings on an H200 (2026-11-22).
     ///
     /// If the program fails under the settings, both ends are what was reserved at most until then.
+    ///
+    /// If the model does not take the recorded segments under the recorded settings
+    /// ([`reproduction`](Self::reproduction)), the range is widened by the error of its peak there,
+    /// unless a request failed or memory was collected: then a limit is missing in the recording.
+    /// Under the recorded settings without a memory fraction the answer is then the recorded peak,
+    /// if the device has as much.
     pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
         const SHIFTS: std::ops::RangeInclusive<i32> = -5..=1;
         const LOW: f64 = 0.968;
@@ -299,19 +356,53 @@ impl Program {
             let mut model = Torch::new(settings.clone(), device_memory);
             self.run_with(&mut model, completion).figures.peak_reserved
         };
-        let waits = |step: &Step| matches!(step.action, Action::Free { .. });
+        let reproduction = self.reproduction_under(settings, device_memory);
         let recorded = self.recorded_settings();
-        if recorded.is_some_and(|recorded| recorded.is_but_for_limit(settings)) {
+        // Else it is the limit that is not known, and nothing of the model that is wrong.
+        let collects = recorded.as_ref().is_some_and(Settings::collects_garbage);
+        let is_unlimited = !collects && !self.steps.iter().any(|step| step.fails());
+        let inexact = reproduction.filter(|found| is_unlimited && !found.is_exact());
+        let range = if recorded.is_some_and(|recorded| recorded.is_but_for_limit(settings)) {
+            if let Some(inexact) = inexact
+                && settings.memory_fraction().is_none()
+                && inexact.recorded_peak <= device_memory
+            {
+                return PeakRange::exact(inexact.recorded_peak);
+            }
             let mut model = Torch::new(settings.clone(), device_memory);
-            return PeakRange::exact(self.run_as_recorded(&mut model).figures.peak_reserved);
+            PeakRange::exact(self.run_as_recorded(&mut model).figures.peak_reserved)
+        } else if self.steps.iter().any(|step| matches!(step.action, Action::Free { .. })) {
+            let mut peaks: Vec<u64> = SHIFTS.map(|by| run(Completion::Shifted(by))).collect();
+            peaks.sort_unstable();
+            let median = peaks[peaks.len() / 2] as f64;
+            PeakRange { low: (median * LOW) as u64, high: (median * HIGH) as u64 }
+        } else {
+            PeakRange::exact(run(Completion::Recorded))
+        };
+        match inexact {
+            None => range,
+            Some(inexact) => {
+                let right = |bytes: u64| (bytes as f64 / (1.0 + inexact.error())) as u64;
+                PeakRange {
+                    low: range.low.min(right(range.low)),
+                    high: range.high.max(right(range.high)),
+                }
+            }
         }
-        if !self.steps.iter().any(waits) {
-            return PeakRange::exact(run(Completion::Recorded));
+    }
+
+    /// Comparison with the recorded segments, without a memory fraction on a device that is never
+    /// full, or else with the fraction of the settings: no recording says which the program had.
+    fn reproduction_under(&self, settings: &Settings, device_memory: u64) -> Option<Reproduction> {
+        let unlimited = || self.reproduction(None, u64::MAX);
+        let without = (*self.unlimited.get_or_init(unlimited))?;
+        match settings.memory_fraction() {
+            Some(fraction) if !without.is_exact() => {
+                let with = self.reproduction(Some(fraction), device_memory);
+                with.filter(Reproduction::is_exact).or(Some(without))
+            }
+            _ => Some(without),
         }
-        let mut peaks: Vec<u64> = SHIFTS.map(|by| run(Completion::Shifted(by))).collect();
-        peaks.sort_unstable();
-        let median = peaks[peaks.len() / 2] as f64;
-        PeakRange { low: (median * LOW) as u64, high: (median * HIGH) as u64 }
     }
 
     /// Runs the program through PyTorch's allocator as it was when the recording began: its
@@ -431,65 +522,4 @@ fn driver_events(trace: &Trace) -> Vec<DriverEvent> {
         Some(DriverEvent { is_taken, bytes, stream, address })
     };
     trace.events().iter().filter_map(event).collect()
-}
-
-/// What was held before the recording: what is held at its end, with what it took and gave back
-/// undone.
-fn segments_before(at_end: &[Segment], recorded: &[DriverEvent]) -> Vec<Segment> {
-    let mut segments: Vec<Segment> =
-        at_end.iter().copied().filter(|segment| !segment.is_expandable).collect();
-    if at_end.len() != segments.len() {
-        return Vec::new();
-    }
-    let taken: rustc_hash::FxHashSet<u64> =
-        recorded.iter().filter(|event| event.is_taken).map(|event| event.address).collect();
-    segments.retain(|segment| !taken.contains(&segment.address));
-    segments
-}
-
-/// The private pools that the segments at the end belong to.
-struct PrivatePools {
-    /// Start, end, number of the pool, and the event that took the segment; by start.
-    segments: Vec<(u64, u64, u32, usize)>,
-}
-
-impl PrivatePools {
-    fn of(trace: &Trace) -> Self {
-        let of_pools = trace.segments_at_end().iter().filter(|segment| segment.pool != (0, 0));
-        let mut segments: Vec<_> = of_pools.collect();
-        let mut numbers: Vec<_> = segments.iter().map(|segment| segment.pool).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        segments.sort_unstable_by_key(|segment| segment.address);
-        let mut found: Vec<_> = segments
-            .into_iter()
-            .map(|segment| {
-                let number = numbers.partition_point(|&pool| pool < segment.pool) as u32 + 1;
-                let end = segment.address.saturating_add(segment.bytes);
-                (segment.address, end, number, 0)
-            })
-            .collect();
-        if !found.is_empty() {
-            for (index, event) in trace.events().iter().enumerate() {
-                if let Op::SegmentTaken { address, .. } = event.op
-                    && let Ok(at) = found.binary_search_by_key(&address, |&(start, ..)| start)
-                {
-                    found[at].3 = index;
-                }
-            }
-        }
-        Self { segments: found }
-    }
-
-    fn of_allocation(&self, trace: &Trace, allocation: u32, event: usize) -> u32 {
-        if self.segments.is_empty() {
-            return 0;
-        }
-        let address = trace.addresses()[allocation as usize];
-        let after = self.segments.partition_point(|&(start, ..)| start <= address);
-        match self.segments[..after].last() {
-            Some(&(_, end, pool, taken)) if address < end && taken <= event => pool,
-            _ => 0,
-        }
-    }
 }

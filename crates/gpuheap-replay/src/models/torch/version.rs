@@ -1,0 +1,96 @@
+//! Releases of PyTorch whose allocators decide differently.
+
+use std::fmt;
+use std::str::FromStr;
+
+use gpuheap_trace::SnapshotKeys;
+
+use crate::models::SettingError;
+use crate::models::words::quoted;
+
+/// Release of PyTorch, from 2.6 to 2.15.
+///
+/// Where bytes go differs in one rule. From 2.13 on a memory fraction of 1 is no limit, so that
+/// nothing is collected under it; before, it is a limit of the whole device.
+/// `large_segment_size_mb` came with 2.13 too.
+///
+/// ```
+/// use gpuheap_replay::models::torch::{Settings, Version};
+///
+/// let settings: Settings = "version:2.6,expandable_segments:True".parse()?;
+/// assert_eq!(settings.version().to_string(), "2.6");
+/// assert!(!settings.version().is_measured());
+/// assert!(Version::default().is_measured());
+/// # Ok::<(), gpuheap_replay::models::SettingError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    minor: u32,
+}
+
+impl Version {
+    /// Release that was recorded on a GPU and compared with the model.
+    const MEASURED: Self = Self { minor: 11 };
+    /// First release with `large_segment_size_mb`, and in which a fraction of 1 is no limit.
+    pub(super) const LARGE_SEGMENTS: Self = Self { minor: 13 };
+    /// First and last release whose rules are known.
+    const KNOWN: std::ops::RangeInclusive<u32> = 6..=15;
+
+    /// Returns whether the model was compared with recordings of this release: its figures are then
+    /// PyTorch's to the byte. Of other releases the rules were read and not run.
+    pub fn is_measured(self) -> bool {
+        self == Self::MEASURED
+    }
+
+    /// Returns the release that writes such keys. Those of several releases are alike: the one that
+    /// was measured is preferred, else the one next to it.
+    pub(crate) fn of(keys: &SnapshotKeys) -> Self {
+        let has = |name: &str| keys.unknown.iter().any(|key| key == name);
+        let minor = match (keys.missing.is_empty(), keys.unknown.is_empty()) {
+            _ if has("host_segments") || has("host_traces") => 14,
+            (_, false) => 12,
+            (false, true) => 10,
+            (true, true) => return Self::MEASURED,
+        };
+        Self { minor }
+    }
+
+    /// Returns whether a fraction of 1 sets a limit.
+    pub(super) fn limits_to_whole_device(self) -> bool {
+        self < Self::LARGE_SEGMENTS
+    }
+}
+
+impl Default for Version {
+    /// Returns the release that was measured, 2.11.
+    fn default() -> Self {
+        Self::MEASURED
+    }
+}
+
+impl FromStr for Version {
+    type Err = SettingError;
+
+    /// Reads `2.6` or `2.6.1`.
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let mut parts = text.split('.').map(|part| part.parse::<u32>().ok());
+        let (major, minor) = (parts.next().flatten(), parts.next().flatten());
+        match (major, minor) {
+            (Some(2), Some(minor)) if Self::KNOWN.contains(&minor) => Ok(Self { minor }),
+            _ => Err(SettingError::new(
+                format!("version has the value {}", quoted(text)),
+                format!(
+                    "give a release of PyTorch from 2.{} to 2.{}, for example version:2.6",
+                    Self::KNOWN.start(),
+                    Self::KNOWN.end()
+                ),
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "2.{}", self.minor)
+    }
+}

@@ -1,0 +1,31 @@
+//! What the recorded allocator held before the recording.
+
+use gpuheap_trace::Segment;
+
+use crate::models::DriverEvent;
+
+/// Bytes that were held before the recording: those at its end, with what it took and gave back
+/// undone.
+pub(super) fn reserved_before(at_end: &[Segment], recorded: &[DriverEvent]) -> u64 {
+    let held: i128 = at_end.iter().map(|segment| i128::from(segment.bytes)).sum();
+    let signed = |event: &DriverEvent| {
+        let bytes = i128::from(event.bytes);
+        if event.is_taken { bytes } else { -bytes }
+    };
+    let gained: i128 = recorded.iter().map(signed).sum();
+    u64::try_from((held - gained).max(0)).unwrap_or(u64::MAX)
+}
+
+/// Segments that were held before the recording: what is held at its end, with what it took and gave back
+/// undone.
+pub(super) fn segments_before(at_end: &[Segment], recorded: &[DriverEvent]) -> Vec<Segment> {
+    let mut segments: Vec<Segment> =
+        at_end.iter().copied().filter(|segment| !segment.is_expandable).collect();
+    if at_end.len() != segments.len() {
+        return Vec::new();
+    }
+    let taken: rustc_hash::FxHashSet<u64> =
+        recorded.iter().filter(|event| event.is_taken).map(|event| event.address).collect();
+    segments.retain(|segment| !taken.contains(&segment.address));
+    segments
+}

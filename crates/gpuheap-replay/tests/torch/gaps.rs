@@ -1,0 +1,132 @@
+//! What a recording does not say: snapshots of other releases, late ones, and those of which the
+//! model takes other segments than PyTorch.
+
+use gpuheap_replay::models::torch::Settings;
+use gpuheap_replay::{Gap, Program};
+use gpuheap_trace::{ReadOptions, read};
+
+use crate::programs::{POOLS_UNKNOWN, recorded};
+use crate::{H200, RECORDED, data, program};
+
+fn odd(name: &str) -> Program {
+    let path = data(&format!("tests/data/torch-odd/{name}.pickle"));
+    Program::of(&read(path, &ReadOptions::default()).unwrap()[0])
+}
+
+fn texts(name: &str) -> Vec<String> {
+    odd(name).gaps(None, H200).iter().map(Gap::to_string).collect()
+}
+
+#[test]
+fn recordings_with_all_that_decides_have_no_gaps() {
+    for (name, fraction, peak) in RECORDED {
+        let program = program(name);
+        let found = program.reproduction(fraction, H200).unwrap();
+        assert!(found.is_exact(), "{name}: {found:?}");
+        assert_eq!((found.recorded_peak, found.modelled_peak), (peak, peak), "{name}");
+        let gaps = program.gaps(fraction, H200);
+        let is_late = |gap: &Gap| matches!(gap, Gap::Beginning { .. });
+        assert!(gaps.iter().all(is_late), "{name}: {gaps:?}");
+        assert_eq!(program.recorded_version().unwrap().to_string(), "2.11", "{name}");
+    }
+}
+
+#[test]
+fn older_snapshot_says_that_settings_and_rules_are_assumed() {
+    assert_eq!(odd("older").recorded_version().unwrap().to_string(), "2.10");
+    assert_eq!(
+        texts("older"),
+        [
+            "the snapshot has no allocator_settings, so PyTorch's defaults are assumed. If the \
+             program set PYTORCH_CUDA_ALLOC_CONF, give its text: --pool torch:TEXT",
+            "the snapshot is of an older PyTorch than 2.11, or of another program: it lacks \
+             allocator_settings, external_annotations, segments[].segment_pool_id and 3 more. \
+             Rules of PyTorch 2.10 are used, which no recording was compared with; --pool \
+             torch:version:2.N chooses others",
+        ]
+    );
+}
+
+#[test]
+fn newer_snapshot_gets_the_rules_of_its_release() {
+    let program = odd("newer");
+    assert_eq!(program.recorded_settings().unwrap().to_string(), "version:2.14");
+    assert_eq!(
+        texts("newer"),
+        ["the snapshot is of a newer PyTorch than 2.11, or of another program: it has \
+          host_segments, host_traces, allocator_settings.some_setting. Rules of PyTorch 2.14 are \
+          used, which no recording was compared with; --pool torch:version:2.N chooses others"]
+    );
+}
+
+#[test]
+fn snapshot_without_segments_says_that_the_reserved_bytes_are_computed() {
+    let program = odd("no_segments");
+    assert_eq!(program.reproduction(None, H200), None);
+    assert_eq!(
+        texts("no_segments"),
+        ["the snapshot records no segments, so what PyTorch reserved is not known. What it would \
+          reserve follows from the requests"]
+    );
+    let peak = program.torch_peak(&Settings::default(), H200);
+    assert_eq!((peak.low, peak.high), (30 << 20, 30 << 20));
+}
+
+#[test]
+fn late_recording_says_what_was_live_before() {
+    let program = odd("late");
+    assert_eq!(program.live_before(), (1, 30 << 20));
+    assert_eq!((program.reserved_before(), program.recorded_peak()), (30 << 20, 50 << 20));
+    assert_eq!(
+        texts("late"),
+        ["1 block (30.00 MiB) was live before the first event: the recording began late, or its \
+          buffer (max_entries) was full. Requests before that are not known, so peaks are those \
+          of the recorded part"]
+    );
+}
+
+#[test]
+fn collection_without_a_fraction_asks_for_it() {
+    let wanted = "garbage_collection_threshold is set, but no snapshot has the memory fraction \
+                  that it is a part of, so nothing is collected. Give it: --pool \
+                  torch:per_process_memory_fraction:0.9";
+    assert_eq!(texts("collected"), [wanted]);
+    assert_eq!(odd("collected").gaps(Some(0.9), H200), []);
+}
+
+/// No snapshot has calls of `empty_cache`: they are found by the segments that went.
+#[test]
+fn emptied_cache_is_emptied_in_the_model() {
+    let program = odd("emptied");
+    let found = program.reproduction(None, H200).unwrap();
+    assert!(found.is_exact(), "{found:?}");
+    assert_eq!((found.recorded, found.recorded_peak), (6, 80 << 20));
+    // Under other settings, too: 30 and 50 MiB, and not 40 more.
+    let peak = program.torch_peak(&"max_split_size_mb:512".parse().unwrap(), H200);
+    assert_eq!((peak.low, peak.high), (80 << 20, 80 << 20));
+}
+
+/// Graphs and `MemPool` that ended before the snapshot: their segments have no pool in it.
+#[test]
+fn ended_pools_are_told_with_the_error_of_the_model() {
+    for (name, settings, peak) in recorded() {
+        let path = data(&format!("tests/data/torch-programs/{name}.pickle.gz"));
+        let program = Program::of(&read(path, &ReadOptions::default()).unwrap()[0]);
+        let found = program.reproduction(None, H200).unwrap();
+        assert_eq!(found.recorded_peak, peak, "{name}");
+        let own = program.torch_peak(&settings.parse().unwrap(), H200);
+        assert_eq!((own.low, own.high), (peak, peak), "{name}");
+        assert_eq!(found.is_exact(), !POOLS_UNKNOWN.contains(&&*name), "{name}: {found:?}");
+        if found.is_exact() {
+            continue;
+        }
+        let gaps = program.gaps(None, H200);
+        assert_eq!(gaps, [Gap::Inexact(found)], "{name}");
+        let percent = format!("({:+.1} %)", 100.0 * found.error());
+        assert!(gaps[0].to_string().contains(&percent), "{name}: {}", gaps[0]);
+        // Figures of other settings are a range as wide as the error.
+        let other = program.torch_peak(&"max_split_size_mb:64".parse().unwrap(), H200);
+        let width = (other.high - other.low) as f64 / other.high as f64;
+        assert!(width >= found.error().abs() * 0.9, "{name}: {other:?}, {found:?}");
+    }
+}

@@ -1,0 +1,116 @@
+"""Makes the snapshots of tests/data/torch-odd: of other releases of PyTorch, or with less in them.
+
+    python3 torch_odd.py data/torch-odd
+
+They are made by hand, so that one thing differs in each. Needs neither PyTorch nor a GPU.
+"""
+
+import pickle
+import sys
+from pathlib import Path
+
+MIB = 1 << 20
+SETTINGS = {
+    "PYTORCH_CUDA_ALLOC_CONF": "",
+    "max_split_size": -1,
+    "garbage_collection_threshold": 0.0,
+    "expandable_segments": False,
+    "pinned_num_register_threads": 1,
+    "release_lock_on_cudamalloc": False,
+    "pinned_use_cuda_host_register": False,
+    "graph_capture_record_stream_reuse": False,
+    "roundup_power2_divisions": {},
+}
+
+
+def entry(action, addr, size):
+    return {
+        "action": action, "addr": addr, "size": size, "stream": 0, "time_us": 1,
+        "compile_context": "", "user_metadata": "",
+    }
+
+
+def block(address, size, state):
+    return {
+        "address": address, "size": size, "requested_size": size, "state": state, "frames": [],
+    }
+
+
+def segment(address, size, blocks):
+    return {
+        "device": 0, "address": address, "total_size": size, "allocated_size": 0,
+        "active_size": 0, "requested_size": 0, "stream": 0, "segment_type": "large",
+        "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": blocks,
+    }
+
+
+def whole():
+    """A block of 30 MiB that stays, as PyTorch 2.11 would write it."""
+    return {
+        "segments": [segment(1 << 40, 30 * MIB, [block(1 << 40, 30 * MIB, "active_allocated")])],
+        "device_traces": [[
+            entry("segment_alloc", 1 << 40, 30 * MIB), entry("alloc", 1 << 40, 30 * MIB),
+        ]],
+        "allocator_settings": dict(SETTINGS),
+        "external_annotations": [],
+    }
+
+
+def older(made):
+    """Without what older releases did not write."""
+    del made["allocator_settings"], made["external_annotations"]
+    for held in made["segments"]:
+        del held["is_expandable"], held["segment_pool_id"]
+    for event in made["device_traces"][0]:
+        del event["compile_context"], event["user_metadata"]
+
+
+def newer(made):
+    """With what newer releases write."""
+    made["host_segments"], made["host_traces"] = [], []
+    made["allocator_settings"]["some_setting"] = 3
+
+
+def no_segments(made):
+    """Without entries of segments."""
+    made["device_traces"][0] = [made["device_traces"][0][1]]
+
+
+def late(made):
+    """A ring buffer that lost its beginning: the segment and the block are older than its events."""
+    made["device_traces"][0] = [
+        entry("segment_alloc", 2 << 40, 20 * MIB), entry("alloc", 2 << 40, 5 * MIB),
+        entry("free_requested", 2 << 40, 5 * MIB), entry("free_completed", 2 << 40, 5 * MIB),
+    ]
+    made["segments"].append(segment(2 << 40, 20 * MIB, [block(2 << 40, 20 * MIB, "inactive")]))
+
+
+def collected(made):
+    """With garbage collection, of a fraction that the snapshot has not."""
+    made["allocator_settings"]["garbage_collection_threshold"] = 0.6
+
+
+def emptied(made):
+    """With two calls of empty_cache(): before another request, and before a segment is taken."""
+    events = made["device_traces"][0]
+
+    def comes_and_goes(address, size):
+        events.extend([
+            entry("segment_alloc", address, size), entry("alloc", address, size),
+            entry("free_requested", address, size), entry("free_completed", address, size),
+        ])
+
+    comes_and_goes(2 << 40, 40 * MIB)
+    events.append(entry("segment_free", 2 << 40, 40 * MIB))
+    events.append(entry("alloc", 3 << 40, 0))
+    comes_and_goes(4 << 40, 50 * MIB)
+    events.append(entry("segment_free", 4 << 40, 50 * MIB))
+    comes_and_goes(5 << 40, 20 * MIB)
+    made["segments"].append(segment(5 << 40, 20 * MIB, [block(5 << 40, 20 * MIB, "inactive")]))
+
+
+if __name__ == "__main__":
+    for change in (older, newer, no_segments, late, collected, emptied):
+        made = whole()
+        change(made)
+        Path(sys.argv[1], change.__name__ + ".pickle").write_bytes(pickle.dumps(made, protocol=4))
