@@ -13,6 +13,13 @@ pub(crate) fn device(memory: u64, schedule: Schedule) -> Device {
     Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
 }
 
+/// Two emulated devices of one driver, each of `memory` bytes, with the checks on.
+pub(crate) fn two_devices(memory: u64, schedule: Schedule) -> [Device; 2] {
+    let profile = || Profile::with_memory(memory).without_context();
+    let options = Options { devices: vec![profile(), profile()], schedule, ..Options::default() };
+    Device::emulated_devices(options).unwrap().try_into().unwrap()
+}
+
 /// A heap of `device` with that pool.
 pub(crate) fn heap(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).pool(pool).without_environment().build().unwrap()

@@ -1,0 +1,264 @@
+//! Heaps, streams and arrays of a program, and its steps.
+
+use super::*;
+
+/// Heaps, streams, and what a program holds.
+pub(super) struct World<'a> {
+    pub(super) heaps: &'a [Heap],
+    /// Each with the device that it is of.
+    pub(super) streams: Vec<(usize, Stream)>,
+    pub(super) devices: &'a [Device],
+    /// `true` if both devices are of one driver.
+    pub(super) is_one_driver: bool,
+    pub(super) things: Vec<Box<dyn Thing>>,
+    pub(super) blocks: Vec<Block>,
+    /// The thread's scopes, each with its heap and the memory that its end frees.
+    pub(super) scopes: Vec<(usize, Vec<Shared>)>,
+}
+
+impl World<'_> {
+    /// The device that a heap is of: the last heap alone is of the second one.
+    pub(super) fn device_of(&self, heap: usize) -> usize {
+        usize::from(heap + 1 == self.heaps.len())
+    }
+
+    pub(super) fn target(&self, heap: u32, stream: u32, kind: u32) -> (Target, usize) {
+        let heap = heap as usize % self.heaps.len();
+        let own: Vec<&Stream> = self
+            .streams
+            .iter()
+            .filter(|(device, _)| *device == self.device_of(heap))
+            .map(|(_, stream)| stream)
+            .collect();
+        let stream = own[stream as usize % own.len()];
+        let kinds = [MemoryKind::Device, MemoryKind::Pinned, MemoryKind::Unified];
+        (self.heaps[heap].on(stream).kind(kinds[kind as usize % 3]), heap)
+    }
+
+    /// New memory of a heap, of its innermost scope.
+    pub(super) fn memory(&mut self, heap: usize, bytes: Vec<u8>) -> Shared {
+        let memory = Rc::new(RefCell::new(Memory { bytes, heap, freed: false }));
+        if let Some((_, members)) = self.scopes.iter_mut().rev().find(|(of, _)| *of == heap) {
+            members.push(memory.clone());
+        }
+        memory
+    }
+
+    pub(super) fn make<T: Model>(&mut self, (_, a, b, c): Step) {
+        let (target, heap) = self.target(a, b, c);
+        let count = match a % 16 {
+            0 => 0,
+            1 => 100_000 + b as usize % 1_000_000,
+            _ => b as usize % 400,
+        };
+        let shape = match c % 3 {
+            0 => vec![count],
+            1 if count.is_multiple_of(3) => vec![count / 3, 3],
+            _ => vec![1, count],
+        };
+        let host: Vec<T> = elements(count, u64::from(c));
+        let value = T::made(u64::from(c));
+        let (array, host) = match (a >> 8) % 6 {
+            0 => (target.filled(&shape[..], value), vec![value; count]),
+            1 => (target.zeroed(&shape[..]), vec![T::zeroed(); count]),
+            2 => (target.uninit(&shape[..]).and_then(|array| array.write_from(&host)), host),
+            3 => {
+                let registered = target.register(host.clone()).map_err(Error::from);
+                (registered.and_then(|array| array.into_shape(&shape[..])), host)
+            }
+            4 => {
+                let target = target.zero_on_free(true).zero_on_alloc(true);
+                (target.array(&host[..]).and_then(|array| array.into_shape(&shape[..])), host)
+            }
+            _ => {
+                let host = ArrayD::from_shape_vec(IxDyn(&shape), host).unwrap();
+                (target.array(&host), host.into_raw_vec_and_offset().0)
+            }
+        };
+        let made = slot(self, heap, done(array, false), &host);
+        self.things.extend(made);
+    }
+
+    /// Several small arrays in one block.
+    pub(super) fn adapt(&mut self, (_, a, b, c): Step) {
+        let (target, heap) = self.target(a, b, c);
+        let lists: Vec<Vec<u16>> =
+            (0..a as usize % 9).map(|nth| elements(b as usize % 99 + nth, u64::from(c))).collect();
+        let others: Vec<Vec<bool>> = (0..3).map(|nth| elements(nth * 40, 1)).collect();
+        let adapted = done(target.adapt(&(lists.clone(), others.clone())), false);
+        let Some((arrays, masks)) = adapted else { return };
+        for (array, host) in arrays.into_iter().zip(lists) {
+            let made = slot(self, heap, array.into_shape(IxDyn(&[host.len()])).ok(), &host);
+            self.things.extend(made);
+        }
+        for (array, host) in masks.into_iter().zip(others) {
+            let made = slot(self, heap, array.into_shape(IxDyn(&[host.len()])).ok(), &host);
+            self.things.extend(made);
+        }
+    }
+
+    /// Does what concerns no array.
+    pub(super) fn manage(&mut self, (_, a, b, c): Step) {
+        let (heaps, devices) = (self.heaps, self.devices);
+        let heap = &heaps[b as usize % heaps.len()];
+        let (target, of) = self.target(a, b, c);
+        match a % 14 {
+            0 => drop(heap.reclaim(u64::from(c)).unwrap()),
+            1 => drop(heap.reclaim_all().unwrap()),
+            2 => drop(heap.flush().unwrap()),
+            3 => drop(heap.would_fit(u64::from(c) << 4).unwrap()),
+            4 => drop(heap.memory_status().unwrap().to_string()),
+            5 => {
+                // Settings that do not go together are refused.
+                let hard = 40_u64 << 20 << (c % 3);
+                let _ = heap.set_limits(Limits { hard: Some(hard), ..heap.limits() });
+            }
+            6 => target.stream().synchronize().unwrap(),
+            7 => devices[c as usize % devices.len()].synchronize().unwrap(),
+            8 => {
+                // Streams of another device of the driver wait for it too.
+                let event = target.stream().record().unwrap();
+                let of = self.device_of(of);
+                for (device, stream) in &self.streams {
+                    let waited = stream.wait(&event);
+                    assert_eq!(waited.is_ok(), *device == of || self.is_one_driver, "{waited:?}");
+                }
+                drop(event.is_done());
+            }
+            9 => {
+                // A stream ends before what was used on it; another takes its place.
+                let at = c as usize % self.streams.len();
+                let of = self.streams[at].0;
+                self.streams[at] = (of, devices[of].stream().unwrap());
+            }
+            10 => {
+                let block = heap.allocate(u64::from(c) % (1 << 22), &{
+                    let of = self.device_of(b as usize % self.heaps.len());
+                    self.streams.iter().find(|(device, _)| *device == of).unwrap().1.clone()
+                });
+                self.blocks.extend(done(block, false));
+            }
+            11 if !self.blocks.is_empty() => {
+                let at = c as usize % self.blocks.len();
+                self.blocks.swap_remove(at).free().unwrap();
+            }
+            12 => {
+                let retried = heap.retry(|| target.filled(c as usize % 1_000_000, 1_u8));
+                drop(done(retried, false));
+            }
+            _ => {
+                let usage = heap.usage().unwrap();
+                assert!(usage.live <= usage.live_peak);
+            }
+        }
+    }
+
+    /// Runs steps while arrays of a scope's own target are live. Its end frees these and their copies, and
+    /// leaves the one that was kept.
+    pub(super) fn in_scope(
+        &mut self,
+        (_, a, b, c): Step,
+        body: &mut VecDeque<Step>,
+        scopes: &[&Scope],
+    ) {
+        let (target, heap) = self.target(a, b, c);
+        let (stream, kind) = (target.stream().clone(), target.memory_kind());
+        let host: Vec<u16> = elements(c as usize % 3000 + 1, u64::from(c));
+        let (arrays, report) = self.heaps[heap].clone().scope(|scope| {
+            let target = scope.on(&stream).kind(kind);
+            let make = || {
+                let array = done(target.array(&host), false)?;
+                Some(array.into_shape(IxDyn(&[host.len()])).unwrap())
+            };
+            let [kept, left] = [make(), make()];
+            if let Some(array) = &kept {
+                scope.keep(array);
+            }
+            let copy = left.as_ref().and_then(|array| done(array.copy(), false));
+            let arrays: Vec<_> = [left, copy, kept].into_iter().collect();
+            let live: u64 = arrays.iter().flatten().map(|array| array.bytes()).sum();
+            assert!(kind != MemoryKind::Device || scope.peak().unwrap() >= live);
+            self.run(body, scopes);
+            for array in arrays.iter().flatten() {
+                assert_eq!(array.to_vec().unwrap(), host);
+            }
+            arrays
+        });
+        assert!(report.failed.is_empty() && report.peak.is_some(), "{report}");
+        let is_kept = arrays.last().is_some_and(Option::is_some);
+        let freed = arrays.iter().flatten().count() - usize::from(is_kept);
+        assert_eq!(
+            (report.freed, report.kept.len()),
+            (freed as u64, usize::from(is_kept)),
+            "{report}"
+        );
+        for (nth, array) in arrays.into_iter().enumerate() {
+            let Some(array) = array else { continue };
+            let memory = self.memory(heap, bytes_of(&host));
+            memory.borrow_mut().freed = nth < 2;
+            self.things.push(Box::new(Slot { held: Held::Owned(array), memory, offset: 0 }));
+        }
+    }
+
+    pub(super) fn run(&mut self, steps: &mut VecDeque<Step>, scopes: &[&Scope]) {
+        while let Some(step) = steps.pop_front() {
+            let (op, a, b, _) = step;
+            match op % 16 {
+                0..=3 => match a % 7 {
+                    0 => self.make::<u8>(step),
+                    1 => self.make::<u16>(step),
+                    2 => self.make::<i32>(step),
+                    3 => self.make::<u64>(step),
+                    4 => self.make::<f32>(step),
+                    5 => self.make::<f64>(step),
+                    _ => self.make::<bool>(step),
+                },
+                4 => self.adapt(step),
+                5 => self.manage(step),
+                6 if scopes.len() < 4 => {
+                    let heap = a as usize % self.heaps.len();
+                    let count = steps.len().min(b as usize % 30);
+                    let mut body: VecDeque<Step> = steps.drain(..count).collect();
+                    self.scopes.push((heap, Vec::new()));
+                    let (_, report) = self.heaps[heap].clone().thread_scope(|scope| {
+                        let scopes: Vec<&Scope> = scopes.iter().copied().chain([scope]).collect();
+                        self.run(&mut body, &scopes);
+                    });
+                    assert!(report.failed.is_empty(), "{report}");
+                    let (_, members) = self.scopes.pop().unwrap();
+                    members.iter().for_each(|memory| memory.borrow_mut().freed = true);
+                }
+                8 if scopes.len() < 4 => {
+                    let count = steps.len().min(b as usize % 20);
+                    let mut body: VecDeque<Step> = steps.drain(..count).collect();
+                    self.in_scope(step, &mut body, scopes);
+                }
+                7 if !self.things.is_empty() && !scopes.is_empty() => {
+                    let thing = &self.things[a as usize % self.things.len()];
+                    let at = b as usize % scopes.len();
+                    thing.keep(scopes[at]);
+                    let memory = thing.memory().clone();
+                    let (heap, members) = &mut self.scopes[at];
+                    let heap = *heap;
+                    let count = members.len();
+                    members.retain(|member| !Rc::ptr_eq(member, &memory));
+                    if members.len() < count {
+                        // It is the next outer one's of that heap.
+                        let outer = self.scopes[..at].iter_mut().rev().find(|(of, _)| *of == heap);
+                        if let Some((_, members)) = outer {
+                            members.push(memory);
+                        }
+                    }
+                }
+                _ if !self.things.is_empty() => {
+                    let thing = self.things.swap_remove(a as usize % self.things.len());
+                    let (op, a, b, c) = step;
+                    let step = (op / 16 + (c % 2) as u8 * 13, a.rotate_left(7), b, c);
+                    let things = thing.act(step, self);
+                    self.things.extend(things);
+                }
+                _ => {}
+            }
+        }
+    }
+}
