@@ -316,8 +316,8 @@ impl State {
             Shortage::Beside(_) => None,
             _ => self.foresee(bytes, now.kind, now.others).ok(),
         };
-        if let Some(Foreseen::Lacking(then, lack)) = foreseen {
-            return (then.judge(bytes, &lack), lack);
+        if let Some(Foreseen::Lacking(then, lack, captured)) = foreseen {
+            return (captured.judge(bytes, &then, &lack), lack);
         }
         // By the figures there is memory for it once all frees are over.
         let lack = now.lack_after(shortage);

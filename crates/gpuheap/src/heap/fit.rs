@@ -9,6 +9,7 @@ use crate::heap::Heap;
 use crate::heap::climb::{Figures, Lack};
 use crate::heap::siblings::OtherHeaps;
 use crate::heap::store::State;
+use crate::heap::stuck::Stuck;
 use crate::kind::MemoryKind;
 use crate::pool::{Cached, Outlook, Taking};
 use crate::size::Bytes;
@@ -71,6 +72,9 @@ pub enum InTheWay {
     BuiltLimit(u64),
     /// Memory that is live in this heap, this many bytes of it.
     Live(u64),
+    /// Memory of this heap and of other heaps of this process that was freed on streams that capture a
+    /// graph, this many bytes: it can be waited for once the captures end.
+    Captured(u64),
     /// Memory that other heaps of this process cannot give back by themselves, this many bytes: live,
     /// or in segments that are in use.
     OtherHeaps(u64),
@@ -84,7 +88,18 @@ pub(crate) enum Foreseen {
     /// It is served. It takes so many bytes from the driver.
     Served { take: u64, figures: Figures },
     /// It lacks something, with what is cached given back, as the figures say.
-    Lacking(Figures, Lack),
+    Lacking(Figures, Lack, Captured),
+}
+
+/// Bytes freed in captures of graphs, if the end of these captures is enough for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Captured(Option<u64>);
+
+impl Captured {
+    /// What is in the way of a request of `bytes` that lacks something.
+    pub(crate) fn judge(self, bytes: u64, figures: &Figures, lack: &Lack) -> Cause {
+        if self.0.is_some() { Cause::Capture } else { figures.judge(bytes, lack) }
+    }
 }
 
 impl Fit {
@@ -100,7 +115,9 @@ impl Heap {
     /// for nothing; it looks through what is cached.
     ///
     /// Pending frees count as over and cached memory as given back, as the ladder would see to, that of
-    /// other heaps of this process included.
+    /// other heaps of this process included. What was freed on a stream that captures a graph counts as
+    /// in use, because the ladder cannot wait for it. A request on that stream itself may get it, and
+    /// so may succeed that this says no to.
     /// Registered reclaimers are not asked, so a request may succeed that this says no to.
     ///
     /// A yes may come too late: other threads and other processes go on. And it is about bytes; of
@@ -133,7 +150,7 @@ impl State {
         if bytes == 0 {
             return Ok(Fit::Yes { take: 0 });
         }
-        let (figures, lack) = match self.foresee(bytes, MemoryKind::Device, others)? {
+        let (figures, lack, captured) = match self.foresee(bytes, MemoryKind::Device, others)? {
             Foreseen::Served { take: 0, .. } => return Ok(Fit::Yes { take: 0 }),
             Foreseen::Served { take, figures } => {
                 let left = figures.free().unwrap_or(0).saturating_sub(self.source.growth(take));
@@ -146,7 +163,7 @@ impl State {
                     false => Fit::Yes { take },
                 });
             }
-            Foreseen::Lacking(figures, lack) => (figures, lack),
+            Foreseen::Lacking(figures, lack, captured) => (figures, lack, captured),
         };
         let (needed, free) = (lack.needed, figures.free());
         let beyond = bytes.max(needed).saturating_sub(figures.capacity);
@@ -156,8 +173,8 @@ impl State {
             None if beyond > 0 => beyond,
             None => return Ok(Fit::Perhaps { take: needed, free }),
         };
-        let cause = figures.judge(bytes, &lack);
-        let (would_have_to_go, needs_all) = self.in_the_way(&figures, cause, &lack);
+        let cause = captured.judge(bytes, &figures, &lack);
+        let (would_have_to_go, needs_all) = self.in_the_way(&figures, cause, &lack, captured);
         Ok(Fit::No { short_by, cause, would_have_to_go, needs_all })
     }
 
@@ -169,7 +186,30 @@ impl State {
         others: OtherHeaps,
     ) -> Result<Foreseen, SourceError> {
         self.gather();
-        let mut outlook = self.policy.outlook(bytes, &self.ledger);
+        let stuck = self.stuck();
+        let foreseen = self.foresee_with(bytes, kind, others, &stuck)?;
+        match foreseen {
+            Foreseen::Lacking(figures, lack, _) if !stuck.is_empty() || others.stuck > 0 => {
+                let own = self.policy.outlook(bytes, &self.ledger, &stuck).stuck;
+                let (later, none) = (others.after_captures(), Stuck::default());
+                let served = self.foresee_with(bytes, kind, later, &none)?;
+                let is_enough = matches!(served, Foreseen::Served { .. });
+                let captured = is_enough.then(|| own.saturating_add(others.stuck));
+                Ok(Foreseen::Lacking(figures, lack, Captured(captured)))
+            }
+            foreseen => Ok(foreseen),
+        }
+    }
+
+    /// Looks ahead, with what is stuck counted as in use.
+    fn foresee_with(
+        &mut self,
+        bytes: u64,
+        kind: MemoryKind,
+        others: OtherHeaps,
+        stuck: &Stuck,
+    ) -> Result<Foreseen, SourceError> {
+        let mut outlook = self.policy.outlook(bytes, &self.ledger, stuck);
         outlook.spare.extend_from_slice(&self.stranded);
         let now = self.figures(kind, None, others);
         let refused = self.refuse(bytes).is_err();
@@ -209,9 +249,9 @@ impl State {
             // Memory that shares a step of the driver's pool with something in use may stay.
             let figures = self.figures(kind, None, others);
             let lack = lack_of(&*self.source, &figures, outlook.take_whole);
-            return Ok(Foreseen::Lacking(figures, lack));
+            return Ok(Foreseen::Lacking(figures, lack, Captured::default()));
         }
-        Ok(Foreseen::Lacking(figures, lack))
+        Ok(Foreseen::Lacking(figures, lack, Captured::default()))
     }
 
     /// Bytes that the policy takes with the cache as it is, if there is memory for that.
@@ -227,7 +267,13 @@ impl State {
     }
 
     /// Lists the things that could make room, and says whether all of them are needed.
-    fn in_the_way(&self, figures: &Figures, cause: Cause, lack: &Lack) -> (Vec<InTheWay>, bool) {
+    fn in_the_way(
+        &self,
+        figures: &Figures,
+        cause: Cause,
+        lack: &Lack,
+        captured: Captured,
+    ) -> (Vec<InTheWay>, bool) {
         if cause == Cause::LargerThanDevice {
             return (Vec::new(), false);
         }
@@ -243,22 +289,26 @@ impl State {
         let live = |of| live(of).filter(|live| *live > 0).map(InTheWay::Live);
         let others = |of| figures.foreign().filter(|held| is_enough(*held, of));
         let others = |of| others(of).map(InTheWay::Others);
-        let heaps = figures.others.reserved;
+        // What is stuck there needs no free.
+        let heaps = figures.others.reserved.saturating_sub(figures.others.stuck);
         let heaps = |of| is_enough(heaps, of).then_some(InTheWay::OtherHeaps(heaps));
+        let captured = captured.0.map(InTheWay::Captured);
         match limit {
             // Nothing that is freed helps as long as that is so.
             Some(limit) if cause == Cause::LargerThanLimit && on_device == 0 => {
                 (vec![limit], false)
             }
             Some(limit) if on_device == 0 => {
-                ([Some(limit), live(lack.limit)].into_iter().flatten().collect(), false)
+                let any = [captured, Some(limit), live(lack.limit)];
+                (any.into_iter().flatten().collect(), false)
             }
+            Some(_) if captured.is_some() => (captured.into_iter().collect(), false),
             Some(limit) => {
                 let freed = live(on_device).or(heaps(on_device)).or(others(on_device));
                 ([Some(limit), freed].into_iter().flatten().collect(), true)
             }
             None => {
-                let any = [live(on_device), heaps(on_device), others(on_device)];
+                let any = [captured, live(on_device), heaps(on_device), others(on_device)];
                 let any: Vec<_> = any.into_iter().flatten().collect();
                 if !any.is_empty() {
                     return (any, false);
@@ -280,6 +330,7 @@ impl InTheWay {
             InTheWay::Limit(bytes)
             | InTheWay::BuiltLimit(bytes)
             | InTheWay::Live(bytes)
+            | InTheWay::Captured(bytes)
             | InTheWay::OtherHeaps(bytes)
             | InTheWay::Others(bytes) => bytes,
         }
@@ -295,6 +346,9 @@ impl fmt::Display for InTheWay {
                 write!(f, "build a heap with a limit that is {bytes:#} higher")
             }
             InTheWay::Live(_) => write!(f, "free some of the {bytes} that are live here"),
+            InTheWay::Captured(_) => {
+                write!(f, "end the capture of a graph in which {bytes} were freed")
+            }
             InTheWay::OtherHeaps(_) => {
                 write!(f, "free some of the {bytes} that other heaps of this process hold")
             }

@@ -20,6 +20,7 @@ pub(crate) mod retry;
 pub(crate) mod siblings;
 pub(crate) mod status;
 pub(crate) mod store;
+pub(crate) mod stuck;
 pub(crate) mod usage;
 
 use std::fmt;

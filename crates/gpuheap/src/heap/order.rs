@@ -31,6 +31,7 @@ use std::sync::Arc;
 use gpuheap_driver::CUstream;
 use rustc_hash::FxHashMap;
 
+use crate::heap::stuck::Stuck;
 use crate::progress::Moments;
 use crate::source::{Fence, MemorySource, SourceError};
 use crate::stream::StreamGuard;
@@ -587,6 +588,28 @@ impl Order {
             }
         }
         Ok(false)
+    }
+
+    /// The frees that no wait can end now. A stream that cannot be asked whether it captures counts as
+    /// one that does.
+    pub(crate) fn stuck(&mut self, source: &mut dyn MemorySource) -> Stuck {
+        self.learn(source);
+        let mut stuck = Stuck::default();
+        let is_pending = |slot: &usize| self.streams[*slot].fenced() < self.streams[*slot].freed;
+        let pending = || self.active.iter().copied().chain(self.orphans).filter(is_pending);
+        for slot in pending().filter(|slot| !self.streams[*slot].retired) {
+            let state = &self.streams[slot];
+            // A fleeting stream cannot be asked. What it has no fence for was freed in a capture.
+            if state.fleeting || source.is_capturing(self.of_slot(slot)).unwrap_or(true) {
+                stuck.add(slot, state.fenced());
+            }
+        }
+        // These are over when the work of the device is, which no capture lets anybody wait for.
+        let mut ended = pending().filter(|slot| self.streams[*slot].retired).peekable();
+        if ended.peek().is_some() && self.is_any_capturing(source).unwrap_or(true) {
+            ended.for_each(|slot| stuck.add(slot, self.streams[slot].fenced()));
+        }
+        stuck
     }
 
     /// The newest fence of every stream whose frees are not all known to be over. One that is

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use crate::device::Context;
 use crate::heap::Inner;
 use crate::heap::store::{State, Store};
+use crate::heap::stuck::Stuck;
 use crate::kind::MemoryKind;
 use crate::source::{GRANULE, SourceError};
 
@@ -42,13 +43,22 @@ pub(crate) struct OtherHeaps {
     pub(crate) cached: u64,
     /// Of these, bytes in whole segments, which the driver could have back.
     pub(crate) spare: u64,
+    /// Bytes in whole segments that the driver could have back once the captures of graphs end in which
+    /// they were freed.
+    pub(crate) stuck: u64,
 }
 
 impl OtherHeaps {
     /// The figures once the spare segments are given back.
     pub(crate) fn without_spare(self) -> OtherHeaps {
         let left = |bytes: u64| bytes.saturating_sub(self.spare);
-        OtherHeaps { reserved: left(self.reserved), cached: left(self.cached), spare: 0 }
+        let (reserved, cached) = (left(self.reserved), left(self.cached));
+        OtherHeaps { reserved, cached, spare: 0, ..self }
+    }
+
+    /// The figures once no stream captures a graph.
+    pub(crate) fn after_captures(self) -> OtherHeaps {
+        OtherHeaps { spare: self.spare.saturating_add(self.stuck), stuck: 0, ..self }
     }
 }
 
@@ -195,6 +205,7 @@ impl Store {
                 others.reserved += held.reserved;
                 others.cached += held.cached;
                 others.spare += held.spare;
+                others.stuck += held.stuck;
             }
         });
         others
@@ -221,13 +232,23 @@ impl State {
         let reserved = self.source.reserved()?;
         let is_ordered = self.source.is_stream_ordered();
         let taken = if is_ordered { reserved } else { self.ledger.taken };
-        let mut spare = self.policy.outlook(GRANULE, &self.ledger).spare;
+        let stuck = self.stuck();
+        let spare = self.spare(&stuck)?;
+        let stuck = if stuck.is_empty() { 0 } else { self.spare(&Stuck::default())? - spare };
+        Ok(OtherHeaps { reserved, cached: taken.saturating_sub(self.granted), spare, stuck })
+    }
+
+    /// The frees that no wait can end now.
+    pub(crate) fn stuck(&mut self) -> Stuck {
+        self.order.stuck(&mut *self.source)
+    }
+
+    /// Bytes in whole segments that the driver could have back once all frees are over but those that
+    /// are stuck.
+    fn spare(&mut self, stuck: &Stuck) -> Result<u64, SourceError> {
+        let mut spare = self.policy.outlook(GRANULE, &self.ledger, stuck).spare;
         spare.extend_from_slice(&self.stranded);
-        Ok(OtherHeaps {
-            reserved,
-            cached: taken.saturating_sub(self.granted),
-            spare: self.source.regained(&spare)?,
-        })
+        self.source.regained(&spare)
     }
 }
 

@@ -9,6 +9,7 @@ use super::slab::Slab;
 use super::{Cached, Environment, Grant, Outlook, Policy, Rounding, Shortage, Taking};
 use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef};
+use crate::heap::stuck::Stuck;
 use crate::source::{Segment, SourceError};
 
 /// The largest bin, 128 MiB, as a power of two; bin `n` holds blocks of `2^n` bytes.
@@ -137,9 +138,11 @@ impl Policy for Binned {
         Ok(0)
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Ledger) -> Outlook {
-        let is_cached = self.bins.get(bin(bytes)).is_some_and(|free| !free.is_empty());
-        let spare = self.bins.iter().chain([&self.unpooled]).flat_map(FreeList::segments);
+    fn outlook(&self, bytes: u64, _ledger: &Ledger, stuck: &Stuck) -> Outlook {
+        let of_size = self.bins.get(bin(bytes));
+        let is_cached = of_size.is_some_and(|free| free.segments(stuck).next().is_some());
+        let free = self.bins.iter().chain([&self.unpooled]);
+        let spare = free.clone().flat_map(|free| free.segments(stuck));
         let take = rounded(bytes);
         let takings = vec![Taking::of(if is_cached { 0 } else { take })];
         Outlook {
@@ -149,6 +152,7 @@ impl Policy for Binned {
             take_whole: take,
             spare: spare.collect(),
             largest_left: 0,
+            stuck: free.map(|free| free.stuck(stuck)).sum(),
         }
     }
 

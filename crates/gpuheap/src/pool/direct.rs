@@ -8,6 +8,7 @@ use super::slab::Slab;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
 use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef, Ticket};
+use crate::heap::stuck::Stuck;
 use crate::source::{Segment, SourceError};
 
 #[derive(Debug, Default)]
@@ -91,10 +92,13 @@ impl Policy for Direct {
         self.release(u64::MAX, environment)
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Ledger) -> Outlook {
-        let spare = self.waiting.iter().map(|(_, segment)| *segment).collect();
+    fn outlook(&self, bytes: u64, _ledger: &Ledger, stuck: &Stuck) -> Outlook {
+        let waiting = self.waiting.iter();
+        let (held, over): (Vec<_>, Vec<_>) = waiting.partition(|(ticket, _)| stuck.holds(*ticket));
+        let held = held.iter().map(|(_, segment)| segment.bytes);
+        let spare = over.iter().map(|(_, segment)| *segment).collect();
         // What a pool of the driver's has already is not known here.
-        Outlook { take: bytes, take_whole: bytes, spare, ..Outlook::default() }
+        Outlook { take: bytes, take_whole: bytes, spare, stuck: held.sum(), ..Outlook::default() }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

@@ -2,6 +2,7 @@
 
 use super::{Cached, Environment, Shortage};
 use crate::heap::order::{Order, StreamRef, Ticket};
+use crate::heap::stuck::Stuck;
 use crate::source::{Segment, SourceError};
 
 #[derive(Debug, Default)]
@@ -91,12 +92,20 @@ impl FreeList {
         Ok(segment.bytes)
     }
 
-    pub(super) fn segments(&self) -> impl Iterator<Item = Segment> {
-        self.blocks.iter().map(|(_, segment)| *segment)
+    /// The segments that are free once all frees are over but those that are stuck.
+    pub(super) fn segments(&self, stuck: &Stuck) -> impl Iterator<Item = Segment> {
+        let is_free = |(ticket, _): &&(Ticket, Segment)| !stuck.holds(*ticket);
+        self.blocks.iter().filter(is_free).map(|(_, segment)| *segment)
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.blocks.is_empty()
+    }
+
+    /// Bytes that are stuck.
+    pub(super) fn stuck(&self, stuck: &Stuck) -> u64 {
+        let is_stuck = |(ticket, _): &&(Ticket, Segment)| stuck.holds(*ticket);
+        self.blocks.iter().filter(is_stuck).map(|(_, segment)| segment.bytes).sum()
     }
 
     pub(super) fn count(&self, cached: &mut Cached, stream: Option<StreamRef>, order: &Order) {

@@ -36,6 +36,7 @@ pub(crate) use stitched::{Stitched, Tuning};
 use crate::heap::ledger::Ledger;
 use crate::heap::limits::Limits;
 use crate::heap::order::{Order, StreamRef, Ticket};
+use crate::heap::stuck::Stuck;
 use crate::source::{Chunk, GRANULE, MemorySource, Pages, Segment, SourceError, round_up};
 
 /// A policy by its name.
@@ -284,6 +285,8 @@ pub(crate) struct Outlook {
     pub(crate) spare: Vec<Segment>,
     /// The largest free piece of the other segments.
     pub(crate) largest_left: u64,
+    /// Bytes that are free and [stuck](Stuck), which the other figures count as in use.
+    pub(crate) stuck: u64,
 }
 
 /// Memory that a policy would take from the driver for a request.
@@ -503,7 +506,7 @@ pub(crate) trait Policy: Send {
     ) -> Result<u64, SourceError>;
 
     /// What it could do for a request of `bytes`, which is not zero, if no work were in flight.
-    fn outlook(&self, bytes: u64, ledger: &Ledger) -> Outlook;
+    fn outlook(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Outlook;
 
     /// What is not in use, seen from `stream`.
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;

@@ -8,6 +8,7 @@ use super::slab::Slab;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage, Taking};
 use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef};
+use crate::heap::stuck::Stuck;
 use crate::source::{Segment, SourceError};
 
 /// Requests up to this size may waste [`SMALL_WASTE`], larger ones [`LARGE_WASTE`].
@@ -64,11 +65,19 @@ impl Policy for Simple {
         self.free.release_at(address, environment)
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Ledger) -> Outlook {
-        let spare: Vec<_> = self.free.segments().collect();
+    fn outlook(&self, bytes: u64, _ledger: &Ledger, stuck: &Stuck) -> Outlook {
+        let spare: Vec<_> = self.free.segments(stuck).collect();
         let is_cached = spare.iter().any(|segment| fits(bytes)(segment.bytes));
         let takings = vec![Taking::of(if is_cached { 0 } else { bytes })];
-        Outlook { takings, is_cached, take: bytes, take_whole: bytes, spare, largest_left: 0 }
+        Outlook {
+            takings,
+            is_cached,
+            take: bytes,
+            take_whole: bytes,
+            spare,
+            largest_left: 0,
+            stuck: self.free.stuck(stuck),
+        }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

@@ -25,6 +25,7 @@ use super::slab::Slab;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage, Taking};
 use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef, Ticket};
+use crate::heap::stuck::Stuck;
 use crate::source::{GRANULE, Segment, SourceError, round_up};
 
 /// Requests up to this size are small. Replaying the example traces, 256 KiB and 64 KiB do alike;
@@ -118,6 +119,11 @@ impl Block {
             Packed::ANYBODYS => State::Anybodys,
             slot => State::Streams(Ticket::new(slot, self.state.number)),
         }
+    }
+
+    /// Whether its free is one that no wait can end now.
+    fn is_stuck(&self, stuck: &Stuck) -> bool {
+        matches!(self.state(), State::Streams(ticket) if stuck.holds(ticket))
     }
 
     /// Whether it is its segment.
@@ -298,21 +304,26 @@ impl Policy for Split {
         }
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Ledger) -> Outlook {
+    fn outlook(&self, bytes: u64, _ledger: &Ledger, stuck: &Stuck) -> Outlook {
         let rounded = round_up(bytes, ROUNDING);
         let take = round_up(rounded, GRANULE);
         let mut outlook = Outlook { take, take_whole: take, ..Outlook::default() };
         let small = rounded <= SMALL;
         let (mut own, mut spare) = (false, 0);
+        let free = |link: Link| self.free_neighbour(link).filter(|block| !block.is_stuck(stuck));
         // Frees that are over merge whatever stream they were on, so each run of free blocks counts
-        // as one. It is measured from its first block on.
+        // as one. It is measured from its first block on. What is stuck counts as live.
         for entry in self.small.all().chain(self.large.all()) {
             let Some(first) = self.blocks.get(entry.key) else { continue };
-            if self.free_neighbour(first.before).is_some() {
+            if first.is_stuck(stuck) {
+                outlook.stuck += first.bytes;
+                continue;
+            }
+            if free(first.before).is_some() {
                 continue;
             }
             let (mut run, mut last) = (first.bytes, first);
-            while let Some(next) = self.free_neighbour(last.after) {
+            while let Some(next) = free(last.after) {
                 run += next.bytes;
                 last = next;
             }

@@ -370,8 +370,8 @@ impl Policy for IgnoresStreams {
         self.0.release_at(address, environment)
     }
 
-    fn outlook(&self, bytes: u64, ledger: &Ledger) -> Outlook {
-        self.0.outlook(bytes, ledger)
+    fn outlook(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Outlook {
+        self.0.outlook(bytes, ledger, stuck)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
@@ -452,8 +452,8 @@ impl<F: FnMut(Asked) + Send> Policy for Watched<F> {
         self.0.release_at(address, environment)
     }
 
-    fn outlook(&self, bytes: u64, ledger: &Ledger) -> Outlook {
-        self.0.outlook(bytes, ledger)
+    fn outlook(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Outlook {
+        self.0.outlook(bytes, ledger, stuck)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

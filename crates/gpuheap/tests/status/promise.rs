@@ -1,14 +1,72 @@
-//! Answers and figures where a driver refuses once, or a reclaimer frees.
+//! Answers and figures where a stream captures a graph, a driver refuses once, or a reclaimer frees.
 
 use std::sync::Mutex;
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
-use gpuheap::{Cause, Fit, Heap, Limits, PoolKind};
-use gpuheap_driver::CUresult;
+use gpuheap::{Cause, Device, Fit, Heap, InTheWay, Limits, PoolKind, Stream};
+use gpuheap_driver::{CUgraph, CUresult, CUstreamCaptureMode, check};
 
-use crate::support::{assert_no_findings, device, emulated, heap};
+use crate::support::{assert_all_returned, assert_no_findings, device, emulated, heap};
 
 const MIB: u64 = 1 << 20;
+const CACHING: [PoolKind; 4] =
+    [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
+
+/// Runs `work` while the stream captures a graph, which is thrown away.
+fn captured<R>(device: &Device, stream: &Stream, work: impl FnOnce() -> R) -> R {
+    let begun = device.with_current(|driver| {
+        // SAFETY: the stream is alive.
+        unsafe { driver.cuStreamBeginCapture_v2(stream.raw(), CUstreamCaptureMode::RELAXED) }
+    });
+    check("cuStreamBeginCapture_v2", begun.unwrap()).unwrap();
+    let done = work();
+    let mut graph = CUgraph::NULL;
+    let ended = device.with_current(|driver| {
+        // SAFETY: the pointer is valid and the stream alive.
+        unsafe { driver.cuStreamEndCapture(stream.raw(), &mut graph) }
+    });
+    check("cuStreamEndCapture", ended.unwrap()).unwrap();
+    // SAFETY: the graph is the test's own.
+    let gone = device.with_current(|driver| unsafe { driver.cuGraphDestroy(graph) });
+    check("cuGraphDestroy", gone.unwrap()).unwrap();
+    done
+}
+
+#[test]
+fn memory_freed_in_a_capture_is_not_promised_before_the_capture_ends() {
+    for (pool, is_sibling) in CACHING.into_iter().flat_map(|pool| [(pool, false), (pool, true)]) {
+        let what = format!("{pool}, sibling {is_sibling}");
+        let device = emulated(96 * MIB, Schedule::Immediate);
+        let heaps = [heap(&device, pool), heap(&device, pool)];
+        let (keeper, asker) = (&heaps[0], &heaps[usize::from(is_sibling)]);
+        let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+        let block = keeper.allocate(64 * MIB, &stream).unwrap();
+        captured(&device, &stream, || {
+            drop(block);
+            let fit = asker.would_fit(64 * MIB).unwrap();
+            let error = asker.allocate(64 * MIB, &other).unwrap_err();
+            let evidence = error.out_of_memory().unwrap();
+            assert_eq!(evidence.cause, Cause::Capture, "{what}: {error}");
+            let Fit::No { short_by, cause, would_have_to_go, needs_all, .. } = &fit else {
+                panic!("{what}: {fit}, {error}")
+            };
+            assert_eq!((Some(*short_by), *cause), (evidence.short_by, evidence.cause), "{what}");
+            // Nothing is live, so nothing else is to be freed.
+            let InTheWay::Captured(freed) = would_have_to_go[0] else { panic!("{what}: {fit}") };
+            assert!(freed >= 64 * MIB && would_have_to_go.len() == 1 && !needs_all, "{fit}");
+            assert!(!fit.to_string().contains("free some of"), "{what}: {fit}");
+            assert!(!error.to_string().contains("other heaps of this process hold"), "{error}");
+            // What the capture has nothing to do with is promised and served.
+            assert!(asker.would_fit(16 * MIB).unwrap().is_yes(), "{what}");
+            drop(asker.allocate(16 * MIB, &other).unwrap());
+        });
+        assert!(asker.would_fit(64 * MIB).unwrap().is_yes(), "{what}");
+        drop(asker.allocate(64 * MIB, &other).unwrap());
+        for heap in &heaps {
+            assert_all_returned(&device, heap, &what);
+        }
+    }
+}
 
 #[test]
 fn a_hard_limit_near_the_largest_number_can_be_set_again_and_refuses() {
@@ -36,10 +94,8 @@ fn live_peak_is_exact_though_a_reclaimer_frees_what_this_thread_had() {
         let large = heap.allocate(33 * MIB, &stream).unwrap();
         let small: Vec<_> = (0..4).map(|_| heap.allocate(30 << 10, &stream).unwrap()).collect();
         let held = Mutex::new(Some((large, small)));
-        let _reclaimer = heap.register_reclaimer(move |_| {
-            let freed = held.lock().unwrap().take().map_or(0, |_| 33 * MIB);
-            freed
-        });
+        let _reclaimer =
+            heap.register_reclaimer(move |_| held.lock().unwrap().take().map_or(0, |_| 33 * MIB));
         drop(heap.allocate(64 * MIB, &stream).unwrap());
         assert_eq!(heap.usage().unwrap().live_peak, 64 * MIB, "{pool}");
     }

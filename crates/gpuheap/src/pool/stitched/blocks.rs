@@ -3,6 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 use crate::heap::order::{Order, StreamRef, Ticket};
+use crate::heap::stuck::Stuck;
 use crate::pool::shelf::ROUNDING;
 
 /// No block.
@@ -147,6 +148,9 @@ pub(super) struct Block {
 
 const _: () = assert!(size_of::<Block>() == 64);
 
+/// A part of no bytes.
+const NOWHERE: (u64, u64) = (u64::MAX, 0);
+
 impl Block {
     pub(super) fn end(&self) -> u64 {
         self.address + self.bytes
@@ -158,13 +162,28 @@ impl Block {
     }
 
     /// From where to where a part, in units, may be in use.
-    fn in_use_of(&self, (from, to): (u64, u64), order: &Order) -> (u64, u64) {
-        if self.last.is_over(order) {
-            return (u64::MAX, 0);
-        }
+    fn in_use_of(&self, part: (u64, u64), order: &Order) -> (u64, u64) {
+        if self.last.is_over(order) { NOWHERE } else { self.used(part) }
+    }
+
+    /// From where to where a part, in units, was used.
+    fn used(&self, (from, to): (u64, u64)) -> (u64, u64) {
         let to = if to == MOST { u64::MAX } else { to * STEP };
         let (from, to) = (self.address.max(from * STEP), self.end().min(to));
-        if from < to { (from, to) } else { (u64::MAX, 0) }
+        if from < to { (from, to) } else { NOWHERE }
+    }
+
+    /// From where to where no wait can end its last use now; from above to below where one can.
+    pub(super) fn stuck(&self, stuck: &Stuck) -> (u64, u64) {
+        match self.last.ticket().filter(|ticket| stuck.holds(*ticket)) {
+            Some(_) => self.used(self.part.coarse()),
+            None => NOWHERE,
+        }
+    }
+
+    /// Whether no wait can end its last use now.
+    pub(super) fn is_stuck(&self, stuck: &Stuck) -> bool {
+        self.stuck(stuck) != NOWHERE
     }
 
     /// From where to where its last use is not over, to the byte.

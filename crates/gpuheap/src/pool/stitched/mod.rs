@@ -58,6 +58,7 @@ use super::shelf::ROUNDING;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
 use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef};
+use crate::heap::stuck::Stuck;
 use crate::source::{Segment, SourceError, round_up};
 
 /// Requests up to this size are small.
@@ -195,8 +196,8 @@ impl Policy for Stitched {
         self.release_around(address, environment)
     }
 
-    fn outlook(&self, bytes: u64, ledger: &Ledger) -> Outlook {
-        self.prospect(bytes, ledger)
+    fn outlook(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Outlook {
+        self.prospect(bytes, ledger, stuck)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
@@ -210,7 +211,7 @@ impl Policy for Stitched {
                 cached.add(pending, ticket, stream, order);
             }
         }
-        cached.largest = self.home.longest(order).max(self.stitchable());
+        cached.largest = self.home.longest(order).max(self.stitchable(|_| true));
         cached
     }
 

@@ -7,6 +7,7 @@ use super::reach::Reach;
 use super::{LOOK_RANGES, SLAB, SMALL, Shortage, Stitched};
 use crate::heap::ledger::Ledger;
 use crate::heap::order::{Order, StreamRef};
+use crate::heap::stuck::Stuck;
 use crate::pool::{Environment, Grant, Taking};
 use crate::source::{Segment, round_up};
 
@@ -417,9 +418,9 @@ impl Stitched {
     /// The most that could be stitched without new memory, with nothing set apart for small requests:
     /// all whole chunks, with the longest that comes before such ones and the longest that comes
     /// after.
-    pub(super) fn stitchable(&self) -> u64 {
-        let (head, tail, _) = self.edges();
-        head + tail + self.free_runs(|_| true).map(Run::whole).sum::<u64>()
+    pub(super) fn stitchable(&self, allowed: impl Fn(&Block) -> bool) -> u64 {
+        let (head, tail, _) = self.edges(&allowed);
+        head + tail + self.free_runs(allowed).map(Run::whole).sum::<u64>()
     }
 
     /// What holds `bytes` together, or nearly: with [`Packing::Most`] [as much](Stitched::stitchable) as
@@ -440,12 +441,15 @@ impl Stitched {
         plan_of(runs, bytes, packing)
     }
 
-    /// What a request would take from the driver with the cache as it is, all frees over: the steps
-    /// of the module's list, one after the other, as each would end.
-    pub(super) fn takings(&self, bytes: u64, ledger: &Ledger) -> Vec<Taking> {
+    /// What a request would take from the driver with the cache as it is, all frees over but those that
+    /// are stuck: the steps of the module's list, one after the other, as each would end.
+    pub(super) fn takings(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Vec<Taking> {
         let islands = self.home.islands();
         // For large requests, once what small ones left empty is given to these.
-        let usable = |block: &Block| block.is_free(false) || islands.contains(&block.address);
+        let is_over = |block: &Block| !block.is_stuck(stuck);
+        let usable = |block: &Block| {
+            is_over(block) && (block.is_free(false) || islands.contains(&block.address))
+        };
         let longest = |allowed: &dyn Fn(&Block) -> bool| {
             let runs = self.home.all_free().filter_map(|key| {
                 Some(self.home.run_from(key, allowed)? - self.home.blocks[key].address)
@@ -453,8 +457,9 @@ impl Stitched {
             runs.max().unwrap_or(0)
         };
         let small = bytes <= SMALL;
-        let fits_small = small && longest(&|block| block.is_free(true)) >= bytes;
-        if fits_small || longest(&usable) >= bytes || !small && self.is_range_free(bytes, usable) {
+        let fits_small = small && longest(&|block| is_over(block) && block.is_free(true)) >= bytes;
+        let is_range_free = || self.is_range_free(bytes, stuck, usable);
+        if fits_small || longest(&usable) >= bytes || !small && is_range_free() {
             return vec![Taking::of(0)];
         }
         let grown = if small { SLAB } else { bytes };
@@ -473,7 +478,7 @@ impl Stitched {
             takings.push(Taking::of(more));
         }
         // Rather than fail, with nothing set apart for small requests.
-        let all = |block: &Block| block.state == State::Free;
+        let all = |block: &Block| is_over(block) && block.state == State::Free;
         let missing = match longest(&all) {
             longest if longest >= bytes => 0,
             _ => self.plan_in(bytes, Packing::Most, all).missing,
@@ -485,9 +490,10 @@ impl Stitched {
     }
 
     /// Returns `true` if a stitched range, whose blocks at home are all `usable`, holds `bytes`.
-    fn is_range_free(&self, bytes: u64, usable: impl Fn(&Block) -> bool) -> bool {
+    fn is_range_free(&self, bytes: u64, stuck: &Stuck, usable: impl Fn(&Block) -> bool) -> bool {
         self.ranges.fitting(bytes).take(LOOK_RANGES).any(|id| {
-            let range = self.ranges.get(id).filter(|range| !range.is_live());
+            let range =
+                self.ranges.get(id).filter(|range| !range.is_live() && !range.is_stuck(stuck));
             let mut left = bytes;
             range.is_some_and(|range| {
                 range.runs.iter().all(|run| {
@@ -513,9 +519,9 @@ impl Stitched {
 
     /// The longest parts of free runs that could begin and end a range if no free chunk were left, and
     /// the longest piece that would be.
-    pub(super) fn edges(&self) -> (u64, u64, u64) {
+    pub(super) fn edges(&self, allowed: impl Fn(&Block) -> bool) -> (u64, u64, u64) {
         let (mut head, mut tail, mut longest) = (0, 0, 0);
-        for run in self.free_runs(|_| true) {
+        for run in self.free_runs(allowed) {
             let (before, after) = (run.before(), run.after());
             (head, tail) = (head.max(before), tail.max(after));
             // With none of its chunks whole it stays as it is.

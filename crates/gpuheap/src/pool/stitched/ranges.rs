@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use super::addresses::Addresses;
 use super::memory::Memory;
 use crate::heap::order::{Order, Ticket};
+use crate::heap::stuck::Stuck;
 use crate::pool::Environment;
 use crate::source::{Segment, SourceError};
 
@@ -47,6 +48,11 @@ impl Range {
 
     pub(super) fn address(&self) -> u64 {
         self.mapped_at + self.head
+    }
+
+    /// Whether no wait can end one of its uses now.
+    pub(super) fn is_stuck(&self, stuck: &Stuck) -> bool {
+        self.last.iter().any(|ticket| stuck.holds(*ticket))
     }
 
     fn is_over(&self, order: &Order) -> bool {

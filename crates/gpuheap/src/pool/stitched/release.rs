@@ -1,10 +1,11 @@
 //! What goes back to the device, and what could.
 
-use super::blocks::State;
+use super::blocks::{Block, State};
 use super::memory::LEAST;
 use super::{ROUNDING, Stitched};
 use crate::heap::ledger::Ledger;
 use crate::heap::order::Order;
+use crate::heap::stuck::Stuck;
 use crate::pool::{Environment, Outlook};
 use crate::source::{Segment, SourceError, round_up};
 
@@ -99,20 +100,28 @@ impl Stitched {
         Ok(released)
     }
 
-    /// What could be done for a request, if all frees were over.
-    pub(super) fn prospect(&self, bytes: u64, ledger: &Ledger) -> Outlook {
+    /// What could be done for a request, if all frees were over but those that are stuck.
+    pub(super) fn prospect(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Outlook {
+        let is_over = |block: &Block| !block.is_stuck(stuck);
         let rounded = round_up(bytes, ROUNDING);
         let runs = self.home.all_free().filter_map(|key| {
-            Some(self.home.run_from(key, |_| true)? - self.home.blocks[key].address)
+            Some(self.home.run_from(key, is_over)? - self.home.blocks[key].address)
         });
-        let largest = runs.max().unwrap_or(0);
-        let (head, tail, longest) = self.edges();
+        // Of a block that is stuck in part the rest is as good as a block.
+        let parts = self.home.all_free().map(|key| self.home.blocks[key].stuck(stuck));
+        let rests = self.home.all_free().filter_map(|key| {
+            let block = &self.home.blocks[key];
+            let (from, to) = block.stuck(stuck);
+            (from < to).then(|| (from - block.address).max(block.end() - to))
+        });
+        let largest = runs.chain(rests).max().unwrap_or(0);
+        let (head, tail, longest) = self.edges(is_over);
         // With the free chunks given back, which the outlook counts as done.
         let edges = head + tail;
         let mut spare: Vec<Segment> = self
             .memory
             .all()
-            .filter(|(home, piece)| self.home.free_at(*home, piece.bytes).is_some())
+            .filter(|(home, piece)| self.could_go(*home, piece.bytes, stuck))
             .map(|(home, piece)| Segment { address: home, bytes: piece.bytes })
             .collect();
         // As good as a chunk that nobody uses.
@@ -120,12 +129,13 @@ impl Stitched {
             spare.push(Segment { address: 0, bytes: self.memory.loose_bytes() });
         }
         Outlook {
-            takings: self.takings(rounded, ledger),
-            is_cached: largest >= rounded || self.stitchable() >= rounded,
+            takings: self.takings(rounded, ledger, stuck),
+            is_cached: largest >= rounded || self.stitchable(is_over) >= rounded,
             take: round_up(rounded.saturating_sub(edges), LEAST).max(LEAST),
             take_whole: round_up(rounded, LEAST),
             spare,
             largest_left: longest,
+            stuck: parts.map(|(from, to)| to.saturating_sub(from)).sum(),
         }
     }
 
@@ -146,6 +156,18 @@ impl Stitched {
     fn is_all_free(&self, home: u64, bytes: u64) -> bool {
         let Some(first) = self.home.at(home) else { return false };
         self.home.run(first, home + bytes).all(|block| block.state == State::Free)
+    }
+
+    /// Whether a chunk is all free and all its uses can be waited for.
+    fn could_go(&self, home: u64, bytes: u64, stuck: &Stuck) -> bool {
+        let Some(first) = self.home.free_at(home, bytes) else { return false };
+        let is_over = self.home.run(first, home + bytes).all(|block| {
+            let (from, to) = block.stuck(stuck);
+            to <= home || home + bytes <= from
+        });
+        let ranges = self.memory.holding(home).map(|(_, piece)| &piece.ranges);
+        let mut ranges = ranges.into_iter().flatten();
+        is_over && !ranges.any(|id| self.ranges.get(*id).is_some_and(|one| one.is_stuck(stuck)))
     }
 
     /// Whether a chunk is all free and all its uses are known to be over.

@@ -11,6 +11,7 @@ use super::*;
 use crate::heap::ledger::Ledger;
 use crate::heap::limits::Limits;
 use crate::heap::order::Ticket;
+use crate::heap::stuck::Stuck;
 use crate::source::MemorySource;
 use crate::source::model::{LARGE_DEVICE, Model};
 use crate::tests::{cases, fewer};
@@ -194,7 +195,7 @@ proptest! {
             }
             let plan = bench.policy.plan(u64::MAX, Packing::Most, |_| true);
             let taken: u64 = plan.runs.iter().map(|run| run.bytes).sum();
-            prop_assert_eq!(bench.policy.stitchable(), taken);
+            prop_assert_eq!(bench.policy.stitchable(|_| true), taken);
             prop_assert_eq!(most_stitched(&bench), taken);
             for bytes in [taken, taken / 2] {
                 prop_assert_eq!(bench.policy.plan(bytes, Packing::Most, |_| true).missing, 0);
@@ -227,7 +228,7 @@ proptest! {
                 continue;
             };
             bench.all_over();
-            let outlook = bench.policy.outlook(bytes, &bench.ledger);
+            let outlook = bench.policy.outlook(bytes, &bench.ledger, &Stuck::default());
             let spare: u64 = outlook.spare.iter().map(|segment| segment.bytes).sum();
             let fits = outlook.is_cached || bench.ledger.taken - spare + outlook.take <= limit;
             let mut granted = bench.try_allocate(bytes, stream);
@@ -397,7 +398,7 @@ fn a_small_request_is_served_in_pieces_rather_than_refused() {
     // 20 KiB at the end of one chunk, 10 at the end of another and 24 at the beginning of the next.
     let cached = bench.policy.cached(None, &bench.order);
     assert_eq!((cached.bytes, cached.largest), (54 * KIB, 44 * KIB));
-    assert!(bench.policy.outlook(44 * KIB, &bench.ledger).is_cached);
+    assert!(bench.policy.outlook(44 * KIB, &bench.ledger, &Stuck::default()).is_cached);
     let small = bench.allocate(44 * KIB, 0);
     assert_eq!(bench.model.physical(small.address, small.bytes).unwrap().len(), 2);
     bench.free(small, 0);
@@ -474,7 +475,7 @@ fn two_neighbours_of_two_streams_inside_a_chunk_are_waited_for_rather_than_refus
     bench.model.work(bench.streams[1]);
     bench.free(small[10], 0);
     bench.free(small[11], 1);
-    assert!(bench.policy.outlook(2 * SMALL, &bench.ledger).is_cached);
+    assert!(bench.policy.outlook(2 * SMALL, &bench.ledger, &Stuck::default()).is_cached);
     assert_eq!(bench.allocate(2 * SMALL, 2).address, small[10].address);
 }
 
@@ -514,7 +515,7 @@ fn with_small_ones_left() -> (Bench, [Grant; 2]) {
 fn a_large_request_is_served_of_what_small_ones_left_rather_than_refused() {
     let (mut bench, _) = with_small_ones_left();
     let cached = bench.policy.cached(None, &bench.order);
-    assert!(bench.policy.outlook(cached.largest, &bench.ledger).is_cached);
+    assert!(bench.policy.outlook(cached.largest, &bench.ledger, &Stuck::default()).is_cached);
     let taken = bench.ledger.taken;
     let large = bench.allocate(cached.largest, 0);
     assert!(large.bytes > 6 * MIB, "{large:?} and 3 MiB were for large ones");
@@ -642,10 +643,10 @@ fn only_as_much_goes_back_as_is_asked_for() {
     bench.all_over();
     let released = bench.act(|policy, env| policy.release(3 * MIB, env)).unwrap();
     assert_eq!(released, 4 * MIB);
-    let outlook = bench.policy.outlook(100 * MIB, &bench.ledger);
+    let outlook = bench.policy.outlook(100 * MIB, &bench.ledger, &Stuck::default());
     assert_eq!((outlook.is_cached, outlook.take), (false, 100 * MIB));
     assert_eq!(outlook.spare.iter().map(|segment| segment.bytes).sum::<u64>(), 60 * MIB);
-    assert!(bench.policy.outlook(60 * MIB, &bench.ledger).is_cached);
+    assert!(bench.policy.outlook(60 * MIB, &bench.ledger, &Stuck::default()).is_cached);
     // The hole is filled again.
     let block = bench.allocate(64 * MIB, 0);
     assert_eq!(bench.ledger.taken, 64 * MIB);
