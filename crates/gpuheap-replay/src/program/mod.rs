@@ -360,7 +360,7 @@ impl Program {
         let recorded = self.recorded_settings();
         // Else it is the limit that is not known, and nothing of the model that is wrong.
         let collects = recorded.as_ref().is_some_and(Settings::collects_garbage);
-        let is_unlimited = !collects && !self.steps.iter().any(|step| step.fails());
+        let is_unlimited = !collects && !self.steps.iter().any(Step::fails);
         let inexact = reproduction.filter(|found| is_unlimited && !found.is_exact());
         let range = if recorded.is_some_and(|recorded| recorded.is_but_for_limit(settings)) {
             if let Some(inexact) = inexact
@@ -440,7 +440,10 @@ impl Program {
                 Action::Complete { .. } | Action::Fail { .. } | Action::GivenBack { .. } => {}
             }
         }
-        self.go(model, &mut tickets, self.before, Completion::Recorded, true)
+        // If a request failed, segments may have gone because of the recorded limit, which the model
+        // need not have.
+        let is_unlimited = !self.steps.iter().any(Step::fails);
+        self.go(model, &mut tickets, self.before, Completion::Recorded, is_unlimited)
     }
 
     /// Runs the steps from one on. `as_recorded`: the model has the recorded limit and settings, so
