@@ -180,10 +180,10 @@ impl Open {
     ///
     /// # Safety
     ///
-    /// As [`Streams::get`]. The retired one is not used any more.
+    /// As [`Streams::get`].
     #[cold]
     unsafe fn stream_anew(&self, raw: *mut c_void, id: u64) -> Result<&Stream, Failure> {
-        self.streams.forget(CUstream(raw as usize), id);
+        self.streams.supersede(CUstream(raw as usize), id);
         // SAFETY: as the caller says.
         unsafe { self.stream(raw) }
     }
@@ -264,5 +264,32 @@ mod tests {
         assert!(open.streams.find(raw).is_some());
         assert!(open.stream_ended(pointer).is_ok());
         assert!(open.streams.find(raw).is_none());
+    }
+
+    #[test]
+    fn retired_stream_stays_while_another_thread_may_hold_it() {
+        let device = Device::open("emulated:1GiB").unwrap();
+        let heap = Heap::new(&device).unwrap();
+        let handle = gpuheap_heap::new(&device, &heap);
+        // SAFETY: not closed before the end.
+        let open = unsafe { gpuheap_heap::get(handle) }.ok().unwrap();
+        let mut raw = CUstream::NULL;
+        let made = device.with_current(|driver| {
+            // SAFETY: the pointer is valid.
+            unsafe { driver.cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) }
+        });
+        check("cuStreamCreate", made.unwrap()).unwrap();
+        let pointer = raw.0 as *mut c_void;
+        // SAFETY: the stream is alive to the end of the test.
+        assert!(unsafe { open.allocate(1000, pointer) }.is_ok());
+        // SAFETY: as above.
+        let found: &Stream = unsafe { open.stream(pointer) }.ok().unwrap();
+        let alive = std::sync::Arc::downgrade(&open.streams.find(raw).unwrap());
+        heap.retire_all().unwrap();
+        // What another thread does, between this one's search and its question.
+        // SAFETY: as above.
+        assert!(unsafe { open.allocate(1000, pointer) }.is_ok());
+        assert!(alive.upgrade().is_some());
+        assert!(found.is_retired());
     }
 }

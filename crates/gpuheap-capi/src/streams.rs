@@ -16,6 +16,9 @@ use rustc_hash::FxHashMap;
 /// The streams of one heap.
 pub(crate) struct Streams {
     known: Mutex<FxHashMap<CUstream, Arc<Stream>>>,
+    /// Streams that were retired while the program goes on with them: another thread may be using
+    /// the object. One for each stream that is used again after a `Heap::retire_all`.
+    superseded: Mutex<Vec<Arc<Stream>>>,
     version: Version,
     /// Streams end unannounced.
     pub(crate) unannounced: bool,
@@ -48,7 +51,8 @@ impl Found {
 
 impl Streams {
     pub(crate) fn new(unannounced: bool) -> Streams {
-        Streams { known: Mutex::default(), version: Version(AtomicU64::new(unused())), unannounced }
+        let version = Version(AtomicU64::new(unused()));
+        Streams { known: Mutex::default(), superseded: Mutex::default(), version, unannounced }
     }
 
     /// The stream of a handle.
@@ -89,6 +93,20 @@ impl Streams {
         self.lock().get(&raw).cloned()
     }
 
+    /// Forgets the retired stream with the driver's `id`, and keeps the object: the stream itself
+    /// goes on, and other threads may be about to ask whether it is retired.
+    pub(crate) fn supersede(&self, raw: CUstream, id: u64) {
+        let mut known = self.lock();
+        if known.get(&raw).is_some_and(|stream| stream.id() == id && stream.is_retired()) {
+            self.keep(known.remove(&raw));
+            self.version.0.store(unused(), Ordering::Release);
+        }
+    }
+
+    fn keep(&self, stream: Option<Arc<Stream>>) {
+        self.superseded.lock().unwrap_or_else(PoisonError::into_inner).extend(stream);
+    }
+
     /// From now on the handle may mean another stream than that with the driver's `id`, and may
     /// do so already, where another thread said so too. A default stream always means the same.
     pub(crate) fn forget(&self, raw: CUstream, id: u64) {
@@ -123,7 +141,7 @@ impl Streams {
     /// As [`Device::unannounced_stream`].
     unsafe fn ask(&self, device: &Device, heap: &Heap, raw: CUstream) -> Result<&Stream, Error> {
         let mut known = self.lock();
-        if let Some(stream) = known.get(&raw) {
+        if let Some(stream) = known.get(&raw).filter(|stream| !stream.is_retired()) {
             // One that captures a graph does not say its number, and the question breaks the capture.
             if !stream.is_capturing()? && id_of(device, raw)? == stream.id() {
                 let stream = Arc::as_ptr(stream);
@@ -134,8 +152,10 @@ impl Streams {
         // SAFETY: the caller keeps this function's contract.
         let fresh = Arc::new(unsafe { device.unannounced_stream(raw) }?);
         let stream = Arc::as_ptr(&fresh);
-        if let Some(ended) = known.insert(raw, fresh) {
-            heap.retire(&ended)?;
+        match known.insert(raw, fresh) {
+            Some(retired) if retired.is_retired() => self.keep(Some(retired)),
+            Some(ended) => heap.retire(&ended)?,
+            None => {}
         }
         // SAFETY: it stays until its handle means another stream, and the caller says that it is alive.
         Ok(unsafe { &*stream })

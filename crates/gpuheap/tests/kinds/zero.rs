@@ -5,7 +5,8 @@ use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Target};
 use gpuheap_driver::{CUresult, check};
 
 use crate::support::{
-    assert_all_returned, assert_memory_returned, assert_no_findings, device, emulated, fill, heap,
+    PAST_SPARE, assert_all_returned, assert_memory_returned, assert_no_findings, device, emulated,
+    fill, heap,
 };
 
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
@@ -104,12 +105,14 @@ fn another_stream_finds_zeros_too() {
             let device = device(1 << 30, Schedule::OnDemand);
             let heap = heap(&device, pool);
             let [one, two] = [(); 2].map(|()| device.stream().unwrap());
+            let rest = heap.allocate(PAST_SPARE, &one).unwrap();
             let target = heap.on(&one).kind(kind).zero_on_free(true);
             let array = target.filled(BLOCK, 9_u8).unwrap();
             let address = array.device_ptr(&one).unwrap();
             drop(array);
             let next = found(&target.on(&two));
             assert_eq!(next, (vec![0], address), "{pool} {kind}");
+            drop(rest);
             assert_all_returned(&device, &heap, pool.name());
         }
     }
@@ -123,6 +126,7 @@ fn raw_blocks_leave_zeros_even_when_their_stream_ended_before_them() {
             let heap = Heap::builder(&device).pool(pool).zero_on_free(true).build().unwrap();
             let other = device.stream().unwrap();
             let stream = device.stream().unwrap();
+            let rest = heap.allocate(PAST_SPARE, &other).unwrap();
             // The simple pool rounds nothing up, and hands out what it has as it is.
             drop(heap.allocate(BLOCK as u64, &stream).unwrap());
             let block = heap.allocate(PART as u64, &stream).unwrap();
@@ -142,6 +146,7 @@ fn raw_blocks_leave_zeros_even_when_their_stream_ended_before_them() {
             }
             let next = found(&heap.on(&other));
             assert_eq!(next, (vec![0], address), "{pool} {ends}");
+            drop(rest);
             assert_looked(&device, &heap, pool.name());
         }
     }
