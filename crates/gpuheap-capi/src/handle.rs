@@ -246,18 +246,23 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn nothing_is_kept_of_a_stream_that_ended() {
-        let device = Device::open("emulated:1GiB").unwrap();
-        let handle = gpuheap_heap::new(&device, &Heap::new(&device).unwrap());
-        // SAFETY: not closed before the end.
-        let open = unsafe { gpuheap_heap::get(handle) }.ok().unwrap();
+    fn stream_of_the_program(device: &Device) -> CUstream {
         let mut raw = CUstream::NULL;
         let made = device.with_current(|driver| {
             // SAFETY: the pointer is valid.
             unsafe { driver.cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) }
         });
         check("cuStreamCreate", made.unwrap()).unwrap();
+        raw
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_stream_that_ended() {
+        let device = Device::open("emulated:1GiB").unwrap();
+        let handle = gpuheap_heap::new(&device, &Heap::new(&device).unwrap());
+        // SAFETY: not closed before the end.
+        let open = unsafe { gpuheap_heap::get(handle) }.ok().unwrap();
+        let raw = stream_of_the_program(&device);
         let pointer = raw.0 as *mut c_void;
         // SAFETY: the stream is alive.
         assert!(unsafe { open.allocate(1000, pointer) }.is_ok());
@@ -273,12 +278,7 @@ mod tests {
         let handle = gpuheap_heap::new(&device, &heap);
         // SAFETY: not closed before the end.
         let open = unsafe { gpuheap_heap::get(handle) }.ok().unwrap();
-        let mut raw = CUstream::NULL;
-        let made = device.with_current(|driver| {
-            // SAFETY: the pointer is valid.
-            unsafe { driver.cuStreamCreate(&mut raw, CU_STREAM_NON_BLOCKING) }
-        });
-        check("cuStreamCreate", made.unwrap()).unwrap();
+        let raw = stream_of_the_program(&device);
         let pointer = raw.0 as *mut c_void;
         // SAFETY: the stream is alive to the end of the test.
         assert!(unsafe { open.allocate(1000, pointer) }.is_ok());

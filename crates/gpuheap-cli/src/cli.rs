@@ -72,7 +72,7 @@ Exit codes: 0 the program gets through, 1 memory ran out, 2 wrong use or unreada
 environment error (no device, no permission)
 Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
 
-/// What `--tune` searches, by name.
+/// Frameworks whose settings `--tune` searches, by name.
 const FAMILIES: [(&str, Family); 3] =
     [("torch", Family::Torch), ("rmm", Family::Rmm), ("cupy", Family::CuPy)];
 
@@ -145,7 +145,7 @@ pub(crate) struct ReplayArguments {
     pub(crate) json: bool,
 }
 
-/// What `--card` asks for.
+/// Answers that `--card` asks for.
 #[derive(Clone, Debug)]
 pub(crate) enum AskedCard {
     /// The list of all cards.

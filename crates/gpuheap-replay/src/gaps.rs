@@ -1,4 +1,4 @@
-//! What a recording does not say, and what that does to the figures.
+//! Gaps of a recording, and what they do to the figures.
 
 use std::fmt;
 

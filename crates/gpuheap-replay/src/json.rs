@@ -72,7 +72,7 @@ struct OutOfMemory {
     cause: &'static str,
 }
 
-/// What the recording says of its own allocator.
+/// Facts that the recording has of its own allocator.
 #[derive(Serialize)]
 struct Recorded<'a> {
     allocator: Option<&'static str>,

@@ -336,7 +336,7 @@ fn blocks_after(trace: &Trace, events: usize) -> Blocks {
     blocks
 }
 
-/// What was taken from the driver: what is held at the end, with all events undone from there back.
+/// Segments taken from the driver: those held at the end, with all events undone from there back.
 fn taken_after(trace: &Trace, events: usize) -> Option<Taken> {
     let is_segment = |op: Op| matches!(op, Op::SegmentTaken { .. } | Op::SegmentGivenBack { .. });
     if trace.segments_at_end().is_empty()

@@ -226,7 +226,7 @@ fn flag(text: &str) -> Option<bool> {
     }
 }
 
-/// What a context takes, MiB: the rule in the head of the data file.
+/// Memory that a context takes, MiB: the rule in the head of the data file.
 fn estimated_context_mib(sms: u32, capability: (u32, u32)) -> f64 {
     const LEAST: f64 = 64.0;
     let of_each = if capability >= (9, 0) { 4.0 } else { 3.0 };

@@ -1,4 +1,4 @@
-//! What the recorded allocator held before the recording.
+//! Memory that the recorded allocator held before the recording.
 
 use gpuheap_trace::Segment;
 

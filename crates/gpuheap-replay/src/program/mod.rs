@@ -512,7 +512,7 @@ impl Program {
     }
 }
 
-/// What the recorded allocator took from the driver and gave back, in order.
+/// Returns the segments that the recorded allocator took from the driver and gave back, in order.
 fn driver_events(trace: &Trace) -> Vec<DriverEvent> {
     let event = |event: &gpuheap_trace::Event| {
         let (Op::SegmentTaken { address, bytes } | Op::SegmentGivenBack { address, bytes }) =

@@ -37,7 +37,7 @@ impl Minimum {
 /// are multiples of `step`. `known_peak` is that of a replay that no size stopped.
 ///
 /// # Errors
-/// What `attempt` gives.
+/// Result of `attempt`.
 pub(crate) fn find<E>(
     step: u64,
     peak_live: u64,

@@ -118,11 +118,11 @@ pub struct TraceReport {
     pub summary: Summary,
     /// The device of the replays.
     pub device: DeviceUsed,
-    /// What the recording says of its own allocator.
+    /// Facts that the recording has of its own allocator.
     pub recorded: Recorded,
     /// Results, one for each pool.
     pub pools: Vec<PoolReport>,
-    /// What follows from the results.
+    /// Conclusions from the results.
     pub verdict: Verdict,
 }
 
@@ -182,7 +182,7 @@ pub struct Stop {
     pub largest_cached: u64,
     /// By how much too little was to be had; `None` if that is not known.
     pub short_by: Option<u64>,
-    /// What the pool was allowed to take, if that was less than the device.
+    /// Bytes that the pool was allowed to take, if that was less than the device.
     pub limit: Option<u64>,
     /// Main reason.
     pub cause: Cause,
@@ -200,7 +200,7 @@ pub enum Cause {
     Limit,
     /// Live bytes and the request exceed the device.
     DeviceFull,
-    /// What the pool adds to requests takes the room.
+    /// The bytes that the pool adds to requests take the room.
     Rounding,
     /// Enough is free, in pieces that are too small.
     Fragmentation,
@@ -277,7 +277,7 @@ impl<'t> Bench<'t> {
         Ok(Self { trace, program, steps: Steps::of(trace), device, machine, bounds })
     }
 
-    /// What a model may take of the device.
+    /// Bytes that a model may take of the device.
     pub(crate) fn memory(&self) -> Memory {
         let DeviceUsed { total, usable, .. } = self.device;
         Memory { total, usable, limit: self.bounds.limit.map(|limit| limit.of(total)) }

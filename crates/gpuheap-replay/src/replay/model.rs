@@ -6,12 +6,12 @@ use crate::models::torch::{Settings, Torch};
 use crate::report::words::Amount;
 use crate::{Failure, Outcome, PeakRange};
 
-/// What a model may take, bytes.
+/// Bytes that a model may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     /// Memory of the device. PyTorch's memory fraction is a part of it.
     pub(crate) total: u64,
-    /// What a program can use of it.
+    /// Bytes that a program can use of it.
     pub(crate) usable: u64,
     /// Hard limit.
     pub(crate) limit: Option<u64>,

@@ -1,4 +1,4 @@
-//! What follows from replays: whether the program gets through, why not, and what would help.
+//! Conclusions from replays: whether the program gets through, why not, and what would help.
 
 mod fits;
 mod recorded;
@@ -26,7 +26,7 @@ pub struct Verdict {
     pub is_lower_bound: bool,
     /// How the memory stood at the failure; `None` if nothing failed.
     pub failure: Option<MemoryAtFailure>,
-    /// What would let the program through, or through with less, cheapest first.
+    /// Remedies that would let the program through, or through with less, cheapest first.
     pub remedies: Vec<Remedy>,
     /// The pool, as `--pool` takes it, that is advised for a trace whose allocator is not known, or
     /// that needs the least settings for one whose is.
@@ -76,11 +76,11 @@ pub struct MemoryAtFailure {
     pub pending: Option<u64>,
     /// Free, but held for other streams.
     pub other_streams: Option<u64>,
-    /// What of the device was free, by the driver.
+    /// Free bytes of the device, by the driver.
     pub device_free: Option<u64>,
     /// Main reason; `None` if the recording does not tell it.
     pub cause: Option<Cause>,
-    /// Who held the most, most bytes first.
+    /// Holders of the most memory, most bytes first.
     pub holders: Vec<Holder>,
     /// Whether the holders are lines of the program, and not sizes of blocks.
     pub has_stacks: bool,

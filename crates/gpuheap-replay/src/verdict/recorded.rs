@@ -1,11 +1,11 @@
-//! What a recording says of the allocator that made it.
+//! Facts that a recording has of the allocator that made it.
 
 use gpuheap_trace::{Format, Op, Trace};
 
 use crate::Program;
 use crate::moment::{Moment, reserved_until};
 
-/// What a recording says of its own allocator. Sizes are bytes.
+/// Facts that a recording has of its own allocator. Sizes are bytes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Recorded {
@@ -32,7 +32,7 @@ pub struct FailedRequest {
     pub event: u64,
     /// Bytes.
     pub bytes: u64,
-    /// What of the device was free, by the driver; `None` if the recording does not say.
+    /// Free bytes of the device, by the driver; `None` if the recording does not say.
     pub device_free: Option<u64>,
 }
 

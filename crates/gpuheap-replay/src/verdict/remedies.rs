@@ -1,4 +1,4 @@
-//! What would let a program through, or through with less.
+//! Remedies that would let a program through, or through with less.
 
 use gpuheap::PoolKind;
 use gpuheap_trace::Format;

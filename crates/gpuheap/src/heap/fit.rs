@@ -96,7 +96,7 @@ pub(crate) enum Foreseen {
 pub(crate) struct Captured(Option<u64>);
 
 impl Captured {
-    /// What is in the way of a request of `bytes` that lacks something.
+    /// The obstacle to a request of `bytes` that lacks something.
     pub(crate) fn judge(self, bytes: u64, figures: &Figures, lack: &Lack) -> Cause {
         if self.0.is_some() { Cause::Capture } else { figures.judge(bytes, lack) }
     }
