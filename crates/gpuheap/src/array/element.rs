@@ -31,13 +31,16 @@ pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
     if size_of::<T>() == 0 { &[] } else { bytemuck::cast_slice(elements) }
 }
 
-/// Whether bits that were read are elements, all of them.
+/// Refuses bits that were read if one of them is no valid element.
 pub(super) fn check_bits<T: Element>(bits: &[T::Bits]) -> Result<(), Error> {
     match bits.iter().position(|bits| !T::is_valid_bit_pattern(bits)) {
         None => Ok(()),
         Some(at) => Err(ErrorKind::InvalidData.error(format!(
-            "element {at} of the array is no valid {}: its bytes were written as something else",
-            std::any::type_name::<T>()
+            "element {at} of the array is no valid {}: its bytes ({}..{}) were written as something \
+             else; write that element again, or read the bytes with reinterpret::<u8>()",
+            std::any::type_name::<T>(),
+            at * size_of::<T>(),
+            (at + 1) * size_of::<T>(),
         ))),
     }
 }

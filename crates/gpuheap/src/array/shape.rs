@@ -24,9 +24,11 @@ pub(super) fn check_alignment<T>(address: u64) -> Result<(), Error> {
 pub(super) fn sizes<T, D: Dimension>(shape: &D) -> Result<(usize, u64), Error> {
     let too_large = || {
         ErrorKind::TooLarge.error(format!(
-            "an array of shape {:?} with elements of {} bytes is larger than any memory",
+            "an array of shape {:?} with elements of {} bytes is larger than any memory (at most {} \
+             elements and bytes); ask for fewer, and check the shape for a length that wrapped below 0",
             shape.slice(),
-            size_of::<T>()
+            size_of::<T>(),
+            isize::MAX
         ))
     };
     let most = isize::MAX as usize;

@@ -645,8 +645,8 @@ impl State {
             Memory::Registered(registered) => Ok(registered.device),
             Memory::Foreign { address, .. } | Memory::Part { address, .. } => Ok(*address),
             Memory::Staged => Err(ErrorKind::Busy.error(
-                "the array is being adapted together with others and is there when all of them are; \
-                 use it after adapt returned"
+                "the array has no memory: adapt uploads it together with others, and that is not done or \
+                 has failed; use the array that adapt returns"
                     .to_owned(),
             )),
             Memory::Freed { how, .. } => Err(Fault::Freed(*how).into()),

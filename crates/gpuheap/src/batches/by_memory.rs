@@ -19,8 +19,9 @@ use crate::target::Target;
 
 impl Target {
     /// The rows of an array of the host's (its leading axis) in batches of as many as take at most
-    /// `fraction` of what the heap may still take: what its limit leaves, and the device. Fewer where
-    /// memory runs out all the same. See [`RowBatches`].
+    /// `fraction` of what the heap may still take: what its limit leaves, and the device, with the
+    /// cached memory of all heaps of this process counted as free. Fewer if memory runs out all the
+    /// same. See [`RowBatches`].
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {

@@ -352,12 +352,15 @@ impl Heap {
         }
     }
 
-    /// What may still be handed out of a kind of memory, bytes: as much as limit and device leave,
-    /// what is cached given back.
+    /// Bytes that may still be handed out of a kind of memory: as many as limit and device leave with
+    /// cached memory given back, that of other heaps of this process included.
     pub(crate) fn room(&self, kind: MemoryKind) -> Result<u64, Error> {
         self.handle.context.check_alive()?;
         kind.check(self.handle.context.info())?;
-        Ok(self.store(kind).lock().room()?)
+        let store = self.store(kind);
+        // Before the lock: it visits the other heaps.
+        let others = store.others();
+        Ok(store.lock().room(others)?)
     }
 
     pub(crate) fn staging(&self) -> Staging {

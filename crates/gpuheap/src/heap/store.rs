@@ -14,7 +14,7 @@ use crate::heap::limits::Limits;
 use crate::heap::order::{Order, StreamRef};
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::region::Watched;
-use crate::heap::siblings;
+use crate::heap::siblings::{self, OtherHeaps};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::pool::{Environment, Grant, Policy, PoolKind, Shortage};
@@ -982,19 +982,25 @@ impl State {
 
     /// Bytes that may still be taken from the driver, by the limit and by the device.
     pub(crate) fn available(&mut self) -> Result<u64, SourceError> {
+        self.available_with(0)
+    }
+
+    /// Bytes that may be taken from the driver once other heaps gave `spare` bytes back.
+    fn available_with(&mut self, spare: u64) -> Result<u64, SourceError> {
         let (free, _) = self.source.device_memory()?;
         let allowed = match self.limits.hard {
             Some(limit) => limit.saturating_sub(self.source.reserved()?),
             None => u64::MAX,
         };
-        Ok(free.min(allowed))
+        Ok(free.saturating_add(spare).min(allowed))
     }
 
-    /// The same with what is cached, which can be given back.
-    pub(crate) fn room(&mut self) -> Result<u64, SourceError> {
+    /// Bytes that may be handed out with cached memory given back, here and by `others`.
+    pub(crate) fn room(&mut self, others: OtherHeaps) -> Result<u64, SourceError> {
         self.gather();
         let cached = self.source.reserved()?.saturating_sub(self.granted);
-        Ok(self.available()?.saturating_add(cached).min(self.source.capacity()))
+        let available = self.available_with(others.spare)?;
+        Ok(available.saturating_add(cached).min(self.source.capacity()))
     }
 
     pub(crate) fn wait_for_pending(&mut self) -> Result<(), SourceError> {

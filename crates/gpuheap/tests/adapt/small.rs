@@ -186,7 +186,36 @@ fn arrays_are_there_when_adapt_returned() {
     let heap = heap(&device, PoolKind::Split);
     let (array, error) = heap.target().unwrap().adapt(&Hasty(vec![1, 2])).unwrap();
     assert_eq!(array.to_vec().unwrap(), [1, 2]);
-    assert!(error.to_string().contains("use it after adapt returned"), "{error}");
+    assert!(error.to_string().contains("use the array that adapt returns"), "{error}");
     drop(array);
     assert_all_returned(&device, &heap, "hasty");
+}
+
+/// A rule of one's own may keep an array of an upload that fails later.
+#[test]
+fn an_array_of_an_adapt_that_failed_says_so() {
+    use std::cell::RefCell;
+
+    use gpuheap::adapt::Upload;
+    use gpuheap::{Adapt, Error, Target};
+
+    struct Failing(RefCell<Option<DeviceArray<u8>>>, Target);
+
+    impl Adapt<Upload> for Failing {
+        type Output = ();
+
+        fn adapt(&self, to: &Upload) -> Result<(), Error> {
+            *self.0.borrow_mut() = Some([1_u8, 2].to_vec().adapt(to)?);
+            self.1.zeroed::<u8, _>(1 << 50).map(drop)
+        }
+    }
+
+    let device = device(1 << 30, Schedule::OnDemand);
+    let heap = heap(&device, PoolKind::Split);
+    let target = heap.target().unwrap();
+    let failing = Failing(RefCell::default(), target.clone());
+    target.adapt(&failing).unwrap_err();
+    let error = failing.0.take().unwrap().to_vec().unwrap_err();
+    assert!(error.to_string().contains("that is not done or has failed"), "{error}");
+    assert_all_returned(&device, &heap, "failed");
 }

@@ -133,7 +133,9 @@ fn lengths_that_no_memory_has_are_errors() {
     let error = target.uninit::<f32, _>(usize::MAX).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "an array of shape [18446744073709551615] with elements of 4 bytes is larger than any memory"
+        "an array of shape [18446744073709551615] with elements of 4 bytes is larger than any memory \
+         (at most 9223372036854775807 elements and bytes); ask for fewer, and check the shape for a \
+         length that wrapped below 0"
     );
     assert!(target.uninit::<f32, _>((usize::MAX, usize::MAX)).is_err());
     assert!(target.uninit::<(), _>((usize::MAX, 2)).is_err());

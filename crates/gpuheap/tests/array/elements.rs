@@ -92,8 +92,9 @@ fn bytes_that_are_no_element_are_not_read_as_one() {
     let bools = bytes.reinterpret::<bool>().unwrap();
     assert_eq!(bools.slice(..2).unwrap().to_vec().unwrap(), [true, false]);
     let error = bools.to_vec().unwrap_err().to_string();
-    let expected =
-        "element 2 of the array is no valid bool: its bytes were written as something else";
+    let expected = "element 2 of the array is no valid bool: its bytes (2..3) were written as \
+                    something else; write that element again, or read the bytes with \
+                    reinterpret::<u8>()";
     assert_eq!(error, expected);
     let mut into = [true; 4];
     assert!(bools.read_into(&mut into).is_err());

@@ -228,7 +228,7 @@ fn what_was_freed_or_cannot_be_read_says_so() {
     assert_debug_snapshot!(Transposed(UpperTriangular(shared.clone())), @"Transposed(UpperTriangular(SharedArray<i32>([2, 2], device))) freed");
     assert_debug_snapshot!(Diagonal(shared), @"Diagonal(SharedArray<i32>([2, 2], device) freed)");
     let bytes = target.array(&[1_u8, 2]).unwrap();
-    assert_debug_snapshot!(Diagonal(bytes.reinterpret::<bool>().unwrap()), @"Diagonal(DeviceView<bool>([2], device)) unreadable: element 1 of the array is no valid bool: its bytes were written as something else");
+    assert_debug_snapshot!(Diagonal(bytes.reinterpret::<bool>().unwrap()), @"Diagonal(DeviceView<bool>([2], device)) unreadable: element 1 of the array is no valid bool: its bytes (1..2) were written as something else; write that element again, or read the bytes with reinterpret::<u8>()");
     if on_real_gpu() {
         return;
     }

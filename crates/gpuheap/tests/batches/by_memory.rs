@@ -44,6 +44,25 @@ fn data_ten_times_the_limit_is_seen_once_and_in_order() {
     }
 }
 
+/// A sibling's cache goes back before a request fails, so a batch may have it.
+#[test]
+fn the_chunk_counts_what_other_heaps_would_give_back() {
+    for pool in PoolKind::ALL {
+        let device = emulated(128 << 20, Schedule::Immediate);
+        let builder = || Heap::builder(&device).without_environment().pool(pool);
+        let [sibling, heap] = [(); 2].map(|()| builder().build().unwrap());
+        drop(sibling.target().unwrap().filled(64 << 20, 0_u8).unwrap());
+        let live = sibling.target().unwrap().filled(16 << 20, 0_u8).unwrap();
+        let data = Array1::from_elem(256 << 20, 1_u8);
+        let target = heap.target().unwrap();
+        let mut batches = target.batches_by_memory(&data, 1.0).unwrap();
+        let chunk = batches.next().unwrap().unwrap().len() >> 20;
+        // Free without the other heap: 48 MiB. `binned` rounds 112 up to more than there is.
+        assert!(chunk > 48, "{pool}: {chunk} MiB of 112");
+        drop((batches, live));
+    }
+}
+
 #[test]
 fn the_chunk_is_a_part_of_what_is_left() {
     let device = emulated(1 << 30, Schedule::Immediate);

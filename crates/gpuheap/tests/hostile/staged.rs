@@ -149,7 +149,7 @@ fn use_in_every_way(array: &mut DeviceArray<u8>) {
         let kind = array.kind();
         let is_about_kind = kind != MemoryKind::Unified && error.to_string().contains("unified");
         assert!(
-            error.to_string().contains("use it after adapt returned") || is_about_kind,
+            error.to_string().contains("use the array that adapt returns") || is_about_kind,
             "{nth}: {error}"
         );
     }
