@@ -83,7 +83,8 @@ impl Emulator {
         self.shared.instance
     }
 
-    /// Returns the findings of the checks so far, oldest first, at most 1000.
+    /// Returns the findings of the checks so far, oldest first. The first 1000 are kept. If there were
+    /// more, the last one returned is of kind [`Dropped`](crate::FindingKind::Dropped), with their number.
     ///
     /// # Errors
     ///
@@ -91,7 +92,7 @@ impl Emulator {
     /// nothing was looked for.
     pub fn findings(&self) -> Result<Vec<Finding>, ChecksOff> {
         let state = self.shared.lock().ok_or(ChecksOff)?;
-        if state.checker.is_some() { Ok(state.findings.clone()) } else { Err(ChecksOff) }
+        if state.checker.is_some() { Ok(state.findings.all()) } else { Err(ChecksOff) }
     }
 
     /// Lets virtual time pass: work that is due by then is done.

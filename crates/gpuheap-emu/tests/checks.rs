@@ -568,3 +568,17 @@ fn findings_with_the_checks_off_is_an_error() {
     assert_eq!(error, ChecksOff);
     assert!(error.to_string().contains("checks: true"), "{error}");
 }
+
+#[test]
+fn findings_past_the_first_thousand_are_counted() {
+    let scene = scene(Schedule::Immediate);
+    let misuse = || assert!(!call!(scene.gpu, cuMemFree_v2(0x1234)).is_success());
+    (0..1000).for_each(|_| misuse());
+    assert_eq!(scene.gpu.findings().unwrap().len(), 1000);
+    (0..234).for_each(|_| misuse());
+    let found = scene.gpu.findings().unwrap();
+    let (last, kept) = found.split_last().unwrap();
+    assert!(kept.len() == 1000 && kept.iter().all(|one| one.kind == kept[0].kind));
+    assert_eq!(last.kind, FindingKind::Dropped(234));
+    assert!(last.text.starts_with("dropped 234 findings after the first 1000"), "{last}");
+}

@@ -39,6 +39,50 @@ pub enum FindingKind {
     KernelRefused,
     /// The driver was called from one of its callbacks.
     CalledFromCallback,
+    /// Mark after the findings that are kept: this many more were dropped.
+    Dropped(usize),
+}
+
+/// Bounds the findings that are kept, and with them host memory. A program that repeats one mistake makes
+/// millions of them, and the first ones are those to mend.
+const FINDINGS: usize = 1000;
+
+/// The first findings of an emulator, and the number of findings dropped after them.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    kept: Vec<Finding>,
+    dropped: usize,
+}
+
+impl Findings {
+    /// Keeps a finding, or drops it if [that many](FINDINGS) are kept.
+    pub(crate) fn add(&mut self, finding: Finding) {
+        if self.kept.len() < FINDINGS { self.kept.push(finding) } else { self.dropped += 1 }
+    }
+
+    /// Returns the number of findings so far, dropped ones included.
+    pub(crate) fn count(&self) -> usize {
+        self.kept.len() + self.dropped
+    }
+
+    /// Forgets all findings but the first `count` and one more.
+    pub(crate) fn keep_one_after(&mut self, count: usize) {
+        let left = self.count().min(count + 1);
+        self.kept.truncate(left);
+        self.dropped = left - self.kept.len();
+    }
+
+    /// Returns the findings that are kept, and one mark for those that were dropped, if any were.
+    pub(crate) fn all(&self) -> Vec<Finding> {
+        let dropped = (self.dropped > 0).then(|| Finding {
+            kind: FindingKind::Dropped(self.dropped),
+            text: format!(
+                "dropped {} findings after the first {FINDINGS}; mend those and run again",
+                self.dropped
+            ),
+        });
+        self.kept.iter().cloned().chain(dropped).collect()
+    }
 }
 
 /// Error of [`Emulator::findings`](crate::Emulator::findings) on an emulator whose checks are off.

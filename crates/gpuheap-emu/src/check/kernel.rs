@@ -30,7 +30,7 @@ impl Call<'_> {
             if access.writes {
                 continue;
             }
-            let known = self.state.findings.len();
+            let known = self.state.findings.count();
             if !self.undefined_in(*address, *bytes).is_empty() {
                 copies_unwritten |= kernel.only_copies();
                 if !kernel.only_copies() {
@@ -42,7 +42,7 @@ impl Call<'_> {
                 access.region.for_each_run(|at| self.note_access(stream, at, run, Access::Read));
             }
             // One finding says enough of an array.
-            self.state.findings.truncate(known + 1);
+            self.state.findings.keep_one_after(known);
         }
         let unwritten =
             if copies_unwritten { self.unwritten_copies(kernel, words) } else { vec![] };
@@ -50,14 +50,14 @@ impl Call<'_> {
             if !access.writes {
                 continue;
             }
-            let known = self.state.findings.len();
+            let known = self.state.findings.count();
             if access.region.runs() <= MOST_RUNS {
                 let run = access.region.run;
                 access.region.for_each_run(|at| self.note_access(stream, at, run, Access::Write));
             } else {
                 self.note_written_unseen(*address, *bytes);
             }
-            self.state.findings.truncate(known + 1);
+            self.state.findings.keep_one_after(known);
         }
         for (address, bytes) in unwritten {
             self.note_unwritten(address, bytes);

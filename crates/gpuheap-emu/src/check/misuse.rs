@@ -1,14 +1,14 @@
 //! Misuse of single pointers, in words.
 
-use crate::check::{FINDINGS, Finding, FindingKind, Grave};
+use crate::check::{Finding, FindingKind, Grave};
 use crate::emulator::Call;
 use crate::state::space::Kind;
 
 impl Call<'_> {
     /// Keeps a finding, if the checks are on.
     pub(crate) fn find(&mut self, kind: FindingKind, text: String) {
-        if self.state.checker.is_some() && self.state.findings.len() < FINDINGS {
-            self.state.findings.push(Finding { kind, text });
+        if self.state.checker.is_some() {
+            self.state.findings.add(Finding { kind, text });
         }
     }
 

@@ -24,14 +24,13 @@ use crate::state::vmm::Mapping;
 use blocks::Blocks;
 pub(crate) use clock::Clock;
 use clock::{HOST, Lane};
+pub(crate) use finding::Findings;
 pub use finding::{ChecksOff, Finding, FindingKind};
 pub(crate) use ranges::Conflict;
 use ranges::{Ranges, Use};
 
 /// How many freed allocations are remembered, to tell a use after free from a wild pointer.
 const GRAVES: usize = 1 << 16;
-/// How many findings are kept.
-const FINDINGS: usize = 1000;
 
 /// State of the checks. `None` in the emulator's state if they are off.
 pub(crate) struct Checker {

@@ -14,7 +14,7 @@ pub(crate) mod space;
 pub(crate) mod stream;
 pub(crate) mod vmm;
 
-use crate::check::{Checker, Finding};
+use crate::check::{Checker, Findings};
 use crate::dispatch::SYMBOLS;
 use crate::handles::{HandleKind, Handles};
 use crate::{Options, Schedule};
@@ -61,7 +61,7 @@ pub(crate) struct State {
     next_id: u64,
     random: u64,
     pub(crate) checker: Option<Box<Checker>>,
-    pub(crate) findings: Vec<Finding>,
+    pub(crate) findings: Findings,
 }
 
 /// Counters of driver calls.
@@ -123,7 +123,7 @@ impl State {
                 _ => 0,
             },
             checker: options.checks.then(Box::default),
-            findings: Vec::new(),
+            findings: Findings::default(),
             options,
         }
     }
