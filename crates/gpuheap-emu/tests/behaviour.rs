@@ -415,7 +415,7 @@ fn devices_are_apart_and_peers_by_leave() {
 
 /// Behaviour of two H200 with driver 580, with peer access or without.
 #[test]
-fn a_copy_to_another_devices_pool_is_the_peer_copys_alone() {
+fn a_copy_to_another_devices_pool_is_a_peer_copy_alone() {
     let devices = vec![Profile::with_memory(GIB), Profile::with_memory(GIB)];
     let gpu = start(Options { devices, ..Options::default() });
     let (mut own, mut other) = (CUcontext::NULL, CUcontext::NULL);

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_the_standard_librarys_frames_are_counted() {
+    fn runs_of_frames_of_the_standard_library_are_counted() {
         let at = Location::caller();
         let file = format!("/source/tree/{}", at.file());
         let library = "/rustc/abc/library";
