@@ -62,13 +62,6 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// All the rest.
-    pub(crate) fn read_all(&mut self) -> Result<Vec<u8>, Error> {
-        let mut bytes = Vec::new();
-        self.read_to_end(&mut bytes).map_err(read_error)?;
-        Ok(bytes)
-    }
-
     fn fill(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if !self.peeked.is_empty() {
             let given = self.peeked.len().min(buffer.len());

@@ -87,6 +87,10 @@ fn raw(pieces: &[&[u8]]) -> Vec<u8> {
     [b"\x80\x04", &pieces.concat()[..], b"."].concat()
 }
 
+/// The dict of an entry.
+const ENTRY: &[u8] =
+    b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x01\x8c\x06streamK\0u";
+
 #[test]
 fn pickles() {
     let errors = errors(&[
@@ -121,6 +125,8 @@ fn pickles() {
         ("items for a list", &raw(&[b"](NNu"])),
         ("key without a value", &raw(&[b"}(Nu"])),
         ("memo never stored", &raw(&[b"h\x05"])),
+        ("key for an entry that was whole", &raw(&[ENTRY, b"\x8c\x01xNs"])),
+        ("keys for an entry that was whole", &raw(&[ENTRY, b"(\x8c\x01xNu"])),
         ("gzip cut", &gzip(&raw(&[b"}"]))[..15]),
     ]);
     insta::assert_snapshot!(errors);

@@ -192,6 +192,89 @@ fn keys_are_compared_with_those_of_pytorch_2_11() {
     assert!(!keys.missing.iter().any(|key| key == "segments[].device"), "{keys:?}");
 }
 
+fn with_key(mut entry: Data, key: &str, value: Data) -> Data {
+    let Data::Dict(pairs) = &mut entry else { panic!("an entry is a dict") };
+    pairs.push((key.into(), value));
+    entry
+}
+
+#[test]
+fn pools_of_entries_are_those_of_their_allocations() {
+    let pool = |first: i64, second: i64| Data::Tuple(vec![first.into(), second.into()]);
+    let of_pool = |address, pool| with_key(entry("alloc", address, 8, 0), "pool_id", pool);
+    let trace = of_trace(vec![
+        of_pool(0x1000, pool(0, 0)),
+        of_pool(0x2000, pool(3, 1)),
+        of_pool(0x3000, vec![3.into(), 1.into()].into()),
+        with_key(entry("alloc", 0x4000, 8, 0), "segment_pool_id", pool(0, 7)),
+        entry("alloc", 0x5000, 8, 0),
+        of_pool(0x6000, pool(-1, 2)),
+        of_pool(0x7000, "none".into()),
+    ]);
+    let pools: Vec<_> = (0..7).map(|allocation| trace.pool(allocation)).collect();
+    let expected = [Some((0, 0)), Some((3, 1)), Some((3, 1)), Some((0, 7)), None, None, None];
+    assert_eq!(pools, expected);
+}
+
+#[test]
+fn entry_in_two_places_is_the_entry_in_both() {
+    // Memoised as 200, and then the second item of the list, too.
+    let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
+    let bytes = raw(&[
+        b"}(\x8c\x08segments]\x8c\x0ddevice_traces]](",
+        &one[11..one.len() - 1],
+        b"q\xc8h\xc8eau",
+    ]);
+    let trace = read_one(&bytes);
+    assert_eq!(ops(&trace), [allocate(0, 8), free(0), completed(0), allocate(1, 8)]);
+}
+
+#[test]
+fn entry_in_place_of_another_dict_has_no_keys() {
+    let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
+    let bytes = raw(&[
+        b"}(\x8c\x0ddevice_traces]](",
+        &one[11..one.len() - 1],
+        b"q\xc8ea\x8c\x08segments](h\xc8eu",
+    ]);
+    let error = refused(&bytes).to_string();
+    assert!(error.contains("segments[0]: has no key \"device\""), "{error}");
+}
+
+#[test]
+fn frames_that_are_added_later_are_not_those_of_equal_lists() {
+    // Two entries with equal lists of one frame; the first list gets another frame afterwards.
+    let frame = |line: u8| {
+        [&b"}(\x8c\x04name\x8c\x01f\x8c\x08filename\x8c\x01p\x8c\x04lineK"[..], &[line], b"u"]
+            .concat()
+    };
+    let entry = |address: u8, frames: &[u8]| {
+        [
+            &b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK"[..],
+            &[address],
+            b"\x8c\x04sizeK\x08\x8c\x06streamK\x00\x8c\x06frames",
+            frames,
+            b"u",
+        ]
+        .concat()
+    };
+    let first = [&frame(1)[..], b"q\x010](h\x01eq\x02"].concat();
+    let bytes = raw(&[
+        &first,
+        b"(h\x01",
+        &frame(2),
+        b"e0}(\x8c\x08segments]\x8c\x0ddevice_traces]](",
+        &entry(1, b"h\x02"),
+        &entry(2, b"](h\x01e"),
+        b"eau",
+    ]);
+    let trace = read_one(&bytes);
+    let lines = |index: usize| -> Vec<u32> {
+        trace.stack(trace.events()[index].stack).map(|frame| frame.line).collect()
+    };
+    assert_eq!((lines(0), lines(1)), (vec![1, 1, 2], vec![1]));
+}
+
 #[test]
 fn each_device_with_events_is_a_trace() {
     let segments = vec![

@@ -47,6 +47,7 @@ pub struct TraceBuilder {
     allocator: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
     segments: Vec<Segment>,
+    pools: Vec<(u32, Option<(u64, u64)>)>,
     device_free: Vec<(usize, u64)>,
     unknown_frees: u64,
     inferred_frees: u64,
@@ -97,6 +98,7 @@ impl TraceBuilder {
             allocator: None,
             keys: None,
             segments: Vec::new(),
+            pools: Vec::new(),
             device_free: Vec::new(),
             unknown_frees: 0,
             inferred_frees: 0,
@@ -241,6 +243,17 @@ impl TraceBuilder {
         self.push(at, stream, Op::Fail { bytes })
     }
 
+    /// Says which private pool allocations from here on are made from; `None` if the file does not.
+    ///
+    /// # Errors
+    /// When there are more allocations than 32 bits can number.
+    pub(crate) fn set_pool(&mut self, pool: Option<(u64, u64)>) -> Result<(), Error> {
+        if self.pools.last().and_then(|&(_, last)| last) != pool {
+            self.pools.push((next(self.addresses.len())?, pool));
+        }
+        Ok(())
+    }
+
     /// Says how many bytes of the device were free at the last event.
     pub(crate) fn set_device_free(&mut self, bytes: u64) {
         if let Some(index) = self.events.len().checked_sub(1) {
@@ -300,6 +313,7 @@ impl TraceBuilder {
             allocator: self.allocator,
             keys: self.keys,
             segments: self.segments,
+            pools: self.pools,
             device_free: self.device_free,
             unknown_frees: self.unknown_frees,
             inferred_frees: self.inferred_frees,

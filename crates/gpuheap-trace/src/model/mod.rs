@@ -44,6 +44,8 @@ pub struct Trace {
     allocator: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
     segments: Vec<Segment>,
+    /// An allocation, and the private pool of it and those after; by allocation.
+    pools: Vec<(u32, Option<(u64, u64)>)>,
     /// Index of an event, and bytes; by index.
     device_free: Vec<(usize, u64)>,
     unknown_frees: u64,
@@ -207,6 +209,13 @@ impl Trace {
     /// not say, and with [`ReadOptions::recorded_only`](crate::ReadOptions::recorded_only).
     pub fn segments_at_end(&self) -> &[Segment] {
         &self.segments
+    }
+
+    /// Returns the private pool that an allocation was made from; `(0, 0)` is the common memory.
+    /// `None` if the file does not say: PyTorch 2.11 does not, newer ones may.
+    pub fn pool(&self, allocation: u32) -> Option<(u64, u64)> {
+        let after = self.pools.partition_point(|&(first, _)| first <= allocation);
+        self.pools.get(after.checked_sub(1)?)?.1
     }
 
     /// Returns how many bytes of the device were free, by the driver, when the request of the event

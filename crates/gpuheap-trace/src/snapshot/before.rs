@@ -9,7 +9,10 @@ use super::entry::{Action, Block, Entry};
 /// What the trace first says of an address tells what was there before: an allocation means
 /// nothing, a `free_requested` a live block, a `free_completed` a pending one. Of an address that
 /// the trace never mentions, the block at the end was there from the beginning.
-pub(super) fn blocks_before(entries: &[Entry], at_end: impl Iterator<Item = Block>) -> Vec<Block> {
+pub(super) fn blocks_before<'e>(
+    entries: impl Iterator<Item = &'e Entry>,
+    at_end: impl Iterator<Item = Block>,
+) -> Vec<Block> {
     let mut first_seen = FxHashSet::default();
     let mut before = Vec::new();
     for entry in entries {

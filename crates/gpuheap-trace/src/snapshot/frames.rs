@@ -2,8 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
-use super::heap::Value;
+use super::heap::Items;
 use super::plain::{Path, Plain};
+use super::value::Value;
 use crate::Error;
 use crate::model::{StackInterner, Stacks};
 
@@ -13,45 +14,44 @@ pub(super) struct Frames {
     interner: StackInterner,
     texts: FxHashMap<u32, u32>,
     frames: FxHashMap<u32, u32>,
-    stacks: FxHashMap<u32, u32>,
+    /// By where the lists' items lie, since equal lists share theirs.
+    stacks: FxHashMap<Items, u32>,
 }
 
 impl Frames {
     /// The number of the stack that a list of frames, innermost first, describes.
     pub(super) fn stack(
         &mut self,
-        plain: &Plain<'_, '_>,
+        plain: &Plain<'_>,
         value: Value,
         path: &Path<'_>,
     ) -> Result<u32, Error> {
-        if let Value::List(list) = value
-            && let Some(&number) = self.stacks.get(&list)
-        {
+        if let Some(number) = self.known(plain, value) {
             return Ok(number);
         }
         let frames = plain
             .list(value, path)?
             .iter()
             .enumerate()
-            .map(|(index, &frame)| self.frame(plain, frame, &path.index(index)))
+            .map(|(index, frame)| self.frame(plain, frame.value(), &path.index(index)))
             .collect::<Result<Vec<_>, _>>()?;
         let number = self.interner.stack(frames)?;
-        if let Value::List(list) = value {
-            self.stacks.insert(list, number);
+        if let Some(place) = plain.place(value) {
+            self.stacks.insert(place, number);
         }
         Ok(number)
+    }
+
+    /// The number of the stack of a list that [`stack`](Self::stack) has read.
+    pub(super) fn known(&self, plain: &Plain<'_>, value: Value) -> Option<u32> {
+        self.stacks.get(&plain.place(value)?).copied()
     }
 
     pub(super) fn finish(self) -> Stacks {
         self.interner.finish()
     }
 
-    fn frame(
-        &mut self,
-        plain: &Plain<'_, '_>,
-        value: Value,
-        path: &Path<'_>,
-    ) -> Result<u32, Error> {
+    fn frame(&mut self, plain: &Plain<'_>, value: Value, path: &Path<'_>) -> Result<u32, Error> {
         if let Value::Dict(dict) = value
             && let Some(&number) = self.frames.get(&dict)
         {
@@ -72,7 +72,7 @@ impl Frames {
         Ok(number)
     }
 
-    fn text(&mut self, plain: &Plain<'_, '_>, value: Value, path: &Path<'_>) -> Result<u32, Error> {
+    fn text(&mut self, plain: &Plain<'_>, value: Value, path: &Path<'_>) -> Result<u32, Error> {
         if let Value::Text(text) = value
             && let Some(&number) = self.texts.get(&text)
         {

@@ -1,62 +1,77 @@
-//! The values of a pickle, held by index: values may be shared and may contain themselves, and
-//! dropping them recurses into nothing.
+//! What the values of a pickle refer to, held by index: values may be shared and may contain
+//! themselves, and dropping them recurses into nothing.
+//!
+//! Files hold millions of containers. What is filled at once, as most are, lies in one vector, and
+//! equal lists and tuples lie there once. The dict of an entry becomes an [`Entry`].
 
+use std::hash::{BuildHasher, BuildHasherDefault};
+
+use rustc_hash::{FxHashMap, FxHasher};
+
+use super::entry::{Entries, Entry};
+use super::shapes::Shapes;
+use super::texts::Texts;
+use super::value::{Packed, Value};
 use crate::Error;
 use crate::error::quote;
 use crate::model::next_number;
 
-/// A value; what does not fit in 32 bits is an index into the [`Heap`]. Files hold millions of
-/// them: they are kept small.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Value {
-    None,
-    Bool(bool),
-    Int(i32),
-    /// Of [`Heap::long`].
-    Long(u32),
-    /// Of [`Heap::unsigned`].
-    Unsigned(u32),
-    /// A whole number that fits none of the three.
-    HugeInt,
-    /// Of [`Heap::float`].
-    Float(u32),
-    Text(u32),
-    Bytes,
-    List(u32),
-    Tuple(u32),
-    Dict(u32),
-}
-
-/// What the values refer to. Texts stay in the input.
-#[derive(Debug, Default)]
-pub(super) struct Heap<'a> {
+/// What the values refer to.
+#[derive(Default)]
+pub(super) struct Heap {
     /// Bits of whole numbers and floats of 64 bits.
     wide: Vec<u64>,
-    texts: Vec<&'a [u8]>,
-    sequences: Vec<Vec<Value>>,
-    dicts: Vec<Vec<(Value, Value)>>,
-    /// Bytes of all items of all containers.
-    items_held: usize,
+    texts: Texts,
+    containers: Vec<Items>,
+    /// Items of the containers that were filled at once.
+    fixed: Vec<Packed>,
+    /// Of items in `fixed`, by their hash.
+    interned: FxHashMap<u64, Items>,
+    /// Items of the containers that were filled in several steps.
+    growing: Vec<Vec<Packed>>,
+    /// Bytes of all those items.
+    growing_held: usize,
+    shapes: Shapes,
+    entries: Entries,
 }
 
-/// What an allocator takes for a container with items, beside the items.
-const ALLOCATION: usize = 32;
+/// Where the items of a container are; of a dict, its keys and values in turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Items {
+    start: u32,
+    len: u32,
+}
 
-impl<'a> Heap<'a> {
+impl Items {
+    const EMPTY: Self = Self { start: 0, len: 0 };
+    /// In place of a length: `start` is an index into [`Heap::growing`].
+    const GROWING: u32 = u32::MAX;
+    /// In place of a length: the dict is an entry, and `start` its number.
+    const ENTRY: u32 = u32::MAX - 1;
+}
+
+/// What an allocator takes for a container that grows, beside the items.
+const ALLOCATION: usize = 32;
+/// An entry of a hash table, the share that is empty included.
+const INTERNED: usize = 32;
+
+impl Heap {
     /// How many bytes the heap holds, but for what its vectors have in reserve.
     pub(super) fn held(&self) -> usize {
         size_of_val(&self.wide[..])
-            + size_of_val(&self.texts[..])
-            + size_of_val(&self.sequences[..])
-            + size_of_val(&self.dicts[..])
-            + self.items_held
+            + self.texts.held()
+            + size_of_val(&self.containers[..])
+            + size_of_val(&self.fixed[..])
+            + self.interned.len() * INTERNED
+            + self.growing_held
+            + self.entries.held()
     }
 
     pub(super) fn add_int(&mut self, value: i64) -> Result<Value, Error> {
-        match i32::try_from(value) {
-            Ok(value) => Ok(Value::Int(value)),
-            Err(_) => self.add_wide(value.cast_unsigned()).map(Value::Long),
+        if Packed::INTS.contains(&value) {
+            return Ok(Value::Int(value));
         }
+        self.add_wide(value.cast_unsigned()).map(Value::Long)
     }
 
     pub(super) fn add_unsigned(&mut self, value: u64) -> Result<Value, Error> {
@@ -73,32 +88,30 @@ impl<'a> Heap<'a> {
         Ok(number)
     }
 
-    pub(super) fn add_text(&mut self, text: &'a [u8]) -> Result<Value, Error> {
-        let number = next_number(self.texts.len())?;
-        self.texts.push(text);
-        Ok(Value::Text(number))
+    pub(super) fn add_text(&mut self, text: &[u8]) -> Result<Value, Error> {
+        self.texts.add(text).map(Value::Text)
     }
 
     pub(super) fn add_list(&mut self) -> Result<Value, Error> {
-        let number = next_number(self.sequences.len())?;
-        self.sequences.push(Vec::new());
-        Ok(Value::List(number))
+        self.add_container(Items::EMPTY).map(Value::List)
     }
 
-    pub(super) fn add_tuple(&mut self, items: Vec<Value>) -> Result<Value, Error> {
-        let number = next_number(self.sequences.len())?;
-        self.items_held += held_by(0, &items);
-        self.sequences.push(items);
-        Ok(Value::Tuple(number))
+    pub(super) fn add_tuple(&mut self, items: &[Packed]) -> Result<Value, Error> {
+        let items = self.intern(items)?;
+        self.add_container(items).map(Value::Tuple)
     }
 
     pub(super) fn add_dict(&mut self) -> Result<Value, Error> {
-        let number = next_number(self.dicts.len())?;
-        self.dicts.push(Vec::new());
-        Ok(Value::Dict(number))
+        self.add_container(Items::EMPTY).map(Value::Dict)
     }
 
-    /// A whole number outside of 32 bits and within 64, with sign.
+    fn add_container(&mut self, items: Items) -> Result<u32, Error> {
+        let number = next_number(self.containers.len())?;
+        self.containers.push(items);
+        Ok(number)
+    }
+
+    /// A whole number of more than 60 bits and at most 64, with its sign.
     pub(super) fn long(&self, number: u32) -> i64 {
         self.wide[number as usize].cast_signed()
     }
@@ -112,29 +125,152 @@ impl<'a> Heap<'a> {
         f64::from_bits(self.wide[number as usize])
     }
 
-    pub(super) fn text(&self, number: u32) -> &'a [u8] {
-        self.texts[number as usize]
+    /// The whole number from 0 up to 2^64 - 1 that a value is; `None` if it is another value.
+    pub(super) fn whole(&self, value: Value) -> Option<u64> {
+        match value {
+            Value::Int(number) => u64::try_from(number).ok(),
+            Value::Long(number) => u64::try_from(self.long(number)).ok(),
+            Value::Unsigned(number) => Some(self.unsigned(number)),
+            _ => None,
+        }
     }
 
-    pub(super) fn sequence(&self, number: u32) -> &[Value] {
-        &self.sequences[number as usize]
+    pub(super) fn text(&self, number: u32) -> &[u8] {
+        self.texts.get(number)
     }
 
-    /// Key and value in the order in which they were set; of equal keys the last counts.
-    pub(super) fn dict(&self, number: u32) -> &[(Value, Value)] {
-        &self.dicts[number as usize]
+    /// The items of a list or a tuple.
+    pub(super) fn sequence(&self, number: u32) -> &[Packed] {
+        self.items(self.containers[number as usize])
     }
 
-    pub(super) fn extend_list(&mut self, number: u32, items: &[Value]) {
-        let list = &mut self.sequences[number as usize];
-        self.items_held += held_by(list.len(), items);
-        list.extend_from_slice(items);
+    /// Keys and values in the order in which they were set; of equal keys the last counts. Those of
+    /// an entry are not kept: it has none here.
+    pub(super) fn dict(&self, number: u32) -> &[[Packed; 2]] {
+        self.items(self.containers[number as usize]).as_chunks().0
     }
 
-    pub(super) fn extend_dict(&mut self, number: u32, pairs: &[[Value; 2]]) {
-        let dict = &mut self.dicts[number as usize];
-        self.items_held += held_by(dict.len(), pairs);
-        dict.extend(pairs.iter().map(|&[key, value]| (key, value)));
+    /// The number of the entry that a dict is.
+    pub(super) fn entry(&self, dict: u32) -> Option<u32> {
+        let items = self.containers[dict as usize];
+        (items.len == Items::ENTRY).then_some(items.start)
+    }
+
+    /// The keys of an entry.
+    pub(super) fn entry_keys(&self, entry: &Entry) -> &[Packed] {
+        self.shapes.keys(entry.shape)
+    }
+
+    /// Where the items of a list lie: lists that are equal there have equal items.
+    pub(super) fn place(&self, list: u32) -> Items {
+        self.containers[list as usize]
+    }
+
+    /// Gives all entries away.
+    pub(super) fn take_entries(&mut self) -> Entries {
+        std::mem::take(&mut self.entries)
+    }
+
+    pub(super) fn extend_list(&mut self, number: u32, items: &[Packed]) -> Result<(), Error> {
+        if self.containers[number as usize] == Items::EMPTY {
+            self.containers[number as usize] = self.intern(items)?;
+            return Ok(());
+        }
+        self.grow(number, items)
+    }
+
+    /// Sets keys and values, in turn. `None` if the dict is an entry already: nothing is set then.
+    pub(super) fn set_items(&mut self, dict: u32, items: &[Packed]) -> Result<Option<()>, Error> {
+        if self.containers[dict as usize] == Items::EMPTY
+            && let Some(entry) = self.entry_of(items)
+        {
+            let start = self.entries.add(entry)?;
+            self.containers[dict as usize] = Items { start, len: Items::ENTRY };
+            return Ok(Some(()));
+        }
+        self.extend_dict(dict, items)
+    }
+
+    /// Sets one key, as [`set_items`](Self::set_items). A dict that is filled key by key is kept as it
+    /// is, since its end is not known.
+    pub(super) fn set_item(
+        &mut self,
+        dict: u32,
+        key: Packed,
+        value: Packed,
+    ) -> Result<Option<()>, Error> {
+        self.extend_dict(dict, &[key, value])
+    }
+
+    fn extend_dict(&mut self, dict: u32, items: &[Packed]) -> Result<Option<()>, Error> {
+        match self.containers[dict as usize] {
+            Items { len: Items::ENTRY, .. } => return Ok(None),
+            Items::EMPTY => self.containers[dict as usize] = self.add_items(items)?,
+            _ => self.grow(dict, items)?,
+        }
+        Ok(Some(()))
+    }
+
+    /// The entry that a dict of these keys and values is.
+    fn entry_of(&mut self, items: &[Packed]) -> Option<Entry> {
+        let (shape, fields) = self.shapes.fields(items, &self.texts)?;
+        let mut entries = std::mem::take(&mut self.entries);
+        let entry = entries.read(self, &fields).map(|entry| Entry { shape, ..entry });
+        self.entries = entries;
+        entry
+    }
+
+    /// Adds items to a container that has some.
+    fn grow(&mut self, number: u32, more: &[Packed]) -> Result<(), Error> {
+        let items = self.containers[number as usize];
+        if items.len != Items::GROWING {
+            let start = next_number(self.growing.len())?;
+            let first = self.items(items).to_vec();
+            self.growing_held += size_of_val(&first[..]) + size_of::<Vec<Packed>>() + ALLOCATION;
+            self.growing.push(first);
+            self.containers[number as usize] = Items { start, len: Items::GROWING };
+        }
+        let at = self.containers[number as usize].start as usize;
+        self.growing_held += size_of_val(more);
+        self.growing[at].extend_from_slice(more);
+        Ok(())
+    }
+
+    fn intern(&mut self, items: &[Packed]) -> Result<Items, Error> {
+        if items.is_empty() {
+            return Ok(Items::EMPTY);
+        }
+        let hash = BuildHasherDefault::<FxHasher>::default().hash_one(items);
+        if let Some(&known) = self.interned.get(&hash)
+            && self.items(known) == items
+        {
+            return Ok(known);
+        }
+        let new = self.add_items(items)?;
+        // Of several with one hash, the last is found again: the others are kept twice at worst.
+        self.interned.insert(hash, new);
+        Ok(new)
+    }
+
+    fn add_items(&mut self, items: &[Packed]) -> Result<Items, Error> {
+        if items.is_empty() {
+            return Ok(Items::EMPTY);
+        }
+        let start = next_number(self.fixed.len())?;
+        let len = next_number(items.len())?;
+        if len >= Items::ENTRY {
+            return Err(Error::new("a container has 2^32 items", "split the recording"));
+        }
+        self.fixed.extend_from_slice(items);
+        Ok(Items { start, len })
+    }
+
+    fn items(&self, items: Items) -> &[Packed] {
+        match items {
+            Items { start, len: Items::GROWING } => &self.growing[start as usize],
+            Items { len: Items::ENTRY, .. } => &[],
+            Items { start, len } => &self.fixed[start as usize..][..len as usize],
+        }
     }
 
     /// The value in words, for a message.
@@ -156,12 +292,3 @@ impl<'a> Heap<'a> {
         }
     }
 }
-
-/// What `more` items take in a container that has `len`.
-fn held_by<T>(len: usize, more: &[T]) -> usize {
-    let first = len == 0 && !more.is_empty();
-    size_of_val(more) + if first { ALLOCATION } else { 0 }
-}
-
-// Budgets are reckoned with this.
-const _: () = assert!(size_of::<Value>() == 8);

@@ -1,7 +1,8 @@
 //! Compares the keys of a snapshot with those that PyTorch 2.11 writes.
 
-use super::heap::Value;
+use super::entry::Entries;
 use super::plain::Plain;
+use super::value::Value;
 use crate::error::escape;
 use crate::model::SnapshotKeys;
 
@@ -42,10 +43,10 @@ const ENTRY_AT_TIMES: [&str; 2] = ["frames", "device_free"];
 const MOST_NAMED: usize = 16;
 
 /// Compares the snapshot's own keys, and those of its first segment, block and entry.
-pub(super) fn compare(plain: &Plain<'_, '_>, snapshot: Value) -> SnapshotKeys {
+pub(super) fn compare(plain: &Plain<'_>, entries: &Entries, snapshot: Value) -> SnapshotKeys {
     let mut keys = SnapshotKeys::default();
     let mut look = |prefix: &str, value: Option<Value>, known: &[&str], at_times: &[&str]| {
-        let Some(found) = value.and_then(|value| plain.keys(value)) else { return };
+        let Some(found) = value.and_then(|value| plain.keys(value, entries)) else { return };
         let name = |key: &str| format!("{prefix}{key}");
         let lacks = |key: &&&str| !found.contains(&key.as_bytes());
         keys.missing.extend(known.iter().filter(lacks).map(|key| name(key)));

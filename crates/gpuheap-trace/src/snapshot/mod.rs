@@ -4,11 +4,16 @@ mod before;
 mod entry;
 mod frames;
 mod heap;
+mod input;
 mod keys;
+mod memo;
 mod opcode;
 mod pickle;
 mod plain;
 mod read;
 mod settings;
+mod shapes;
+mod texts;
+mod value;
 
 pub(crate) use read::read;

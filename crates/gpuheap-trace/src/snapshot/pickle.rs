@@ -3,75 +3,100 @@
 //!
 //! Work is linear in the input: lengths are checked against what is left of it, shared values are
 //! shared, and nothing recurses. So is memory, and a file is refused as soon as it makes more of
-//! its bytes than a recording does.
+//! its bytes than a recording does. The input itself is held a piece at a time.
 
-use rustc_hash::FxHashMap;
+use std::io::Read;
 
-use super::heap::{Heap, Value};
+use super::heap::Heap;
+use super::input::Input;
+use super::memo::Memo;
 use super::opcode as op;
+use super::value::{Packed, Value};
 use crate::error::quote;
 use crate::{Error, Place};
 
 /// The most bytes of memory that a byte of the pickle may come to. The example recordings come to
-/// 4, dicts of three numbers, as frames that are not shared would be, to 8.
-const HELD_PER_BYTE: usize = 16;
+/// 1, dicts of three numbers, as frames that are not shared would be, to 5.
+const HELD_PER_BYTE: u64 = 6;
 /// What may be held beside that, since the start of a file need not be like the rest.
-const HELD_AT_ONCE: usize = 4 << 20;
-/// A memo entry, the share of the hash table that is empty included.
-const MEMO_ENTRY: usize = 24;
+const HELD_AT_ONCE: u64 = 4 << 20;
+/// After how many opcodes what is held is counted: one makes some tens of bytes, or as many as it
+/// has itself.
+const COUNTED_AFTER: u32 = 64;
 
-/// The value that the pickle holds, and what it refers to. Bytes after the end are ignored, as
-/// Python does. All values together may take `limit` bytes.
-pub(super) fn read(input: &[u8], limit: u64) -> Result<(Value, Heap<'_>), Error> {
-    let mut machine = Machine::new(input, limit);
-    let value = machine.run().map_err(|error| error.at(Place::Byte(machine.opcode_at as u64)))?;
-    Ok((value, machine.heap))
+/// A pickle that was read.
+pub(super) struct Pickle<R> {
+    /// The value that it holds.
+    pub(super) value: Value,
+    /// What the value refers to.
+    pub(super) heap: Heap,
+    /// How many bytes the pickle has.
+    pub(super) len: u64,
+    /// Where it was read from, at its end.
+    pub(super) source: R,
 }
 
-struct Machine<'a> {
-    input: &'a [u8],
-    position: usize,
+/// Reads a pickle. Bytes after its end are ignored, as Python does. All values together may take
+/// `limit` bytes.
+///
+/// # Errors
+/// Gives the source back, too, so that its own verdict can be asked.
+pub(super) fn read<R: Read>(source: R, limit: u64) -> Result<Pickle<R>, (R, Error)> {
+    let mut machine = Machine::new(source, limit);
+    let result = machine.run();
+    let Machine { input, opcode_at, heap, .. } = machine;
+    let len = input.position();
+    let (source, failure) = input.finish(result.is_ok());
+    match (result, failure) {
+        (_, Some(failure)) => Err((source, failure)),
+        (Err(error), None) => Err((source, error.at(Place::Byte(opcode_at)))),
+        (Ok(value), None) => Ok(Pickle { value, heap, len, source }),
+    }
+}
+
+struct Machine<R> {
+    input: Input<R>,
     opcode: u8,
-    opcode_at: usize,
-    stack: Vec<Value>,
+    opcode_at: u64,
+    stack: Vec<Packed>,
     /// Heights of the stack at which the open marks stand.
     marks: Vec<usize>,
-    memo: FxHashMap<u32, Value>,
-    heap: Heap<'a>,
-    limit: usize,
+    memo: Memo,
+    heap: Heap,
+    limit: u64,
 }
 
-impl<'a> Machine<'a> {
-    fn new(input: &'a [u8], limit: u64) -> Self {
+impl<R: Read> Machine<R> {
+    fn new(source: R, limit: u64) -> Self {
         Self {
-            input,
-            position: 0,
+            input: Input::new(source),
             opcode: 0,
             opcode_at: 0,
             stack: Vec::new(),
             marks: Vec::new(),
-            memo: FxHashMap::default(),
+            memo: Memo::default(),
             heap: Heap::default(),
-            limit: usize::try_from(limit).unwrap_or(usize::MAX),
+            limit,
         }
     }
 
     fn run(&mut self) -> Result<Value, Error> {
         loop {
-            self.opcode_at = self.position;
-            let &[opcode] =
-                self.input.get(self.position..).and_then(<[u8]>::first_chunk).ok_or_else(|| {
-                    Error::new(
+            for _ in 0..COUNTED_AFTER {
+                self.opcode_at = self.input.position();
+                let Ok([opcode]) = self.input.array() else {
+                    return Err(Error::new(
                         "the pickle ends without STOP",
                         "copy the file again, or record again",
-                    )
-                })?;
-            self.opcode = opcode;
-            self.position += 1;
-            if opcode == op::STOP {
-                return self.pop();
+                    ));
+                };
+                self.opcode = opcode;
+                if opcode == op::STOP {
+                    self.keep_to_the_budget()?;
+                    return self.pop().map(Packed::value);
+                }
+                self.step()?;
             }
-            self.step()?;
             self.keep_to_the_budget()?;
         }
     }
@@ -80,12 +105,11 @@ impl<'a> Machine<'a> {
     /// byte each and make a value of tens of bytes. The budget grows with the bytes that were read,
     /// and not with those that are there, so that such a file is found out at once.
     fn keep_to_the_budget(&self) -> Result<(), Error> {
-        let held = self.held();
-        if held > self.position.saturating_mul(HELD_PER_BYTE).saturating_add(HELD_AT_ONCE) {
+        let (held, read) = (self.held(), self.input.position());
+        if held > read.saturating_mul(HELD_PER_BYTE).saturating_add(HELD_AT_ONCE) {
             return Err(Error::new(
                 format!(
-                    "{} bytes of the pickle hold values of {held} bytes, far more than a recording",
-                    self.position
+                    "{read} bytes of the pickle hold values of {held} bytes, far more than a recording"
                 ),
                 "this is no recording of an allocator; record again",
             ));
@@ -100,11 +124,9 @@ impl<'a> Machine<'a> {
     }
 
     /// How many bytes all values take, but for what vectors have in reserve.
-    fn held(&self) -> usize {
-        self.heap.held()
-            + size_of_val(&self.stack[..])
-            + size_of_val(&self.marks[..])
-            + self.memo.len() * MEMO_ENTRY
+    fn held(&self) -> u64 {
+        let stack = size_of_val(&self.stack[..]) + size_of_val(&self.marks[..]);
+        (self.heap.held() + stack + self.memo.held()) as u64
     }
 
     fn step(&mut self) -> Result<(), Error> {
@@ -112,7 +134,8 @@ impl<'a> Machine<'a> {
             op::PROTO => self.protocol(),
             op::FRAME => {
                 let length = self.length8()?;
-                self.left_for(length).map(drop)
+                let ahead = self.input.look_ahead(length);
+                ahead.map_err(|left| self.too_short(length, left))
             }
             op::MARK => {
                 self.marks.push(self.stack.len());
@@ -123,12 +146,18 @@ impl<'a> Machine<'a> {
                 Ok(())
             }
             op::POP => self.pop().map(drop),
-            op::POP_MARK => self.take_to_mark().map(drop),
+            op::POP_MARK => {
+                let mark = self.take_mark()?;
+                self.stack.truncate(mark);
+                Ok(())
+            }
 
             op::NONE => self.push(Value::None),
             op::NEWTRUE => self.push(Value::Bool(true)),
             op::NEWFALSE => self.push(Value::Bool(false)),
-            op::BININT => self.array().and_then(|b| self.push(Value::Int(i32::from_le_bytes(b)))),
+            op::BININT => {
+                self.array().and_then(|b| self.push(Value::Int(i32::from_le_bytes(b).into())))
+            }
             op::BININT1 => self.array().and_then(|[n]| self.push(Value::Int(n.into()))),
             op::BININT2 => {
                 self.array().and_then(|b| self.push(Value::Int(u16::from_le_bytes(b).into())))
@@ -150,14 +179,14 @@ impl<'a> Machine<'a> {
             op::EMPTY_LIST => self.heap.add_list().and_then(|list| self.push(list)),
             op::APPEND => {
                 let item = self.pop()?;
-                let list = self.list_on_top()?;
-                self.heap.extend_list(list, &[item]);
-                Ok(())
+                let list = self.list_below(self.stack.len())?;
+                self.heap.extend_list(list, &[item])
             }
             op::APPENDS => {
-                let items = self.take_to_mark()?;
-                let list = self.list_on_top()?;
-                self.heap.extend_list(list, &items);
+                let mark = self.take_mark()?;
+                let list = self.list_below(mark)?;
+                self.heap.extend_list(list, &self.stack[mark..])?;
+                self.stack.truncate(mark);
                 Ok(())
             }
             op::EMPTY_TUPLE => self.tuple(0),
@@ -165,16 +194,15 @@ impl<'a> Machine<'a> {
             op::TUPLE2 => self.tuple(2),
             op::TUPLE3 => self.tuple(3),
             op::TUPLE => {
-                let items = self.take_to_mark()?;
-                self.heap.add_tuple(items).and_then(|tuple| self.push(tuple))
+                let mark = self.take_mark()?;
+                self.tuple_from(mark)
             }
             op::EMPTY_DICT => self.heap.add_dict().and_then(|dict| self.push(dict)),
             op::SETITEM => {
                 let value = self.pop()?;
                 let key = self.pop()?;
-                let dict = self.dict_on_top()?;
-                self.heap.extend_dict(dict, &[[key, value]]);
-                Ok(())
+                let dict = self.dict_below(self.stack.len())?;
+                self.heap.set_item(dict, key, value)?.ok_or_else(|| self.ended_entry())
             }
             op::SETITEMS => self.set_items(),
 
@@ -200,32 +228,43 @@ impl<'a> Machine<'a> {
     fn tuple(&mut self, length: usize) -> Result<(), Error> {
         let start = self.stack.len().checked_sub(length).filter(|&start| start >= self.floor());
         let start = start.ok_or_else(|| self.malformed("finds too few values on the stack"))?;
-        let items = self.stack.split_off(start);
-        self.heap.add_tuple(items).and_then(|tuple| self.push(tuple))
+        self.tuple_from(start)
+    }
+
+    fn tuple_from(&mut self, start: usize) -> Result<(), Error> {
+        let tuple = self.heap.add_tuple(&self.stack[start..])?;
+        self.stack.truncate(start);
+        self.push(tuple)
     }
 
     fn set_items(&mut self) -> Result<(), Error> {
-        let items = self.take_to_mark()?;
-        let dict = self.dict_on_top()?;
-        let (pairs, []) = items.as_chunks::<2>() else {
+        let mark = self.take_mark()?;
+        let dict = self.dict_below(mark)?;
+        let items = &self.stack[mark..];
+        if !items.len().is_multiple_of(2) {
             return Err(self.malformed("finds a key without a value"));
-        };
-        self.heap.extend_dict(dict, pairs);
+        }
+        self.heap.set_items(dict, items)?.ok_or_else(|| self.ended_entry())?;
+        self.stack.truncate(mark);
         Ok(())
     }
 
     fn long(&mut self, length: u64) -> Result<(), Error> {
-        let bytes = self.take(length)?;
+        let Self { input, heap, .. } = self;
+        let bytes = match input.take(length) {
+            Ok(bytes) => bytes,
+            Err(left) => return Err(self.too_short(length, left)),
+        };
         let value = match bytes {
             [] => Value::Int(0),
             [low @ .., last] if bytes.len() <= 8 => {
                 let mut extended = [if last & 0x80 == 0 { 0 } else { 0xff }; 8];
                 extended[..low.len()].copy_from_slice(low);
                 extended[low.len()] = *last;
-                self.heap.add_int(i64::from_le_bytes(extended))?
+                heap.add_int(i64::from_le_bytes(extended))?
             }
             [low @ .., 0] => match low.try_into() {
-                Ok(low) => self.heap.add_unsigned(u64::from_le_bytes(low))?,
+                Ok(low) => heap.add_unsigned(u64::from_le_bytes(low))?,
                 Err(_) => Value::HugeInt,
             },
             _ => Value::HugeInt,
@@ -234,54 +273,65 @@ impl<'a> Machine<'a> {
     }
 
     fn text(&mut self, length: u64) -> Result<(), Error> {
-        let text = self.take(length)?;
-        self.heap.add_text(text).and_then(|text| self.push(text))
+        let text = match self.input.take(length) {
+            Ok(text) => self.heap.add_text(text)?,
+            Err(left) => return Err(self.too_short(length, left)),
+        };
+        self.push(text)
     }
 
     fn skip_bytes(&mut self, length: u64) -> Result<(), Error> {
-        self.take(length)?;
+        self.input.skip(length).map_err(|left| self.too_short(length, left))?;
         self.push(Value::Bytes)
     }
 
     fn remember(&mut self, index: u64) -> Result<(), Error> {
         let top = self.top()?;
-        self.memo.insert(memo_index(index)?, top);
+        self.memo.set(memo_index(index)?, top);
         Ok(())
     }
 
     fn recall(&mut self, index: u64) -> Result<(), Error> {
-        match self.memo.get(&memo_index(index)?) {
-            Some(&value) => self.push(value),
+        match self.memo.get(memo_index(index)?) {
+            Some(value) => {
+                self.stack.push(value);
+                Ok(())
+            }
             None => Err(self.malformed(&format!("asks for memo {index}, which was never stored"))),
         }
     }
 
     fn push(&mut self, value: Value) -> Result<(), Error> {
-        self.stack.push(value);
+        self.stack.push(value.into());
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<Value, Error> {
+    fn pop(&mut self) -> Result<Packed, Error> {
         let top = self.top()?;
         self.stack.pop();
         Ok(top)
     }
 
-    fn top(&self) -> Result<Value, Error> {
-        self.stack
-            .get(self.floor()..)
-            .and_then(<[Value]>::last)
+    fn top(&self) -> Result<Packed, Error> {
+        self.below(self.stack.len())
+    }
+
+    /// The value under this height of the stack.
+    fn below(&self, height: usize) -> Result<Packed, Error> {
+        let above_floor = self.stack.get(self.floor()..height);
+        above_floor
+            .and_then(<[Packed]>::last)
             .copied()
             .ok_or_else(|| self.malformed("finds nothing on the stack"))
     }
 
-    fn take_to_mark(&mut self) -> Result<Vec<Value>, Error> {
-        let mark = self.marks.pop().ok_or_else(|| self.malformed("finds no MARK"))?;
-        Ok(self.stack.split_off(mark))
+    /// Takes the last mark: the height of the stack at which it stood.
+    fn take_mark(&mut self) -> Result<usize, Error> {
+        self.marks.pop().ok_or_else(|| self.malformed("finds no MARK"))
     }
 
-    fn list_on_top(&self) -> Result<u32, Error> {
-        match self.top()? {
+    fn list_below(&self, height: usize) -> Result<u32, Error> {
+        match self.below(height)?.value() {
             Value::List(number) => Ok(number),
             other => {
                 Err(self.malformed(&format!("finds {} as its list", self.heap.describe(other))))
@@ -289,8 +339,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn dict_on_top(&self) -> Result<u32, Error> {
-        match self.top()? {
+    fn dict_below(&self, height: usize) -> Result<u32, Error> {
+        match self.below(height)?.value() {
             Value::Dict(number) => Ok(number),
             other => {
                 Err(self.malformed(&format!("finds {} as its dict", self.heap.describe(other))))
@@ -316,24 +366,16 @@ impl<'a> Machine<'a> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
-        let start = self.left_for(N as u64)?;
-        let array = start.first_chunk().copied().unwrap_or([0; N]);
-        self.position += N;
-        Ok(array)
+        self.input.array().map_err(|left| self.too_short(N as u64, left))
     }
 
-    fn take(&mut self, length: u64) -> Result<&'a [u8], Error> {
-        let bytes = self.left_for(length)?;
-        self.position += bytes.len();
-        Ok(bytes)
+    fn too_short(&self, length: u64, left: u64) -> Error {
+        self.malformed(&format!("needs {length} bytes where {left} are left"))
     }
 
-    /// The next `length` bytes of the input.
-    fn left_for(&self, length: u64) -> Result<&'a [u8], Error> {
-        let left = self.input.get(self.position..).unwrap_or_default();
-        usize::try_from(length).ok().and_then(|length| left.get(..length)).ok_or_else(|| {
-            self.malformed(&format!("needs {length} bytes where {} are left", left.len()))
-        })
+    /// Entries are kept as such, so what is added to one later would be lost.
+    fn ended_entry(&self) -> Error {
+        self.malformed("finds an entry of a trace as its dict, which was whole before")
     }
 
     fn malformed(&self, what: &str) -> Error {
@@ -344,7 +386,7 @@ impl<'a> Machine<'a> {
         )
     }
 
-    fn refusal(&self) -> Error {
+    fn refusal(&mut self) -> Error {
         let Some(name) = op::name(self.opcode) else {
             return Error::new(
                 format!("0x{:02x} is no pickle opcode", self.opcode),
@@ -368,16 +410,21 @@ impl<'a> Machine<'a> {
     }
 
     /// The class or function that the current opcode looks up.
-    fn wanted_global(&self) -> Option<String> {
+    fn wanted_global(&mut self) -> Option<String> {
+        // Names are cut far below that when they are shown.
+        const MOST: usize = 1 << 10;
         let (module, name) = match self.opcode {
             op::GLOBAL | op::INST => {
-                let mut lines = self.input.get(self.position..)?.split(|&byte| byte == b'\n');
+                let mut lines = self.input.peek(MOST).split(|&byte| byte == b'\n');
                 (lines.next()?, lines.next()?)
             }
             op::STACK_GLOBAL => match self.stack.get(self.floor()..)? {
-                &[.., Value::Text(module), Value::Text(name)] => {
-                    (self.heap.text(module), self.heap.text(name))
-                }
+                [.., module, name] => match (module.value(), name.value()) {
+                    (Value::Text(module), Value::Text(name)) => {
+                        (self.heap.text(module), self.heap.text(name))
+                    }
+                    _ => return None,
+                },
                 _ => return None,
             },
             _ => return None,
@@ -397,24 +444,27 @@ mod tests {
 
     const LIMIT: u64 = 4 << 30;
 
+    fn refusal(input: &[u8], limit: u64) -> Option<Error> {
+        read(input, limit).err().map(|(_, error)| error)
+    }
+
     /// The densest opcodes, again and again: what each makes of a byte is more than a recording does.
     #[test]
     fn a_bomb_is_refused_before_it_takes_much_memory() {
-        let bombs: [(&str, &[u8], &[u8]); 9] = [
+        let bombs: [(&str, &[u8], &[u8]); 8] = [
+            ("values on the stack", b"", b"N"),
             ("lists", b"", b"]"),
             ("dicts", b"", b"}"),
             ("tuples", b"", b")"),
             ("nested tuples", b"N", b"\x85"),
-            ("lists of one", b"", b"]Na"),
             ("dicts of one", b"", b"}NNs"),
-            ("marked lists of one", b"](", b"](Ne"),
             ("memo", b"N", b"\x94"),
             ("memoised lists", b"", b"]\x94"),
         ];
         for (name, start, repeated) in bombs {
             let body = repeated.repeat((64 << 20) / repeated.len());
             let input = [b"\x80\x04", start, &body, b"."].concat();
-            let error = read(&input, LIMIT).expect_err(name);
+            let error = refusal(&input, LIMIT).expect(name);
             assert!(error.what().ends_with("far more than a recording"), "{name}: {error}");
             let &Place::Byte(at) = error.place() else { panic!("{name}: {error}") };
             // Each byte that was read came to more than the budget allows; nothing after it was.
@@ -424,12 +474,12 @@ mod tests {
 
     #[test]
     fn what_is_less_dense_is_refused_at_the_limit() {
-        let repeated: [&[u8]; 3] = [b"N", b"\x8c\0", b"G\0\0\0\0\0\0\0\0"];
+        let repeated: [&[u8]; 2] = [b"\x8c\0", b"G\0\0\0\0\0\0\0\0"];
         for repeated in repeated {
             let body = repeated.repeat((4 << 20) / repeated.len());
             let input = [b"\x80\x04(", &body[..], b"t."].concat();
-            assert!(read(&input, LIMIT).is_ok());
-            let error = read(&input, 1 << 20).unwrap_err();
+            assert!(refusal(&input, LIMIT).is_none());
+            let error = refusal(&input, 1 << 20).unwrap();
             assert_eq!(error.what(), "the values of the pickle take more than 1048576 bytes");
             let &Place::Byte(at) = error.place() else { panic!("{error}") };
             assert!(at < 1 << 20, "{error}");
@@ -443,12 +493,12 @@ mod tests {
             let mut packed = flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap());
             let mut input = Vec::new();
             std::io::Read::read_to_end(&mut packed, &mut input).unwrap();
-            let mut machine = Machine::new(&input, LIMIT);
+            let mut machine = Machine::new(&input[..], LIMIT);
             machine.run().unwrap();
-            let allowed = input.len() * HELD_PER_BYTE;
-            assert!(machine.held() * 3 < allowed, "{file}: {} of {allowed}", machine.held());
+            let (held, read) = (machine.held(), input.len() as u64);
+            assert!(held * 3 < read * HELD_PER_BYTE, "{file}: {held} of {read}");
             // Not because nothing is counted.
-            assert!(machine.held() > input.len(), "{file}: {}", machine.held());
+            assert!(held * 2 > read, "{file}: {held} of {read}");
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::fmt;
 
-use super::heap::{Heap, Value};
+use super::entry::{Entries, KEYS};
+use super::heap::{Heap, Items};
+use super::value::{Packed, Value};
 use crate::{Error, Place};
 
 const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
@@ -15,13 +17,13 @@ const VISITS_AT_ONCE: u64 = 1_000_000;
 const HELD_PER_VISIT: u64 = 16;
 
 /// Values to look into.
-pub(super) struct Plain<'h, 'a> {
-    heap: &'h Heap<'a>,
+pub(super) struct Plain<'h> {
+    heap: &'h Heap,
     /// How many more items may be visited. Each item takes some bytes of the pickle, and what stands
     /// in many places, frames and stacks, is visited once. So visiting more items than there are
     /// bytes means that lists stand in many places at once: a small file that would take hours.
     visits_left: Cell<u64>,
-    input_len: usize,
+    input_len: u64,
 }
 
 /// Where a value is.
@@ -45,15 +47,34 @@ pub(super) struct Fields<'p, const N: usize> {
     values: [Option<Value>; N],
 }
 
-impl<'h, 'a> Plain<'h, 'a> {
+impl<'h> Plain<'h> {
     /// What is made of the items may take about `limit` bytes.
-    pub(super) fn new(heap: &'h Heap<'a>, input_len: usize, limit: u64) -> Self {
-        let visits = (input_len as u64).saturating_add(VISITS_AT_ONCE).min(limit / HELD_PER_VISIT);
+    pub(super) fn new(heap: &'h Heap, input_len: u64, limit: u64) -> Self {
+        let visits = input_len.saturating_add(VISITS_AT_ONCE).min(limit / HELD_PER_VISIT);
         Self { heap, visits_left: Cell::new(visits), input_len }
     }
 
+    /// The values.
+    pub(super) fn heap(&self) -> &'h Heap {
+        self.heap
+    }
+
+    /// The number of the entry that a dict is.
+    pub(super) fn entry(&self, value: Value, path: &Path<'_>) -> Result<Option<u32>, Error> {
+        let Value::Dict(dict) = value else { return Ok(None) };
+        let Some(entry) = self.heap.entry(dict) else { return Ok(None) };
+        self.visit(KEYS.len(), path)?;
+        Ok(Some(entry))
+    }
+
+    /// Where the items of a list lie: lists that are equal there have equal items.
+    pub(super) fn place(&self, value: Value) -> Option<Items> {
+        let Value::List(number) = value else { return None };
+        Some(self.heap.place(number))
+    }
+
     /// The items of a list.
-    pub(super) fn list(&self, value: Value, path: &Path<'_>) -> Result<&'h [Value], Error> {
+    pub(super) fn list(&self, value: Value, path: &Path<'_>) -> Result<&'h [Packed], Error> {
         match value {
             Value::List(number) => {
                 let items = self.heap.sequence(number);
@@ -77,11 +98,11 @@ impl<'h, 'a> Plain<'h, 'a> {
         let pairs = self.heap.dict(number);
         self.visit(pairs.len(), path)?;
         let mut values = [None; N];
-        for &(key, value) in pairs {
-            let Value::Text(key) = key else { continue };
+        for [key, value] in pairs {
+            let Value::Text(key) = key.value() else { continue };
             let key = self.heap.text(key);
             if let Some(index) = keys.iter().position(|wanted| wanted.as_bytes() == key) {
-                values[index] = Some(value);
+                values[index] = Some(value.value());
             }
         }
         Ok(Fields { path, keys, values })
@@ -89,21 +110,16 @@ impl<'h, 'a> Plain<'h, 'a> {
 
     /// A whole number from 0 up.
     pub(super) fn number(&self, value: Value, path: &Path<'_>) -> Result<u64, Error> {
-        match value {
-            Value::Int(number) if number >= 0 => Ok(number.unsigned_abs().into()),
-            Value::Long(number) if self.heap.long(number) >= 0 => {
-                Ok(self.heap.long(number).unsigned_abs())
-            }
-            Value::Unsigned(number) => Ok(self.heap.unsigned(number)),
-            other => Err(self.wrong_type(other, "a whole number from 0 up to 2^64 - 1", path)),
-        }
+        self.heap
+            .whole(value)
+            .ok_or_else(|| self.wrong_type(value, "a whole number from 0 up to 2^64 - 1", path))
     }
 
     /// A number, whole or not.
     pub(super) fn float(&self, value: Value, path: &Path<'_>) -> Result<f64, Error> {
         match value {
             Value::Float(number) => Ok(self.heap.float(number)),
-            Value::Int(number) => Ok(number.into()),
+            Value::Int(number) => Ok(number as f64),
             other => Err(self.wrong_type(other, "a number", path)),
         }
     }
@@ -121,21 +137,21 @@ impl<'h, 'a> Plain<'h, 'a> {
         &self,
         value: Value,
         path: &Path<'_>,
-    ) -> Result<Vec<(&'a [u8], Value)>, Error> {
+    ) -> Result<Vec<(&'h [u8], Value)>, Error> {
         let Value::Dict(number) = value else {
             return Err(self.wrong_type(value, "a dict", path));
         };
         let pairs = self.heap.dict(number);
         self.visit(pairs.len(), path)?;
-        let with_text = pairs.iter().filter_map(|&(key, value)| match key {
-            Value::Text(key) => Some((self.heap.text(key), value)),
+        let with_text = pairs.iter().filter_map(|[key, value]| match key.value() {
+            Value::Text(key) => Some((self.heap.text(key), value.value())),
             _ => None,
         });
         Ok(with_text.collect())
     }
 
     /// The items of a list or a tuple.
-    pub(super) fn items(&self, value: Value, path: &Path<'_>) -> Result<&'h [Value], Error> {
+    pub(super) fn items(&self, value: Value, path: &Path<'_>) -> Result<&'h [Packed], Error> {
         match value {
             Value::List(number) | Value::Tuple(number) => {
                 let items = self.heap.sequence(number);
@@ -147,40 +163,45 @@ impl<'h, 'a> Plain<'h, 'a> {
     }
 
     /// The keys of a dict that are strings, up to a hundred; `None` if it is no dict.
-    pub(super) fn keys(&self, value: Value) -> Option<Vec<&'a [u8]>> {
+    pub(super) fn keys(&self, value: Value, entries: &Entries) -> Option<Vec<&'h [u8]>> {
         const MOST: usize = 100;
         let Value::Dict(number) = value else { return None };
-        let keys = self.heap.dict(number).iter().take(MOST).filter_map(|&(key, _)| match key {
+        let text = |key: &Packed| match key.value() {
             Value::Text(key) => Some(self.heap.text(key)),
             _ => None,
-        });
-        Some(keys.collect())
+        };
+        if let Some(entry) = self.heap.entry(number) {
+            let keys = self.heap.entry_keys(entries.get(entry));
+            return Some(keys.iter().filter_map(text).collect());
+        }
+        let keys = self.heap.dict(number).iter().take(MOST);
+        Some(keys.filter_map(|[key, _]| text(key)).collect())
     }
 
     /// The value of a key, if `value` is a dict that has it.
     pub(super) fn value(&self, value: Value, key: &str) -> Option<Value> {
         let Value::Dict(number) = value else { return None };
-        let is_key = |&&(found, _): &&(Value, Value)| match found {
+        let is_key = |[found, _]: &&[Packed; 2]| match found.value() {
             Value::Text(found) => self.heap.text(found) == key.as_bytes(),
             _ => false,
         };
-        self.heap.dict(number).iter().rfind(is_key).map(|&(_, value)| value)
+        self.heap.dict(number).iter().rfind(is_key).map(|[_, value]| value.value())
     }
 
     /// The first item, if `value` is a list that has one.
     pub(super) fn first(&self, value: Value) -> Option<Value> {
         let Value::List(number) = value else { return None };
-        self.heap.sequence(number).first().copied()
+        self.heap.sequence(number).first().map(|first| first.value())
     }
 
     /// The first item of the first list that has one, of a list of lists.
     pub(super) fn first_of_lists(&self, value: Value) -> Option<Value> {
         let Value::List(number) = value else { return None };
-        self.heap.sequence(number).iter().find_map(|&list| self.first(list))
+        self.heap.sequence(number).iter().find_map(|list| self.first(list.value()))
     }
 
     /// A string, as the bytes of its UTF-8.
-    pub(super) fn text(&self, value: Value, path: &Path<'_>) -> Result<&'a [u8], Error> {
+    pub(super) fn text(&self, value: Value, path: &Path<'_>) -> Result<&'h [u8], Error> {
         match value {
             Value::Text(number) => Ok(self.heap.text(number)),
             other => Err(self.wrong_type(other, "a string", path)),
@@ -221,18 +242,33 @@ impl<const N: usize> Fields<'_, N> {
         self.values[index]
     }
 
+    /// All values.
+    pub(super) fn values(&self) -> &[Option<Value>; N] {
+        &self.values
+    }
+
     /// Where that value is.
     pub(super) fn path(&self, index: usize) -> Path<'_> {
         self.path.key(self.keys[index])
     }
 
     /// The whole number for the key with this index; it must be there.
-    pub(super) fn number(&self, plain: &Plain<'_, '_>, index: usize) -> Result<u64, Error> {
+    pub(super) fn number(&self, plain: &Plain<'_>, index: usize) -> Result<u64, Error> {
         plain.number(self.required(index)?, &self.path(index))
     }
 
+    /// The whole number for the key with this index, if it is there.
+    pub(super) fn optional_number(
+        &self,
+        plain: &Plain<'_>,
+        index: usize,
+    ) -> Result<Option<u64>, Error> {
+        let value = self.optional(index);
+        value.map(|value| plain.number(value, &self.path(index))).transpose()
+    }
+
     /// The string for the key with this index; it must be there.
-    pub(super) fn text<'a>(&self, plain: &Plain<'_, 'a>, index: usize) -> Result<&'a [u8], Error> {
+    pub(super) fn text<'h>(&self, plain: &Plain<'h>, index: usize) -> Result<&'h [u8], Error> {
         plain.text(self.required(index)?, &self.path(index))
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::before::blocks_before;
-use super::entry::{Action, ActionText, AtEnd, Block, Entry, read_at_end};
+use super::entry::{Action, AtEnd, Block, Entries, Entry, read_at_end, read_dict};
 use super::frames::Frames;
-use super::heap::Value;
 use super::keys;
-use super::pickle;
+use super::pickle::{self, Pickle};
 use super::plain::{Path, Plain};
 use super::settings;
+use super::value::Value;
 use crate::error::escape;
 use crate::model::Odd;
 use crate::source::Source;
@@ -18,24 +18,30 @@ use crate::{At, Error, Format, Place, ReadOptions, Trace, TraceBuilder, WarningK
 /// Reads a snapshot: the devices that have events, in their order.
 pub(crate) fn read(
     name: &str,
-    mut source: Source<'_>,
+    source: Source<'_>,
     options: &ReadOptions,
 ) -> Result<Vec<Trace>, Error> {
-    let input = source.read_all()?;
+    let limit = options.unpacked_limit;
+    let (source, result) = match pickle::read(source, limit) {
+        Ok(Pickle { value, heap, len, source }) => (source, Ok((value, heap, len))),
+        Err((source, error)) => (source, Err(error)),
+    };
     if let Some(reason) = source.damage() {
         return Err(Error::new(
             format!("the gzip data breaks off ({reason}), and part of a snapshot cannot be read"),
             "copy the file again, or record again",
         ));
     }
-    let (value, heap) = pickle::read(&input, options.unpacked_limit)?;
-    let plain = Plain::new(&heap, input.len(), options.unpacked_limit);
-    read_devices(name, &plain, value, options.recorded_only)
+    let (value, mut heap, len) = result?;
+    let mut entries = heap.take_entries();
+    let plain = Plain::new(&heap, len, limit);
+    read_devices(name, &plain, &mut entries, value, options.recorded_only)
 }
 
 fn read_devices(
     name: &str,
-    plain: &Plain<'_, '_>,
+    plain: &Plain<'_>,
+    entries: &mut Entries,
     snapshot: Value,
     recorded_only: bool,
 ) -> Result<Vec<Trace>, Error> {
@@ -49,9 +55,10 @@ fn read_devices(
 
     let traces = fields.path(TRACES);
     let mut devices = Vec::new();
-    for (device, &entries) in plain.list(fields.required(TRACES)?, &traces)?.iter().enumerate() {
-        let device = Device::read(plain, &mut frames, entries, &traces, device)?;
-        if !device.entries.is_empty() {
+    for (device, list) in plain.list(fields.required(TRACES)?, &traces)?.iter().enumerate() {
+        let path = traces.index(device);
+        let device = Device::read(plain, entries, &mut frames, list.value(), &path, device)?;
+        if device.first_us.is_some() {
             devices.push(device);
         }
     }
@@ -78,7 +85,8 @@ fn read_devices(
         let start = blocks.partition_point(|&(other, _)| other < index);
         let of_device = blocks[start..].iter().take_while(|&&(other, _)| other == index);
         let at_end = of_device.map(|&(_, block)| block);
-        let mut builder = device.build(name, at_end, recorded_only)?;
+        let source = Resolved { plain, entries, frames: &frames };
+        let mut builder = device.build(name, &source, at_end, recorded_only)?;
         let start = segments.partition_point(|&(other, _)| other < index);
         let of_device = segments[start..].iter().take_while(|&&(other, _)| other == index);
         builder.set_segments(of_device.map(|&(_, segment)| segment).collect());
@@ -88,7 +96,7 @@ fn read_devices(
         builders.push(builder);
     }
 
-    let keys = keys::compare(plain, snapshot);
+    let keys = keys::compare(plain, entries, snapshot);
     let stacks = Arc::new(frames.finish());
     Ok(builders
         .into_iter()
@@ -100,44 +108,73 @@ fn read_devices(
         .collect())
 }
 
+/// Entries and what they refer to, all of which is known to be good.
+struct Resolved<'r> {
+    plain: &'r Plain<'r>,
+    entries: &'r Entries,
+    frames: &'r Frames,
+}
+
+impl Resolved<'_> {
+    fn stack(&self, entry: &Entry) -> u32 {
+        match entry.frames {
+            Entry::NO_FRAMES => 0,
+            list => self.frames.known(self.plain, Value::List(list)).unwrap_or(0),
+        }
+    }
+}
+
 /// What the snapshot recorded of one device.
 struct Device {
     index: usize,
-    entries: Vec<Entry>,
-    /// Of each entry, its index in the snapshot's list.
-    indices: Vec<usize>,
+    /// Numbers of the entries, in the order of the snapshot's list.
+    entries: Vec<u32>,
+    /// Time of the first event; `None` if there are only marks.
+    first_us: Option<u64>,
     unknown_actions: Odd,
     first_unknown_action: String,
 }
 
 impl Device {
     fn read(
-        plain: &Plain<'_, '_>,
+        plain: &Plain<'_>,
+        entries: &mut Entries,
         frames: &mut Frames,
-        entries: Value,
-        traces: &Path<'_>,
+        list: Value,
+        path: &Path<'_>,
         index: usize,
     ) -> Result<Self, Error> {
-        let path = traces.index(index);
+        let items = plain.list(list, path)?;
         let mut device = Self {
             index,
-            entries: Vec::new(),
-            indices: Vec::new(),
+            entries: Vec::with_capacity(items.len()),
+            first_us: None,
             unknown_actions: Odd::default(),
             first_unknown_action: String::new(),
         };
-        for (index, &entry) in plain.list(entries, &path)?.iter().enumerate() {
-            match Entry::read(plain, frames, entry, &path.index(index))? {
-                Ok(entry) => {
-                    device.entries.push(entry);
-                    device.indices.push(index);
+        for (at, item) in items.iter().enumerate() {
+            let path = path.index(at);
+            let number = match plain.entry(item.value(), &path)? {
+                Some(number) => number,
+                None => {
+                    let (number, unknown) = read_dict(plain, entries, item.value(), &path)?;
+                    if let Some(action) = unknown {
+                        device.unknown_actions.seen(|| {
+                            device.first_unknown_action = escape(action);
+                            entry_place(index, at)
+                        });
+                    }
+                    number
                 }
-                Err(ActionText::Unknown(action)) => device.unknown_actions.seen(|| {
-                    device.first_unknown_action = escape(action);
-                    entry_place(device.index, index)
-                }),
-                Err(_) => {}
+            };
+            let entry = entries.get(number);
+            if entry.frames != Entry::NO_FRAMES {
+                frames.stack(plain, Value::List(entry.frames), &path.key("frames"))?;
             }
+            if entry.action != Action::Note && device.first_us.is_none() {
+                device.first_us = Some(entry.time_us);
+            }
+            device.entries.push(number);
         }
         Ok(device)
     }
@@ -145,13 +182,15 @@ impl Device {
     fn build(
         self,
         name: &str,
+        source: &Resolved<'_>,
         at_end: impl Iterator<Item = Block>,
         recorded_only: bool,
     ) -> Result<TraceBuilder, Error> {
         let mut builder = TraceBuilder::new(name, Format::PytorchSnapshot);
         builder.set_device(u32::try_from(self.index).unwrap_or(u32::MAX));
+        let entries = || self.entries.iter().map(|&number| source.entries.get(number));
         if !recorded_only {
-            for block in blocks_before(&self.entries, at_end) {
+            for block in blocks_before(entries(), at_end) {
                 let at = At { time_ns: 0, stream: block.stream, thread: 0, stack: block.stack };
                 builder.allocate(at, block.address, block.bytes)?;
                 if block.pending {
@@ -161,17 +200,18 @@ impl Device {
         }
         builder.begin_recording();
         let (mut unknown_frees, mut lost_frees) = (Odd::default(), Odd::default());
-        let first_us = self.entries.first().map_or(0, |entry| entry.time_us);
-        for (entry, &index) in self.entries.iter().zip(&self.indices) {
+        let first_us = self.first_us.unwrap_or(0);
+        for (index, entry) in entries().enumerate() {
             let place = || entry_place(self.index, index);
             let at = At {
                 time_ns: entry.time_us.saturating_sub(first_us).saturating_mul(1000),
                 stream: entry.stream,
                 thread: 0,
-                stack: entry.stack,
+                stack: source.stack(entry),
             };
             match entry.action {
                 Action::Alloc => {
+                    builder.set_pool(source.entries.pool(entry))?;
                     if !builder.allocate(at, entry.address, entry.bytes)? {
                         lost_frees.seen(place);
                     }
@@ -194,6 +234,7 @@ impl Device {
                 Action::SegmentGivenBack => {
                     builder.segment_given_back(at, entry.address, entry.bytes)?;
                 }
+                Action::Note => {}
             }
         }
         let warnings = [

@@ -1,13 +1,13 @@
 //! The settings of the allocator that a snapshot was made of.
 
-use super::heap::Value;
 use super::plain::{Path, Plain};
+use super::value::Value;
 use crate::Error;
 use crate::model::AllocatorSettings;
 
 /// Reads `allocator_settings`. Keys that are missing have the values of PyTorch's defaults.
 pub(super) fn read(
-    plain: &Plain<'_, '_>,
+    plain: &Plain<'_>,
     settings: Value,
     path: &Path<'_>,
 ) -> Result<AllocatorSettings, Error> {

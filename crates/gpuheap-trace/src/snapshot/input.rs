@@ -1,0 +1,144 @@
+//! The bytes of a pickle, held a piece at a time.
+
+use std::io::Read;
+
+use crate::Error;
+use crate::source::read_error;
+
+/// Bytes that are asked of the source at a time.
+const CHUNK: usize = 256 << 10;
+
+/// Bytes that come from a source. One that cannot be read on ends there, and
+/// [`failure`](Self::failure) says why.
+pub(super) struct Input<R> {
+    source: R,
+    buffer: Vec<u8>,
+    /// What of the buffer was taken, and what holds bytes.
+    taken: usize,
+    filled: usize,
+    /// Bytes before the buffer.
+    before: u64,
+    is_ended: bool,
+    failure: Option<Error>,
+}
+
+impl<R: Read> Input<R> {
+    pub(super) fn new(source: R) -> Self {
+        Self {
+            source,
+            buffer: vec![0; CHUNK],
+            taken: 0,
+            filled: 0,
+            before: 0,
+            is_ended: false,
+            failure: None,
+        }
+    }
+
+    /// How many bytes were taken.
+    pub(super) fn position(&self) -> u64 {
+        self.before + self.taken as u64
+    }
+
+    /// Takes the next `N` bytes. Otherwise says how many are left.
+    #[inline]
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], u64> {
+        let held = &self.buffer[self.taken..self.filled];
+        if let Some(&array) = held.first_chunk() {
+            self.taken += N;
+            return Ok(array);
+        }
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N as u64)?);
+        Ok(array)
+    }
+
+    /// Takes the next `length` bytes. Otherwise says how many are left.
+    pub(super) fn take(&mut self, length: u64) -> Result<&[u8], u64> {
+        let length = self.hold(length)?;
+        let start = self.taken;
+        self.taken += length;
+        Ok(&self.buffer[start..self.taken])
+    }
+
+    /// Leaves out the next `length` bytes. Otherwise says how many are left.
+    pub(super) fn skip(&mut self, length: u64) -> Result<(), u64> {
+        let mut left = length;
+        loop {
+            let held = (self.filled - self.taken) as u64;
+            let step = left.min(held);
+            self.taken += step as usize;
+            left -= step;
+            if left == 0 {
+                return Ok(());
+            }
+            if self.is_ended {
+                return Err(length - left);
+            }
+            self.fill();
+        }
+    }
+
+    /// Looks for an end before the next `length` bytes, as far as the buffer reaches: says how many
+    /// are left then.
+    pub(super) fn look_ahead(&mut self, length: u64) -> Result<(), u64> {
+        let held = |input: &Self| (input.filled - input.taken) as u64;
+        while held(self) < length.min(CHUNK as u64) && !self.is_ended {
+            self.fill();
+        }
+        if self.is_ended && held(self) < length { Err(held(self)) } else { Ok(()) }
+    }
+
+    /// The next bytes, up to `most`; fewer at the end.
+    pub(super) fn peek(&mut self, most: usize) -> &[u8] {
+        let held = self.hold(most as u64).unwrap_or(self.filled - self.taken);
+        &self.buffer[self.taken..][..held]
+    }
+
+    /// Gives the source back, and why it could not be read on. With `to_its_end`, what is left is
+    /// read before, so that the source can tell whether all of it was good.
+    pub(super) fn finish(mut self, to_its_end: bool) -> (R, Option<Error>) {
+        while to_its_end && !self.is_ended {
+            self.taken = self.filled;
+            self.fill();
+        }
+        (self.source, self.failure)
+    }
+
+    /// Has the buffer hold the next `length` bytes. A length that the source does not have takes no
+    /// memory beyond what it has.
+    fn hold(&mut self, length: u64) -> Result<usize, u64> {
+        loop {
+            let held = self.filled - self.taken;
+            match usize::try_from(length) {
+                Ok(length) if length <= held => return Ok(length),
+                _ if self.is_ended => return Err(held as u64),
+                _ => self.fill(),
+            }
+        }
+    }
+
+    /// Reads on, after what is not taken.
+    #[cold]
+    fn fill(&mut self) {
+        self.buffer.copy_within(self.taken..self.filled, 0);
+        self.before += self.taken as u64;
+        self.filled -= self.taken;
+        self.taken = 0;
+        if self.filled == self.buffer.len() {
+            self.buffer.resize(self.filled * 2, 0);
+        }
+        loop {
+            match self.source.read(&mut self.buffer[self.filled..]) {
+                Ok(0) => self.is_ended = true,
+                Ok(read) => self.filled += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    self.failure = Some(read_error(error));
+                    self.is_ended = true;
+                }
+            }
+            return;
+        }
+    }
+}

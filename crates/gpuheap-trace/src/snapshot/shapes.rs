@@ -1,0 +1,71 @@
+//! The keys of entries. All entries of a recording have one of a few lists of keys, so a dict's keys
+//! are compared with those of the dict before and not looked up.
+
+use super::entry::{KEYS, Values};
+use super::texts::Texts;
+use super::value::{Packed, Value};
+
+/// Lists of keys that dicts of entries were found to have.
+#[derive(Default)]
+pub(super) struct Shapes {
+    shapes: Vec<Shape>,
+    last: usize,
+}
+
+struct Shape {
+    keys: Vec<Packed>,
+    /// Of each of [`KEYS`], where it stands last in `keys`.
+    places: [Option<u8>; KEYS.len()],
+}
+
+/// Most shapes: recordings have up to three. Dicts of further ones are kept as they are.
+const MOST_SHAPES: usize = 32;
+/// Most keys of a shape: entries have nine.
+const MOST_KEYS: usize = 64;
+
+impl Shapes {
+    /// The shape of a dict with these keys and values, and the values of [`KEYS`]. `None` if it is
+    /// not like an entry.
+    pub(super) fn fields(&mut self, items: &[Packed], texts: &Texts) -> Option<(u8, Values)> {
+        let pairs = items.as_chunks::<2>().0;
+        let is_last = self.shapes.get(self.last).is_some_and(|shape| shape.has_keys(pairs));
+        if !is_last {
+            self.last = match self.shapes.iter().position(|shape| shape.has_keys(pairs)) {
+                Some(known) => known,
+                None => self.add(pairs, texts)?,
+            };
+        }
+        let value = |place: Option<u8>| Some(pairs[usize::from(place?)][1].value());
+        Some((self.last as u8, self.shapes[self.last].places.map(value)))
+    }
+
+    /// The keys of a shape.
+    pub(super) fn keys(&self, shape: u8) -> &[Packed] {
+        self.shapes.get(usize::from(shape)).map_or(&[], |shape| &shape.keys)
+    }
+
+    fn add(&mut self, pairs: &[[Packed; 2]], texts: &Texts) -> Option<usize> {
+        if self.shapes.len() == MOST_SHAPES || pairs.len() > MOST_KEYS {
+            return None;
+        }
+        let mut places = [None; KEYS.len()];
+        for (place, [key, _]) in pairs.iter().enumerate() {
+            let Value::Text(key) = key.value() else { return None };
+            let known = KEYS.iter().position(|known| known.as_bytes() == texts.get(key));
+            if let Some(known) = known {
+                places[known] = Some(place as u8);
+            }
+        }
+        // No other dict of a recording has this key.
+        places[0]?;
+        self.shapes.push(Shape { keys: pairs.iter().map(|&[key, _]| key).collect(), places });
+        Some(self.shapes.len() - 1)
+    }
+}
+
+impl Shape {
+    fn has_keys(&self, pairs: &[[Packed; 2]]) -> bool {
+        self.keys.len() == pairs.len()
+            && self.keys.iter().zip(pairs).all(|(known, [key, _])| known == key)
+    }
+}

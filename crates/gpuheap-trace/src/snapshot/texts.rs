@@ -1,0 +1,48 @@
+//! The strings of a pickle, each kept once.
+
+use std::hash::{BuildHasher, BuildHasherDefault};
+
+use rustc_hash::{FxHashMap, FxHasher};
+
+use crate::Error;
+use crate::model::next_number;
+
+/// Strings by number.
+#[derive(Default)]
+pub(super) struct Texts {
+    bytes: Vec<u8>,
+    /// Where each ends in `bytes`; it begins where the one before ends.
+    ends: Vec<usize>,
+    by_hash: FxHashMap<u64, u32>,
+}
+
+impl Texts {
+    /// Bytes held.
+    pub(super) fn held(&self) -> usize {
+        // An entry of the table, the share that is empty included.
+        const ENTRY: usize = 24;
+        self.bytes.len() + size_of_val(&self.ends[..]) + self.by_hash.len() * ENTRY
+    }
+
+    /// The number of a string; one that is known keeps its number.
+    pub(super) fn add(&mut self, text: &[u8]) -> Result<u32, Error> {
+        let hash = BuildHasherDefault::<FxHasher>::default().hash_one(text);
+        if let Some(&known) = self.by_hash.get(&hash)
+            && self.get(known) == text
+        {
+            return Ok(known);
+        }
+        let number = next_number(self.ends.len())?;
+        self.bytes.extend_from_slice(text);
+        self.ends.push(self.bytes.len());
+        // Of several with one hash, the last is found again: the others are kept twice at worst.
+        self.by_hash.insert(hash, number);
+        Ok(number)
+    }
+
+    pub(super) fn get(&self, number: u32) -> &[u8] {
+        let at = number as usize;
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[start..self.ends[at]]
+    }
+}
