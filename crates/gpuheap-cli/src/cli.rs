@@ -68,8 +68,16 @@ What the figures mean:
   ns/event         host time of an allocation or a free in gpuheap's own pools
   smallest device  usable memory that is enough, where 2 MiB less is not
 
-Exit codes: 0 the program gets through, 1 memory ran out, 2 wrong use or unreadable input, 3 \
-environment error (no device, no permission)
+Exit codes:
+  0  the program gets through: with the pool that --check names, else with
+     those that --pool names, else with what recorded the trace, and for a log
+     that does not say what did, with every pool shown; --tune: with a setting
+  1  memory runs out. A snapshot of a failed run is judged on the memory that
+     the run had, if no pool, device or limit is given. A log with a failed
+     request does not name its device: it is 1 until you do, with --card,
+     --profile, --device-memory, --device or --limit
+  2  wrong use or unreadable input
+  3  environment error (no device, no permission)
 Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
 
 /// Frameworks whose settings `--tune` searches, by name.
@@ -139,6 +147,10 @@ pub(crate) struct ReplayArguments {
     /// Show the recorded memory after this event instead: who holds it, and where it lies
     #[arg(long, value_name = "EVENT", value_parser = event, conflicts_with_all = ["json", "find_minimum"])]
     pub(crate) at: Option<u64>,
+
+    /// Show every remedy, card and holder, and not only those that fit on a screen
+    #[arg(long, short, conflicts_with_all = ["json", "tune", "at"])]
+    pub(crate) verbose: bool,
 
     /// Print one JSON array, one object for each trace
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use gpuheap::Device;
 use gpuheap_replay::replay::{DeviceChoice, Options, Progress as Steps, ReplayError, TraceReport};
+use gpuheap_replay::report::Detail;
 use gpuheap_replay::{json, replay, report};
 use gpuheap_trace::{ReadOptions, Trace};
 
@@ -43,7 +44,8 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
     let text = if arguments.json {
         json::render(&reports).map_err(Failure::could_not_look)?
     } else {
-        report::render(&reports)
+        let detail = if arguments.verbose { Detail::Full } else { Detail::Screen };
+        report::render(&reports, detail)
     };
     output::print(&text)?;
     let gets_through = |report: &TraceReport| report.verdict.gets_through;

@@ -5,6 +5,7 @@ use std::fmt;
 use gpuheap_trace::SnapshotKeys;
 
 use crate::models::torch::Version;
+use crate::report::words::Amount;
 use crate::{Program, Reproduction};
 
 /// Something that a recording does not say, and what that does to the figures.
@@ -33,9 +34,29 @@ pub enum Gap {
         keys: SnapshotKeys,
     },
     /// Memory is collected above a part of a memory fraction, which no snapshot has.
-    Fraction,
+    Fraction {
+        /// The recorded settings, as `PYTORCH_CUDA_ALLOC_CONF` holds them.
+        settings: String,
+    },
     /// The model does not take the segments that PyTorch took.
     Inexact(Reproduction),
+    /// A request failed, and nothing tells how much memory there was.
+    Device,
+}
+
+impl Gap {
+    /// Returns one word for the gap, as in the JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Beginning { .. } => "beginning",
+            Self::Settings => "settings",
+            Self::Segments => "segments",
+            Self::Version { .. } => "version",
+            Self::Fraction { .. } => "fraction",
+            Self::Inexact(_) => "inexact",
+            Self::Device => "device",
+        }
+    }
 }
 
 impl Program {
@@ -63,9 +84,10 @@ impl Program {
         if !keys.is_known() {
             gaps.push(Gap::Version { used, keys: keys.clone() });
         }
-        let collects = settings.is_some_and(|settings| settings.collects_garbage());
-        if collects && memory_fraction.is_none() {
-            gaps.push(Gap::Fraction);
+        if let Some(settings) = settings.filter(|settings| settings.collects_garbage())
+            && memory_fraction.is_none()
+        {
+            gaps.push(Gap::Fraction { settings: settings.to_alloc_conf() });
         }
         let reproduction = self.reproduction(memory_fraction, device_memory);
         gaps.extend(reproduction.filter(|found| !found.is_exact()).map(Gap::Inexact));
@@ -79,19 +101,19 @@ impl fmt::Display for Gap {
             Self::Beginning { blocks, bytes } => write!(
                 f,
                 "{blocks} {} ({}) {} live before the first event: the recording began late, or \
-                 its buffer (max_entries) was full. Requests before that are not known, so peaks \
-                 are those of the recorded part",
+                 its buffer (max_entries) was full. Peaks are those of the recorded part; earlier \
+                 ones are not known",
                 if *blocks == 1 { "block" } else { "blocks" },
-                size(*bytes),
+                Amount(*bytes),
                 if *blocks == 1 { "was" } else { "were" },
             ),
             Self::Settings => f.write_str(
-                "the snapshot has no allocator_settings, so PyTorch's defaults are assumed. If \
-                 the program set PYTORCH_CUDA_ALLOC_CONF, give its text: --pool torch:TEXT",
+                "the snapshot has no allocator_settings: PyTorch's defaults are assumed. If the \
+                 program set PYTORCH_CUDA_ALLOC_CONF, give its text: --pool torch:TEXT",
             ),
             Self::Segments => f.write_str(
-                "the snapshot records no segments, so what PyTorch reserved is not known. What it \
-                 would reserve follows from the requests",
+                "the snapshot has no segments: what PyTorch reserved is not known, what it would \
+                 reserve follows from the requests",
             ),
             Self::Version { used, keys } => {
                 let (age, verb, names) = match &keys.unknown[..] {
@@ -101,16 +123,17 @@ impl fmt::Display for Gap {
                 write!(
                     f,
                     "the snapshot is of {age} PyTorch than {}, or of another program: it {verb} \
-                     {}. Rules of PyTorch {used} are used, which no recording was compared with; \
-                     --pool torch:version:2.N chooses others",
+                     {}. Requests are known; rules of PyTorch {used} are used, which no recording \
+                     was compared with. --pool torch:version:2.N chooses others",
                     Version::default(),
                     listed(names)
                 )
             }
-            Self::Fraction => f.write_str(
-                "garbage_collection_threshold is set, but no snapshot has the memory fraction \
-                 that it is a part of, so nothing is collected. Give it: --pool \
-                 torch:per_process_memory_fraction:0.9",
+            Self::Fraction { settings } => write!(
+                f,
+                "garbage_collection_threshold is a part of the memory fraction, which no snapshot \
+                 has: without it nothing is collected. Give it: --pool \
+                 torch:{settings},per_process_memory_fraction:0.9",
             ),
             Self::Inexact(found) => {
                 let Reproduction { recorded, recorded_peak, modelled_peak, .. } = *found;
@@ -118,18 +141,22 @@ impl fmt::Display for Gap {
                     f,
                     "the model of PyTorch's allocator reserves {} where PyTorch reserved {} \
                      ({:+.1} %)",
-                    size(modelled_peak),
-                    size(recorded_peak),
+                    Amount(modelled_peak),
+                    Amount(recorded_peak),
                     100.0 * found.error()
                 )?;
                 if let Some(first) = found.first_difference {
                     write!(f, ", with other segments from segment {} of {recorded} on", first + 1)?;
                 }
                 f.write_str(
-                    ". So figures of torch are approximate. No snapshot has CUDA graphs and MemPools \
+                    ": figures of torch are approximate. No snapshot has CUDA graphs and MemPools \
                      that ended before it, the memory fraction, and other users of the device",
                 )
             }
+            Self::Device => f.write_str(
+                "the recording does not name its device: what is needed at least is known, and not \
+                 what there was. Name the device: --card \"T4 16GB\" (--card list has all)",
+            ),
         }
     }
 }
@@ -141,15 +168,5 @@ fn listed(names: &[String]) -> String {
     match rest.len() {
         0 => first.join(", "),
         more => format!("{} and {more} more", first.join(", ")),
-    }
-}
-
-/// A size with two significant decimals.
-fn size(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let unit = (bytes.checked_ilog2().unwrap_or(0) / 10) as usize;
-    match unit {
-        0 => format!("{bytes} B"),
-        _ => format!("{:.2} {}", bytes as f64 / (1_u64 << (10 * unit)) as f64, UNITS[unit]),
     }
 }

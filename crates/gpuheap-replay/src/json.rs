@@ -81,6 +81,14 @@ struct Recorded<'a> {
     memory_at_least_bytes: Option<u64>,
     memory_below_bytes: Option<u64>,
     failed_requests: Vec<FailedRequest>,
+    gaps: Vec<Gap>,
+}
+
+/// Something that the recording does not say.
+#[derive(Serialize)]
+struct Gap {
+    kind: &'static str,
+    text: String,
 }
 
 #[derive(Serialize)]
@@ -193,7 +201,7 @@ impl<'a> Trace<'a> {
             live_before_bytes: summary.live_before_bytes,
             device_memory_bytes: report.device.usable,
             results: report.pools.iter().map(Pool::of).collect(),
-            recorded: Recorded::of(&report.recorded),
+            recorded: Recorded::of(&report.recorded, &report.gaps),
             verdict: Verdict::of(report),
         }
     }
@@ -234,7 +242,8 @@ impl OutOfMemory {
 }
 
 impl<'a> Recorded<'a> {
-    fn of(recorded: &'a verdict::Recorded) -> Self {
+    fn of(recorded: &'a verdict::Recorded, gaps: &[crate::Gap]) -> Self {
+        let gap = |gap: &crate::Gap| Gap { kind: gap.name(), text: gap.to_string() };
         let failed = recorded.failed.iter().map(|request| FailedRequest {
             event: request.event,
             requested_bytes: request.bytes,
@@ -247,6 +256,7 @@ impl<'a> Recorded<'a> {
             memory_at_least_bytes: recorded.limit.map(|limit| limit.least),
             memory_below_bytes: recorded.limit.map(|limit| limit.below),
             failed_requests: failed.collect(),
+            gaps: gaps.iter().map(gap).collect(),
         }
     }
 }

@@ -1,6 +1,11 @@
 //! What people read, whole.
 
-use crate::support::{Ran, command, replay, traces, without_times};
+use crate::support::{Ran, command, recordings, replay, replay_in, traces, without_times};
+
+/// The report up to the table.
+fn verdict(text: &str) -> &str {
+    text.split_once("\n\npool ").unwrap().0
+}
 
 #[test]
 fn the_table_recommends_and_marks_models() {
@@ -16,6 +21,67 @@ fn a_failed_run_says_what_happened_and_what_would_have_helped() {
     // PyTorch's own message had 4.37 GiB allocated and 459.36 MiB reserved but unallocated.
     assert!(ran.stdout.contains("459.36 MiB  free in "), "{}", ran.stdout);
     insta::assert_snapshot!(without_times(&ran.stdout));
+}
+
+#[test]
+fn a_verdict_fits_on_a_screen_and_the_rest_is_asked_for() {
+    let folder = recordings();
+    let log = folder.join("rmm-logs/cudf_oom.dev0.csv.gz");
+    let graphs = folder.join("torch-programs/graphs_ended.pickle.gz");
+    for name in [
+        "varied_oom.snapshot.pickle.gz",
+        "two_streams.snapshot.pickle.gz",
+        "gpt_train_short.csv.gz",
+        log.to_str().unwrap(),
+        graphs.to_str().unwrap(),
+    ] {
+        let shown = replay(&[name]).stdout;
+        assert!(verdict(&shown).lines().count() <= 24, "{shown}");
+    }
+    let ran = replay(&["-v", "varied_oom.snapshot.pickle.gz"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (1, ""));
+    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
+    insta::assert_snapshot!("verbose", verdict(&ran.stdout));
+}
+
+#[test]
+fn what_a_recording_lacks_is_told() {
+    let folder = recordings().join("torch-odd");
+    let mut told = String::new();
+    for (name, kinds) in [
+        ("late", &["beginning"][..]),
+        ("older", &["settings", "version"]),
+        ("newer", &["version"]),
+        ("no_segments", &["segments"]),
+        ("collected", &["fraction"]),
+    ] {
+        let file = format!("{name}.pickle");
+        let ran = replay_in(&folder, &[&file]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+        told += verdict(&ran.stdout);
+        told += "\n\n";
+        let json = replay_in(&folder, &["--json", &file]).json();
+        let gaps = json[0]["recorded"]["gaps"].as_array().unwrap();
+        let found: Vec<_> = gaps.iter().map(|gap| gap["kind"].as_str().unwrap()).collect();
+        assert_eq!(found, kinds, "{name}");
+        let text = gaps[0]["text"].as_str().unwrap();
+        let flat = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flat.contains(text), "{name}: {text}");
+    }
+    insta::assert_snapshot!(told);
+}
+
+/// The graphs of this program ended before the snapshot: the model is off, and nothing waits.
+#[test]
+fn a_range_names_its_reason() {
+    let folder = recordings().join("torch-programs");
+    let run = |arguments: &[&str]| replay_in(&folder, arguments).stdout;
+    let shown = run(&["--pool", "torch:max_split_size_mb:64", "graphs_ended.pickle.gz"]);
+    assert!(shown.contains("A range: the model is "), "{shown}");
+    assert!(shown.contains("Not in the recording:\n  - the model of PyTorch's"), "{shown}");
+    let shown = replay(&["two_streams.snapshot.pickle.gz"]).stdout;
+    assert!(shown.contains("A range: which blocks of other streams"), "{shown}");
+    assert!(!shown.contains("A range: the model"), "{shown}");
 }
 
 #[test]
@@ -60,14 +126,22 @@ fn request_that_failed_when_recorded_is_served_at_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [("allocate", 1, 1 << 30), ("allocate failure", 0, 8 << 30)];
     std::fs::write(folder.path().join("log.csv"), crate::support::log(&rows)).unwrap();
-    let ran = crate::support::replay_in(folder.path(), &["log.csv"]);
-    assert_eq!(ran.code, 0);
+    // The log does not name its device, so an H200 that is large enough says nothing of the run.
+    let ran = replay_in(folder.path(), &["log.csv"]);
+    assert_eq!(ran.code, 1);
     insta::assert_snapshot!(without_times(&ran.stdout));
+    let ran = replay_in(folder.path(), &["--pool", "split", "log.csv"]);
+    assert_eq!(ran.code, 1, "{}", ran.stdout);
+    for (device, code) in [("RTX 4060 8GB", 1), ("T4 16GB", 0)] {
+        let ran = replay_in(folder.path(), &["--card", device, "--check", "split", "log.csv"]);
+        assert_eq!(ran.code, code, "{}", ran.stdout);
+    }
     let small = ["--device-memory", "8GiB", "--pool", "split", "log.csv"];
-    let ran = crate::support::replay_in(folder.path(), &small);
+    let ran = replay_in(folder.path(), &small);
     assert_eq!(ran.code, 1);
     assert!(ran.stdout.contains("fails at event 2"), "{}", ran.stdout);
-    let json = crate::support::replay_in(folder.path(), &["--json", "log.csv"]).json();
+    let json = replay_in(folder.path(), &["--json", "log.csv"]).json();
+    assert_eq!(json[0]["recorded"]["gaps"][0]["kind"], "device");
     assert_eq!(json[0]["failures"], 1);
     assert_eq!(json[0]["verdict"]["at_least"], true);
     assert!(json[0]["verdict"]["enough_bytes"].as_u64().unwrap() >= 9 << 30);
@@ -202,7 +276,7 @@ fn a_request_larger_than_everything_is_a_finding() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [("allocate", 1, u64::MAX), ("allocate", 2, u64::MAX)];
     std::fs::write(folder.path().join("log.csv"), crate::support::log(&rows)).unwrap();
-    let ran = crate::support::replay_in(folder.path(), &["--find-minimum", "log.csv"]);
+    let ran = replay_in(folder.path(), &["--find-minimum", "log.csv"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (1, ""));
     insta::assert_snapshot!(without_times(&ran.stdout));
 }

@@ -55,6 +55,11 @@ pub(crate) fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces")
 }
 
+/// The recordings that the models are compared with.
+pub(crate) fn recordings() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-replay/tests/data")
+}
+
 pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuheap"));
     command.current_dir(folder).args(arguments);

@@ -21,7 +21,7 @@ pub use self::pool::Pool;
 use crate::models::SettingError;
 use crate::models::torch::Settings;
 use crate::verdict::{Recorded, Verdict};
-use crate::{PeakRange, Program};
+use crate::{Gap, PeakRange, Program};
 
 /// How traces are replayed.
 #[derive(Debug, Clone)]
@@ -54,6 +54,14 @@ impl Default for Options {
             delay: None,
             find_minimum: false,
         }
+    }
+}
+
+impl Options {
+    /// Returns whether the memory of the run is known: from the user, or from the recording of its
+    /// failure.
+    pub(crate) fn knows_memory(&self, recorded: &Recorded) -> bool {
+        self.device.is_given() || self.limit.is_some() || recorded.limit.is_some()
     }
 }
 
@@ -120,6 +128,8 @@ pub struct TraceReport {
     pub device: DeviceUsed,
     /// Facts that the recording has of its own allocator.
     pub recorded: Recorded,
+    /// Gaps of the recording.
+    pub gaps: Vec<Gap>,
     /// Results, one for each pool.
     pub pools: Vec<PoolReport>,
     /// Conclusions from the results.
@@ -385,6 +395,7 @@ pub fn replay(
     let mut reports = Vec::new();
     for ((bench, recorded, _), results) in benches.into_iter().zip(all_results) {
         progress.now("judging");
+        let gaps = gaps(&bench, &recorded, options)?;
         let verdict = Verdict::of(&bench, &recorded, &results, options)?;
         reports.push(TraceReport {
             name: bench.trace.name().to_owned(),
@@ -393,11 +404,41 @@ pub fn replay(
             summary: bench.trace.summary(),
             device: bench.device,
             recorded,
+            gaps,
             pools: results,
             verdict,
         });
     }
     Ok(reports)
+}
+
+/// Gaps of the recording. Of the memory fraction only the user can tell, by a pool's settings.
+fn gaps(
+    bench: &Bench<'_>,
+    recorded: &Recorded,
+    options: &Options,
+) -> Result<Vec<Gap>, ReplayError> {
+    let mut fraction = None;
+    for pool in options.pools.iter().chain(&options.check) {
+        if let Pool::Model(text) = pool {
+            let settings = torch_settings(bench, text)?;
+            fraction = fraction.or(settings.and_then(|settings| settings.memory_fraction()));
+        }
+    }
+    let memory = recorded.limit.map_or(u64::MAX, |limit| limit.least);
+    let without = || bench.program.gaps(None, memory);
+    let mut gaps = match fraction {
+        Some(_) => bench.program.gaps(fraction, bench.device.total),
+        None => without(),
+    };
+    // Another fraction than the program had is a question, and nothing of the recording.
+    if fraction.is_some() && gaps.iter().any(|gap| matches!(gap, Gap::Inexact(_))) {
+        gaps = without();
+    }
+    if !recorded.failed.is_empty() && !options.knows_memory(recorded) {
+        gaps.push(Gap::Device);
+    }
+    Ok(gaps)
 }
 
 /// The pools to try, each once, in the order asked for.

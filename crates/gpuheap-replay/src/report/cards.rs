@@ -1,5 +1,6 @@
 //! Cards as people read them.
 
+use super::Detail;
 use super::words::{Amount, hanging, line};
 use crate::cards::{self, Card};
 use crate::verdict::{Fit, Way};
@@ -26,9 +27,12 @@ const KNOWN: [&str; 16] = [
 /// Cards shown that fit as the program is.
 const SHOWN: usize = 3;
 
-/// Adds which of the known cards fit, with the settings that make them fit.
-pub(super) fn add(text: &mut String, fits: &[Fit]) {
-    let mut known: Vec<&Fit> = fits.iter().filter(|fit| KNOWN.contains(&fit.card.name)).collect();
+/// Adds which cards fit, with the settings that make them fit: all, or those that people know around
+/// the size that is enough.
+pub(super) fn add(text: &mut String, fits: &[Fit], detail: Detail) {
+    let is_all = detail == Detail::Full;
+    let mut known: Vec<&Fit> =
+        fits.iter().filter(|fit| is_all || KNOWN.contains(&fit.card.name)).collect();
     known.sort_by_key(|fit| fit.card.usable_bytes);
     // One pool for all, if the program's own is not known.
     let common = match known.iter().find_map(|fit| fit.way.as_ref()) {
@@ -42,7 +46,9 @@ pub(super) fn add(text: &mut String, fits: &[Fit]) {
         _ => None,
     };
     let mut parts = Vec::new();
-    let largest_too_small = known.iter().rev().find(|fit| fit.way.is_none());
+    let shown = if is_all { usize::MAX } else { SHOWN };
+    let too_small = known.iter().rev().filter(|fit| fit.way.is_none());
+    let largest_too_small = too_small.take(if is_all { usize::MAX } else { 1 });
     parts.extend(largest_too_small.map(|fit| format!("{}: no", named(fit.card))));
     let conditional = known.iter().filter_map(|fit| match &fit.way {
         Some(Way::With(pool)) => {
@@ -54,9 +60,9 @@ pub(super) fn add(text: &mut String, fits: &[Fit]) {
         }
         _ => None,
     });
-    parts.extend(conditional.take(SHOWN));
+    parts.extend(conditional.take(shown));
     let plain = known.iter().filter(|fit| fit.way == Some(Way::AsIs));
-    parts.extend(plain.take(SHOWN).map(|fit| format!("{}: yes", named(fit.card))));
+    parts.extend(plain.take(shown).map(|fit| format!("{}: yes", named(fit.card))));
     if parts.is_empty() {
         return;
     }

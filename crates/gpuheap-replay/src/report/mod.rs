@@ -14,17 +14,28 @@ use self::words::{Amount, count, line, paragraph};
 use crate::replay::{DeviceUsed, TraceReport};
 use crate::verdict::Recorded;
 
+/// How much of a verdict is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Detail {
+    /// As much as fits on a screen of 24 lines.
+    #[default]
+    Screen,
+    /// Every remedy, card and holder.
+    Full,
+}
+
 /// Renders reports for a terminal of 80 columns, one section for each trace.
-pub fn render(reports: &[TraceReport]) -> String {
-    let sections: Vec<String> = reports.iter().map(section).collect();
+pub fn render(reports: &[TraceReport], detail: Detail) -> String {
+    let sections: Vec<String> = reports.iter().map(|report| section(report, detail)).collect();
     sections.join("\n")
 }
 
-fn section(report: &TraceReport) -> String {
+fn section(report: &TraceReport, detail: Detail) -> String {
     let mut text = String::new();
     header(&mut text, report);
-    verdict::add(&mut text, report);
-    text.push('\n');
+    verdict::add(&mut text, report, detail);
+    text.truncate(text.trim_end().len());
+    text.push_str("\n\n");
     table::add(&mut text, report);
     text
 }

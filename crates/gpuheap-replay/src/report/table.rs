@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::words::{Amount, WIDTH, grouped, line, paragraph};
-use crate::PeakRange;
 use crate::replay::{Cause, Minimum, PoolReport, Stop, TraceReport};
+use crate::{Gap, PeakRange};
 
 /// Columns of the names; longer ones have a line of their own.
 const NAME: usize = 12;
@@ -67,8 +67,7 @@ fn notes(text: &mut String, report: &TraceReport) {
         line(text, format_args!("* a model of NVIDIA's driver, whose source is closed"));
     }
     if report.pools.iter().any(|pool| pool.peak_reserved.low != pool.peak_reserved.high) {
-        let why = "A range: which blocks of other streams are free depends on the program's speed.";
-        line(text, format_args!("{why}"));
+        paragraph(text, &why_range(report));
     }
     let is_bare = |pool: &PoolReport| {
         matches!(pool.pool.to_string().as_str(), "rmm:pool" | "rmm:arena") && pool.stop.is_none()
@@ -93,6 +92,24 @@ fn notes(text: &mut String, report: &TraceReport) {
         .collect();
     for reason in reasons {
         paragraph(text, &format!("- no smallest device: {reason}"));
+    }
+}
+
+/// The note under ranges: what decides them.
+fn why_range(report: &TraceReport) -> String {
+    let error = report.gaps.iter().find_map(|gap| match gap {
+        Gap::Inexact(found) => Some(100.0 * found.error()),
+        _ => None,
+    });
+    let speed = "which blocks of other streams are free depends on the program's speed";
+    match (error, report.recorded.waits) {
+        (None, _) => format!("A range: {speed}."),
+        (Some(error), false) => {
+            format!("A range: the model is {error:+.1} % off under the recorded settings.")
+        }
+        (Some(error), true) => format!(
+            "A range: {speed}, and the model is {error:+.1} % off under the recorded settings."
+        ),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The search for settings, as people read it.
 
-use gpuheap_trace::{Format, Op, Trace};
+use gpuheap_trace::{Format, Trace};
 
 use super::device_words;
 use super::words::{Amount, grouped, line, paragraph};
@@ -71,11 +71,7 @@ pub fn tune(
             line(&mut text, format_args!("{peak:>14}  {calls:>12}  {}", candidate.setting));
         }
     }
-    let waits = trace.format().records_completion()
-        && trace.events().windows(2).any(|pair| {
-            matches!(pair[0].op, Op::Free { .. }) && !matches!(pair[1].op, Op::FreeCompleted { .. })
-        });
-    if waits {
+    if recorded.waits {
         paragraph(
             &mut text,
             "Blocks wait for other streams in this program. The figures are for the times that were \

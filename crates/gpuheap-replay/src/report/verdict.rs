@@ -1,24 +1,28 @@
 //! The verdict: what happened, and what would help.
 
+use super::Detail;
 use super::table::place;
-use super::words::{Amount, count, hanging, line, paragraph};
-use crate::PeakRange;
+use super::words::{Amount, count, grouped, hanging, line, paragraph};
 use crate::replay::{Cause, TraceReport};
 use crate::verdict::{MemoryAtFailure, Remedy, RemedyKind};
+use crate::{Gap, PeakRange};
 
-/// Lines of the program that are shown.
-const HOLDERS: usize = 3;
+/// Remedies that fit on a screen.
+const SHOWN: usize = 3;
 
-pub(super) fn add(text: &mut String, report: &TraceReport) {
+pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
+    let verdict = &report.verdict;
     paragraph(text, &sentence(report));
-    if let Some(failure) = &report.verdict.failure {
-        text.push('\n');
-        happened(text, report, failure);
+    if let Some(failure) = &verdict.failure {
+        happened(text, report, failure, detail);
     }
-    remedies(text, report);
-    if !report.verdict.fits.is_empty() {
-        text.push('\n');
-        super::cards::add(text, &report.verdict.fits);
+    let hidden = remedies(text, report, detail);
+    if !verdict.fits.is_empty() {
+        super::cards::add(text, &verdict.fits, detail);
+    }
+    gaps(text, report);
+    if detail == Detail::Screen {
+        more(text, report, hidden);
     }
 }
 
@@ -26,20 +30,11 @@ pub(super) fn add(text: &mut String, report: &TraceReport) {
 fn sentence(report: &TraceReport) -> String {
     let verdict = &report.verdict;
     let at_least = if verdict.is_lower_bound { "at least " } else { "" };
-    let failed = &report.recorded.failed;
-    let recorded_failure = match failed.len() {
-        0 => String::new(),
-        _ => format!(
-            "{} failed when this was recorded. What would have followed is not known, so every \
-             figure is a lower bound. ",
-            count(failed.len() as u64, "request")
-        ),
-    };
     if !verdict.gets_through {
         let who = match &verdict.failure {
-            Some(MemoryAtFailure { pool: None, .. }) => "Memory ran out. ".to_owned(),
+            Some(MemoryAtFailure { pool: None, .. }) => "Memory ran out.".to_owned(),
             Some(MemoryAtFailure { pool: Some(pool), .. }) if verdict.checked.len() == 1 => {
-                format!("{pool} runs out of memory. ")
+                format!("{pool} runs out of memory.")
             }
             _ => {
                 let failing = |pool: &&crate::replay::PoolReport| {
@@ -47,16 +42,42 @@ fn sentence(report: &TraceReport) -> String {
                 };
                 let failing = report.pools.iter().filter(failing).count();
                 match failing == verdict.checked.len() {
-                    true => "No pool gets through. ".to_owned(),
+                    true => "No pool gets through.".to_owned(),
                     false => format!(
-                        "{failing} of {} run out of memory. ",
+                        "{failing} of {} run out of memory.",
                         count(verdict.checked.len() as u64, "pool")
                     ),
                 }
             }
         };
-        return format!("{who}{recorded_failure}").trim_end().to_owned();
+        return match verdict.is_lower_bound {
+            true if report.gaps.contains(&Gap::Device) => {
+                let needed = verdict.recommended.as_ref().map(|advice| {
+                    let enough = Amount(advice.enough);
+                    format!(
+                        " At least {enough:#} of usable memory is needed, with {}.",
+                        advice.pool
+                    )
+                });
+                format!(
+                    "{who} The recording does not name its device: give it, as in --card \
+                     \"T4 16GB\", to see what gets through there.{}",
+                    needed.unwrap_or_default()
+                )
+            }
+            true => {
+                format!("{who} What would have followed is not known: figures are lower bounds.")
+            }
+            false => who,
+        };
     }
+    let recorded_failure = match report.recorded.failed.len() {
+        0 => String::new(),
+        failed => format!(
+            "{} failed when this was recorded; what would have followed is not known. ",
+            count(failed as u64, "request")
+        ),
+    };
     let best = match report.recorded.allocator {
         Some(_) => report.pools.iter().find(|pool| verdict.checked.contains(&pool.pool)),
         None => None,
@@ -89,12 +110,14 @@ fn name(report: &TraceReport, pool: &str) -> String {
     match (pool, recorded) {
         ("torch", Some("")) => "PyTorch's default settings, as recorded,".to_owned(),
         ("torch", Some(settings)) => format!("PyTorch's settings as recorded ({settings})"),
+        ("torch", None) if report.recorded.allocator.is_some() => {
+            "PyTorch's default settings, assumed,".to_owned()
+        }
         _ => pool.to_owned(),
     }
 }
 
-fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure) {
-    let events = super::words::grouped(report.summary.events);
+fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, detail: Detail) {
     let reserved = match failure.reserved {
         Some(reserved) => format!(
             " {} had reserved {}.",
@@ -103,45 +126,50 @@ fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure) 
         ),
         None => String::new(),
     };
-    let free = match failure.device_free {
-        Some(free) => format!(" CUDA had {} free.", Amount(free)),
-        None => String::new(),
+    let which = match report.recorded.failed.len() {
+        0 | 1 => String::new(),
+        _ if failure.pool.is_some() => String::new(),
+        failed => format!(", the first of {} that failed", grouped(failed as u64)),
     };
     let what = format!(
-        "At {} of {events}, {:.3} s in, {} was requested.{reserved}{free}{}",
-        place(failure.event, 1),
-        failure.time_ns as f64 / 1e9,
+        "{} was requested at {} of {}, {:.3} s in{which}.{reserved}{}",
         Amount(failure.requested),
+        place(failure.event, 1),
+        grouped(report.summary.events),
+        failure.time_ns as f64 / 1e9,
         reason(report, failure),
     );
     hanging(text, "What happened: ", "  ", &what);
-    let mut row = |bytes: u64, what: &str| {
-        line(text, format_args!("  {:>12}  {what}", Amount(bytes).to_string()));
-    };
-    row(failure.live, "live, as requested");
-    if let Some(rounding) = failure.rounding {
-        row(rounding, "lost to rounding");
-    }
+    let mut cells = vec![(failure.live, "live, as requested".to_owned())];
+    cells.extend(failure.rounding.map(|bytes| (bytes, "lost to rounding".to_owned())));
     if let Some(free) = failure.free {
-        let largest = failure.largest.unwrap_or(0);
         let pieces = match failure.pieces {
             Some(pieces) => format!("free in {}", count(pieces, "piece")),
             None => "free in pieces".to_owned(),
         };
-        row(free, &format!("{pieces}, the largest {}", Amount(largest)));
+        cells.push((free, pieces));
+        cells.push((failure.largest.unwrap_or(0), "in the largest piece".to_owned()));
     }
-    if let Some(pending) = failure.pending {
-        row(pending, "freed, but pending on other streams");
+    cells.extend(failure.pending.map(|bytes| (bytes, "pending on other streams".to_owned())));
+    cells.extend(failure.other_streams.map(|bytes| (bytes, "held for other streams".to_owned())));
+    for pair in cells.chunks(2) {
+        let cell = |(bytes, what): &(u64, String)| {
+            format!("  {:>11}  {what:<26}", Amount(*bytes).to_string())
+        };
+        let row: String = pair.iter().map(cell).collect();
+        line(text, format_args!("{row}"));
     }
-    if let Some(other) = failure.other_streams {
-        row(other, "free, but held for other streams");
-    }
-    let held: Vec<String> = failure.holders[..failure.holders.len().min(HOLDERS)]
+    let most = match detail {
+        Detail::Screen => 3,
+        Detail::Full => 10,
+    };
+    let held: Vec<String> = failure.holders[..failure.holders.len().min(most)]
         .iter()
         .map(|holder| match failure.has_stacks {
             true => format!("{} {} ({})", Amount(holder.bytes), holder.name, holder.blocks),
             false => {
-                format!("{} in {} of {}", Amount(holder.bytes), blocks(holder.blocks), holder.name)
+                let blocks = count(holder.blocks, "block");
+                format!("{} in {blocks} of {}", Amount(holder.bytes), holder.name)
             }
         })
         .collect();
@@ -150,36 +178,36 @@ fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure) 
     }
 }
 
-fn blocks(number: u64) -> String {
-    count(number, "block")
-}
-
-/// A sentence on the main reason, with a blank before it.
+/// Sentences on the device and the main reason, with a blank before each.
 fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     let own_limit = report.recorded.limit.is_some_and(|limit| limit.is_own_limit);
     let recorded = failure.pool.is_none();
-    let limit = match failure.device_free {
+    let device = match failure.device_free {
         Some(free) if recorded && own_limit && free > failure.requested => {
-            " PyTorch's own memory fraction was in the way, and within it: "
+            format!(" CUDA had {} free: a memory fraction was set.", Amount(free))
         }
-        _ => " Main reason: ",
+        Some(free) => format!(" CUDA had {} free.", Amount(free)),
+        None => String::new(),
     };
     let text = match failure.cause {
-        None => return String::new(),
+        None => return device,
         Some(Cause::LargerThanDevice) => "the request is larger than the device",
         Some(Cause::LargerThanLimit) => "the request is larger than the limit",
         Some(Cause::Limit) => "live memory and the request are more than the limit",
         Some(Cause::DeviceFull) => "live memory and the request are more than the device has",
         Some(Cause::Rounding) => "rounding takes the room",
-        Some(Cause::Fragmentation) => "what is free is in pieces that are too small",
+        Some(Cause::Fragmentation) => "what is free is in pieces, each too small",
         Some(Cause::Pending) => "what is freed is still used by other streams",
         Some(Cause::OtherStreams) => "what is free is held for other streams",
-        Some(Cause::Other(name)) => return format!("{limit}{}.", name.replace('_', " ")),
+        Some(Cause::Other(name)) => {
+            return format!("{device} Main reason: {}.", name.replace('_', " "));
+        }
     };
-    format!("{limit}{text}.")
+    format!("{device} Main reason: {text}.")
 }
 
-fn remedies(text: &mut String, report: &TraceReport) {
+/// Adds the remedies, and returns how many were left out.
+fn remedies(text: &mut String, report: &TraceReport, detail: Detail) -> usize {
     let verdict = &report.verdict;
     if verdict.remedies.is_empty() {
         if !verdict.gets_through {
@@ -206,63 +234,109 @@ fn remedies(text: &mut String, report: &TraceReport) {
             };
             paragraph(text, &format!("None of these pools lets it through {within}{how}."));
         }
-        return;
+        text.push('\n');
+        return 0;
     }
     text.push('\n');
+    let is_known = !report.gaps.contains(&Gap::Device);
     let title = match (verdict.gets_through, verdict.is_lower_bound) {
-        (false, true) => "What would have let it through, cheapest first (at least):",
+        (false, true) if is_known => "What would have let it through, cheapest first (at least):",
+        (false, true) => "What takes the least (at least):",
         (false, false) => "What lets it through, cheapest first:",
         (true, _) if report.recorded.allocator.is_some() => "What takes less:",
         (true, _) => "What takes the least:",
     };
     line(text, format_args!("{title}"));
-    for (number, remedy) in (1..).zip(&verdict.remedies) {
-        hanging(text, &format!("  {number}. "), "     ", &typed(report, remedy));
+    let shown = match detail {
+        Detail::Screen => on_screen(report),
+        Detail::Full => verdict.remedies.iter().collect(),
+    };
+    for (number, remedy) in (1..).zip(&shown) {
+        let number = format!("  {number}. ");
+        if remedy.kind == RemedyKind::Limit {
+            let needed = remedy.reserved.map_or(0, |range| range.high);
+            let what = format!("{}: {:#} needed", remedy.line, Amount(needed));
+            hanging(text, &number, "     ", &what);
+            continue;
+        }
+        hanging(text, &number, "     ", &remedy.line);
         hanging(text, "     ", "     ", &costs(report, remedy));
     }
+    verdict.remedies.len() - shown.len()
 }
 
-fn typed(report: &TraceReport, remedy: &Remedy) -> String {
-    match remedy.kind {
-        RemedyKind::Limit if report.device.is_recorded => {
-            format!("a higher limit, {}", remedy.line)
-        }
-        _ => remedy.line.clone(),
-    }
+/// The first remedy of each kind, then others in their order, as many as fit on a screen. A heap of
+/// ours is no remedy there for a program that would have to be rewritten.
+fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
+    let remedies = &report.verdict.remedies;
+    let is_torch = report.recorded.allocator.is_some();
+    let is_meant = |remedy: &Remedy| is_torch || !remedy.is_own_heap;
+    let is_first =
+        |index: usize| remedies[..index].iter().all(|earlier| earlier.kind != remedies[index].kind);
+    let mut order: Vec<usize> =
+        (0..remedies.len()).filter(|&index| is_meant(&remedies[index])).collect();
+    order.sort_by_key(|&index| !is_first(index));
+    order.truncate(SHOWN);
+    order.sort_unstable();
+    order.into_iter().map(|index| &remedies[index]).collect()
 }
 
 fn costs(report: &TraceReport, remedy: &Remedy) -> String {
-    let at_least = if report.verdict.is_lower_bound { "at least " } else { "" };
     let mut parts = Vec::new();
-    match (remedy.kind, remedy.reserved) {
-        (RemedyKind::Limit, Some(PeakRange { high, .. })) => {
-            parts.push(format!("{at_least}{:#} are needed", Amount(high)));
+    match remedy.reserved {
+        Some(PeakRange { low, high }) if low != high => {
+            parts.push(format!("reserves {} to {}", Amount(low), Amount(high)));
         }
-        (_, Some(PeakRange { low, high })) if low != high => {
-            parts.push(format!("reserves {at_least}{} to {}", Amount(low), Amount(high)));
-        }
-        (_, Some(PeakRange { high, .. })) => {
-            parts.push(format!("reserves {at_least}{}", Amount(high)));
-        }
-        (_, None) => {}
+        Some(PeakRange { high, .. }) => parts.push(format!("reserves {}", Amount(high))),
+        None => {}
     }
     if let Some(saves) = remedy.saves.filter(|saves| *saves > 0) {
         parts.push(format!("{} less", Amount(saves)));
     }
     match (remedy.driver_calls, remedy.driver_calls_before) {
-        (Some(calls), Some(before)) => parts.push(format!(
-            "{} instead of {}",
-            count(calls, "driver call"),
-            super::words::grouped(before)
-        )),
+        (Some(calls), Some(before)) => {
+            parts.push(format!("{} instead of {}", count(calls, "driver call"), grouped(before)))
+        }
         (Some(calls), None) => parts.push(count(calls, "driver call")),
         _ => {}
-    }
-    if remedy.is_own_heap && report.recorded.allocator.is_some() {
-        parts.push("through crates/gpuheap-capi/examples/torch_allocator.cpp".to_owned());
     }
     if remedy.is_closed_driver {
         parts.push("by a model of NVIDIA's driver".to_owned());
     }
+    if remedy.is_own_heap && report.recorded.allocator.is_none() {
+        parts.push("for programs in Rust or C".to_owned());
+    }
     parts.join(", ")
+}
+
+fn gaps(text: &mut String, report: &TraceReport) {
+    // The first sentence asks for the device.
+    let gaps: Vec<&Gap> = report.gaps.iter().filter(|gap| **gap != Gap::Device).collect();
+    if gaps.is_empty() {
+        return;
+    }
+    line(text, format_args!("Not in the recording:"));
+    for gap in gaps {
+        hanging(text, "  - ", "    ", &gap.to_string());
+    }
+}
+
+/// One line on what else can be seen.
+fn more(text: &mut String, report: &TraceReport, hidden: usize) {
+    let mut parts = Vec::new();
+    match (hidden, report.verdict.fits.len()) {
+        (0, 0) => {}
+        (0, cards) => parts.push(format!("-v for all {cards} cards")),
+        (_, 0) => parts.push(format!("-v for {}", count(hidden as u64, "other way"))),
+        (_, cards) => {
+            let ways = count(hidden as u64, "other way");
+            parts.push(format!("-v for {ways} and all {cards} cards"));
+        }
+    }
+    if let Some(MemoryAtFailure { pool: None, event, .. }) = report.verdict.failure {
+        parts.push(format!("--at {event} for the heap then"));
+    }
+    if !parts.is_empty() {
+        hanging(text, "More: ", "  ", &(parts.join(", ") + "."));
+    }
 }

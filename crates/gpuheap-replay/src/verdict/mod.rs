@@ -95,13 +95,15 @@ impl Verdict {
     ) -> Result<Self, ReplayError> {
         let checked = checked(bench, results, options);
         let of_checked = || results.iter().filter(|result| checked.contains(&result.pool));
-        // Without a device, what is judged is the run that was recorded.
-        let is_recorded_failure = !recorded.failed.is_empty()
-            && recorded.allocator.is_some()
+        // Without a device or a pool, what is judged is the run that was recorded. If nothing tells
+        // how much memory it had, a pool that gets through on our device says nothing of the run's.
+        let is_run = recorded.allocator.is_some()
             && options.pools.is_empty()
             && options.check.is_none()
             && options.limit.is_none()
             && !options.device.is_given();
+        let is_recorded_failure =
+            !recorded.failed.is_empty() && (is_run || !options.knows_memory(recorded));
         let gets_through = !is_recorded_failure && of_checked().all(|result| result.stop.is_none());
         let stopped = of_checked().filter_map(|result| Some((result, result.stop.as_ref()?)));
         // With several pools, the one that came furthest says most of the program.

@@ -1,6 +1,6 @@
 //! Facts that a recording has of the allocator that made it.
 
-use gpuheap_trace::{Format, Op, Trace};
+use gpuheap_trace::{Event, Format, Op, Trace};
 
 use crate::Program;
 use crate::moment::{Moment, reserved_until};
@@ -21,6 +21,8 @@ pub struct Recorded {
     pub limit: Option<RecordedLimit>,
     /// Memory at the first request that failed.
     pub at_failure: Option<Moment>,
+    /// Whether blocks that were freed waited for other streams.
+    pub waits: bool,
     is_expandable: bool,
 }
 
@@ -53,7 +55,7 @@ impl Recorded {
         let program = Program::of(trace);
         let settings = program.recorded_settings();
         let events = trace.events();
-        let failed_at = |(index, event): (usize, &gpuheap_trace::Event)| match event.op {
+        let failed_at = |(index, event): (usize, &Event)| match event.op {
             Op::Fail { bytes } => Some((
                 index,
                 FailedRequest {
@@ -73,6 +75,7 @@ impl Recorded {
             peak_reserved: reserved_until(trace, events.len()).map(|(most, _)| most),
             limit: first.and_then(|(index, request)| RecordedLimit::at(trace, index, request)),
             at_failure: first.map(|(index, _)| Moment::after(trace, &program, index)),
+            waits: waits(trace),
             failed: failed.into_iter().map(|(_, request)| request).collect(),
         }
     }
@@ -81,6 +84,14 @@ impl Recorded {
     pub fn expandable_segments(&self) -> bool {
         self.is_expandable
     }
+}
+
+/// Returns whether a free of the trace was completed later than it was requested.
+fn waits(trace: &Trace) -> bool {
+    let is_late = |pair: &[Event]| {
+        matches!(pair[0].op, Op::Free { .. }) && !matches!(pair[1].op, Op::FreeCompleted { .. })
+    };
+    trace.format().records_completion() && trace.events().windows(2).any(is_late)
 }
 
 impl RecordedLimit {

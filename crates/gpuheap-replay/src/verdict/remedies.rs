@@ -130,7 +130,13 @@ fn own_heap(
     if !is_less && gets_through || !best.pool.is_caching() {
         return None;
     }
-    let line = format!("gpuheap's own heap, pool {}", best.pool);
+    let line = match bench.trace.format() {
+        Format::PytorchSnapshot => {
+            let example = "crates/gpuheap-capi/examples/torch_allocator.cpp";
+            format!("pool {} of gpuheap: {example}", best.pool)
+        }
+        _ => format!("gpuheap's own heap, pool {}", best.pool),
+    };
     Some(Remedy { line, ..of_own(bench, best, before) })
 }
 

@@ -37,12 +37,12 @@ fn older_snapshot_says_that_settings_and_rules_are_assumed() {
     assert_eq!(
         texts("older"),
         [
-            "the snapshot has no allocator_settings, so PyTorch's defaults are assumed. If the \
+            "the snapshot has no allocator_settings: PyTorch's defaults are assumed. If the \
              program set PYTORCH_CUDA_ALLOC_CONF, give its text: --pool torch:TEXT",
             "the snapshot is of an older PyTorch than 2.11, or of another program: it lacks \
              allocator_settings, external_annotations, segments[].segment_pool_id and 3 more. \
-             Rules of PyTorch 2.10 are used, which no recording was compared with; --pool \
-             torch:version:2.N chooses others",
+             Requests are known; rules of PyTorch 2.10 are used, which no recording was compared \
+             with. --pool torch:version:2.N chooses others",
         ]
     );
 }
@@ -54,8 +54,9 @@ fn newer_snapshot_gets_the_rules_of_its_release() {
     assert_eq!(
         texts("newer"),
         ["the snapshot is of a newer PyTorch than 2.11, or of another program: it has \
-          host_segments, host_traces, allocator_settings.some_setting. Rules of PyTorch 2.14 are \
-          used, which no recording was compared with; --pool torch:version:2.N chooses others"]
+          host_segments, host_traces, allocator_settings.some_setting. Requests are known; rules \
+          of PyTorch 2.14 are used, which no recording was compared with. --pool \
+          torch:version:2.N chooses others"]
     );
 }
 
@@ -79,17 +80,17 @@ fn late_recording_says_what_was_live_before() {
     assert_eq!((program.reserved_before(), program.recorded_peak()), (30 << 20, 50 << 20));
     assert_eq!(
         texts("late"),
-        ["1 block (30.00 MiB) was live before the first event: the recording began late, or its \
-          buffer (max_entries) was full. Requests before that are not known, so peaks are those \
-          of the recorded part"]
+        ["1 block (30 MiB) was live before the first event: the recording began late, or its \
+          buffer (max_entries) was full. Peaks are those of the recorded part; earlier ones are \
+          not known"]
     );
 }
 
 #[test]
 fn collection_without_a_fraction_asks_for_it() {
-    let wanted = "garbage_collection_threshold is set, but no snapshot has the memory fraction \
-                  that it is a part of, so nothing is collected. Give it: --pool \
-                  torch:per_process_memory_fraction:0.9";
+    let wanted = "garbage_collection_threshold is a part of the memory fraction, which no snapshot \
+                  has: without it nothing is collected. Give it: --pool \
+                  torch:garbage_collection_threshold:0.6,per_process_memory_fraction:0.9";
     assert_eq!(texts("collected"), [wanted]);
     assert_eq!(odd("collected").gaps(Some(0.9), H200), []);
 }
