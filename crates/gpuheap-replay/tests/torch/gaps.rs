@@ -66,8 +66,10 @@ fn snapshot_without_segments_says_that_the_reserved_bytes_are_computed() {
     assert_eq!(program.reproduction(None, H200), None);
     assert_eq!(
         texts("no_segments"),
-        ["the snapshot records no segments, so what PyTorch reserved is not known. What it would \
-          reserve follows from the requests"]
+        [
+            "the snapshot has no segments: what PyTorch reserved is not known, what it would reserve \
+          follows from the requests"
+        ]
     );
     let peak = program.torch_peak(&Settings::default(), H200);
     assert_eq!((peak.low, peak.high), (30 << 20, 30 << 20));
