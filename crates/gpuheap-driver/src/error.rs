@@ -19,6 +19,11 @@ pub fn check(function: &'static str, code: CUresult) -> Result<(), DriverError> 
 }
 
 impl DriverError {
+    /// The failure of `function`, the symbol that was called, with a `code` that is not success.
+    pub fn new(function: &'static str, code: CUresult) -> DriverError {
+        DriverError { function, code }
+    }
+
     /// The symbol that was called, such as `cuMemAlloc_v2`.
     pub fn function(&self) -> &'static str {
         self.function

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, CUresult, CUstream, check};
+use gpuheap_pool::Completed;
 
 use crate::device::{Context, ContextError};
 use crate::error::{Error, ErrorKind};
-use crate::progress::Completed;
 
 /// A point of a stream, made by [`Stream::record`](crate::Stream::record): it is reached when the
 /// work that the stream was given before is done.

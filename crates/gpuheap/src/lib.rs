@@ -135,8 +135,6 @@ pub mod guide;
 mod heap;
 mod kind;
 mod measure;
-mod pool;
-mod progress;
 mod say;
 mod scope;
 mod settings;
@@ -172,14 +170,14 @@ pub use gpuheap_driver as driver;
 use gpuheap_driver::fork;
 #[cfg(feature = "emulator")]
 pub use gpuheap_emu as emu;
+#[doc(inline)]
+pub use gpuheap_pool::{Ledger, Limits, PoolKind, UnknownPool};
 pub use heap::Heap;
 pub use heap::block::Block;
 pub use heap::builder::HeapBuilder;
 pub use heap::fit::{Fit, InTheWay};
 pub use heap::flush::{FlushReport, FlushedKind};
 pub use heap::ladder::Step;
-pub use heap::ledger::Ledger;
-pub use heap::limits::Limits;
 pub use heap::reclaimers::Reclaimer;
 pub use heap::region::{Region, RegionUsage};
 pub use heap::retry::RunsOut;
@@ -189,7 +187,6 @@ pub use kind::MemoryKind;
 pub use measure::{Allocated, Counting, Timed, Timing};
 /// Shapes, and arrays of the host, in the version that [`Target`] takes and `to_ndarray` gives.
 pub use ndarray;
-pub use pool::{PoolKind, UnknownPool};
 pub use scope::{Handle, Kept, Scope, ScopeReport};
 pub use size::{Bytes, Size, SizeError};
 pub use stream::Stream;

@@ -7,9 +7,10 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use gpuheap_pool::PoolKind;
+
 use crate::device;
 use crate::error::{Error, ErrorKind};
-use crate::pool::PoolKind;
 use crate::say;
 use crate::size::Size;
 use crate::track::Tracking;

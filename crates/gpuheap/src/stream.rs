@@ -5,13 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driver, check};
+use gpuheap_pool::{Completed, Moments, SourceError};
 
 use crate::device::{Context, Device};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
 use crate::front;
-use crate::progress::{Completed, Moments};
-use crate::source::SourceError;
 
 /// A stream of one device. Clones are the same stream.
 ///
@@ -76,50 +75,41 @@ enum Origin {
 }
 
 /// A heap's hold on a stream.
-pub(crate) struct StreamGuard {
+struct StreamGuard {
     handle: Arc<Handle>,
     in_use: Weak<InUse>,
 }
 
-impl StreamGuard {
-    /// Whether the program holds the stream no more. A default stream is there for everybody, so
-    /// nobody can let go of it; of a foreign one the program says so.
-    pub(crate) fn is_abandoned(&self) -> bool {
+impl gpuheap_pool::StreamGuard for StreamGuard {
+    fn is_abandoned(&self) -> bool {
         self.handle.origin == Origin::Owned && self.in_use.strong_count() == 0
     }
 
-    /// Whether somebody else made the stream and will end it.
-    pub(crate) fn is_foreign(&self) -> bool {
+    fn is_foreign(&self) -> bool {
         self.handle.is_foreign()
     }
 
-    /// Whether it will end in silence.
-    pub(crate) fn is_unannounced(&self) -> bool {
+    fn is_unannounced(&self) -> bool {
         self.handle.origin == Origin::Unannounced
     }
 
-    /// Returns `true` if it was retired, so that it may be gone.
-    pub(crate) fn is_retired(&self) -> bool {
+    fn is_retired(&self) -> bool {
         self.handle.is_retired()
     }
 
-    /// Returns the known progress of its context's work.
-    pub(crate) fn moments(&self) -> &Arc<Moments> {
+    fn moments(&self) -> &Arc<Moments> {
         &self.handle.context.moments
     }
 
-    /// The moment before which its work is known to be completed.
-    pub(crate) fn completed(&self) -> u64 {
+    fn completed(&self) -> u64 {
         self.moments().completed(&self.handle.completed)
     }
 
-    /// Makes the stream refuse all work from now on, without touching its handle.
-    pub(crate) fn refuse_work(&self) {
+    fn refuse_work(&self) {
         self.handle.retire_as(Retired::Unknown);
     }
 
-    /// Notes that all work of a stream that refuses more is completed.
-    pub(crate) fn complete(&self) {
+    fn complete(&self) {
         self.handle.retire_as(Retired::Completed);
     }
 }
@@ -480,8 +470,9 @@ impl Stream {
         &self.handle().context
     }
 
-    pub(crate) fn guard(&self) -> StreamGuard {
-        StreamGuard { handle: self.inner.handle.clone(), in_use: Arc::downgrade(&self.inner) }
+    pub(crate) fn guard(&self) -> Box<dyn gpuheap_pool::StreamGuard> {
+        let in_use = Arc::downgrade(&self.inner);
+        Box::new(StreamGuard { handle: self.inner.handle.clone(), in_use })
     }
 
     /// Whether it may end without anybody being told.

@@ -7,15 +7,17 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use gpuheap_driver::check;
+use gpuheap_pool::Gone;
 use ndarray::{Dimension, Ix1};
 
 use super::DeviceArray;
 use super::element::Element;
 use super::storage::{Freed, Memory, Storage};
-use crate::device::{Context, Gone};
+use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
 use crate::kind::MemoryKind;
+use crate::source::failure;
 use crate::stream::Stream;
 use crate::target::Target;
 use crate::track::TrackId;
@@ -92,7 +94,7 @@ impl Target {
             // SAFETY: the vector has these bytes and stays where it is until they are unlocked.
             let locked =
                 unsafe { context.driver().cuMemHostRegister_v2(pointer(host), bytes, FLAGS) };
-            Ok(check("cuMemHostRegister_v2", locked)?)
+            check("cuMemHostRegister_v2", locked).map_err(failure)
         };
         self.heap.pin(bytes as u64, &self.stream, register)?;
         mapped(context, host).inspect_err(|_| {

@@ -14,13 +14,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
+use gpuheap_pool::PoolKind;
+
 use super::storage::Storage;
 use crate::error::Error;
 use crate::event::Event;
 use crate::heap::Heap;
 use crate::heap::store::Lease;
 use crate::kind::MemoryKind;
-use crate::pool::PoolKind;
 use crate::stream::Stream;
 
 /// How copies are staged. For benches and tests: programs need not choose.

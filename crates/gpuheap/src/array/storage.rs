@@ -5,10 +5,12 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use gpuheap_pool::Gone;
+
 use super::element::Element;
 use super::registered::Registered;
 use super::unified::Told;
-use crate::device::{Context, Gone};
+use crate::device::Context;
 use crate::error::{Error, ErrorKind, Fault};
 use crate::heap::Heap;
 use crate::heap::store::Lease;

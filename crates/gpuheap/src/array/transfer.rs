@@ -5,6 +5,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 
 use gpuheap_driver::{CUmemorytype, CUpointer_attribute};
+use gpuheap_pool::PoolKind;
 use ndarray::{Array, Dimension};
 
 use super::element::{Element, bytes_of, check_bits};
@@ -14,7 +15,6 @@ use super::{ArrayBase, DeviceArray, Hold, HoldMut};
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
-use crate::pool::PoolKind;
 use crate::stream::Stream;
 use crate::target::Target;
 

@@ -6,6 +6,7 @@ use std::iter::FusedIterator;
 use std::ops::Range;
 use std::panic::Location;
 
+use gpuheap_pool::GRANULE;
 use ndarray::{ArrayView, Axis, Data, Dimension, Slice};
 
 use super::turn::{Asked, Batch, Turn, ran_out};
@@ -13,7 +14,6 @@ use crate::array::{DeviceArray, Element};
 use crate::error::{Error, ErrorKind, Fault};
 use crate::scope::Handle;
 use crate::size::Bytes;
-use crate::source::GRANULE;
 use crate::stream::Stream;
 use crate::target::Target;
 

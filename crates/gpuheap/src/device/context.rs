@@ -9,6 +9,7 @@ use gpuheap_driver::{
     BlockChecks, CUcontext, CUdevice, CUresult, CUstream, CUstreamCaptureMode,
     CUstreamCaptureStatus, Driver, DriverError, check,
 };
+use gpuheap_pool::{Gone, Moments, SourceError};
 
 use super::gate::HostGate;
 use super::info::DeviceInfo;
@@ -18,8 +19,7 @@ use crate::fork;
 use crate::front;
 use crate::heap::Inner;
 use crate::heap::siblings::Turn;
-use crate::progress::Moments;
-use crate::source::{NoVirtualMemory, SourceError, VirtualMemory, probe_virtual_memory};
+use crate::source::{NoVirtualMemory, VirtualMemory, driver_error, failure, probe_virtual_memory};
 
 /// The emulator behind an emulated device; in a build without the emulator no device has one.
 #[cfg(feature = "emulator")]
@@ -95,15 +95,6 @@ pub(crate) trait Holder: Send + Sync {
 struct Registered {
     holder: Weak<dyn Holder>,
     visits: Arc<RwLock<()>>,
-}
-
-/// Why a context can be used no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
-    /// It was opened before this process was forked off.
-    Forked,
-    /// [`Device::reset`](super::Device::reset) ended it.
-    Reset,
 }
 
 /// Why a context could not do what it was asked.
@@ -367,7 +358,7 @@ impl Context {
         }
         match opened {
             Ok(()) => Ok(true),
-            Err(SourceError::Driver(error)) => Err(error.into()),
+            Err(SourceError::Driver(error)) => Err(driver_error(error).into()),
             Err(SourceError::Gone(gone)) => Err(gone.into()),
             Err(_) => Ok(false),
         }
@@ -564,22 +555,6 @@ impl<C: Deref<Target = Context>> Drop for Current<C> {
     }
 }
 
-impl fmt::Display for Gone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Gone::Forked => {
-                "this process was forked off after the device was opened, and CUDA does not survive \
-                 a fork: the driver's state and its threads stay in the parent; fork before opening \
-                 a device, or start the child by exec (as std::process::Command does)"
-            }
-            Gone::Reset => {
-                "the device was reset since this was made, and all that was in its context went with \
-                 it; make it again on the device that Device::reset returned"
-            }
-        })
-    }
-}
-
 impl From<Gone> for ContextError {
     fn from(gone: Gone) -> ContextError {
         ContextError::Gone(gone)
@@ -611,7 +586,7 @@ impl From<ContextError> for SourceError {
     fn from(error: ContextError) -> SourceError {
         match error {
             ContextError::Gone(gone) => SourceError::Gone(gone),
-            ContextError::Driver(error) => error.into(),
+            ContextError::Driver(error) => failure(error),
         }
     }
 }

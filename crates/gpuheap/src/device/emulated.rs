@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use gpuheap_driver::{Driver, check};
 use gpuheap_emu::{Emulator, Options, Profile};
+use gpuheap_pool::GRANULE;
 
 use super::context::{Context, Origin};
 use super::info::{self, DeviceInfo};
 use super::{Device, EMULATED};
 use crate::error::{Error, ErrorKind};
 use crate::size::{Bytes, Size};
-use crate::source::GRANULE;
 
 impl Device {
     /// An emulated device that looks like `profile`, its work done at once, without the

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use gpuheap_driver::{LibCuda, OpenError};
+use gpuheap_pool::Gone;
 
-use super::context::{Context, Gone, Origin};
+use super::context::{Context, Origin};
 use crate::error::{Error, Fault};
 use crate::fork;
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use gpuheap_driver::{CUstream, Driver};
 
-pub(crate) use context::{Aside, Context, ContextError, Gone, Holder};
+pub(crate) use context::{Aside, Context, ContextError, Holder};
 #[cfg(feature = "emulator")]
 pub use emulated::profile;
 pub(crate) use gate::HostBorrowed;

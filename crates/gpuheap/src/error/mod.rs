@@ -9,11 +9,12 @@ use std::fmt;
 
 use gpuheap_driver::{DriverError, OpenError};
 use gpuheap_kernels::Kernel;
+use gpuheap_pool::{Gone, SourceError};
 
 use crate::array::storage::Freed;
-use crate::device::{Gone, HostBorrowed};
+use crate::device::HostBorrowed;
 use crate::kind::MemoryKind;
-use crate::source::SourceError;
+use crate::source::driver_error;
 
 pub use kind::ErrorKind;
 pub use out_of_memory::{Cause, Consumer, OutOfMemory};
@@ -119,7 +120,7 @@ impl From<DriverError> for Error {
 impl From<SourceError> for Error {
     fn from(error: SourceError) -> Error {
         match error {
-            SourceError::Driver(error) => Fault::Driver(error),
+            SourceError::Driver(failure) => Fault::Driver(driver_error(failure)),
             SourceError::StreamUnusable => Fault::StreamUnusable,
             SourceError::Gone(gone) => Fault::Gone(gone),
             SourceError::HostBorrowed => return HostBorrowed.into(),

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::panic::Location;
 
+use gpuheap_pool::PoolKind;
 use serde::Serialize;
 
 use crate::heap::ladder::Step;
 use crate::kind::MemoryKind;
-use crate::pool::PoolKind;
 use crate::size::Bytes;
 
 /// Why there is no memory for a request, with the numbers as they stood when the last step of the

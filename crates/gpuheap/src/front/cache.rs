@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpuheap_driver::CUstream;
+use gpuheap_pool::{Account, KeptByThreads, Rounding, StreamHandle, StreamRef};
 
 use super::barrier;
 use super::counts::Counts;
@@ -16,10 +16,7 @@ use super::sync::{AtomicPtr, Ordering, Owned};
 use crate::error::Error;
 use crate::fork;
 use crate::heap::Inner;
-use crate::heap::ledger::Ledger;
-use crate::heap::order::StreamRef;
 use crate::heap::store::Lease;
-use crate::pool::{KeptByThreads, Rounding};
 
 /// The blocks that a thread freed on a stream, for its next requests on that stream.
 ///
@@ -348,7 +345,7 @@ impl ThreadCache {
     }
 
     /// Carries over what the thread counted. With the store's lock held.
-    pub(crate) fn carry(&self, ledger: &mut Ledger) {
+    pub(crate) fn carry(&self, ledger: &mut Account) {
         self.counts().carry(ledger);
     }
 }
@@ -356,7 +353,7 @@ impl ThreadCache {
 /// For any thread, with the lock of its store held.
 impl ThreadCache {
     /// Takes everything out and carries over what was counted, while the owner is kept outside.
-    pub(crate) fn drain(&self, ledger: &mut Ledger, mut each: impl FnMut(Kept)) {
+    pub(crate) fn drain(&self, ledger: &mut Account, mut each: impl FnMut(Kept)) {
         self.held.set(0);
         let moment = self.moment.get();
         self.slots.drain(moment, &mut each);
@@ -427,7 +424,7 @@ impl ThreadCache {
     /// That stream as the heap knows it.
     #[inline]
     pub(crate) fn stream(&self) -> StreamRef {
-        StreamRef::new(self.slot.get(), CUstream(self.raw.get() as usize))
+        StreamRef::new(self.slot.get(), StreamHandle(self.raw.get() as usize))
     }
 
     /// Has it keep several blocks of each size up to this one; while it is empty.

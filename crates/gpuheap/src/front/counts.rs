@@ -1,7 +1,8 @@
 //! What a thread allocated and freed without the heap's lock.
 
+use gpuheap_pool::{Account, Moved};
+
 use super::sync::Owned;
-use crate::heap::ledger::{Ledger, Moved};
 
 /// Counters of one thread for one store, whatever the stream, so that none bounces between threads and
 /// the peak of a thread alone is exact. A thread that holds the store's lock, and keeps the owner outside
@@ -58,7 +59,7 @@ impl Counts {
     }
 
     /// Carries everything over into `ledger`.
-    pub(super) fn carry(&self, ledger: &mut Ledger) {
+    pub(super) fn carry(&self, ledger: &mut Account) {
         ledger.moved(Moved {
             allocations: self.allocations.take(),
             allocated_bytes: self.allocated_bytes.take(),
@@ -76,7 +77,7 @@ mod tests {
 
     #[test]
     fn the_peak_between_two_carries_is_not_lost() {
-        let (counts, mut ledger) = (Counts::new(), Ledger::default());
+        let (counts, mut ledger) = (Counts::new(), Account::default());
         ledger.allocated(100, 512);
         counts.allocated(50, 512);
         counts.freed(50, 512);
@@ -100,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_free_that_is_carried_before_its_allocation_breaks_nothing() {
-        let (one, other, mut ledger) = (Counts::new(), Counts::new(), Ledger::default());
+        let (one, other, mut ledger) = (Counts::new(), Counts::new(), Account::default());
         one.allocated(1000, 1024);
         other.freed(1000, 1024);
         other.carry(&mut ledger);

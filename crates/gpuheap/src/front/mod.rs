@@ -49,10 +49,11 @@ pub(crate) use cache::ThreadCache;
 pub(crate) use lock::{Biased, Locked};
 pub(crate) use slots::Kept;
 
+use gpuheap_pool::{KeptByThreads, StreamRef};
+
 use crate::device::Context;
 use crate::fork;
 use crate::heap::Inner;
-use crate::heap::order::StreamRef;
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
 
@@ -77,7 +78,7 @@ impl ThreadCache {
         stream: impl FnOnce(&mut State) -> Option<StreamRef>,
     ) -> Option<&'static ThreadCache> {
         let store = heap.store(kind);
-        let (most, kept) = (store.keeps()?, store.pool.kept_by_threads()?);
+        let (most, kept) = (store.keeps()?, KeptByThreads::of(store.pool)?);
         if let Some(found) = ThreadCache::find(store, stream_id)
             && !found.is_closed()
         {

@@ -241,10 +241,10 @@ fn bin(bytes: u64) -> usize {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use gpuheap_pool::testing::{cases, fewer};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tests::{cases, fewer};
 
     #[test]
     fn bins_grow_with_sizes_and_hold_a_quarter_of_a_doubling() {

@@ -6,10 +6,11 @@ use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use gpuheap_pool::testing::{Asked, Watched};
+use gpuheap_pool::{Stitched, Tuning};
+
 use super::*;
 use crate::emu::{Options, Profile};
-use crate::pool::tests::{Asked, Watched};
-use crate::pool::{Stitched, Tuning};
 use crate::{Block, Device, Heap, PoolKind, Stream};
 
 fn device() -> Device {

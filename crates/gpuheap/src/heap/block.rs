@@ -4,7 +4,8 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::device::Gone;
+use gpuheap_pool::Gone;
+
 use crate::error::Error;
 use crate::front::ThreadCache;
 use crate::heap::Inner;

@@ -4,21 +4,22 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
+use gpuheap_pool::{Direct, Limits, MemorySource, Policy, PoolKind, Tuning, new_policy};
+
 use crate::array::staging::Staging;
 use crate::device::{Context, Device, Holder};
 use crate::error::{Error, ErrorKind};
 use crate::heap::fallback::{Fallback, available};
 use crate::heap::idle::IdleTrim;
-use crate::heap::limits::Limits;
+use crate::heap::limits;
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::registrations::Registrations;
 use crate::heap::store::Store;
 use crate::heap::{Heap, Inner};
 use crate::kind::MemoryKind;
-use crate::pool::{Binned, Direct, Policy, PoolKind, Simple, Split, Stitched, Tuning};
 use crate::settings::{self, Settings};
 use crate::size::Size;
-use crate::source::{MemorySource, OrderedSource, PlainSource};
+use crate::source::{OrderedSource, PlainSource};
 use crate::track::{Tracker, Tracking};
 
 /// What a thread keeps for a stream at most, unless the heap's builder says otherwise: what a program
@@ -209,10 +210,10 @@ impl HeapBuilder {
         if self.environment {
             self.complete(&context, Settings::get()?);
         }
-        Limits { soft: self.soft, hard: self.hard }.check()?;
+        limits::check(Limits { soft: self.soft, hard: self.hard })?;
         let (pool, fallback) = available(&context, self.pool.unwrap_or(PoolKind::Stitched));
         self.fallback = fallback;
-        Limits { soft: self.soft, hard: self.hard }.check_usable(pool)?;
+        limits::check_usable(Limits { soft: self.soft, hard: self.hard }, pool)?;
         if self.environment && self.hard.is_none() && context.is_wsl2() {
             let (free, _) =
                 PlainSource::new(context.clone(), MemoryKind::Device).device_memory()?;
@@ -337,12 +338,5 @@ pub(crate) fn policy_and_source(
         PoolKind::Driver => PoolKind::Split,
         pool => pool,
     };
-    let policy: Box<dyn Policy> = match pool {
-        PoolKind::Stitched => Box::new(Stitched::with(tuning)),
-        PoolKind::None => Box::new(Direct::default()),
-        PoolKind::Simple => Box::new(Simple::default()),
-        PoolKind::Binned => Box::new(Binned::default()),
-        PoolKind::Split | PoolKind::Driver => Box::new(Split::default()),
-    };
-    (pool, (policy, Box::new(source)))
+    (pool, (new_policy(pool, tuning), Box::new(source)))
 }

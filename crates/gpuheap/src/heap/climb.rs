@@ -2,17 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use gpuheap_pool::{Cached, Shortage, SourceError, StreamRef};
+
 use crate::error::{Cause, Error, Fault, OutOfMemory};
 use crate::heap::fit::Foreseen;
 use crate::heap::ladder::{LADDER, Step};
-use crate::heap::order::StreamRef;
 use crate::heap::siblings::{self, MOST_ROUNDS, OtherHeaps};
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
-use crate::pool::{Cached, Shortage};
 use crate::say;
 use crate::size::Bytes;
-use crate::source::SourceError;
 
 /// How long the ladder waits on WSL2 for memory that the host gives back late.
 const LATE_RELEASE: Duration = Duration::from_secs(2);

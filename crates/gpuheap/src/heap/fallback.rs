@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use gpuheap_pool::PoolKind;
+
 use crate::device::Context;
-use crate::pool::PoolKind;
 use crate::source::NoVirtualMemory;
 
 /// Why a heap keeps its memory by `split` and not by the policy that was asked for.
@@ -16,7 +17,8 @@ pub(crate) struct Fallback {
 
 /// The policy for a device's heap that is to have `asked`.
 pub(crate) fn available(context: &Arc<Context>, asked: PoolKind) -> (PoolKind, Option<Fallback>) {
-    if !asked.needs_virtual_memory() {
+    // The only one that maps physical memory behind addresses itself.
+    if asked != PoolKind::Stitched {
         return (asked, None);
     }
     match context.virtual_memory() {

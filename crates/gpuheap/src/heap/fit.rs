@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use gpuheap_pool::{Cached, GRANULE, MemorySource, Outlook, SourceError, Stuck, Taking, round_up};
 use serde::Serialize;
 
 use crate::error::{Cause, Error};
@@ -9,11 +10,8 @@ use crate::heap::Heap;
 use crate::heap::climb::{Figures, Lack};
 use crate::heap::siblings::OtherHeaps;
 use crate::heap::store::State;
-use crate::heap::stuck::Stuck;
 use crate::kind::MemoryKind;
-use crate::pool::{Cached, Outlook, Taking};
 use crate::size::Bytes;
-use crate::source::{GRANULE, MemorySource, SourceError, round_up};
 
 /// Whether a request would succeed. From [`Heap::would_fit`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

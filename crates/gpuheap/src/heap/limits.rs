@@ -1,48 +1,36 @@
 //! How much a heap may take from the driver.
 
-use crate::error::{Error, ErrorKind};
-use crate::pool::PoolKind;
-use crate::size::Bytes;
-use crate::source::{GRANULE, POOL_STEP};
+use gpuheap_pool::{GRANULE, Limits, PoolKind};
 
-/// The limits of one heap, in bytes taken from the driver; `None` for none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Above this, cached memory is given back at the next call of the heap that finds it out of
-    /// use.
-    pub soft: Option<u64>,
-    /// This is never exceeded: an allocation that would is refused with an error. Below what the
-    /// pool takes at a time, 2 MiB or with `driver` 32 MiB, nothing more is taken.
-    pub hard: Option<u64>,
+use crate::error::{Error, ErrorKind};
+use crate::size::Bytes;
+use crate::source::POOL_STEP;
+
+/// Checks that the soft limit, if there are both, can be reached at all.
+pub(crate) fn check(limits: Limits) -> Result<(), Error> {
+    match (limits.soft, limits.hard) {
+        (Some(soft), Some(hard)) if soft > hard => Err(ErrorKind::BadSetting.error(format!(
+            "the soft limit of {} is above the hard limit of {}, so it would never be reached; \
+             lower the soft one, or raise the hard one",
+            Bytes(soft),
+            Bytes(hard)
+        ))),
+        _ => Ok(()),
+    }
 }
 
-impl Limits {
-    /// That the soft one, if there are both, can be reached at all.
-    pub(crate) fn check(self) -> Result<(), Error> {
-        match (self.soft, self.hard) {
-            (Some(soft), Some(hard)) if soft > hard => Err(ErrorKind::BadSetting.error(format!(
-                "the soft limit of {} is above the hard limit of {}, so it would never be reached; \
-                 lower the soft one, or raise the hard one",
-                Bytes(soft),
-                Bytes(hard)
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// Checks that the hard limit leaves room for the least that a heap with `pool` takes.
-    pub(crate) fn check_usable(self, pool: PoolKind) -> Result<(), Error> {
-        let least = if pool == PoolKind::Driver { POOL_STEP } else { GRANULE };
-        match self.hard {
-            Some(hard) if hard < least => Err(ErrorKind::BadSetting.error(format!(
-                "the hard limit of {} is below the {} that the {pool} pool takes from the driver at \
-                 a time, so the heap could hold nothing; set it to {} or more",
-                Bytes(hard),
-                Bytes(least),
-                Bytes(least)
-            ))),
-            _ => Ok(()),
-        }
+/// Checks that the hard limit leaves room for the least that a heap with `pool` takes.
+pub(crate) fn check_usable(limits: Limits, pool: PoolKind) -> Result<(), Error> {
+    let least = if pool == PoolKind::Driver { POOL_STEP } else { GRANULE };
+    match limits.hard {
+        Some(hard) if hard < least => Err(ErrorKind::BadSetting.error(format!(
+            "the hard limit of {} is below the {} that the {pool} pool takes from the driver at \
+             a time, so the heap could hold nothing; set it to {} or more",
+            Bytes(hard),
+            Bytes(least),
+            Bytes(least)
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -56,9 +44,9 @@ mod tests {
     use crate::emu::Profile;
     use crate::heap::Heap;
     use crate::kind::MemoryKind;
-    use crate::pool::tests::{Asked, Watched};
-    use crate::pool::{PoolKind, Stitched, Tuning};
     use crate::source::PlainSource;
+    use gpuheap_pool::testing::{Asked, Watched};
+    use gpuheap_pool::{PoolKind, Stitched, Tuning};
 
     const MIB: u64 = 1 << 20;
 

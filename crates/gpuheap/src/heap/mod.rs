@@ -9,10 +9,8 @@ pub(crate) mod flush;
 pub(crate) mod idle;
 pub(crate) mod ladder;
 pub(crate) mod leaks;
-pub(crate) mod ledger;
 pub(crate) mod limits;
 mod notes;
-pub(crate) mod order;
 pub(crate) mod reclaimers;
 pub(crate) mod region;
 pub(crate) mod registrations;
@@ -20,7 +18,6 @@ pub(crate) mod retry;
 pub(crate) mod siblings;
 pub(crate) mod status;
 pub(crate) mod store;
-pub(crate) mod stuck;
 pub(crate) mod usage;
 
 use std::fmt;
@@ -29,27 +26,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use gpuheap_driver::{BlockNote, CUdevice, CUstream};
+use gpuheap_pool::{Gone, Limits, PoolKind, SourceError, Tuning};
 
 use crate::array::staging::Staging;
-use crate::device::{Context, Device, Gone};
+use crate::device::{Context, Device};
 use crate::error::Error;
 use crate::front::{self, Handle, ThreadCache};
 use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
 use crate::heap::fallback::Fallback;
 use crate::heap::idle::IdleTrim;
-use crate::heap::limits::Limits;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::registrations::Registrations;
 use crate::heap::store::{FreeOn, Lease, Store};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::measure;
-use crate::pool::{PoolKind, Tuning};
 use crate::say;
 use crate::settings;
 use crate::size::Bytes;
-use crate::source::SourceError;
 use crate::stream::Stream;
 use crate::target::Target;
 use crate::track::{TrackId, Tracker, Tracking};
@@ -204,7 +199,7 @@ impl Heap {
     /// anything. The driver's own; the limits may hold all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         self.handle.context.check_alive()?;
-        limits.check()?;
+        limits::check(limits)?;
         self.handle.device.set_limits(limits)
     }
 

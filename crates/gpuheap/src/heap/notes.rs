@@ -4,6 +4,7 @@ use gpuheap_driver::{BlockChecks, BlockNote, CUstream};
 
 use crate::device::Context;
 use crate::heap::store::Lease;
+use crate::source::raw;
 
 impl Lease {
     /// Tells an emulated device's checks of it, if they are on.
@@ -34,6 +35,6 @@ impl Lease {
 
     fn as_note(&self, context: &Context) -> BlockNote {
         let Lease { address, bytes, block_bytes: room, stream, .. } = *self;
-        BlockNote { context: context.raw(), address, bytes, room, stream: stream.raw() }
+        BlockNote { context: context.raw(), address, bytes, room, stream: raw(stream) }
     }
 }

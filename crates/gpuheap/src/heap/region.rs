@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gpuheap_pool::Ledger;
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::ledger::Ledger;
 use crate::heap::store::State;
 use crate::heap::usage::Since;
 use crate::kind::MemoryKind;
@@ -102,7 +102,7 @@ impl Heap {
         before.live = before.known_live();
         state.watch(number, before.live);
         drop(state);
-        Ok(Region { heap: self.clone(), kind: MemoryKind::Device, number, before })
+        Ok(Region { heap: self.clone(), kind: MemoryKind::Device, number, before: *before })
     }
 }
 

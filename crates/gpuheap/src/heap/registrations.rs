@@ -2,13 +2,14 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::heap::ledger::Ledger;
+use gpuheap_pool::Account;
+
 use crate::heap::usage::Usage;
 
 /// How much is registered. All of it is live, and the driver has what is live and no more.
 #[derive(Default)]
 pub(crate) struct Registrations {
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<Account>,
 }
 
 impl Registrations {
@@ -36,11 +37,11 @@ impl Registrations {
             reserved: ledger.taken,
             reserved_peak: ledger.live_peak,
             driver_calls: ledger.allocations + ledger.frees,
-            ledger,
+            ledger: *ledger,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
+    fn lock(&self) -> MutexGuard<'_, Account> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -19,12 +19,12 @@ use std::cell::Cell;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use gpuheap_pool::{GRANULE, SourceError, Stuck};
+
 use crate::device::Context;
 use crate::heap::Inner;
 use crate::heap::store::{State, Store};
-use crate::heap::stuck::Stuck;
 use crate::kind::MemoryKind;
-use crate::source::{GRANULE, SourceError};
 
 /// How long a request waits for its turn. A turn ends when streams do that other heaps use; one that
 /// itself waits for the requesting thread would never end. Requests are then made at once.

@@ -2,15 +2,13 @@
 
 use std::fmt;
 
+use gpuheap_pool::{Ledger, Limits, PoolKind};
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::ledger::Ledger;
-use crate::heap::limits::Limits;
 use crate::heap::store::Store;
 use crate::kind::MemoryKind;
-use crate::pool::PoolKind;
 use crate::size::Bytes;
 use crate::track::{Many, Outstanding};
 

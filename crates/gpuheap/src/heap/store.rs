@@ -4,22 +4,23 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gpuheap_pool::{
+    Account, Environment, GRANULE, Grant, KeptByThreads, Ledger, Limits, MemorySource, Order,
+    Policy, PoolKind, Segment, Shortage, SourceError, StreamRef,
+};
+
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::front::{Biased, Kept, Locked, ThreadCache};
 use crate::heap::builder::Parts;
 use crate::heap::climb::{Attempt, Last, Missing};
-use crate::heap::ledger::Ledger;
-use crate::heap::limits::Limits;
-use crate::heap::order::{Order, StreamRef};
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::region::Watched;
 use crate::heap::siblings::{self, OtherHeaps};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
-use crate::pool::{Environment, Grant, Policy, PoolKind, Shortage};
-use crate::source::{GRANULE, MemorySource, Segment, SourceError};
-use crate::stream::{Stream, StreamGuard};
+use crate::source::{handle, raw};
+use crate::stream::Stream;
 use crate::track::TrackId;
 
 /// What is allocated on the side takes at most one part in so many of what a limit leaves: who
@@ -89,7 +90,7 @@ pub(crate) struct State {
     pub(crate) source: Box<dyn MemorySource>,
     pub(crate) order: Order,
     /// What threads count for themselves is carried over into it.
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: Account,
     /// Bytes of the blocks that the policy handed out, those included that threads keep.
     pub(crate) granted: u64,
     pub(crate) limits: Limits,
@@ -133,7 +134,7 @@ impl Store {
             policy,
             source,
             order: Order::default(),
-            ledger: Ledger::default(),
+            ledger: Account::default(),
             granted: 0,
             limits,
             stranded: Vec::new(),
@@ -154,7 +155,7 @@ impl Store {
             pool,
             reclaimers,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            keeps: keeps.filter(|_| pool.kept_by_threads().is_some()),
+            keeps: keeps.filter(|_| KeptByThreads::of(pool).is_some()),
             state: Apart(Biased::new(state)),
         }
     }
@@ -313,7 +314,7 @@ impl Store {
                 state.unzeroed.push(Lease { stream, ..lease });
                 return Err(error.into());
             }
-            lease.note_freed(&self.context, Some(stream.raw()), true);
+            lease.note_freed(&self.context, Some(raw(stream)), true);
         }
         state.ledger.freed(bytes, block_bytes);
         let mut freed = state.give(key, block_bytes, stream);
@@ -407,7 +408,7 @@ impl Store {
             reserved,
             reserved_peak: state.source.reserved_peak()?,
             driver_calls,
-            ledger: state.ledger,
+            ledger: *state.ledger,
         })
     }
 
@@ -448,11 +449,11 @@ impl Store {
         // With the lock held: what is freed by now was used by work that this waits for.
         state.gather();
         // Before the wait, so that it is for all the work that they ever take.
-        state.order.foreign().for_each(StreamGuard::refuse_work);
+        state.order.foreign().for_each(|guard| guard.refuse_work());
         let waited = self.context.synchronize();
         let State { order, source, .. } = &mut *state;
         if waited.is_ok() {
-            order.foreign().for_each(StreamGuard::complete);
+            order.foreign().for_each(|guard| guard.complete());
             order.all_over(&mut **source);
         }
         // Also where that failed: their handles may mean nothing any more.
@@ -626,7 +627,7 @@ impl Store {
 impl State {
     pub(crate) fn stream(&mut self, stream: &Stream) -> StreamRef {
         let guard = || Some(stream.guard());
-        let found = self.order.stream(stream.id(), stream.raw(), guard, &mut *self.source);
+        let found = self.order.stream(stream.id(), handle(stream.raw()), guard, &mut *self.source);
         // Those whose end was noticed on the way.
         self.close_ended();
         found
@@ -635,7 +636,7 @@ impl State {
     /// The account, with what threads counted for themselves.
     pub(crate) fn ledger(&mut self) -> Ledger {
         self.gather();
-        self.ledger
+        *self.ledger
     }
 
     /// Has the policy take everything back that threads keep, and carries over what they counted.
@@ -729,7 +730,7 @@ impl State {
 
     /// The account with what this thread counted, and without what the others did since they last needed
     /// the lock. Their caches stay as they are.
-    pub(crate) fn carried_ledger(&mut self) -> Ledger {
+    pub(crate) fn carried_ledger(&mut self) -> Account {
         self.carry();
         self.ledger
     }
@@ -759,7 +760,7 @@ impl State {
     fn give_all<R>(
         &mut self,
         stream: StreamRef,
-        take: impl FnOnce(&mut Ledger, &mut Vec<Kept>) -> R,
+        take: impl FnOnce(&mut Account, &mut Vec<Kept>) -> R,
     ) -> R {
         let mut kept = std::mem::take(&mut self.kept);
         let taken = take(&mut self.ledger, &mut kept);
@@ -1055,7 +1056,7 @@ impl Drop for Store {
 fn is_end_of_work(error: &SourceError) -> bool {
     match error {
         SourceError::Gone(_) => true,
-        SourceError::Driver(error) => FAILED_WORK.contains(&error.code().0),
+        SourceError::Driver(error) => FAILED_WORK.contains(&error.code),
         _ => false,
     }
 }

@@ -1,8 +1,7 @@
 //! What a heap holds at one moment.
 
+use gpuheap_pool::Ledger;
 use serde::Serialize;
-
-use crate::heap::ledger::Ledger;
 
 /// What a heap holds at one moment, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, CUresult, CUstream, check};
+use gpuheap_driver::{CU_EVENT_DISABLE_TIMING, CUevent, CUresult, CUstream};
+use gpuheap_pool::{Fence, SourceError, StreamRef, Waiter};
 
-use super::{Fence, SourceError, Waiter};
+use super::{check, raw};
 use crate::device::{Aside, Context};
-use crate::heap::order::StreamRef;
 
 /// The fences of a source: events that are made once and used again.
 pub(super) struct Events {
@@ -59,7 +59,7 @@ impl Events {
         call: impl FnOnce(&Context) -> CUresult,
     ) -> Result<(), SourceError> {
         self.calls += 1;
-        self.inside(|context| Ok(check(function, call(context))?))
+        self.inside(|context| check(function, call(context)))
     }
 
     /// The same for what a capture on the stream would break by.
@@ -71,10 +71,10 @@ impl Events {
     ) -> Result<(), SourceError> {
         self.calls += 2;
         self.inside(|context| {
-            if context.is_capturing_inside(stream.raw())? {
+            if context.is_capturing_inside(raw(stream))? {
                 return Err(SourceError::Capturing);
             }
-            Ok(check(function, call(context))?)
+            check(function, call(context))
         })
     }
 
@@ -112,13 +112,13 @@ impl Events {
         let event = self.events[fence as usize];
         self.call_on(stream, "cuEventRecord", |context| {
             // SAFETY: the event is ours; the stream is alive, which its user promises.
-            unsafe { context.driver().cuEventRecord(event, stream.raw()) }
+            unsafe { context.driver().cuEventRecord(event, raw(stream)) }
         })
     }
 
     pub(super) fn is_capturing(&mut self, stream: StreamRef) -> Result<bool, SourceError> {
         self.calls += 1;
-        Ok(self.context.is_capturing(stream.raw())?)
+        Ok(self.context.is_capturing(raw(stream))?)
     }
 
     pub(super) fn refuse_capturing(&mut self, stream: StreamRef) -> Result<(), SourceError> {
@@ -131,7 +131,7 @@ impl Events {
         // SAFETY: the event is ours.
         self.inside(|context| match unsafe { context.driver().cuEventQuery(event) } {
             CUresult::ERROR_NOT_READY => Ok(false),
-            code => Ok(check("cuEventQuery", code).map(|()| true)?),
+            code => check("cuEventQuery", code).map(|()| true),
         })
     }
 
@@ -144,7 +144,7 @@ impl Events {
         let event = self.events[fence.0 as usize];
         self.call_on(stream, "cuStreamWaitEvent", |context| {
             // SAFETY: the event is ours; the stream is alive, which its user promises.
-            unsafe { context.driver().cuStreamWaitEvent(stream.raw(), event, 0) }
+            unsafe { context.driver().cuStreamWaitEvent(raw(stream), event, 0) }
         })
     }
 
@@ -154,7 +154,7 @@ impl Events {
         Box::new(move || {
             let _current = context.enter_aside()?;
             // SAFETY: events are destroyed with the heap only, which outlives its waits.
-            Ok(check("cuEventSynchronize", unsafe { context.driver().cuEventSynchronize(event) })?)
+            check("cuEventSynchronize", unsafe { context.driver().cuEventSynchronize(event) })
         })
     }
 
@@ -165,7 +165,7 @@ impl Events {
         stream: Option<StreamRef>,
     ) -> Result<(), SourceError> {
         let bytes = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
-        let raw = stream.map_or(CUstream::LEGACY, StreamRef::raw);
+        let raw = stream.map_or(CUstream::LEGACY, raw);
         let context = self.context.clone();
         let _working = context.gate.work()?;
         self.call("cuMemsetD8Async", |context| {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use gpuheap_driver::{CUmemPool_attribute, CUmemPoolProps, CUmemoryPool};
+use gpuheap_pool::{
+    Fence, Limits, MemorySource, Segment, SourceError, StreamRef, Waiter, round_up,
+};
 
 use super::events::{Events, order_by_events};
-use super::{Fence, MemorySource, Segment, SourceError, Waiter, round_up};
+use super::raw;
 use crate::device::Context;
-use crate::heap::limits::Limits;
-use crate::heap::order::StreamRef;
 
 /// What a stream-ordered pool grows by (one H200, driver 580).
 pub(crate) const POOL_STEP: u64 = 32 << 20;
@@ -102,7 +103,7 @@ impl MemorySource for OrderedSource {
                     &mut address,
                     bytes_asked,
                     pool,
-                    stream.raw(),
+                    raw(stream),
                 )
             }
         })?;
@@ -121,7 +122,7 @@ impl MemorySource for OrderedSource {
         self.events.refuse_capturing(stream)?;
         self.events.call("cuMemFreeAsync", |context| {
             // SAFETY: the segment was taken by this source; its last use is on this stream.
-            unsafe { context.driver().cuMemFreeAsync(segment.address, stream.raw()) }
+            unsafe { context.driver().cuMemFreeAsync(segment.address, raw(stream)) }
         })
     }
 

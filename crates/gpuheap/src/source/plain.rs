@@ -8,15 +8,15 @@ use gpuheap_driver::{
     CU_MEM_ATTACH_GLOBAL, CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUdevice,
     CUdeviceptr,
 };
+use gpuheap_pool::{
+    Fence, GRANULE, Limits, MemorySource, Pages, Segment, SourceError, StreamRef, Waiter, round_up,
+};
 use rustc_hash::FxHashMap;
 
 use super::events::{Events, order_by_events};
 use super::host::host_memory;
 use super::vmm::Vmm;
-use super::{Fence, GRANULE, MemorySource, Pages, Segment, SourceError, Waiter, round_up};
 use crate::device::Context;
-use crate::heap::limits::Limits;
-use crate::heap::order::StreamRef;
 use crate::kind::MemoryKind;
 
 /// The driver's plain allocations of one kind of memory: `cuMemAlloc`, `cuMemAllocManaged`,

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use gpuheap_driver::{
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_MINIMUM, CUdevice,
     CUdevice_attribute, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemLocation, CUresult, Driver, DriverError, check,
+    CUmemLocation, CUresult, Driver, DriverError,
 };
+use gpuheap_pool::{Chunk, GRANULE, Gone, Pages, SourceError};
 
-use super::{Chunk, GRANULE, Pages, SourceError};
-use crate::device::{Context, Gone};
+use super::{check, driver_error};
+use crate::device::Context;
 use crate::size::Bytes;
 
 /// The device's virtual memory management, with what one heap has of it. Whatever of that is left
@@ -103,7 +104,7 @@ pub(crate) fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMe
         Ok(found)
     };
     let found = tried().map_err(|error| match error {
-        SourceError::Driver(error) => NoVirtualMemory::Refused(error),
+        SourceError::Driver(error) => NoVirtualMemory::Refused(driver_error(error)),
         SourceError::Gone(gone) => NoVirtualMemory::Gone(gone),
         SourceError::OutOfMemory
         | SourceError::StreamUnusable
@@ -180,7 +181,7 @@ impl Vmm {
     ) -> Result<(), SourceError> {
         self.calls += 1;
         let _current = self.context.enter_aside()?;
-        Ok(check(function, call(self.context.driver()))?)
+        check(function, call(self.context.driver()))
     }
 
     fn physical(&self, chunk: Chunk) -> Physical {
@@ -417,12 +418,11 @@ impl fmt::Display for NoVirtualMemory {
 mod tests {
     use gpuheap_driver::CUstream;
     use gpuheap_emu::{Fault, FaultPlan, Options, Profile};
+    use gpuheap_pool::{MemorySource, Order, PoolKind, Split};
 
     use super::*;
-    use crate::heap::order::Order;
     use crate::kind::MemoryKind;
-    use crate::pool::{PoolKind, Split};
-    use crate::source::{MemorySource, PlainSource};
+    use crate::source::{PlainSource, handle};
     use crate::tests::failing::{fail_each_call, with_failing_call};
     use crate::{Device, Error, Heap};
 
@@ -461,7 +461,7 @@ mod tests {
     fn what_is_created_counts_as_reserved() {
         let device = device();
         let mut source = source(&device);
-        let stream = Order::default().stream(1, CUstream::NULL, || None, &mut source);
+        let stream = Order::default().stream(1, handle(CUstream::NULL), || None, &mut source);
         let plain = source.take(3 * MIB, stream).unwrap();
         assert_eq!(source.reserved(), Ok(4 * MIB));
         round(source.pages().unwrap()).unwrap();
@@ -471,7 +471,7 @@ mod tests {
         assert_eq!(pages.granule(), 2 * MIB);
         let (chunk, address) = (pages.create(6 * MIB).unwrap(), pages.reserve(16 * MIB).unwrap());
         pages.map(address + 2 * MIB, &[chunk]).unwrap();
-        let segment = crate::source::Segment { address: address + 2 * MIB, bytes: 6 * MIB };
+        let segment = gpuheap_pool::Segment { address: address + 2 * MIB, bytes: 6 * MIB };
         assert_eq!(source.regained(&[segment, plain]), Ok(10 * MIB));
         assert_eq!(used(&device), 6 * MIB);
         source.give_back(plain).unwrap();

@@ -1,9 +1,9 @@
 //! Tests that need the heap's inside and an emulated device.
 
+use gpuheap_pool::testing::{IgnoresStreams, fewer};
+
 use crate::emu::{Options, Profile, Schedule};
-use crate::pool::tests::IgnoresStreams;
 use crate::source::PlainSource;
-use crate::tests::fewer;
 use crate::{Device, Heap, MemoryKind, PoolKind};
 
 /// The emulator's checker, not only our model, sees memory cross streams with no order: the same

@@ -5,11 +5,11 @@ use super::blocks::{Block, Last, State};
 use super::memory::LEAST;
 use super::reach::Reach;
 use super::{LOOK_RANGES, SLAB, SMALL, Shortage, Stitched};
-use crate::heap::ledger::Ledger;
-use crate::heap::order::{Order, StreamRef};
-use crate::heap::stuck::Stuck;
+use crate::ledger::Account;
+use crate::order::{Order, StreamRef};
 use crate::pool::{Environment, Grant, Taking};
 use crate::source::{Segment, round_up};
+use crate::stuck::Stuck;
 
 /// A run of free blocks at home, as a stitched range could use it.
 #[derive(Clone, Copy, Debug)]
@@ -443,7 +443,7 @@ impl Stitched {
 
     /// What a request would take from the driver with the cache as it is, all frees over but those that
     /// are stuck: the steps of the module's list, one after the other, as each would end.
-    pub(super) fn takings(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Vec<Taking> {
+    pub(super) fn takings(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Vec<Taking> {
         let islands = self.home.islands();
         // For large requests, once what small ones left empty is given to these.
         let is_over = |block: &Block| !block.is_stuck(stuck);

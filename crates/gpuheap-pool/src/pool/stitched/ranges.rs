@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 
 use super::addresses::Addresses;
 use super::memory::Memory;
-use crate::heap::order::{Order, Ticket};
-use crate::heap::stuck::Stuck;
+use crate::order::{Order, Ticket};
 use crate::pool::Environment;
 use crate::source::{Segment, SourceError};
+use crate::stuck::Stuck;
 
 #[derive(Debug)]
 pub(super) struct Range {

@@ -3,11 +3,11 @@
 use super::blocks::{Block, State};
 use super::memory::LEAST;
 use super::{ROUNDING, Stitched};
-use crate::heap::ledger::Ledger;
-use crate::heap::order::Order;
-use crate::heap::stuck::Stuck;
+use crate::ledger::Account;
+use crate::order::Order;
 use crate::pool::{Environment, Outlook};
 use crate::source::{Segment, SourceError, round_up};
+use crate::stuck::Stuck;
 
 impl Stitched {
     /// Gives whole chunks back until `target` bytes went: of those that nobody uses the smallest
@@ -101,7 +101,7 @@ impl Stitched {
     }
 
     /// What could be done for a request, if all frees were over but those that are stuck.
-    pub(super) fn prospect(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Outlook {
+    pub(super) fn prospect(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Outlook {
         let is_over = |block: &Block| !block.is_stuck(stuck);
         let rounded = round_up(bytes, ROUNDING);
         let runs = self.home.all_free().filter_map(|key| {

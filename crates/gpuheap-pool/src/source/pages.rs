@@ -4,14 +4,14 @@ use super::SourceError;
 
 /// Physical memory of the device: one allocation handle of the driver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Chunk(pub(crate) u32);
+pub struct Chunk(pub u32);
 
 /// What reserves addresses, and maps physical memory behind them.
 ///
 /// Sizes and addresses are multiples of the [granule](Pages::granule). A chunk is mapped whole, and
 /// may be mapped at several addresses at once. No call is work of a stream: what is unmapped must be
 /// out of use, as the host knows.
-pub(crate) trait Pages {
+pub trait Pages {
     /// The smallest chunk, bytes: a power of two.
     fn granule(&self) -> u64;
 

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use gpuheap_driver::CUstream;
+use crate::order::StreamHandle;
 use proptest::prelude::*;
 
 use super::*;
-use crate::source::model::{Clock, LARGE_DEVICE, Model};
-use crate::tests::{cases, fewer};
+use crate::testing::{Clock, IgnoresStreams, LARGE_DEVICE, Model};
+use crate::testing::{cases, fewer};
 
 #[derive(Clone, Debug)]
 enum Action {
@@ -81,7 +81,7 @@ struct World {
     policy: Box<dyn Policy>,
     model: Model,
     order: Order,
-    ledger: Ledger,
+    ledger: Account,
     limits: Limits,
     stranded: Vec<Segment>,
     streams: Vec<StreamRef>,
@@ -100,7 +100,8 @@ impl World {
         let streams = (0..STREAMS)
             .map(|n| {
                 // The last is a thread's own default stream, fenced at every free.
-                let raw = if n == STREAMS - 1 { CUstream::PER_THREAD } else { CUstream(n + 10) };
+                let raw =
+                    if n == STREAMS - 1 { StreamHandle::PER_THREAD } else { StreamHandle(n + 10) };
                 order.stream(100 + n as u64, raw, || None, &mut model)
             })
             .collect();
@@ -108,7 +109,7 @@ impl World {
             policy,
             model,
             order,
-            ledger: Ledger::default(),
+            ledger: Account::default(),
             limits: Limits::default(),
             stranded: Vec::new(),
             streams,
@@ -329,145 +330,9 @@ proptest! {
     }
 }
 
-/// `split` without its order: every block is its first stream's.
-#[derive(Default)]
-pub(crate) struct IgnoresStreams(Split);
-
-impl Policy for IgnoresStreams {
-    fn allocate(
-        &mut self,
-        bytes: u64,
-        _stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
-        let first = environment.order.stream(100, CUstream(10), || None, environment.source);
-        self.0.allocate(bytes, first, environment)
-    }
-
-    fn free(
-        &mut self,
-        key: u32,
-        _stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<(), SourceError> {
-        let first = environment.order.stream(100, CUstream(10), || None, environment.source);
-        self.0.free(key, first, environment)
-    }
-
-    fn release(
-        &mut self,
-        target: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        self.0.release(target, environment)
-    }
-
-    fn release_at(
-        &mut self,
-        address: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        self.0.release_at(address, environment)
-    }
-
-    fn outlook(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Outlook {
-        self.0.outlook(bytes, ledger, stuck)
-    }
-
-    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
-        self.0.cached(stream, order)
-    }
-
-    fn live(&self) -> Vec<Segment> {
-        self.0.live()
-    }
-}
-
-/// What a [`Watched`] policy is about to be asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    Free,
-    /// To look through all that it has.
-    Release,
-}
-
-/// `stitched`, and what is told of a call before it is made.
-pub(crate) struct Watched<F>(pub(crate) Stitched, pub(crate) F);
-
-impl<F: FnMut(Asked) + Send> Policy for Watched<F> {
-    fn allocate(
-        &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
-        self.0.allocate(bytes, stream, environment)
-    }
-
-    fn reuse(
-        &mut self,
-        bytes: u64,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
-        self.0.reuse(bytes, stream, environment)
-    }
-
-    fn free(
-        &mut self,
-        key: u32,
-        stream: StreamRef,
-        environment: &mut Environment<'_>,
-    ) -> Result<(), SourceError> {
-        (self.1)(Asked::Free);
-        self.0.free(key, stream, environment)
-    }
-
-    fn release(
-        &mut self,
-        target: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        (self.1)(Asked::Release);
-        self.0.release(target, environment)
-    }
-
-    fn release_freed(
-        &mut self,
-        target: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        self.0.release_freed(target, environment)
-    }
-
-    fn has_freed(&self) -> bool {
-        self.0.has_freed()
-    }
-
-    fn release_at(
-        &mut self,
-        address: u64,
-        environment: &mut Environment<'_>,
-    ) -> Result<u64, SourceError> {
-        self.0.release_at(address, environment)
-    }
-
-    fn outlook(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Outlook {
-        self.0.outlook(bytes, ledger, stuck)
-    }
-
-    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
-        self.0.cached(stream, order)
-    }
-
-    fn live(&self) -> Vec<Segment> {
-        self.0.live()
-    }
-}
-
 #[test]
 fn the_model_catches_a_policy_that_ignores_streams() {
-    let mut world = World::new(Box::new(IgnoresStreams(Split::default())), 1 << 40, false);
+    let mut world = World::new(Box::new(IgnoresStreams::default()), 1 << 40, false);
     let actions = [
         Action::Allocate { bytes: 4096, stream: 1 },
         Action::Free { index: 0, stream: 1 },

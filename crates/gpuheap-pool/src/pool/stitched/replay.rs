@@ -4,15 +4,15 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use gpuheap_driver::CUstream;
+use crate::order::StreamHandle;
 
 use super::{Stitched, Tuning};
-use crate::heap::ledger::Ledger;
-use crate::heap::limits::Limits;
-use crate::heap::order::Order;
+use crate::ledger::Account;
+use crate::limits::Limits;
+use crate::order::Order;
 use crate::pool::{Environment, Policy};
 use crate::source::MemorySource;
-use crate::source::model::Model;
+use crate::testing::Model;
 
 struct Event {
     allocates: bool,
@@ -47,10 +47,10 @@ fn read(path: &std::path::Path) -> (Vec<Event>, usize) {
 fn replay(name: &str, events: &[Event], ids: usize, tuning: Tuning, capacity: u64, passes: usize) {
     let mut policy = Stitched::with(tuning);
     let mut model = Model::new(capacity);
-    let (mut order, mut ledger, mut stranded) = (Order::default(), Ledger::default(), Vec::new());
+    let (mut order, mut ledger, mut stranded) = (Order::default(), Account::default(), Vec::new());
     let slots = events.iter().map(|event| event.stream + 1).max().unwrap_or(0);
     let streams: Vec<_> = (0..slots)
-        .map(|n| order.stream(100 + n as u64, CUstream(n + 10), || None, &mut model))
+        .map(|n| order.stream(100 + n as u64, StreamHandle(n + 10), || None, &mut model))
         .collect();
     let mut peak = 0;
     let mut line = format!("{name:16}");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The moments of one context.
 #[derive(Debug, Default)]
-pub(crate) struct Moments {
+pub struct Moments {
     /// The one that began last.
     last: AtomicU64,
     /// How often it was learnt that work is completed.
@@ -19,43 +19,43 @@ pub(crate) struct Moments {
 
 /// The moment before which a stream's work is known to be completed.
 #[derive(Debug, Default)]
-pub(crate) struct Completed(AtomicU64);
+pub struct Completed(AtomicU64);
 
 impl Moments {
     /// The moment that began last.
-    pub(crate) fn now(&self) -> u64 {
+    pub fn now(&self) -> u64 {
         self.last.load(Ordering::SeqCst)
     }
 
     /// Begins a moment: work that was given to a stream before is before it.
-    pub(crate) fn begin(&self) -> u64 {
+    pub fn begin(&self) -> u64 {
         self.last.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// Notes that what a stream was given before `moment` is completed.
-    pub(crate) fn complete(&self, stream: &Completed, moment: u64) {
+    pub fn complete(&self, stream: &Completed, moment: u64) {
         if stream.0.fetch_max(moment, Ordering::SeqCst) < moment {
             self.learnt.fetch_add(1, Ordering::SeqCst);
         }
     }
 
     /// Notes that what all streams were given before `moment` is completed.
-    pub(crate) fn complete_all(&self, moment: u64) {
+    pub fn complete_all(&self, moment: u64) {
         self.complete(&self.completed, moment);
     }
 
     /// The moment before which the work of a stream is completed.
-    pub(crate) fn completed(&self, stream: &Completed) -> u64 {
+    pub fn completed(&self, stream: &Completed) -> u64 {
         stream.0.load(Ordering::SeqCst).max(self.completed.0.load(Ordering::SeqCst))
     }
 
     /// The moment before which the work of all streams is completed.
-    pub(crate) fn completed_by_all(&self) -> u64 {
+    pub fn completed_by_all(&self) -> u64 {
         self.completed.0.load(Ordering::SeqCst)
     }
 
     /// A number that changes whenever something is learnt.
-    pub(crate) fn learnt(&self) -> u64 {
+    pub fn learnt(&self) -> u64 {
         self.learnt.load(Ordering::SeqCst)
     }
 }

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use gpuheap_driver::CUstream;
+use crate::order::StreamHandle;
 use proptest::prelude::*;
 
 use super::bins::Bins;
 use super::blocks::{Block, Blocks, Part};
 use super::*;
-use crate::heap::ledger::Ledger;
-use crate::heap::limits::Limits;
-use crate::heap::order::Ticket;
-use crate::heap::stuck::Stuck;
+use crate::ledger::Account;
+use crate::limits::Limits;
+use crate::order::Ticket;
 use crate::source::MemorySource;
-use crate::source::model::{LARGE_DEVICE, Model};
-use crate::tests::{cases, fewer};
+use crate::stuck::Stuck;
+use crate::testing::{LARGE_DEVICE, Model};
+use crate::testing::{cases, fewer};
 
 const MIB: u64 = 1 << 20;
 
@@ -93,7 +93,7 @@ proptest! {
         let (mut model, mut order, mut home) = (Model::new(1 << 40), Order::default(), Home::default());
         model.immediate = false;
         let streams: Vec<_> = (0..3)
-            .map(|n| order.stream(100 + n, CUstream(n as usize + 10), || None, &mut model))
+            .map(|n| order.stream(100 + n, StreamHandle(n as usize + 10), || None, &mut model))
             .collect();
         home.add_arena(1 << 40, 64 * LEAST);
         let mut live: Vec<u32> = Vec::new();
@@ -273,7 +273,7 @@ struct Bench {
     policy: Stitched,
     model: Model,
     order: Order,
-    ledger: Ledger,
+    ledger: Account,
     stranded: Vec<Segment>,
     limits: Limits,
     streams: Vec<StreamRef>,
@@ -288,10 +288,10 @@ impl Bench {
         let (mut model, mut order) = (Model::new(LARGE_DEVICE), Order::default());
         model.immediate = false;
         let streams = (0..streams)
-            .map(|n| order.stream(100 + n, CUstream(n as usize + 10), || None, &mut model))
+            .map(|n| order.stream(100 + n, StreamHandle(n as usize + 10), || None, &mut model))
             .collect();
         let policy = Stitched::with(tuning);
-        let (ledger, stranded, limits) = (Ledger::default(), Vec::new(), Limits::default());
+        let (ledger, stranded, limits) = (Account::default(), Vec::new(), Limits::default());
         Bench { policy, model, order, ledger, stranded, limits, streams }
     }
 

@@ -56,10 +56,10 @@ use script::{Place, Script};
 
 use super::shelf::ROUNDING;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
-use crate::heap::ledger::Ledger;
-use crate::heap::order::{Order, StreamRef};
-use crate::heap::stuck::Stuck;
+use crate::ledger::Account;
+use crate::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError, round_up};
+use crate::stuck::Stuck;
 
 /// Requests up to this size are small.
 const SMALL: u64 = 64 << 10;
@@ -73,21 +73,22 @@ const WIDE: usize = 8;
 
 /// How the policy trades packing against time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tuning {
+pub struct Tuning {
     /// How much more than the peak of live bytes may be taken before chunks are stitched, in
     /// thousandths.
-    pub(crate) slack: u64,
+    pub slack: u64,
     /// How many free blocks are looked at for one that the stream may use at once.
-    pub(crate) look: usize,
+    pub look: usize,
     /// How many mappings of stitched ranges are kept for each chunk. What was not used for longest
     /// goes first; twice as many at most, where what is pending cannot go.
-    pub(crate) maps: usize,
+    pub maps: usize,
     /// Whether requests are placed where the same ones were before.
-    pub(crate) follows: bool,
+    pub follows: bool,
     /// After so many mappings of stitched ranges more slack is given, up to `most_slack`: a program
     /// that does not repeat itself would map for ever. 20,000 of them take half a second.
-    pub(crate) patience: u64,
-    pub(crate) most_slack: u64,
+    pub patience: u64,
+    /// The most that slack grows to, in thousandths.
+    pub most_slack: u64,
 }
 
 /// So many mappings more cost a thousandth of slack more.
@@ -99,8 +100,9 @@ impl Default for Tuning {
     }
 }
 
+/// The policy `stitched`.
 #[derive(Debug, Default)]
-pub(crate) struct Stitched {
+pub struct Stitched {
     tuning: Tuning,
     home: Home,
     memory: Memory,
@@ -196,7 +198,7 @@ impl Policy for Stitched {
         self.release_around(address, environment)
     }
 
-    fn outlook(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Outlook {
+    fn outlook(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Outlook {
         self.prospect(bytes, ledger, stuck)
     }
 
@@ -215,7 +217,7 @@ impl Policy for Stitched {
         cached
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     fn live(&self) -> Vec<Segment> {
         let mut live = Vec::new();
         for (_, block) in self.home.blocks.iter() {
@@ -231,7 +233,8 @@ impl Policy for Stitched {
 }
 
 impl Stitched {
-    pub(crate) fn with(tuning: Tuning) -> Stitched {
+    /// An empty pool that is tuned so.
+    pub fn with(tuning: Tuning) -> Stitched {
         Stitched { tuning, ..Stitched::default() }
     }
 
@@ -482,7 +485,7 @@ impl Stitched {
 
     /// Bytes up to which new memory is taken for a request rather than mapped together. What threads
     /// keep is not live: the peak is the program's own.
-    fn most_with(&self, bytes: u64, ledger: &Ledger) -> u64 {
+    fn most_with(&self, bytes: u64, ledger: &Account) -> u64 {
         let peak = ledger.peak_with(bytes);
         let more = u128::from(peak) * u128::from(self.slack()) / 1000;
         peak.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
@@ -737,7 +740,7 @@ const LOOK_RANGES: usize = 32;
 /// Makes `stream` wait for a free, if it has to; false where one of the streams can be given no
 /// work.
 fn wait_for(
-    ticket: crate::heap::order::Ticket,
+    ticket: crate::order::Ticket,
     stream: StreamRef,
     environment: &mut Environment<'_>,
 ) -> Result<bool, SourceError> {

@@ -5,7 +5,7 @@
 //! the rest.
 
 use super::blocks::Last;
-use crate::heap::order::{Order, StreamRef};
+use crate::order::{Order, StreamRef};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {

@@ -10,19 +10,23 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Chunk, Fence, GRANULE, MemorySource, Pages, Segment, SourceError, Waiter, round_up};
-use crate::heap::limits::Limits;
-use crate::heap::order::StreamRef;
+use super::{
+    Chunk, DriverFailure, Fence, GRANULE, MemorySource, Pages, Segment, SourceError, Waiter,
+    round_up,
+};
+use crate::limits::Limits;
+use crate::order::StreamRef;
 
 /// The capacity of a device on which memory is plenty, bytes. Tables have a place for each page of it,
 /// which an interpreter fills one by one.
-pub(crate) const LARGE_DEVICE: u64 = if cfg!(miri) { 1 << 30 } else { 1 << 40 };
+pub const LARGE_DEVICE: u64 = if cfg!(miri) { 1 << 30 } else { 1 << 40 };
 
 /// How far every stream had got, by slot.
-pub(crate) type Clock = Vec<u64>;
+pub type Clock = Vec<u64>;
 
+/// A device's memory and streams with no driver behind them.
 #[derive(Debug)]
-pub(crate) struct Model {
+pub struct Model {
     capacity: u64,
     next_address: u64,
     /// Segments by address, with what the driver counts for each.
@@ -34,7 +38,7 @@ pub(crate) struct Model {
     /// By slot: how much of its work is done.
     done: Clock,
     /// Whether work is done as soon as it is noted.
-    pub(crate) immediate: bool,
+    pub immediate: bool,
     fences: HashMap<u32, (usize, Clock)>,
     next_fence: u32,
     /// By slot: how much of its work the host was told to be done.
@@ -48,13 +52,13 @@ pub(crate) struct Model {
     maps: BTreeMap<u64, Mapping>,
     calls: u64,
     /// What the calls would have taken on an H200, nanoseconds.
-    pub(crate) cost: u64,
+    pub cost: u64,
     /// How many calls changed memory or mappings.
-    pub(crate) changes: u64,
+    pub changes: u64,
     /// Makes the call of this number fail.
-    pub(crate) fail_call: Option<u64>,
+    pub fail_call: Option<u64>,
     /// The slot of a stream that captures a graph.
-    pub(crate) capturing: Option<usize>,
+    pub capturing: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -69,7 +73,8 @@ struct Mapping {
 const PHYSICAL: u64 = 1 << 60;
 
 impl Model {
-    pub(crate) fn new(capacity: u64) -> Model {
+    /// A device with `capacity` bytes that nothing is taken of.
+    pub fn new(capacity: u64) -> Model {
         Model {
             capacity,
             next_address: 1 << 40,
@@ -95,7 +100,7 @@ impl Model {
     }
 
     /// One more piece of work on a stream; what the stream now comes after.
-    pub(crate) fn work(&mut self, stream: StreamRef) -> Clock {
+    pub fn work(&mut self, stream: StreamRef) -> Clock {
         self.clock(stream.slot())[stream.slot()] += 1;
         if self.immediate {
             self.done[stream.slot()] = self.clocks[stream.slot()][stream.slot()];
@@ -104,14 +109,14 @@ impl Model {
     }
 
     /// Everything noted so far on a stream is done, and what it came after too.
-    pub(crate) fn complete(&mut self, slot: usize) {
+    pub fn complete(&mut self, slot: usize) {
         let clock = self.clock(slot).clone();
         self.note_done(&clock);
     }
 
     /// Whether work that ended at `end` on `owner` comes before what `stream` does next: the stream
     /// waits for it, or it is done.
-    pub(crate) fn is_ordered(&mut self, owner: usize, end: &Clock, stream: StreamRef) -> bool {
+    pub fn is_ordered(&mut self, owner: usize, end: &Clock, stream: StreamRef) -> bool {
         let position = end[owner];
         self.clock(stream.slot());
         self.clocks[stream.slot()].get(owner).copied().unwrap_or(0) >= position
@@ -119,35 +124,35 @@ impl Model {
     }
 
     /// Everything is done, and the host knows.
-    pub(crate) fn all_known(&mut self) {
+    pub fn all_known(&mut self) {
         (0..self.clocks.len()).for_each(|slot| self.complete(slot));
         self.known.clone_from(&self.done);
     }
 
     /// Bytes taken and not given back.
-    pub(crate) fn taken(&self) -> u64 {
+    pub fn taken(&self) -> u64 {
         let segments: u64 = self.taken.values().map(|segment| segment.bytes).sum();
         segments + self.chunks.values().map(|chunk| chunk.bytes).sum::<u64>()
     }
 
     /// How many chunks are mapped, once for each time.
-    pub(crate) fn mappings(&self) -> usize {
+    pub fn mappings(&self) -> usize {
         self.maps.len()
     }
 
     /// How many fences there are that were not forgotten.
-    pub(crate) fn fences(&self) -> usize {
+    pub fn fences(&self) -> usize {
         self.fences.len()
     }
 
     /// Addresses that are reserved, bytes.
-    pub(crate) fn addresses(&self) -> u64 {
+    pub fn addresses(&self) -> u64 {
         self.ranges.values().sum()
     }
 
     /// Where the bytes of a range are, whose addresses need not be in order; `None` where there is
     /// nothing behind one of them.
-    pub(crate) fn physical(&self, address: u64, bytes: u64) -> Option<Vec<(u64, u64)>> {
+    pub fn physical(&self, address: u64, bytes: u64) -> Option<Vec<(u64, u64)>> {
         let end = address + bytes;
         if let Some((_, segment)) = self.taken.range(..=address).next_back()
             && end <= segment.address + segment.bytes
@@ -169,7 +174,7 @@ impl Model {
     }
 
     /// Notes that the work of `slot` so far uses these addresses.
-    pub(crate) fn uses(&mut self, address: u64, bytes: u64, slot: usize) {
+    pub fn uses(&mut self, address: u64, bytes: u64, slot: usize) {
         let position = self.clocks[slot][slot];
         for (start, map) in self.maps.range_mut(..address + bytes).rev() {
             if start + map.bytes <= address {
@@ -209,8 +214,8 @@ impl Model {
     fn call(&mut self) -> Result<(), SourceError> {
         self.calls += 1;
         if self.fail_call == Some(self.calls) {
-            let error = gpuheap_driver::check("cuModel", gpuheap_driver::CUresult::ERROR_UNKNOWN);
-            return Err(error.expect_err("a failure").into());
+            // The driver's code for an unknown error.
+            return Err(SourceError::Driver(DriverFailure { function: "cuModel", code: 999 }));
         }
         Ok(())
     }

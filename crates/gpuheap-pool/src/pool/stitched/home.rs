@@ -15,7 +15,7 @@ use rustc_hash::FxHashSet;
 use super::bins::{Bins, Found};
 use super::blocks::{Block, Blocks, Last, NONE, Part, State};
 use super::reach::Reach;
-use crate::heap::order::{Order, StreamRef};
+use crate::order::{Order, StreamRef};
 use crate::source::Segment;
 
 /// What the table of covering blocks goes by: the least that a chunk may be.

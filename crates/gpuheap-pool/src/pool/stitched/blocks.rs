@@ -2,9 +2,9 @@
 
 use std::ops::{Index, IndexMut};
 
-use crate::heap::order::{Order, StreamRef, Ticket};
-use crate::heap::stuck::Stuck;
+use crate::order::{Order, StreamRef, Ticket};
 use crate::pool::shelf::ROUNDING;
+use crate::stuck::Stuck;
 
 /// No block.
 pub(super) const NONE: u32 = u32::MAX;
@@ -295,7 +295,7 @@ impl Blocks {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {
         let all = (0..).zip(&self.records);
         all.filter(|(_, block)| block.state != State::Vacant)

@@ -225,7 +225,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tests::{cases, fewer};
+    use crate::testing::{cases, fewer};
 
     proptest! {
         #![proptest_config(cases(256))]

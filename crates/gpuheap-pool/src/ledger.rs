@@ -1,5 +1,7 @@
 //! What a heap has taken, handed out and got back, in bytes and counts.
 
+use std::ops::{Deref, DerefMut};
+
 /// The account of one heap. Exact whenever no call of another thread is on its way: a failed call
 /// leaves it as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,7 +16,7 @@ pub struct Ledger {
     /// The high-water mark of [`live`](Ledger::live). Exact where one thread uses the heap, on however
     /// many streams. Threads count for themselves between calls that share anything, so with several
     /// of them it may be too high or too low, by no more than all of them may keep for themselves:
-    /// [`thread_cache`](crate::HeapBuilder::thread_cache) for each thread and stream, and a quarter
+    /// `HeapBuilder::thread_cache` for each thread and stream, and a quarter
     /// more.
     pub live_peak: u64,
     /// Bytes taken from the driver and not given back, as asked of it.
@@ -29,17 +31,46 @@ pub struct Ledger {
     pub given_back: u64,
     /// Frees during which a driver call failed. Their blocks are accounted for all the same.
     pub failed_frees: u64,
+}
+
+impl Ledger {
+    /// Bytes taken and not handed out: cached, pending ones included.
+    pub fn cached(&self) -> u64 {
+        self.taken.saturating_sub(self.live_blocks)
+    }
+}
+
+/// A ledger while it is kept, with two figures that only the heap itself asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    ledger: Ledger,
     /// The high-water mark of `live` since a region of the program last looked at it.
-    pub(crate) recent_peak: u64,
+    recent_peak: u64,
     /// Bytes that the driver called free beyond what it refused, the most that was seen. `None` if it
     /// refused nothing, or has granted memory since though no more was left free.
-    pub(crate) refused_margin: Option<u64>,
+    pub refused_margin: Option<u64>,
+}
+
+impl Deref for Account {
+    type Target = Ledger;
+
+    #[inline]
+    fn deref(&self) -> &Ledger {
+        &self.ledger
+    }
+}
+
+impl DerefMut for Account {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
 }
 
 // Sums wrap: a free may be carried over before the allocation that another thread counted.
-impl Ledger {
+impl Account {
     /// An allocation of `bytes` was handed out in a block of `block` bytes.
-    pub(crate) fn allocated(&mut self, bytes: u64, block: u64) {
+    pub fn allocated(&mut self, bytes: u64, block: u64) {
         self.live = self.live.wrapping_add(bytes);
         self.live_blocks = self.live_blocks.wrapping_add(block);
         self.live_allocations = self.live_allocations.wrapping_add(1);
@@ -49,7 +80,7 @@ impl Ledger {
     }
 
     /// That allocation came back.
-    pub(crate) fn freed(&mut self, bytes: u64, block: u64) {
+    pub fn freed(&mut self, bytes: u64, block: u64) {
         self.live = self.live.wrapping_sub(bytes);
         self.live_blocks = self.live_blocks.wrapping_sub(block);
         self.live_allocations = self.live_allocations.wrapping_sub(1);
@@ -57,12 +88,12 @@ impl Ledger {
     }
 
     /// What the high-water mark would be with `bytes` more.
-    pub(crate) fn peak_with(&self, bytes: u64) -> u64 {
+    pub fn peak_with(&self, bytes: u64) -> u64 {
         self.live_peak.max(self.known_live().saturating_add(bytes))
     }
 
     /// What a thread counted for itself.
-    pub(crate) fn moved(&mut self, moved: Moved) {
+    pub fn moved(&mut self, moved: Moved) {
         self.reached((self.live as i64).wrapping_add(moved.high as i64));
         self.live = self.live.wrapping_add(moved.live);
         self.live_blocks = self.live_blocks.wrapping_add(moved.live_blocks);
@@ -81,41 +112,42 @@ impl Ledger {
     }
 
     /// The high-water mark of `live` since this was called last.
-    pub(crate) fn take_recent_peak(&mut self) -> u64 {
+    pub fn take_recent_peak(&mut self) -> u64 {
         let live = self.known_live();
         std::mem::replace(&mut self.recent_peak, live).max(live)
     }
 
     /// Bytes handed out, as far as threads carried over what they counted; zero if so far they carried
     /// over more frees.
-    pub(crate) fn known_live(&self) -> u64 {
+    pub fn known_live(&self) -> u64 {
         u64::try_from(self.live as i64).unwrap_or(0)
     }
 
-    pub(crate) fn took(&mut self, bytes: u64) {
+    /// The driver gave `bytes`.
+    pub fn took(&mut self, bytes: u64) {
         self.taken += bytes;
     }
 
-    pub(crate) fn gave_back(&mut self, bytes: u64) {
+    /// The driver has `bytes` again.
+    pub fn gave_back(&mut self, bytes: u64) {
         self.taken -= bytes;
         self.given_back += bytes;
-    }
-
-    /// Bytes taken and not handed out: cached, pending ones included.
-    pub fn cached(&self) -> u64 {
-        self.taken.saturating_sub(self.live_blocks)
     }
 }
 
 /// What a thread did without the heap's lock, since that was last carried over. Differences wrap.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moved {
-    pub(crate) allocations: u64,
-    pub(crate) allocated_bytes: u64,
-    pub(crate) frees: u64,
+pub struct Moved {
+    /// Allocations, those of zero bytes included.
+    pub allocations: u64,
+    /// Bytes of these, as requested.
+    pub allocated_bytes: u64,
+    /// Frees, those of zero bytes included.
+    pub frees: u64,
     /// By how much more is live.
-    pub(crate) live: u64,
-    pub(crate) live_blocks: u64,
+    pub live: u64,
+    /// By how much more is live, each allocation's rounding included.
+    pub live_blocks: u64,
     /// By how much more was live at the most in between.
-    pub(crate) high: u64,
+    pub high: u64,
 }

@@ -1,9 +1,9 @@
 //! Free blocks that are whole segments: what `simple` keeps, and each bin of `binned`.
 
 use super::{Cached, Environment, Shortage};
-use crate::heap::order::{Order, StreamRef, Ticket};
-use crate::heap::stuck::Stuck;
+use crate::order::{Order, StreamRef, Ticket};
 use crate::source::{Segment, SourceError};
+use crate::stuck::Stuck;
 
 #[derive(Debug, Default)]
 pub(super) struct FreeList {

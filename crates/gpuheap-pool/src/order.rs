@@ -28,70 +28,105 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use gpuheap_driver::CUstream;
 use rustc_hash::FxHashMap;
 
-use crate::heap::stuck::Stuck;
 use crate::progress::Moments;
 use crate::source::{Fence, MemorySource, SourceError};
-use crate::stream::StreamGuard;
+use crate::stuck::Stuck;
+
+/// The driver's handle for a stream, a number of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StreamHandle(pub usize);
+
+impl StreamHandle {
+    /// The calling thread's own default stream, under one handle on every thread.
+    pub const PER_THREAD: StreamHandle = StreamHandle(2);
+}
+
+/// A heap's hold on a stream, which keeps the stream alive.
+pub trait StreamGuard: Send {
+    /// Returns `true` if the program holds the stream no more. A default stream is never abandoned;
+    /// of a foreign one the program says so.
+    fn is_abandoned(&self) -> bool;
+
+    /// Returns `true` if somebody else made the stream and will end it.
+    fn is_foreign(&self) -> bool;
+
+    /// Returns `true` if the stream will end unannounced.
+    fn is_unannounced(&self) -> bool;
+
+    /// Returns `true` if the stream was retired, so that it may be gone.
+    fn is_retired(&self) -> bool;
+
+    /// Returns the known progress of its context's work.
+    fn moments(&self) -> &Arc<Moments>;
+
+    /// The moment before which its work is known to be completed.
+    fn completed(&self) -> u64;
+
+    /// Makes the stream refuse all work from now on, without touching its handle.
+    fn refuse_work(&self);
+
+    /// Notes that all work of a stream that refuses more is completed.
+    fn complete(&self);
+}
 
 /// A stream as a heap knows it: by the driver's id for it, never by its handle alone, because
 /// handles are recycled and a per-thread default stream has one handle for many streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct StreamRef {
+pub struct StreamRef {
     slot: u32,
     /// How many streams had the slot before.
     turn: u32,
-    raw: CUstream,
+    raw: StreamHandle,
 }
 
 impl StreamRef {
     /// The stream with that [number](StreamRef::number) and that handle.
-    pub(crate) fn new(number: u64, raw: CUstream) -> StreamRef {
+    pub fn new(number: u64, raw: StreamHandle) -> StreamRef {
         StreamRef { slot: number as u32, turn: (number >> 32) as u32, raw }
     }
 
     /// Its place in the heap's table of streams, with how many had that place before in the upper half.
-    pub(crate) fn number(self) -> u64 {
+    pub fn number(self) -> u64 {
         u64::from(self.turn) << 32 | u64::from(self.slot)
     }
 
     /// Its place in the heap's table of streams.
-    pub(crate) fn slot(self) -> usize {
+    pub fn slot(self) -> usize {
         self.slot as usize
     }
 
     /// The driver's handle for it.
-    pub(crate) fn raw(self) -> CUstream {
+    pub fn raw(self) -> StreamHandle {
         self.raw
     }
 }
 
 /// One free: the stream on which it happened and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     /// The stream's place in the heap's table of streams.
     slot: u32,
     /// Counts the stream's frees, from 1.
-    pub(crate) number: u64,
+    pub number: u64,
 }
 
 impl Ticket {
     /// The ticket of that stream and number.
-    pub(crate) fn new(slot: u32, number: u64) -> Ticket {
+    pub fn new(slot: u32, number: u64) -> Ticket {
         Ticket { slot, number }
     }
 
     /// The stream's place in the heap's table of streams.
-    pub(crate) fn slot(self) -> usize {
+    pub fn slot(self) -> usize {
         self.slot as usize
     }
 }
 
 /// What is known of the order of a heap's streams.
 #[derive(Default)]
-pub(crate) struct Order {
+pub struct Order {
     streams: Vec<StreamState>,
     /// The slot that was last asked for: most often it is asked for again.
     last: u32,
@@ -135,9 +170,9 @@ struct StreamState {
     id: u64,
     /// How many streams had the slot before.
     turn: u32,
-    raw: CUstream,
+    raw: StreamHandle,
     /// Keeps the stream alive while frees on it may have to be fenced.
-    guard: Option<StreamGuard>,
+    guard: Option<Box<dyn StreamGuard>>,
     /// The program let go of the stream, or is about to end it; its last fence covers all its work.
     retired: bool,
     /// The stream may be named during its own calls alone: its frees are fenced at once.
@@ -215,27 +250,27 @@ impl StreamState {
 
 impl Order {
     /// The stream with the driver's `id`, if it was registered and did not end.
-    pub(crate) fn known(&self, id: u64) -> Option<StreamRef> {
+    pub fn known(&self, id: u64) -> Option<StreamRef> {
         let slot = *self.slots.get(&id)?;
         Some(self.of_slot(slot as usize))
     }
 
     /// Whether what is freed on a stream is fenced at once, because it can be named at no other time.
-    pub(crate) fn is_fleeting(&self, stream: StreamRef) -> bool {
+    pub fn is_fleeting(&self, stream: StreamRef) -> bool {
         self.streams[stream.slot()].fleeting
     }
 
     /// The driver's id of a stream that was retired; each is said once.
-    pub(crate) fn next_ended(&mut self) -> Option<u64> {
+    pub fn next_ended(&mut self) -> Option<u64> {
         self.ended.pop()
     }
 
     /// The stream with the driver's `id`, registered at its first use with what keeps it alive.
-    pub(crate) fn stream(
+    pub fn stream(
         &mut self,
         id: u64,
-        raw: CUstream,
-        guard: impl FnOnce() -> Option<StreamGuard>,
+        raw: StreamHandle,
+        guard: impl FnOnce() -> Option<Box<dyn StreamGuard>>,
         source: &mut dyn MemorySource,
     ) -> StreamRef {
         let last = self.streams.get(self.last as usize);
@@ -259,13 +294,13 @@ impl Order {
         {
             self.moments = Some(guard.moments().clone());
         }
-        let unannounced = guard.as_ref().is_some_and(StreamGuard::is_unannounced);
+        let unannounced = guard.as_ref().is_some_and(|guard| guard.is_unannounced());
         // A fleeting stream must not inherit blocks that are freed when it cannot be named: a
         // per-thread default stream none, an unannounced one those of its like, which are freed by
         // now.
         let spare = self.spare.iter().rposition(|slot| self.streams[*slot].fleeting == unannounced);
-        let is_retired = guard.as_ref().is_some_and(StreamGuard::is_retired);
-        let spare = spare.filter(|_| raw != CUstream::PER_THREAD && !is_retired);
+        let is_retired = guard.as_ref().is_some_and(|guard| guard.is_retired());
+        let spare = spare.filter(|_| raw != StreamHandle::PER_THREAD && !is_retired);
         let slot = spare.map(|at| self.spare.swap_remove(at)).unwrap_or_else(|| {
             self.streams.push(StreamState::default());
             self.streams.len() - 1
@@ -276,7 +311,7 @@ impl Order {
         // its work: what is freed on it is for nobody before the device was waited for.
         let retired = is_retired;
         let guard = guard.filter(|_| !retired);
-        let fleeting = unannounced || retired || raw == CUstream::PER_THREAD;
+        let fleeting = unannounced || retired || raw == StreamHandle::PER_THREAD;
         self.streams[slot] = StreamState {
             id,
             raw,
@@ -301,7 +336,7 @@ impl Order {
     /// recorded at once. Where that fails, the stream's next free covers this one too. A stream that
     /// ended has no work after its last fence, which covers the free; of a fleeting one that is not
     /// known, so nothing does.
-    pub(crate) fn freed(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
+    pub fn freed(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         if self.frees_completed {
             return Ticket { slot: stream.slot, number: 0 };
         }
@@ -321,25 +356,25 @@ impl Order {
 
     /// Says whether the work before what is freed from now on is known to be completed. Tickets then
     /// have the number zero, which every stream has reached.
-    pub(crate) fn frees_as_completed(&mut self, completed: bool) {
+    pub fn frees_as_completed(&mut self, completed: bool) {
         self.frees_completed = completed;
     }
 
     /// Says whether [`order_after`](Order::order_after) refuses to make a stream wait, as it does for a
     /// stream that captures a graph: there is memory to spare.
     #[inline]
-    pub(crate) fn refuse_waits(&mut self, refuses: bool) {
+    pub fn refuse_waits(&mut self, refuses: bool) {
         self.refuses_waits = refuses;
     }
 
     /// Returns `true` if the work of `stream` before `moment` is known to be completed.
-    pub(crate) fn is_completed(&self, stream: StreamRef, moment: u64) -> bool {
+    pub fn is_completed(&self, stream: StreamRef, moment: u64) -> bool {
         let guard = self.streams[stream.slot()].guard.as_ref();
         moment == 0 || guard.is_some_and(|guard| moment <= guard.completed())
     }
 
     /// Notes what the program learnt by its own waits since this was called last. Makes no driver call.
-    pub(crate) fn learn(&mut self, source: &mut dyn MemorySource) {
+    pub fn learn(&mut self, source: &mut dyn MemorySource) {
         let Some(moments) = &self.moments else { return };
         let learnt = moments.learnt();
         if learnt != self.learnt {
@@ -351,7 +386,7 @@ impl Order {
     }
 
     /// Whether the block of `ticket` may be used on `stream` as things are.
-    pub(crate) fn is_open(&self, ticket: Ticket, stream: StreamRef) -> bool {
+    pub fn is_open(&self, ticket: Ticket, stream: StreamRef) -> bool {
         ticket.slot == stream.slot
             || self.is_reached(ticket)
             || self.after(stream, ticket.slot) >= ticket.number
@@ -359,11 +394,7 @@ impl Order {
 
     /// Fences the stream with the driver's `id`, all its work covered, and lets go of it, because the
     /// program is about to end it. Where that fails it is as it was.
-    pub(crate) fn retire(
-        &mut self,
-        id: u64,
-        source: &mut dyn MemorySource,
-    ) -> Result<(), SourceError> {
+    pub fn retire(&mut self, id: u64, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         match self.slots.get(&id) {
             Some(&slot) => self.retire_slot(slot as usize, source),
             None => Ok(()),
@@ -371,18 +402,18 @@ impl Order {
     }
 
     /// The heap's holds on the foreign streams that it knows.
-    pub(crate) fn foreign(&self) -> impl Iterator<Item = &StreamGuard> {
-        let guards = self.active.iter().filter_map(|&slot| self.streams[slot].guard.as_ref());
+    pub fn foreign(&self) -> impl Iterator<Item = &dyn StreamGuard> {
+        let guards = self.active.iter().filter_map(|&slot| self.streams[slot].guard.as_deref());
         guards.filter(|guard| guard.is_foreign())
     }
 
     /// Lets go of all foreign streams without touching them. What is freed on them later counts as
     /// freed now: they refuse more work. Unless that is `completed`, it is for nobody before the device
     /// was waited for.
-    pub(crate) fn retire_foreign(&mut self, completed: bool) {
+    pub fn retire_foreign(&mut self, completed: bool) {
         for &slot in &self.active {
             let state = &mut self.streams[slot];
-            if state.guard.as_ref().is_some_and(StreamGuard::is_foreign) {
+            if state.guard.as_ref().is_some_and(|guard| guard.is_foreign()) {
                 state.retired = true;
                 state.freed += u64::from(!completed);
                 state.note_moment(self.moments.as_ref());
@@ -395,25 +426,25 @@ impl Order {
 
     /// The stream that a block's stream stands for now, if any: itself, the one that has its slot
     /// since, or none where nothing can be put on it any more.
-    pub(crate) fn current(&self, stream: StreamRef) -> Option<StreamRef> {
+    pub fn current(&self, stream: StreamRef) -> Option<StreamRef> {
         let state = &self.streams[stream.slot()];
         (!state.retired && !self.is_orphaned(stream)).then(|| self.of_slot(stream.slot()))
     }
 
     /// The same after the call that the stream was named for.
-    pub(crate) fn current_later(&self, stream: StreamRef) -> Option<StreamRef> {
+    pub fn current_later(&self, stream: StreamRef) -> Option<StreamRef> {
         self.current(stream).filter(|stream| !self.streams[stream.slot()].fleeting)
     }
 
     /// How many places for streams there are.
-    #[cfg(test)]
-    pub(crate) fn places(&self) -> usize {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn places(&self) -> usize {
         self.streams.len()
     }
 
     /// Returns `true` if something was freed on a retired stream that no fence covers: a wait for the
     /// whole device is needed before it can be handed out.
-    pub(crate) fn needs_device(&self) -> bool {
+    pub fn needs_device(&self) -> bool {
         self.active.iter().chain(&self.orphans).any(|&slot| {
             let state = &self.streams[slot];
             state.retired && state.fenced() < state.freed
@@ -421,7 +452,7 @@ impl Order {
     }
 
     /// All work of the device is over, so every free is.
-    pub(crate) fn all_over(&mut self, source: &mut dyn MemorySource) {
+    pub fn all_over(&mut self, source: &mut dyn MemorySource) {
         for state in &mut self.streams {
             state.reached = state.freed;
             for (_, fence) in state.fences.drain(..) {
@@ -431,23 +462,23 @@ impl Order {
     }
 
     /// Whether the work before `ticket` is known to be over.
-    pub(crate) fn is_reached(&self, ticket: Ticket) -> bool {
+    pub fn is_reached(&self, ticket: Ticket) -> bool {
         self.streams[ticket.slot()].reached >= ticket.number
     }
 
     /// Whether another stream could wait for the work before `ticket` as things are, or need not.
-    pub(crate) fn is_fenced(&self, ticket: Ticket) -> bool {
+    pub fn is_fenced(&self, ticket: Ticket) -> bool {
         self.streams[ticket.slot()].fenced() >= ticket.number
     }
 
     /// The last free of `stream` that is known to be over.
-    pub(crate) fn reached(&self, slot: usize) -> u64 {
+    pub fn reached(&self, slot: usize) -> u64 {
         self.streams[slot].reached
     }
 
     /// Makes `stream` wait for the work before `ticket`, if it does not already; the host does not
     /// wait.
-    pub(crate) fn order_after(
+    pub fn order_after(
         &mut self,
         stream: StreamRef,
         ticket: Ticket,
@@ -473,7 +504,7 @@ impl Order {
     }
 
     /// Makes `stream` wait for all that `other` was given so far; the host does not wait.
-    pub(crate) fn follow(
+    pub fn follow(
         &mut self,
         stream: StreamRef,
         other: StreamRef,
@@ -488,7 +519,7 @@ impl Order {
     }
 
     /// A fence behind all that `stream` was given so far; `None` if nothing of it is left to wait for.
-    pub(crate) fn mark(
+    pub fn mark(
         &mut self,
         stream: StreamRef,
         source: &mut dyn MemorySource,
@@ -502,7 +533,7 @@ impl Order {
 
     /// Asks the driver how far every stream with frees has got, recording a fence where there is
     /// none yet.
-    pub(crate) fn poll(&mut self, source: &mut dyn MemorySource) -> Result<(), SourceError> {
+    pub fn poll(&mut self, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         self.learn(source);
         together(source, |source| {
             self.retire_abandoned(source);
@@ -523,7 +554,7 @@ impl Order {
 
     /// The same of the stream of `ticket` and a few others, in turns: what one request may cost
     /// where there are thousands. All of them where there are no more than these.
-    pub(crate) fn poll_some(
+    pub fn poll_some(
         &mut self,
         ticket: Option<Ticket>,
         source: &mut dyn MemorySource,
@@ -544,7 +575,7 @@ impl Order {
     }
 
     /// Whether there are so few streams that each request may ask about all of them.
-    pub(crate) fn is_few(&self) -> bool {
+    pub fn is_few(&self) -> bool {
         self.active.len() <= FEW
     }
 
@@ -573,10 +604,7 @@ impl Order {
 
     /// Whether one of its streams is capturing a graph: work of the whole device cannot be waited for
     /// then.
-    pub(crate) fn is_any_capturing(
-        &self,
-        source: &mut dyn MemorySource,
-    ) -> Result<bool, SourceError> {
+    pub fn is_any_capturing(&self, source: &mut dyn MemorySource) -> Result<bool, SourceError> {
         for &slot in &self.active {
             let state = &self.streams[slot];
             // One that may have ended cannot be asked: a real driver crashes by its handle.
@@ -592,7 +620,7 @@ impl Order {
 
     /// The frees that no wait can end now. A stream that cannot be asked whether it captures counts as
     /// one that does.
-    pub(crate) fn stuck(&mut self, source: &mut dyn MemorySource) -> Stuck {
+    pub fn stuck(&mut self, source: &mut dyn MemorySource) -> Stuck {
         self.learn(source);
         let mut stuck = Stuck::default();
         let is_pending = |slot: &usize| self.streams[*slot].fenced() < self.streams[*slot].freed;
@@ -614,10 +642,7 @@ impl Order {
 
     /// The newest fence of every stream whose frees are not all known to be over. One that is
     /// capturing a graph may have none.
-    pub(crate) fn pending(
-        &mut self,
-        source: &mut dyn MemorySource,
-    ) -> Result<Vec<Fence>, SourceError> {
+    pub fn pending(&mut self, source: &mut dyn MemorySource) -> Result<Vec<Fence>, SourceError> {
         let mut fences = Vec::new();
         self.learn(source);
         together(source, |source| {
@@ -638,7 +663,7 @@ impl Order {
         for at in 0..self.active.len() {
             let slot = self.active[at];
             let state = &mut self.streams[slot];
-            if state.guard.as_ref().is_some_and(StreamGuard::is_abandoned) {
+            if state.guard.as_ref().is_some_and(|guard| guard.is_abandoned()) {
                 let _ = self.retire_slot(slot, source);
             }
         }
@@ -758,12 +783,12 @@ fn together<R>(source: &mut dyn MemorySource, calls: impl FnOnce(&mut dyn Memory
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::model::Model;
+    use crate::testing::Model;
 
     /// A stream that can be named during its own calls alone, and an ordinary one.
     fn streams(order: &mut Order, model: &mut Model) -> (StreamRef, StreamRef) {
-        let fleeting = order.stream(1, CUstream::PER_THREAD, || None, model);
-        (fleeting, order.stream(2, CUstream(20), || None, model))
+        let fleeting = order.stream(1, StreamHandle::PER_THREAD, || None, model);
+        (fleeting, order.stream(2, StreamHandle(20), || None, model))
     }
 
     #[test]
@@ -797,7 +822,7 @@ mod tests {
         let (mut order, mut model) = (Order::default(), Model::new(1 << 30));
         model.immediate = false;
         let (_, stream) = streams(&mut order, &mut model);
-        let other = order.stream(3, CUstream(30), || None, &mut model);
+        let other = order.stream(3, StreamHandle(30), || None, &mut model);
         for _ in 0..1000 {
             let clock = model.work(stream);
             let ticket = order.freed(stream, &mut model);

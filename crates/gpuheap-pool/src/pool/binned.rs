@@ -7,16 +7,17 @@
 use super::free_list::FreeList;
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Outlook, Policy, Rounding, Shortage, Taking};
-use crate::heap::ledger::Ledger;
-use crate::heap::order::{Order, StreamRef};
-use crate::heap::stuck::Stuck;
+use crate::ledger::Account;
+use crate::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError};
+use crate::stuck::Stuck;
 
 /// The largest bin, 128 MiB, as a power of two; bin `n` holds blocks of `2^n` bytes.
 const LARGEST_BIN: u32 = 27;
 
+/// The policy `binned`.
 #[derive(Debug)]
-pub(crate) struct Binned {
+pub struct Binned {
     live: Slab<Segment>,
     bins: Vec<FreeList>,
     /// Blocks above the largest bin that wait for their stream in order to go back.
@@ -138,7 +139,7 @@ impl Policy for Binned {
         Ok(0)
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Ledger, stuck: &Stuck) -> Outlook {
+    fn outlook(&self, bytes: u64, _ledger: &Account, stuck: &Stuck) -> Outlook {
         let of_size = self.bins.get(bin(bytes));
         let is_cached = of_size.is_some_and(|free| free.segments(stuck).next().is_some());
         let free = self.bins.iter().chain([&self.unpooled]);
@@ -164,7 +165,7 @@ impl Policy for Binned {
         cached
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     fn live(&self) -> Vec<Segment> {
         self.live.iter().map(|(_, segment)| *segment).collect()
     }

@@ -43,7 +43,7 @@ impl<T> Slab<T> {
         self.entries.get_mut(key as usize)?.as_mut()
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.entries
             .iter()

@@ -1,27 +1,28 @@
 //! Frees that no wait can end now.
 
-use crate::heap::order::Ticket;
+use crate::order::Ticket;
 
 /// The frees of streams that capture a graph and have no fence for them: what was freed is for no other
 /// stream before the capture ends.
 #[derive(Debug, Default)]
-pub(crate) struct Stuck {
+pub struct Stuck {
     /// Places of streams in the heap's table, each with the last free that can be waited for.
     streams: Vec<(usize, u64)>,
 }
 
 impl Stuck {
     /// Adds the frees of one stream after the free `waitable`.
-    pub(crate) fn add(&mut self, slot: usize, waitable: u64) {
+    pub fn add(&mut self, slot: usize, waitable: u64) {
         self.streams.push((slot, waitable));
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Returns `true` if a wait can end every free.
+    pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
 
     /// Whether the free of `ticket` is one of these.
-    pub(crate) fn holds(&self, ticket: Ticket) -> bool {
+    pub fn holds(&self, ticket: Ticket) -> bool {
         let is_after =
             |(slot, waitable): &(usize, u64)| *slot == ticket.slot() && ticket.number > *waitable;
         self.streams.iter().any(is_after)

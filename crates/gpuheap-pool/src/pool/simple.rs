@@ -6,18 +6,19 @@
 use super::free_list::FreeList;
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage, Taking};
-use crate::heap::ledger::Ledger;
-use crate::heap::order::{Order, StreamRef};
-use crate::heap::stuck::Stuck;
+use crate::ledger::Account;
+use crate::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError};
+use crate::stuck::Stuck;
 
 /// Requests up to this size may waste [`SMALL_WASTE`], larger ones [`LARGE_WASTE`].
 const SMALL: u64 = 32 << 20;
 const SMALL_WASTE: u64 = 1 << 20;
 const LARGE_WASTE: u64 = 4 << 20;
 
+/// The policy `simple`.
 #[derive(Debug, Default)]
-pub(crate) struct Simple {
+pub struct Simple {
     live: Slab<Segment>,
     free: FreeList,
 }
@@ -65,7 +66,7 @@ impl Policy for Simple {
         self.free.release_at(address, environment)
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Ledger, stuck: &Stuck) -> Outlook {
+    fn outlook(&self, bytes: u64, _ledger: &Account, stuck: &Stuck) -> Outlook {
         let spare: Vec<_> = self.free.segments(stuck).collect();
         let is_cached = spare.iter().any(|segment| fits(bytes)(segment.bytes));
         let takings = vec![Taking::of(if is_cached { 0 } else { bytes })];
@@ -86,7 +87,7 @@ impl Policy for Simple {
         cached
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     fn live(&self) -> Vec<Segment> {
         self.live.iter().map(|(_, segment)| *segment).collect()
     }

@@ -23,10 +23,10 @@ use std::collections::BTreeSet;
 use super::shelf::{Entry, Positions, ROUNDING, Shelf};
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage, Taking};
-use crate::heap::ledger::Ledger;
-use crate::heap::order::{Order, StreamRef, Ticket};
-use crate::heap::stuck::Stuck;
+use crate::ledger::Account;
+use crate::order::{Order, StreamRef, Ticket};
 use crate::source::{GRANULE, Segment, SourceError, round_up};
+use crate::stuck::Stuck;
 
 /// Requests up to this size are small. Replaying the example traces, 256 KiB and 64 KiB do alike;
 /// 1 MiB costs `gpt_train_short` 0.06 of utilisation and more growth on others.
@@ -46,8 +46,9 @@ fn wanted(bytes: u64, small: bool) -> u64 {
     }
 }
 
+/// The policy `split`.
 #[derive(Debug, Default)]
-pub(crate) struct Split {
+pub struct Split {
     blocks: Slab<Block>,
     small: Free,
     large: Free,
@@ -304,7 +305,7 @@ impl Policy for Split {
         }
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Ledger, stuck: &Stuck) -> Outlook {
+    fn outlook(&self, bytes: u64, _ledger: &Account, stuck: &Stuck) -> Outlook {
         let rounded = round_up(bytes, ROUNDING);
         let take = round_up(rounded, GRANULE);
         let mut outlook = Outlook { take, take_whole: take, ..Outlook::default() };
@@ -367,7 +368,7 @@ impl Policy for Split {
         cached
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     fn live(&self) -> Vec<Segment> {
         let live = self.blocks.iter().filter(|(_, block)| block.state() == State::Live);
         live.map(|(_, block)| Segment { address: block.address, bytes: block.bytes }).collect()

@@ -21,23 +21,23 @@ mod slab;
 mod split;
 mod stitched;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use std::fmt;
 
 use serde::Serialize;
 
-pub(crate) use binned::Binned;
-pub(crate) use direct::Direct;
-pub(crate) use simple::Simple;
-pub(crate) use split::Split;
-pub(crate) use stitched::{Stitched, Tuning};
+pub use binned::Binned;
+pub use direct::Direct;
+pub use simple::Simple;
+pub use split::Split;
+pub use stitched::{Stitched, Tuning};
 
-use crate::heap::ledger::Ledger;
-use crate::heap::limits::Limits;
-use crate::heap::order::{Order, StreamRef, Ticket};
-use crate::heap::stuck::Stuck;
+use crate::ledger::Account;
+use crate::limits::Limits;
+use crate::order::{Order, StreamRef, Ticket};
 use crate::source::{Chunk, GRANULE, MemorySource, Pages, Segment, SourceError, round_up};
+use crate::stuck::Stuck;
 
 /// A policy by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -58,7 +58,7 @@ pub enum PoolKind {
     /// enough. `split` where the device has no virtual memory of this kind.
     Stitched,
     /// A stream-ordered pool of the driver's. It keeps what is freed up to the
-    /// [release threshold](crate::HeapBuilder::release_threshold), by default all of it.
+    /// release threshold (`HeapBuilder::release_threshold`), by default all of it.
     Driver,
 }
 
@@ -85,7 +85,7 @@ impl PoolKind {
         }
     }
 
-    /// The name that a [`MemoryStatus`](crate::MemoryStatus) prints.
+    /// The name that a `MemoryStatus` prints.
     pub fn title(self) -> &'static str {
         match self {
             PoolKind::None => "NonePool",
@@ -97,10 +97,37 @@ impl PoolKind {
         }
     }
 
-    /// What threads keep for themselves of its blocks, if they do. `simple` is for reading, `none`
-    /// keeps nothing, and of `driver` the driver decides.
-    pub(crate) fn kept_by_threads(self) -> Option<KeptByThreads> {
-        match self {
+    /// The policy of that name.
+    ///
+    /// # Errors
+    ///
+    /// A text that lists the names, for any other.
+    pub fn parse(name: &str) -> Result<PoolKind, UnknownPool> {
+        PoolKind::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| UnknownPool(name.to_owned()))
+    }
+}
+
+/// What each thread keeps of a policy's blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptByThreads {
+    /// How sizes are rounded up.
+    pub rounding: Rounding,
+    /// Up to which size a few are kept of each size.
+    pub small: u64,
+    /// The same where several threads use the pool, which would wait for each other.
+    pub small_shared: u64,
+    /// Whether the last larger one that was freed is kept.
+    pub large: bool,
+}
+
+impl KeptByThreads {
+    /// Returns what threads keep of the blocks of `pool`; `None` if they keep none. `simple` is for
+    /// reading, `none` keeps nothing, and of `driver` the driver decides.
+    pub fn of(pool: PoolKind) -> Option<KeptByThreads> {
+        match pool {
             // A block of one bin is as good as another, so nothing is lost by it.
             PoolKind::Binned => Some(KeptByThreads {
                 rounding: Rounding::PowersOfTwo,
@@ -125,41 +152,11 @@ impl PoolKind {
             PoolKind::None | PoolKind::Simple | PoolKind::Driver => None,
         }
     }
-
-    /// Whether it maps physical memory behind addresses itself.
-    pub(crate) fn needs_virtual_memory(self) -> bool {
-        self == PoolKind::Stitched
-    }
-
-    /// The policy of that name.
-    ///
-    /// # Errors
-    ///
-    /// A text that lists the names, for any other.
-    pub fn parse(name: &str) -> Result<PoolKind, UnknownPool> {
-        PoolKind::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
-            .ok_or_else(|| UnknownPool(name.to_owned()))
-    }
-}
-
-/// What each thread keeps of a policy's blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KeptByThreads {
-    /// How sizes are rounded up.
-    pub(crate) rounding: Rounding,
-    /// Up to which size a few are kept of each size.
-    pub(crate) small: u64,
-    /// The same where several threads use the pool, which would wait for each other.
-    pub(crate) small_shared: u64,
-    /// Whether the last larger one that was freed is kept.
-    pub(crate) large: bool,
 }
 
 /// How a policy rounds sizes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rounding {
+pub enum Rounding {
     /// To multiples of 512 bytes.
     Units,
     /// To powers of two.
@@ -169,19 +166,22 @@ pub(crate) enum Rounding {
 impl Rounding {
     /// The block for a request of `bytes`, which is not zero and has a block that is cached.
     #[inline]
-    pub(crate) fn round(self, bytes: u64) -> u64 {
+    pub fn round(self, bytes: u64) -> u64 {
         match self {
             Rounding::Units => round_up(bytes, shelf::ROUNDING),
             Rounding::PowersOfTwo => bytes.next_power_of_two(),
         }
     }
 
-    pub(crate) fn number(self) -> u64 {
+    /// The rounding as a number.
+    #[inline]
+    pub fn number(self) -> u64 {
         u64::from(self == Rounding::PowersOfTwo)
     }
 
+    /// The rounding of that [number](Rounding::number).
     #[inline]
-    pub(crate) fn from_number(number: u64) -> Rounding {
+    pub fn from_number(number: u64) -> Rounding {
         if number == 0 { Rounding::Units } else { Rounding::PowersOfTwo }
     }
 }
@@ -205,20 +205,31 @@ impl fmt::Display for UnknownPool {
 
 impl std::error::Error for UnknownPool {}
 
+/// The policy of that kind, with nothing taken.
+pub fn new_policy(pool: PoolKind, tuning: Tuning) -> Box<dyn Policy> {
+    match pool {
+        PoolKind::None | PoolKind::Driver => Box::new(Direct::default()),
+        PoolKind::Simple => Box::new(Simple::default()),
+        PoolKind::Binned => Box::new(Binned::default()),
+        PoolKind::Split => Box::new(Split::default()),
+        PoolKind::Stitched => Box::new(Stitched::with(tuning)),
+    }
+}
+
 /// A block that a policy handed out: its key is the policy's own and says nothing to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
+pub struct Grant {
     /// Which block.
-    pub(crate) key: u32,
+    pub key: u32,
     /// Where the device sees it.
-    pub(crate) address: u64,
+    pub address: u64,
     /// Its size, rounding included.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 /// What keeps a policy from serving a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shortage {
+pub enum Shortage {
     /// Taking this many bytes would exceed the hard limit.
     Limit(u64),
     /// The device has not this many bytes.
@@ -231,7 +242,7 @@ pub(crate) enum Shortage {
 
 impl Shortage {
     /// About how many bytes are missing.
-    pub(crate) fn missing(&self) -> u64 {
+    pub fn missing(&self) -> u64 {
         match *self {
             Shortage::Limit(missing) | Shortage::Device(missing) | Shortage::Beside(missing) => {
                 missing
@@ -243,15 +254,15 @@ impl Shortage {
 
 /// How much of a policy's memory is not in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cached {
+pub struct Cached {
     /// Bytes free, pending ones included.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Of these, bytes whose stream is not known to have got to their free.
-    pub(crate) pending: u64,
+    pub pending: u64,
     /// The largest block in one piece.
-    pub(crate) largest: u64,
+    pub largest: u64,
     /// Of these bytes, those that only other streams than the one asked about may use at once.
-    pub(crate) on_other_streams: u64,
+    pub on_other_streams: u64,
 }
 
 impl Cached {
@@ -270,59 +281,59 @@ impl Cached {
 
 /// What a policy could do for a request once every free so far is over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Outlook {
+pub struct Outlook {
     /// What it would take from the driver with the cache as it is, in the order in which it tries. If
     /// there is memory for none of these, cached memory is given back for the request.
-    pub(crate) takings: Vec<Taking>,
+    pub takings: Vec<Taking>,
     /// Whether something cached holds it in one piece.
-    pub(crate) is_cached: bool,
+    pub is_cached: bool,
     /// The least that it would take from the driver for it otherwise, bytes.
-    pub(crate) take: u64,
+    pub take: u64,
     /// Bytes that it would take if no cached piece was a part of the request. What is missing is
     /// counted with this figure: pieces beside live blocks go back to the driver with these.
-    pub(crate) take_whole: u64,
+    pub take_whole: u64,
     /// The segments that nobody uses, which the driver could have back.
-    pub(crate) spare: Vec<Segment>,
+    pub spare: Vec<Segment>,
     /// The largest free piece of the other segments.
-    pub(crate) largest_left: u64,
+    pub largest_left: u64,
     /// Bytes that are free and [stuck](Stuck), which the other figures count as in use.
-    pub(crate) stuck: u64,
+    pub stuck: u64,
 }
 
 /// Memory that a policy would take from the driver for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taking {
+pub struct Taking {
     /// Bytes; none if something cached holds the request.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Bytes that it gives back before, at least.
-    pub(crate) after: u64,
+    pub after: u64,
 }
 
 impl Taking {
     /// So many bytes, with nothing given back before.
-    pub(crate) fn of(bytes: u64) -> Taking {
+    pub fn of(bytes: u64) -> Taking {
         Taking { bytes, after: 0 }
     }
 }
 
 /// What a policy may reach while it works: the driver behind limits and ledger, and the order of
 /// streams.
-pub(crate) struct Environment<'a> {
+pub struct Environment<'a> {
     /// Where memory comes from.
-    pub(crate) source: &'a mut dyn MemorySource,
+    pub source: &'a mut dyn MemorySource,
     /// Which stream may use what.
-    pub(crate) order: &'a mut Order,
+    pub order: &'a mut Order,
     /// What was taken.
-    pub(crate) ledger: &'a mut Ledger,
+    pub ledger: &'a mut Account,
     /// How much may be taken.
-    pub(crate) limits: Limits,
+    pub limits: Limits,
     /// Segments that are out of use and that the driver did not take back when it was asked.
-    pub(crate) stranded: &'a mut Vec<Segment>,
+    pub stranded: &'a mut Vec<Segment>,
 }
 
 impl Environment<'_> {
     /// Takes a segment from the driver if the hard limit allows it.
-    pub(crate) fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, Shortage> {
+    pub fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, Shortage> {
         let growth = self.source.growth(bytes);
         let ordered = self.source.is_stream_ordered();
         if let Some(limit) = self.limits.hard {
@@ -368,7 +379,7 @@ impl Environment<'_> {
     }
 
     /// Takes physical memory from the driver if the hard limit allows it.
-    pub(crate) fn create(&mut self, bytes: u64) -> Result<Chunk, Shortage> {
+    pub fn create(&mut self, bytes: u64) -> Result<Chunk, Shortage> {
         self.allow(bytes)?;
         let before = self.before_grant();
         let created = self.pages().and_then(|pages| pages.create(bytes));
@@ -398,21 +409,21 @@ impl Environment<'_> {
     }
 
     /// Whether the hard limit allows so much more.
-    pub(crate) fn allow(&mut self, bytes: u64) -> Result<(), Shortage> {
+    pub fn allow(&mut self, bytes: u64) -> Result<(), Shortage> {
         let Some(limit) = self.limits.hard else { return Ok(()) };
         let allowed = self.reserved()?.saturating_add(bytes) <= limit;
         if allowed { Ok(()) } else { Err(Shortage::Limit(bytes)) }
     }
 
     /// Gives physical memory back to the driver that is mapped nowhere.
-    pub(crate) fn destroy(&mut self, chunk: Chunk, bytes: u64) -> Result<(), SourceError> {
+    pub fn destroy(&mut self, chunk: Chunk, bytes: u64) -> Result<(), SourceError> {
         self.pages()?.destroy(chunk)?;
         self.ledger.gave_back(bytes);
         Ok(())
     }
 
     /// Memory and addresses apart.
-    pub(crate) fn pages(&mut self) -> Result<&mut dyn Pages, SourceError> {
+    pub fn pages(&mut self) -> Result<&mut dyn Pages, SourceError> {
         // Such a policy is built over no other source.
         self.source.pages().ok_or(SourceError::OutOfMemory)
     }
@@ -422,7 +433,7 @@ impl Environment<'_> {
     }
 
     /// Gives a segment back to the driver; its last use is known to be over.
-    pub(crate) fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
+    pub fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
         self.source.give_back(segment)?;
         self.ledger.gave_back(segment.bytes);
         Ok(())
@@ -430,11 +441,7 @@ impl Environment<'_> {
 
     /// Gives a segment back to the driver at this point of `stream`; for sources that are
     /// stream-ordered.
-    pub(crate) fn give_back_on(
-        &mut self,
-        segment: Segment,
-        stream: StreamRef,
-    ) -> Result<(), SourceError> {
+    pub fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
         self.source.give_back_on(segment, stream)?;
         self.ledger.gave_back(segment.bytes);
         Ok(())
@@ -442,7 +449,7 @@ impl Environment<'_> {
 }
 
 /// How blocks are kept and found. All calls for one policy come one at a time.
-pub(crate) trait Policy: Send {
+pub trait Policy: Send {
     /// A block of at least `bytes`, which is not zero, usable on `stream` from this point on: from
     /// what is cached, else from the driver.
     ///
@@ -455,7 +462,7 @@ pub(crate) trait Policy: Send {
     ) -> Result<Grant, Shortage>;
 
     /// The same of what is cached, nothing taken from the driver for it; none where nothing fits. Of
-    /// policies whose blocks [threads keep](PoolKind::kept_by_threads).
+    /// policies whose blocks [threads keep](KeptByThreads).
     fn reuse(
         &mut self,
         _bytes: u64,
@@ -506,12 +513,12 @@ pub(crate) trait Policy: Send {
     ) -> Result<u64, SourceError>;
 
     /// What it could do for a request of `bytes`, which is not zero, if no work were in flight.
-    fn outlook(&self, bytes: u64, ledger: &Ledger, stuck: &Stuck) -> Outlook;
+    fn outlook(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Outlook;
 
     /// What is not in use, seen from `stream`.
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;
 
     /// Every block that is handed out, for tests of overlap.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     fn live(&self) -> Vec<Segment>;
 }

@@ -6,13 +6,14 @@
 
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
-use crate::heap::ledger::Ledger;
-use crate::heap::order::{Order, StreamRef, Ticket};
-use crate::heap::stuck::Stuck;
+use crate::ledger::Account;
+use crate::order::{Order, StreamRef, Ticket};
 use crate::source::{Segment, SourceError};
+use crate::stuck::Stuck;
 
+/// The policies `none` and `driver`.
 #[derive(Debug, Default)]
-pub(crate) struct Direct {
+pub struct Direct {
     live: Slab<Segment>,
     /// Freed and not given back yet: the stream captures a graph, or a driver call failed.
     waiting: Vec<(Ticket, Segment)>,
@@ -92,7 +93,7 @@ impl Policy for Direct {
         self.release(u64::MAX, environment)
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Ledger, stuck: &Stuck) -> Outlook {
+    fn outlook(&self, bytes: u64, _ledger: &Account, stuck: &Stuck) -> Outlook {
         let waiting = self.waiting.iter();
         let (held, over): (Vec<_>, Vec<_>) = waiting.partition(|(ticket, _)| stuck.holds(*ticket));
         let held = held.iter().map(|(_, segment)| segment.bytes);
@@ -109,7 +110,7 @@ impl Policy for Direct {
         cached
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     fn live(&self) -> Vec<Segment> {
         self.live.iter().map(|(_, segment)| *segment).collect()
     }

@@ -1,0 +1,165 @@
+//! A memory source and policies for tests, and how many cases a test runs.
+
+use proptest::prelude::ProptestConfig;
+
+pub use crate::source::model::{Clock, LARGE_DEVICE, Model};
+use crate::{
+    Account, Cached, Environment, Grant, Order, Outlook, Policy, Segment, Shortage, SourceError,
+    Split, Stitched, StreamHandle, StreamRef, Stuck,
+};
+
+/// So many, or an eighth of them where an interpreter runs the tests, a thousand times slower.
+pub const fn fewer(many: usize) -> usize {
+    if cfg!(miri) { many / 8 } else { many }
+}
+
+/// How a property is tested: on so many cases, or on two where an interpreter runs the tests, which
+/// has no folder to keep failures in.
+pub fn cases(cases: u32) -> ProptestConfig {
+    if cfg!(miri) {
+        return ProptestConfig {
+            cases: 2,
+            failure_persistence: None,
+            max_shrink_iters: 0,
+            ..ProptestConfig::default()
+        };
+    }
+    ProptestConfig { cases, ..ProptestConfig::default() }
+}
+
+/// `split` without its order: every block is its first stream's.
+#[derive(Default)]
+pub struct IgnoresStreams(Split);
+
+impl Policy for IgnoresStreams {
+    fn allocate(
+        &mut self,
+        bytes: u64,
+        _stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        let first = environment.order.stream(100, StreamHandle(10), || None, environment.source);
+        self.0.allocate(bytes, first, environment)
+    }
+
+    fn free(
+        &mut self,
+        key: u32,
+        _stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError> {
+        let first = environment.order.stream(100, StreamHandle(10), || None, environment.source);
+        self.0.free(key, first, environment)
+    }
+
+    fn release(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.0.release(target, environment)
+    }
+
+    fn release_at(
+        &mut self,
+        address: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.0.release_at(address, environment)
+    }
+
+    fn outlook(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Outlook {
+        self.0.outlook(bytes, ledger, stuck)
+    }
+
+    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
+        self.0.cached(stream, order)
+    }
+
+    fn live(&self) -> Vec<Segment> {
+        self.0.live()
+    }
+}
+
+/// What a [`Watched`] policy is about to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// To take a block back.
+    Free,
+    /// To look through all that it has.
+    Release,
+}
+
+/// `stitched`, and what is told of a call before it is made.
+pub struct Watched<F>(pub Stitched, pub F);
+
+impl<F: FnMut(Asked) + Send> Policy for Watched<F> {
+    fn allocate(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Grant, Shortage> {
+        self.0.allocate(bytes, stream, environment)
+    }
+
+    fn reuse(
+        &mut self,
+        bytes: u64,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<Option<Grant>, Shortage> {
+        self.0.reuse(bytes, stream, environment)
+    }
+
+    fn free(
+        &mut self,
+        key: u32,
+        stream: StreamRef,
+        environment: &mut Environment<'_>,
+    ) -> Result<(), SourceError> {
+        (self.1)(Asked::Free);
+        self.0.free(key, stream, environment)
+    }
+
+    fn release(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        (self.1)(Asked::Release);
+        self.0.release(target, environment)
+    }
+
+    fn release_freed(
+        &mut self,
+        target: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.0.release_freed(target, environment)
+    }
+
+    fn has_freed(&self) -> bool {
+        self.0.has_freed()
+    }
+
+    fn release_at(
+        &mut self,
+        address: u64,
+        environment: &mut Environment<'_>,
+    ) -> Result<u64, SourceError> {
+        self.0.release_at(address, environment)
+    }
+
+    fn outlook(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Outlook {
+        self.0.outlook(bytes, ledger, stuck)
+    }
+
+    fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
+        self.0.cached(stream, order)
+    }
+
+    fn live(&self) -> Vec<Segment> {
+        self.0.live()
+    }
+}
