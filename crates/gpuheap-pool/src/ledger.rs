@@ -70,6 +70,7 @@ impl DerefMut for Account {
 // Sums wrap: a free may be carried over before the allocation that another thread counted.
 impl Account {
     /// An allocation of `bytes` was handed out in a block of `block` bytes.
+    #[inline]
     pub fn allocated(&mut self, bytes: u64, block: u64) {
         self.live = self.live.wrapping_add(bytes);
         self.live_blocks = self.live_blocks.wrapping_add(block);
@@ -80,6 +81,7 @@ impl Account {
     }
 
     /// That allocation came back.
+    #[inline]
     pub fn freed(&mut self, bytes: u64, block: u64) {
         self.live = self.live.wrapping_sub(bytes);
         self.live_blocks = self.live_blocks.wrapping_sub(block);
@@ -88,11 +90,13 @@ impl Account {
     }
 
     /// What the high-water mark would be with `bytes` more.
+    #[inline]
     pub fn peak_with(&self, bytes: u64) -> u64 {
         self.live_peak.max(self.known_live().saturating_add(bytes))
     }
 
     /// What a thread counted for itself.
+    #[inline]
     pub fn moved(&mut self, moved: Moved) {
         self.reached((self.live as i64).wrapping_add(moved.high as i64));
         self.live = self.live.wrapping_add(moved.live);
@@ -105,6 +109,7 @@ impl Account {
     }
 
     /// So much was live for a moment.
+    #[inline]
     fn reached(&mut self, live: i64) {
         let live = u64::try_from(live).unwrap_or(0);
         self.live_peak = self.live_peak.max(live);
@@ -119,6 +124,7 @@ impl Account {
 
     /// Bytes handed out, as far as threads carried over what they counted; zero if so far they carried
     /// over more frees.
+    #[inline]
     pub fn known_live(&self) -> u64 {
         u64::try_from(self.live as i64).unwrap_or(0)
     }

@@ -256,11 +256,13 @@ impl Order {
     }
 
     /// Whether what is freed on a stream is fenced at once, because it can be named at no other time.
+    #[inline]
     pub fn is_fleeting(&self, stream: StreamRef) -> bool {
         self.streams[stream.slot()].fleeting
     }
 
     /// The driver's id of a stream that was retired; each is said once.
+    #[inline]
     pub fn next_ended(&mut self) -> Option<u64> {
         self.ended.pop()
     }
@@ -356,6 +358,7 @@ impl Order {
 
     /// Says whether the work before what is freed from now on is known to be completed. Tickets then
     /// have the number zero, which every stream has reached.
+    #[inline]
     pub fn frees_as_completed(&mut self, completed: bool) {
         self.frees_completed = completed;
     }
@@ -368,12 +371,14 @@ impl Order {
     }
 
     /// Returns `true` if the work of `stream` before `moment` is known to be completed.
+    #[inline]
     pub fn is_completed(&self, stream: StreamRef, moment: u64) -> bool {
         let guard = self.streams[stream.slot()].guard.as_ref();
         moment == 0 || guard.is_some_and(|guard| moment <= guard.completed())
     }
 
     /// Notes what the program learnt by its own waits since this was called last. Makes no driver call.
+    #[inline]
     pub fn learn(&mut self, source: &mut dyn MemorySource) {
         let Some(moments) = &self.moments else { return };
         let learnt = moments.learnt();
@@ -426,12 +431,14 @@ impl Order {
 
     /// The stream that a block's stream stands for now, if any: itself, the one that has its slot
     /// since, or none where nothing can be put on it any more.
+    #[inline]
     pub fn current(&self, stream: StreamRef) -> Option<StreamRef> {
         let state = &self.streams[stream.slot()];
         (!state.retired && !self.is_orphaned(stream)).then(|| self.of_slot(stream.slot()))
     }
 
     /// The same after the call that the stream was named for.
+    #[inline]
     pub fn current_later(&self, stream: StreamRef) -> Option<StreamRef> {
         self.current(stream).filter(|stream| !self.streams[stream.slot()].fleeting)
     }
@@ -575,6 +582,7 @@ impl Order {
     }
 
     /// Whether there are so few streams that each request may ask about all of them.
+    #[inline]
     pub fn is_few(&self) -> bool {
         self.active.len() <= FEW
     }
