@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use gpuheap_driver::{CUresult, Driver};
-use gpuheap_emu::{Emulator, Options};
+use gpuheap_emu::{Emulator, Finding, FindingKind, Options};
 
 use crate::settings::{Settings, SettingsError};
 
@@ -21,7 +21,7 @@ static CHILD: OnceLock<Emulator> = OnceLock::new();
 /// The process that initialised the driver, 0 for none yet.
 static INITIALISED_BY: AtomicU32 = AtomicU32::new(0);
 
-/// How many of the checks' findings are on stderr.
+/// Number of the checks' findings that are on stderr.
 static REPORTED: AtomicUsize = AtomicUsize::new(0);
 
 /// More findings than this tell nothing new, and to ask for them costs time at every call.
@@ -133,9 +133,31 @@ fn report_findings(device: &Emulator) {
             say(&finding.to_string());
         }
         if upto == REPORTED_AT_MOST {
-            say("further findings are not shown");
+            say(&format!(
+                "{REPORTED_AT_MOST} findings are shown; further ones are counted until the program exits"
+            ));
+            // SAFETY: the function unwinds into nothing, and this library is never unmapped.
+            unsafe { libc::atexit(report_count) };
         }
     }
+}
+
+/// Writes the number of findings, those included that were not shown.
+extern "C" fn report_count() {
+    // A failure has nobody to hear of it any more.
+    let _ = guarded(|| {
+        if !forked()
+            && let Ok(findings) = process().device.findings()
+        {
+            let count = |finding: &Finding| match finding.kind {
+                FindingKind::Dropped(count) => count,
+                _ => 1,
+            };
+            let count: usize = findings.iter().map(count).sum();
+            say(&format!("{count} findings, the first {REPORTED_AT_MOST} of them shown above"));
+        }
+        CUresult::SUCCESS
+    });
 }
 
 fn say_panic(panic: &PanicHookInfo<'_>) {

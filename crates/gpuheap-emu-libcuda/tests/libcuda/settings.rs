@@ -76,6 +76,19 @@ fn misuse_is_reported_when_asked() {
     library::quiet_success(library::run_ignored_test("settings::frees_twice", &folder, &[]));
 }
 
+#[test]
+fn misuse_that_is_not_shown_is_counted_at_exit() {
+    let folder = library::folder();
+    let checks = [("GPUHEAP_EMULATED_CHECKS", "1")];
+    let output = library::run_ignored_test("settings::frees_nothing_often", &folder, &checks);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines.len(), 102, "{stderr}");
+    assert!(lines[100].contains("100 findings are shown"), "{}", lines[100]);
+    assert_eq!(lines[101], "gpuheap: libcuda: 1234 findings, the first 100 of them shown above");
+}
+
 /// A heap over the library tells it of its blocks by the one export that is not the driver's.
 #[test]
 fn misuse_of_a_block_is_reported_when_asked() {
@@ -138,6 +151,22 @@ fn frees_twice() {
             assert!(driver.cuMemAlloc_v2(&mut pointer, bytes).is_success());
             assert!(driver.cuMemFree_v2(pointer).is_success());
             assert_eq!(driver.cuMemFree_v2(pointer), CUresult::ERROR_INVALID_VALUE);
+        }
+    }
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn frees_nothing_often() {
+    // SAFETY: the library under test is a driver.
+    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
+    let mut context = CUcontext::NULL;
+    // SAFETY: pointers that are valid for writes; the frees are what the checks are for.
+    unsafe {
+        assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
+        assert!(driver.cuCtxSetCurrent(context).is_success());
+        for _ in 0..1234 {
+            assert_eq!(driver.cuMemFree_v2(0x1234), CUresult::ERROR_INVALID_VALUE);
         }
     }
 }
