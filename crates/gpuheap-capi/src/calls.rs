@@ -151,7 +151,10 @@ pub unsafe extern "C" fn gpuheap_free_on(
 /// this fails the heap still needs the stream: call it again. A stream that the heap never saw, or a
 /// default stream, is fine and changes nothing. With unannounced_streams it need not be called, and spares
 /// the heap what it keeps of the stream; then the stream may have ended already, if its handle is not
-/// another one's yet.
+/// another one's yet. No event marks the end of such a stream: memory that is freed on it after this call
+/// is handed out again only once the heap waited for the whole device since that free, in
+/// gpuheap_reclaim or gpuheap_reclaim_all, or for a request that would fail otherwise. While a
+/// stream that the heap knows captures a graph, it does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_stream_ended(
     heap: *mut gpuheap_heap,
