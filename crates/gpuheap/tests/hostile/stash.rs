@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use gpuheap::adapt::Upload;
 use gpuheap::emu::Schedule;
-use gpuheap::{Adapt, Error, PoolKind, SharedArray};
+use gpuheap::{Adapt, Error, PoolKind, SharedArray, Target};
 
 use crate::support::{assert_no_findings, device, heap};
 
@@ -35,9 +35,10 @@ fn cases() -> impl Iterator<Item = (PoolKind, Schedule, usize)> {
     pairs.flat_map(|(pool, schedule)| COUNTS.map(|count| (pool, schedule, count)))
 }
 
-/// The kept array is written on the stream beside, behind the upload, before its turn begins.
-#[test]
-fn kept_array_written_ahead_of_its_turn_is_read_as_written() {
+/// Runs a case with the array of the third of four batches, kept while the second one has its turn:
+/// uploads are two ahead, so it was uploaded and its turn has not begun. `work` is given the target, a
+/// call that begins that turn, and the array.
+fn ahead_of_its_turn(work: impl Fn(&Target, &mut dyn FnMut(), SharedArray<u8>, &str)) {
     for (pool, schedule, count) in cases() {
         let device = device(1 << 30, schedule);
         let heap = heap(&device, pool);
@@ -46,41 +47,41 @@ fn kept_array_written_ahead_of_its_turn_is_read_as_written() {
         let arrays = RefCell::new(Vec::new());
         let items = (0..4).map(|_| Stash { arrays: &arrays, count });
         let mut batches = target.batches(items).prefetch(2);
-        batches.next().unwrap().unwrap();
-        // Uploads two ahead.
-        batches.next().unwrap().unwrap();
-        let mut ahead = arrays.borrow_mut().remove(2);
-        ahead.fill(7).unwrap();
-        batches.next().unwrap().unwrap();
-        let wrong = ahead.to_vec().unwrap().iter().filter(|byte| **byte != 7).count();
-        assert_eq!(wrong, 0, "{pool} {schedule:?} {count}");
+        let mut next = || batches.next().unwrap().unwrap();
+        next();
+        next();
+        let ahead = arrays.borrow_mut().remove(2);
+        work(&target, &mut next, ahead, &format!("{pool} {schedule:?} {count}"));
         assert_no_findings(&device, pool.name());
     }
+}
+
+fn assert_all(array: &[u8], value: u8, what: &str) {
+    let wrong = array.iter().filter(|byte| **byte != value).count();
+    assert_eq!(wrong, 0, "{what}");
+}
+
+/// The kept array is written on the stream beside, behind the upload, before its turn begins.
+#[test]
+fn kept_array_written_ahead_of_its_turn_is_read_as_written() {
+    ahead_of_its_turn(|_, next, mut ahead, what| {
+        ahead.fill(7).unwrap();
+        next();
+        assert_all(&ahead.to_vec().unwrap(), 7, what);
+    });
 }
 
 /// The next owner of the memory of a kept array comes after all that the array was given.
 #[test]
 fn kept_array_freed_in_its_turn_is_freed_behind_its_last_write() {
-    for (pool, schedule, count) in cases() {
-        let device = device(1 << 30, schedule);
-        let heap = heap(&device, pool);
-        let stream = device.stream().unwrap();
-        let target = heap.on(&stream);
-        let arrays = RefCell::new(Vec::new());
-        let items = (0..4).map(|_| Stash { arrays: &arrays, count });
-        let mut batches = target.batches(items).prefetch(2);
-        batches.next().unwrap().unwrap();
-        batches.next().unwrap().unwrap();
-        let mut ahead = arrays.borrow_mut().remove(2);
+    ahead_of_its_turn(|target, next, mut ahead, what| {
         for _ in 0..4 {
             ahead.fill(9).unwrap();
         }
-        batches.next().unwrap().unwrap();
+        next();
         ahead.free_early().unwrap();
-        let next = target.filled(count, 1_u8).unwrap();
-        device.synchronize().unwrap();
-        let lost = next.to_vec().unwrap().iter().filter(|byte| **byte != 1).count();
-        assert_eq!(lost, 0, "{pool} {schedule:?} {count}");
-        assert_no_findings(&device, pool.name());
-    }
+        let new = target.filled(ahead.len(), 1_u8).unwrap();
+        target.stream().device().synchronize().unwrap();
+        assert_all(&new.to_vec().unwrap(), 1, what);
+    });
 }

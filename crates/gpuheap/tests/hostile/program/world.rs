@@ -119,9 +119,13 @@ impl World<'_> {
                 // Streams of another device of the driver wait for it too.
                 let event = target.stream().record().unwrap();
                 let of = self.device_of(of);
-                for (device, stream) in &self.streams {
+                for (nth, (device, stream)) in self.streams.iter().enumerate() {
                     let waited = stream.wait(&event);
                     assert_eq!(waited.is_ok(), *device == of || self.is_one_driver, "{waited:?}");
+                    if waited.is_ok() && nth == c as usize % 8 {
+                        stream.synchronize().unwrap();
+                        assert!(event.is_done().unwrap(), "the stream did not wait for the event");
+                    }
                 }
                 drop(event.is_done());
             }
