@@ -209,6 +209,27 @@ fn order_goes_through_a_third_stream() {
 }
 
 #[test]
+fn a_wait_for_a_destroyed_stream_orders_the_stream_in_its_place() {
+    expect(&[], |scene| {
+        let (mut event, mut next) = (CUevent::NULL, CUstream::NULL);
+        assert!(call!(scene.gpu, cuEventCreate(&mut event, 0)).is_success());
+        scene.fill(scene.one);
+        assert!(call!(scene.gpu, cuEventRecord(event, scene.one)).is_success());
+        assert!(call!(scene.gpu, cuStreamDestroy_v2(scene.one)).is_success());
+        // Until the place of the destroyed stream is given out again, whenever that is.
+        for _ in 0..8 {
+            assert!(
+                call!(scene.gpu, cuStreamCreate(&mut next, CU_STREAM_NON_BLOCKING)).is_success()
+            );
+            assert!(call!(scene.gpu, cuStreamWaitEvent(next, event, 0)).is_success());
+            scene.fill(next);
+            assert!(call!(scene.gpu, cuEventRecord(event, next)).is_success());
+            assert!(call!(scene.gpu, cuStreamDestroy_v2(next)).is_success());
+        }
+    });
+}
+
+#[test]
 fn two_reads_need_no_order_and_a_write_after_a_read_does() {
     expect(&[FindingKind::Unordered], |scene| {
         let mut targets = [0; 2];

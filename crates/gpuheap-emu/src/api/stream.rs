@@ -94,11 +94,12 @@ impl Call<'_> {
         }
         let Some(record) = &found.recorded else { return Ok(()) };
         let op = record.op;
+        self.begin(index);
+        self.stream_waits_for(index, event);
+        // The stream itself, or one that was destroyed, whose place it has: that has nothing left to do.
         if op.stream == index {
             return Ok(());
         }
-        self.begin(index);
-        self.stream_waits_for(index, event);
         if let Some(found) = self.state.streams.at_mut(index) {
             found.note_wait(op);
         }
