@@ -194,14 +194,28 @@ struct StreamState {
 const MOST_MOMENTS: usize = 8;
 
 impl StreamState {
+    /// Numbers a free that is made now.
+    #[inline]
+    fn count_free(&mut self, moments: Option<&Arc<Moments>>) -> u64 {
+        self.freed += 1;
+        self.note_moment(moments);
+        self.freed
+    }
+
     /// Notes the moment of the last free, which is now.
+    #[inline]
     fn note_moment(&mut self, moments: Option<&Arc<Moments>>) {
         let Some(moments) = moments else { return };
         let now = moments.now();
         match self.moments.back_mut() {
             Some((moment, number)) if *moment == now => *number = self.freed,
-            _ => self.moments.push_back((now, self.freed)),
+            _ => self.begin_moment(now),
         }
+    }
+
+    #[cold]
+    fn begin_moment(&mut self, now: u64) {
+        self.moments.push_back((now, self.freed));
         if self.moments.len() > MOST_MOMENTS {
             self.moments.pop_front();
         }
@@ -338,18 +352,28 @@ impl Order {
     /// recorded at once. Where that fails, the stream's next free covers this one too. A stream that
     /// ended has no work after its last fence, which covers the free; of a fleeting one that is not
     /// known, so nothing does.
+    #[inline]
     pub fn freed(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         if self.frees_completed {
             return Ticket { slot: stream.slot, number: 0 };
         }
+        let state = &mut self.streams[stream.slot()];
+        if state.turn != stream.turn || state.retired || state.fleeting {
+            return self.freed_at_an_end(stream, source);
+        }
+        let number = state.count_free(self.moments.as_ref());
+        Ticket { slot: stream.slot, number }
+    }
+
+    /// Numbers a free on a stream that ended, or that may do so unannounced.
+    #[cold]
+    fn freed_at_an_end(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         let stream = if self.is_orphaned(stream) { self.orphanage() } else { stream };
         let state = &mut self.streams[stream.slot()];
         if state.retired && !state.fleeting {
             return Ticket { slot: stream.slot, number: state.freed };
         }
-        state.freed += 1;
-        let number = state.freed;
-        state.note_moment(self.moments.as_ref());
+        let number = state.count_free(self.moments.as_ref());
         if state.fleeting && !state.retired {
             let _ = self.record(stream.slot(), source);
         }
@@ -380,13 +404,19 @@ impl Order {
     /// Notes what the program learnt by its own waits since this was called last. Makes no driver call.
     #[inline]
     pub fn learn(&mut self, source: &mut dyn MemorySource) {
+        if let Some(moments) = &self.moments
+            && moments.learnt() != self.learnt
+        {
+            self.learn_anew(source);
+        }
+    }
+
+    #[cold]
+    fn learn_anew(&mut self, source: &mut dyn MemorySource) {
         let Some(moments) = &self.moments else { return };
-        let learnt = moments.learnt();
-        if learnt != self.learnt {
-            self.learnt = learnt;
-            for &slot in self.active.iter().chain(&self.orphans) {
-                self.streams[slot].learn(moments, source);
-            }
+        self.learnt = moments.learnt();
+        for &slot in self.active.iter().chain(&self.orphans) {
+            self.streams[slot].learn(moments, source);
         }
     }
 
@@ -410,6 +440,15 @@ impl Order {
     pub fn foreign(&self) -> impl Iterator<Item = &dyn StreamGuard> {
         let guards = self.active.iter().filter_map(|&slot| self.streams[slot].guard.as_deref());
         guards.filter(|guard| guard.is_foreign())
+    }
+
+    /// The driver's ids of these streams.
+    pub fn foreign_ids(&self) -> impl Iterator<Item = u64> {
+        let states = self.active.iter().map(|&slot| &self.streams[slot]);
+        let foreign = |guard: &dyn StreamGuard| guard.is_foreign();
+        states
+            .filter(move |state| state.guard.as_deref().is_some_and(foreign))
+            .map(|state| state.id)
     }
 
     /// Lets go of all foreign streams without touching them. What is freed on them later counts as

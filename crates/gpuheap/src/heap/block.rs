@@ -151,8 +151,20 @@ impl Block {
     /// A stream of another device, in which case the block is given back on its own stream; the
     /// driver's own. The block is given back, or accounted for as pending, all the same.
     pub unsafe fn free_on_unchecked(mut self, stream: &Stream) -> Result<(), Error> {
-        if stream.id() == self.lease.stream_id && !stream.is_foreign() {
-            return self.give_back(None);
+        if stream.id() == self.lease.stream_id {
+            if !stream.is_foreign() {
+                return self.give_back(None);
+            }
+            // A foreign stream may have been retired and wrapped again. The cache of the retired one
+            // was closed before that, and keeps nothing.
+            if let Home::Cache(cache) = self.home
+                && cache.is_plain()
+                && self.keep(cache)
+            {
+                self.given_back = true;
+                measure::note_freed(self.lease.bytes);
+                return Ok(());
+            }
         }
         self.heap()?.store(MemoryKind::Device).check_device(stream)?;
         self.give_back(Some(stream))

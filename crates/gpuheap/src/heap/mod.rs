@@ -244,7 +244,6 @@ impl Heap {
         if !stream.is_foreign() {
             return Ok(());
         }
-        stream.retire()?;
         self.handle.stores().try_for_each(|store| store.retire(stream))
     }
 

@@ -434,9 +434,13 @@ impl Store {
         Ok(before.saturating_sub(state.source.reserved()?))
     }
 
-    /// Lets go of a stream that is about to end.
+    /// Retires a stream that is about to end, and lets go of it.
     pub(crate) fn retire(&self, stream: &Stream) -> Result<(), Error> {
         let mut state = self.lock();
+        // Before the handle can be wrapped anew: what is freed on the new stream must not be kept with
+        // what was freed on this one, which has no work from here on.
+        state.close(|cache| cache.stream_id() == stream.id());
+        stream.retire()?;
         let State { order, source, .. } = &mut *state;
         order.retire(stream.id(), &mut **source)?;
         state.close_ended();
@@ -448,6 +452,9 @@ impl Store {
         let mut state = self.lock();
         // With the lock held: what is freed by now was used by work that this waits for.
         state.gather();
+        let foreign: Vec<u64> = state.order.foreign_ids().collect();
+        // As in `retire`.
+        state.close(|cache| foreign.contains(&cache.stream_id()));
         // Before the wait, so that it is for all the work that they ever take.
         state.order.foreign().for_each(|guard| guard.refuse_work());
         let waited = self.context.synchronize();
@@ -788,6 +795,7 @@ impl State {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn with_policy<R>(
         &mut self,
         work: impl FnOnce(&mut dyn Policy, &mut Environment<'_>) -> R,
