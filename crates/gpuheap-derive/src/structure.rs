@@ -226,7 +226,7 @@ fn output_of(parameter: &Ident) -> Type {
     parse_quote!(<#parameter as ::gpuheap::Adapt<__To>>::Output)
 }
 
-/// Whether a type that mentions a parameter is nothing else.
+/// Returns `true` if a type that mentions a parameter is nothing else.
 fn is_parameter(of: &Type) -> bool {
     matches!(of, Type::Path(TypePath { qself: None, path, .. }) if path.get_ident().is_some())
 }

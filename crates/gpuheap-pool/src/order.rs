@@ -269,7 +269,8 @@ impl Order {
         Some(self.of_slot(slot as usize))
     }
 
-    /// Whether what is freed on a stream is fenced at once, because it can be named at no other time.
+    /// Returns `true` if what is freed on a stream is fenced at once, because it can be named at no
+    /// other time.
     #[inline]
     pub fn is_fleeting(&self, stream: StreamRef) -> bool {
         self.streams[stream.slot()].fleeting
@@ -420,7 +421,7 @@ impl Order {
         }
     }
 
-    /// Whether the block of `ticket` may be used on `stream` as things are.
+    /// Returns `true` if the block of `ticket` may be used on `stream` as things are.
     pub fn is_open(&self, ticket: Ticket, stream: StreamRef) -> bool {
         ticket.slot == stream.slot
             || self.is_reached(ticket)
@@ -507,12 +508,13 @@ impl Order {
         }
     }
 
-    /// Whether the work before `ticket` is known to be over.
+    /// Returns `true` if the work before `ticket` is known to be over.
     pub fn is_reached(&self, ticket: Ticket) -> bool {
         self.streams[ticket.slot()].reached >= ticket.number
     }
 
-    /// Whether another stream could wait for the work before `ticket` as things are, or need not.
+    /// Returns `true` if another stream could wait for the work before `ticket` as things are, or
+    /// need not.
     pub fn is_fenced(&self, ticket: Ticket) -> bool {
         self.streams[ticket.slot()].fenced() >= ticket.number
     }
@@ -620,7 +622,7 @@ impl Order {
         })
     }
 
-    /// Whether there are so few streams that each request may ask about all of them.
+    /// Returns `true` if there are so few streams that each request may ask about all of them.
     #[inline]
     pub fn is_few(&self) -> bool {
         self.active.len() <= FEW
@@ -649,8 +651,8 @@ impl Order {
         Ok(())
     }
 
-    /// Whether one of its streams is capturing a graph: work of the whole device cannot be waited for
-    /// then.
+    /// Returns `true` if one of its streams is capturing a graph: work of the whole device cannot
+    /// be waited for then.
     pub fn is_any_capturing(&self, source: &mut dyn MemorySource) -> Result<bool, SourceError> {
         for &slot in &self.active {
             let state = &self.streams[slot];

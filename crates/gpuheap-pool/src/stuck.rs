@@ -21,7 +21,7 @@ impl Stuck {
         self.streams.is_empty()
     }
 
-    /// Whether the free of `ticket` is one of these.
+    /// Returns `true` if the free of `ticket` is one of these.
     pub fn holds(&self, ticket: Ticket) -> bool {
         let is_after =
             |(slot, waitable): &(usize, u64)| *slot == ticket.slot() && ticket.number > *waitable;

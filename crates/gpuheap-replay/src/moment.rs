@@ -33,7 +33,7 @@ pub struct Moment {
     /// Lines of the program that hold the most, most bytes first. Sizes of blocks if the recording
     /// has no stacks.
     pub holders: Vec<Holder>,
-    /// Whether the holders are lines of the program.
+    /// `true` if the holders are lines of the program.
     pub has_stacks: bool,
     /// Streams by handle.
     pub streams: Vec<OnStream>,
@@ -95,7 +95,7 @@ pub(crate) struct Piece {
     pub(crate) bytes: u64,
     pub(crate) stream: u64,
     pub(crate) state: State,
-    /// Whether the range before it is not adjacent.
+    /// `true` if the range before it is not adjacent.
     pub(crate) is_start: bool,
 }
 

@@ -102,7 +102,8 @@ fn recognise_and_read(
     }
 }
 
-/// Whether a file that begins like this can be a CSV log: a byte order mark or printable text.
+/// Returns `true` if a file that begins like this can be a CSV log: a byte order mark or printable
+/// text.
 fn is_text(start: &[u8]) -> bool {
     let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
     text.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace())

@@ -63,8 +63,8 @@ impl Row {
         format!("{thread},10:00:00.{index:06},{action},{pointer:#x},{size},{stream}\n")
     }
 
-    /// Whether the thread's next request on the stream that is not refused too, and no other, is
-    /// for the same bytes.
+    /// Returns `true` if the thread's next request on the stream that is not refused too, and no
+    /// other, is for the same bytes.
     fn is_met_later(&self, later: &[Row]) -> bool {
         let is_default = |row: &Row| matches!(row.stream, "0" | "0x0" | "(nil)");
         let same_stream =

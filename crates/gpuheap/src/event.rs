@@ -47,7 +47,7 @@ impl Event {
         Ok(event)
     }
 
-    /// Whether it is reached. Does not wait.
+    /// Returns `true` if it is reached. Does not wait.
     ///
     /// # Errors
     ///

@@ -37,7 +37,7 @@ impl MemoryKind {
         }
     }
 
-    /// Whether the host may read and write it in place.
+    /// Returns `true` if the host may read and write it in place.
     pub fn is_host_accessible(self) -> bool {
         self != MemoryKind::Device
     }

@@ -130,7 +130,7 @@ thread_local! {
         const { Cell::new(Counts { bytes: 0, allocations: 0, live: 0, peak: 0 }) };
     /// This thread's time in memory management in `time!` blocks.
     static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// Whether its time is being taken already: the ladder calls what frees.
+    /// `true` if its time is being taken already: the ladder calls what frees.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -285,7 +285,7 @@ impl Drop for Timing {
 mod tests {
     use super::*;
 
-    /// Whether the clock would be read now.
+    /// Returns `true` if the clock would be read now.
     fn is_timed() -> bool {
         memory_management().is_some()
     }

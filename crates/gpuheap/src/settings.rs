@@ -28,9 +28,9 @@ pub(crate) struct Settings {
     pub(crate) soft_limit: Option<Size>,
     /// What is kept of each allocation.
     pub(crate) track: Option<Tracking>,
-    /// Whether memory is zeroed before it can be cached.
+    /// `true` if memory is zeroed before it can be cached.
     pub(crate) zero_on_free: Option<bool>,
-    /// Whether memory is zeroed before it is handed out.
+    /// `true` if memory is zeroed before it is handed out.
     pub(crate) zero_on_alloc: Option<bool>,
     /// How much more than the peak may be taken before memory is moved, as a part of the peak.
     pub(crate) slack: Option<f64>,

@@ -245,7 +245,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether all the work that it was given is done. Does not wait.
+    /// Returns `true` if all the work that it was given is done. Does not wait.
     ///
     /// # Errors
     ///
@@ -285,9 +285,9 @@ impl Stream {
         self.handle().is_retired()
     }
 
-    /// Whether it is capturing a graph: the work that it is given is recorded and does not run. So is
-    /// the legacy default stream while a stream does that it would have to wait for. False for a
-    /// stream that was [retired](Stream::is_retired).
+    /// Returns `true` if it is capturing a graph: the work that it is given is recorded and does
+    /// not run. So is the legacy default stream while a stream does that it would have to wait for.
+    /// False for a stream that was [retired](Stream::is_retired).
     ///
     /// # Errors
     ///
@@ -475,13 +475,13 @@ impl Stream {
         Box::new(StreamGuard { handle: self.inner.handle.clone(), in_use })
     }
 
-    /// Whether it may end without anybody being told.
+    /// Returns `true` if it may end without anybody being told.
     #[inline]
     pub(crate) fn is_unannounced(&self) -> bool {
         self.handle().origin == Origin::Unannounced
     }
 
-    /// Whether somebody else made it and will end it.
+    /// Returns `true` if somebody else made it and will end it.
     pub(crate) fn is_foreign(&self) -> bool {
         self.handle().is_foreign()
     }

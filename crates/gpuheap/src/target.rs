@@ -79,13 +79,15 @@ impl Target {
         Target { kind, ..self.clone() }
     }
 
-    /// Whether what its arrays leave behind is filled with zeros, rounding included, before anything
-    /// else can have it. A heap that fills all that it frees does so whatever is said here.
+    /// Sets whether freed arrays of the target are filled with zeros, rounding included, before
+    /// anything else can have their memory. A heap that fills all that it frees does so whatever is
+    /// set here.
     pub fn zero_on_free(&self, zero: bool) -> Target {
         Target { zero_on_free: zero, ..self.clone() }
     }
 
-    /// Whether its arrays' memory is filled with zeros when it is allocated, rounding included.
+    /// Sets whether memory of the target's arrays is filled with zeros when it is allocated,
+    /// rounding included.
     pub fn zero_on_alloc(&self, zero: bool) -> Target {
         Target { zero_on_alloc: zero, ..self.clone() }
     }

@@ -119,7 +119,7 @@ pub struct KeptByThreads {
     pub small: u64,
     /// The same where several threads use the pool, which would wait for each other.
     pub small_shared: u64,
-    /// Whether the last larger one that was freed is kept.
+    /// `true` if the last larger one that was freed is kept.
     pub large: bool,
 }
 
@@ -285,7 +285,7 @@ pub struct Outlook {
     /// What it would take from the driver with the cache as it is, in the order in which it tries. If
     /// there is memory for none of these, cached memory is given back for the request.
     pub takings: Vec<Taking>,
-    /// Whether something cached holds it in one piece.
+    /// `true` if something cached holds it in one piece.
     pub is_cached: bool,
     /// The least that it would take from the driver for it otherwise, bytes.
     pub take: u64,
@@ -408,7 +408,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Whether the hard limit allows so much more.
+    /// Refuses `bytes` more than the hard limit allows.
     pub fn allow(&mut self, bytes: u64) -> Result<(), Shortage> {
         let Some(limit) = self.limits.hard else { return Ok(()) };
         let allowed = self.reserved()?.saturating_add(bytes) <= limit;
@@ -499,7 +499,7 @@ pub trait Policy: Send {
         self.release(target, environment)
     }
 
-    /// Whether there may be something for [`release_freed`](Policy::release_freed).
+    /// Returns `true` if there may be something for [`release_freed`](Policy::release_freed).
     fn has_freed(&self) -> bool {
         true
     }

@@ -93,7 +93,7 @@ impl Policy for Simple {
     }
 }
 
-/// Whether a cached block is large enough for `bytes` and not too large.
+/// Returns `true` if a cached block is large enough for `bytes` and not too large.
 fn fits(bytes: u64) -> impl Fn(u64) -> bool {
     let most = bytes.saturating_add(if bytes <= SMALL { SMALL_WASTE } else { LARGE_WASTE });
     move |block| bytes <= block && block <= most

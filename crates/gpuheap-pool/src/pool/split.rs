@@ -122,12 +122,12 @@ impl Block {
         }
     }
 
-    /// Whether its free is one that no wait can end now.
+    /// Returns `true` if its free is one that no wait can end now.
     fn is_stuck(&self, stuck: &Stuck) -> bool {
         matches!(self.state(), State::Streams(ticket) if stuck.holds(ticket))
     }
 
-    /// Whether it is its segment.
+    /// Returns `true` if it is its segment.
     fn is_whole(&self) -> bool {
         self.before == Link::NONE && self.after == Link::NONE
     }
@@ -591,8 +591,8 @@ impl Split {
         }
     }
 
-    /// Whether a block may merge with one that is in `state`. One that is anybody's may become a
-    /// stream's: it is settled again with the rest.
+    /// Returns `true` if a block may merge with one that is in `state`. One that is anybody's may
+    /// become a stream's: it is settled again with the rest.
     fn merges(&self, neighbour: u32, state: State) -> bool {
         match (self.blocks.get(neighbour).map(Block::state), state) {
             (Some(State::Anybodys), _) => true,

@@ -98,7 +98,7 @@ pub trait MemorySource: Send {
     /// [are work of a stream](MemorySource::is_stream_ordered).
     fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError>;
 
-    /// Whether taking and giving back are work of a stream.
+    /// Returns `true` if taking and giving back are work of a stream.
     fn is_stream_ordered(&self) -> bool;
 
     /// Bytes that the driver counts for what is taken, its own rounding included.
@@ -140,7 +140,7 @@ pub trait MemorySource: Send {
     /// Free and total bytes of the device, all processes counted; of the host for pinned memory.
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError>;
 
-    /// Whether `stream` is capturing a graph: then it is neither fenced nor made to wait.
+    /// Returns `true` if `stream` is capturing a graph: then it is neither fenced nor made to wait.
     fn is_capturing(&mut self, _stream: StreamRef) -> Result<bool, SourceError> {
         Ok(false)
     }
@@ -153,7 +153,7 @@ pub trait MemorySource: Send {
     /// earlier point or this one.
     fn record_again(&mut self, fence: Fence, stream: StreamRef) -> Result<(), SourceError>;
 
-    /// Whether the stream has got past the fence.
+    /// Returns `true` if the stream has got past the fence.
     fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError>;
 
     /// Makes `stream` wait for the fence; the host does not.

@@ -37,7 +37,7 @@ pub struct Model {
     clocks: Vec<Clock>,
     /// By slot: how much of its work is done.
     done: Clock,
-    /// Whether work is done as soon as it is noted.
+    /// `true` if work is done as soon as it is noted.
     pub immediate: bool,
     fences: HashMap<u32, (usize, Clock)>,
     next_fence: u32,
@@ -114,8 +114,8 @@ impl Model {
         self.note_done(&clock);
     }
 
-    /// Whether work that ended at `end` on `owner` comes before what `stream` does next: the stream
-    /// waits for it, or it is done.
+    /// Returns `true` if work that ended at `end` on `owner` comes before what `stream` does next:
+    /// the stream waits for it, or it is done.
     pub fn is_ordered(&mut self, owner: usize, end: &Clock, stream: StreamRef) -> bool {
         let position = end[owner];
         self.clock(stream.slot());

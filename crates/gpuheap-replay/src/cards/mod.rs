@@ -42,15 +42,15 @@ pub struct Card {
     pub total_source: Source,
     /// Memory that a program can allocate: `total_bytes` without CUDA's own context, bytes.
     pub usable_bytes: u64,
-    /// Whether `usable_bytes` was measured on the device, and not estimated.
+    /// `true` if `usable_bytes` was measured on the device, and not estimated.
     pub usable_is_measured: bool,
     /// Multiprocessors.
     pub sms: u32,
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
-    /// Whether the driver has virtual memory management, which `expandable_segments` needs.
+    /// `true` if the driver has virtual memory management, which `expandable_segments` needs.
     pub vmm: bool,
-    /// Whether the driver has stream-ordered pools (`cudaMallocAsync`).
+    /// `true` if the driver has stream-ordered pools (`cudaMallocAsync`).
     pub pools: bool,
     /// Other names of the device, as its driver gives them.
     pub driver_names: Vec<&'static str>,

@@ -115,7 +115,7 @@ pub struct Figures {
 /// Memory that a model took from the driver or gave back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriverEvent {
-    /// Whether memory was taken and not given back.
+    /// `true` if memory was taken and not given back.
     pub is_taken: bool,
     /// Bytes.
     pub bytes: u64,

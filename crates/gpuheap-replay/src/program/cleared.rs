@@ -14,7 +14,7 @@ pub(super) struct Cleared {
     /// Bytes that were taken, or refused, right after it. 0 if the next event is another one: then
     /// it was the program.
     pub(super) then_taken: u64,
-    /// Whether PyTorch had no reason to do it: more was held at another time than it would have
+    /// `true` if PyTorch had no reason to do it: more was held at another time than it would have
     /// held here. Then it was the program, too.
     pub(super) is_certain: bool,
 }

@@ -35,7 +35,7 @@ pub struct Program {
     keys: Option<SnapshotKeys>,
     /// Comparison with the recorded segments without a limit, once it was made.
     unlimited: OnceLock<Option<Reproduction>>,
-    /// Whether a free is completed later than it is requested.
+    /// `true` if a free is completed later than it is requested.
     records_completion: bool,
 }
 
@@ -128,7 +128,7 @@ pub struct Outcome {
 pub struct Failure {
     /// The event's number in the file; 0 for a block that was live before the recording.
     pub event: u32,
-    /// Whether the request failed when it was recorded, too.
+    /// `true` if the request failed when it was recorded, too.
     pub is_recorded: bool,
     /// Why.
     pub refusal: Refusal,

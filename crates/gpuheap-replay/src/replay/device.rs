@@ -47,11 +47,11 @@ pub struct DeviceUsed {
     pub usable: u64,
     /// Amount of memory as the user wrote it.
     pub typed: Option<String>,
-    /// Whether the usable memory is estimated.
+    /// `true` if the usable memory is estimated.
     pub is_estimated: bool,
-    /// Whether the device is emulated.
+    /// `true` if the device is emulated.
     pub is_emulated: bool,
-    /// Whether the memory is that of the run that was recorded.
+    /// `true` if the memory is that of the run that was recorded.
     pub is_recorded: bool,
 }
 

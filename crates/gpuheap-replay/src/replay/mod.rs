@@ -39,7 +39,7 @@ pub struct Options {
     pub release_threshold: Option<Size>,
     /// How far the streams of an emulated device are behind the host.
     pub delay: Option<Duration>,
-    /// Whether the smallest device is searched for each pool.
+    /// `true` if the smallest device is searched for each pool.
     pub find_minimum: bool,
 }
 

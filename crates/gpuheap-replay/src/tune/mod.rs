@@ -48,7 +48,7 @@ pub struct Budget {
     pub device_memory: u64,
     /// Memory that the program can allocate, bytes.
     pub usable_memory: u64,
-    /// Whether the driver has virtual memory management. Without it `expandable_segments` is not
+    /// `true` if the driver has virtual memory management. Without it `expandable_segments` is not
     /// tried.
     pub vmm: bool,
     /// Time after which no further setting is begun. At least one is tried.
@@ -81,7 +81,7 @@ pub struct Candidate {
     pub reserved_peak: u64,
     /// Calls of the driver that take memory or give it back.
     pub driver_calls: u64,
-    /// Whether a request fails under the setting. The figures are those up to the failure.
+    /// `true` if a request fails under the setting. The figures are those up to the failure.
     pub fails: bool,
 }
 

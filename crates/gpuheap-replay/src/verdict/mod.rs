@@ -17,12 +17,12 @@ use crate::replay::{Bench, Cause, Options, Pool, PoolReport, ReplayError, Stop};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// Whether the trace got through under everything that was checked.
+    /// `true` if the trace got through under everything that was checked.
     pub gets_through: bool,
     /// The pools that decide.
     pub checked: Vec<Pool>,
-    /// Whether all figures are lower bounds: requests failed when the trace was recorded, and what
-    /// the program would have done with the memory is not known.
+    /// `true` if all figures are lower bounds: requests failed when the trace was recorded, and
+    /// what the program would have done with the memory is not known.
     pub is_lower_bound: bool,
     /// How the memory stood at the failure; `None` if nothing failed.
     pub failure: Option<MemoryAtFailure>,
@@ -82,7 +82,7 @@ pub struct MemoryAtFailure {
     pub cause: Option<Cause>,
     /// Holders of the most memory, most bytes first.
     pub holders: Vec<Holder>,
-    /// Whether the holders are lines of the program, and not sizes of blocks.
+    /// `true` if the holders are lines of the program, and not sizes of blocks.
     pub has_stacks: bool,
 }
 

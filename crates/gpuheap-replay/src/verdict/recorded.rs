@@ -21,7 +21,7 @@ pub struct Recorded {
     pub limit: Option<RecordedLimit>,
     /// Memory at the first request that failed.
     pub at_failure: Option<Moment>,
-    /// Whether blocks that were freed waited for other streams.
+    /// `true` if blocks that were freed waited for other streams.
     pub waits: bool,
     is_expandable: bool,
 }
@@ -46,7 +46,7 @@ pub struct RecordedLimit {
     pub least: u64,
     /// It could not take so many.
     pub below: u64,
-    /// Whether the device had room, so that a limit of the allocator was in the way.
+    /// `true` if the device had room, so that a limit of the allocator was in the way.
     pub is_own_limit: bool,
 }
 

@@ -30,9 +30,9 @@ pub struct Remedy {
     pub driver_calls: Option<u64>,
     /// Calls of the driver with the settings that were recorded.
     pub driver_calls_before: Option<u64>,
-    /// Whether the pool is one of gpuheap's own.
+    /// `true` if the pool is one of gpuheap's own.
     pub is_own_heap: bool,
-    /// Whether the figures are those of a model of a closed driver.
+    /// `true` if the figures are those of a model of a closed driver.
     pub is_closed_driver: bool,
 }
 

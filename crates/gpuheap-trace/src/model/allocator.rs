@@ -11,7 +11,7 @@ pub struct AllocatorSettings {
     pub max_split_size: Option<u64>,
     /// The part of the allowed memory above which unused segments are given back; 0 is never.
     pub garbage_collection_threshold: f64,
-    /// Whether segments grow in place.
+    /// `true` if segments grow in place.
     pub expandable_segments: bool,
     /// Into how many parts powers of two are divided for rounding: from how many MiB on, and the
     /// number of parts. In order.
@@ -28,9 +28,9 @@ pub struct Segment {
     pub bytes: u64,
     /// The stream's handle; 0 is the default stream.
     pub stream: u64,
-    /// Whether it is one of the segments for small blocks.
+    /// `true` if it is one of the segments for small blocks.
     pub is_small: bool,
-    /// Whether it grows in place.
+    /// `true` if it grows in place.
     pub is_expandable: bool,
     /// The private pool that it belongs to; `(0, 0)` is the common memory.
     pub pool: (u64, u64),

@@ -284,7 +284,7 @@ impl TraceBuilder {
         self.warnings.push(warning);
     }
 
-    /// Whether an event on this stream was added.
+    /// Returns `true` if an event on this stream was added.
     pub fn has_stream(&self, handle: u64) -> bool {
         self.streams.contains(handle)
     }

@@ -256,8 +256,8 @@ impl Format {
         }
     }
 
-    /// Whether a refused request of `refused` bytes is one of `bytes` bytes, as the format has
-    /// them: PyTorch writes down what it rounded a refused request to.
+    /// Returns `true` if a refused request of `refused` bytes is one of `bytes` bytes, as the
+    /// format has them: PyTorch writes down what it rounded a refused request to.
     fn is_refused_size(self, refused: u64, bytes: u64) -> bool {
         const PYTORCH_BLOCK: u64 = 512;
         match self {
@@ -268,7 +268,7 @@ impl Format {
         }
     }
 
-    /// Whether the format records when a freed block stops being pending.
+    /// Returns `true` if the format records when a freed block stops being pending.
     pub fn records_completion(self) -> bool {
         match self {
             Self::RmmCsv => false,

@@ -194,9 +194,9 @@ impl Log {
         }
     }
 
-    /// Whether a last row that no newline ends is only part of a row. Where the data broke off it
-    /// is. Otherwise somebody may have left the newline out: the row is whole if it parses and its
-    /// stream is not new, since a handle that was cut parses too, as another stream.
+    /// Returns `true` if a last row that no newline ends is only part of a row. Where the data
+    /// broke off it is. Otherwise somebody may have left the newline out: the row is whole if it
+    /// parses and its stream is not new, since a handle that was cut parses too, as another stream.
     fn is_cut(&self, row: &Result<Row, Error>, source: &Source<'_>) -> bool {
         match row {
             _ if source.damage().is_some() => true,

@@ -67,7 +67,7 @@ impl<'a> Rows<'a> {
         self.current_end.saturating_sub(within + after)
     }
 
-    /// Whether the current row is the last and no newline ends it.
+    /// Returns `true` if the current row is the last and no newline ends it.
     pub(super) fn is_unterminated(&self) -> bool {
         !self.has_next && !matches!(self.csv.get_ref().last_byte, b'\n' | b'\r')
     }

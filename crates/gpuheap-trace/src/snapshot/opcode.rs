@@ -99,7 +99,7 @@ fn other_name(opcode: u8) -> Option<&'static str> {
     })
 }
 
-/// Whether the opcode makes an unpickler import, call or fetch something.
+/// Returns `true` if the opcode makes an unpickler import, call or fetch something.
 pub(super) fn reaches_outside(opcode: u8) -> bool {
     matches!(
         opcode,

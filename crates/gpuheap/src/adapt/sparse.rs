@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind};
 /// # Ok(()) }
 /// ```
 pub struct DeviceCsMat<N, I = usize, Iptr = I> {
-    /// Whether rows are compressed, or columns.
+    /// Compressed dimension: rows or columns.
     pub storage: CompressedStorage,
     /// Rows and columns.
     pub shape: (usize, usize),

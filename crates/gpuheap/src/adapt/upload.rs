@@ -232,7 +232,7 @@ impl<R: ElementRule> Upload<R> {
     }
 }
 
-/// Whether elements stay what they are, so that their bytes can be uploaded.
+/// Returns `true` if elements stay what they are, so that their bytes can be uploaded.
 fn is_kept<Q: ElementRule, T: Plain>() -> bool {
     TypeId::of::<T>() == TypeId::of::<Q::Of<T>>()
 }

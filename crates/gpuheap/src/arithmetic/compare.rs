@@ -59,7 +59,7 @@ comparisons! {
 
 /// Questions to masks. Each waits for its answer.
 impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
-    /// Whether all elements are true; of none they are. Waits.
+    /// Returns `true` if all elements are true; of none they are. Waits.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
         Ok(read_one::<bool, _, _, _>(Reduction::All, self, Location::caller())?.unwrap_or(true))
     }
 
-    /// Whether any element is true; of none none is. Waits.
+    /// Returns `true` if any element is true; of none none is. Waits.
     ///
     /// # Errors
     ///

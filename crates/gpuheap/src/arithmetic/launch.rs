@@ -92,7 +92,7 @@ fn launch(arrays: &[&Window<'_>], launches: &[Launch]) -> Result<(), Error> {
     })
 }
 
-/// Whether a kernel may be given both.
+/// Refuses two arrays that no kernel may be given together.
 pub(super) fn check_device(one: &Window<'_>, other: &Window<'_>) -> Result<(), Error> {
     let (one, other) = (one.context(), other.context());
     if one.is_same(other) {

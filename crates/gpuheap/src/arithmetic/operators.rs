@@ -326,7 +326,7 @@ pub(super) fn enqueue_strided(
     })
 }
 
-/// Whether both sides are on one device.
+/// Refuses sides that are on two devices.
 pub(super) fn check_sides(left: &Side<'_>, right: &Side<'_>) -> Result<(), Error> {
     match (left, right) {
         (Side::Array(left), Side::Array(right)) => check_device(left, right),
@@ -357,7 +357,7 @@ fn in_place(op: Op, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), 
     enqueue(op, of, out, &Side::Array(*out), right)
 }
 
-/// Whether the result of an operation may be written to the memory of its left side.
+/// Returns `true` if the result of an operation may be written to the memory of its left side.
 fn is_kept<T: Number, D: Dimension>(left: &DeviceArray<T, D>, right: &Side<'_>) -> bool {
     let Side::Array(right) = right else { return true };
     let shape = together::<ndarray::IxDyn>(left.shape(), right.shape);

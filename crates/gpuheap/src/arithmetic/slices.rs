@@ -283,7 +283,7 @@ fn check_repeats(from: &[usize], to: &[usize]) -> Result<(), Error> {
     )))
 }
 
-/// Whether a part of an array and what is written to it have no byte in common.
+/// Refuses a part of an array that has a byte in common with what is written to it.
 fn check_apart(part: &Part, to: &Window<'_>, from: &Window<'_>, size: usize) -> Result<(), Error> {
     if part.shape.contains(&0) || from.bytes == 0 {
         return Ok(());

@@ -155,7 +155,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.shape.size()
     }
 
-    /// Whether it has none.
+    /// Returns `true` if it has none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -194,7 +194,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         target.within(storage.scope().and_then(|scope| scope.of_likes()))
     }
 
-    /// Whether it was freed early, by its owner or by the end of a scope.
+    /// Returns `true` if it was freed early, by its owner or by the end of a scope.
     pub fn is_freed(&self) -> bool {
         self.storage().is_freed()
     }

@@ -156,7 +156,7 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
-    /// Whether it is a vector of that many `T`.
+    /// Returns `true` if it is a vector of that many `T`.
     pub(super) fn is_vector_of<T: Element>(&self, count: usize) -> bool {
         self.vector.downcast_ref::<Vec<T>>().is_some_and(|vector| vector.len() == count)
     }

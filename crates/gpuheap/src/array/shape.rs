@@ -4,7 +4,7 @@ use ndarray::Dimension;
 
 use crate::error::{Error, ErrorKind};
 
-/// Whether `T` may lie at an address; any will do for nothing.
+/// Refuses an address at which `T` may not lie.
 pub(super) fn check_alignment<T>(address: u64) -> Result<(), Error> {
     let align = align_of::<T>() as u64;
     if address.is_multiple_of(align) {

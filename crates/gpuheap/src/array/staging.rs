@@ -63,7 +63,7 @@ pub(super) struct Slots<'a> {
     leases: Vec<Lease>,
     /// The stream that copied.
     used_on: Option<Stream>,
-    /// Whether what went through is to be filled with zeros.
+    /// `true` if what went through is to be filled with zeros.
     zeroed: bool,
 }
 
@@ -76,7 +76,8 @@ enum Way<'a> {
 }
 
 impl<'a> Slots<'a> {
-    /// Whether a copy of so many bytes between the host and a storage is faster by way of them.
+    /// Returns `true` if a copy of so many bytes between the host and a storage is faster by way of
+    /// them.
     pub(super) fn pay_for(storage: &Storage, bytes: usize) -> bool {
         let heap = storage.heap();
         // A pool that keeps nothing would pin memory anew for every copy.
@@ -107,8 +108,8 @@ impl<'a> Slots<'a> {
         is_there.then_some(slots)
     }
 
-    /// Whether copies on a stream can go through them: not on one of another device, which used the
-    /// array last.
+    /// Returns `true` if copies on a stream can go through them: not on one of another device,
+    /// which used the array last.
     pub(super) fn serve(&self, stream: &Stream) -> bool {
         self.heap.check_device(stream).is_ok()
     }

@@ -37,7 +37,7 @@ pub(crate) struct Storage {
     home: Stream,
     /// Where in the program it was made.
     made: &'static Location<'static>,
-    /// Whether a piece of it was used on another stream than the one all of them were made on.
+    /// `true` if a piece of it was used on another stream than the one all of them were made on.
     strayed: AtomicBool,
     state: Mutex<State>,
 }
@@ -177,7 +177,7 @@ impl Storage {
         if stream.context().is_same(self.context()) { stream } else { self.home.clone() }
     }
 
-    /// Whether the memory was freed while there were handles to it.
+    /// Returns `true` if the memory was freed while there were handles to it.
     pub(crate) fn is_freed(&self) -> bool {
         self.peek().is_some_and(|state| matches!(state.memory, Memory::Freed { .. }))
     }
@@ -520,7 +520,7 @@ impl Storage {
         }
     }
 
-    /// Whether it is registered memory: a vector of that many `T`.
+    /// Returns `true` if it is registered memory: a vector of that many `T`.
     pub(super) fn is_vector_of<T: Element>(&self, count: usize) -> bool {
         match &self.lock().memory {
             Memory::Registered(registered) => registered.is_vector_of::<T>(count),
@@ -694,8 +694,8 @@ impl Drop for Storage {
     }
 }
 
-/// Whether all work of a stream is over for good, because its device was reset: that waited for it,
-/// and for what it waited for.
+/// Returns `true` if all work of a stream is over for good, because its device was reset: that
+/// waited for it, and for what it waited for.
 fn is_over(stream: &Stream) -> bool {
     stream.context().check_alive() == Err(Gone::Reset)
 }

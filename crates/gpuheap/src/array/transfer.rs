@@ -272,8 +272,8 @@ pub(super) fn settle(stream: &Stream) -> (Result<(), Error>, bool) {
     }
 }
 
-/// Whether the driver may still read `bytes` after the call that copies them returned: page-locked
-/// memory, and all memory of a host whose pages the device reads itself.
+/// Returns `true` if the driver may still read `bytes` after the call that copies them returned:
+/// page-locked memory, and all memory of a host whose pages the device reads itself.
 pub(super) fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error> {
     if stream.context().info().pageable_memory_access {
         return Ok(true);
@@ -282,7 +282,7 @@ pub(super) fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error
     Ok(is_known(bytes, stream.context()))
 }
 
-/// Whether the driver knows the host's memory, so that its copies of it take no staging.
+/// Returns `true` if the driver knows the host's memory, so that its copies of it take no staging.
 fn is_page_locked(bytes: &[u8], context: &Context) -> bool {
     context.enter().is_ok_and(|_current| is_known(bytes, context))
 }

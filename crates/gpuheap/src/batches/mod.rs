@@ -120,7 +120,7 @@ where
 {
     asked: Asked,
     items: I,
-    /// Whether the items came to their end.
+    /// `true` if the items came to their end.
     is_over: bool,
     /// An item that there was no memory for ahead of its turn.
     parked: Option<I::Item>,

@@ -98,9 +98,9 @@ struct Desk<T: Adapt<Upload<R>>, R> {
 
 struct State<T: Adapt<Upload<R>>, R> {
     ready: VecDeque<Uploaded<T, R>>,
-    /// Whether the program has no batch and waits for one.
+    /// `true` if the program has no batch and waits for one.
     asks: bool,
-    /// Whether nobody wants more.
+    /// `true` if nobody wants more.
     is_closed: bool,
     /// What the thread ended by, where it did.
     end: Option<End>,
@@ -132,7 +132,7 @@ impl<T: Adapt<Upload<R>>, R> Desk<T, R> {
 }
 
 impl<T: Adapt<Upload<R>>, R> State<T, R> {
-    /// Whether no batch has memory but the one that is to be uploaded.
+    /// Returns `true` if no batch has memory but the one that is to be uploaded.
     fn is_alone(&self) -> bool {
         self.asks && self.ready.is_empty()
     }

@@ -104,7 +104,7 @@ impl Drop for Turn {
     }
 }
 
-/// Whether memory ran out, so that the same may succeed when there is more.
+/// Returns `true` if memory ran out, so that the same may succeed when there is more.
 pub(super) fn ran_out<V>(result: &Result<V, Error>) -> bool {
     result.as_ref().is_err_and(RunsOut::is_out_of_memory)
 }

@@ -172,8 +172,8 @@ impl Context {
         &self.info
     }
 
-    /// Whether the device is Windows' and lent to WSL2: its host gives freed memory back late, and
-    /// calls memory free that cannot be had.
+    /// Returns `true` if the device is Windows' and lent to WSL2: its host gives freed memory back
+    /// late, and calls memory free that cannot be had.
     pub(crate) fn is_wsl2(&self) -> bool {
         self.is_wsl2
     }
@@ -203,13 +203,13 @@ impl Context {
         self.number
     }
 
-    /// Whether both are the same context of the same driver.
+    /// Returns `true` if both are the same context of the same driver.
     pub(crate) fn is_same(&self, other: &Context) -> bool {
         self.number == other.number
     }
 
-    /// Whether both are reached through one driver. The machine's own is one however often it is
-    /// opened.
+    /// Returns `true` if both are reached through one driver. The machine's own is one however
+    /// often it is opened.
     pub(crate) fn shares_driver(&self, other: &Context) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)
     }
@@ -227,12 +227,13 @@ impl Context {
         self.info.total_memory
     }
 
-    /// Whether the driver has stream-ordered pools for this device.
+    /// Returns `true` if the driver has stream-ordered pools for this device.
     pub(crate) fn has_pools(&self) -> bool {
         self.info.memory_pools
     }
 
-    /// Whether the device has virtual memory management that works: tried at the first question.
+    /// Returns the virtual memory management of the device, or why it does not work: tried at the
+    /// first question.
     pub(crate) fn virtual_memory(self: &Arc<Self>) -> Result<VirtualMemory, NoVirtualMemory> {
         if let Some(known) = self.virtual_memory.get() {
             return *known;
@@ -243,8 +244,8 @@ impl Context {
         }
     }
 
-    /// Whether the context can be used at all. To be asked before any lock is taken that another
-    /// thread of the parent may have held when this process was forked off.
+    /// Refuses a context that cannot be used at all. To be asked before any lock is taken that
+    /// another thread of the parent may have held when this process was forked off.
     #[inline]
     pub(crate) fn check_alive(&self) -> Result<(), Gone> {
         if self.forks != fork::count() {
@@ -288,8 +289,9 @@ impl Context {
         Aside::enter(self.clone())
     }
 
-    /// Whether a stream is capturing a graph: it can be neither waited for nor made to wait for what
-    /// is outside. So is the default stream while a stream does that it would have to wait for.
+    /// Returns `true` if a stream is capturing a graph: it can be neither waited for nor made to
+    /// wait for what is outside. So is the default stream while a stream does that it would have to
+    /// wait for.
     pub(crate) fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
         let _current = self.enter()?;
         self.is_capturing_inside(stream)
@@ -306,8 +308,8 @@ impl Context {
         }
     }
 
-    /// Whether work on this device may touch memory of `other`. Peer access, where it takes any,
-    /// is enabled by the first question of a pair.
+    /// Returns `true` if work on this device may touch memory of `other`. Peer access, where it
+    /// takes any, is enabled by the first question of a pair.
     ///
     /// This covers plain allocations and the virtual memory of our heaps; a stream-ordered pool is
     /// opened to other devices by its own call.

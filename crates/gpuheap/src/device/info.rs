@@ -16,7 +16,7 @@ pub struct DeviceInfo {
     pub name: String,
     /// What the driver calls it: `NVIDIA H200`.
     pub product: String,
-    /// Whether it is an emulated one.
+    /// `true` if it is an emulated one.
     pub is_emulated: bool,
     /// The number of its emulator in this process, counted from 1; `None` for a real device. Messages
     /// that name two devices tell emulated ones apart by it.
@@ -38,19 +38,19 @@ pub struct DeviceInfo {
     pub driver: String,
     /// The version of CUDA that the driver supports, as 1000 × major + 10 × minor.
     pub driver_version: i32,
-    /// Whether there are stream-ordered pools.
+    /// `true` if there are stream-ordered pools.
     pub memory_pools: bool,
-    /// Whether the device claims virtual memory management: addresses and physical memory apart.
+    /// `true` if the device claims virtual memory management: addresses and physical memory apart.
     pub virtual_memory: bool,
-    /// Whether unified memory can be had.
+    /// `true` if unified memory can be had.
     pub managed_memory: bool,
-    /// Whether host and device may touch unified memory at the same time.
+    /// `true` if host and device may touch unified memory at the same time.
     pub concurrent_managed_access: bool,
-    /// Whether the device reads the host's pageable memory in place.
+    /// `true` if the device reads the host's pageable memory in place.
     pub pageable_memory_access: bool,
-    /// Whether the device can have pinned memory of the host mapped.
+    /// `true` if the device can have pinned memory of the host mapped.
     pub can_map_host: bool,
-    /// Whether memory of the program's own can be registered.
+    /// `true` if memory of the program's own can be registered.
     pub host_register: bool,
 }
 

@@ -107,7 +107,7 @@ impl Device {
         self.context.info().clone()
     }
 
-    /// Whether it is an emulated one.
+    /// Returns `true` if it is an emulated one.
     pub fn is_emulated(&self) -> bool {
         self.context.info().is_emulated
     }
@@ -197,8 +197,9 @@ impl Device {
         Ok(self.context.synchronize()?)
     }
 
-    /// Whether work on this device may touch memory of `other`, which takes peer access between
-    /// two devices. It is enabled by the first question that finds it possible, and stays so.
+    /// Returns `true` if work on this device may touch memory of `other`, which takes peer access
+    /// between two devices. It is enabled by the first question that finds it possible, and stays
+    /// so.
     ///
     /// # Errors
     ///
@@ -348,7 +349,7 @@ impl Name {
     }
 }
 
-/// Whether [`Device::open`] would know what is meant.
+/// Refuses a name that [`Device::open`] would not know.
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     Name::parse(name).map(|_| ())
 }

@@ -73,7 +73,7 @@ pub struct OutOfMemory {
     /// `true` if the limit cannot be raised as far as would be needed: the pool of a `driver` heap
     /// is built with it.
     pub limit_is_fixed: bool,
-    /// Whether the device is one that Windows lends to Linux.
+    /// `true` if the device is one that Windows lends to Linux.
     pub on_wsl2: bool,
     /// With tracking on, the lines that hold the most of this kind of memory, most bytes first.
     pub consumers: Vec<Consumer>,

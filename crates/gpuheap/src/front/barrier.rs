@@ -30,7 +30,7 @@ mod imp {
 
     use crate::fork;
 
-    /// Whether the other side pays. It is set before any thread has something to order.
+    /// `true` if the other side pays. It is set before any thread has something to order.
     static IS_ONE_SIDED: AtomicBool = AtomicBool::new(false);
 
     #[inline]

@@ -45,7 +45,7 @@ pub(crate) struct ThreadCache {
     /// The count of forks when it was opened.
     forks: Owned,
     rounding: Owned,
-    /// Whether a request is served by a block and nothing else.
+    /// `true` if a request is served by a block and nothing else.
     is_plain: Owned,
     /// Up to which size it keeps several of each size, and whether it keeps the last one that is
     /// larger.
@@ -212,7 +212,7 @@ impl ThreadCache {
         self.unwanted.set(unwanted);
     }
 
-    /// Whether other threads freed what it has no slot for.
+    /// Returns `true` if other threads freed what it has no slot for.
     #[inline]
     pub(crate) fn is_crowded(&self) -> bool {
         self.unwanted.get() > 0
@@ -265,7 +265,7 @@ impl ThreadCache {
         freed
     }
 
-    /// Whether its heap neither fills blocks with zeros nor tracks them.
+    /// Returns `true` if its heap neither fills blocks with zeros nor tracks them.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.is_plain.get() != 0
@@ -302,13 +302,13 @@ impl ThreadCache {
         }
     }
 
-    /// Whether it has a large block.
+    /// Returns `true` if it has a large block.
     #[inline]
     pub(crate) fn has_large(&self) -> bool {
         !self.large.is_empty()
     }
 
-    /// Whether it keeps at most one of blocks of `bytes`.
+    /// Returns `true` if it keeps at most one of blocks of `bytes`.
     #[inline]
     pub(crate) fn is_large(&self, bytes: u64) -> bool {
         bytes > self.small.get()
@@ -386,7 +386,7 @@ impl ThreadCache {
         }
     }
 
-    /// Whether it is the running thread's.
+    /// Returns `true` if it is the running thread's.
     #[inline]
     pub(crate) fn is_mine(&self) -> bool {
         self.thread.get() == local::thread()
@@ -397,7 +397,7 @@ impl ThreadCache {
         self.held.get()
     }
 
-    /// Whether it keeps anything, or others put something in.
+    /// Returns `true` if it keeps anything, or others put something in.
     pub(crate) fn holds(&self) -> bool {
         self.held.get() > 0 || self.unwanted.get() > 0 || self.inbox.is_filled()
     }
@@ -437,7 +437,7 @@ impl ThreadCache {
         self.thread.get()
     }
 
-    /// Whether the thread that had it ended, so that another one may have it.
+    /// Returns `true` if the thread that had it ended, so that another one may have it.
     pub(super) fn is_orphan(&self) -> bool {
         self.thread.get() == 0
     }
@@ -563,13 +563,13 @@ impl ThreadCache {
         self.closed.set(SPENT);
     }
 
-    /// Whether it may be opened for any heap.
+    /// Returns `true` if it may be opened for any heap.
     pub(super) fn is_free(&self) -> bool {
         // Not in a forked child, where another thread of the parent may have held the lock.
         self.closed.get() == CLOSED && !self.is_forked() && self.heap.is_none()
     }
 
-    /// Whether this process is a child of the one that opened it.
+    /// Returns `true` if this process is a child of the one that opened it.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.forks.get() != u64::from(fork::count())

@@ -39,7 +39,7 @@ impl Gate {
         self.inside.store(false, Ordering::Release);
     }
 
-    /// Whether the owner is in. For the owner.
+    /// Returns `true` if the owner is in. For the owner.
     #[inline]
     pub(super) fn is_in(&self) -> bool {
         self.inside.load(Ordering::Relaxed)

@@ -23,7 +23,7 @@ const LOOK: usize = if cfg!(loom) { 2 } else { 4 };
 #[derive(Debug)]
 pub(super) struct Inbox {
     places: Box<[Place]>,
-    /// Whether something may have come since it was last looked through.
+    /// `true` if something may have come since it was last looked through.
     filled: AtomicBool,
 }
 
@@ -72,8 +72,8 @@ impl Inbox {
         None
     }
 
-    /// Whether something came since it was last looked through. One that comes while it is may be seen
-    /// with the next alone.
+    /// Returns `true` if something came since it was last looked through. One that comes while it
+    /// is may be seen with the next alone.
     #[inline]
     pub(super) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Relaxed)

@@ -83,7 +83,8 @@ pub(super) fn each(mut show: impl FnMut(&'static ThreadCache)) {
     });
 }
 
-/// Whether this thread can have caches: not at its very end, nor where a signal came in between.
+/// Returns `true` if this thread can have caches: not at its very end, nor where a signal came in
+/// between.
 pub(super) fn is_there() -> bool {
     LOCAL.try_with(|local| local.try_borrow_mut().is_ok()).unwrap_or(false)
 }

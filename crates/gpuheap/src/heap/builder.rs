@@ -103,14 +103,14 @@ impl HeapBuilder {
         self
     }
 
-    /// Whether what is freed is filled with zeros, its rounding included, before anything else can
-    /// have it. For data that must not be read by the next tenant.
+    /// Sets whether what is freed is filled with zeros, its rounding included, before anything else
+    /// can have it. For data that must not be read by the next tenant.
     pub fn zero_on_free(mut self, zero: bool) -> HeapBuilder {
         self.zero_on_free = Some(zero);
         self
     }
 
-    /// Whether what is allocated is filled with zeros, its rounding included.
+    /// Sets whether what is allocated is filled with zeros, its rounding included.
     pub fn zero_on_alloc(mut self, zero: bool) -> HeapBuilder {
         self.zero_on_alloc = Some(zero);
         self

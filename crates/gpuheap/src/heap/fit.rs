@@ -13,7 +13,7 @@ use crate::heap::store::State;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 
-/// Whether a request would succeed. From [`Heap::would_fit`].
+/// Forecast for a request. From [`Heap::would_fit`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

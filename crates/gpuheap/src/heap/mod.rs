@@ -263,8 +263,8 @@ impl Heap {
         self.handle.stores().map(Store::retire_foreign).fold(Ok(()), Result::and)
     }
 
-    /// Whether the heap can be used. For a library that has locks of its own around a heap: in a
-    /// forked child it must take none, for another thread of the parent may have held it. Two
+    /// Refuses a heap that cannot be used. For a library that has locks of its own around a heap:
+    /// in a forked child it must take none, for another thread of the parent may have held it. Two
     /// loads.
     ///
     /// # Errors
@@ -386,7 +386,8 @@ impl Heap {
         self.handle.inner().free(MemoryKind::Pinned, lease, stream, zeroed)
     }
 
-    /// Whether this is a forked child, in which another thread of the parent may have held a lock.
+    /// Returns `true` if this is a forked child, in which another thread of the parent may have
+    /// held a lock.
     pub(crate) fn is_forked(&self) -> bool {
         self.handle.context.check_alive() == Err(Gone::Forked)
     }
@@ -515,7 +516,7 @@ impl Heap {
         self.handle.zero_on_free
     }
 
-    /// Whether the device's memory is a stream-ordered pool's.
+    /// Returns `true` if the device's memory is a stream-ordered pool's.
     pub(crate) fn is_stream_ordered(&self) -> bool {
         self.handle.pool == PoolKind::Driver
     }
@@ -692,7 +693,7 @@ impl Inner {
         state.lost += 1;
     }
 
-    /// Whether a block is handed out and taken back as it is: neither filled nor tracked.
+    /// Returns `true` if a block is handed out and taken back as it is: neither filled nor tracked.
     pub(crate) fn is_plain(&self) -> bool {
         let fills = self.zero_on_free || self.zero_on_alloc;
         !fills && self.context.block_checks().is_none() && self.tracker.tracking() == Tracking::Off
@@ -703,7 +704,7 @@ impl Inner {
         self.device.lock().source.open_to(reader)
     }
 
-    /// Whether the last handle went.
+    /// Returns `true` if the last handle went.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
@@ -770,7 +771,8 @@ impl Inner {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is anything to be given back. What a reset took is not outstanding any more.
+    /// Refuses a lease of which nothing can be given back. What a reset took is not outstanding any
+    /// more.
     fn check_alive_for(&self, lease: Lease) -> Result<(), Error> {
         let alive = self.context.check_alive();
         if alive == Err(Gone::Reset) {

@@ -47,7 +47,7 @@ impl Default for Reclaimers {
 }
 
 thread_local! {
-    /// Whether this thread is asking reclaimers: one that allocates itself must not start over.
+    /// `true` if this thread is asking reclaimers: one that allocates itself must not start over.
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -84,7 +84,7 @@ impl Reclaimers {
         Some(regained)
     }
 
-    /// Whether it was made in this process.
+    /// Returns `true` if it was made in this process.
     fn is_here(&self) -> bool {
         self.forks == fork::count()
     }

@@ -30,7 +30,7 @@ use crate::heap::climb::{Attempt, Missing};
 /// # Ok(()) }
 /// ```
 pub trait RunsOut {
-    /// Whether memory ran out, so that the call may succeed once some is given back.
+    /// Returns `true` if memory ran out, so that the call may succeed once some is given back.
     fn is_out_of_memory(&self) -> bool;
 
     /// How many bytes are missing, where it is known.

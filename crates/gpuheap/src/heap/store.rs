@@ -860,15 +860,15 @@ impl State {
         self.grant(bytes, stream)
     }
 
-    /// Whether new memory for a request is better than a wait: within the limits, and as long as not
-    /// much is taken. Makes no driver call.
+    /// Returns `true` if new memory for a request is better than a wait: within the limits, and as
+    /// long as not much is taken. Makes no driver call.
     #[inline]
     fn has_spare(&mut self, bytes: u64) -> bool {
         let few = self.ledger.taken.saturating_add(bytes) <= self.spare;
         few && (self.limits == Limits::default() || self.is_allowed(bytes))
     }
 
-    /// Whether the limits allow so much more.
+    /// Returns `true` if the limits allow so much more.
     #[cold]
     fn is_allowed(&mut self, bytes: u64) -> bool {
         let Limits { soft, hard } = self.limits;
@@ -1059,8 +1059,8 @@ impl Drop for Store {
     }
 }
 
-/// Whether a wait failed because the work did, with which the context is lost: nothing runs in it any
-/// more.
+/// Returns `true` if a wait failed because the work did, with which the context is lost: nothing
+/// runs in it any more.
 fn is_end_of_work(error: &SourceError) -> bool {
     match error {
         SourceError::Gone(_) => true,

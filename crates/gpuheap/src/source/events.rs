@@ -14,7 +14,7 @@ pub(super) struct Events {
     events: Vec<CUevent>,
     pub(super) unused: Vec<u32>,
     pub(super) calls: u64,
-    /// Whether calls are held together, and from the first of them on the way back out.
+    /// `true` if calls are held together, and from the first of them on the way back out.
     holds: bool,
     inside: Option<Aside<Arc<Context>>>,
 }

@@ -197,7 +197,8 @@ impl PlainSource {
         self.vmm.as_ref().map_or(0, Vmm::created)
     }
 
-    /// Whether the driver counts a segment by granules of the device's that it shares with others.
+    /// Returns `true` if the driver counts a segment by granules of the device's that it shares
+    /// with others.
     fn shares_granules(&self, segment: Segment) -> bool {
         self.kind == MemoryKind::Device && segment.bytes <= GRANULE
     }

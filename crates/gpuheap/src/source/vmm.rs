@@ -70,7 +70,7 @@ pub(crate) enum NoVirtualMemory {
 }
 
 impl NoVirtualMemory {
-    /// Whether it may be otherwise another time.
+    /// Returns `true` if it may be otherwise another time.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self, NoVirtualMemory::Full | NoVirtualMemory::Gone(_))
     }
@@ -81,12 +81,12 @@ impl NoVirtualMemory {
 pub(crate) struct VirtualMemory {
     /// The least size of physical memory, bytes: a power of two.
     pub(crate) granule: u64,
-    /// Whether GPUDirect RDMA reaches physical memory that is made for it.
+    /// `true` if GPUDirect RDMA reaches physical memory that is made for it.
     pub(crate) rdma: bool,
 }
 
-/// Whether a device's virtual memory can be used: some set-ups of WSL2 claim to have it and refuse
-/// the calls, so each of them is made once, over one granule (about 70 µs on an H200).
+/// Tries a device's virtual memory: some set-ups of WSL2 claim to have it and refuse the calls, so
+/// each of them is made once, over one granule (about 70 µs on an H200).
 pub(crate) fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
     if !context.info().virtual_memory {
         return Err(NoVirtualMemory::Missing);
@@ -162,7 +162,7 @@ impl Vmm {
         self.created
     }
 
-    /// Whether an address is one of its own.
+    /// Returns `true` if an address is one of its own.
     pub(super) fn holds(&self, address: u64) -> bool {
         let before = self.reserved.range(..=address).next_back();
         before.is_some_and(|(start, bytes)| address - start < *bytes)

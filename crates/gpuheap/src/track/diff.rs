@@ -126,7 +126,7 @@ pub struct Change {
 }
 
 impl Diff {
-    /// Whether no site changed.
+    /// Returns `true` if no site changed.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }

@@ -60,7 +60,7 @@ pub struct ThreadShare {
     /// What the system knows it by; `None` where that cannot be told. Used again by other threads
     /// once it ended.
     pub id: Option<u64>,
-    /// Whether it ended.
+    /// `true` if it ended.
     pub ended: bool,
     /// Allocations of it that are outstanding.
     pub allocations: u64,
@@ -123,7 +123,7 @@ impl Leaks {
         }
     }
 
-    /// Whether nothing is known to be outstanding.
+    /// Returns `true` if nothing is known to be outstanding.
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }

@@ -52,7 +52,7 @@ pub struct Frame {
     pub file: Option<String>,
     /// The line of the call, from 1.
     pub line: Option<u32>,
-    /// Whether it was inlined into the frame that follows.
+    /// `true` if it was inlined into the frame that follows.
     pub inlined: bool,
     /// Where the call returns to; `None` for a frame of which only the line is known.
     pub address: Option<u64>,
@@ -83,8 +83,8 @@ impl CallStack {
         &self.resolved().frames
     }
 
-    /// Whether the program was built without line tables, so that all lines but the first are
-    /// unknown. May take seconds the first time.
+    /// Returns `true` if the program was built without line tables, so that all lines but the first
+    /// are unknown. May take seconds the first time.
     pub fn lacks_line_tables(&self) -> bool {
         self.resolved().missing != Missing::Nothing
     }
@@ -94,7 +94,7 @@ impl CallStack {
         self.0.addresses.len()
     }
 
-    /// Whether it was too deep to be kept whole.
+    /// Returns `true` if it was too deep to be kept whole.
     pub fn is_cut(&self) -> bool {
         self.depth() == DEPTH
     }
@@ -270,8 +270,8 @@ fn caller(frames: &[Frame], at: &Location<'_>) -> Option<usize> {
         })
 }
 
-/// Whether the line tables' `file`, an absolute path, is the file of `at`, which the compiler was
-/// mostly given as a relative one.
+/// Returns `true` if the line tables' `file`, an absolute path, is the file of `at`, which the
+/// compiler was mostly given as a relative one.
 fn is_file(file: &str, at: &Location<'_>) -> bool {
     let rest = file.strip_suffix(at.file());
     rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))

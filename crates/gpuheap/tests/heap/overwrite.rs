@@ -28,7 +28,7 @@ struct Shape {
     size: fn(&mut Random, usize) -> u64,
     /// Just enough, so that the last stream's memory is that of the others.
     limit: u64,
-    /// Whether the last stream asks for all that was freed in one block: it is then stitched of
+    /// `true` if the last stream asks for all that was freed in one block: it is then stitched of
     /// several streams' blocks, as every other one of them is live.
     in_one: bool,
 }

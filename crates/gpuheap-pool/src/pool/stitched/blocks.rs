@@ -136,13 +136,13 @@ pub(super) struct Block {
     /// The stitched range that it is lent to.
     pub(super) range: u32,
     pub(super) state: State,
-    /// Whether it is small requests that it is for.
+    /// `true` if it is small requests that it is for.
     pub(super) small: bool,
-    /// Whether it stands in the list of seams.
+    /// `true` if it stands in the list of seams.
     pub(super) seam: bool,
-    /// Whether it is in a bin.
+    /// `true` if it is in a bin.
     pub(super) binned: bool,
-    /// Whether the record stands in the list of what was left as it is, whatever it is by now.
+    /// `true` if the record stands in the list of what was left as it is, whatever it is by now.
     pub(super) listed: bool,
 }
 
@@ -181,7 +181,7 @@ impl Block {
         }
     }
 
-    /// Whether no wait can end its last use now.
+    /// Returns `true` if no wait can end its last use now.
     pub(super) fn is_stuck(&self, stuck: &Stuck) -> bool {
         self.stuck(stuck) != NOWHERE
     }

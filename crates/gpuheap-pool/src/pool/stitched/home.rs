@@ -190,7 +190,7 @@ impl Home {
         }
     }
 
-    /// Whether there is memory at `address`.
+    /// Returns `true` if there is memory at `address`.
     pub(super) fn holds_memory(&self, address: u64) -> bool {
         self.at(address).is_some_and(|key| self.blocks[key].state != State::Gap)
     }
@@ -227,7 +227,7 @@ impl Home {
         }
     }
 
-    /// Whether `key` begins a run of free blocks that are `allowed`, and where the run ends.
+    /// Returns the end of the run of `allowed` free blocks that `key` begins, if it begins one.
     pub(super) fn run_from(&self, key: u32, allowed: impl Fn(&Block) -> bool) -> Option<u64> {
         let first = &self.blocks[key];
         let belongs = |block: &&Block| block.state == State::Free && allowed(block);
@@ -579,7 +579,7 @@ impl Home {
         !self.islands.is_empty()
     }
 
-    /// Whether so many seams were noted that those that are none any more should go.
+    /// Returns `true` if so many seams were noted that those that are none any more should go.
     pub(super) fn is_crowded(&self) -> bool {
         self.seams.len() > self.crowded.max(SEAMS)
     }

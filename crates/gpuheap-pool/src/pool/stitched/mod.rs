@@ -82,7 +82,7 @@ pub struct Tuning {
     /// How many mappings of stitched ranges are kept for each chunk. What was not used for longest
     /// goes first; twice as many at most, where what is pending cannot go.
     pub maps: usize,
-    /// Whether requests are placed where the same ones were before.
+    /// `true` if requests are placed where the same ones were before.
     pub follows: bool,
     /// After so many mappings of stitched ranges more slack is given, up to `most_slack`: a program
     /// that does not repeat itself would map for ever. 20,000 of them take half a second.

@@ -50,7 +50,7 @@ impl Range {
         self.mapped_at + self.head
     }
 
-    /// Whether no wait can end one of its uses now.
+    /// Returns `true` if no wait can end one of its uses now.
     pub(super) fn is_stuck(&self, stuck: &Stuck) -> bool {
         self.last.iter().any(|ticket| stuck.holds(*ticket))
     }
@@ -195,7 +195,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Whether the ranges that a chunk is mapped in can all be unmapped.
+    /// Returns `true` if the ranges that a chunk is mapped in can all be unmapped.
     pub(super) fn are_over(&self, ids: &[u32], order: &Order) -> bool {
         ids.iter().all(|id| self.get(*id).is_none_or(|range| range.is_over(order)))
     }

@@ -152,13 +152,13 @@ impl Stitched {
         (start == home).then_some(piece.bytes)
     }
 
-    /// Whether nobody has anything of a chunk.
+    /// Returns `true` if nobody has anything of a chunk.
     fn is_all_free(&self, home: u64, bytes: u64) -> bool {
         let Some(first) = self.home.at(home) else { return false };
         self.home.run(first, home + bytes).all(|block| block.state == State::Free)
     }
 
-    /// Whether a chunk is all free and all its uses can be waited for.
+    /// Returns `true` if a chunk is all free and all its uses can be waited for.
     fn could_go(&self, home: u64, bytes: u64, stuck: &Stuck) -> bool {
         let Some(first) = self.home.free_at(home, bytes) else { return false };
         let is_over = self.home.run(first, home + bytes).all(|block| {
@@ -170,7 +170,7 @@ impl Stitched {
         is_over && !ranges.any(|id| self.ranges.get(*id).is_some_and(|one| one.is_stuck(stuck)))
     }
 
-    /// Whether a chunk is all free and all its uses are known to be over.
+    /// Returns `true` if a chunk is all free and all its uses are known to be over.
     fn is_spare(&self, home: u64, bytes: u64, order: &Order) -> bool {
         let Some(first) = self.home.free_at(home, bytes) else { return false };
         let over = self.home.run(first, home + bytes).all(|block| {

@@ -67,7 +67,7 @@ pub(super) struct Script {
     table: Vec<Mark>,
     /// The sizes before this one, hashed.
     hash: u64,
-    /// Whether the last request got the place that it had before.
+    /// `true` if the last request got the place that it had before.
     followed: bool,
 }
 
@@ -106,7 +106,7 @@ impl Script {
         })
     }
 
-    /// Whether the program does what it did before.
+    /// Returns `true` if the program does what it did before.
     #[inline]
     pub(super) fn is_followed(&self) -> bool {
         self.followed
