@@ -6,6 +6,7 @@
 //! a request fails. That is so of PyTorch 2.11, which the recorded traces were made with;
 //! [`Version`] says in what other releases differ.
 
+mod free_blocks;
 mod settings;
 mod version;
 
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 pub use settings::Settings;
 pub use version::Version;
 
+use self::free_blocks::FreeBlocks;
 use super::addresses::Addresses;
 use super::{Books, DriverEvent, Model, Refusal, Request, Ticket};
 
@@ -99,6 +101,8 @@ struct Pool {
     is_small: bool,
     /// Of each stream, by handle.
     streams: Vec<OfStream>,
+    /// Index of the stream that was asked for last.
+    last: usize,
     /// How often the pool was searched, while that is counted.
     searches: u64,
 }
@@ -106,8 +110,7 @@ struct Pool {
 #[derive(Debug, Clone, Default)]
 struct OfStream {
     stream: u64,
-    /// Free blocks by size and address.
-    free: BTreeMap<(u64, u64), u32>,
+    free: FreeBlocks,
     /// Addresses without memory, of growing segments.
     unmapped: BTreeMap<u64, u32>,
 }
@@ -124,19 +127,28 @@ struct Wanted {
 
 impl Pool {
     fn new(is_small: bool) -> Self {
-        Self { is_small, streams: Vec::new(), searches: 0 }
+        Self { is_small, streams: Vec::new(), last: 0, searches: 0 }
     }
 
     fn of(&self, stream: u64) -> Option<&OfStream> {
+        if let Some(last) = self.streams.get(self.last)
+            && last.stream == stream
+        {
+            return Some(last);
+        }
         self.streams.iter().find(|of| of.stream == stream)
     }
 
     fn of_mut(&mut self, stream: u64) -> &mut OfStream {
+        if self.streams.get(self.last).is_some_and(|last| last.stream == stream) {
+            return &mut self.streams[self.last];
+        }
         let at = self.streams.iter().position(|of| of.stream >= stream);
         let at = at.unwrap_or(self.streams.len());
         if self.streams.get(at).is_none_or(|of| of.stream != stream) {
             self.streams.insert(at, OfStream { stream, ..OfStream::default() });
         }
+        self.last = at;
         &mut self.streams[at]
     }
 }
@@ -199,10 +211,11 @@ impl Torch {
         let end = address.checked_add(bytes)?;
         let (pool, found) = self.pools.iter().enumerate().find_map(|(pool, of)| {
             let free = &of.of(request.stream)?.free;
-            let holds = |&(&(size, start), _): &(&(u64, u64), &u32)| {
-                start <= address && start.saturating_add(size) >= end
+            let holds = |&(bytes, block): &(u64, u32)| {
+                let start = self.blocks[block as usize].address;
+                start <= address && start.saturating_add(bytes) >= end
             };
-            free.iter().find(holds).map(|(_, &block)| (pool as u32, block))
+            free.iter().find(holds).map(|(_, block)| (pool as u32, block))
         })?;
         self.remove_free(found);
         let before = address - self.blocks[found as usize].address;
@@ -290,28 +303,27 @@ impl Torch {
         if self.collects_garbage() {
             self.pools[wanted.pool as usize].searches += 1;
         }
-        let pool = &self.pools[wanted.pool as usize];
-        let mut candidates = pool.of(wanted.stream)?.free.range((wanted.bytes, 0)..);
-        let (mut key, mut found) = candidates.next().map(|(&key, &block)| (key, block))?;
-        if self.blocks[found as usize].growing != FIXED {
-            if self.settings.expandable_segments {
-                // A block that can grow counts as large as it can become.
-                for (&next_key, &next) in candidates {
-                    if self.blocks[found as usize].growing == FIXED
-                        || self.grown_bytes(next) >= self.grown_bytes(found)
-                    {
-                        break;
-                    }
-                    (key, found) = (next_key, next);
-                }
-            } else {
-                let fixed =
-                    candidates.find(|&(_, &next)| self.blocks[next as usize].growing == FIXED);
-                (key, found) = fixed.map(|(&key, &block)| (key, block))?;
+        let free = &self.pools[wanted.pool as usize].of(wanted.stream)?.free;
+        let mut position = free.find(wanted.bytes);
+        let (mut found_bytes, mut found) = free.get(position)?;
+        let is_fixed = |block: u32| self.blocks[block as usize].growing == FIXED;
+        if !is_fixed(found) && self.settings.expandable_segments {
+            // A block that can grow counts as large as it can become.
+            let mut next = free.after(position);
+            while let Some((next_bytes, next_block)) = free.get(next)
+                && !is_fixed(found)
+                && self.grown_bytes(next_block) < self.grown_bytes(found)
+            {
+                (position, found_bytes, found) = (next, next_bytes, next_block);
+                next = free.after(next);
+            }
+        } else {
+            while !is_fixed(found) {
+                position = free.after(position);
+                (found_bytes, found) = free.get(position)?;
             }
         }
         let most = self.settings.max_split_size;
-        let found_bytes = key.0;
         if wanted.bytes < most && found_bytes >= most {
             return None;
         }
@@ -319,7 +331,7 @@ impl Torch {
         if wanted.bytes >= most && found_bytes >= wanted.bytes.saturating_add(slack) {
             return None;
         }
-        self.pools[wanted.pool as usize].of_mut(wanted.stream).free.remove(&key);
+        self.pools[wanted.pool as usize].of_mut(wanted.stream).free.remove_at(position);
         Some(found)
     }
 
@@ -571,18 +583,19 @@ impl Torch {
     }
 
     fn merge(&mut self, block: u32, neighbour: u32) -> u64 {
-        let into = self.blocks[block as usize];
-        let Some(&other) = self.blocks.get(neighbour as usize) else { return 0 };
+        let Some(other) = self.blocks.get(neighbour as usize) else { return 0 };
+        let into = &self.blocks[block as usize];
         if other.state != into.state {
             return 0;
         }
+        let (other, is_before) = (*other, into.previous == neighbour);
         let of_stream = self.pools[other.pool as usize].of_mut(other.stream);
         if other.state == State::Free {
-            of_stream.free.remove(&(other.bytes, other.address));
+            of_stream.free.remove(other.bytes, other.address);
         } else {
             of_stream.unmapped.remove(&other.address);
         }
-        if into.previous == neighbour {
+        if is_before {
             self.blocks[block as usize].address = other.address;
             self.join(other.previous, block);
         } else {
@@ -599,12 +612,12 @@ impl Torch {
         let this = &mut self.blocks[block as usize];
         this.searches_before = pool.searches;
         this.state = State::Free;
-        pool.of_mut(stream).free.insert((bytes, address), block);
+        pool.of_mut(stream).free.insert(bytes, address, block);
     }
 
     fn remove_free(&mut self, block: u32) {
         let Block { address, bytes, stream, pool, .. } = self.blocks[block as usize];
-        self.pools[pool as usize].of_mut(stream).free.remove(&(bytes, address));
+        self.pools[pool as usize].of_mut(stream).free.remove(bytes, address);
     }
 
     /// Gives back unused large segments, oldest first, until the threshold is met.
@@ -617,12 +630,12 @@ impl Torch {
         let target = self.books.figures.reserved - threshold;
         let searches = self.pools[0].searches;
         let unsplit = |torch: &Self| -> Vec<(u32, u64)> {
-            let free = torch.pools[0].streams.iter().flat_map(|of| of.free.values());
-            free.filter(|&&block| {
+            let free = torch.pools[0].streams.iter().flat_map(|of| of.free.iter());
+            free.filter(|&(_, block)| {
                 let block = &torch.blocks[block as usize];
                 !block.is_split() && block.growing == FIXED
             })
-            .map(|&block| (block, searches - torch.blocks[block as usize].searches_before))
+            .map(|(_, block)| (block, searches - torch.blocks[block as usize].searches_before))
             .collect()
         };
         let mut blocks = unsplit(self);
@@ -654,17 +667,17 @@ impl Torch {
         let needed = wanted.bytes.max(most);
         let Some(of) = self.pools[wanted.pool as usize].of(wanted.stream) else { return false };
         let is_fixed = |block: u32| self.blocks[block as usize].growing == FIXED;
-        if let Some((_, &block)) = of.free.range((needed, 0)..).next()
+        if let Some((_, block)) = of.free.get(of.free.find(needed))
             && is_fixed(block)
         {
             self.release(block);
             return true;
         }
-        let largest_first = of.free.range(..(needed, 0)).rev();
-        let oversize = largest_first.take_while(|((bytes, _), _)| *bytes >= most);
+        let largest_first = of.free.iter().rev().skip_while(|&(bytes, _)| bytes >= needed);
+        let oversize = largest_first.take_while(|&(bytes, _)| bytes >= most);
         let mut given_back = 0_u64;
         let mut released = Vec::new();
-        for (&(bytes, _), &block) in oversize {
+        for (bytes, block) in oversize {
             if given_back >= needed {
                 break;
             }
@@ -685,9 +698,10 @@ impl Torch {
             self.end_pending(block);
         }
         for pool in 0..2 {
-            let free = self.pools[pool].streams.iter().flat_map(|of| of.free.values());
-            let (fixed, growing): (Vec<u32>, Vec<u32>) =
-                free.partition(|&&block| self.blocks[block as usize].growing == FIXED);
+            let free = self.pools[pool].streams.iter().flat_map(|of| of.free.iter());
+            let (fixed, growing): (Vec<u32>, Vec<u32>) = free
+                .map(|(_, block)| block)
+                .partition(|&block| self.blocks[block as usize].growing == FIXED);
             for block in fixed {
                 if !self.blocks[block as usize].is_split() {
                     self.release(block);
@@ -833,13 +847,13 @@ impl Model for Torch {
             None => {
                 self.books.figures.failures += 1;
                 let of = self.pools[pool as usize].of(request.stream);
-                let largest = of.and_then(|of| of.free.keys().next_back());
+                let largest = of.and_then(|of| of.free.largest());
                 let pending = self.pending.iter().map(|&block| self.blocks[block as usize].bytes);
                 Err(Box::new(Refusal {
                     request,
                     needed: wanted.segment_bytes,
                     allowed: self.limit(),
-                    largest_free: largest.map_or(0, |&(bytes, _)| bytes),
+                    largest_free: largest.unwrap_or(0),
                     pending: pending.sum(),
                     figures: self.books.figures,
                 }))
