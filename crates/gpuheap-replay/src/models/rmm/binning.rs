@@ -1,0 +1,136 @@
+//! RMM's bins.
+
+use crate::models::spans::Live;
+use crate::models::{Books, Figures, Model, Refusal, Request, SettingError, Ticket};
+
+/// RMM's `BinningMemoryResource`: bins of fixed sizes over another resource, each with 128 blocks
+/// taken in advance.
+#[derive(Debug)]
+pub struct Binning<M> {
+    upstream: M,
+    bins: Vec<Bin>,
+    live: Live<Binned>,
+    figures: Figures,
+}
+
+#[derive(Debug)]
+struct Bin {
+    bytes: u64,
+    free: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Binned {
+    Block { bin: usize, requested: u64 },
+    Upstream(Ticket),
+}
+
+/// Blocks that a bin takes at once.
+const BIN_BLOCKS: u64 = 128;
+
+impl<M: Model> Binning<M> {
+    /// Makes bins of `2^smallest` to `2^largest` bytes over `upstream`.
+    ///
+    /// # Errors
+    /// If there is no bin, or if the upstream has not enough for the blocks.
+    pub fn new(upstream: M, smallest: u32, largest: u32) -> Result<Self, SettingError> {
+        if smallest > largest || largest >= 40 || smallest < 8 {
+            return Err(SettingError::new(
+                format!("bins of 2^{smallest} to 2^{largest} bytes"),
+                "give exponents between 8 and 39, the smaller one first, for example 18 and 22",
+            ));
+        }
+        let bins = (smallest..=largest).map(|power| Bin { bytes: 1 << power, free: 0 }).collect();
+        let figures = upstream.figures();
+        let mut binning = Self { upstream, bins, live: Live::default(), figures };
+        for bin in 0..binning.bins.len() {
+            if binning.fill(bin, 0).is_err() {
+                return Err(SettingError::new(
+                    "the upstream has not enough memory for the bins",
+                    "use fewer or smaller bins",
+                ));
+            }
+        }
+        binning.copy_reserved();
+        Ok(binning)
+    }
+
+    fn fill(&mut self, bin: usize, stream: u64) -> Result<(), Box<Refusal>> {
+        let bytes = self.bins[bin].bytes * BIN_BLOCKS;
+        self.upstream.allocate(Request { bytes, stream, pool: 0 })?;
+        self.bins[bin].free += BIN_BLOCKS;
+        Ok(())
+    }
+
+    fn copy_reserved(&mut self) {
+        let Figures { reserved, peak_reserved, segments, driver_calls, retries, .. } =
+            self.upstream.figures();
+        self.figures =
+            Figures { reserved, peak_reserved, segments, driver_calls, retries, ..self.figures };
+    }
+
+    fn serve(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
+        let Some(bin) = self.bins.iter().position(|bin| bin.bytes >= request.bytes) else {
+            let before = self.upstream.figures().allocated;
+            let ticket = self.upstream.allocate(request)?;
+            self.figures.allocated += self.upstream.figures().allocated - before;
+            return Ok(self.live.add(Binned::Upstream(ticket)));
+        };
+        if self.bins[bin].free == 0 {
+            self.fill(bin, request.stream)?;
+        }
+        self.bins[bin].free -= 1;
+        self.figures.allocated += self.bins[bin].bytes;
+        self.figures.requested += request.bytes;
+        Ok(self.live.add(Binned::Block { bin, requested: request.bytes }))
+    }
+}
+
+impl<M: Model> Model for Binning<M> {
+    fn name(&self) -> String {
+        "rmm:binning".to_owned()
+    }
+
+    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
+        if request.bytes == 0 {
+            return Ok(Ticket::NONE);
+        }
+        let result = self.serve(request);
+        self.copy_reserved();
+        let figures = &mut self.figures;
+        figures.active = figures.allocated;
+        figures.peak_active = figures.peak_active.max(figures.active);
+        result.map_err(|mut refusal| {
+            figures.failures += 1;
+            refusal.figures = *figures;
+            refusal
+        })
+    }
+
+    fn free(&mut self, ticket: Ticket, stream: u64) {
+        match self.live.take(ticket) {
+            None => return,
+            Some(Binned::Block { bin, requested }) => {
+                self.bins[bin].free += 1;
+                self.figures.allocated -= self.bins[bin].bytes;
+                self.figures.requested -= requested;
+            }
+            Some(Binned::Upstream(ticket)) => {
+                let before = self.upstream.figures().allocated;
+                self.upstream.free(ticket, stream);
+                self.upstream.complete(ticket);
+                self.figures.allocated -= before - self.upstream.figures().allocated;
+            }
+        }
+        self.figures.active = self.figures.allocated;
+        self.copy_reserved();
+    }
+
+    fn books(&self) -> &Books {
+        self.upstream.books()
+    }
+
+    fn figures(&self) -> Figures {
+        self.figures
+    }
+}

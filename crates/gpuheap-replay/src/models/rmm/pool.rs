@@ -1,0 +1,185 @@
+//! RMM's pool.
+
+use std::collections::BTreeSet;
+
+use super::{ALIGN, LEGACY, stream_key};
+use crate::models::spans::{FreeSpans, Live, Span};
+use crate::models::{Books, Model, Refusal, Request, SettingError, Ticket};
+
+/// Above every address of the model's device.
+const HIGHEST: u64 = 1 << 60;
+
+/// RMM's `PoolMemoryResource` over `cudaMalloc`.
+///
+/// Each stream has its free list: best fit with merging. A stream that has nothing takes from the
+/// others' lists, then merges them into its own, then the pool grows; it never shrinks. Other
+/// streams are asked in the order in which they first appeared. RMM asks them in the order of event
+/// addresses, and prefers the lower of two blocks of one size: no trace has those addresses, so a
+/// program of several streams, or of many segments, can come to differ by such a tie.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    books: Books,
+    initial: u64,
+    maximum: Option<u64>,
+    live: Live<(u64, Span)>,
+    lists: Vec<(u64, FreeSpans)>,
+    /// Where what was taken from the driver at once begins.
+    heads: BTreeSet<u64>,
+    end: u64,
+}
+
+impl Pool {
+    /// Makes the pool of a device with `device_memory` bytes for this program. RMM's Python default
+    /// for `initial` is half of what is free; without `maximum` the pool doubles as it grows.
+    ///
+    /// # Errors
+    /// If a size is no multiple of 256, if `initial` is above `maximum`, or if the device has not
+    /// enough for it.
+    pub fn new(
+        device_memory: u64,
+        initial: u64,
+        maximum: Option<u64>,
+    ) -> Result<Self, SettingError> {
+        for (name, bytes) in [("initial", initial), ("maximum", maximum.unwrap_or(0))] {
+            if bytes % ALIGN != 0 {
+                return Err(SettingError::new(
+                    format!("{name}_pool_size is {bytes}"),
+                    format!("RMM takes multiples of {ALIGN} bytes"),
+                ));
+            }
+        }
+        if maximum.is_some_and(|maximum| initial > maximum) {
+            return Err(SettingError::new(
+                format!("initial_pool_size is {initial}, above maximum_pool_size"),
+                "lower the one or raise the other",
+            ));
+        }
+        let mut pool = Self {
+            books: Books::new(device_memory.min(maximum.unwrap_or(u64::MAX))),
+            initial,
+            maximum,
+            live: Live::default(),
+            lists: Vec::new(),
+            heads: BTreeSet::new(),
+            end: ALIGN,
+        };
+        if initial > 0 {
+            match pool.take_new(initial, LEGACY) {
+                Some(span) => pool.list(LEGACY).insert(span),
+                None => {
+                    return Err(SettingError::new(
+                        format!("initial_pool_size is {initial}, more than the device has"),
+                        "lower it",
+                    ));
+                }
+            }
+        }
+        Ok(pool)
+    }
+
+    fn list(&mut self, stream: u64) -> &mut FreeSpans {
+        let at = match self.lists.iter().position(|(own, _)| *own == stream) {
+            Some(at) => at,
+            None => {
+                self.lists.push((stream, FreeSpans::default()));
+                self.lists.len() - 1
+            }
+        };
+        &mut self.lists[at].1
+    }
+
+    fn take_new(&mut self, bytes: u64, stream: u64) -> Option<Span> {
+        // `cudaMalloc` mostly gives lower addresses to what it gives later (H200, driver 580).
+        let place = HIGHEST.saturating_sub(self.end).saturating_sub(bytes);
+        if !self.books.take(bytes, stream, place) {
+            return None;
+        }
+        self.end = self.end.saturating_add(bytes);
+        self.heads.insert(place);
+        Some(Span { place, bytes, is_head: true })
+    }
+
+    fn take(&mut self, bytes: u64, stream: u64) -> Option<Span> {
+        if let Some(span) = self.list(stream).take_best(bytes) {
+            return Some(span);
+        }
+        let others = self.lists.iter_mut().filter(|(own, _)| *own != stream);
+        for (_, other) in others {
+            if let Some(span) = other.take_best(bytes) {
+                return Some(span);
+            }
+        }
+        for at in 0..self.lists.len() {
+            let (own, spans) = &mut self.lists[at];
+            if *own == stream {
+                continue;
+            }
+            let other = std::mem::take(spans);
+            let own = self.list(stream);
+            other.iter().for_each(|span| own.insert(span));
+            if let Some(span) = own.take_best(bytes) {
+                return Some(span);
+            }
+        }
+        let span = self.grow(bytes, stream)?;
+        let own = self.list(stream);
+        own.insert(span);
+        own.take_best(bytes)
+    }
+
+    /// Takes as much as RMM would like to, or half of it until the request is all.
+    fn grow(&mut self, bytes: u64, stream: u64) -> Option<Span> {
+        let size = self.books.figures.reserved;
+        let mut attempt = match self.maximum {
+            None => bytes.max(size),
+            Some(maximum) => {
+                let left = maximum.saturating_sub(size);
+                if bytes > left {
+                    return None;
+                }
+                bytes.max(left / 2)
+            }
+        };
+        loop {
+            if let Some(span) = self.take_new(attempt, stream) {
+                return Some(span);
+            }
+            if attempt <= bytes {
+                return None;
+            }
+            attempt = bytes.max(attempt / 2);
+        }
+    }
+}
+
+impl Model for Pool {
+    fn name(&self) -> String {
+        let maximum = self.maximum.map(|bytes| format!(",maximum_pool_size:{bytes}"));
+        format!("rmm:pool:initial_pool_size:{}{}", self.initial, maximum.unwrap_or_default())
+    }
+
+    fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
+        if request.bytes == 0 {
+            return Ok(Ticket::NONE);
+        }
+        let stream = stream_key(request.stream);
+        let rounded = request.bytes.checked_next_multiple_of(ALIGN);
+        let Some(span) = rounded.and_then(|bytes| self.take(bytes, stream)) else {
+            let largest = self.list(stream).largest();
+            return Err(self.books.refuse(request, rounded.unwrap_or(request.bytes), largest));
+        };
+        self.books.handed_out(request.bytes, span.bytes);
+        Ok(self.live.add((request.bytes, span)))
+    }
+
+    fn free(&mut self, ticket: Ticket, stream: u64) {
+        let Some((requested, span)) = self.live.take(ticket) else { return };
+        self.books.freed(requested, span.bytes);
+        let is_head = self.heads.contains(&span.place);
+        self.list(stream_key(stream)).insert(Span { is_head, ..span });
+    }
+
+    fn books(&self) -> &Books {
+        &self.books
+    }
+}

@@ -1,0 +1,52 @@
+//! The free memory of one pool, by stream.
+
+use std::collections::BTreeMap;
+
+use super::free_blocks::FreeBlocks;
+
+#[derive(Debug, Clone)]
+pub(super) struct Pool {
+    pub(super) is_small: bool,
+    /// Of each stream, by handle.
+    pub(super) streams: Vec<OfStream>,
+    /// Index of the stream that was asked for last.
+    pub(super) last: usize,
+    /// How often the pool was searched, while that is counted.
+    pub(super) searches: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct OfStream {
+    pub(super) stream: u64,
+    pub(super) free: FreeBlocks,
+    /// Addresses without memory, of growing segments.
+    pub(super) unmapped: BTreeMap<u64, u32>,
+}
+
+impl Pool {
+    pub(super) fn new(is_small: bool) -> Self {
+        Self { is_small, streams: Vec::new(), last: 0, searches: 0 }
+    }
+
+    pub(super) fn of(&self, stream: u64) -> Option<&OfStream> {
+        if let Some(last) = self.streams.get(self.last)
+            && last.stream == stream
+        {
+            return Some(last);
+        }
+        self.streams.iter().find(|of| of.stream == stream)
+    }
+
+    pub(super) fn of_mut(&mut self, stream: u64) -> &mut OfStream {
+        if self.streams.get(self.last).is_some_and(|last| last.stream == stream) {
+            return &mut self.streams[self.last];
+        }
+        let at = self.streams.iter().position(|of| of.stream >= stream);
+        let at = at.unwrap_or(self.streams.len());
+        if self.streams.get(at).is_none_or(|of| of.stream != stream) {
+            self.streams.insert(at, OfStream { stream, ..OfStream::default() });
+        }
+        self.last = at;
+        &mut self.streams[at]
+    }
+}
