@@ -1,3 +1,5 @@
+//! How do I allocate and free GPU memory, and see that it happened?
+//!
 //! One array from its making to its end, with the heap's figures at each step.
 //!
 //!     cargo run --bin allocate_and_free

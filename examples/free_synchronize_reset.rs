@@ -1,3 +1,5 @@
+//! How do I flush GPU memory, and what does a free, a wait or a reset give back?
+//!
 //! What a free, a wait, a flush and a reset each do to the figure that the driver gives.
 //!
 //!     cargo run --bin free_synchronize_reset

@@ -1,3 +1,5 @@
+//! How do I aggregate a table by group that is larger than GPU memory?
+//!
 //! Sums and means of columns, by group, of data ten times as large as the memory for it.
 //!
 //!     cargo run --bin group_sums

@@ -1,3 +1,5 @@
+//! Why is memory still there after my thread ended?
+//!
 //! Threads that leave memory behind, how that is found, and two ways that leave none.
 //!
 //! The driver knows no owner of memory but the context, so the end of a thread frees nothing. What

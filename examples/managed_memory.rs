@@ -1,3 +1,5 @@
+//! What is managed (unified) memory, and does it free itself?
+//!
 //! Unified memory: one array that host and device both touch in place.
 //!
 //!     cargo run --bin managed_memory

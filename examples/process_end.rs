@@ -1,3 +1,5 @@
+//! Why does dedicated GPU memory not clear after my program ended?
+//!
 //! Memory does not outlive its process, however the process ends.
 //!
 //! This program starts itself as a child, which takes memory and ends by returning, by `exit`, or

@@ -1,3 +1,5 @@
+//! How do I use several streams without two of them using the same memory at once?
+//!
 //! Work of several streams, in order where it has to be and beside each other where it can.
 //!
 //!     cargo run --bin several_streams

@@ -1,3 +1,5 @@
+//! What do I do with data that is larger than GPU memory?
+//!
 //! An array that is too large for the device: the error, and the same work in pieces.
 //!
 //!     cargo run --bin too_large

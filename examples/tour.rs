@@ -1,3 +1,5 @@
+//! How do I use GPU arrays without managing memory by hand?
+//!
 //! The whole of it in one program: upload, types, status, reclaim, early free, leaks, batches.
 //!
 //!     cargo run --bin tour

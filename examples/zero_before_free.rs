@@ -1,3 +1,5 @@
+//! Can others read what was in memory that I freed, and how do I leave nothing?
+//!
 //! What is left in memory that was freed, and how to leave nothing.
 //!
 //! A free does not erase. Whoever gets the memory next can read what was in it; within a process

@@ -23,6 +23,16 @@ fn a_failed_run_says_what_happened_and_what_would_have_helped() {
     insta::assert_snapshot!(without_times(&ran.stdout));
 }
 
+/// The README shows what its own first command prints.
+#[test]
+fn readme_shows_the_verdict_of_its_command() {
+    let root = traces().join("../..");
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let shown = readme.split_once("```text\n").unwrap().1.split_once("\n```").unwrap().0;
+    let ran = replay_in(&root, &["examples/traces/varied_oom.snapshot.pickle.gz"]);
+    assert_eq!(verdict(&ran.stdout), shown);
+}
+
 #[test]
 fn a_verdict_fits_on_a_screen_and_the_rest_is_asked_for() {
     let folder = recordings();
