@@ -30,7 +30,7 @@ struct Entry {
 
 /// The number of this thread, which no other one ever has.
 #[cfg(loom)]
-pub(super) fn thread() -> u64 {
+pub(crate) fn thread() -> u64 {
     loom::thread_local! {
         static NUMBER: Cell<u64> = Cell::new(new_number());
     }
@@ -40,7 +40,7 @@ pub(super) fn thread() -> u64 {
 /// The number of this thread, which no other one ever has.
 #[cfg(not(loom))]
 #[inline]
-pub(super) fn thread() -> u64 {
+pub(crate) fn thread() -> u64 {
     let number = NUMBER.get();
     if number != 0 { number } else { new_number() }
 }

@@ -46,6 +46,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cache::Opening;
 pub(crate) use cache::ThreadCache;
+pub(crate) use local::thread as this_thread;
 pub(crate) use lock::{Biased, Locked};
 pub(crate) use slots::Kept;
 

@@ -1,11 +1,12 @@
 //! Giving cached memory back when nothing happens.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use crate::front::this_thread;
 use crate::heap::{Heap, Inner, siblings};
 use crate::say;
 use crate::size::Bytes;
@@ -22,10 +23,20 @@ pub(crate) struct IdleTrim {
 #[derive(Default)]
 struct Shared {
     ended: AtomicBool,
+    /// [Number](this_thread) of the thread, once it runs.
+    number: AtomicU64,
     /// Nothing may use the device for now.
     paused: AtomicBool,
     /// Held by the thread while it uses the heap.
     pass: Mutex<()>,
+}
+
+impl Shared {
+    /// Returns `true` on the thread itself. Does not ask `std::thread::current`, which panics in
+    /// destructors that run after those of thread-local variables.
+    fn is_this_thread(&self) -> bool {
+        self.number.load(Ordering::Relaxed) == this_thread()
+    }
 }
 
 impl IdleTrim {
@@ -35,9 +46,10 @@ impl IdleTrim {
         let shared: Arc<Shared> = Arc::default();
         let watched = shared.clone();
         let name = "gpuheap-idle".to_owned();
-        let spawned = thread::Builder::new()
-            .name(name)
-            .spawn(move || watch(&heap, after.max(SHORTEST), &watched))?;
+        let spawned = thread::Builder::new().name(name).spawn(move || {
+            watched.number.store(this_thread(), Ordering::Relaxed);
+            watch(&heap, after.max(SHORTEST), &watched);
+        })?;
         Ok(IdleTrim { shared, thread: spawned.thread().clone() })
     }
 
@@ -82,8 +94,9 @@ impl Heap {
             .handle
             .idle
             .get()
-            .filter(|idle| !self.is_forked() && idle.thread.id() != thread::current().id());
-        let Some(shared) = idle.map(|idle| idle.shared.clone()) else { return };
+            .map(|idle| idle.shared.clone())
+            .filter(|idle| !self.is_forked() && !idle.is_this_thread());
+        let Some(shared) = idle else { return };
         // First, with no lock: the logger is told of it, and may reset the device.
         drop(self);
         // The thread drops the heap before it lets its pass go, and finds none after that.

@@ -55,7 +55,8 @@ pub struct Leak {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ThreadShare {
-    /// Its name; `unnamed` without one.
+    /// The thread's name, as the system knows it: of a longer one the first 15 bytes. A thread without
+    /// one has that of the thread that started it, or is `unnamed`.
     pub name: String,
     /// What the system knows it by; `None` where that cannot be told. Used again by other threads
     /// once it ended.

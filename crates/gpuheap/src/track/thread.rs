@@ -23,7 +23,8 @@ pub(crate) type ThreadEndHandler = Arc<dyn Fn(&ThreadEnd) + Send + Sync>;
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ThreadEnd {
-    /// The thread's name; `unnamed` without one.
+    /// The thread's name, as the system knows it: of a longer one the first 15 bytes. A thread without
+    /// one has that of the thread that started it, or is `unnamed`.
     pub name: String,
     /// What the system knows it by; `None` where that cannot be told.
     pub id: Option<u64>,
@@ -41,7 +42,10 @@ impl fmt::Display for ThreadEnd {
     }
 }
 
-/// Who a thread is.
+/// File with the name that threads have unless they or a thread that started them are given one.
+const PROGRAM: &str = "/proc/self/comm";
+
+/// A thread's names.
 #[derive(Debug)]
 struct Identity {
     name: String,
@@ -54,15 +58,17 @@ impl Identity {
         // `/proc/thread-self` leads to `PID/task/TID`.
         let task = std::fs::read_link("/proc/thread-self").ok();
         let id = task.and_then(|task| task.file_name()?.to_str()?.parse().ok());
-        let thread = std::thread::current();
-        Identity {
-            name: thread.name().unwrap_or("unnamed").to_owned(),
-            id,
-            is_main: match id {
-                Some(id) => id == u64::from(std::process::id()),
-                None => thread.name() == Some("main"),
-            },
-        }
+        let is_main = id == Some(u64::from(std::process::id()));
+        // The system's names: `std::thread::current` panics in destructors that run after those of
+        // thread-local variables, such as a pthread key's.
+        let name = |of| std::fs::read(of).ok();
+        let own = name("/proc/thread-self/comm").filter(|own| Some(own) != name(PROGRAM).as_ref());
+        let name = match own {
+            _ if is_main => "main".to_owned(),
+            Some(own) => String::from_utf8_lossy(own.trim_ascii_end()).into_owned(),
+            None => "unnamed".to_owned(),
+        };
+        Identity { name, id, is_main }
     }
 }
 

@@ -6,10 +6,13 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::ffi::c_void;
 use std::io::Write;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use gpuheap::emu::{Options, Profile};
 use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Tracking};
@@ -67,6 +70,7 @@ fn values_of_thread_locals_drop_at_thread_end() {
         return run(&case);
     }
     succeeds("threads");
+    succeeds("key");
     let stderr = succeeds("handler");
     let told = "gpuheap: the handler given to Heap::on_thread_end panicked with \"on purpose\"; the \
                 report that it was given:\nThread 'loader' (";
@@ -98,6 +102,7 @@ fn run(case: &str) {
     match case.split(' ').collect::<Vec<_>>()[..] {
         ["threads"] => on_threads(),
         ["handler"] => handlers_allocate(),
+        ["key"] => in_key_destructors(),
         ["exit", pool, order] => at_exit(PoolKind::parse(pool).unwrap(), order == "early"),
         _ => panic!("{case}"),
     }
@@ -154,6 +159,59 @@ fn at_exit(pool: PoolKind, is_early: bool) {
     let makes = VALUES.map(|(_, make)| make);
     keep(&device(), pool, Tracking::Counts, is_early, &makes);
     std::process::exit(0)
+}
+
+/// A destructor of a pthread key runs after those of thread-local variables, and may be the first use
+/// that its thread makes of the library. In its third round std's own record of the thread is gone.
+fn in_key_destructors() {
+    let mut key = 0;
+    // SAFETY: the pointer is valid for the call.
+    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(use_and_close)) }, 0);
+    KEY.store(key, Ordering::Relaxed);
+    for pool in PoolKind::ALL {
+        for tracking in [Tracking::Off, Tracking::Counts] {
+            say(&format!("key in {}, {tracking}", pool.name()));
+            let device = device();
+            let builder = Heap::builder(&device).pool(pool).track(tracking);
+            let heap = builder.idle_trim(Duration::from_secs(3600)).build().unwrap();
+            let work = move || {
+                leave_to_key(Box::new((heap, 1)));
+                // Has std make its record.
+                drop(thread::current());
+            };
+            thread::spawn(work).join().unwrap();
+            assert_eq!(USED.swap(0, Ordering::Relaxed), 1);
+            if let Some(emulator) = device.emulator() {
+                let usage = emulator.usage(0);
+                assert_eq!((usage.plain, usage.pools, usage.vmm), (0, 0, 0), "{}", pool.name());
+            }
+        }
+    }
+}
+
+/// Heaps that were used in a key's destructor.
+static USED: AtomicU64 = AtomicU64::new(0);
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// Has the key's destructor be given a heap in the next round, with the number of that round.
+fn leave_to_key(late: Box<(Heap, u32)>) {
+    let (key, late) = (KEY.load(Ordering::Relaxed), Box::into_raw(late));
+    // SAFETY: the key is valid, and what it points to is its destructor's.
+    assert_eq!(unsafe { libc::pthread_setspecific(key, late.cast()) }, 0);
+}
+
+/// A panic in here would end the process.
+extern "C" fn use_and_close(late: *mut c_void) {
+    // SAFETY: a box that was given to this call alone.
+    let mut late = unsafe { Box::from_raw(late.cast::<(Heap, u32)>()) };
+    if late.1 < 3 {
+        late.1 += 1;
+        return leave_to_key(late);
+    }
+    let (heap, _) = *late;
+    drop(zeroed(&heap, MemoryKind::Device));
+    heap.close();
+    USED.fetch_add(1, Ordering::Relaxed);
 }
 
 /// A handler of a thread's end may use the heap, whichever was registered first.
