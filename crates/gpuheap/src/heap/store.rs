@@ -178,19 +178,26 @@ impl Store {
             None => self.allocate_locked(bytes, stream, cache)?,
         };
         lease.note(&self.context, |checks, block| checks.allocated(block));
-        if zeroed && lease.key.is_some() {
-            let Lease { address, block_bytes, stream, .. } = lease;
-            lease.note_whole(&self.context);
-            let zeroed = {
-                let mut state = self.lock();
-                let alive = state.refuse_ended(stream);
-                alive.and_then(|()| state.source.zero(address, block_bytes, Some(stream)))
-            };
-            lease.note(&self.context, |checks, block| checks.resized(block));
-            if let Err(error) = zeroed {
-                let _ = self.free(lease, None, false, None);
-                return Err(error.into());
-            }
+        if zeroed { self.zeroed(lease) } else { Ok(lease) }
+    }
+
+    /// Fills new memory with zeros on its stream, and frees it if that fails: the stream may have been
+    /// retired since the memory was granted.
+    pub(crate) fn zeroed(&self, lease: Lease) -> Result<Lease, Error> {
+        if lease.key.is_none() {
+            return Ok(lease);
+        }
+        let Lease { address, block_bytes, stream, .. } = lease;
+        lease.note_whole(&self.context);
+        let zeroed = {
+            let mut state = self.lock();
+            let alive = state.refuse_ended(stream);
+            alive.and_then(|()| state.source.zero(address, block_bytes, Some(stream)))
+        };
+        lease.note(&self.context, |checks, block| checks.resized(block));
+        if let Err(error) = zeroed {
+            let _ = self.free(lease, None, false, None);
+            return Err(error.into());
         }
         Ok(lease)
     }

@@ -4,7 +4,7 @@ use gpuheap_pool::testing::{IgnoresStreams, fewer};
 
 use crate::emu::{Options, Profile, Schedule};
 use crate::source::PlainSource;
-use crate::{Device, Heap, MemoryKind, PoolKind};
+use crate::{Device, ErrorKind, Heap, MemoryKind, PoolKind};
 
 /// The emulator's checker, not only our model, sees memory cross streams with no order: the same
 /// program is clean with `split` and found out with a `split` that ignores streams.
@@ -68,5 +68,28 @@ fn the_places_of_streams_do_not_pile_up_while_memory_is_plenty() {
             drop(heap.allocate(1 << 20, &stream).unwrap());
         }
         assert!(heap.streams() <= 40, "{pool}: {} places for 300 streams", heap.streams());
+    }
+}
+
+/// The lock is open between the grant and the fill.
+#[test]
+fn zeroing_is_refused_on_a_stream_that_was_retired_since_the_grant() {
+    for pool in PoolKind::ALL {
+        for has_successor in [false, true] {
+            let device = Device::emulated(Profile::with_memory(1 << 30)).unwrap();
+            let heap = Heap::builder(&device).pool(pool).build().unwrap();
+            let (stream, next) = (device.stream().unwrap(), device.stream().unwrap());
+            let store = heap.store(MemoryKind::Device);
+            let lease = store.allocate_locked(5000, &stream, None).unwrap();
+            store.retire(&stream).unwrap();
+            if has_successor {
+                // It gets the place of the one that ended.
+                heap.reclaim_all().unwrap();
+                drop(heap.allocate(5000, &next).unwrap());
+            }
+            let refused = store.zeroed(lease).map(drop).map_err(|error| error.kind());
+            assert_eq!(refused, Err(ErrorKind::StreamUnusable), "{pool}, {has_successor}");
+            assert_eq!(heap.usage().unwrap().live, 0, "{pool}, {has_successor}");
+        }
     }
 }
