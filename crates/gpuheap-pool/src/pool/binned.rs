@@ -154,6 +154,7 @@ impl Policy for Binned {
             spare: spare.collect(),
             largest_left: 0,
             stuck: free.map(|free| free.stuck(stuck)).sum(),
+            driver_is_stuck: false,
         }
     }
 

@@ -4,6 +4,8 @@
 //! their stream. `none` stands over plain allocations: a free waits on the host until its stream got
 //! there, and then gives the memory back (`cuMemFree`), so nothing is cached.
 
+use rustc_hash::FxHashMap;
+
 use super::slab::Slab;
 use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
 use crate::ledger::Account;
@@ -17,6 +19,9 @@ pub struct Direct {
     live: Slab<Segment>,
     /// Freed and not given back yet: the stream captures a graph, or a driver call failed.
     waiting: Vec<(Ticket, Segment)>,
+    /// Number of the last free that a pool of the driver's was given on each stream, by its place. Until
+    /// a stream got there, the pool cannot give that memory back to the device.
+    given: FxHashMap<usize, u64>,
 }
 
 impl Policy for Direct {
@@ -45,10 +50,14 @@ impl Policy for Direct {
             && let Some(stream) = environment.order.current(stream)
         {
             let given_back = environment.give_back_on(segment, stream);
-            if given_back.is_err() {
+            let ticket = environment.order.freed(stream, environment.source);
+            match given_back {
+                Ok(()) => {
+                    let last = self.given.entry(ticket.slot()).or_default();
+                    *last = ticket.number.max(*last);
+                }
                 // Tried again at the next allocation, so that a failed free loses nothing.
-                let ticket = environment.order.freed(stream, environment.source);
-                self.waiting.push((ticket, segment));
+                Err(_) => self.waiting.push((ticket, segment)),
             }
             // A graph that is being captured cannot have the free: it waits.
             return if given_back == Err(SourceError::Capturing) { Ok(()) } else { given_back };
@@ -98,8 +107,16 @@ impl Policy for Direct {
         let (held, over): (Vec<_>, Vec<_>) = waiting.partition(|(ticket, _)| stuck.holds(*ticket));
         let held = held.iter().map(|(_, segment)| segment.bytes);
         let spare = over.iter().map(|(_, segment)| *segment).collect();
+        let mut given = self.given.iter().map(|(slot, number)| Ticket::new(*slot as u32, *number));
         // What a pool of the driver's has already is not known here.
-        Outlook { take: bytes, take_whole: bytes, spare, stuck: held.sum(), ..Outlook::default() }
+        Outlook {
+            take: bytes,
+            take_whole: bytes,
+            spare,
+            stuck: held.sum(),
+            driver_is_stuck: given.any(|ticket| stuck.holds(ticket)),
+            ..Outlook::default()
+        }
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

@@ -298,6 +298,9 @@ pub struct Outlook {
     pub largest_left: u64,
     /// Bytes that are free and [stuck](Stuck), which the other figures count as in use.
     pub stuck: u64,
+    /// `true` if frees that a pool of the driver's was given are stuck. How much of the pool that is, the
+    /// driver does not say.
+    pub driver_is_stuck: bool,
 }
 
 /// Memory that a policy would take from the driver for a request.

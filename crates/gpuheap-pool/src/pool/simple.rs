@@ -78,6 +78,7 @@ impl Policy for Simple {
             spare,
             largest_left: 0,
             stuck: self.free.stuck(stuck),
+            driver_is_stuck: false,
         }
     }
 

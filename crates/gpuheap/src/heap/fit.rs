@@ -115,7 +115,9 @@ impl Heap {
     /// Pending frees count as over and cached memory as given back, as the ladder would see to, that of
     /// other heaps of this process included. What was freed on a stream that captures a graph counts as
     /// in use, because the ladder cannot wait for it. A request on that stream itself may get it, and
-    /// so may succeed that this says no to.
+    /// so may succeed that this says no to. If such a stream has frees in a `driver` heap that it had not
+    /// reached before the capture, all free memory of that heap counts as in use for other heaps: the
+    /// driver does not say which of it is.
     /// Registered reclaimers are not asked, so a request may succeed that this says no to.
     ///
     /// A yes may come too late: other threads and other processes go on. And it is about bytes; of
@@ -188,8 +190,11 @@ impl State {
         let foreseen = self.foresee_with(bytes, kind, others, &stuck)?;
         match foreseen {
             Foreseen::Lacking(figures, lack, _) if !stuck.is_empty() || others.stuck > 0 => {
-                let own = self.policy.outlook(bytes, &self.ledger, &stuck).stuck;
                 let (later, none) = (others.after_captures(), Stuck::default());
+                let own = match self.source.is_stream_ordered() {
+                    true => self.spare(&none)?.saturating_sub(self.spare(&stuck)?),
+                    false => self.policy.outlook(bytes, &self.ledger, &stuck).stuck,
+                };
                 let served = self.foresee_with(bytes, kind, later, &none)?;
                 let is_enough = matches!(served, Foreseen::Served { .. });
                 let captured = is_enough.then(|| own.saturating_add(others.stuck));
@@ -214,7 +219,7 @@ impl State {
         if !refused && let Some(take) = self.first_take(&outlook, &now) {
             return Ok(Foreseen::Served { take, figures: now });
         }
-        let regained = self.source.regained(&outlook.spare)?;
+        let regained = self.regained(&outlook)?;
         let spare: u64 = outlook.spare.iter().map(|segment| segment.bytes).sum();
         let left = Cached {
             bytes: now.cached.bytes.saturating_sub(spare),
@@ -231,7 +236,9 @@ impl State {
             ..now
         };
         let ordered = self.source.is_stream_ordered();
-        if !refused && (outlook.is_cached || ordered && regained >= bytes) {
+        // The driver itself orders streams that reuse what its pool keeps.
+        let reused = if ordered { self.source.regained(&outlook.spare)? } else { 0 };
+        if !refused && (outlook.is_cached || reused >= bytes) {
             return Ok(Foreseen::Served { take: 0, figures });
         }
         let lack_of = |source: &dyn MemorySource, figures: &Figures, take: u64| {

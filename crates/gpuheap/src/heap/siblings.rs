@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpuheap_pool::{GRANULE, SourceError, Stuck};
+use gpuheap_pool::{GRANULE, Outlook, SourceError, Stuck};
 
 use crate::device::Context;
 use crate::heap::Inner;
@@ -164,7 +164,8 @@ impl Store {
             let _ = store.wait_for_pending();
             store.give_way(bytes)
         });
-        // Some frees have no fences, as those in a pool of the driver's.
+        // Frees on retired streams may have no fences, and a pool of the driver's may keep memory until
+        // the device was waited for.
         let mut needs_device = false;
         self.visit_others(|store| {
             let state = store.lock();
@@ -245,10 +246,19 @@ impl State {
 
     /// Bytes in whole segments that the driver could have back once all frees are over but those that
     /// are stuck.
-    fn spare(&mut self, stuck: &Stuck) -> Result<u64, SourceError> {
-        let mut spare = self.policy.outlook(GRANULE, &self.ledger, stuck).spare;
-        spare.extend_from_slice(&self.stranded);
-        self.source.regained(&spare)
+    pub(crate) fn spare(&mut self, stuck: &Stuck) -> Result<u64, SourceError> {
+        let mut outlook = self.policy.outlook(GRANULE, &self.ledger, stuck);
+        outlook.spare.extend_from_slice(&self.stranded);
+        self.regained(&outlook)
+    }
+
+    /// Bytes that the driver could have back of spare segments, and of its own pool if all frees there
+    /// can be waited for.
+    pub(crate) fn regained(&mut self, outlook: &Outlook) -> Result<u64, SourceError> {
+        match outlook.driver_is_stuck {
+            true => Ok(outlook.spare.iter().map(|segment| segment.bytes).sum()),
+            false => self.source.regained(&outlook.spare),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use gpuheap::{Block, Cause, Device, Fit, Heap, Limits, OutOfMemory, PoolKind, St
 use gpuheap_driver::CUresult;
 use proptest::prelude::*;
 
-use crate::support::{assert_all_returned, emulated, heap};
+use crate::support::{assert_all_returned, emulated, fill, heap};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -18,6 +18,8 @@ const PIECE: u64 = 2 * MIB;
 enum Action {
     Allocate(u64),
     Free(usize),
+    /// Has the other stream make the requests from now on.
+    Turn,
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
@@ -30,48 +32,90 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     let action = prop_oneof![
         2 => bytes.prop_map(Action::Allocate),
         1 => any::<usize>().prop_map(Action::Free),
+        1 => Just(Action::Turn),
     ];
     prop::collection::vec(action, 1..50)
 }
 
+/// What a scene is made of, beside the pool.
+#[derive(Clone, Copy, Debug)]
+struct Set {
+    /// The heap's hard limit, bytes.
+    limit: Option<u64>,
+    /// `true` if another heap holds a part of the device.
+    hogs: bool,
+    /// When work is done: what is freed before that is pending.
+    schedule: Schedule,
+}
+
+fn sets() -> impl Strategy<Value = Set> {
+    let schedule = prop_oneof![
+        Just(Schedule::Immediate),
+        Just(Schedule::OnDemand),
+        any::<u64>().prop_map(Schedule::Seeded),
+    ];
+    (any::<bool>(), any::<bool>(), schedule).prop_map(|(limited, hogs, schedule)| Set {
+        limit: limited.then_some(64 * MIB),
+        hogs,
+        schedule,
+    })
+}
+
+/// Where memory is freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    Hog,
+    Here,
+    /// All of the other heap's, and the rest here.
+    Both,
+}
+
 /// A heap under test, and what holds a part of its device beside it.
 struct Scene {
-    stream: Stream,
+    device: Device,
+    /// The first one makes the requests.
+    streams: [Stream; 2],
     heap: Heap,
     hog: Vec<Block>,
     live: Vec<Block>,
 }
 
 impl Scene {
-    fn new(pool: PoolKind, limit: Option<u64>, hogs: bool, device: u64) -> Scene {
-        let device = emulated(device, Schedule::Immediate);
-        let stream = device.stream().unwrap();
+    fn new(pool: PoolKind, set: Set, device: u64) -> Scene {
+        let Set { limit, hogs, schedule } = set;
+        let device = emulated(device, schedule);
+        let streams = [(); 2].map(|()| device.stream().unwrap());
         let other = heap(&device, PoolKind::None);
         let pieces = if hogs { HOG / PIECE } else { 0 };
-        let hog = (0..pieces).map(|_| other.allocate(PIECE, &stream).unwrap()).collect();
+        let hog = (0..pieces).map(|_| other.allocate(PIECE, &streams[0]).unwrap()).collect();
         let heap = heap(&device, pool);
         // Not by the builder: so it can be raised with a pool of the driver's too.
         heap.set_limits(Limits { soft: None, hard: limit }).unwrap();
-        Scene { stream, heap, hog, live: Vec::new() }
+        Scene { device, streams, heap, hog, live: Vec::new() }
     }
 
     /// Runs a program up to its first request that fails, and says which one that is.
     fn run(&mut self, actions: &[Action]) -> Option<(usize, OutOfMemory)> {
         for (at, action) in actions.iter().enumerate() {
             match *action {
-                Action::Allocate(bytes) => match self.heap.allocate(bytes, &self.stream) {
-                    Ok(block) => self.live.push(block),
+                Action::Allocate(bytes) => match self.heap.allocate(bytes, &self.streams[0]) {
+                    Ok(block) => {
+                        // So that its free waits for something.
+                        fill(&self.device, &block, 1, &self.streams[0]);
+                        self.live.push(block);
+                    }
                     Err(error) => return Some((at, error.out_of_memory().unwrap().clone())),
                 },
                 Action::Free(_) if self.live.is_empty() => {}
                 Action::Free(at) => drop(self.live.swap_remove(at % self.live.len())),
+                Action::Turn => self.streams.swap(0, 1),
             }
         }
         None
     }
 
     fn succeeds(&self, error: &OutOfMemory, what: &str) -> Result<(), TestCaseError> {
-        let again = self.heap.allocate(error.requested, &self.stream);
+        let again = self.heap.allocate(error.requested, &self.streams[0]);
         prop_assert!(again.is_ok(), "{}: {}; again: {}", what, error, again.unwrap_err());
         Ok(())
     }
@@ -80,6 +124,19 @@ impl Scene {
     fn free_hog(&mut self, bytes: u64) -> bool {
         let left = self.hog.len().checked_sub(bytes.div_ceil(PIECE) as usize);
         left.inspect(|left| self.hog.truncate(*left)).is_some()
+    }
+
+    /// Frees so many bytes; false if there are not so many.
+    fn free_at(&mut self, at: Where, bytes: u64) -> bool {
+        match at {
+            Where::Hog => self.free_hog(bytes),
+            Where::Here => self.free(bytes),
+            Where::Both => {
+                let held = self.hog.len() as u64 * PIECE;
+                self.hog.clear();
+                self.free(bytes.saturating_sub(held))
+            }
+        }
     }
 
     /// Frees live blocks until so many bytes went back to the driver; false if there are not so many.
@@ -101,64 +158,9 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
     #[test]
-    fn what_an_error_calls_enough_is_enough(actions in actions(), limited: bool, hogs: bool) {
+    fn what_an_error_calls_enough_is_enough(actions in actions(), set in sets()) {
         for pool in PoolKind::ALL {
-            let limit = limited.then_some(64 * MIB);
-            let mut scene = Scene::new(pool, limit, hogs, DEVICE);
-            let Some((at, error)) = scene.run(&actions) else { continue };
-            // Each remedy by itself, where the request failed.
-            let again = || {
-                let mut again = Scene::new(pool, limit, hogs, DEVICE);
-                again.run(&actions[..=at]).map(|_| again)
-            };
-            let short_by = error.short_by.unwrap();
-            // What a pool of the driver's holds in pieces is not known beforehand.
-            if pool != PoolKind::Driver {
-                let fit = scene.heap.would_fit(error.requested).unwrap();
-                let Fit::No { short_by: foreseen, cause, .. } = fit else {
-                    panic!("{fit}: {error}")
-                };
-                prop_assert_eq!((foreseen, cause), (short_by, error.cause), "{}", error);
-            }
-            let (on_limit, on_device) = (error.limit_short_by, error.device_short_by.unwrap());
-            prop_assert_eq!(short_by, on_limit.max(on_device), "{}", error);
-            let text = error.remedy();
-            if on_limit > 0 {
-                let hard = Some(limit.unwrap() + on_limit);
-                if on_device == 0 {
-                    scene.heap.set_limits(Limits { soft: None, hard }).unwrap();
-                    scene.succeeds(&error, "the limit raised")?;
-                } else if error.cause != Cause::LargerThanDevice {
-                    prop_assert!(text.contains(" and free "), "{}", text);
-                    for hog in [true, false] {
-                        let mut scene = again().unwrap();
-                        scene.heap.set_limits(Limits { soft: None, hard }).unwrap();
-                        let freed = if hog { scene.free_hog(on_device) } else { scene.free(on_device) };
-                        if freed {
-                            scene.succeeds(&error, "the limit raised and memory freed")?;
-                        }
-                    }
-                }
-            } else {
-                let mut scene = again().unwrap();
-                if scene.free_hog(on_device) {
-                    scene.succeeds(&error, "what others held freed")?;
-                }
-            }
-            let mut scene = again().unwrap();
-            if text.contains("first, in whole segments") {
-                prop_assert!(error.live > 0, "{}", error);
-                prop_assert!(scene.free(short_by), "{}: there is not so much", error);
-                scene.succeeds(&error, "live memory freed")?;
-            }
-            // With a cache, more memory changes what the requests before this one were served with.
-            let more = text.split_once("use a device with ").filter(|_| pool == PoolKind::None);
-            if let Some((_, more)) = more {
-                let more = gpuheap::Size::parse(more.split(" more").next().unwrap()).unwrap().of(0);
-                let mut larger = Scene::new(pool, limit, hogs, DEVICE + more);
-                let again = larger.run(&actions[..=at]);
-                prop_assert!(again.is_none(), "{}; again: {}", error, again.unwrap().1);
-            }
+            assert_enough(pool, &actions, set)?;
         }
     }
 
@@ -170,6 +172,71 @@ proptest! {
             assert_foreseen(pool, &actions, limited, slack)?;
         }
     }
+}
+
+/// Runs a program up to its first request that fails, and does what its error says, each remedy by
+/// itself.
+fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), TestCaseError> {
+    let mut scene = Scene::new(pool, set, DEVICE);
+    let Some((at, error)) = scene.run(actions) else { return Ok(()) };
+    let again = || {
+        let mut again = Scene::new(pool, set, DEVICE);
+        again.run(&actions[..=at]).map(|_| again)
+    };
+    let short_by = error.short_by.unwrap();
+    // What a pool of the driver's holds in pieces is not known beforehand.
+    if pool != PoolKind::Driver {
+        let mut before = Scene::new(pool, set, DEVICE);
+        assert!(before.run(&actions[..at]).is_none());
+        // With frees pending, and with all of them over.
+        for scene in [&before, &scene] {
+            let fit = scene.heap.would_fit(error.requested).unwrap();
+            let Fit::No { short_by: foreseen, cause, .. } = fit else { panic!("{fit}: {error}") };
+            prop_assert_eq!((foreseen, cause), (short_by, error.cause), "{} {}", pool, error);
+        }
+    }
+    let (on_limit, on_device) = (error.limit_short_by, error.device_short_by.unwrap());
+    prop_assert_eq!(short_by, on_limit.max(on_device), "{}", error);
+    let text = error.remedy();
+    if on_limit > 0 {
+        let limits = Limits { soft: None, hard: Some(set.limit.unwrap() + on_limit) };
+        if on_device == 0 {
+            scene.heap.set_limits(limits).unwrap();
+            scene.succeeds(&error, "the limit raised")?;
+        } else if error.cause != Cause::LargerThanDevice {
+            prop_assert!(text.contains(" and free "), "{}", text);
+            let mut ways = 0;
+            for place in [Where::Hog, Where::Here, Where::Both] {
+                let mut scene = again().unwrap();
+                scene.heap.set_limits(limits).unwrap();
+                if scene.free_at(place, on_device) {
+                    scene.succeeds(&error, &format!("the limit raised and freed: {place:?}"))?;
+                    ways += 1;
+                }
+            }
+            prop_assert!(ways > 0, "{}: there is not so much", error);
+        }
+    } else {
+        let mut scene = again().unwrap();
+        if scene.free_hog(on_device) {
+            scene.succeeds(&error, "what others held freed")?;
+        }
+    }
+    let mut scene = again().unwrap();
+    if text.contains("first, in whole segments") {
+        prop_assert!(error.live > 0, "{}", error);
+        prop_assert!(scene.free(short_by), "{}: there is not so much", error);
+        scene.succeeds(&error, "live memory freed")?;
+    }
+    // With a cache, more memory changes what the requests before this one were served with.
+    let more = text.split_once("use a device with ").filter(|_| pool == PoolKind::None);
+    if let Some((_, more)) = more {
+        let more = gpuheap::Size::parse(more.split(" more").next().unwrap()).unwrap().of(0);
+        let mut larger = Scene::new(pool, set, DEVICE + more);
+        let again = larger.run(&actions[..=at]);
+        prop_assert!(again.is_none(), "{}; again: {}", error, again.unwrap().1);
+    }
+    Ok(())
 }
 
 /// Runs a program on a heap of its own, asking before each request what it would take.
@@ -221,6 +288,8 @@ fn assert_foreseen(
             }
             Action::Free(_) if live.is_empty() => {}
             Action::Free(at) => drop(live.swap_remove(at % live.len())),
+            // New memory is taken rather than a wait for another stream, so that more is taken.
+            Action::Turn => {}
         }
     }
     drop(live);
@@ -249,16 +318,21 @@ fn a_range_with_an_empty_slab_in_it_takes_nothing() {
     assert_foreseen(PoolKind::Stitched, &program, true, false).unwrap();
 }
 
+/// A heap alone on its device, with a limit and all work done at once.
+fn limited() -> Set {
+    Set { limit: Some(64 * MIB), hogs: false, schedule: Schedule::Immediate }
+}
+
 /// The rest of the small blocks' chunk could begin the range, but goes back to the driver with them.
 #[test]
 fn short_by_is_enough_whichever_blocks_are_freed_first() {
     for pool in PoolKind::ALL {
         for large_first in [false, true] {
-            let mut scene = Scene::new(pool, Some(64 * MIB), false, DEVICE);
+            let mut scene = Scene::new(pool, limited(), DEVICE);
             for bytes in [13 * MIB / 2, 27 * MIB / 2, 1, 1, 1] {
-                scene.live.push(scene.heap.allocate(bytes, &scene.stream).unwrap());
+                scene.live.push(scene.heap.allocate(bytes, &scene.streams[0]).unwrap());
             }
-            let error = scene.heap.allocate(44 * MIB + 1, &scene.stream).unwrap_err();
+            let error = scene.heap.allocate(44 * MIB + 1, &scene.streams[0]).unwrap_err();
             let evidence = error.out_of_memory().unwrap().clone();
             if large_first {
                 scene.live.reverse();
@@ -272,16 +346,16 @@ fn short_by_is_enough_whichever_blocks_are_freed_first() {
 #[test]
 fn a_request_larger_than_the_limit_counts_what_is_live() {
     for pool in PoolKind::ALL {
-        let mut scene = Scene::new(pool, Some(64 * MIB), false, GIB);
-        scene.live.push(scene.heap.allocate(32 * MIB, &scene.stream).unwrap());
-        let error = scene.heap.allocate(96 * MIB, &scene.stream).unwrap_err();
+        let mut scene = Scene::new(pool, limited(), GIB);
+        scene.live.push(scene.heap.allocate(32 * MIB, &scene.streams[0]).unwrap());
+        let error = scene.heap.allocate(96 * MIB, &scene.streams[0]).unwrap_err();
         let evidence = error.out_of_memory().unwrap();
         assert_eq!(evidence.cause, Cause::LargerThanLimit, "{pool}: {error}");
         let text = error.to_string();
         assert!(!text.contains("free "), "nothing that is freed is enough: {text}");
         let hard = Some(64 * MIB + evidence.limit_short_by);
         scene.heap.set_limits(Limits { soft: None, hard }).unwrap();
-        scene.live.push(scene.heap.allocate(96 * MIB, &scene.stream).unwrap());
+        scene.live.push(scene.heap.allocate(96 * MIB, &scene.streams[0]).unwrap());
     }
 }
 

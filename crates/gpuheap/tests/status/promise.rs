@@ -6,7 +6,7 @@ use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Cause, Device, Fit, Heap, InTheWay, Limits, PoolKind, Stream};
 use gpuheap_driver::{CUgraph, CUresult, CUstreamCaptureMode, check};
 
-use crate::support::{assert_all_returned, assert_no_findings, device, emulated, heap};
+use crate::support::{assert_all_returned, assert_no_findings, device, emulated, fill, heap};
 
 const MIB: u64 = 1 << 20;
 const CACHING: [PoolKind; 4] =
@@ -64,6 +64,42 @@ fn memory_freed_in_a_capture_is_not_promised_before_the_capture_ends() {
         drop(asker.allocate(64 * MIB, &other).unwrap());
         for heap in &heaps {
             assert_all_returned(&device, heap, &what);
+        }
+    }
+}
+
+/// The driver's pool was given the free before the capture, and its stream gets there after it.
+#[test]
+fn driver_frees_in_flight_on_a_capturing_stream_are_not_promised() {
+    for pool in PoolKind::ALL {
+        for is_sibling in [true, false] {
+            let what = format!("{pool}, sibling {is_sibling}");
+            let device = emulated(96 * MIB, Schedule::OnDemand);
+            let keeper = heap(&device, PoolKind::Driver);
+            let asker = if is_sibling { heap(&device, pool) } else { keeper.clone() };
+            let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
+            let block = keeper.allocate(64 * MIB, &stream).unwrap();
+            fill(&device, &block, 1, &stream);
+            drop(block);
+            captured(&device, &stream, || {
+                let fit = asker.would_fit(64 * MIB).unwrap();
+                let asked = asker.allocate(64 * MIB, &other);
+                if !is_sibling {
+                    // The driver has the stream wait for the other one's free.
+                    assert!(asked.is_ok() && fit.is_yes(), "{what}: {fit}, {asked:?}");
+                    return;
+                }
+                let error = asked.unwrap_err();
+                assert_eq!(error.out_of_memory().unwrap().cause, Cause::Capture, "{what}: {error}");
+                let Fit::No { cause, would_have_to_go, .. } = &fit else { panic!("{what}: {fit}") };
+                assert_eq!(*cause, Cause::Capture, "{what}: {fit}");
+                assert_eq!(would_have_to_go[..], [InTheWay::Captured(64 * MIB)], "{what}: {fit}");
+            });
+            assert!(asker.would_fit(64 * MIB).unwrap().is_yes(), "{what}");
+            drop(asker.allocate(64 * MIB, &other).unwrap());
+            for heap in [keeper, asker] {
+                assert_all_returned(&device, &heap, &what);
+            }
         }
     }
 }

@@ -136,6 +136,7 @@ impl Stitched {
             spare,
             largest_left: longest,
             stuck: parts.map(|(from, to)| to.saturating_sub(from)).sum(),
+            driver_is_stuck: false,
         }
     }
 
