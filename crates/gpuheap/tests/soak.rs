@@ -20,6 +20,8 @@ const THREADS: u64 = 16;
 const LIMIT: u64 = 64 << 20;
 /// More than what small and large requests share segments of: theirs have to go for it.
 const LARGER: u64 = 20 << 20;
+/// Steps that each thread does however long they take: enough to have requests fail on a loaded machine.
+const LEAST_STEPS: u64 = 1000;
 /// What the threads together try to keep live.
 const LEVEL: u64 = LIMIT / 100 * 95;
 
@@ -85,7 +87,10 @@ impl Soak<'_> {
         let mut random = Random(seed);
         let streams = [self.device.stream().unwrap(), self.device.stream().unwrap()];
         let mut held: Vec<(DeviceArray<u64>, u64)> = Vec::new();
-        while Instant::now() < self.end {
+        for step in 0.. {
+            if step >= LEAST_STEPS && Instant::now() >= self.end {
+                break;
+            }
             // Some with the others stopped from before the first attempt to after the second one.
             let alone = random.below(8) == 0;
             let (_others, _nobody) = match alone {
