@@ -109,8 +109,28 @@ def emptied(made):
     made["segments"].append(segment(5 << 40, 20 * MIB, [block(5 << 40, 20 * MIB, "inactive")]))
 
 
+def ended_pool(made):
+    """With a private pool that ended, and of which each entry says that it is of that pool."""
+    events = made["device_traces"][0]
+    pool, common = 2 << 40, 3 << 40
+    of_pool = [
+        entry("segment_alloc", pool, 20 * MIB), entry("alloc", pool, 5 * MIB),
+        entry("free_requested", pool, 5 * MIB), entry("free_completed", pool, 5 * MIB),
+    ]
+    of_common = [entry("segment_alloc", common, 20 * MIB), entry("alloc", common, 5 * MIB)]
+    for event in events + of_common:
+        event["pool_id"] = (0, 0)
+    for event in of_pool:
+        event["pool_id"] = (0, 1)
+    events.extend(of_pool + of_common)
+    events.append(entry("segment_free", pool, 20 * MIB))
+    blocks = [block(common, 5 * MIB, "active_allocated"),
+              block(common + 5 * MIB, 15 * MIB, "inactive")]
+    made["segments"].append(segment(common, 20 * MIB, blocks))
+
+
 if __name__ == "__main__":
-    for change in (older, newer, no_segments, late, collected, emptied):
+    for change in (older, newer, no_segments, late, collected, emptied, ended_pool):
         made = whole()
         change(made)
         Path(sys.argv[1], change.__name__ + ".pickle").write_bytes(pickle.dumps(made, protocol=4))

@@ -2,24 +2,32 @@
 
 use gpuheap_trace::{Op, Trace};
 
-/// The private pools that the segments at the end belong to.
+/// The pool of what belongs to no private one.
+const COMMON: (u64, u64) = (0, 0);
+
+/// The private pools of requests: as the recording has them, else those that the segments at the end
+/// belong to.
 pub(super) struct PrivatePools {
+    /// Pools in order; each has its place, counted from 1, as its number.
+    pools: Vec<(u64, u64)>,
     /// Start, end, number of the pool, and the event that took the segment; by start.
     segments: Vec<(u64, u64, u32, usize)>,
 }
 
 impl PrivatePools {
     pub(super) fn of(trace: &Trace) -> Self {
-        let of_pools = trace.segments_at_end().iter().filter(|segment| segment.pool != (0, 0));
+        let of_pools = trace.segments_at_end().iter().filter(|segment| segment.pool != COMMON);
         let mut segments: Vec<_> = of_pools.collect();
-        let mut numbers: Vec<_> = segments.iter().map(|segment| segment.pool).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
+        let of_requests = (0..trace.allocations()).filter_map(|allocation| trace.pool(allocation));
+        let mut pools: Vec<_> = of_requests.filter(|&pool| pool != COMMON).collect();
+        pools.extend(segments.iter().map(|segment| segment.pool));
+        pools.sort_unstable();
+        pools.dedup();
         segments.sort_unstable_by_key(|segment| segment.address);
         let mut found: Vec<_> = segments
             .into_iter()
             .map(|segment| {
-                let number = numbers.partition_point(|&pool| pool < segment.pool) as u32 + 1;
+                let number = number(&pools, segment.pool);
                 let end = segment.address.saturating_add(segment.bytes);
                 (segment.address, end, number, 0)
             })
@@ -33,10 +41,16 @@ impl PrivatePools {
                 }
             }
         }
-        Self { segments: found }
+        Self { pools, segments: found }
     }
 
+    /// The number of an allocation's pool; 0 is the common memory.
     pub(super) fn of_allocation(&self, trace: &Trace, allocation: u32, event: usize) -> u32 {
+        match trace.pool(allocation) {
+            Some(COMMON) => return 0,
+            Some(pool) => return number(&self.pools, pool),
+            None => {}
+        }
         if self.segments.is_empty() {
             return 0;
         }
@@ -47,4 +61,8 @@ impl PrivatePools {
             _ => 0,
         }
     }
+}
+
+fn number(pools: &[(u64, u64)], pool: (u64, u64)) -> u32 {
+    pools.partition_point(|&other| other < pool) as u32 + 1
 }

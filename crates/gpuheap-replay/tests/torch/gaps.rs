@@ -48,6 +48,13 @@ fn older_snapshot_says_that_settings_and_rules_are_assumed() {
 }
 
 #[test]
+fn requests_of_an_ended_pool_stay_apart_if_entries_name_it() {
+    // The common memory has 50 MiB, and the pool 20 that no request outside of it may use.
+    let found = odd("ended_pool").reproduction(None, H200).unwrap();
+    assert_eq!((found.recorded_peak, found.modelled_peak), (70 << 20, 70 << 20));
+}
+
+#[test]
 fn newer_snapshot_gets_the_rules_of_its_release() {
     let program = odd("newer");
     assert_eq!(program.recorded_settings().unwrap().to_string(), "version:2.14");
