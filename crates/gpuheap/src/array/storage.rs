@@ -10,7 +10,7 @@ use gpuheap_pool::Gone;
 use super::element::Element;
 use super::registered::Registered;
 use super::unified::Told;
-use crate::device::Context;
+use crate::device::{Context, Visited};
 use crate::error::{Error, ErrorKind, Fault};
 use crate::heap::Heap;
 use crate::heap::store::Lease;
@@ -229,13 +229,14 @@ impl Storage {
     /// `from`. If the storage was used since then, `to` waits for that use too.
     pub(crate) fn follow(&self, from: &Stream, to: &Stream) -> Result<(), Error> {
         self.check_alive()?;
+        let mut visited = Visited::new();
         let whole = {
             let mut state = self.lock();
             if matches!(state.memory, Memory::Freed { .. }) {
                 return Ok(());
             }
             if state.used_since_upload || !is_same_stream(state.stream(&self.home), from) {
-                return self.hand_over(&mut state, to);
+                return self.hand_over(&mut state, to, &mut visited);
             }
             state.set_last(to.clone());
             state.whole()
@@ -286,12 +287,13 @@ impl Storage {
         work: impl FnOnce(u64, &Stream) -> Result<R, Error>,
     ) -> Result<R, Error> {
         self.check_alive()?;
+        let mut visited = Visited::new();
         let mut state = self.lock();
         let address = state.address()?;
         state.used_since_upload = true;
         let stream = match stream {
             Some(stream) => {
-                self.hand_over(&mut state, stream)?;
+                self.hand_over(&mut state, stream, &mut visited)?;
                 stream
             }
             None => state.stream(&self.home),
@@ -366,6 +368,7 @@ impl Storage {
         for storage in &all {
             storage.check_alive()?;
         }
+        let mut visited = Visited::new();
         let mut states: Vec<MutexGuard<'_, State>> = Vec::with_capacity(all.len());
         states.extend(all.iter().map(|storage| storage.lock()));
         for state in &states {
@@ -377,7 +380,7 @@ impl Storage {
         states[mine].last =
             Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
         for (storage, state) in all.iter().zip(&mut states) {
-            storage.hand_over(state, &stream)?;
+            storage.hand_over(state, &stream, &mut visited)?;
         }
         work(&stream)
     }
@@ -558,8 +561,14 @@ impl Storage {
         }
     }
 
-    /// Makes `stream` the one of last use, behind the one that was.
-    fn hand_over(&self, state: &mut State, stream: &Stream) -> Result<(), Error> {
+    /// Makes `stream` the one of last use, behind the one that was. The caller drops `visited` after
+    /// it unlocked all storages: a heap that ends there drops callbacks, which are code of the program.
+    fn hand_over(
+        &self,
+        state: &mut State,
+        stream: &Stream,
+        visited: &mut Visited,
+    ) -> Result<(), Error> {
         stream.refuse_retired()?;
         state.used_since_upload = true;
         let last = state.stream(&self.home);
@@ -567,7 +576,7 @@ impl Storage {
             return Ok(());
         }
         let (user, owner) = (stream.context(), self.home.context());
-        if !user.is_same(owner) && !self.can_be_reached_by(user, &state.memory)? {
+        if !user.is_same(owner) && !self.can_be_reached_by(user, &state.memory, visited)? {
             let remedies = match user.shares_driver(owner) {
                 true => "copy it there with copy_to, or allocate it as unified memory",
                 false => "copy it there with copy_to",
@@ -584,7 +593,12 @@ impl Storage {
         Ok(())
     }
 
-    fn can_be_reached_by(&self, user: &Context, memory: &Memory) -> Result<bool, Error> {
+    fn can_be_reached_by(
+        &self,
+        user: &Context,
+        memory: &Memory,
+        visited: &mut Visited,
+    ) -> Result<bool, Error> {
         let owner = self.home.context();
         if self.kind.is_host_accessible() {
             return Ok(user.shares_driver(owner));
@@ -594,7 +608,7 @@ impl Storage {
         // Wrapped memory may be of such a pool.
         let may_be_pooled = self.heap.is_stream_ordered()
             || !matches!(memory, Memory::Lease(_) | Memory::Part { .. });
-        Ok(!may_be_pooled && user.can_reach(owner)?)
+        Ok(!may_be_pooled && user.can_reach(owner, visited)?)
     }
 
     /// Before the lock is taken: a thread of a forked child's parent may have held it.

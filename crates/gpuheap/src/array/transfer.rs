@@ -12,7 +12,7 @@ use super::element::{Element, bytes_of, check_bits};
 use super::source::HostData;
 use super::staging::Slots;
 use super::{ArrayBase, DeviceArray, Hold, HoldMut};
-use crate::device::Context;
+use crate::device::{Context, Visited};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 use crate::stream::Stream;
@@ -56,7 +56,9 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
         // What a heap maps itself is open to the devices that were let in, and to no other's copies.
         let is_mapped = source.storage().kind() == MemoryKind::Device
             && source.storage().heap().pool() == PoolKind::Stitched;
-        if !ours.shares_driver(theirs) || is_mapped && !ours.can_reach(theirs)? {
+        if !ours.shares_driver(theirs)
+            || is_mapped && !ours.can_reach(theirs, &mut Visited::new())?
+        {
             return self.upload(bytes_of(&source.to_vec()?));
         }
         let bytes = self.bytes() as usize;

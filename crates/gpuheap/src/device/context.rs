@@ -74,6 +74,10 @@ pub(crate) struct Context {
     pub(crate) moments: Arc<Moments>,
 }
 
+/// Heaps that a question kept alive. Dropped with no lock held: a heap that ends drops its callbacks,
+/// which are code of the program.
+pub(crate) type Visited = Vec<Arc<Inner>>;
+
 /// What holds things of a context that must go before the context is reset.
 pub(crate) trait Holder: Send + Sync {
     /// Gives back what a reset does not end: a stream-ordered pool outlives the context, with all
@@ -313,7 +317,14 @@ impl Context {
     ///
     /// This covers plain allocations and the virtual memory of our heaps; a stream-ordered pool is
     /// opened to other devices by its own call.
-    pub(crate) fn can_reach(&self, other: &Context) -> Result<bool, ContextError> {
+    ///
+    /// Heaps that the question kept alive are added to `visited`. The caller drops them with no lock
+    /// held.
+    pub(crate) fn can_reach(
+        &self,
+        other: &Context,
+        visited: &mut Visited,
+    ) -> Result<bool, ContextError> {
         self.check_alive()?;
         other.check_alive()?;
         if self.is_same(other) {
@@ -322,13 +333,11 @@ impl Context {
         if !self.shares_driver(other) {
             return Ok(false);
         }
-        // Dropped after the lock: a heap that ends drops its reclaimers, which are code of the program.
-        let mut visited = Vec::new();
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, reached)) = peers.iter().find(|(number, _)| *number == other.number) {
             return Ok(*reached);
         }
-        let reached = self.enable_peer(other)? && other.open_to(self.ordinal(), &mut visited)?;
+        let reached = self.enable_peer(other)? && other.open_to(self.ordinal(), visited)?;
         peers.push((other.number, reached));
         Ok(reached)
     }
@@ -339,12 +348,8 @@ impl Context {
     }
 
     /// Lets another device reach the virtual memory of the heaps, which says so for each mapping.
-    /// `visited` keeps these heaps.
-    fn open_to(
-        &self,
-        reader: CUdevice,
-        visited: &mut Vec<Arc<Inner>>,
-    ) -> Result<bool, ContextError> {
+    /// These heaps are added to `visited`.
+    fn open_to(&self, reader: CUdevice, visited: &mut Visited) -> Result<bool, ContextError> {
         // First, so that what is mapped meanwhile is open too. A device that was reset asks again.
         let is_new = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -352,8 +357,9 @@ impl Context {
             readers.extend(is_new.then_some(reader));
             is_new
         };
-        *visited = self.heaps();
-        let opened = visited.iter().try_for_each(|heap| heap.open_to(reader));
+        let first = visited.len();
+        visited.extend(self.heaps());
+        let opened = visited[first..].iter().try_for_each(|heap| heap.open_to(reader));
         if opened.is_err() && is_new {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             readers.retain(|known| *known != reader);
@@ -396,7 +402,7 @@ impl Context {
 
     /// The heaps of the context that have a handle or a block. The caller drops them with no lock
     /// held. Makes no handle: the logger is told when a last handle goes, and would be told of this one.
-    pub(crate) fn heaps(&self) -> Vec<Arc<Inner>> {
+    pub(crate) fn heaps(&self) -> Visited {
         let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
         let holders = holders.iter().filter_map(|known| known.holder.upgrade());
         holders.filter_map(Holder::inner).collect()

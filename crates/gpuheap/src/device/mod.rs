@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use gpuheap_driver::{CUstream, Driver};
 
-pub(crate) use context::{Aside, Context, ContextError, Holder};
+pub(crate) use context::{Aside, Context, ContextError, Holder, Visited};
 #[cfg(feature = "emulator")]
 pub use emulated::profile;
 pub(crate) use gate::HostBorrowed;
@@ -205,7 +205,7 @@ impl Device {
     ///
     /// The driver's own.
     pub fn can_reach(&self, other: &Device) -> Result<bool, Error> {
-        Ok(self.context.can_reach(&other.context)?)
+        Ok(self.context.can_reach(&other.context, &mut Visited::new())?)
     }
 
     /// Ends the device's primary context with all that this process has in it, and opens the

@@ -1,0 +1,83 @@
+//! What runs at the end of heaps, threads and scopes, in places where it does harm.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use gpuheap::emu::{Fault, FaultPlan, Schedule};
+use gpuheap::{Error, PoolKind, SharedArray};
+
+use crate::support::{heap, two_devices};
+
+const MIB: u64 = 1 << 20;
+
+/// Reads an array of the program when it is dropped.
+struct Reads(Mutex<Option<SharedArray<u8>>>, Sender<&'static str>);
+
+impl Drop for Reads {
+    fn drop(&mut self) {
+        let array = self.0.lock().unwrap().take().unwrap();
+        let _ = self.1.send("begins");
+        let _ = array.to_vec();
+        let _ = self.1.send("ends");
+    }
+}
+
+/// An array of the first of two heaps of a device, and a thread that opens it to a stream of another
+/// device. The second heap, which has a handler with what `held` returns, ends meanwhile.
+fn ends_while_a_peer_is_let_in(
+    held: impl FnOnce(&SharedArray<u8>) -> Box<dyn Send + Sync>,
+) -> (SharedArray<u8>, std::thread::JoinHandle<Result<u64, Error>>) {
+    let [owner, user] = two_devices(1 << 30, Schedule::Immediate);
+    let [first, second] = [PoolKind::Stitched; 2].map(|pool| heap(&owner, pool));
+    let stream = owner.stream().unwrap();
+    let array = first.on(&stream).filled(3 << 20, 7_u8).unwrap().into_shared();
+    drop(second.allocate(3 * MIB, &stream).unwrap());
+    let held = held(&array);
+    second.on_thread_end(move |_| {
+        let _ = &held;
+    });
+    let slow = |nth| Fault::slow("cuMemSetAccess", nth, Duration::from_millis(500));
+    let emulator = owner.emulator().unwrap();
+    emulator.set_faults(FaultPlan::new([slow(1), slow(2), slow(3)]));
+    let (theirs, same) = (user.stream().unwrap(), array.clone());
+    let worker = std::thread::spawn(move || same.device_ptr(&theirs));
+    std::thread::sleep(Duration::from_millis(150));
+    // The worker holds it too for now, and ends it.
+    drop(second);
+    (array, worker)
+}
+
+/// Code of the program is called with no array locked.
+#[test]
+fn destructor_that_reads_an_array_which_is_opened_to_a_peer() {
+    let (send, said) = channel();
+    let (_array, worker) =
+        ends_while_a_peer_is_let_in(|array| Box::new(Reads(Mutex::new(Some(array.clone())), send)));
+    assert_eq!(said.recv_timeout(Duration::from_secs(10)), Ok("begins"));
+    assert_eq!(said.recv_timeout(Duration::from_secs(5)), Ok("ends"), "waits for itself");
+    worker.join().unwrap().unwrap();
+}
+
+struct Locks(Arc<Mutex<()>>);
+
+impl Drop for Locks {
+    fn drop(&mut self) {
+        drop(self.0.lock());
+    }
+}
+
+/// Code of the program is called with no array locked: here it takes a lock that another thread holds
+/// while it reads the array.
+#[test]
+fn destructor_that_takes_a_lock_of_the_program() {
+    let own: Arc<Mutex<()>> = Arc::default();
+    let (array, worker) = ends_while_a_peer_is_let_in(|_| Box::new(Locks(own.clone())));
+    let (send, read) = channel();
+    std::thread::spawn(move || {
+        let _own = own.lock();
+        let _ = send.send(array.to_vec().unwrap().len());
+    });
+    assert_eq!(read.recv_timeout(Duration::from_secs(6)), Ok(3 << 20), "wait for each other");
+    worker.join().unwrap().unwrap();
+}
