@@ -1,7 +1,7 @@
 //! The way to the device.
 
 use std::any::TypeId;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::Arc;
@@ -41,7 +41,8 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// As [`array`](Target::array). What was uploaded by then is freed.
+    /// As [`array`](Target::array). What was uploaded by then is freed. Small arrays get their memory
+    /// together, so that a rule which ignores the error of one of them cannot save the others.
     #[track_caller]
     pub fn adapt<V: Adapt<Upload> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         Upload::<Same>::new(self, Location::caller()).run(value)
@@ -85,6 +86,8 @@ pub struct Upload<R = Same> {
     target: Target,
     at: &'static Location<'static>,
     staged: RefCell<Staged>,
+    /// Why small arrays got no memory, if that failed. The rules that made them were told nothing.
+    failed: Cell<Option<Error>>,
     rule: PhantomData<fn() -> R>,
 }
 
@@ -98,12 +101,16 @@ struct Staged {
 
 impl<R: ElementRule> Upload<R> {
     pub(crate) fn new(target: &Target, at: &'static Location<'static>) -> Upload<R> {
-        let (target, staged) = (target.clone(), RefCell::default());
-        Upload { target, at, staged, rule: PhantomData }
+        let (target, staged, failed) = (target.clone(), RefCell::default(), Cell::default());
+        Upload { target, at, staged, failed, rule: PhantomData }
     }
 
     pub(crate) fn run<V: Adapt<Upload<R>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         let adapted = value.adapt(self)?;
+        // A rule may have made nothing of the error, which is that of other rules' arrays too.
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         self.flush(self.staged.take())?;
         Ok(adapted)
     }
@@ -186,19 +193,24 @@ impl<R: ElementRule> Upload<R> {
         let storage = Arc::new(Storage::new(target, target.kind, bytes as u64, Memory::Staged, at));
         target.join(&storage)?;
         let array = DeviceArray::over(storage.clone(), shape);
-        let mut staged = self.staged.borrow_mut();
-        let start = staged.bytes.len().next_multiple_of(ALIGN);
-        staged.bytes.resize(start, 0);
-        if is_kept::<Q, T>() {
-            staged.bytes.extend_from_slice(bytes_of(elements));
+        // Before anything is borrowed: element types of the program are converted by its own code.
+        let converted: Vec<Q::Of<T>>;
+        let content = if is_kept::<Q, T>() {
+            bytes_of(elements)
         } else {
-            for element in elements {
-                staged.bytes.extend_from_slice(bytes_of(&[Q::of(*element)]));
-            }
-        }
-        staged.parts.push((storage, start));
-        if staged.bytes.len() >= BLOCK {
-            self.flush(std::mem::take(&mut *staged))?;
+            converted = elements.iter().map(|element| Q::of(*element)).collect();
+            bytes_of(&converted)
+        };
+        let full = {
+            let mut staged = self.staged.borrow_mut();
+            let start = staged.bytes.len().next_multiple_of(ALIGN);
+            staged.bytes.resize(start, 0);
+            staged.bytes.extend_from_slice(content);
+            staged.parts.push((storage, start));
+            (staged.bytes.len() >= BLOCK).then(|| std::mem::take(&mut *staged))
+        };
+        if let Some(full) = full {
+            self.flush(full).inspect_err(|error| self.failed.set(Some(error.clone())))?;
         }
         Ok(array)
     }

@@ -219,3 +219,35 @@ fn every_end_of_a_staged_array_gives_its_memory_back() {
         assert_clean(&device, &heap, pool);
     }
 }
+
+/// A rule that does without the arrays for which there is no memory.
+struct Optional(Vec<Vec<u8>>);
+
+impl Adapt<Upload> for Optional {
+    type Output = Vec<Option<DeviceArray<u8>>>;
+
+    fn adapt(&self, to: &Upload) -> Result<Self::Output, Error> {
+        Ok(self.0.iter().map(|one| one.adapt(to).ok()).collect())
+    }
+}
+
+/// If `adapt` returns arrays, they have memory, also if a rule ignores errors.
+#[test]
+fn arrays_are_there_when_adapt_returned() {
+    for pool in PoolKind::ALL {
+        let heap = heap(&device(64 << 20, Schedule::Immediate), pool);
+        let target = heap.target().unwrap();
+        let fill = || target.uninit::<u8, _>(512 << 10).ok();
+        let mut hog: Vec<_> = std::iter::from_fn(fill).collect();
+        drop(hog.pop());
+        match target.adapt(&Optional(vec![vec![7; 16 << 10]; 90])) {
+            Ok(made) => {
+                assert!(made.iter().flatten().all(|array| array.to_vec().is_ok()), "{pool}")
+            }
+            Err(error) => assert!(error.out_of_memory().is_some(), "{pool}: {error}"),
+        }
+        // A rule that ignores nothing.
+        drop(hog);
+        assert!(target.adapt(&vec![vec![7_u8; 16 << 10]; 90]).is_ok(), "{pool}");
+    }
+}
