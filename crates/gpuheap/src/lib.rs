@@ -135,6 +135,7 @@ pub mod guide;
 mod heap;
 mod kind;
 mod measure;
+mod program;
 mod say;
 mod scope;
 mod settings;

@@ -5,11 +5,10 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use log::Level;
 
-use crate::fork;
+use crate::{fork, program};
 
 /// Target of messages about devices that are opened.
 #[cfg(feature = "emulator")]
@@ -50,10 +49,6 @@ fn say(level: Level, target: &str, text: fmt::Arguments<'_>) {
     if level > log::max_level() || fork::count() != 0 || BUSY.replace(true) {
         return;
     }
-    let said = catch_unwind(AssertUnwindSafe(|| log::log!(target: target, level, "{text}")));
+    let _ = program::run(|| log::log!(target: target, level, "{text}"));
     BUSY.set(false);
-    if let Err(panic) = said {
-        // It may be of a type whose own destructor panics.
-        std::mem::forget(panic);
-    }
 }

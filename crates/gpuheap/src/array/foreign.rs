@@ -12,6 +12,7 @@ use super::shape::{check_alignment, sizes};
 use super::storage::{Memory, Owner, Storage};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
+use crate::program::Callback;
 use crate::stream::Stream;
 use crate::target::Target;
 
@@ -60,7 +61,7 @@ impl Target {
         shape: I,
         owner: impl FnOnce(u64, &Stream) + Send + 'static,
     ) -> Result<DeviceArray<T, I::Dim>, Error> {
-        self.foreign(address, shape.into_dimension(), Some(Box::new(owner)))
+        self.foreign(address, shape.into_dimension(), Some(Callback::new(Box::new(owner))))
     }
 
     #[track_caller]

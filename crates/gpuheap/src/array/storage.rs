@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Fault};
 use crate::heap::Heap;
 use crate::heap::store::Lease;
 use crate::kind::MemoryKind;
+use crate::program::{self, Callback};
 use crate::scope::ScopeState;
 use crate::stream::Stream;
 use crate::target::Target;
@@ -73,7 +74,7 @@ pub(crate) enum Memory {
 }
 
 /// What is called with the address of foreign memory when it is freed, in the order of the stream.
-pub(crate) type Owner = Box<dyn FnOnce(u64, &Stream) + Send>;
+pub(crate) type Owner = Callback<Box<dyn FnOnce(u64, &Stream) + Send>>;
 
 /// Where the memory of a storage is.
 pub(super) enum Place {
@@ -492,14 +493,14 @@ impl Storage {
                 ordered
             }
             Memory::Staged => Ok(()),
-            Memory::Foreign { address, owner: Some(owner) } => {
+            Memory::Foreign { address, owner: Some(mut owner) } => {
                 // What a reset took with it is not freed again.
                 self.check_alive()?;
                 let stream = self.last_stream(ending.last)?;
                 // For an owner that calls the driver; one that does not can do without.
                 let _current = self.context().enter();
-                let end = std::panic::AssertUnwindSafe(|| owner(address, &stream));
-                std::panic::catch_unwind(end).map_err(owner_panicked)
+                let end = move || owner.take().map_or((), |owner| owner(address, &stream));
+                program::run(end).map_err(owner_panicked)
             }
             Memory::Foreign { owner: None, .. } => Ok(()),
             Memory::Freed { rest: Some(rest), .. } => self.give_back(*rest, ending),
@@ -718,14 +719,8 @@ fn is_same_stream(one: &Stream, other: &Stream) -> bool {
     one.id() == other.id() && one.context().is_same(other.context())
 }
 
-fn owner_panicked(panic: Box<dyn Any + Send>) -> Error {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let error = ErrorKind::Panicked.error(format!(
-        "what was to free a wrapped pointer panicked: {}; the memory behind it may not be freed",
-        text.unwrap_or("with no text")
-    ));
-    // It may be of a type whose own destructor panics.
-    std::mem::forget(panic);
-    error
+fn owner_panicked(text: String) -> Error {
+    ErrorKind::Panicked.error(format!(
+        "what was to free a wrapped pointer panicked: {text}; the memory behind it may not be freed"
+    ))
 }

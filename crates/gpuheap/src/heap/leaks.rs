@@ -1,7 +1,5 @@
 //! What is outstanding, as the tracker of a heap knows it.
 
-use std::sync::Arc;
-
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
 use crate::track::{Leaks, Outstanding, Snapshot, ThreadEnd, Tracking};
@@ -55,7 +53,7 @@ impl Heap {
     pub fn on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
         // In a forked child no thread of the parent's is left to end.
         if !self.is_forked() {
-            self.handle.tracker.set_on_thread_end(Arc::new(handler));
+            self.handle.tracker.set_on_thread_end(handler);
         }
     }
 

@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::fork;
+use crate::program::Callback;
+use crate::{fork, program};
 
 /// Keeps a reclaimer registered.
 #[must_use]
@@ -30,7 +30,7 @@ impl fmt::Debug for Reclaimer {
     }
 }
 
-type ReclaimerFn = Arc<dyn Fn(u64) -> u64 + Send + Sync>;
+type ReclaimerFn = Arc<Callback<Box<dyn Fn(u64) -> u64 + Send + Sync>>>;
 
 /// What is asked, in the order of registration.
 pub(crate) struct Reclaimers {
@@ -56,15 +56,15 @@ impl Reclaimers {
         self: &Arc<Reclaimers>,
         reclaimer: impl Fn(u64) -> u64 + Send + Sync + 'static,
     ) -> Reclaimer {
-        let reclaimer: ReclaimerFn = Arc::new(reclaimer);
+        let reclaimer: ReclaimerFn = Arc::new(Callback::new(Box::new(reclaimer)));
         if self.is_here() {
             self.lock().push(reclaimer.clone());
         }
         Reclaimer { reclaimers: Arc::downgrade(self), reclaimer }
     }
 
-    /// Asks each once for `missing` bytes, with no lock held: the bytes that they say went back.
-    /// `None` where there is nobody to ask, or this thread is asking already.
+    /// Asks each once for `missing` bytes, with no lock held. Returns the bytes that they say went
+    /// back, or `None` if there are none, or if this thread is asking already.
     pub(crate) fn ask(&self, missing: u64) -> Option<u64> {
         let reclaimers = self.lock().clone();
         if reclaimers.is_empty() || ASKING.get() {
@@ -73,11 +73,7 @@ impl Reclaimers {
         ASKING.set(true);
         // One that panics gave nothing back; the others are asked all the same.
         let ask = |reclaimer: &ReclaimerFn| {
-            catch_unwind(AssertUnwindSafe(|| reclaimer(missing))).unwrap_or_else(|panic| {
-                // It may be of a type whose own destructor panics.
-                std::mem::forget(panic);
-                0
-            })
+            reclaimer.get().map_or(0, |own| program::run(|| own(missing)).unwrap_or(0))
         };
         let regained = reclaimers.iter().map(ask).fold(0, u64::saturating_add);
         ASKING.set(false);

@@ -33,6 +33,7 @@ pub use thread::ThreadEnd;
 
 use crate::MemoryKind;
 use crate::error::Consumer;
+use crate::program::Callback;
 use site::Sites;
 use thread::{ThreadEndHandler, Threads};
 
@@ -218,7 +219,8 @@ impl Tracker {
     /// What is told when a thread ends that left allocations behind or handed them on, instead of
     /// writing it to the standard error. It is called on that thread at its very end, with no lock
     /// held; what it panics with is dropped.
-    pub(crate) fn set_on_thread_end(&self, handler: ThreadEndHandler) {
+    pub(crate) fn set_on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
+        let handler: ThreadEndHandler = Arc::new(Callback::new(Box::new(handler)));
         let old = self.lock().on_thread_end.replace(handler);
         // Without the lock: what it captured may be tracked here.
         drop(old);

@@ -101,7 +101,7 @@ fn leaks_read_well() {
     let tracker = Tracker::new(Tracking::Counts);
     let at = here();
     let named = thread::Builder::new().name("loader".to_owned());
-    tracker.set_on_thread_end(Arc::new(|_| ()));
+    tracker.set_on_thread_end(|_| ());
     thread::scope(|scope| {
         let body = || {
             allocate_at(&tracker, 8192, at);
@@ -309,10 +309,10 @@ fn a_threads_end_is_reported_by_its_name() {
     let tracker = Tracker::new(Tracking::Counts);
     let ends = Arc::new(Mutex::new(Vec::new()));
     let seen = ends.clone();
-    tracker.set_on_thread_end(Arc::new(move |end: &ThreadEnd| {
+    tracker.set_on_thread_end(move |end: &ThreadEnd| {
         seen.lock().unwrap().push(end.clone());
         panic!("a handler's panic goes no further");
-    }));
+    });
     allocate(&tracker, 1);
     let run = |name: &str, body: &(dyn Fn() + Sync)| {
         let builder = thread::Builder::new().name(name.to_owned());
@@ -362,9 +362,9 @@ fn each_tracker_of_a_thread_reports_for_itself() {
     let trackers: Vec<_> = (0..3).map(|_| Tracker::new(Tracking::Counts)).collect();
     for (number, tracker) in trackers.iter().enumerate() {
         let told = told.clone();
-        tracker.set_on_thread_end(Arc::new(move |end| {
+        tracker.set_on_thread_end(move |end| {
             told.lock().unwrap().push((number, end.leaks.bytes));
-        }));
+        });
     }
     let kept = [trackers[0].clone(), trackers[2].clone()];
     thread::spawn(move || {
@@ -385,7 +385,7 @@ fn eight_threads_end_exact() {
     let all = [Tracking::Counts, Tracking::Backtraces];
     for tracking in all.into_iter().take(if cfg!(miri) { 1 } else { 2 }) {
         let tracker = Tracker::new(tracking);
-        tracker.set_on_thread_end(Arc::new(|_| ()));
+        tracker.set_on_thread_end(|_| ());
         let left = Mutex::new(Vec::new());
         let work = |number: u64| {
             let mut held = Vec::new();

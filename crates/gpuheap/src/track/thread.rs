@@ -1,20 +1,19 @@
 //! Threads that allocate, and what they leave behind at their end.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::io::Write;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 
 use serde::Serialize;
 
 use super::Tracker;
 use super::report::{Leaks, ThreadShare};
-use crate::fork;
+use crate::program::Callback;
+use crate::{fork, program};
 
 /// What is called with what a thread left behind.
-pub(crate) type ThreadEndHandler = Arc<dyn Fn(&ThreadEnd) + Send + Sync>;
+pub(crate) type ThreadEndHandler = Arc<Callback<Box<dyn Fn(&ThreadEnd) + Send + Sync>>>;
 
 /// What a thread that ended had allocated and not freed.
 ///
@@ -216,27 +215,16 @@ fn report(tracker: &Tracker, thread: &Identity, place: u32) {
         return say(&end.to_string());
     };
     // A panic that left a destructor of a thread-local variable would end the process.
-    let told = &end;
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(move || handler(told))) {
+    let told = program::run(|| handler.get().map_or((), |handler| handler(&end)));
+    if let Err(text) = told {
         say(&format!(
-            "the handler given to Heap::on_thread_end panicked with \"{}\"; the report that it was \
-             given:\n{end}",
-            text(&*panic)
+            "the handler given to Heap::on_thread_end panicked with \"{text}\"; the report that it \
+             was given:\n{end}"
         ));
-        // The payload may be of a type whose destructor panics.
-        std::mem::forget(panic);
     }
 }
 
 /// Writes to stderr. A closed stderr is no reason to fail.
 fn say(text: &str) {
     let _ = std::io::stderr().write_all(format!("gpuheap: {text}\n").as_bytes());
-}
-
-/// The text of a panic.
-fn text(panic: &(dyn Any + Send)) -> &str {
-    match panic.downcast_ref::<&str>() {
-        Some(text) => text,
-        None => panic.downcast_ref::<String>().map_or("no text", String::as_str),
-    }
 }

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
-use gpuheap::{Error, PoolKind, SharedArray};
+use gpuheap::{DeviceArray, Error, Heap, PoolKind, SharedArray, Tracking};
 
-use crate::support::{heap, two_devices};
+use crate::support::{Bomb, device, heap, two_devices};
 
 const MIB: u64 = 1 << 20;
 
@@ -80,4 +80,22 @@ fn destructor_that_takes_a_lock_of_the_program() {
     });
     assert_eq!(read.recv_timeout(Duration::from_secs(6)), Ok(3 << 20), "wait for each other");
     worker.join().unwrap().unwrap();
+}
+
+/// A handler that frees all that its thread left, which ends the heap, and with it the handler, in the
+/// destructor of a thread-local variable.
+#[test]
+fn handler_that_frees_what_its_thread_left() {
+    let device = device(1 << 30, Schedule::Immediate);
+    let heap = Heap::builder(&device).track(Tracking::Counts).build().unwrap();
+    let left: Arc<Mutex<Vec<DeviceArray<u8>>>> = Arc::default();
+    let (all, bomb) = (left.clone(), Bomb);
+    heap.on_thread_end(move |_| {
+        let _ = &bomb;
+        all.lock().unwrap().clear();
+    });
+    let thread = std::thread::spawn(move || {
+        left.lock().unwrap().push(heap.target().unwrap().filled(100, 1_u8).unwrap());
+    });
+    thread.join().unwrap();
 }

@@ -11,6 +11,7 @@ mod panics;
 mod program;
 #[path = "../heap/random.rs"]
 mod random;
+mod reclaimers;
 mod staged;
 mod stash;
 mod streams;

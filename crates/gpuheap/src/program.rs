@@ -1,0 +1,43 @@
+//! Code of the program that the library calls, and the destructors of what that code captured.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs code of the program. A panic ends here, and its text is the error.
+pub(crate) fn run<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let text = text.unwrap_or("no text").to_owned();
+        // The payload may be of a type whose destructor panics.
+        std::mem::forget(panic);
+        text
+    })
+}
+
+/// A callback of the program. Dropping it drops what it captured, and a panic of that ends here: the
+/// drop may be in a destructor, or at the end of a thread, where a panic would end the process.
+pub(crate) struct Callback<F>(Option<F>);
+
+impl<F> Callback<F> {
+    pub(crate) fn new(callback: F) -> Callback<F> {
+        Callback(Some(callback))
+    }
+
+    /// The callback. `None` once it was taken.
+    pub(crate) fn get(&self) -> Option<&F> {
+        self.0.as_ref()
+    }
+
+    /// Takes the callback out, to be called once.
+    pub(crate) fn take(&mut self) -> Option<F> {
+        self.0.take()
+    }
+}
+
+impl<F> Drop for Callback<F> {
+    fn drop(&mut self) {
+        let callback = self.take();
+        // The panic was printed. Nothing is left to be told of it.
+        let _ = run(move || drop(callback));
+    }
+}
