@@ -17,6 +17,7 @@ use crate::device::Context;
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
 use crate::kind::MemoryKind;
+use crate::measure;
 use crate::source::failure;
 use crate::stream::Stream;
 use crate::target::Target;
@@ -56,6 +57,7 @@ impl Target {
         let shape = Ix1(vector.len());
         let bytes = size_of_val(vector.as_slice());
         let host = vector.as_mut_ptr().expose_provenance() as u64;
+        let _time = measure::memory_management();
         let device = match self.check_scope().and_then(|()| self.lock_pages(host, bytes)) {
             Ok(device) => device,
             Err(error) => return Err(RegisterError { error, vector }),
@@ -65,6 +67,7 @@ impl Target {
         let heap = self.heap.clone();
         let registered = Registered { heap, host, device, bytes, vector: Box::new(vector), track };
         self.heap.registered().add(bytes);
+        measure::note(bytes);
         let storage = Arc::new(Storage::new(self, kind, bytes, Memory::Registered(registered), at));
         match self.join(&storage) {
             Ok(()) => Ok(DeviceArray::over(storage, shape)),
@@ -166,6 +169,7 @@ impl Registered {
     /// Where that fails, the device may still reach the memory, so it is never freed.
     pub(super) fn unlock(self, last: &Stream) -> Result<Box<dyn Any + Send>, Error> {
         let Registered { heap, host, bytes, vector, track, .. } = self;
+        let _time = measure::memory_management();
         let unlocked = match last.context().check_alive() {
             // The context took the lock with it.
             Err(Gone::Reset) => Ok(()),
@@ -175,6 +179,7 @@ impl Registered {
         match unlocked {
             Ok(()) => {
                 heap.registered().remove(bytes);
+                measure::note_freed(bytes);
                 heap.untrack(track);
                 Ok(vector)
             }

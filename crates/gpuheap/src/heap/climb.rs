@@ -215,7 +215,11 @@ impl Store {
         others: OtherHeaps,
     ) -> Error {
         state.gather();
-        let figures = state.figures(self.kind, Some(stream), others);
+        let mut figures = state.figures(self.kind, Some(stream), others);
+        if matches!(shortage, Shortage::Beside(_)) {
+            // The limit is one of what the pool takes.
+            figures.limit = None;
+        }
         let (cause, lack) = state.verdict(bytes, shortage, &figures);
         state.note_refusal(cause, &figures, lack.needed);
         let raised = figures.limit.map(|limit| limit.saturating_add(lack.limit));

@@ -12,6 +12,7 @@ mod program;
 #[path = "../heap/random.rs"]
 mod random;
 mod reclaimers;
+mod registered;
 mod staged;
 mod stash;
 mod streams;

@@ -1,0 +1,31 @@
+//! Registered memory beside the limit and the figures of memory that heaps take.
+
+use gpuheap::emu::{Options, Profile, Schedule};
+use gpuheap::{Device, Heap, PoolKind, allocated};
+
+use crate::support::{device, heap};
+
+const MIB: u64 = 1 << 20;
+
+/// The limit of pinned memory does not hold for registered memory, so raising it would not help.
+#[test]
+fn registered_memory_is_not_told_of_the_pinned_limit() {
+    let mut profile = Profile::with_memory(256 << 20).without_context();
+    profile.pinned_limit = Some(8 << 20);
+    let device = Device::emulated_with(Options::with_device(profile)).unwrap();
+    let heap = Heap::builder(&device).without_environment().pinned_limit(MIB).build().unwrap();
+    let target = heap.target().unwrap();
+    drop(target.register(vec![0_u8; 2 << 20]).unwrap());
+    let error = target.register(vec![0_u8; 9 << 20]).unwrap_err();
+    assert!(!error.to_string().contains("pinned_limit"), "{error}");
+    assert_eq!(error.error().out_of_memory().unwrap().limit, None);
+}
+
+#[test]
+fn registered_memory_is_counted_by_allocated() {
+    let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);
+    let target = heap.target().unwrap();
+    let (array, used) = allocated! { target.register(vec![1_u8; 1000]).unwrap() };
+    assert_eq!(heap.usage_of(array.kind()).unwrap().live, 1000);
+    assert_eq!((used.allocations, used.bytes), (1, 1000));
+}
