@@ -277,9 +277,11 @@ impl Heap {
 
     /// Registers something that can give memory back: it is asked for a number of bytes when this
     /// heap is short, with no lock held, and says how many it gave back. It may use the heap, but is
-    /// not asked again while it does. It stays registered while the handle lives. When another heap
-    /// of the device is short, this one gives back what it has cached, but its reclaimers are not
-    /// asked: their locks may be ones that a thread of the other heap holds.
+    /// not asked again while it does; another heap that it uses asks its own reclaimers. A panic of the
+    /// reclaimer, or of what it captured, ends there. It stays registered while the handle lives.
+    ///
+    /// When another heap of the device is short, this one gives back what it has cached, but its
+    /// reclaimers are not asked: their locks may be ones that a thread of the other heap holds.
     pub fn register_reclaimer(
         &self,
         reclaimer: impl Fn(u64) -> u64 + Send + Sync + 'static,

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use gpuheap::emu::Schedule;
-use gpuheap::{PoolKind, Reclaimer};
+use gpuheap::{Heap, PoolKind, Reclaimer};
 
 use crate::support::{Bomb, device, heap};
 
@@ -27,4 +27,27 @@ fn reclaimer_that_lets_go_of_itself() {
     *own.lock().unwrap() = Some(registered);
     let made = catch_unwind(AssertUnwindSafe(|| heap.allocate(40 * MIB, &stream).is_err()));
     assert!(made.is_ok(), "allocate panics");
+}
+
+/// A heap that is short asks its reclaimers, also if a reclaimer of another heap made the request.
+#[test]
+fn reclaimer_of_a_heap_that_is_used_by_another_ones() {
+    let device = device(64 << 20, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    let build = || Heap::builder(&device).without_environment().pool(PoolKind::Split);
+    let [one, other] = [(); 2].map(|()| build().hard_limit(16 * MIB).build().unwrap());
+    let kept = Mutex::new(Some(other.allocate(16 * MIB, &stream).unwrap()));
+    let _second = other
+        .register_reclaimer(move |_| kept.lock().unwrap().take().map_or(0, |block| block.bytes()));
+    let said = Arc::new(Mutex::new(None));
+    let (seen, inner, on) = (said.clone(), other.clone(), stream.clone());
+    let _first = one.register_reclaimer(move |_| {
+        *seen.lock().unwrap() = Some(inner.allocate(8 * MIB, &on).map(drop));
+        0
+    });
+    let _all = one.allocate(16 * MIB, &stream).unwrap();
+    assert!(one.allocate(8 * MIB, &stream).is_err());
+    assert!(other.allocate(8 * MIB, &stream).is_ok(), "outside of the reclaimer");
+    let said = said.lock().unwrap().take().unwrap();
+    assert!(said.is_ok(), "in it: {}", said.unwrap_err());
 }
