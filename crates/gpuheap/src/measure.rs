@@ -130,7 +130,7 @@ thread_local! {
         const { Cell::new(Counts { bytes: 0, allocations: 0, live: 0, peak: 0 }) };
     /// This thread's time in memory management in `time!` blocks.
     static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// `true` if its time is being taken already: the ladder calls what frees.
+    /// `true` while its time is being taken already: the ladder calls functions that free.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -189,6 +189,8 @@ pub(crate) fn memory_management() -> Option<Spending> {
 /// While it lives, this thread is in memory management.
 pub(crate) struct Spending {
     start: Instant,
+    /// Time spent before.
+    before: Duration,
 }
 
 impl Spending {
@@ -197,7 +199,7 @@ impl Spending {
         if TIMED.get() == 0 || INSIDE.replace(true) {
             return None;
         }
-        Some(Spending { start: Instant::now() })
+        Some(Spending { start: Instant::now(), before: SPENT.get() })
     }
 }
 
@@ -205,7 +207,8 @@ impl Drop for Spending {
     fn drop(&mut self) {
         let spent = self.start.elapsed();
         INSIDE.set(false);
-        SPENT.set(SPENT.get().saturating_add(spent));
+        // A block of a reclaimer, which this time includes, may have added its own.
+        SPENT.set(self.before.saturating_add(spent));
     }
 }
 
@@ -255,6 +258,8 @@ impl Drop for Counting {
 pub struct Timing {
     counting: Option<Counting>,
     spent: Duration,
+    /// `true` if the block is part of memory management, as in a reclaimer.
+    inside: bool,
     start: Instant,
 }
 
@@ -263,7 +268,8 @@ impl Timing {
     pub fn begin() -> Timing {
         TIMED.set(TIMED.get() + 1);
         let (counting, spent) = (Some(Counting::begin()), SPENT.get());
-        Timing { counting, spent, start: Instant::now() }
+        let inside = INSIDE.replace(false);
+        Timing { counting, spent, inside, start: Instant::now() }
     }
 
     #[doc(hidden)]
@@ -278,6 +284,7 @@ impl Timing {
 impl Drop for Timing {
     fn drop(&mut self) {
         TIMED.set(TIMED.get().saturating_sub(1));
+        INSIDE.set(self.inside);
     }
 }
 

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Heap, PoolKind, Reclaimer};
+use gpuheap::{Heap, PoolKind, Reclaimer, time};
 
 use crate::support::{Bomb, device, heap};
 
@@ -50,4 +50,26 @@ fn reclaimer_of_a_heap_that_is_used_by_another_ones() {
     assert!(other.allocate(8 * MIB, &stream).is_ok(), "outside of the reclaimer");
     let said = said.lock().unwrap().take().unwrap();
     assert!(said.is_ok(), "in it: {}", said.unwrap_err());
+}
+
+/// A reclaimer measures its own requests, though the request that called it is measured too.
+#[test]
+fn time_within_a_reclaimer_is_counted() {
+    let device = device(64 << 20, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    let heap = heap(&device, PoolKind::None);
+    let _held = heap.allocate(40 * MIB, &stream).unwrap();
+    let noted = Arc::new(Mutex::new(None));
+    let (inner, on, note) = (heap.clone(), stream.clone(), noted.clone());
+    let _registered = heap.register_reclaimer(move |_| {
+        let ((), timed) = time! { for _ in 0..100 { drop(inner.allocate(MIB, &on)) } };
+        *note.lock().unwrap() = Some(timed);
+        0
+    });
+    let (made, around) = time! { heap.allocate(40 * MIB, &stream) };
+    assert!(made.is_err());
+    let timed = noted.lock().unwrap().unwrap();
+    assert!(timed.allocated.allocations == 100 && !timed.memory_management.is_zero(), "{timed:?}");
+    assert!(timed.memory_management <= around.memory_management, "{timed:?} in {around:?}");
+    assert!(around.memory_management <= around.elapsed, "counted twice: {around:?}");
 }
