@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -56,7 +57,8 @@ impl Heap {
     #[track_caller]
     pub fn thread_scope<R>(&self, work: impl FnOnce(&Scope) -> R) -> (R, ScopeReport) {
         let scope = Scope::new(self, Location::caller());
-        let end = End { scope: &scope, of_thread: open(&scope.state) };
+        open(&scope.state);
+        let end = End { scope: &scope, of_thread: true };
         let result = work(&scope);
         (result, end.now())
     }
@@ -553,7 +555,10 @@ impl Drop for End<'_> {
 thread_local! {
     /// How many thread scopes are open: what every array that is made looks at.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    static OPEN: RefCell<Vec<Arc<ScopeState>>> = const { RefCell::new(Vec::new()) };
+    /// Those scopes, the innermost last. Without a destructor, so that they are there at the thread's
+    /// end too. The end of the outermost one gives the list's memory back.
+    static OPEN: ManuallyDrop<RefCell<Vec<Arc<ScopeState>>>> =
+        const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 /// The scope to which what is made of `heap` belongs: of the target's own and this thread's the
@@ -573,22 +578,25 @@ fn innermost(heap: &Heap) -> Option<Arc<ScopeState>> {
     if DEPTH.get() == 0 {
         return None;
     }
-    let of_heap = |open: &RefCell<Vec<Arc<ScopeState>>>| {
-        open.borrow().iter().rev().find(|scope| scope.heap.is_same(heap)).cloned()
-    };
-    OPEN.try_with(of_heap).ok().flatten()
+    OPEN.with(|open| open.borrow().iter().rev().find(|scope| scope.heap.is_same(heap)).cloned())
 }
 
-/// Makes a scope this thread's innermost. A thread that is over, and runs the destructors of its
-/// locals, has none.
-fn open(scope: &Arc<ScopeState>) -> bool {
-    let opened = OPEN.try_with(|open| open.borrow_mut().push(scope.clone())).is_ok();
-    DEPTH.set(DEPTH.get() + usize::from(opened));
-    opened
+/// Makes a scope this thread's innermost.
+fn open(scope: &Arc<ScopeState>) {
+    OPEN.with(|open| open.borrow_mut().push(scope.clone()));
+    DEPTH.set(DEPTH.get() + 1);
 }
 
+/// Ends what [`open`] began.
 fn close() {
-    let closed = OPEN.try_with(|open| open.borrow_mut().pop());
+    let closed = OPEN.with(|open| {
+        let mut open = open.borrow_mut();
+        let closed = open.pop();
+        if open.is_empty() {
+            *open = Vec::new();
+        }
+        closed
+    });
     DEPTH.set(DEPTH.get().saturating_sub(1));
     drop(closed);
 }

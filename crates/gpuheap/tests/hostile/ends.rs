@@ -1,5 +1,6 @@
 //! What runs at the end of heaps, threads and scopes, in places where it does harm.
 
+use std::cell::RefCell;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -98,4 +99,43 @@ fn handler_that_frees_what_its_thread_left() {
         left.lock().unwrap().push(heap.target().unwrap().filled(100, 1_u8).unwrap());
     });
     thread.join().unwrap();
+}
+
+struct Last(RefCell<Option<Box<dyn FnOnce()>>>);
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        if let Some(work) = self.0.take() {
+            work();
+        }
+    }
+}
+
+thread_local! {
+    static LAST: Last = const { Last(RefCell::new(None)) };
+}
+
+/// A thread scope in the destructor of a thread-local variable that is older than those of the library.
+#[test]
+fn thread_scope_at_the_end_of_a_thread() {
+    let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);
+    let (send, said) = channel();
+    let work = move || {
+        let target = heap.target().unwrap();
+        LAST.with(|last| {
+            *last.0.borrow_mut() = Some(Box::new(move || {
+                let (array, report) = heap.thread_scope(|_| target.filled(500, 4_u8).unwrap());
+                send.send((array.is_freed(), report.freed)).unwrap();
+            }));
+        });
+        // The library's variables come later, and go first.
+        let other = heap_of_its_own();
+        other.thread_scope(|scope| drop(scope.target().unwrap().filled(5, 1_u8)));
+    };
+    std::thread::spawn(work).join().unwrap();
+    assert_eq!(said.recv(), Ok((true, 1)));
+}
+
+fn heap_of_its_own() -> Heap {
+    heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split)
 }
