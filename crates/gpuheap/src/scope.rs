@@ -484,6 +484,16 @@ impl ScopeState {
     }
 }
 
+impl Drop for ScopeState {
+    /// Drops the scopes around this one in a loop: a long chain of them would exhaust the stack.
+    fn drop(&mut self) {
+        let mut next = self.outer.take();
+        while let Some(mut scope) = next.and_then(Arc::into_inner) {
+            next = scope.outer.take();
+        }
+    }
+}
+
 impl fmt::Debug for ScopeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "scope that began at {}:{}", self.began.file(), self.began.line())

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
-use gpuheap::{DeviceArray, Error, Heap, PoolKind, SharedArray, Tracking};
+use gpuheap::{DeviceArray, Error, Heap, PoolKind, SharedArray, Target, Tracking};
 
 use crate::support::{Bomb, device, heap, two_devices};
 
@@ -99,6 +99,22 @@ fn handler_that_frees_what_its_thread_left() {
         left.lock().unwrap().push(heap.target().unwrap().filled(100, 1_u8).unwrap());
     });
     thread.join().unwrap();
+}
+
+/// Scopes in each other on a large stack, whose chain is dropped on a small one.
+#[test]
+fn chain_of_scopes_that_a_target_keeps() {
+    fn nest(heap: &Heap, depth: usize) -> Target {
+        let next = |scope: &gpuheap::Scope| match depth {
+            0 => scope.target().unwrap(),
+            _ => nest(heap, depth - 1),
+        };
+        heap.thread_scope(next).0
+    }
+    let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);
+    let on_stack_of = |bytes| std::thread::Builder::new().stack_size(bytes);
+    let target = on_stack_of(1 << 30).spawn(move || nest(&heap, 20_000)).unwrap().join().unwrap();
+    on_stack_of(128 << 10).spawn(move || drop(target)).unwrap().join().unwrap();
 }
 
 struct Last(RefCell<Option<Box<dyn FnOnce()>>>);
