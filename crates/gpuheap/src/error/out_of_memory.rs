@@ -16,7 +16,9 @@ use crate::size::Bytes;
 /// Advice in the text is enough by itself: a limit raised by [`limit_short_by`], or memory freed so
 /// that [`device_short_by`] bytes more go back to the device. Freed blocks count as far as whole
 /// segments become free, for only these go back; a single block of at least the requested size is
-/// enough too. On WSL2, whose driver calls more free than there is, the figures are the least.
+/// enough too. On WSL2, whose driver calls more free than there is, the figures are the least. So is
+/// that of `pinned_limit`, which is set when the heap is built: a pool with a higher limit may take
+/// larger segments.
 ///
 /// [`limit_short_by`]: OutOfMemory::limit_short_by
 /// [`device_short_by`]: OutOfMemory::device_short_by
@@ -236,7 +238,7 @@ impl OutOfMemory {
     fn raised(&self, knobs: &str) -> String {
         let short = self.amount(self.limit_short_by);
         match self.limit_is_fixed {
-            _ if self.is_on_host() => format!("raise pinned_limit by {short}"),
+            _ if self.is_on_host() => format!("raise pinned_limit by at least {short}"),
             true => format!("build a heap with a limit that is {short} higher"),
             false => format!("raise the limit by {short}{knobs}"),
         }
