@@ -41,3 +41,34 @@ impl<F> Drop for Callback<F> {
         let _ = run(move || drop(callback));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("a bomb");
+        }
+    }
+
+    #[test]
+    fn panics_end_here_with_their_text() {
+        let number = 7;
+        assert_eq!(run(|| number), Ok(7));
+        assert_eq!(run(|| panic!("at once")), Err::<(), _>("at once".to_owned()));
+        assert_eq!(run(|| panic!("at {number}")), Err::<(), _>("at 7".to_owned()));
+        let payload = || std::panic::panic_any(Bomb);
+        assert_eq!(run(payload), Err::<(), _>("no text".to_owned()));
+    }
+
+    #[test]
+    fn a_callback_whose_capture_panics_is_dropped_quietly() {
+        let bomb = Bomb;
+        drop(Callback::new(move || {
+            let _ = &bomb;
+        }));
+    }
+}
