@@ -80,9 +80,8 @@ Exit codes:
   3  environment error (no device, no permission)
 Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
 
-/// Frameworks whose settings `--tune` searches, by name.
-const FAMILIES: [(&str, Family); 3] =
-    [("torch", Family::Torch), ("rmm", Family::Rmm), ("cupy", Family::CuPy)];
+/// Frameworks whose settings `--tune` searches.
+const FAMILIES: [Family; 3] = [Family::Torch, Family::Rmm, Family::CuPy];
 
 /// What `gpuheap replay` is given.
 #[derive(Args, Debug)]
@@ -141,7 +140,7 @@ pub(crate) struct ReplayArguments {
 
     /// Search the settings of torch, rmm or cupy instead [default: those of the trace's format]
     #[arg(long, value_name = "FAMILY", num_args = 0..=1, default_missing_value = "")]
-    #[arg(conflicts_with_all = ["json", "find_minimum", "at", "pools", "check"])]
+    #[arg(conflicts_with_all = ["find_minimum", "at", "pools", "check"])]
     pub(crate) tune: Option<String>,
 
     /// Show the recorded memory after this event instead: who holds it, and where it lies
@@ -178,7 +177,7 @@ impl ReplayArguments {
     fn sort_out_tune(&mut self) {
         if let Some(text) = &mut self.tune
             && !text.is_empty()
-            && !FAMILIES.iter().any(|(name, _)| name == text)
+            && !FAMILIES.iter().any(|family| family.name() == text)
         {
             self.traces.insert(0, PathBuf::from(std::mem::take(text)));
         }
@@ -187,7 +186,7 @@ impl ReplayArguments {
     /// The family to search; `None` if the trace's format decides.
     pub(crate) fn family(&self) -> Option<Family> {
         let text = self.tune.as_ref()?;
-        FAMILIES.iter().find(|(name, _)| name == text).map(|(_, family)| *family)
+        FAMILIES.into_iter().find(|family| family.name() == text)
     }
 
     /// Refuses what cannot be asked for together.

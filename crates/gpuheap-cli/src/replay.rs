@@ -6,6 +6,7 @@ use std::path::Path;
 use gpuheap::Device;
 use gpuheap_replay::replay::{DeviceChoice, Options, Progress as Steps, ReplayError, TraceReport};
 use gpuheap_replay::report::Detail;
+use gpuheap_replay::tune::TraceSearch;
 use gpuheap_replay::{json, replay, report};
 use gpuheap_trace::{ReadOptions, Trace};
 
@@ -56,13 +57,19 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
 fn tune(arguments: &ReplayArguments, traces: &[Trace]) -> Result<Verdict, Failure> {
     let device = device(arguments)?;
     let progress = Progress::new(0);
-    let (texts, passed): (Vec<String>, Vec<bool>) = traces
+    let searches: Vec<TraceSearch> = traces
         .iter()
-        .map(|trace| report::tune(trace, arguments.family(), &device, &progress))
-        .unzip();
+        .map(|trace| TraceSearch::of(trace, arguments.family(), &device, &progress))
+        .collect();
     drop(progress);
-    output::print(&texts.join("\n"))?;
-    Ok(if passed.iter().all(|passed| *passed) { Verdict::Fine } else { Verdict::Findings })
+    let text = if arguments.json {
+        json::render_searches(&searches).map_err(Failure::could_not_look)?
+    } else {
+        report::tune(&searches)
+    };
+    output::print(&text)?;
+    let get_through = searches.iter().all(TraceSearch::gets_through);
+    Ok(if get_through { Verdict::Fine } else { Verdict::Findings })
 }
 
 /// Reads all traces before anything is replayed: a bad file is told at once, not after minutes.

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::moment::Holder as Held;
 use crate::replay::{Minimum, PoolReport, Stop, TraceReport};
+use crate::tune::{Candidate, TraceSearch};
 use crate::verdict;
 
 /// Version of the fields.
@@ -17,6 +18,67 @@ const SCHEMA: u32 = 1;
 pub fn render(reports: &[TraceReport]) -> Result<String, serde_json::Error> {
     let traces: Vec<Trace<'_>> = reports.iter().map(Trace::of).collect();
     Ok(serde_json::to_string_pretty(&traces)? + "\n")
+}
+
+/// Renders searches for settings as one JSON array with one object for each trace, by the same
+/// schema.
+///
+/// # Errors
+/// None that a search can lead to.
+pub fn render_searches(searches: &[TraceSearch]) -> Result<String, serde_json::Error> {
+    let searches: Vec<Search<'_>> = searches.iter().map(Search::of).collect();
+    Ok(serde_json::to_string_pretty(&searches)? + "\n")
+}
+
+/// The search for one trace.
+#[derive(Serialize)]
+struct Search<'a> {
+    schema: u32,
+    trace: &'a str,
+    format: &'static str,
+    device: Option<u32>,
+    device_memory_bytes: u64,
+    profile: Option<&'a str>,
+    framework: &'static str,
+    tried: u64,
+    gets_through: bool,
+    at_least: bool,
+    settings: Vec<Setting<'a>>,
+}
+
+/// A setting that nothing beats.
+#[derive(Serialize)]
+struct Setting<'a> {
+    line: &'a str,
+    pool: &'a str,
+    peak_reserved_bytes: u64,
+    driver_calls: u64,
+    fails: bool,
+}
+
+impl<'a> Search<'a> {
+    fn of(search: &'a TraceSearch) -> Self {
+        let setting = |candidate: &'a Candidate| Setting {
+            line: &candidate.setting,
+            pool: &candidate.model,
+            peak_reserved_bytes: candidate.reserved_peak,
+            driver_calls: candidate.driver_calls,
+            fails: candidate.fails,
+        };
+        Self {
+            schema: SCHEMA,
+            trace: &search.name,
+            format: search.format.as_str(),
+            device: search.recorded_on,
+            device_memory_bytes: search.device.usable,
+            profile: search.device.profile.as_deref(),
+            framework: search.family.name(),
+            tried: search.tried,
+            gets_through: search.gets_through(),
+            at_least: !search.recorded.failed.is_empty(),
+            settings: search.candidates.iter().map(setting).collect(),
+        }
+    }
 }
 
 /// One trace; a snapshot has one for each device that it saw.

@@ -76,7 +76,7 @@ fn settings_that_fail_are_left_out_unless_all_do() {
 }
 
 #[test]
-fn progress_counts_every_setting_and_time_bounds_them() {
+fn progress_counts_every_setting_and_time_and_steps_bound_them() {
     let program = program(SERVING);
     let seen = Mutex::new(Vec::new());
     search(&program, Family::Torch, &Budget::new(DEVICE), |done, of| {
@@ -91,5 +91,10 @@ fn progress_counts_every_setting_and_time_bounds_them() {
     budget.time = Duration::ZERO;
     let front = found(&program, Family::Torch, &budget);
     assert_eq!(front.len(), 1, "{front:?}");
-    assert_eq!(front[0].model, "torch");
+    assert_eq!(front[0].setting, "unset PYTORCH_CUDA_ALLOC_CONF");
+    let mut budget = Budget::new(DEVICE);
+    budget.steps = 3 * program.len();
+    let tried = Mutex::new(0);
+    search(&program, Family::Torch, &budget, |_, of| *tried.lock().unwrap() = of);
+    assert_eq!(tried.into_inner().unwrap(), 3);
 }

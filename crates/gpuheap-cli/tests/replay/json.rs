@@ -200,6 +200,8 @@ fn everything_that_is_printed_follows_the_schema() {
         &["--card", "A100 40GB", "--check", "split", "varied_oom.snapshot.pickle.gz"],
         &["--limit", "1GiB", "--find-minimum", "--pool", "rmm:pool", "two_streams.csv.gz"],
         &["--profile", "wsl2-rtx4060", "--pool", "stitched", log.to_str().unwrap()],
+        &["--tune", "varied_oom.snapshot.pickle.gz", "gpt_train_short.csv.gz"],
+        &["--tune", "cupy", log.to_str().unwrap()],
     ] {
         let json = replay(&[&["--json"], arguments].concat()).json();
         assert_eq!(differences(&schema, &json, "$"), [""; 0], "{arguments:?}");
@@ -209,6 +211,10 @@ fn everything_that_is_printed_follows_the_schema() {
 /// The places at which a value does not follow a schema of those keywords that ours has. A field that
 /// the schema lacks is one too: readers may ignore it, but it is to be described.
 fn differences(schema: &Value, value: &Value, at: &str) -> Vec<String> {
+    if let Some(alternatives) = schema["anyOf"].as_array() {
+        let each = alternatives.iter().map(|schema| differences(schema, value, at));
+        return each.min_by_key(Vec::len).unwrap();
+    }
     let kind = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
@@ -252,6 +258,32 @@ fn differences(schema: &Value, value: &Value, at: &str) -> Vec<String> {
         found.extend(differences(&schema["items"], item, &format!("{at}[{index}]")));
     }
     found
+}
+
+#[test]
+fn search_says_what_the_text_says() {
+    let arguments = ["--tune", "rmm", "gpt_train_short.csv.gz"];
+    let json = replay(&[&["--json"], &arguments[..]].concat()).json();
+    let search = &json[0];
+    assert_eq!((&search["framework"], &search["gets_through"]), (&"rmm".into(), &true.into()));
+    let text = replay(&arguments).stdout;
+    let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains(&format!("{} settings of RMM tried", search["tried"])), "{text}");
+    let settings = search["settings"].as_array().unwrap();
+    assert!(!settings.is_empty());
+    for setting in settings {
+        assert!(flat.contains(setting["line"].as_str().unwrap()), "{setting}\n{text}");
+        let pool = setting["pool"].as_str().unwrap();
+        let ran = replay(&["--json", "--pool", pool, "gpt_train_short.csv.gz"]).json();
+        assert_eq!(ran[0]["results"][0]["peak_reserved_bytes"], setting["peak_reserved_bytes"]);
+    }
+    // The log of a failed run does not name its device.
+    let folder = support::recordings().join("rmm-logs");
+    let log = "cudf_oom.dev0.csv.gz";
+    for (device, code) in [(&[][..], 1), (&["--card", "T4 16GB"], 0)] {
+        let ran = replay_in(&folder, &[device, &["--json", "--tune", "rmm", log]].concat());
+        assert_eq!((ran.code, &ran.json()[0]["gets_through"]), (code, &(code == 0).into()));
+    }
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub struct DeviceUsed {
     pub usable: u64,
     /// Amount of memory as the user wrote it.
     pub typed: Option<String>,
+    /// Whether the driver has virtual memory management, which `expandable_segments` needs.
+    pub has_vmm: bool,
     /// `true` if the usable memory is estimated.
     pub is_estimated: bool,
     /// `true` if the device is emulated.
@@ -69,6 +71,7 @@ impl DeviceChoice {
             total: profile.memory_bytes,
             usable: profile.memory_bytes.saturating_sub(profile.context_bytes),
             typed: None,
+            has_vmm: profile.vmm,
             is_estimated: false,
             is_emulated: true,
             is_recorded: false,
@@ -97,6 +100,7 @@ impl DeviceChoice {
                 profile: Some(card.name.to_owned()),
                 total: card.total_bytes,
                 usable: card.usable_bytes,
+                has_vmm: card.vmm,
                 is_estimated: !card.usable_is_measured,
                 ..of(&Profile::h200())
             },
@@ -106,6 +110,7 @@ impl DeviceChoice {
                 total: device.total_memory(),
                 usable: device.total_memory(),
                 typed: None,
+                has_vmm: true,
                 is_estimated: false,
                 is_emulated: false,
                 is_recorded: false,

@@ -16,10 +16,11 @@ use gpuheap_trace::{Format, Summary, Trace};
 pub use self::device::{DeviceChoice, DeviceUsed};
 use self::heaps::{Bounds, Machine, Steps};
 pub use self::minimum::Minimum;
-pub(crate) use self::model::{Memory, attempt, run, run_torch, torch_settings, unlimited};
+pub(crate) use self::model::{Memory, attempt, run_torch, torch_settings, unlimited};
 pub use self::pool::Pool;
 use crate::models::SettingError;
 use crate::models::torch::Settings;
+use crate::tune::Budget;
 use crate::verdict::{Recorded, Verdict};
 use crate::{Gap, PeakRange, Program};
 
@@ -291,6 +292,20 @@ impl<'t> Bench<'t> {
     pub(crate) fn memory(&self) -> Memory {
         let DeviceUsed { total, usable, .. } = self.device;
         Memory { total, usable, limit: self.bounds.limit.map(|limit| limit.of(total)) }
+    }
+
+    /// Bounds of a search for settings on the device, small enough for every verdict.
+    pub(crate) fn budget(&self) -> Budget {
+        /// On two cores of 2026 this takes a second or two.
+        const STEPS: usize = 12_000_000;
+        let memory = self.memory();
+        let mut budget = Budget::new(memory.capacity());
+        budget.device_memory = memory.total;
+        budget.vmm = self.device.has_vmm;
+        budget.steps = STEPS;
+        // The number of settings must not depend on how busy the machine is.
+        budget.time = Duration::MAX;
+        budget
     }
 
     pub(crate) fn peak_live(&self) -> u64 {

@@ -22,7 +22,7 @@ impl Memory {
         Self { total: bytes, usable: bytes, limit: None }
     }
 
-    pub(super) fn capacity(self) -> u64 {
+    pub(crate) fn capacity(self) -> u64 {
         self.usable.min(self.limit.unwrap_or(u64::MAX))
     }
 }

@@ -28,8 +28,8 @@ const KNOWN: [&str; 16] = [
 const SHOWN: usize = 3;
 
 /// Adds which cards fit, with the settings that make them fit: all, or those that people know around
-/// the size that is enough.
-pub(super) fn add(text: &mut String, fits: &[Fit], detail: Detail) {
+/// the size that is enough. `first` is the pool of the first remedy.
+pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, detail: Detail) {
     let is_all = detail == Detail::Full;
     let mut known: Vec<&Fit> =
         fits.iter().filter(|fit| is_all || KNOWN.contains(&fit.card.name)).collect();
@@ -66,7 +66,11 @@ pub(super) fn add(text: &mut String, fits: &[Fit], detail: Detail) {
     if parts.is_empty() {
         return;
     }
-    let with = common.map(|pool| format!(" with {pool}")).unwrap_or_default();
+    let with = match common {
+        Some(pool) if first == Some(pool) => " with the first of these".to_owned(),
+        Some(pool) => format!(" with {pool}"),
+        None => String::new(),
+    };
     hanging(text, &format!("Cards{with}, as estimated: "), "  ", &parts.join(" · "));
 }
 

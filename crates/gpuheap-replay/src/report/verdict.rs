@@ -2,9 +2,9 @@
 
 use super::Detail;
 use super::table::place;
-use super::words::{Amount, count, grouped, hanging, line, paragraph};
+use super::words::{Amount, count, grouped, hanging, line, paragraph, typed};
 use crate::replay::{Cause, TraceReport};
-use crate::verdict::{MemoryAtFailure, Remedy, RemedyKind};
+use crate::verdict::{Advice, MemoryAtFailure, Remedy, RemedyKind};
 use crate::{Gap, PeakRange};
 
 /// Remedies that fit on a screen.
@@ -18,7 +18,8 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
     }
     let hidden = remedies(text, report, detail);
     if !verdict.fits.is_empty() {
-        super::cards::add(text, &verdict.fits, detail);
+        let first = verdict.remedies.first().and_then(|remedy| remedy.pool.as_deref());
+        super::cards::add(text, &verdict.fits, first, detail);
     }
     gaps(text, report);
     if detail == Detail::Screen {
@@ -54,10 +55,7 @@ fn sentence(report: &TraceReport) -> String {
             true if report.gaps.contains(&Gap::Device) => {
                 let needed = verdict.recommended.as_ref().map(|advice| {
                     let enough = Amount(advice.enough);
-                    format!(
-                        " At least {enough:#} of usable memory is needed, with {}.",
-                        advice.pool
-                    )
+                    format!(" At least {enough:#} of usable memory is needed{}.", with(advice))
                 });
                 format!(
                     "{who} The recording does not name its device: give it, as in --card \
@@ -94,14 +92,22 @@ fn sentence(report: &TraceReport) -> String {
             )
         }
         (None, Some(advice)) => format!(
-            "It gets through. With {} {at_least}{:#} of usable memory is {}.",
-            advice.pool,
+            "It gets through: {at_least}{:#} of usable memory is {}{}.",
             Amount(advice.enough),
-            if verdict.is_lower_bound { "needed" } else { "enough" }
+            if verdict.is_lower_bound { "needed" } else { "enough" },
+            with(advice)
         ),
         (None, None) => "It gets through.".to_owned(),
     };
     format!("{recorded_failure}{enough}")
+}
+
+/// How the advised pool is named: a setting is the first of those that are listed.
+fn with(advice: &Advice) -> String {
+    match &advice.setting {
+        Some(_) => " with the first of the lines below".to_owned(),
+        None => format!(" with {}", advice.pool),
+    }
 }
 
 /// The pool, with the settings that `torch` alone stands for.
@@ -259,7 +265,7 @@ fn remedies(text: &mut String, report: &TraceReport, detail: Detail) -> usize {
             hanging(text, &number, "     ", &what);
             continue;
         }
-        hanging(text, &number, "     ", &remedy.line);
+        typed(text, &number, "     ", &remedy.line);
         hanging(text, "     ", "     ", &costs(report, remedy));
     }
     verdict.remedies.len() - shown.len()

@@ -88,6 +88,33 @@ pub(crate) fn hanging(text: &mut String, first: &str, indent: &str, words: &str)
     text.push('\n');
 }
 
+/// Adds a line to type after `first`. A longer one is broken where Python goes on in the next line:
+/// after a blank or a bracket that opens. A comment, after two blanks, has a line of its own.
+pub(crate) fn typed(text: &mut String, first: &str, indent: &str, code: &str) {
+    text.push_str(first);
+    let mut column = first.chars().count();
+    for (index, part) in code.split("  ").enumerate() {
+        let mut is_start = index == 0;
+        if !is_start {
+            column = WIDTH;
+        }
+        for piece in part.split_inclusive([' ', '(']) {
+            let width = piece.trim_end().chars().count();
+            if !is_start && column + width > WIDTH {
+                text.truncate(text.trim_end().len());
+                text.push('\n');
+                text.push_str(indent);
+                column = indent.chars().count();
+            }
+            text.push_str(piece);
+            column += piece.chars().count();
+            is_start = false;
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +140,22 @@ mod tests {
         for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(grouped(number), text);
         }
+    }
+
+    #[test]
+    fn lines_to_type_break_where_python_goes_on() {
+        let shown = |code: &str| {
+            let mut text = String::new();
+            typed(&mut text, "  1. ", "     ", code);
+            assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+            text
+        };
+        let call = format!("set(rmm.{}({}(), 8, 16))", "A".repeat(50), "B".repeat(30));
+        let text = shown(&call);
+        assert!(text.contains("(\n     B"), "{text}");
+        assert_eq!(text.split_whitespace().skip(1).collect::<String>(), call.replace(' ', ""));
+        let text = shown("A=1  # and more");
+        assert_eq!(text, "  1. A=1\n     # and more\n");
     }
 
     #[test]

@@ -3,55 +3,67 @@
 use super::{Budget, Family, Trial};
 use crate::Program;
 use crate::models::cuda::Cuda;
+use crate::models::torch::Version;
 use crate::models::{Model, build};
 
 const MIB: u64 = 1 << 20;
 
-/// Returns the settings to try for a program, the framework's default first.
+/// Returns the settings to try for a program, the framework's default first, then from plain to
+/// combined.
 pub(super) fn of(program: &Program, family: Family, budget: &Budget) -> Vec<Trial> {
     match family {
-        Family::Torch => torch(budget),
+        Family::Torch => torch(program, budget),
         Family::Rmm => rmm(program),
         Family::CuPy => cupy(program),
     }
 }
 
-fn torch(budget: &Budget) -> Vec<Trial> {
+fn torch(program: &Program, budget: &Budget) -> Vec<Trial> {
     /// The example of PyTorch's documentation.
     const LIST: &str = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]";
     let rounding = |divisions: u64| format!("roundup_power2_divisions:{divisions}");
     let split = |mib: u64| format!("max_split_size_mb:{mib}");
-    let mut texts = Vec::new();
-    if budget.vmm {
-        let growing = "expandable_segments:True";
-        texts.push(growing.to_owned());
-        texts.extend([2, 4, 8, 16].map(|divisions| format!("{growing},{}", rounding(divisions))));
-        texts.push(format!("{growing},{LIST}"));
-    }
-    texts.extend([32, 64, 128, 256, 512].map(split));
-    texts.extend([2, 4, 8, 16].map(rounding));
-    texts.push(LIST.to_owned());
-    for mib in [64, 128, 256, 512] {
+    let growing = "expandable_segments:True";
+    let mut texts = vec![growing.to_owned()];
+    texts.extend([128, 512, 64, 256, 32].map(split));
+    texts.extend([4, 8, 2, 16].map(rounding));
+    texts.extend([4, 8, 2, 16].map(|divisions| format!("{growing},{}", rounding(divisions))));
+    texts.extend([LIST.to_owned(), format!("{growing},{LIST}")]);
+    for mib in [128, 512, 64, 256] {
         texts.extend([4, 8].map(|divisions| format!("{},{}", split(mib), rounding(divisions))));
     }
-    let collecting = |threshold: f64| format!("garbage_collection_threshold:{threshold}");
+    texts.retain(|text| budget.vmm || !text.contains(growing));
+    // Rules and limit stay those of the program.
+    let mut kept = String::new();
+    let version = program.recorded_version().filter(|version| *version != Version::default());
+    if let Some(version) = version {
+        kept += &format!(",version:{version}");
+    }
+    let fraction = |fraction: f64| format!(",per_process_memory_fraction:{fraction}");
+    // All of the device is no limit.
+    let limit = budget.memory_fraction.filter(|part| *part < 1.0).map(fraction).unwrap_or_default();
     let mut trials = vec![Trial {
         setting: "unset PYTORCH_CUDA_ALLOC_CONF".to_owned(),
-        model: "torch".to_owned(),
+        model: format!("torch:expandable_segments:False{kept}{limit}"),
     }];
     trials.extend(texts.into_iter().map(|text| Trial {
         setting: format!("PYTORCH_CUDA_ALLOC_CONF={text}"),
-        model: format!("torch:{text}"),
+        model: format!("torch:{text}{kept}{limit}"),
     }));
+    let collecting = |threshold: f64| format!("garbage_collection_threshold:{threshold}");
     // Without a memory fraction PyTorch collects nothing.
     const FRACTION: f64 = 0.95;
+    let (limit, also) = match budget.memory_fraction {
+        Some(given) => (fraction(given), String::new()),
+        None => (
+            fraction(FRACTION),
+            format!("  # and torch.cuda.set_per_process_memory_fraction({FRACTION})"),
+        ),
+    };
     for text in [collecting(0.6), collecting(0.8), format!("{},{}", collecting(0.8), split(128))] {
         trials.push(Trial {
-            setting: format!(
-                "PYTORCH_CUDA_ALLOC_CONF={text}  \
-                 # and torch.cuda.set_per_process_memory_fraction({FRACTION})"
-            ),
-            model: format!("torch:{text},per_process_memory_fraction:{FRACTION}"),
+            setting: format!("PYTORCH_CUDA_ALLOC_CONF={text}{also}"),
+            model: format!("torch:{text}{kept}{limit}"),
         });
     }
     trials
@@ -66,38 +78,43 @@ fn rmm(program: &Program) -> Vec<Trial> {
     let over_cuda = |name: &str, arguments: String, model: String| {
         resource(&format!("{name}(rmm.mr.CudaMemoryResource(), {arguments})"), model)
     };
+    let pool = |initial: u64, maximum: Option<u64>| {
+        let (text, limit) = match maximum {
+            Some(bytes) => (
+                format!(", maximum_pool_size={}", shown(bytes)),
+                format!(",maximum_pool_size:{}", typed(bytes)),
+            ),
+            None => Default::default(),
+        };
+        let initial_text = shown(initial);
+        Trial {
+            setting: format!(
+                "rmm.reinitialize(pool_allocator=True, initial_pool_size={initial_text}{text})"
+            ),
+            model: format!("rmm:pool:initial_pool_size:{}{limit}", typed(initial)),
+        }
+    };
     let mut trials = vec![
         resource("CudaMemoryResource()", "cuda".to_owned()),
         resource("CudaAsyncMemoryResource()", "rmm:async".to_owned()),
-        over_cuda("PoolMemoryResource", "initial_pool_size=0".to_owned(), {
-            "rmm:pool:initial_pool_size:0".to_owned()
-        }),
+        pool(0, None),
     ];
     // Parts of the most bytes in blocks, in sixteenths.
-    for sixteenths in [4, 8, 16, 17, 18, 20, 22, 24, 28, 32] {
-        let bytes = part(peak, sixteenths);
-        trials.push(over_cuda(
-            "PoolMemoryResource",
-            format!("initial_pool_size={}", shown(bytes)),
-            format!("rmm:pool:initial_pool_size:{bytes}"),
-        ));
-    }
+    trials.extend(
+        [4, 8, 16, 17, 18, 20, 22, 24, 28, 32].map(|sixteenths| pool(part(peak, sixteenths), None)),
+    );
     for sixteenths in [16, 17, 18, 20, 22, 24, 28, 32] {
         let bytes = part(peak, sixteenths);
         trials.push(over_cuda(
             "ArenaMemoryResource",
             format!("arena_size={}", shown(bytes)),
-            format!("rmm:arena:arena_size:{bytes}"),
+            format!("rmm:arena:arena_size:{}", typed(bytes)),
         ));
     }
-    for (initial, maximum) in [(4, 18), (8, 20), (8, 24)] {
-        let (initial, maximum) = (part(peak, initial), part(peak, maximum));
-        trials.push(over_cuda(
-            "PoolMemoryResource",
-            format!("initial_pool_size={}, maximum_pool_size={}", shown(initial), shown(maximum)),
-            format!("rmm:pool:initial_pool_size:{initial},maximum_pool_size:{maximum}"),
-        ));
-    }
+    trials.extend(
+        [(4, 18), (8, 20), (8, 24)]
+            .map(|(initial, maximum)| pool(part(peak, initial), Some(part(peak, maximum)))),
+    );
     for (smallest, largest) in [(8, 16), (12, 18), (18, 22)] {
         trials.push(over_cuda(
             "BinningMemoryResource",
@@ -123,7 +140,7 @@ fn cupy(program: &Program) -> Vec<Trial> {
         let bytes = part(most, sixteenths);
         trials.push(trial(
             &format!("cupy.get_default_memory_pool().set_limit(size={})", shown(bytes)),
-            &format!("cupy:limit:{bytes}"),
+            &format!("cupy:limit:{}", typed(bytes)),
         ));
     }
     trials
@@ -147,4 +164,9 @@ fn part(bytes: u64, sixteenths: u64) -> u64 {
 /// A size as Python takes it.
 fn shown(bytes: u64) -> String {
     format!("{} << 20", bytes / MIB)
+}
+
+/// A size as `--pool` takes it.
+fn typed(bytes: u64) -> String {
+    format!("{}MiB", bytes / MIB)
 }

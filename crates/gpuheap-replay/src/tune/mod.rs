@@ -17,6 +17,7 @@
 //! ```
 
 mod grid;
+mod trace;
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,6 +25,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use self::trace::TraceSearch;
 use crate::Program;
 use crate::cards::Card;
 use crate::models::torch::{Settings, Torch};
@@ -40,8 +42,28 @@ pub enum Family {
     CuPy,
 }
 
+impl Family {
+    /// Returns the name as the command takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Torch => "torch",
+            Self::Rmm => "rmm",
+            Self::CuPy => "cupy",
+        }
+    }
+
+    /// Returns the name as people write it.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Torch => "PyTorch",
+            Self::Rmm => "RMM",
+            Self::CuPy => "CuPy",
+        }
+    }
+}
+
 /// Bounds of a search.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Budget {
     /// Memory that the driver reports, bytes. Memory fractions are parts of it.
@@ -51,6 +73,11 @@ pub struct Budget {
     /// `true` if the driver has virtual memory management. Without it `expandable_segments` is not
     /// tried.
     pub vmm: bool,
+    /// Memory fraction that the program sets. If `None`, settings that need one are tried with 0.95.
+    pub memory_fraction: Option<f64>,
+    /// Most steps of the program that are run under all settings together. At least one setting is
+    /// tried. Unlike `time` it bounds every machine's search in the same way.
+    pub steps: usize,
     /// Time after which no further setting is begun. At least one is tried.
     pub time: Duration,
 }
@@ -59,7 +86,14 @@ impl Budget {
     /// Returns the bounds of a device of which `bytes` can be allocated, with 20 seconds of time.
     pub fn new(bytes: u64) -> Self {
         const TIME: Duration = Duration::from_secs(20);
-        Self { device_memory: bytes, usable_memory: bytes, vmm: true, time: TIME }
+        Self {
+            device_memory: bytes,
+            usable_memory: bytes,
+            vmm: true,
+            memory_fraction: None,
+            steps: usize::MAX,
+            time: TIME,
+        }
     }
 
     /// Returns the bounds of a card, with 20 seconds of time.
@@ -108,7 +142,8 @@ pub fn search(
 ) -> Vec<Candidate> {
     let end = Instant::now().checked_add(budget.time);
     let in_time = || end.is_none_or(|end| Instant::now() < end);
-    let trials = grid::of(program, family, budget);
+    let mut trials = grid::of(program, family, budget);
+    trials.truncate((budget.steps / program.len().max(1)).max(1));
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results = Mutex::new(Vec::with_capacity(trials.len()));
     let work = || {

@@ -7,9 +7,9 @@ use super::{Recorded, best_pool, exactly};
 use crate::models::torch::Settings;
 use crate::replay::minimum::{self, LARGEST};
 use crate::replay::{
-    Bench, Memory, Minimum, Pool, PoolReport, ReplayError, Silent, attempt, run, run_torch,
-    unlimited,
+    Bench, Memory, Minimum, Pool, PoolReport, ReplayError, Silent, attempt, run_torch, unlimited,
 };
+use crate::tune::{Candidate, Family, search};
 use crate::{Outcome, PeakRange};
 
 /// Something to do. Sizes are bytes.
@@ -75,7 +75,7 @@ pub(super) fn find(
     if let Some(Pool::Model(text)) = torch {
         let settings = crate::replay::torch_settings(bench, text)?.unwrap_or_default();
         let torch = OfTorch::new(bench, settings);
-        remedies.extend(torch.settings(gets_through));
+        remedies.extend(torch.settings(recorded, gets_through));
         if !gets_through {
             remedies.extend(torch.asynchronous()?);
         }
@@ -86,7 +86,7 @@ pub(super) fn find(
             remedies.extend(torch.limit(recorded)?);
         }
     } else if bench.trace.format() != Format::PytorchSnapshot && !(is_named && gets_through) {
-        let of_rmm = resources(bench)?;
+        let of_rmm = resources(bench);
         let before = of_rmm.first().and_then(|remedy| remedy.reserved).map(|range| range.high);
         remedies.extend(of_rmm);
         if let Some(own) = own_heap(bench, results, before, gets_through) {
@@ -140,55 +140,28 @@ fn own_heap(
     Some(Remedy { line, ..of_own(bench, best, before) })
 }
 
-/// RMM's resources that get through, least memory first, each with the smallest device.
-fn resources(bench: &Bench<'_>) -> Result<Vec<Remedy>, ReplayError> {
-    let set = |text: &str| format!("rmm.mr.set_current_device_resource({text})");
-    let lines = [
-        ("rmm:async", set("rmm.mr.CudaAsyncMemoryResource()")),
-        (
-            "rmm:pool:initial_pool_size:1MiB",
-            "rmm.reinitialize(pool_allocator=True, initial_pool_size=2**20)".to_owned(),
-        ),
-        ("rmm:arena", set("rmm.mr.ArenaMemoryResource(rmm.mr.CudaMemoryResource())")),
-        ("rmm:binning", set("rmm.mr.BinningMemoryResource(rmm.mr.CudaMemoryResource(), 18, 22)")),
-        ("cuda", set("rmm.mr.CudaMemoryResource()")),
-    ];
-    // A size to compare resources by need not be exact: 2 %.
-    let step = (bench.peak_live() / 50).max(1).next_multiple_of(minimum::STEP);
-    let mut found = Vec::new();
-    for (name, line) in lines {
-        let memory = bench.memory();
-        if attempt(bench, name, memory)?.is_err() {
-            continue;
-        }
-        let on = |bytes| attempt(bench, name, Memory::of(bytes));
-        let found_on = minimum::find(step, bench.peak_live(), None, &Silent, on)?;
-        let Minimum::Bytes(enough) = found_on else {
-            continue;
-        };
-        // What it took where nothing stopped it is enough too, and exact.
-        let figures = run(bench, name, memory)?.outcome.figures;
-        let enough = enough.min(figures.peak_reserved);
-        let pool = Pool::Model(name.to_owned());
-        found.push(Remedy {
-            kind: RemedyKind::Policy,
-            pool: Some(name.to_owned()),
-            line,
-            reserved: Some(exactly(enough)),
-            saves: None,
-            driver_calls: Some(figures.driver_calls),
-            driver_calls_before: None,
-            is_own_heap: false,
-            is_closed_driver: pool.is_closed_driver(true),
-        });
+/// Resources of RMM that get through, least memory first.
+fn resources(bench: &Bench<'_>) -> Vec<Remedy> {
+    let found = search(&bench.program, Family::Rmm, &bench.budget(), |_, _| {});
+    let mut found: Vec<Candidate> = found.into_iter().filter(|one| !one.fails).collect();
+    // A resource that calls the driver for every large block is slow: it is advised if no other is.
+    let is_slow = |one: &Candidate| one.model == "cuda" || one.model.starts_with("rmm:binning");
+    if !found.iter().all(is_slow) {
+        found.retain(|one| !is_slow(one));
     }
-    // A resource that calls the driver for every block is slow: it comes last.
-    let is_slow = |remedy: &Remedy| remedy.pool.as_deref() == Some("cuda");
-    found.sort_by_key(|remedy| {
-        (is_slow(remedy), remedy.reserved.map(|range| range.high), remedy.driver_calls)
-    });
     found.truncate(SHOWN);
-    Ok(found)
+    let remedy = |one: Candidate| Remedy {
+        kind: RemedyKind::Policy,
+        is_closed_driver: Pool::Model(one.model.clone()).is_closed_driver(true),
+        pool: Some(one.model),
+        line: one.setting,
+        reserved: Some(exactly(one.reserved_peak)),
+        saves: None,
+        driver_calls: Some(one.driver_calls),
+        driver_calls_before: None,
+        is_own_heap: false,
+    };
+    found.into_iter().map(remedy).collect()
 }
 
 /// Remedies for a program that uses PyTorch's allocator.
@@ -210,74 +183,38 @@ impl<'b, 't> OfTorch<'b, 't> {
     }
 
     /// Settings that get through, none of which another beats in bytes and driver calls.
-    fn settings(&self, gets_through: bool) -> Vec<Remedy> {
+    fn settings(&self, recorded: &Recorded, gets_through: bool) -> Vec<Remedy> {
         let before = self.before_peak().unwrap_or(u64::MAX);
-        let mut passed = Vec::new();
-        for settings in self.candidates() {
-            let ran = run_torch(self.bench, &settings, self.bench.memory());
-            let figures = ran.outcome.figures;
-            let is_less = figures.peak_reserved < before - before / 50;
-            if ran.outcome.failure.is_none() && (is_less || !gets_through) {
-                passed.push((settings, figures));
+        let mut budget = self.bench.budget();
+        // A limit of PyTorch's own that was in the way is all of the run's memory.
+        let is_own_limit = recorded.limit.is_some_and(|limit| limit.is_own_limit);
+        let of_run = (self.bench.device.is_recorded && is_own_limit).then_some(1.0);
+        budget.memory_fraction = self.settings.memory_fraction().or(of_run);
+        let found = search(&self.bench.program, Family::Torch, &budget, |_, _| {});
+        let helps = |one: &Candidate| {
+            let is_less = one.reserved_peak < before - before / 50;
+            !one.fails && (is_less || !gets_through)
+        };
+        let remedy = |one: Candidate| {
+            // Every text of the search can be read.
+            let settings: Settings = one.model.strip_prefix("torch:")?.parse().ok()?;
+            if settings.is_but_for_limit(&self.settings) {
+                return None;
             }
-        }
-        passed.sort_by_key(|(_, figures)| (figures.peak_reserved, figures.driver_calls));
-        let mut fewest_calls = u64::MAX;
-        passed.retain(|(_, figures)| {
-            let is_fewer = figures.driver_calls < fewest_calls;
-            fewest_calls = fewest_calls.min(figures.driver_calls);
-            is_fewer
-        });
-        passed.truncate(SHOWN);
-        let remedy = |(settings, figures): (Settings, crate::Figures)| {
             let range = self.bench.torch_peak(&settings);
-            Remedy {
+            Some(Remedy {
                 kind: RemedyKind::Setting,
-                pool: Some(format!("torch:{settings}")),
-                line: format!("PYTORCH_CUDA_ALLOC_CONF={}", settings.to_alloc_conf()),
+                pool: Some(one.model),
+                line: one.setting,
                 reserved: Some(range),
                 saves: self.before_peak().map(|before| before.saturating_sub(range.high)),
-                driver_calls: Some(figures.driver_calls),
+                driver_calls: Some(one.driver_calls),
                 driver_calls_before: Some(self.before.figures.driver_calls),
                 is_own_heap: false,
                 is_closed_driver: false,
-            }
+            })
         };
-        passed.into_iter().map(remedy).collect()
-    }
-
-    /// Settings that differ from the present ones in one.
-    fn candidates(&self) -> Vec<Settings> {
-        let now = &self.settings;
-        let mut found = Vec::new();
-        let mut add = |settings: Settings| {
-            if settings != *now && !found.contains(&settings) {
-                found.push(settings);
-            }
-        };
-        let change = |how: &dyn Fn(&mut Settings)| {
-            let mut settings = now.clone();
-            how(&mut settings);
-            settings
-        };
-        add(change(&|settings| settings.set_expandable_segments(true)));
-        for mib in [128, 512] {
-            add(change(&|settings| settings.set_max_split_size(Some(mib << 20))));
-        }
-        add(change(&|settings| settings.set_max_split_size(None)));
-        add(change(&|settings| {
-            for power in 0..16 {
-                // Zero is a number of divisions for every power.
-                let _ = settings.set_divisions(1 << power, 0);
-            }
-        }));
-        if now.memory_fraction().is_some() {
-            // Both thresholds lie between 0 and 1.
-            add(change(&|settings| {
-                let _ = settings.set_garbage_collection_threshold(0.8);
-            }));
-        }
-        found
+        found.into_iter().filter(helps).filter_map(remedy).take(SHOWN).collect()
     }
 
     /// The driver's own pool behind PyTorch.

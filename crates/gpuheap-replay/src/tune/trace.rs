@@ -1,0 +1,82 @@
+//! The search for a trace, on the device that was asked for.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gpuheap_trace::{Format, Trace};
+
+use super::{Budget, Candidate, Family, search};
+use crate::Program;
+use crate::replay::{DeviceChoice, DeviceUsed, Progress};
+use crate::verdict::Recorded;
+
+/// Result of the search for one trace.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TraceSearch {
+    /// Name of the file.
+    pub name: String,
+    /// Format of the file.
+    pub format: Format,
+    /// The device that the trace was recorded on, as the recorded program counted them.
+    pub recorded_on: Option<u32>,
+    /// Framework whose settings were searched.
+    pub family: Family,
+    /// The device of the search.
+    pub device: DeviceUsed,
+    /// Facts that the recording has of its own allocator.
+    pub recorded: Recorded,
+    /// Whether a request failed, and nothing tells on how much memory: no device was asked for, and
+    /// the recording names none.
+    pub lacks_device: bool,
+    /// Settings that were tried.
+    pub tried: u64,
+    /// Settings that nothing beats, or the one that serves the program longest if all fail.
+    pub candidates: Vec<Candidate>,
+}
+
+impl TraceSearch {
+    /// Searches the settings of a framework's allocator for a trace. Without a family it is that of
+    /// the trace's format. Blocks for 20 seconds at most, and the time of one run.
+    pub fn of(
+        trace: &Trace,
+        family: Option<Family>,
+        device: &DeviceChoice,
+        progress: &dyn Progress,
+    ) -> Self {
+        let recorded = Recorded::of(trace);
+        let used = device.resolve(&recorded);
+        let family = family.unwrap_or(match trace.format() {
+            Format::PytorchSnapshot => Family::Torch,
+            _ => Family::Rmm,
+        });
+        let mut budget = Budget::new(used.usable);
+        budget.device_memory = used.total;
+        budget.vmm = used.has_vmm;
+        progress.now(&format!("searching settings of {}", family.title()));
+        let tried = AtomicUsize::new(0);
+        let candidates = search(&Program::of(trace), family, &budget, |_, all| {
+            if tried.fetch_add(1, Ordering::Relaxed) == 0 {
+                progress.expect(all as u64);
+            }
+            progress.advance(1);
+        });
+        Self {
+            name: trace.name().to_owned(),
+            format: trace.format(),
+            recorded_on: trace.device(),
+            family,
+            device: used,
+            lacks_device: !recorded.failed.is_empty()
+                && !device.is_given()
+                && recorded.limit.is_none(),
+            recorded,
+            tried: tried.into_inner() as u64,
+            candidates,
+        }
+    }
+
+    /// Returns whether the program gets through under one of the settings, on a device that is known.
+    pub fn gets_through(&self) -> bool {
+        !self.lacks_device && self.candidates.iter().any(|candidate| !candidate.fails)
+    }
+}
