@@ -173,6 +173,51 @@ fn cards_are_found_by_name_and_listed() {
     assert!(ran.stderr.contains("give one of A100 40GB, A100 80GB"), "{}", ran.stderr);
 }
 
+/// A device that is too small for every resource of RMM is told how much is enough, and cards with
+/// more memory are enough.
+#[test]
+fn a_log_that_fails_here_names_the_memory_and_the_cards_that_do() {
+    let folder = recordings().join("rmm-logs");
+    for (arguments, wanted) in [
+        (["--device-memory", "940MiB", "cudf_like.dev0.csv.gz"], "more memory, with cuda: 948 MiB"),
+        (["--device-memory", "1.4GiB", "cudf_oom.dev0.csv.gz"], "rmm.mr.CudaMemoryResource())"),
+    ] {
+        let ran = replay_in(&folder, &arguments);
+        assert_eq!(ran.code, 1, "{}", ran.stdout);
+        assert!(ran.stdout.contains(wanted), "{}", ran.stdout);
+        assert!(ran.stdout.contains("GTX 1650 4GB: yes"), "{}", ran.stdout);
+        assert!(verdict(&ran.stdout).lines().count() <= 24, "{}", ran.stdout);
+        // A program of RMM has none of gpuheap's pools.
+        let told = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(told.contains("cuda had reserved") || told.contains("rmm:async had"), "{told}");
+        let json = replay_in(&folder, &[&["--json"], &arguments[..]].concat()).json();
+        let fits = json[0]["verdict"]["fits"].as_array().unwrap();
+        assert!(fits.iter().all(|fit| fit["fits"] == true), "{fits:?}");
+    }
+}
+
+/// The figures do not depend on the device, and are those of `--find-minimum`.
+#[test]
+fn a_verdict_says_what_is_needed_and_what_is_taken() {
+    let run = "two_streams.snapshot.pickle.gz";
+    let needs = |arguments: &[&str]| {
+        let json = replay(&[&["--json", run], arguments].concat()).json();
+        (json[0]["verdict"]["needs_bytes"].clone(), json[0]["verdict"]["takes_bytes"].clone())
+    };
+    let (least, most) = needs(&[]);
+    assert!(least.as_u64().unwrap() < most.as_u64().unwrap());
+    for arguments in [&["--card", "GTX 1650 4GB"][..], &["--device-memory", "1.85GiB"]] {
+        assert_eq!(needs(arguments), (least.clone(), most.clone()), "{arguments:?}");
+    }
+    let json = replay(&["--json", "--find-minimum", "--pool", "torch", run]).json();
+    assert_eq!(json[0]["results"][0]["minimum_device_bytes"], least);
+    let text = replay(&[run]).stdout.replace('\n', " ");
+    assert!(
+        text.contains("at least 1.80 GiB of usable memory, and takes up to 5.95 GiB"),
+        "{text}"
+    );
+}
+
 #[test]
 fn settings_are_searched() {
     for (name, arguments) in [

@@ -105,7 +105,8 @@ pub fn all() -> &'static [Card] {
 pub fn find(text: &str) -> Result<&'static Card, UnknownCard> {
     let asked = Name::of(text);
     let names = |card: &'static Card| {
-        std::iter::once(card.name).chain(card.driver_names.iter().copied()).map(Name::of)
+        let known = std::iter::once(card.name).chain(card.driver_names.iter().copied());
+        known.map(Name::of).chain(card.sized_name().map(|name| Name::of(&name)))
     };
     let rules: [fn(&Name, &Name) -> bool; 3] =
         [Name::equals, Name::equals_but_memory, Name::is_part];
@@ -170,6 +171,12 @@ fn rows() -> impl Iterator<Item = &'static str> {
 }
 
 impl Card {
+    /// Returns the name with the vendor's memory, `RTX 4070 12GB`; `None` if the name gives memory.
+    fn sized_name(&self) -> Option<String> {
+        let has_memory = self.name.to_ascii_lowercase().contains("gb");
+        (!has_memory).then(|| format!("{} {}GB", self.name, self.vendor_gb))
+    }
+
     /// Reads a row. `None` if it is malformed.
     fn parse(row: &'static str) -> Option<Self> {
         let mut fields = row.split(',');
@@ -292,6 +299,8 @@ mod tests {
             ("4060ti 16gb", "RTX 4060 Ti 16GB"),
             ("4070 ti super", "RTX 4070 Ti Super"),
             ("4090", "RTX 4090"),
+            ("RTX 4070 12GB", "RTX 4070"),
+            ("rtx4090 24gb", "RTX 4090"),
             ("Tesla T4", "T4 16GB"),
             ("a10", "A10 24GB"),
             ("h100 pcie", "H100 PCIe 80GB"),
@@ -327,6 +336,7 @@ mod tests {
     fn unknown_name_gives_the_nearest() {
         for (text, near) in [
             ("RTX 4095", "RTX 4090"),
+            ("RTX 4070 16GB", "RTX 4070"),
             ("A101 40GB", "A100 40GB"),
             ("RTX 4060 16GB", "RTX 4060 8GB"),
             ("", "T4 16GB"),

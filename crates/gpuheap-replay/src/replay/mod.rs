@@ -334,7 +334,7 @@ impl<'t> Bench<'t> {
         }
     }
 
-    fn find_minimum(
+    pub(crate) fn find_minimum(
         &self,
         report: &PoolReport,
         progress: &dyn Progress,

@@ -2,12 +2,12 @@
 
 use super::Detail;
 use super::words::{Amount, hanging, line};
-use crate::cards::{self, Card};
+use crate::cards::{self, Class};
 use crate::verdict::{Fit, Way};
 
 /// Cards that people know, one or two of each size.
 const KNOWN: [&str; 16] = [
-    "A100 40GB MIG 1g.5gb",
+    "GTX 1650 4GB",
     "GTX 1060 6GB",
     "RTX 4060 8GB",
     "RTX 3080 10GB",
@@ -24,8 +24,8 @@ const KNOWN: [&str; 16] = [
     "H200 141GB",
     "B200 180GB",
 ];
-/// Cards shown that fit as the program is.
-const SHOWN: usize = 3;
+/// Cards shown that fit: the smallest of those that people own, and the smallest of a data centre.
+const SHOWN_OWNED: usize = 2;
 
 /// Adds which cards fit, with the settings that make them fit: all, or those that people know around
 /// the size that is enough. `first` is the pool of the first remedy.
@@ -46,23 +46,34 @@ pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, detail: 
         _ => None,
     };
     let mut parts = Vec::new();
-    let shown = if is_all { usize::MAX } else { SHOWN };
     let too_small = known.iter().rev().filter(|fit| fit.way.is_none());
     let largest_too_small = too_small.take(if is_all { usize::MAX } else { 1 });
-    parts.extend(largest_too_small.map(|fit| format!("{}: no", named(fit.card))));
-    let conditional = known.iter().filter_map(|fit| match &fit.way {
-        Some(Way::With(pool)) => {
+    parts.extend(largest_too_small.map(|fit| format!("{}: no", fit.card.name)));
+    let of_fit = |fit: &&Fit| match (&fit.way, common) {
+        (Some(Way::With(pool)), None) => {
             let settings = pool.strip_prefix("torch:").unwrap_or(pool);
-            if common.is_some() {
-                return Some(format!("{}: yes", named(fit.card)));
-            }
-            Some(format!("{}: yes with {settings}", named(fit.card)))
+            format!("{}: yes with {settings}", fit.card.name)
         }
-        _ => None,
-    });
-    parts.extend(conditional.take(shown));
-    let plain = known.iter().filter(|fit| fit.way == Some(Way::AsIs));
-    parts.extend(plain.take(shown).map(|fit| format!("{}: yes", named(fit.card))));
+        _ => format!("{}: yes", fit.card.name),
+    };
+    let is_conditional = |fit: &&&Fit| matches!(fit.way, Some(Way::With(_)));
+    let in_centre = |fit: &&&Fit| fit.card.class == Class::DataCentre;
+    let fitting = || known.iter().filter(|fit| fit.way.is_some());
+    if is_all {
+        parts.extend(fitting().filter(is_conditional).map(of_fit));
+        parts.extend(fitting().filter(|fit| !is_conditional(fit)).map(of_fit));
+    } else {
+        // One card that needs a setting is enough if another needs none.
+        let owned = || fitting().filter(|fit| !in_centre(fit));
+        let plain = owned().filter(|fit| !is_conditional(fit));
+        let conditional = owned().filter(is_conditional);
+        let few = if plain.clone().next().is_some() { 1 } else { SHOWN_OWNED };
+        let shown: Vec<&&Fit> = conditional.take(few).chain(plain).take(SHOWN_OWNED).collect();
+        let smallest_shown = shown.first().map_or(0, |fit| fit.card.usable_bytes);
+        let centre = fitting().filter(in_centre);
+        let centre = centre.filter(|fit| fit.card.usable_bytes >= smallest_shown).take(1);
+        parts.extend(shown.iter().copied().chain(centre).map(of_fit));
+    }
     if parts.is_empty() {
         return;
     }
@@ -72,15 +83,6 @@ pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, detail: 
         None => String::new(),
     };
     hanging(text, &format!("Cards{with}, as estimated: "), "  ", &parts.join(" · "));
-}
-
-/// The name with the memory, if it lacks that.
-fn named(card: &Card) -> String {
-    let has_memory = card.name.to_ascii_lowercase().contains("gb");
-    match has_memory {
-        true => card.name.to_owned(),
-        false => format!("{} {}GB", card.name, card.vendor_gb),
-    }
 }
 
 /// Renders the list of all cards, for a terminal of 80 columns.

@@ -33,7 +33,7 @@ fn sentence(report: &TraceReport) -> String {
     let at_least = if verdict.is_lower_bound { "at least " } else { "" };
     if !verdict.gets_through {
         let who = match &verdict.failure {
-            Some(MemoryAtFailure { pool: None, .. }) => "Memory ran out.".to_owned(),
+            Some(MemoryAtFailure { pool: None, device_free, .. }) => ran_out(report, *device_free),
             Some(MemoryAtFailure { pool: Some(pool), .. }) if verdict.checked.len() == 1 => {
                 format!("{pool} runs out of memory.")
             }
@@ -55,13 +55,17 @@ fn sentence(report: &TraceReport) -> String {
             true if report.gaps.contains(&Gap::Device) => {
                 let needed = verdict.recommended.as_ref().map(|advice| {
                     let enough = Amount(advice.enough);
-                    format!(" At least {enough:#} of usable memory is needed{}.", with(advice))
+                    format!(" At least {enough:#} is needed{}.", with(advice))
                 });
                 format!(
-                    "{who} The recording does not name its device: give it, as in --card \
-                     \"T4 16GB\", to see what gets through there.{}",
+                    "{who} The log names neither its device nor its RMM resource: give the device, \
+                     as in --card \"T4 16GB\", to see what gets through there.{}",
                     needed.unwrap_or_default()
                 )
+            }
+            // The remedies' title says that their figures are lower bounds.
+            true if who.contains("your own limit") => {
+                format!("{who} What would have followed is not known.")
             }
             true => {
                 format!("{who} What would have followed is not known: figures are lower bounds.")
@@ -82,20 +86,19 @@ fn sentence(report: &TraceReport) -> String {
     };
     let enough = match (best, &verdict.recommended) {
         (Some(pool), _) => {
-            let smallest = pool.minimum.as_ref().and_then(|minimum| minimum.bytes());
-            let enough = smallest.unwrap_or(pool.peak_reserved.high);
-            format!(
-                "With {} it gets through: {at_least}{:#} of usable memory {}.",
-                name(report, &pool.pool.to_string()),
-                Amount(enough),
-                if verdict.is_lower_bound { "is needed" } else { "is enough" }
-            )
+            let name = name(report, &pool.pool.to_string());
+            format!("With {name} it gets through: {}.", needs(report, pool.peak_reserved.high))
         }
         (None, Some(advice)) => format!(
-            "It gets through: {at_least}{:#} of usable memory is {}{}.",
+            "It gets through: {at_least}{:#} of usable memory is {}{}.{}",
             Amount(advice.enough),
             if verdict.is_lower_bound { "needed" } else { "enough" },
-            with(advice)
+            with(advice),
+            // Pools that were named are no question of the log's.
+            match verdict.fits.is_empty() {
+                true => "",
+                false => " The log does not say which RMM resource it ran under.",
+            }
         ),
         (None, None) => "It gets through.".to_owned(),
     };
@@ -107,6 +110,40 @@ fn with(advice: &Advice) -> String {
     match &advice.setting {
         Some(_) => " with the first of the lines below".to_owned(),
         None => format!(" with {}", advice.pool),
+    }
+}
+
+/// Memory that the deciding pool needs, and takes if the device has more. `here` is what it took.
+fn needs(report: &TraceReport, here: u64) -> String {
+    let verdict = &report.verdict;
+    let lower = if verdict.is_lower_bound { " (figures are lower bounds)" } else { "" };
+    let Some(needs) = verdict.needs else {
+        let at_least = if verdict.is_lower_bound { "at least " } else { "" };
+        return format!(
+            "it takes {at_least}{:#} here; --find-minimum finds the smallest device",
+            Amount(here)
+        );
+    };
+    let (least, most) = (Amount(needs.least), Amount(needs.most));
+    match needs.most > needs.least {
+        true => format!(
+            "it needs at least {least:#} of usable memory, and takes up to {most:#} where there is \
+             room{lower}"
+        ),
+        false => format!("it needs at least {least:#} of usable memory{lower}"),
+    }
+}
+
+/// Memory ran out in the recorded run: the limit that the program set itself, if that stopped it.
+fn ran_out(report: &TraceReport, free: Option<u64>) -> String {
+    match (report.recorded.limit, free) {
+        (Some(limit), Some(free)) if limit.is_own_limit => format!(
+            "Memory ran out: your own limit of about {} stopped it (a memory fraction); {} were \
+             free.",
+            Amount(limit.least),
+            Amount(free)
+        ),
+        _ => "Memory ran out.".to_owned(),
     }
 }
 
@@ -145,7 +182,14 @@ fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, 
         failure.time_ns as f64 / 1e9,
         reason(report, failure),
     );
-    hanging(text, "What happened: ", "  ", &what);
+    // A device or a pool that was given is not that of the recorded run.
+    let is_other = report.verdict.gets_through
+        || !report.device.is_recorded && !report.gaps.contains(&Gap::Device);
+    let title = match failure.pool.is_none() && is_other {
+        true => "In the recorded run: ",
+        false => "What happened: ",
+    };
+    hanging(text, title, "  ", &what);
     let mut cells = vec![(failure.live, "live, as requested".to_owned())];
     cells.extend(failure.rounding.map(|bytes| (bytes, "lost to rounding".to_owned())));
     if let Some(free) = failure.free {
@@ -156,8 +200,12 @@ fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, 
         cells.push((free, pieces));
         cells.push((failure.largest.unwrap_or(0), "in the largest piece".to_owned()));
     }
-    cells.extend(failure.pending.map(|bytes| (bytes, "pending on other streams".to_owned())));
-    cells.extend(failure.other_streams.map(|bytes| (bytes, "held for other streams".to_owned())));
+    let of_streams = [
+        (failure.pending, "pending on other streams"),
+        (failure.other_streams, "held for other streams"),
+    ];
+    let of_streams = of_streams.map(|(bytes, what)| (bytes.unwrap_or(0), what.to_owned()));
+    cells.extend(of_streams.into_iter().filter(|(bytes, _)| *bytes > 0));
     for pair in cells.chunks(2) {
         let cell = |(bytes, what): &(u64, String)| {
             format!("  {:>11}  {what:<26}", Amount(*bytes).to_string())
@@ -189,7 +237,9 @@ fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     let own_limit = report.recorded.limit.is_some_and(|limit| limit.is_own_limit);
     let recorded = failure.pool.is_none();
     let device = match failure.device_free {
-        Some(free) if recorded && own_limit && free > failure.requested => {
+        // The first sentence has it.
+        Some(_) if recorded && own_limit && !report.verdict.gets_through => String::new(),
+        Some(free) if recorded && own_limit => {
             format!(" CUDA had {} free: a memory fraction was set.", Amount(free))
         }
         Some(free) => format!(" CUDA had {} free.", Amount(free)),
@@ -247,10 +297,10 @@ fn remedies(text: &mut String, report: &TraceReport, detail: Detail) -> usize {
     let is_known = !report.gaps.contains(&Gap::Device);
     let title = match (verdict.gets_through, verdict.is_lower_bound) {
         (false, true) if is_known => "What would have let it through, cheapest first (at least):",
-        (false, true) => "What takes the least (at least):",
+        (false, true) => "What takes the least of RMM, typed before cudf allocates (at least):",
         (false, false) => "What lets it through, cheapest first:",
         (true, _) if report.recorded.allocator.is_some() => "What takes less:",
-        (true, _) => "What takes the least:",
+        (true, _) => "What takes the least of RMM, typed before cudf allocates:",
     };
     line(text, format_args!("{title}"));
     let shown = match detail {
@@ -266,7 +316,13 @@ fn remedies(text: &mut String, report: &TraceReport, detail: Detail) -> usize {
             continue;
         }
         typed(text, &number, "     ", &remedy.line);
-        hanging(text, "     ", "     ", &costs(report, remedy));
+        let is_variable = |remedy: &&&Remedy| remedy.line.starts_with("PYTORCH_");
+        let first_variable = shown.iter().find(is_variable).map(|remedy| &remedy.line);
+        let when = match first_variable == Some(&remedy.line) {
+            true => "; set before python starts",
+            false => "",
+        };
+        hanging(text, "     ", "     ", &format!("{}{when}", costs(report, remedy)));
     }
     verdict.remedies.len() - shown.len()
 }
@@ -289,15 +345,21 @@ fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
 
 fn costs(report: &TraceReport, remedy: &Remedy) -> String {
     let mut parts = Vec::new();
+    let is_rmm = report.recorded.allocator.is_none();
     match remedy.reserved {
         Some(PeakRange { low, high }) if low != high => {
             parts.push(format!("reserves {} to {}", Amount(low), Amount(high)));
+        }
+        Some(PeakRange { high, .. }) if is_rmm && !remedy.is_own_heap => {
+            parts.push(format!("needs {:#}", Amount(high)));
         }
         Some(PeakRange { high, .. }) => parts.push(format!("reserves {}", Amount(high))),
         None => {}
     }
     if let Some(saves) = remedy.saves.filter(|saves| *saves > 0) {
-        parts.push(format!("{} less", Amount(saves)));
+        let is_run = report.verdict.checked.iter().any(|pool| pool.to_string() == "torch");
+        let than = if is_run { "the run" } else { "as asked" };
+        parts.push(format!("{} less than {than}", Amount(saves)));
     }
     match (remedy.driver_calls, remedy.driver_calls_before) {
         (Some(calls), Some(before)) => {
@@ -308,6 +370,9 @@ fn costs(report: &TraceReport, remedy: &Remedy) -> String {
     }
     if remedy.is_closed_driver {
         parts.push("by a model of NVIDIA's driver".to_owned());
+    }
+    if is_rmm && remedy.pool.as_deref() == Some("rmm:async") {
+        parts.push("RMM 25.12 or newer (older ones take half of the device at the start)".into());
     }
     if remedy.is_own_heap && report.recorded.allocator.is_none() {
         parts.push("for programs in Rust or C".to_owned());

@@ -1,6 +1,5 @@
 //! The cards that a program fits on.
 
-use super::Remedy;
 use crate::cards::{self, Card};
 use crate::models::torch::Settings;
 use crate::replay::{Bench, Memory, ReplayError, attempt, run_torch, torch_settings, unlimited};
@@ -25,23 +24,20 @@ pub enum Way {
     With(String),
 }
 
-/// Ways that are tried on cards: the program as it is, and remedies.
+/// Ways that are tried on cards: the program as it is, and others.
 const WAYS: usize = 3;
 
-/// Judges every card. `main` is the pool that the program uses, if that is known.
+/// Judges every card. `main` is the pool that the program uses, if that is known; `others` are pools
+/// that it could use by a setting, cheapest first.
 ///
 /// A pool is tried on few sizes: those that get through on one are taken to do so on larger ones.
 pub(super) fn find(
     bench: &Bench<'_>,
     main: Option<&str>,
-    remedies: &[Remedy],
+    others: &[String],
 ) -> Result<Vec<Fit>, ReplayError> {
     let as_is = main.map(|pool| (Way::AsIs, pool.to_owned()));
-    let others = remedies.iter().filter_map(|remedy| {
-        let pool = remedy.pool.clone()?;
-        // The heap's own pools are no setting of the program.
-        pool.contains(':').then(|| (Way::With(pool.clone()), pool))
-    });
+    let others = others.iter().map(|pool| (Way::With(pool.clone()), pool.clone()));
     let ways: Vec<(Way, String)> = as_is.into_iter().chain(others).take(WAYS).collect();
     let mut found = Vec::new();
     for (_, pool) in &ways {

@@ -3,6 +3,7 @@
 mod fits;
 mod recorded;
 mod remedies;
+mod rmm;
 
 use gpuheap_trace::Format;
 
@@ -11,7 +12,10 @@ pub use self::recorded::{FailedRequest, Recorded, RecordedLimit};
 pub use self::remedies::{Remedy, RemedyKind};
 use crate::PeakRange;
 use crate::moment::{Holder, Moment};
-use crate::replay::{Bench, Cause, Options, Pool, PoolReport, ReplayError, Stop};
+use crate::replay::minimum::LARGEST;
+use crate::replay::{
+    Bench, Cause, Options, Pool, PoolReport, ReplayError, Silent, Stop, torch_settings,
+};
 
 /// Judgement on a trace. Sizes are bytes.
 #[derive(Debug, Clone)]
@@ -31,6 +35,9 @@ pub struct Verdict {
     /// The pool, as `--pool` takes it, that is advised for a trace whose allocator is not known, or
     /// that needs the least settings for one whose is.
     pub recommended: Option<Advice>,
+    /// Usable memory that the deciding pool needs at least, and takes on a device with room; `None`
+    /// if several pools decide, or no device is enough.
+    pub needs: Option<Needs>,
     /// Every known card, and how the program gets through on it. Empty if pools were named that get
     /// through, and the allocator of the program is not known.
     pub fits: Vec<Fit>,
@@ -46,6 +53,39 @@ pub struct Advice {
     pub setting: Option<String>,
     /// Usable memory that is enough.
     pub enough: u64,
+}
+
+/// Usable memory that a pool needs and takes, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Needs {
+    /// The smallest device is of so many bytes.
+    pub least: u64,
+    /// The pool takes so many bytes from a device with room.
+    pub most: u64,
+}
+
+impl Needs {
+    /// `None` for gpuheap's own pools if no minimum was asked for: their replays take long.
+    fn of(bench: &Bench<'_>, result: &PoolReport) -> Result<Option<Self>, ReplayError> {
+        let minimum = match (&result.minimum, &result.pool) {
+            (Some(minimum), _) => minimum.clone(),
+            (None, Pool::Model(_)) => bench.find_minimum(result, &Silent)?,
+            (None, Pool::Own(_)) => return Ok(None),
+        };
+        let Some(least) = minimum.bytes() else { return Ok(None) };
+        let settings = match &result.pool {
+            Pool::Model(text) => torch_settings(bench, text)?,
+            Pool::Own(_) => None,
+        };
+        let most = match settings {
+            Some(settings) if settings.memory_fraction().is_none() => {
+                bench.program.torch_peak(&settings, LARGEST).high
+            }
+            _ => result.peak_reserved.high,
+        };
+        Ok(Some(Self { least, most }))
+    }
 }
 
 /// Memory at the first request that failed. Sizes are bytes.
@@ -105,7 +145,16 @@ impl Verdict {
         let is_recorded_failure =
             !recorded.failed.is_empty() && (is_run || !options.knows_memory(recorded));
         let gets_through = !is_recorded_failure && of_checked().all(|result| result.stop.is_none());
-        let stopped = of_checked().filter_map(|result| Some((result, result.stop.as_ref()?)));
+        // A log that does not name its allocator is no program of a pool that RMM has not.
+        let is_open = recorded.allocator.is_none()
+            && options.pools.is_empty()
+            && options.check.is_none()
+            && bench.trace.format() != Format::PytorchSnapshot;
+        let is_meant = |result: &&PoolReport| {
+            !is_open || matches!(result.pool.base(), "cuda" | "rmm:async" | "rmm:binning")
+        };
+        let stopped = of_checked().filter(is_meant);
+        let stopped = stopped.filter_map(|result| Some((result, result.stop.as_ref()?)));
         // With several pools, the one that came furthest says most of the program.
         let stopped = stopped.max_by_key(|(_, stop)| (stop.pass, stop.event));
         let failure = match (recorded.failed.first(), stopped) {
@@ -121,7 +170,7 @@ impl Verdict {
             }
             _ => None,
         };
-        let remedies = remedies::find(
+        let remedies::Found { remedies, pools } = remedies::find(
             bench,
             recorded,
             results,
@@ -130,9 +179,14 @@ impl Verdict {
             gets_through,
         )?;
         let recommended = advice(bench, results, &checked, &remedies, gets_through);
+        let deciding = match (recorded.allocator.is_some(), gets_through) {
+            (true, true) => of_checked().next(),
+            _ => None,
+        };
+        let needs = deciding.map_or(Ok(None), |result| Needs::of(bench, result))?;
         let main = checked.iter().find(|pool| pool.base() == "torch").map(ToString::to_string);
-        let fits = match main.is_some() || !remedies.is_empty() {
-            true => fits::find(bench, main.as_deref(), &remedies)?,
+        let fits = match main.is_some() || !pools.is_empty() {
+            true => fits::find(bench, main.as_deref(), &pools)?,
             false => Vec::new(),
         };
         Ok(Self {
@@ -142,6 +196,7 @@ impl Verdict {
             failure,
             remedies,
             recommended,
+            needs,
             fits,
         })
     }

@@ -3,7 +3,7 @@
 use gpuheap::PoolKind;
 use gpuheap_trace::Format;
 
-use super::{Recorded, best_pool, exactly};
+use super::{Recorded, best_pool, exactly, rmm};
 use crate::models::torch::Settings;
 use crate::replay::minimum::{self, LARGEST};
 use crate::replay::{
@@ -24,11 +24,12 @@ pub struct Remedy {
     pub line: String,
     /// The most that is taken from the driver then; `None` if it stays as it is.
     pub reserved: Option<PeakRange>,
-    /// How much less that is than with the settings that were recorded.
+    /// How much less that is than the checked settings take on the same device; `None` if these do
+    /// not get through there.
     pub saves: Option<u64>,
     /// Calls of the driver then.
     pub driver_calls: Option<u64>,
-    /// Calls of the driver with the settings that were recorded.
+    /// Calls of the driver with the checked settings on the same device.
     pub driver_calls_before: Option<u64>,
     /// `true` if the pool is one of gpuheap's own.
     pub is_own_heap: bool,
@@ -62,6 +63,12 @@ impl RemedyKind {
 /// Remedies shown of each kind.
 const SHOWN: usize = 2;
 
+/// Remedies, and pools that programs can use by a setting, cheapest first.
+pub(super) struct Found {
+    pub(super) remedies: Vec<Remedy>,
+    pub(super) pools: Vec<String>,
+}
+
 pub(super) fn find(
     bench: &Bench<'_>,
     recorded: &Recorded,
@@ -69,9 +76,10 @@ pub(super) fn find(
     checked: &[Pool],
     is_named: bool,
     gets_through: bool,
-) -> Result<Vec<Remedy>, ReplayError> {
+) -> Result<Found, ReplayError> {
     let torch = checked.iter().find(|pool| pool.base() == "torch");
     let mut remedies = Vec::new();
+    let mut pools = None;
     if let Some(Pool::Model(text)) = torch {
         let settings = crate::replay::torch_settings(bench, text)?.unwrap_or_default();
         let torch = OfTorch::new(bench, settings);
@@ -79,22 +87,37 @@ pub(super) fn find(
         if !gets_through {
             remedies.extend(torch.asynchronous()?);
         }
-        if let Some(own) = own_heap(bench, results, torch.before_peak(), gets_through) {
-            remedies.push(own);
+        let before = torch.before_peak().or(torch.unbounded_peak());
+        if let Some(own) = own_heap(bench, results, before, gets_through) {
+            let saves = torch.saves(peak_of(&own));
+            remedies.push(Remedy { saves, ..own });
         }
         if !gets_through {
             remedies.extend(torch.limit(recorded)?);
         }
     } else if bench.trace.format() != Format::PytorchSnapshot && !(is_named && gets_through) {
-        let of_rmm = resources(bench);
-        let before = of_rmm.first().and_then(|remedy| remedy.reserved).map(|range| range.high);
-        remedies.extend(of_rmm);
+        let of_rmm = rmm::resources(bench);
+        let before = of_rmm.first().map(|resource| resource.candidate.reserved_peak);
+        remedies.extend(rmm::remedies(&of_rmm));
+        if remedies.is_empty() && !is_named {
+            remedies.extend(rmm::limit(bench, &of_rmm));
+        }
         if let Some(own) = own_heap(bench, results, before, gets_through) {
             remedies.push(own);
         }
+        pools = Some(of_rmm.iter().map(|resource| resource.candidate.model.clone()).collect());
     }
-    remedies.sort_by_key(|remedy| remedy.kind);
-    Ok(remedies)
+    // A heap of ours is no line to type: it comes last.
+    remedies.sort_by_key(|remedy| (remedy.is_own_heap, remedy.kind));
+    let pools = pools.unwrap_or_else(|| {
+        let settings = remedies.iter().filter(|remedy| !remedy.is_own_heap);
+        settings.filter_map(|remedy| remedy.pool.clone()).collect()
+    });
+    Ok(Found { remedies, pools })
+}
+
+fn peak_of(remedy: &Remedy) -> u64 {
+    remedy.reserved.map_or(0, |range| range.high)
 }
 
 fn peak(result: &PoolReport) -> u64 {
@@ -102,13 +125,13 @@ fn peak(result: &PoolReport) -> u64 {
 }
 
 /// The figures of one of gpuheap's own pools.
-fn of_own(bench: &Bench<'_>, result: &PoolReport, before: Option<u64>) -> Remedy {
+fn of_own(bench: &Bench<'_>, result: &PoolReport) -> Remedy {
     Remedy {
         kind: RemedyKind::Policy,
         pool: Some(result.pool.to_string()),
         line: String::new(),
         reserved: Some(result.peak_reserved),
-        saves: before.map(|before| before.saturating_sub(peak(result))),
+        saves: None,
         driver_calls: Some(result.driver_calls),
         driver_calls_before: None,
         is_own_heap: true,
@@ -132,59 +155,47 @@ fn own_heap(
     }
     let line = match bench.trace.format() {
         Format::PytorchSnapshot => {
-            let example = "crates/gpuheap-capi/examples/torch_allocator.cpp";
-            format!("pool {} of gpuheap: {example}", best.pool)
+            "with gpuheap's allocator (how: crates/gpuheap-capi/README.md)".to_owned()
         }
         _ => format!("gpuheap's own heap, pool {}", best.pool),
     };
-    Some(Remedy { line, ..of_own(bench, best, before) })
-}
-
-/// Resources of RMM that get through, least memory first.
-fn resources(bench: &Bench<'_>) -> Vec<Remedy> {
-    let found = search(&bench.program, Family::Rmm, &bench.budget(), |_, _| {});
-    let mut found: Vec<Candidate> = found.into_iter().filter(|one| !one.fails).collect();
-    // A resource that calls the driver for every large block is slow: it is advised if no other is.
-    let is_slow = |one: &Candidate| one.model == "cuda" || one.model.starts_with("rmm:binning");
-    if !found.iter().all(is_slow) {
-        found.retain(|one| !is_slow(one));
-    }
-    found.truncate(SHOWN);
-    let remedy = |one: Candidate| Remedy {
-        kind: RemedyKind::Policy,
-        is_closed_driver: Pool::Model(one.model.clone()).is_closed_driver(true),
-        pool: Some(one.model),
-        line: one.setting,
-        reserved: Some(exactly(one.reserved_peak)),
-        saves: None,
-        driver_calls: Some(one.driver_calls),
-        driver_calls_before: None,
-        is_own_heap: false,
-    };
-    found.into_iter().map(remedy).collect()
+    Some(Remedy { line, ..of_own(bench, best) })
 }
 
 /// Remedies for a program that uses PyTorch's allocator.
 struct OfTorch<'b, 't> {
     bench: &'b Bench<'t>,
     settings: Settings,
-    /// The run on a device of any size.
+    /// The run on the device.
     before: Outcome,
+    /// The run on a device of any size.
+    unbounded: Outcome,
 }
 
 impl<'b, 't> OfTorch<'b, 't> {
     fn new(bench: &'b Bench<'t>, settings: Settings) -> Self {
-        let before = run_torch(bench, &unlimited(&settings), Memory::of(LARGEST)).outcome;
-        Self { bench, settings, before }
+        let before = run_torch(bench, &settings, bench.memory()).outcome;
+        let unbounded = run_torch(bench, &unlimited(&settings), Memory::of(LARGEST)).outcome;
+        Self { bench, settings, before, unbounded }
     }
 
+    /// The most that is reserved on the device; `None` if the program does not get through there.
     fn before_peak(&self) -> Option<u64> {
-        self.before.failure.is_none().then_some(self.before.figures.peak_reserved)
+        self.before.failure.is_none().then(|| self.bench.torch_peak(&self.settings).high)
+    }
+
+    fn unbounded_peak(&self) -> Option<u64> {
+        self.unbounded.failure.is_none().then_some(self.unbounded.figures.peak_reserved)
+    }
+
+    /// How much less `reserved` is than on the device now, if it is less.
+    fn saves(&self, reserved: u64) -> Option<u64> {
+        self.before_peak()?.checked_sub(reserved)
     }
 
     /// Settings that get through, none of which another beats in bytes and driver calls.
     fn settings(&self, recorded: &Recorded, gets_through: bool) -> Vec<Remedy> {
-        let before = self.before_peak().unwrap_or(u64::MAX);
+        let before = self.before_peak().or(self.unbounded_peak()).unwrap_or(u64::MAX);
         let mut budget = self.bench.budget();
         // A limit of PyTorch's own that was in the way is all of the run's memory.
         let is_own_limit = recorded.limit.is_some_and(|limit| limit.is_own_limit);
@@ -207,9 +218,9 @@ impl<'b, 't> OfTorch<'b, 't> {
                 pool: Some(one.model),
                 line: one.setting,
                 reserved: Some(range),
-                saves: self.before_peak().map(|before| before.saturating_sub(range.high)),
+                saves: self.saves(range.high),
                 driver_calls: Some(one.driver_calls),
-                driver_calls_before: Some(self.before.figures.driver_calls),
+                driver_calls_before: self.before_peak().map(|_| self.before.figures.driver_calls),
                 is_own_heap: false,
                 is_closed_driver: false,
             })
@@ -225,7 +236,7 @@ impl<'b, 't> OfTorch<'b, 't> {
             pool: Some("rmm:async".to_owned()),
             line: "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync".to_owned(),
             reserved: Some(exactly(peak)),
-            saves: self.before_peak().map(|before| before.saturating_sub(peak)),
+            saves: self.saves(peak),
             driver_calls: None,
             driver_calls_before: None,
             is_own_heap: false,
@@ -247,7 +258,7 @@ impl<'b, 't> OfTorch<'b, 't> {
         let found = minimum::find(
             minimum::STEP,
             self.bench.peak_live(),
-            self.before_peak(),
+            self.unbounded_peak(),
             &Silent,
             attempt,
         )?;
