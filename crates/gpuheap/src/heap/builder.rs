@@ -151,7 +151,7 @@ impl HeapBuilder {
     /// How much more than the peak of what is live the `stitched` pool takes from the driver before it
     /// maps free memory together, as a part of the peak: 0.04 unless said otherwise. Less packs
     /// tighter, more saves time where a program does not repeat itself; `benches/peers/RESULTS.md` has the
-    /// curve. Said here, it stays; unless said, the pool goes up to 0.2 for a program that makes it
+    /// curve. Said here, it stays; unless said, the pool goes up to 0.35 for a program that makes it
     /// map again and again. Below zero and no number count as zero, more than 10 as 10.
     pub fn slack(mut self, part: f64) -> HeapBuilder {
         self.slack = Some(part);
