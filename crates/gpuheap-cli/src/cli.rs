@@ -114,7 +114,7 @@ pub(crate) struct ReplayArguments {
     pub(crate) card: Option<AskedCard>,
 
     /// Hard limit of what a pool may take from the driver
-    #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", value_parser = limit, allow_hyphen_values = true)]
     pub(crate) limit: Option<Size>,
 
     /// Freed bytes that the pool `driver` keeps, 0 for none [default: all]
@@ -290,6 +290,17 @@ fn explain(error: &clap::Error) -> String {
 fn size(text: &str) -> Result<Size, String> {
     missing(text)?;
     Size::parse(text).map_err(|error| error.to_string())
+}
+
+/// A size that a pool can take something of.
+fn limit(text: &str) -> Result<Size, String> {
+    match size(text)? {
+        Size::Bytes(bytes) if bytes < GRANULE => Err(format!(
+            "'{text}' is less than the 2 MiB that a device hands out at a time; write bytes \
+             (10000000), a unit (100M, 1.5GiB) or a share of the device (50%)"
+        )),
+        size => Ok(size),
+    }
 }
 
 /// A size of which nothing at all is one too.

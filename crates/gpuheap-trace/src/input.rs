@@ -75,6 +75,11 @@ pub fn read_from(
     recognise_and_read(name, reader, options).map_err(|error| error.in_file(name))
 }
 
+/// Advice for a file that is no recording.
+pub(crate) const RECORDING: &str = "record PyTorch with \
+    torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot(\"run.pickle\"), \
+    RMM with rmm.reinitialize(logging=True, log_file_name=\"run.csv\")";
+
 fn open(path: &Path) -> Result<File, Error> {
     let opened = File::open(path).and_then(|file| Ok((file.metadata()?.is_dir(), file))).map_err(
         |error| Error::io("cannot be opened", error, "check the path and its permissions"),
@@ -96,8 +101,10 @@ fn recognise_and_read(
         [PICKLE_PROTO, ..] => snapshot::read(name, source, options),
         start if is_text(start) => Ok(vec![rmm::read(name, source)?]),
         start => Err(Error::new(
-            format!("begins with the bytes {start:02x?}, which is no trace format"),
-            "give an RMM log (CSV) or a PyTorch memory snapshot (pickle), plain or gzipped",
+            format!(
+                "begins with the bytes {start:02x?}: neither a PyTorch snapshot nor an RMM log"
+            ),
+            RECORDING,
         )),
     }
 }

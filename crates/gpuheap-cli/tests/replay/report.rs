@@ -219,6 +219,17 @@ fn a_verdict_says_what_is_needed_and_what_is_taken() {
 }
 
 #[test]
+fn a_verdict_on_a_log_that_is_cut_off_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = crate::support::log(&[("allocate", 1, 100), ("free", 1, 100), ("allocate", 1, 50)]);
+    for (name, text, is_cut) in [("cut", &log[..log.len() - 9], true), ("whole", &log, false)] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+        let shown = replay_in(folder.path(), &[name]).stdout.replace('\n', " ");
+        assert_eq!(shown.contains("The log is cut off"), is_cut, "{shown}");
+    }
+}
+
+#[test]
 fn settings_are_searched() {
     for (name, arguments) in [
         ("tune_torch", &["--tune", "varied_oom.snapshot.pickle.gz"][..]),

@@ -5,13 +5,18 @@ use super::SettingError;
 impl SettingError {
     /// The error for a name that is none of `known`.
     pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> Self {
-        let nearest =
-            known.iter().min_by_key(|known| (!known.contains(name), distance(name, known)));
+        // A word of which half the letters differ is another word.
+        let letters = name.chars().count();
+        let is_part = |known: &str| letters >= 3 && known.contains(name);
+        let is_near = |known: &&&str| is_part(known) || distance(name, known) * 2 <= letters;
+        let near = known.iter().filter(is_near);
+        let nearest = near.min_by_key(|known| (!is_part(known), distance(name, known)));
         Self::new(
             format!("{what} {}", quoted(name)),
             match nearest {
                 Some(nearest) => format!("the nearest known one is {nearest}"),
-                None => "leave it out".to_owned(),
+                None if known.is_empty() => "leave it out".to_owned(),
+                None => format!("known are {}", known.join(", ")),
             },
         )
     }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gpuheap::{PoolKind, Size};
-use gpuheap_trace::{Format, Summary, Trace};
+use gpuheap_trace::{Format, Summary, Trace, WarningKind};
 
 pub use self::device::{DeviceChoice, DeviceUsed};
 use self::heaps::{Bounds, Machine, Steps};
@@ -129,6 +129,8 @@ pub struct TraceReport {
     pub device: DeviceUsed,
     /// Facts that the recording has of its own allocator.
     pub recorded: Recorded,
+    /// `true` if the file is cut off: figures are those of the part before.
+    pub is_cut_off: bool,
     /// Gaps of the recording.
     pub gaps: Vec<Gap>,
     /// Results, one for each pool.
@@ -416,6 +418,9 @@ pub fn replay(
             name: bench.trace.name().to_owned(),
             format: bench.trace.format(),
             recorded_on: bench.trace.device(),
+            is_cut_off: bench.trace.warnings().iter().any(|warning| {
+                matches!(warning.kind, WarningKind::BrokenOff(_) | WarningKind::LastLineCut)
+            }),
             summary: bench.trace.summary(),
             device: bench.device,
             recorded,

@@ -4,6 +4,7 @@ use std::fmt;
 
 use gpuheap::PoolKind;
 
+use crate::models::torch::Settings;
 use crate::models::{self, SettingError, build};
 
 /// A pool that a trace is replayed through.
@@ -31,6 +32,12 @@ impl Pool {
             return Err(SettingError::new(
                 format!("\"{text}\" names two pools"),
                 format!("give --pool twice: --pool {first} --pool {second}"),
+            ));
+        }
+        if let Some(settings) = torch_settings_alone(text) {
+            return Err(SettingError::new(
+                format!("'{text}' is a setting of PyTorch's and not a pool"),
+                format!("write torch:{settings}"),
             ));
         }
         let base = text.split(':').next().unwrap_or_default();
@@ -76,6 +83,17 @@ impl Pool {
     }
 }
 
+/// Settings of PyTorch's allocator without the name of the pool before them, as the environment
+/// variable holds them.
+fn torch_settings_alone(text: &str) -> Option<&str> {
+    let variables = ["PYTORCH_CUDA_ALLOC_CONF=", "PYTORCH_ALLOC_CONF="];
+    let settings = variables.iter().find_map(|variable| text.strip_prefix(variable));
+    let settings = settings.unwrap_or(text).trim_matches(['"', '\'']);
+    // A text without a setting is a name.
+    let is_read = settings.contains(':') && settings.parse::<Settings>().is_ok();
+    is_read.then_some(settings)
+}
+
 /// The first of two pools that a comma parts, and the rest.
 fn two_pools(text: &str) -> Option<(&str, &str)> {
     let is_name = |part: &str| {
@@ -119,6 +137,23 @@ mod tests {
         }
         let settings = "torch:expandable_segments:True,max_split_size_mb:64";
         assert_eq!(Pool::parse(settings), Ok(Pool::Model(settings.to_owned())));
+    }
+
+    #[test]
+    fn settings_without_their_pool_are_told_how_to_be_written() {
+        let settings = "expandable_segments:True";
+        for text in [settings.to_owned(), format!("PYTORCH_CUDA_ALLOC_CONF={settings}")] {
+            let error = Pool::parse(&text).unwrap_err();
+            assert_eq!(error.advice(), format!("write torch:{settings}"));
+        }
+    }
+
+    #[test]
+    fn only_a_near_setting_is_suggested() {
+        let near = Pool::parse("torch:expandable_segment:True").unwrap_err();
+        assert!(near.advice().contains("nearest"), "{near}");
+        let far = Pool::parse("torch:foo:1").unwrap_err();
+        assert!(!far.advice().contains("nearest"), "{far}");
     }
 
     #[test]

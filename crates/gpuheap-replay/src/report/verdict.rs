@@ -12,7 +12,11 @@ const SHOWN: usize = 3;
 
 pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
     let verdict = &report.verdict;
-    paragraph(text, &sentence(report));
+    let cut = match report.is_cut_off {
+        true => " The log is cut off: figures are at least.",
+        false => "",
+    };
+    paragraph(text, &format!("{}{cut}", sentence(report)));
     if let Some(failure) = &verdict.failure {
         happened(text, report, failure, detail);
     }

@@ -6,6 +6,7 @@ use super::clock::Clock;
 use super::field;
 use super::rows::Rows;
 use crate::error::quote;
+use crate::input::RECORDING;
 use crate::model::Odd;
 use crate::source::Source;
 use crate::{At, Error, Format, Place, Trace, TraceBuilder, Warning, WarningKind};
@@ -70,6 +71,17 @@ enum Action {
 
 impl Columns {
     fn find(header: &ByteRecord) -> Result<Self, Error> {
+        const NAMES: [&str; 6] = ["Thread", "Time", "Action", "Pointer", "Size", "Stream"];
+        let is_known = |field: &[u8]| {
+            NAMES.iter().any(|name| field.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
+        };
+        if !header.iter().any(is_known) {
+            let header = quote(&header.iter().collect::<Vec<_>>().join(&b','));
+            return Err(Error::new(
+                format!("{header} begins neither a PyTorch snapshot nor an RMM log"),
+                RECORDING,
+            ));
+        }
         Ok(Self {
             thread: Self::index(header, "Thread")?,
             time: Self::index(header, "Time")?,
