@@ -162,6 +162,7 @@ fn cards_are_found_by_name_and_listed() {
     let run = "varied_oom.snapshot.pickle.gz";
     let ran = replay(&["--card", "a100-40gb", run]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert!(verdict(&ran.stdout).lines().count() <= 24, "{}", ran.stdout);
     insta::assert_snapshot!("card", without_times(&ran.stdout));
     assert_eq!(replay(&["--card", "A100 40GB MIG 1g.5gb", run]).code, 1);
     let list = replay(&["--card", "list"]);

@@ -194,6 +194,10 @@ fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, 
         false => "What happened: ",
     };
     hanging(text, title, "  ", &what);
+    // A run that gets through now needs the rest of the screen for what takes less.
+    if report.verdict.gets_through && detail == Detail::Screen {
+        return;
+    }
     let mut cells = vec![(failure.live, "live, as requested".to_owned())];
     cells.extend(failure.rounding.map(|bytes| (bytes, "lost to rounding".to_owned())));
     if let Some(free) = failure.free {
@@ -342,7 +346,8 @@ fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
     let mut order: Vec<usize> =
         (0..remedies.len()).filter(|&index| is_meant(&remedies[index])).collect();
     order.sort_by_key(|&index| !is_first(index));
-    order.truncate(SHOWN);
+    let is_told = report.verdict.gets_through && report.verdict.failure.is_some();
+    order.truncate(if is_told { SHOWN - 1 } else { SHOWN });
     order.sort_unstable();
     order.into_iter().map(|index| &remedies[index]).collect()
 }
