@@ -1,5 +1,6 @@
 //! A progress bar on stderr, for what takes longer than a second.
 
+use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,17 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new(steps: u64) -> Progress {
+        Progress::with("{msg} [{bar:30}] {pos}/{len} {elapsed}", steps)
+    }
+
+    /// Counts the bytes that are read of a file of so many.
+    pub(crate) fn of_bytes(bytes: u64) -> Progress {
+        Progress::with("{msg} [{bar:30}] {bytes}/{total_bytes} {elapsed}", bytes)
+    }
+
+    fn with(template: &str, steps: u64) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::hidden());
-        if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {elapsed}") {
+        if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
         Progress { bar, start: Instant::now(), shown: AtomicBool::new(false) }
@@ -40,6 +50,20 @@ impl Progress {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
         self.bar.inc(steps);
+    }
+}
+
+/// A reader whose bytes are counted as steps.
+pub(crate) struct Counted<'a, R> {
+    pub(crate) reader: R,
+    pub(crate) progress: &'a Progress,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(buffer)?;
+        self.progress.finish_steps(count as u64);
+        Ok(count)
     }
 }
 

@@ -12,7 +12,7 @@ use gpuheap_trace::{ReadOptions, Trace};
 
 use crate::cli::{AskedCard, ReplayArguments};
 use crate::failure::Failure;
-use crate::progress::Progress;
+use crate::progress::{Counted, Progress};
 use crate::{Verdict, output};
 
 /// The name of a trace that stands for standard input.
@@ -90,7 +90,7 @@ fn read(arguments: &ReplayArguments) -> Result<Vec<Trace>, Failure> {
             }
             gpuheap_trace::read_from("standard input", stdin().lock(), &options)
         } else {
-            gpuheap_trace::read(path, &options)
+            read_file(path, &options)
         };
         match result {
             Ok(read) => traces.extend(read),
@@ -114,6 +114,14 @@ fn read(arguments: &ReplayArguments) -> Result<Vec<Trace>, Failure> {
             Ok(traces)
         }
     }
+}
+
+fn read_file(path: &Path, options: &ReadOptions) -> Result<Vec<Trace>, gpuheap_trace::Error> {
+    let file = gpuheap_trace::open(path)?;
+    let progress = Progress::of_bytes(file.metadata().map_or(0, |about| about.len()));
+    let name = path.display().to_string();
+    progress.show(&format!("reading {name}"));
+    gpuheap_trace::read_from(&name, Counted { reader: file, progress: &progress }, options)
 }
 
 fn options(arguments: &ReplayArguments) -> Result<Options, Failure> {

@@ -49,9 +49,24 @@ impl ReadOptions {
 /// off after some whole rows is no error; see [`Trace::warnings`].
 pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Vec<Trace>, Error> {
     let path = path.as_ref();
-    let name = path.display().to_string();
-    let file = open(path).map_err(|error| error.in_file(&name))?;
-    read_from(&name, file, options)
+    read_from(&path.display().to_string(), open(path)?, options)
+}
+
+/// Opens the file of a trace, to be given to [`read_from`]. Does not read it.
+///
+/// # Errors
+/// A file that cannot be opened; a folder.
+pub fn open(path: impl AsRef<Path>) -> Result<File, Error> {
+    let path = path.as_ref();
+    let opened = File::open(path).and_then(|file| Ok((file.metadata()?.is_dir(), file)));
+    let opened = match opened {
+        Ok((true, _)) => Err(Error::new("is a directory", "name a trace file inside it")),
+        Ok((false, file)) => Ok(file),
+        Err(error) => {
+            Err(Error::io("cannot be opened", error, "check the path and its permissions"))
+        }
+    };
+    opened.map_err(|error| error.in_file(&path.display().to_string()))
 }
 
 /// Reads a trace from bytes in memory; `name` is for messages. See [`read`].
@@ -79,16 +94,6 @@ pub fn read_from(
 pub(crate) const RECORDING: &str = "record PyTorch with \
     torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot(\"run.pickle\"), \
     RMM with rmm.reinitialize(logging=True, log_file_name=\"run.csv\")";
-
-fn open(path: &Path) -> Result<File, Error> {
-    let opened = File::open(path).and_then(|file| Ok((file.metadata()?.is_dir(), file))).map_err(
-        |error| Error::io("cannot be opened", error, "check the path and its permissions"),
-    )?;
-    match opened {
-        (true, _) => Err(Error::new("is a directory", "name a trace file inside it")),
-        (false, file) => Ok(file),
-    }
-}
 
 fn recognise_and_read(
     name: &str,

@@ -45,7 +45,7 @@ mod snapshot;
 mod source;
 
 pub use error::{Error, Place};
-pub use input::{ReadOptions, read, read_bytes, read_from};
+pub use input::{ReadOptions, open, read, read_bytes, read_from};
 pub use model::{
     AllocatorSettings, At, Event, Format, Frame, Op, Segment, SnapshotKeys, StreamInfo, Summary,
     Trace, TraceBuilder, Warning, WarningKind,
