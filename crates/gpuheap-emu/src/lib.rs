@@ -46,6 +46,7 @@ mod emulator;
 mod engine;
 mod fault;
 mod handles;
+mod kernels;
 mod options;
 mod profile;
 mod state;

@@ -1,5 +1,5 @@
 // The examples of the documentation run on the emulator: without it none of them is a test.
-#![cfg(any(not(doctest), feature = "emulator"))]
+#![cfg(any(not(doctest), all(feature = "arithmetic", feature = "emulator")))]
 
 //! GPU memory that can be accounted for, and that comes back.
 //!
@@ -107,6 +107,7 @@
 //!
 //! | | |
 //! |---|---|
+//! | `arithmetic` | [arithmetic](mod@arithmetic) of arrays, by default; without it the kernels are not built |
 //! | `emulator` | emulated devices ([`emu`]), by default; without it neither the emulator nor its dependencies are built |
 //! | `half` | numbers of 16 bits on the device: [`cu`](Target::cu) adapts them |
 //! | `sprs` | sparse matrices are adapted |
@@ -124,6 +125,7 @@
 extern crate self as gpuheap;
 
 pub mod adapt;
+#[cfg(feature = "arithmetic")]
 pub mod arithmetic;
 mod array;
 mod batches;
@@ -148,6 +150,7 @@ mod tests;
 mod track;
 
 pub use adapt::{Adapt, Host};
+#[cfg(feature = "arithmetic")]
 pub use arithmetic::{Number, Operand, Scalar};
 #[doc(hidden)]
 pub use array::staging::Staging;

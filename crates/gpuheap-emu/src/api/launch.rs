@@ -3,11 +3,11 @@
 use std::ffi::{c_uint, c_void};
 
 use gpuheap_driver::*;
-use gpuheap_kernels::{BLOCK, Memory};
 
 use crate::Outcome;
 use crate::args::Out;
 use crate::emulator::Call;
+use crate::kernels::{BLOCK, Memory};
 use crate::state::host;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{KernelWork, Work};

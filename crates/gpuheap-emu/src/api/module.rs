@@ -3,12 +3,12 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use gpuheap_driver::*;
-use gpuheap_kernels::Kernel;
 
 use crate::Outcome;
 use crate::args::{In, Out};
 use crate::check::FindingKind;
 use crate::emulator::Call;
+use crate::kernels::Kernel;
 use crate::state::module::{Function, Module};
 
 impl Call<'_> {

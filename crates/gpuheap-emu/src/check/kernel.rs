@@ -1,12 +1,12 @@
 //! Ranges that a kernel uses: they are judged at its launch, like those of copies.
 
 use gpuheap_driver::CUresult;
-use gpuheap_kernels::{Access as KernelAccess, Kernel, Region};
 
 use crate::Outcome;
 use crate::api::Access;
 use crate::check::FindingKind;
 use crate::emulator::Call;
+use crate::kernels::{Access as KernelAccess, Kernel, Region};
 
 /// The most runs of a strided access that are kept apart. Of more, nothing is judged that could
 /// accuse wrongly: they count as written, and as used by nobody.

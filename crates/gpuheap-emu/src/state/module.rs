@@ -1,6 +1,6 @@
 //! Loaded modules and their kernels.
 
-use gpuheap_kernels::Kernel;
+use crate::kernels::Kernel;
 
 /// A module with one kernel.
 pub(crate) struct Module {

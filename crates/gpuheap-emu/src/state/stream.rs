@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use gpuheap_driver::{CUhostFn, CUresult, CUstreamCallback};
-use gpuheap_kernels::Kernel;
 
 use crate::check::Clock;
+use crate::kernels::Kernel;
 
 pub(crate) struct Stream {
     pub(crate) context: u32,

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use ndarray::{Dimension, Ix1};
 
 use super::{Adapt, Cu, ElementRule, Narrow, Plain, Same};
-use crate::arithmetic;
 use crate::array::element::bytes_of;
 use crate::array::storage::{Memory, STAGED_ALIGN, Storage};
 use crate::array::{ArrayBase, DeviceArray, Hold, SharedArray, UninitArray};
@@ -157,7 +156,8 @@ impl<R: ElementRule> Upload<R> {
         source: &ArrayBase<S, T, D>,
     ) -> Result<DeviceArray<Q::Of<T>, D>, Error> {
         if !is_kept::<Q, T>() {
-            if let Some(array) = arithmetic::converted(source, &self.target, self.at) {
+            #[cfg(feature = "arithmetic")]
+            if let Some(array) = crate::arithmetic::converted(source, &self.target, self.at) {
                 return array;
             }
             return self.array::<Q, T, D>(&source.to_vec()?, source.raw_dim());

@@ -11,14 +11,14 @@ use rustc_hash::FxHashMap;
 
 use crate::array::storage::Storage;
 use crate::array::{ArrayBase, Element, Hold};
-use crate::device::Context;
+use crate::device::{Attachment, Context};
 use crate::error::{Error, ErrorKind, Fault};
 use crate::heap::Heap;
 use crate::stream::Stream;
 
 /// The kernels of a context, each loaded when it is first needed.
 #[derive(Default)]
-pub(crate) struct Kernels {
+struct Kernels {
     loaded: RwLock<FxHashMap<Kernel, Loaded>>,
 }
 
@@ -26,6 +26,22 @@ pub(crate) struct Kernels {
 struct Loaded {
     module: CUmodule,
     function: CUfunction,
+}
+
+impl Attachment for Kernels {
+    /// Unloads them all, once what they work on is over: the context may live on with others who
+    /// hold it.
+    fn end(&mut self, context: &Context) {
+        let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if loaded.is_empty() {
+            return;
+        }
+        // What fails here is a context that is broken, and unloading says so too.
+        let _ = context.synchronize();
+        for (_, loaded) in loaded.drain() {
+            unload(context, loaded);
+        }
+    }
 }
 
 /// An array as kernels see it: some bytes of a storage, with a shape.
@@ -80,8 +96,13 @@ fn launch(arrays: &[&Window<'_>], launches: &[Launch]) -> Result<(), Error> {
     let Some((first, others)) = arrays.split_first() else { return Ok(()) };
     // Before a storage is locked: loading may call what the program has registered with the heap.
     let (context, heap) = (first.context(), first.storage.heap());
+    let Some(kernels) = context.attachment::<Kernels>() else {
+        return Err(ErrorKind::Unsupported.error(
+            "the context's place for kernels is taken; this is a bug of gpuheap: report it",
+        ));
+    };
     let functions: Result<Vec<CUfunction>, Error> =
-        launches.iter().map(|launch| context.kernels.get(heap, context, launch.kernel)).collect();
+        launches.iter().map(|launch| kernels.get(heap, context, launch.kernel)).collect();
     let functions = functions?;
     let others = others.iter().map(|other| &**other.storage).collect::<Vec<&Storage>>();
     first.storage.use_among(&others, |stream| {
@@ -136,7 +157,7 @@ fn enqueue(stream: &Stream, launch: &Launch, function: CUfunction) -> Result<(),
 /// The same error, which says of which kernel it is.
 fn of_kernel(error: Error, kernel: Kernel) -> Error {
     match error.driver() {
-        Some(error) => Fault::Kernel(kernel, error).into(),
+        Some(error) => Fault::Kernel(kernel.name(), error).into(),
         None => error,
     }
 }
@@ -160,20 +181,6 @@ impl Kernels {
                 unload(context, fresh);
                 Ok(function)
             }
-        }
-    }
-
-    /// Unloads them all, once what they work on is over: the context may live on with others who
-    /// hold it.
-    pub(crate) fn unload(&mut self, context: &Context) {
-        let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if loaded.is_empty() {
-            return;
-        }
-        // What fails here is a context that is broken, and unloading says so too.
-        let _ = context.synchronize();
-        for (_, loaded) in loaded.drain() {
-            unload(context, loaded);
         }
     }
 

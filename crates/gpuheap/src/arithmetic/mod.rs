@@ -138,6 +138,5 @@ mod reduce;
 mod slices;
 
 pub(crate) use cast::converted;
-pub(crate) use launch::Kernels;
 pub use number::{Key, Number, Scalar, Signed};
 pub use operand::Operand;

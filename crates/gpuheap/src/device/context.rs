@@ -1,5 +1,6 @@
 //! A device's primary context: held, entered, and lost.
 
+use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +14,6 @@ use gpuheap_pool::{Gone, Moments, SourceError};
 
 use super::gate::HostGate;
 use super::info::DeviceInfo;
-use crate::arithmetic::Kernels;
 use crate::error::{Error, Fault};
 use crate::fork;
 use crate::front;
@@ -68,8 +68,8 @@ pub(crate) struct Context {
     pub(crate) gate: HostGate,
     /// The device's own heap, while anything uses it.
     pub(crate) heap: Mutex<Weak<Inner>>,
-    /// Those of ours that were needed so far.
-    pub(crate) kernels: Kernels,
+    /// State that a floor above keeps with the context, from its first use on.
+    attachment: OnceLock<Box<dyn Attachment>>,
     /// Progress of its work, as far as it was learnt.
     pub(crate) moments: Arc<Moments>,
 }
@@ -77,6 +77,12 @@ pub(crate) struct Context {
 /// Heaps that a question kept alive. Dropped with no lock held: a heap that ends drops its callbacks,
 /// which are code of the program.
 pub(crate) type Visited = Vec<Arc<Inner>>;
+
+/// State that a floor above keeps with a context.
+pub(crate) trait Attachment: Any + Send + Sync {
+    /// Gives back what it has of the driver's, because the context ends.
+    fn end(&mut self, context: &Context);
+}
 
 /// What holds things of a context that must go before the context is reset.
 pub(crate) trait Holder: Send + Sync {
@@ -151,9 +157,16 @@ impl Context {
             turn: Turn::default(),
             gate,
             heap: Mutex::default(),
-            kernels: Kernels::default(),
+            attachment: OnceLock::new(),
             moments: Arc::default(),
         }))
+    }
+
+    /// The state that a floor above keeps with the context; `None` if another type has the place.
+    #[cfg_attr(not(feature = "arithmetic"), expect(dead_code, reason = "arithmetic has kernels"))]
+    pub(crate) fn attachment<A: Attachment + Default>(&self) -> Option<&A> {
+        let attachment: &dyn Any = &**self.attachment.get_or_init(|| Box::<A>::default());
+        attachment.downcast_ref()
     }
 
     pub(crate) fn driver(&self) -> &dyn Driver {
@@ -491,7 +504,9 @@ impl Drop for Context {
     fn drop(&mut self) {
         match self.check_alive() {
             Ok(()) => {
-                std::mem::take(&mut self.kernels).unload(self);
+                if let Some(mut attachment) = self.attachment.take() {
+                    attachment.end(self);
+                }
                 // SAFETY: retained once by `retain`. A failure means that the driver is gone already.
                 let _: CUresult =
                     unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal()) };

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use gpuheap_driver::{CUstream, Driver};
 
+#[cfg(feature = "arithmetic")]
+pub(crate) use context::Attachment;
 pub(crate) use context::{Aside, Context, ContextError, Holder, Visited};
 #[cfg(feature = "emulator")]
 pub use emulated::profile;

@@ -8,7 +8,6 @@ mod tests;
 use std::fmt;
 
 use gpuheap_driver::{DriverError, OpenError};
-use gpuheap_kernels::Kernel;
 use gpuheap_pool::{Gone, SourceError};
 
 use crate::array::storage::Freed;
@@ -38,8 +37,12 @@ pub(crate) enum Fault {
     /// The machine's driver cannot be used.
     Open(OpenError),
     Driver(DriverError),
-    /// A kernel of the library that could not be loaded or launched.
-    Kernel(Kernel, DriverError),
+    /// A kernel of the library, by its name, that could not be loaded or launched.
+    #[cfg_attr(
+        not(feature = "arithmetic"),
+        expect(dead_code, reason = "arithmetic has the kernels")
+    )]
+    Kernel(String, DriverError),
     StreamUnusable,
     /// An array whose memory was freed before it.
     Freed(Freed),
@@ -179,7 +182,7 @@ impl fmt::Display for Error {
             ),
             Fault::Open(error) => error.fmt(f),
             Fault::Driver(error) => error.fmt(f),
-            Fault::Kernel(kernel, error) => write!(f, "{error} (kernel {})", kernel.name()),
+            Fault::Kernel(kernel, error) => write!(f, "{error} (kernel {kernel})"),
             Fault::Gone(gone) => gone.fmt(f),
             Fault::StreamUnusable => f.write_str(
                 "a stream cannot be waited for or given work: one that was retired (use another stream), \
