@@ -1,4 +1,6 @@
 // The examples of the documentation run on the emulator: without it none of them is a test.
+// The floors above use some of this.
+#![cfg_attr(not(feature = "arithmetic"), allow(dead_code))]
 #![cfg(any(not(doctest), all(feature = "arithmetic", feature = "emulator")))]
 
 //! GPU memory that can be accounted for, and that comes back.
@@ -108,6 +110,7 @@
 //! | | |
 //! |---|---|
 //! | `arithmetic` | [arithmetic](mod@arithmetic) of arrays, by default; without it the kernels are not built |
+//! | `arrays` | arrays, scopes, adapted structures and batches, by default; without it heaps hand out [blocks](Block) alone |
 //! | `emulator` | emulated devices ([`emu`]), by default; without it neither the emulator nor its dependencies are built |
 //! | `half` | numbers of 16 bits on the device: [`cu`](Target::cu) adapts them |
 //! | `sprs` | sparse matrices are adapted |
@@ -124,50 +127,60 @@
 #[cfg(all(test, feature = "emulator"))]
 extern crate self as gpuheap;
 
+#[cfg(feature = "arrays")]
 pub mod adapt;
 #[cfg(feature = "arithmetic")]
 pub mod arithmetic;
+#[cfg(feature = "arrays")]
 mod array;
+#[cfg(feature = "arrays")]
 mod batches;
 mod device;
 mod error;
 mod event;
 mod front;
+#[cfg(feature = "arithmetic")]
 pub mod guide;
 mod heap;
 mod kind;
 mod measure;
 mod program;
 mod say;
-mod scope;
 mod settings;
 mod size;
 mod source;
 mod stream;
-mod target;
 #[cfg(test)]
 mod tests;
 mod track;
 
+#[cfg(feature = "arrays")]
 pub use adapt::{Adapt, Host};
 #[cfg(feature = "arithmetic")]
 pub use arithmetic::{Number, Operand, Scalar};
-#[doc(hidden)]
-pub use array::staging::Staging;
+#[cfg(feature = "arrays")]
+pub use array::scope::{Handle, Kept, Scope, ScopeReport};
+#[cfg(feature = "arrays")]
+pub use array::target::Target;
+#[cfg(feature = "arrays")]
 pub use array::unified::{Advice, Location};
+#[cfg(feature = "arrays")]
 pub use array::{
     ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element, Hold, HoldMut, HostData,
     HostMut, HostRef, LowerTriangular, Owned, Printed, RegisterError, ResizeError, Shared,
     SharedArray, Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View, ViewMut,
 };
+#[cfg(feature = "arrays")]
 pub use batches::{Batches, FedBatches, RowBatches};
 /// What says which types are plain data, in the version whose traits [`Element`] asks for.
+#[cfg(feature = "arrays")]
 pub use bytemuck;
 #[cfg(feature = "emulator")]
 pub use device::profile;
 pub use device::{Device, DeviceInfo};
 pub use error::{Cause, Consumer, Error, ErrorKind, OutOfMemory};
 pub use event::Event;
+#[cfg(feature = "arrays")]
 pub use gpuheap_derive::Adapt;
 /// The driver API: the types that `raw` handles and [`Device::driver`] have, and the machine's driver.
 pub use gpuheap_driver as driver;
@@ -185,16 +198,17 @@ pub use heap::ladder::Step;
 pub use heap::reclaimers::Reclaimer;
 pub use heap::region::{Region, RegionUsage};
 pub use heap::retry::RunsOut;
+#[doc(hidden)]
+pub use heap::staging::Staging;
 pub use heap::status::{KindStatus, MemoryStatus};
 pub use heap::usage::{Since, Usage};
 pub use kind::MemoryKind;
 pub use measure::{Allocated, Counting, Timed, Timing};
 /// Shapes, and arrays of the host, in the version that [`Target`] takes and `to_ndarray` gives.
+#[cfg(feature = "arrays")]
 pub use ndarray;
-pub use scope::{Handle, Kept, Scope, ScopeReport};
 pub use size::{Bytes, Size, SizeError};
 pub use stream::Stream;
-pub use target::Target;
 pub use track::{
     CallStack, Change, Diff, Frame, Leak, Leaks, Outstanding, Snapshot, ThreadEnd, ThreadShare,
     Tracking, UnknownTracking, assert_no_leaks,

@@ -11,9 +11,9 @@ use ndarray::{Dimension, Ix1};
 use super::{Adapt, Cu, ElementRule, Narrow, Plain, Same};
 use crate::array::element::bytes_of;
 use crate::array::storage::{Memory, STAGED_ALIGN, Storage};
+use crate::array::target::Target;
 use crate::array::{ArrayBase, DeviceArray, Hold, SharedArray, UninitArray};
 use crate::error::{Error, ErrorKind};
-use crate::target::Target;
 
 /// Arrays of at most so many bytes are uploaded together: below it a driver call costs more than
 /// copying the bytes once more.

@@ -8,9 +8,9 @@ use ndarray::Dimension;
 
 use super::launch::run;
 use super::number::{Scalar, type_of};
+use crate::array::target::Target;
 use crate::array::{ArrayBase, DeviceArray, Element, Hold, UninitArray};
 use crate::error::Error;
-use crate::target::Target;
 
 impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     /// The same numbers as elements of another type, in a new array, as by Rust's `as`: floats become

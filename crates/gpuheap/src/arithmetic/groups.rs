@@ -12,10 +12,10 @@ use super::number::{Key, Scalar};
 use super::operand::{Side, strides};
 use super::operators::{Op, enqueue_strided};
 use super::reduce::size;
+use crate::array::target::Target;
 use crate::array::{ArrayBase, DeviceArray, Hold};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
-use crate::target::Target;
 
 /// Groups of rows. A row is an index of the leading axis; its key, an integer, says which group it is
 /// in. The result has the groups as its leading axis, is made where this array's

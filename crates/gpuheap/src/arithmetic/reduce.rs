@@ -12,10 +12,10 @@ use super::launch::run;
 use super::number::{Number, Scalar};
 use super::operand::Side;
 use super::operators::{Op, enqueue};
+use crate::array::target::Target;
 use crate::array::{ArrayBase, DeviceArray, Element, Hold, UninitArray};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
-use crate::target::Target;
 
 /// Sums and means. What is read on the host waits; what is an array does not, and is made where this
 /// array's [`target`](ArrayBase::target) says.

@@ -12,8 +12,8 @@ use super::shape::{check_alignment, sizes};
 use super::source::HostData;
 use super::storage::{Memory, Storage};
 use super::{ArrayBase, DeviceArray, Hold, UninitArray};
+use crate::array::target::Target;
 use crate::error::Error;
-use crate::target::Target;
 
 impl Target {
     /// An array of that shape with nothing in it yet: it becomes readable by being written.

@@ -10,11 +10,11 @@ use super::DeviceArray;
 use super::element::Element;
 use super::shape::{check_alignment, sizes};
 use super::storage::{Memory, Owner, Storage};
+use crate::array::target::Target;
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 use crate::program::Callback;
 use crate::stream::Stream;
-use crate::target::Target;
 
 impl Target {
     /// An array over memory of the target's device that stays somebody else's: dropping, freeing and

@@ -9,10 +9,12 @@ mod host;
 mod matrix;
 mod registered;
 mod resize;
+pub(crate) mod scope;
 mod shape;
 mod source;
 pub(crate) mod staging;
 pub(crate) mod storage;
+pub(crate) mod target;
 mod transfer;
 pub(crate) mod unified;
 mod uninit;
@@ -34,12 +36,12 @@ pub use resize::ResizeError;
 pub use source::HostData;
 pub use uninit::UninitArray;
 
+use crate::array::target::Target;
 use crate::device::Device;
-use crate::error::Error;
+use crate::error::{Error, Freed};
 use crate::kind::MemoryKind;
 use crate::stream::Stream;
-use crate::target::Target;
-use storage::{Freed, Storage};
+use storage::Storage;
 
 /// An array of `T` with dimensions `D`, which owns its memory: dropping it frees that in the order
 /// of the stream of its last use, without waiting.

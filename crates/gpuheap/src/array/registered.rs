@@ -12,15 +12,15 @@ use ndarray::{Dimension, Ix1};
 
 use super::DeviceArray;
 use super::element::Element;
-use super::storage::{Freed, Memory, Storage};
+use super::storage::{Memory, Storage};
+use crate::array::target::Target;
 use crate::device::Context;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Freed};
 use crate::heap::Heap;
 use crate::kind::MemoryKind;
 use crate::measure;
 use crate::source::failure;
 use crate::stream::Stream;
-use crate::target::Target;
 use crate::track::TrackId;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`, for all devices, and `CU_MEMHOSTREGISTER_DEVICEMAP`.

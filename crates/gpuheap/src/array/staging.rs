@@ -11,7 +11,7 @@
 //! they were used for last, and they are freed in the order of the stream that copies.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use gpuheap_pool::PoolKind;
@@ -20,40 +20,10 @@ use super::storage::Storage;
 use crate::error::Error;
 use crate::event::Event;
 use crate::heap::Heap;
+use crate::heap::staging::Staging;
 use crate::heap::store::Lease;
 use crate::kind::MemoryKind;
 use crate::stream::Stream;
-
-/// How copies are staged. For benches and tests: programs need not choose.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Staging {
-    /// At most so many threads copy, the calling one among them.
-    pub threads: usize,
-    /// Bytes that a slot holds.
-    pub piece: usize,
-    /// Slots of each thread: one is written while the others are read.
-    pub slots: usize,
-    /// Copies of fewer bytes go the driver's way.
-    pub threshold: usize,
-}
-
-/// Eight cores copy what the link of an H200 takes.
-const THREADS: usize = 8;
-
-impl Default for Staging {
-    fn default() -> Staging {
-        static CORES: OnceLock<usize> = OnceLock::new();
-        let cores = *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
-        Staging {
-            // The rest of the program runs on the other half.
-            threads: (cores / 2).clamp(1, THREADS),
-            piece: 2 << 20,
-            slots: 2,
-            threshold: 8 << 20,
-        }
-    }
-}
 
 /// Pinned memory through which one copy goes.
 pub(super) struct Slots<'a> {

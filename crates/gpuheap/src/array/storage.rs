@@ -10,15 +10,15 @@ use gpuheap_pool::Gone;
 use super::element::Element;
 use super::registered::Registered;
 use super::unified::Told;
+use crate::array::scope::ScopeState;
+use crate::array::target::Target;
 use crate::device::{Context, Visited};
-use crate::error::{Error, ErrorKind, Fault};
+use crate::error::{Error, ErrorKind, Fault, Freed};
 use crate::heap::Heap;
 use crate::heap::store::Lease;
 use crate::kind::MemoryKind;
 use crate::program::{self, Callback};
-use crate::scope::ScopeState;
 use crate::stream::Stream;
-use crate::target::Target;
 
 /// One piece of memory.
 ///
@@ -88,17 +88,6 @@ pub(super) enum Place {
 /// Staged arrays get memory at multiples of these bytes: the driver's own alignment, which kernels
 /// with wide loads count on.
 pub(crate) const STAGED_ALIGN: u64 = 256;
-
-/// How an array's memory came to be freed while there were handles to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Freed {
-    /// By `free_early` at this place.
-    Early(&'static Location<'static>),
-    /// At the end of the scope that began at this place.
-    Scope(&'static Location<'static>),
-    /// When the turn of its batch ended, of those that were asked for at this place.
-    Batch(&'static Location<'static>),
-}
 
 /// What is left to do with memory that was marked as freed.
 enum Taken {

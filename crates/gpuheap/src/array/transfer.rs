@@ -12,11 +12,11 @@ use super::element::{Element, bytes_of, check_bits};
 use super::source::HostData;
 use super::staging::Slots;
 use super::{ArrayBase, DeviceArray, Hold, HoldMut};
+use crate::array::target::Target;
 use crate::device::{Context, Visited};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 use crate::stream::Stream;
-use crate::target::Target;
 
 impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Writes all of it from host data, in stream order. The source may be changed as soon as this

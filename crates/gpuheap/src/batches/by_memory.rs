@@ -10,12 +10,12 @@ use gpuheap_pool::GRANULE;
 use ndarray::{ArrayView, Axis, Data, Dimension, Slice};
 
 use super::turn::{Asked, Batch, Turn, ran_out};
+use crate::array::scope::Handle;
+use crate::array::target::Target;
 use crate::array::{DeviceArray, Element};
 use crate::error::{Error, ErrorKind, Fault};
-use crate::scope::Handle;
 use crate::size::Bytes;
 use crate::stream::Stream;
-use crate::target::Target;
 
 impl Target {
     /// The rows of an array of the host's (its leading axis) in batches of as many as take at most

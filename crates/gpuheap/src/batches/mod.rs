@@ -14,11 +14,11 @@ pub use by_memory::RowBatches;
 pub use prefetch::FedBatches;
 
 use crate::adapt::{Adapt, Cu, ElementRule, Narrow, Same, Upload};
+use crate::array::scope::Handle;
+use crate::array::target::Target;
 use crate::device::Device;
 use crate::error::Error;
-use crate::scope::Handle;
 use crate::stream::Stream;
-use crate::target::Target;
 use turn::{Asked, Batch, Turn, ran_out};
 
 impl Target {

@@ -13,8 +13,8 @@ use std::thread;
 use super::turn::{Asked, Batch, Turn, ran_out};
 use super::{Batches, Uploaded, upload};
 use crate::adapt::{Adapt, ElementRule, Same, Upload};
+use crate::array::scope::Handle;
 use crate::error::{Error, ErrorKind};
-use crate::scope::Handle;
 use crate::stream::Stream;
 
 impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<I, R> {

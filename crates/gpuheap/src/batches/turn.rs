@@ -3,12 +3,12 @@
 use std::panic::Location;
 use std::sync::Arc;
 
+use crate::array::scope::Scope;
 use crate::array::storage::Storage;
+use crate::array::target::Target;
 use crate::error::Error;
 use crate::heap::retry::RunsOut;
-use crate::scope::Scope;
 use crate::stream::Stream;
-use crate::target::Target;
 
 /// Where batches go, and where in the program they were asked for.
 #[derive(Clone, Debug)]

@@ -163,7 +163,6 @@ impl Context {
     }
 
     /// The state that a floor above keeps with the context; `None` if another type has the place.
-    #[cfg_attr(not(feature = "arithmetic"), expect(dead_code, reason = "arithmetic has kernels"))]
     pub(crate) fn attachment<A: Attachment + Default>(&self) -> Option<&A> {
         let attachment: &dyn Any = &**self.attachment.get_or_init(|| Box::<A>::default());
         attachment.downcast_ref()

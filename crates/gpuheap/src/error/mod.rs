@@ -1,5 +1,6 @@
 //! The library's one error type.
 
+mod freed;
 mod kind;
 mod out_of_memory;
 #[cfg(test)]
@@ -10,11 +11,11 @@ use std::fmt;
 use gpuheap_driver::{DriverError, OpenError};
 use gpuheap_pool::{Gone, SourceError};
 
-use crate::array::storage::Freed;
 use crate::device::HostBorrowed;
 use crate::kind::MemoryKind;
 use crate::source::driver_error;
 
+pub(crate) use freed::Freed;
 pub use kind::ErrorKind;
 pub use out_of_memory::{Cause, Consumer, OutOfMemory};
 

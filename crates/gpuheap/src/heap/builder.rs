@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use gpuheap_pool::{Direct, Limits, MemorySource, Policy, PoolKind, Tuning, new_policy};
 
-use crate::array::staging::Staging;
 use crate::device::{Context, Device, Holder};
 use crate::error::{Error, ErrorKind};
 use crate::heap::fallback::{Fallback, available};
@@ -14,6 +13,7 @@ use crate::heap::idle::IdleTrim;
 use crate::heap::limits;
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::registrations::Registrations;
+use crate::heap::staging::Staging;
 use crate::heap::store::Store;
 use crate::heap::{Heap, Inner};
 use crate::kind::MemoryKind;

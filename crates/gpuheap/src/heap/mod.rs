@@ -16,6 +16,7 @@ pub(crate) mod region;
 pub(crate) mod registrations;
 pub(crate) mod retry;
 pub(crate) mod siblings;
+pub(crate) mod staging;
 pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod usage;
@@ -28,7 +29,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use gpuheap_driver::{BlockNote, CUdevice, CUstream};
 use gpuheap_pool::{Gone, Limits, PoolKind, SourceError, Tuning};
 
-use crate::array::staging::Staging;
 use crate::device::{Context, Device};
 use crate::error::Error;
 use crate::front::{self, Handle, ThreadCache};
@@ -38,6 +38,7 @@ use crate::heap::fallback::Fallback;
 use crate::heap::idle::IdleTrim;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::registrations::Registrations;
+use crate::heap::staging::Staging;
 use crate::heap::store::{FreeOn, Lease, Store};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
@@ -46,7 +47,6 @@ use crate::say;
 use crate::settings;
 use crate::size::Bytes;
 use crate::stream::Stream;
-use crate::target::Target;
 use crate::track::{TrackId, Tracker, Tracking};
 
 /// The memory of one device, handed out in stream order.
@@ -289,22 +289,10 @@ impl Heap {
         self.handle.reclaimers.register(reclaimer)
     }
 
-    /// Where arrays are made that are first used on `stream`.
-    pub fn on(&self, stream: &Stream) -> Target {
-        Target::new(self.clone(), stream.clone())
-    }
-
-    /// Where arrays are made, on a stream of the heap's own.
-    ///
-    /// All that is made with it runs in one order; threads that are to run beside each other each
-    /// need a [`Stream`] and [`on`](Heap::on).
-    ///
-    /// # Errors
-    ///
-    /// The driver's own, when the stream is made at the first call.
-    pub fn target(&self) -> Result<Target, Error> {
-        self.handle.context.check_alive()?;
-        Ok(self.on(self.stream_in(&self.handle.stream)?))
+    /// The heap's own stream, made at the first call.
+    pub(crate) fn own_stream(&self) -> Result<&Stream, Error> {
+        self.check_alive()?;
+        self.stream_in(&self.handle.stream)
     }
 
     /// Logs that the heap is there, and how it is set.

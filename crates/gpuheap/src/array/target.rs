@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::array::scope::{self, ScopeState};
 use crate::array::storage::Storage;
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::kind::MemoryKind;
-use crate::scope::{self, ScopeState};
 use crate::stream::Stream;
 
 /// Where arrays are made: a heap, a stream, a kind of memory, and whether it is filled with zeros.
@@ -32,6 +32,25 @@ pub struct Target {
     pub(crate) zero_on_free: bool,
     pub(crate) zero_on_alloc: bool,
     scope: Option<Arc<ScopeState>>,
+}
+
+impl Heap {
+    /// Where arrays are made that are first used on `stream`.
+    pub fn on(&self, stream: &Stream) -> Target {
+        Target::new(self.clone(), stream.clone())
+    }
+
+    /// Where arrays are made, on a stream of the heap's own.
+    ///
+    /// All that is made with it runs in one order; threads that are to run beside each other each
+    /// need a [`Stream`] and [`on`](Heap::on).
+    ///
+    /// # Errors
+    ///
+    /// The driver's own, when the stream is made at the first call.
+    pub fn target(&self) -> Result<Target, Error> {
+        Ok(self.on(self.own_stream()?))
+    }
 }
 
 impl Target {

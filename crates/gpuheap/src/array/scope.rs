@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ndarray::Dimension;
 
-use crate::array::storage::{Freed, Storage};
+use crate::array::storage::Storage;
+use crate::array::target::Target;
 use crate::array::{ArrayBase, Element, Hold, UninitArray};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Freed};
 use crate::heap::Heap;
 use crate::heap::region::Region;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::stream::Stream;
-use crate::target::Target;
 
 impl Heap {
     /// Runs `work` with a scope: the arrays that it makes with the scope's [targets](Scope::on)
