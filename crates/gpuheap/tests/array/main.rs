@@ -7,6 +7,7 @@ mod create;
 mod debug;
 mod devices;
 mod elements;
+#[cfg(feature = "arithmetic")]
 mod errors;
 #[path = "../heap/failing.rs"]
 mod failing;
@@ -14,9 +15,11 @@ mod foreign;
 mod lifetime;
 mod matrix;
 mod programs;
+#[cfg(feature = "arithmetic")]
 mod resize;
 mod scope;
 mod staging;
+#[cfg(feature = "arithmetic")]
 mod streams;
 #[path = "../heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]

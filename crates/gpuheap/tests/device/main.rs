@@ -6,5 +6,6 @@
 mod events;
 mod open;
 mod peers;
+#[cfg(feature = "arithmetic")]
 mod reset;
 mod support;

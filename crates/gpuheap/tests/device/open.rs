@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::sync::Mutex;
 
+use gpuheap::Device;
 use gpuheap::emu::{Options, Profile, Schedule};
-use gpuheap::{Device, ErrorKind, Location, MemoryKind};
 
 use crate::support::{assert_no_findings, device, on_real_gpu};
 
@@ -115,7 +115,10 @@ fn a_fallback_to_the_emulator_is_logged_and_kept() {
 
 /// Two emulated devices may be called alike.
 #[test]
+#[cfg(feature = "arithmetic")]
 fn messages_tell_two_emulated_devices_apart() {
+    use gpuheap::{ErrorKind, Location, MemoryKind};
+
     let [one, two] = ["emulated:1GiB"; 2].map(|name| Device::open(name).unwrap());
     let (heap, other) = (gpuheap::Heap::new(&one).unwrap(), gpuheap::Heap::new(&two).unwrap());
     let (stream, target) = (two.stream().unwrap(), heap.target().unwrap());

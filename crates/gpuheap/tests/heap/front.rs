@@ -88,6 +88,7 @@ fn a_thread_that_runs_short_gets_what_others_keep() {
 }
 
 #[test]
+#[cfg(feature = "arrays")]
 fn a_heap_ends_with_its_last_block_wherever_that_is() {
     for pool in KEPT {
         let device = emulated(1 << 30, Schedule::Immediate);

@@ -3,20 +3,27 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+#[cfg(feature = "arithmetic")]
 mod blocks;
+#[cfg(feature = "arithmetic")]
 mod capture;
 mod failing;
+#[cfg(feature = "arrays")]
 mod foreign;
+#[cfg(feature = "arrays")]
 mod free_on;
 mod front;
 mod ladder;
 mod life;
 mod limits;
+#[cfg(feature = "arithmetic")]
 mod overwrite;
+#[cfg(feature = "arithmetic")]
 mod planted;
 mod programs;
 mod siblings;
 mod support;
 mod sweep;
 mod threads;
+#[cfg(feature = "arrays")]
 mod waits;

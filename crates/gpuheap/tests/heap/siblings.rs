@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use gpuheap::emu::{Profile, Schedule};
-use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, MemoryKind, PoolKind, Stream};
+use gpuheap::emu::Schedule;
+use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, PoolKind, Stream};
 use gpuheap_driver::{CUgraph, CUresult, CUstreamCaptureMode, check};
 
 use crate::failing::{fail_each_call, with_failing_call};
@@ -330,7 +330,11 @@ fn a_failure_of_any_one_call_of_two_heaps_is_an_error_value_or_is_made_good() {
 }
 
 #[test]
+#[cfg(feature = "arrays")]
 fn pinned_memory_of_another_heap_gives_way_to_pinned_memory() {
+    use gpuheap::MemoryKind;
+    use gpuheap::emu::Profile;
+
     let profile = Profile { pinned_limit: Some(8 * MIB), ..Profile::wsl2_rtx4060() };
     let device = Device::emulated(profile).unwrap();
     let stream = device.stream().unwrap();

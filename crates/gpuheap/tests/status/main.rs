@@ -5,14 +5,21 @@
 
 mod enough;
 mod fit;
+#[cfg(feature = "arrays")]
 mod flush;
+#[cfg(feature = "arrays")]
 mod idle;
+#[cfg(feature = "arrays")]
 mod log;
+#[cfg(feature = "arrays")]
 mod measure;
+#[cfg(feature = "arrays")]
 mod peak;
 mod promise;
+#[cfg(feature = "arrays")]
 mod reset;
 mod retry;
+#[cfg(feature = "arrays")]
 mod status;
 #[path = "../heap/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the heap, which use the rest")]
