@@ -1,6 +1,7 @@
 //! Several heaps of one process on one device: what one keeps is there for the others, and is told
 //! apart from what belongs to others.
 
+#[cfg(feature = "arrays")]
 mod program;
 
 use std::sync::atomic::{AtomicU64, Ordering};
