@@ -1,6 +1,9 @@
 // The examples of the documentation run on the emulator: without it none of them is a test.
 // The floors above use some of this.
-#![cfg_attr(not(feature = "arithmetic"), allow(dead_code))]
+#![cfg_attr(
+    not(all(feature = "arithmetic", feature = "emulator")),
+    allow(dead_code, reason = "what serves a floor that is off")
+)]
 #![cfg(any(not(doctest), all(feature = "arithmetic", feature = "emulator")))]
 
 //! GPU memory that can be accounted for, and that comes back.
