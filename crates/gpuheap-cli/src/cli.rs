@@ -72,10 +72,11 @@ Exit codes:
   0  the program gets through: with the pool that --check names, else with
      those that --pool names, else with what recorded the trace, and for a log
      that does not say what did, with every pool shown; --tune: with a setting
-  1  memory runs out. A snapshot of a failed run is judged on the memory that
-     the run had, if no pool, device or limit is given. A log with a failed
-     request does not name its device: it is 1 until you do, with --card,
-     --profile, --device-memory, --device or --limit
+  1  memory runs out, or may: the upper end of a range is more than there is. A
+     snapshot of a failed run is judged on the memory that the run had, if no
+     pool, device or limit is given. A log with a failed request does not name
+     its device: it is 1 until you do, with --card, --profile, --device-memory,
+     --device or --limit
   2  wrong use or unreadable input
   3  environment error (no device, no permission)
 Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
@@ -140,7 +141,7 @@ pub(crate) struct ReplayArguments {
 
     /// Search the settings of torch, rmm or cupy instead [default: those of the trace's format]
     #[arg(long, value_name = "FAMILY", num_args = 0..=1, default_missing_value = "")]
-    #[arg(conflicts_with_all = ["find_minimum", "at", "pools", "check"])]
+    #[arg(conflicts_with_all = ["find_minimum", "at", "pools", "check", "limit"])]
     pub(crate) tune: Option<String>,
 
     /// Show the recorded memory after this event instead: who holds it, and where it lies

@@ -163,6 +163,7 @@ struct FailedRequest {
 #[derive(Serialize)]
 struct Verdict<'a> {
     gets_through: bool,
+    may_fail: bool,
     at_least: bool,
     checked: Vec<String>,
     profile: Option<&'a str>,
@@ -331,6 +332,7 @@ impl<'a> Verdict<'a> {
         let advice = verdict.recommended.as_ref();
         Self {
             gets_through: verdict.gets_through,
+            may_fail: verdict.may_fail,
             at_least: verdict.is_lower_bound,
             checked: verdict.checked.iter().map(ToString::to_string).collect(),
             profile: report.device.profile.as_deref(),

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod bad_input;
+mod bounds;
 mod figures;
 mod json;
 mod minimum;

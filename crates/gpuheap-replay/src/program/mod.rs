@@ -3,6 +3,7 @@
 mod before;
 mod cleared;
 mod pools;
+mod speed;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -331,64 +332,6 @@ impl Program {
         }
         steps.sort_by_key(|&(at, _)| at);
         steps.into_iter().map(|(_, step)| step).collect()
-    }
-
-    /// Returns the most that PyTorch's allocator reserves for the program under `settings`.
-    ///
-    /// Exact if nothing decides but the program: if no block waited for other streams, or if the
-    /// settings are those that were recorded. Else the speed of host and device decides which
-    /// blocks are no longer pending, and the answer is a range. Its middle is the median of runs
-    /// with completions moved by -5 to +1; it is as wide as twenty pairs of recordings differed,
-    /// which were made of one program under five settings on an H200 (2026-11-22).
-    ///
-    /// If the program fails under the settings, both ends are what was reserved at most until then.
-    ///
-    /// If the model does not take the recorded segments under the recorded settings
-    /// ([`reproduction`](Self::reproduction)), the range is widened by the error of its peak there,
-    /// unless a request failed or memory was collected: then a limit is missing in the recording.
-    /// Under the recorded settings without a memory fraction the answer is then the recorded peak,
-    /// if the device has as much.
-    pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
-        const SHIFTS: std::ops::RangeInclusive<i32> = -5..=1;
-        const LOW: f64 = 0.968;
-        const HIGH: f64 = 1.062;
-        let run = |completion| {
-            let mut model = Torch::new(settings.clone(), device_memory);
-            self.run_with(&mut model, completion).figures.peak_reserved
-        };
-        let reproduction = self.reproduction_under(settings, device_memory);
-        let recorded = self.recorded_settings();
-        // Else it is the limit that is not known, and nothing of the model that is wrong.
-        let collects = recorded.as_ref().is_some_and(Settings::collects_garbage);
-        let is_unlimited = !collects && !self.steps.iter().any(Step::fails);
-        let inexact = reproduction.filter(|found| is_unlimited && !found.is_exact());
-        let range = if recorded.is_some_and(|recorded| recorded.is_but_for_limit(settings)) {
-            if let Some(inexact) = inexact
-                && settings.memory_fraction().is_none()
-                && inexact.recorded_peak <= device_memory
-            {
-                return PeakRange::exact(inexact.recorded_peak);
-            }
-            let mut model = Torch::new(settings.clone(), device_memory);
-            PeakRange::exact(self.run_as_recorded(&mut model).figures.peak_reserved)
-        } else if self.steps.iter().any(|step| matches!(step.action, Action::Free { .. })) {
-            let mut peaks: Vec<u64> = SHIFTS.map(|by| run(Completion::Shifted(by))).collect();
-            peaks.sort_unstable();
-            let median = peaks[peaks.len() / 2] as f64;
-            PeakRange { low: (median * LOW) as u64, high: (median * HIGH) as u64 }
-        } else {
-            PeakRange::exact(run(Completion::Recorded))
-        };
-        match inexact {
-            None => range,
-            Some(inexact) => {
-                let right = |bytes: u64| (bytes as f64 / (1.0 + inexact.error())) as u64;
-                PeakRange {
-                    low: range.low.min(right(range.low)),
-                    high: range.high.max(right(range.high)),
-                }
-            }
-        }
     }
 
     /// Comparison with the recorded segments, without a memory fraction on a device that is never

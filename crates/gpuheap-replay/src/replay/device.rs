@@ -13,7 +13,8 @@ use crate::verdict::Recorded;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum DeviceChoice {
-    /// The memory that a failed run had, if its recording tells it; else an H200.
+    /// The memory that a failed run had, if its recording tells it and no limit was asked for; else
+    /// an H200.
     Default,
     /// A profile of the emulator; its context's memory is left out.
     Profile(Profile),
@@ -63,8 +64,9 @@ impl DeviceChoice {
         !matches!(self, Self::Default)
     }
 
-    /// Returns the device for a trace whose recording says this.
-    pub(crate) fn resolve(&self, recorded: &Recorded) -> DeviceUsed {
+    /// Returns the device for a trace whose recording says this. A limit that was asked for takes the
+    /// place of the memory that the run had.
+    pub(crate) fn resolve(&self, recorded: &Recorded, is_limited: bool) -> DeviceUsed {
         let of = |profile: &Profile| DeviceUsed {
             name: plain(&profile.name),
             profile: Some(plain(&profile.name)),
@@ -78,7 +80,7 @@ impl DeviceChoice {
         };
         match self {
             Self::Default => match &recorded.limit {
-                Some(limit) => DeviceUsed {
+                Some(limit) if !is_limited => DeviceUsed {
                     name: "the memory of the run".to_owned(),
                     profile: None,
                     total: limit.least,
@@ -86,7 +88,7 @@ impl DeviceChoice {
                     is_recorded: true,
                     ..of(&Profile::h200())
                 },
-                None => of(&Profile::h200()),
+                _ => of(&Profile::h200()),
             },
             Self::Profile(profile) => of(profile),
             Self::Memory { profile, bytes, typed } => DeviceUsed {

@@ -190,6 +190,7 @@ pub(super) fn measure(
         cold_ns,
         warm_ns: later.get(later.len() / 2).copied().map(per_event),
         stop,
+        may_fail: false,
         minimum: None,
     })
 }

@@ -16,7 +16,9 @@ use gpuheap_trace::{Format, Summary, Trace, WarningKind};
 pub use self::device::{DeviceChoice, DeviceUsed};
 use self::heaps::{Bounds, Machine, Steps};
 pub use self::minimum::Minimum;
-pub(crate) use self::model::{Memory, attempt, run_torch, torch_settings, unlimited};
+pub(crate) use self::model::{
+    Memory, attempt, run_torch, torch_gets_through, torch_settings, unlimited,
+};
 pub use self::pool::Pool;
 use crate::models::SettingError;
 use crate::models::torch::Settings;
@@ -127,6 +129,8 @@ pub struct TraceReport {
     pub summary: Summary,
     /// The device of the replays.
     pub device: DeviceUsed,
+    /// The most that a pool could take from the driver, bytes; `None` if no limit was asked for.
+    pub limit: Option<u64>,
     /// Facts that the recording has of its own allocator.
     pub recorded: Recorded,
     /// `true` if the file is cut off: figures are those of the part before.
@@ -163,6 +167,9 @@ pub struct PoolReport {
     pub warm_ns: Option<f64>,
     /// Where memory ran out.
     pub stop: Option<Stop>,
+    /// `true` if the replay got through, but the program may run out of memory: its speed decides
+    /// which blocks of other streams are free.
+    pub may_fail: bool,
     /// The smallest device, if it was asked for.
     pub minimum: Option<Minimum>,
 }
@@ -264,6 +271,11 @@ impl Cause {
 }
 
 impl PoolReport {
+    /// Returns whether the program gets through, whatever its speed.
+    pub fn gets_through(&self) -> bool {
+        self.stop.is_none() && !self.may_fail
+    }
+
     /// Returns the part of the memory that was used at the peak; `None` if none was taken.
     pub fn utilisation(&self) -> Option<f64> {
         let peak = self.peak_reserved.high;
@@ -283,7 +295,7 @@ pub(crate) struct Bench<'t> {
 
 impl<'t> Bench<'t> {
     fn new(trace: &'t Trace, recorded: &Recorded, options: &Options) -> Result<Self, ReplayError> {
-        let device = options.device.resolve(recorded);
+        let device = options.device.resolve(recorded, options.limit.is_some());
         let machine = options.device.machine(&device, options.delay);
         let bounds = Bounds { limit: options.limit, threshold: options.release_threshold };
         let program = Program::of(trace);
@@ -320,7 +332,9 @@ impl<'t> Bench<'t> {
         let memory = self.memory();
         let has_fraction = settings.memory_fraction().is_some();
         let device = if has_fraction { memory.total } else { memory.capacity() };
-        self.program.torch_peak(settings, device)
+        let PeakRange { low, high } = self.program.torch_peak(settings, device);
+        // What is held is in the device: whether that is enough is another question.
+        PeakRange { low: low.min(memory.capacity()), high: high.min(memory.capacity()) }
     }
 
     fn measure(&self, pool: &Pool) -> Result<PoolReport, ReplayError> {
@@ -422,6 +436,7 @@ pub fn replay(
                 matches!(warning.kind, WarningKind::BrokenOff(_) | WarningKind::LastLineCut)
             }),
             summary: bench.trace.summary(),
+            limit: bench.memory().limit,
             device: bench.device,
             recorded,
             gaps,

@@ -41,10 +41,12 @@ pub(super) fn measure(
     };
     let exact = outcome.figures.peak_reserved;
     let mut peak_reserved = PeakRange { low: exact, high: exact };
+    let mut may_fail = false;
     if let Some(settings) = &settings
         && outcome.failure.is_none()
     {
         peak_reserved = bench.torch_peak(settings);
+        may_fail = !is_sure(bench, settings, memory);
     }
     let written = settings.filter(|_| text == "torch").map(|settings| settings.to_string());
     Ok(PoolReport {
@@ -61,6 +63,7 @@ pub(super) fn measure(
         cold_ns: None,
         warm_ns: None,
         stop: outcome.failure.map(|failure| stop(bench, failure, memory)),
+        may_fail,
         minimum: None,
     })
 }
@@ -93,6 +96,7 @@ fn no_room(text: &str) -> PoolReport {
             limit: None,
             cause: Cause::Other("no_room_for_the_pool_itself"),
         }),
+        may_fail: false,
         minimum: None,
     }
 }
@@ -109,13 +113,24 @@ pub(crate) fn attempt(
         Err(ReplayError::Setting(error)) => return Ok(Err(error.to_string())),
         Err(error) => return Err(error),
     };
-    Ok(match ran.outcome.failure {
-        None => Ok(ran.outcome.figures.peak_reserved),
-        Some(_) => Err(match memory.limit {
+    let is_sure = || ran.settings.as_ref().is_none_or(|settings| is_sure(bench, settings, memory));
+    Ok(match ran.outcome.failure.is_none() && is_sure() {
+        true => Ok(ran.outcome.figures.peak_reserved),
+        false => Err(match memory.limit {
             Some(limit) => format!("the limit of {} is too low", Amount(limit)),
             None => format!("{} are not enough", Amount(memory.total)),
         }),
     })
+}
+
+/// Returns whether a program that got through does so whatever its speed.
+fn is_sure(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> bool {
+    bench.program.is_sure_to_fit(settings, memory.total, memory.capacity())
+}
+
+/// Returns whether the program gets through under PyTorch's allocator, whatever its speed.
+pub(crate) fn torch_gets_through(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> bool {
+    run_torch(bench, settings, memory).outcome.failure.is_none() && is_sure(bench, settings, memory)
 }
 
 /// A finished run.

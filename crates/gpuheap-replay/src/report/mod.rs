@@ -53,7 +53,9 @@ fn header(text: &mut String, report: &TraceReport) {
             Amount(summary.peak_live_bytes)
         ),
     );
-    paragraph(text, &format!("replayed on {}", device_words(&report.device, &report.recorded)));
+    let limit = report.limit.map(|limit| format!(", limited to {}", Amount(limit)));
+    let device = device_words(&report.device, &report.recorded);
+    paragraph(text, &format!("replayed on {device}{}", limit.unwrap_or_default()));
     text.push('\n');
 }
 

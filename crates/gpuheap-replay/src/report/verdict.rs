@@ -3,7 +3,7 @@
 use super::Detail;
 use super::table::place;
 use super::words::{Amount, count, grouped, hanging, line, paragraph, typed};
-use crate::replay::{Cause, TraceReport};
+use crate::replay::{Cause, PoolReport, TraceReport};
 use crate::verdict::{Advice, MemoryAtFailure, Remedy, RemedyKind};
 use crate::{Gap, PeakRange};
 
@@ -35,6 +35,9 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
 fn sentence(report: &TraceReport) -> String {
     let verdict = &report.verdict;
     let at_least = if verdict.is_lower_bound { "at least " } else { "" };
+    if verdict.may_fail {
+        return may_fail(report);
+    }
     if !verdict.gets_through {
         let who = match &verdict.failure {
             Some(MemoryAtFailure { pool: None, device_free, .. }) => ran_out(report, *device_free),
@@ -42,7 +45,7 @@ fn sentence(report: &TraceReport) -> String {
                 format!("{pool} runs out of memory.")
             }
             _ => {
-                let failing = |pool: &&crate::replay::PoolReport| {
+                let failing = |pool: &&PoolReport| {
                     pool.stop.is_some() && verdict.checked.contains(&pool.pool)
                 };
                 let failing = report.pools.iter().filter(failing).count();
@@ -109,6 +112,24 @@ fn sentence(report: &TraceReport) -> String {
     format!("{recorded_failure}{enough}")
 }
 
+/// Pools that get through, but not whatever the speed of the program.
+fn may_fail(report: &TraceReport) -> String {
+    let verdict = &report.verdict;
+    let is_meant = |pool: &&PoolReport| pool.may_fail && verdict.checked.contains(&pool.pool);
+    let names: Vec<String> =
+        report.pools.iter().filter(is_meant).map(|pool| pool.pool.to_string()).collect();
+    let enough = match verdict.needs {
+        Some(needs) => format!(" {:#} of usable memory is enough.", Amount(needs.least)),
+        None => String::new(),
+    };
+    let lower = if verdict.is_lower_bound { " Figures are lower bounds." } else { "" };
+    format!(
+        "{} may run out of memory here, or get through: which blocks of other streams are free \
+         depends on the program's speed.{enough}{lower}",
+        names.join(", ")
+    )
+}
+
 /// How the advised pool is named: a setting is the first of those that are listed.
 fn with(advice: &Advice) -> String {
     match &advice.setting {
@@ -129,12 +150,14 @@ fn needs(report: &TraceReport, here: u64) -> String {
         );
     };
     let (least, most) = (Amount(needs.least), Amount(needs.most));
+    // Less may be enough for a program whose speed decides.
+    let (least, subject) = match needs.is_exact {
+        true => (format!("it needs at least {least:#} of usable memory"), ""),
+        false => (format!("{least:#} of usable memory is enough"), "it "),
+    };
     match needs.most > needs.least {
-        true => format!(
-            "it needs at least {least:#} of usable memory, and takes up to {most:#} where there is \
-             room{lower}"
-        ),
-        false => format!("it needs at least {least:#} of usable memory{lower}"),
+        true => format!("{least}, and {subject}takes up to {most:#} where there is room{lower}"),
+        false => format!("{least}{lower}"),
     }
 }
 

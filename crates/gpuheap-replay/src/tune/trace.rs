@@ -44,7 +44,7 @@ impl TraceSearch {
         progress: &dyn Progress,
     ) -> Self {
         let recorded = Recorded::of(trace);
-        let used = device.resolve(&recorded);
+        let used = device.resolve(&recorded, false);
         let family = family.unwrap_or(match trace.format() {
             Format::PytorchSnapshot => Family::Torch,
             _ => Family::Rmm,

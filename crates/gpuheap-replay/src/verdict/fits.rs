@@ -2,7 +2,9 @@
 
 use crate::cards::{self, Card};
 use crate::models::torch::Settings;
-use crate::replay::{Bench, Memory, ReplayError, attempt, run_torch, torch_settings, unlimited};
+use crate::replay::{
+    Bench, Memory, ReplayError, attempt, torch_gets_through, torch_settings, unlimited,
+};
 
 /// A card, and how the program gets through on it.
 #[derive(Debug, Clone)]
@@ -65,7 +67,7 @@ fn smallest(bench: &Bench<'_>, pool: &str) -> Result<Option<u64>, ReplayError> {
     let gets_through = |(usable, total): (u64, u64)| {
         let memory = Memory { total, usable, limit: None };
         match &settings {
-            Some(settings) => Ok(run_torch(bench, settings, memory).outcome.failure.is_none()),
+            Some(settings) => Ok(torch_gets_through(bench, settings, memory)),
             None => attempt(bench, pool, memory).map(|result| result.is_ok()),
         }
     };

@@ -21,8 +21,11 @@ use crate::replay::{
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// `true` if the trace got through under everything that was checked.
+    /// `true` if the trace got through under everything that was checked, whatever the speed of the
+    /// program.
     pub gets_through: bool,
+    /// `true` if the trace got through, but not whatever the speed of the program.
+    pub may_fail: bool,
     /// The pools that decide.
     pub checked: Vec<Pool>,
     /// `true` if all figures are lower bounds: requests failed when the trace was recorded, and
@@ -63,6 +66,8 @@ pub struct Needs {
     pub least: u64,
     /// The pool takes so many bytes from a device with room.
     pub most: u64,
+    /// `false` if the speed of the program decides, and fewer bytes may be enough.
+    pub is_exact: bool,
 }
 
 impl Needs {
@@ -84,7 +89,8 @@ impl Needs {
             }
             _ => result.peak_reserved.high,
         };
-        Ok(Some(Self { least, most }))
+        let is_exact = result.peak_reserved.low == result.peak_reserved.high;
+        Ok(Some(Self { least, most, is_exact }))
     }
 }
 
@@ -137,14 +143,17 @@ impl Verdict {
         let of_checked = || results.iter().filter(|result| checked.contains(&result.pool));
         // Without a device or a pool, what is judged is the run that was recorded. If nothing tells
         // how much memory it had, a pool that gets through on our device says nothing of the run's.
+        let is_given = options.limit.is_some() || options.device.is_given();
         let is_run = recorded.allocator.is_some()
             && options.pools.is_empty()
             && options.check.is_none()
-            && options.limit.is_none()
-            && !options.device.is_given();
+            && !is_given;
         let is_recorded_failure =
             !recorded.failed.is_empty() && (is_run || !options.knows_memory(recorded));
-        let gets_through = !is_recorded_failure && of_checked().all(|result| result.stop.is_none());
+        let gets_through = !is_recorded_failure && of_checked().all(PoolReport::gets_through);
+        let may_fail = !is_recorded_failure
+            && of_checked().all(|result| result.stop.is_none())
+            && !gets_through;
         // A log that does not name its allocator is no program of a pool that RMM has not.
         let is_open = recorded.allocator.is_none()
             && options.pools.is_empty()
@@ -158,7 +167,10 @@ impl Verdict {
         // With several pools, the one that came furthest says most of the program.
         let stopped = stopped.max_by_key(|(_, stop)| (stop.pass, stop.event));
         let failure = match (recorded.failed.first(), stopped) {
-            (Some(first), Some((result, stop))) if stop.event < first.event && stop.pass == 1 => {
+            // On another memory than the run's, the failure here is the one to mend.
+            (Some(first), Some((result, stop)))
+                if is_given || stop.event < first.event && stop.pass == 1 =>
+            {
                 Some(MemoryAtFailure::of_stop(bench, result, stop))
             }
             (Some(first), _) => recorded
@@ -181,6 +193,7 @@ impl Verdict {
         let recommended = advice(bench, results, &checked, &remedies, gets_through);
         let deciding = match (recorded.allocator.is_some(), gets_through) {
             (true, true) => of_checked().next(),
+            (true, false) if may_fail => of_checked().find(|result| result.may_fail),
             _ => None,
         };
         let needs = deciding.map_or(Ok(None), |result| Needs::of(bench, result))?;
@@ -191,6 +204,7 @@ impl Verdict {
         };
         Ok(Self {
             gets_through,
+            may_fail,
             checked,
             is_lower_bound: !recorded.failed.is_empty(),
             failure,
@@ -246,7 +260,7 @@ pub(crate) fn best_pool<'r>(
     let rank = |result: &PoolReport| {
         (result.pool.is_closed_driver(is_emulated), !result.pool.is_caching())
     };
-    let passed = || results.iter().filter(|result| result.stop.is_none() && is_asked(result));
+    let passed = || results.iter().filter(|result| result.gets_through() && is_asked(result));
     // A pool that is another one here is advised by that one's name, if it is there.
     let passed = || passed().filter(|result| result.fallback.is_none() || results.len() == 1);
     let first = passed().map(rank).min()?;

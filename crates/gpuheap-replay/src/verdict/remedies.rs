@@ -7,7 +7,8 @@ use super::{Recorded, best_pool, exactly, rmm};
 use crate::models::torch::Settings;
 use crate::replay::minimum::{self, LARGEST};
 use crate::replay::{
-    Bench, Memory, Minimum, Pool, PoolReport, ReplayError, Silent, attempt, run_torch, unlimited,
+    Bench, Memory, Minimum, Pool, PoolReport, ReplayError, Silent, attempt, run_torch,
+    torch_gets_through, unlimited,
 };
 use crate::tune::{Candidate, Family, search};
 use crate::{Outcome, PeakRange};
@@ -162,6 +163,18 @@ fn own_heap(
     Some(Remedy { line, ..of_own(bench, best) })
 }
 
+/// Bound that a program of PyTorch met.
+enum Limiting {
+    /// The device's memory.
+    Device,
+    /// The limit that the user of the replay asked for.
+    Asked,
+    /// A memory fraction, on a device with this memory.
+    FractionOf(Memory),
+    /// A memory fraction of the recorded run, which had so many bytes of the device at most.
+    FractionOfRun(u64),
+}
+
 /// Remedies for a program that uses PyTorch's allocator.
 struct OfTorch<'b, 't> {
     bench: &'b Bench<'t>,
@@ -202,17 +215,20 @@ impl<'b, 't> OfTorch<'b, 't> {
         let of_run = (self.bench.device.is_recorded && is_own_limit).then_some(1.0);
         budget.memory_fraction = self.settings.memory_fraction().or(of_run);
         let found = search(&self.bench.program, Family::Torch, &budget, |_, _| {});
-        let helps = |one: &Candidate| {
-            let is_less = one.reserved_peak < before - before / 50;
-            !one.fails && (is_less || !gets_through)
-        };
+        let is_less = |peak: u64| peak < before - before / 50;
+        let helps = |one: &Candidate| !one.fails && (is_less(one.reserved_peak) || !gets_through);
         let remedy = |one: Candidate| {
             // Every text of the search can be read.
             let settings: Settings = one.model.strip_prefix("torch:")?.parse().ok()?;
-            if settings.is_but_for_limit(&self.settings) {
+            if settings.is_but_for_limit(&self.settings)
+                || !torch_gets_through(self.bench, &settings, self.bench.memory())
+            {
                 return None;
             }
             let range = self.bench.torch_peak(&settings);
+            if gets_through && !is_less(range.high) {
+                return None;
+            }
             Some(Remedy {
                 kind: RemedyKind::Setting,
                 pool: Some(one.model),
@@ -244,15 +260,38 @@ impl<'b, 't> OfTorch<'b, 't> {
         }))
     }
 
+    /// The bound that the program met.
+    fn limiting(&self, recorded: &Recorded) -> Limiting {
+        let device = &self.bench.device;
+        let memory = self.bench.memory();
+        if memory.limit.is_some_and(|limit| limit < device.usable) {
+            return Limiting::Asked;
+        }
+        let has_fraction = self.settings.memory_fraction().is_some();
+        if !device.is_recorded {
+            return if has_fraction { Limiting::FractionOf(memory) } else { Limiting::Device };
+        }
+        let first = recorded.failed.first().and_then(|request| request.device_free);
+        match recorded.limit.zip(first) {
+            // The program could have taken what it held, and what was free beside it.
+            Some((limit, free)) if limit.is_own_limit || has_fraction => {
+                Limiting::FractionOfRun(limit.least.saturating_add(free))
+            }
+            _ => Limiting::Device,
+        }
+    }
+
     /// The least memory that PyTorch gets through with under its present settings.
     fn limit(&self, recorded: &Recorded) -> Result<Option<Remedy>, ReplayError> {
         let settings = unlimited(&self.settings);
         let attempt = |bytes| {
             let memory = Memory { total: LARGEST, usable: LARGEST, limit: Some(bytes) };
             let outcome = run_torch(self.bench, &settings, memory).outcome;
-            Ok::<_, ReplayError>(match outcome.failure {
-                None => Ok(outcome.figures.peak_reserved),
-                Some(_) => Err(String::new()),
+            let Memory { total, usable, .. } = memory;
+            let is_sure = || self.bench.program.is_sure_to_fit(&settings, total, usable.min(bytes));
+            Ok::<_, ReplayError>(match outcome.failure.is_none() && is_sure() {
+                true => Ok(outcome.figures.peak_reserved),
+                false => Err(String::new()),
             })
         };
         let found = minimum::find(
@@ -263,20 +302,19 @@ impl<'b, 't> OfTorch<'b, 't> {
             attempt,
         )?;
         let Minimum::Bytes(enough) = found else { return Ok(None) };
-        let is_own_limit = self.settings.memory_fraction().is_some()
-            || recorded.limit.is_some_and(|limit| limit.is_own_limit);
-        let device = &self.bench.device;
-        let line = match (is_own_limit, device.is_recorded) {
-            (false, _) => "more memory".to_owned(),
-            (true, false) if enough <= device.total => format!(
+        let line = match self.limiting(recorded) {
+            Limiting::Device => "more memory".to_owned(),
+            Limiting::Asked => "a higher limit".to_owned(),
+            Limiting::FractionOf(room) if enough <= room.usable => format!(
                 "torch.cuda.set_per_process_memory_fraction({})",
-                thousandths_up(enough, device.total)
+                thousandths_up(enough, room.total)
             ),
-            (true, _) => format!(
+            Limiting::FractionOfRun(room) if enough <= room => format!(
                 "torch.cuda.set_per_process_memory_fraction({} * 2**30 / \
                  torch.cuda.mem_get_info()[1])",
                 hundredths_of_gib_up(enough)
             ),
+            Limiting::FractionOf(_) | Limiting::FractionOfRun(_) => "more memory".to_owned(),
         };
         Ok(Some(Remedy {
             kind: RemedyKind::Limit,

@@ -1,0 +1,76 @@
+//! Limits and devices that are given, and verdicts near the end of memory.
+
+use crate::support::{Ran, replay};
+
+const FAILED: &str = "varied_oom.snapshot.pickle.gz";
+
+/// The text up to the table, with single blanks.
+fn words(ran: &Ran) -> String {
+    let verdict = ran.stdout.split("\n\npool ").next().unwrap();
+    verdict.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The run had 4.85 GiB, which is not enough; 4.94 GiB are.
+#[test]
+fn limit_replaces_the_memory_of_a_failed_run() {
+    for (limit, shown, code) in [("4.94GiB", "4.94 GiB", 0), ("4.8GiB", "4.80 GiB", 1)] {
+        let ran = replay(&["--limit", limit, FAILED]);
+        assert_eq!(ran.code, code, "{}", ran.stdout);
+        let words = words(&ran);
+        assert!(words.contains(&format!(", limited to {shown} ")), "{words}");
+        assert!(!words.contains("the memory that the run had"), "{words}");
+        // The limit that stopped the recorded run is not the one that was asked about.
+        assert!(!words.contains("your own limit"), "{words}");
+        assert_eq!(words.contains("a higher limit: 4.94 GiB"), code == 1, "{words}");
+    }
+    let ran = replay(&["--tune", "--limit", "4.94GiB", FAILED]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+}
+
+#[test]
+fn fraction_is_advised_only_where_the_device_has_the_memory() {
+    let advised = |arguments: &[&str]| words(&replay(&[arguments, &[FAILED]].concat()));
+    let on_small = advised(&["--card", "GTX 1650 4GB"]);
+    assert!(on_small.contains("more memory: 4.94 GiB needed"), "{on_small}");
+    assert!(!on_small.contains("set_per_process_memory_fraction"), "{on_small}");
+    let pool = ["--pool", "torch:per_process_memory_fraction:0.6", "--card"];
+    let on_small = advised(&[&pool[..], &["GTX 1650 4GB"]].concat());
+    assert!(on_small.contains("more memory: 4.94 GiB needed"), "{on_small}");
+    let on_large = advised(&[&pool[..], &["GTX 1060 6GB"]].concat());
+    assert!(on_large.contains("set_per_process_memory_fraction(0.831)"), "{on_large}");
+    assert!(advised(&[]).contains("set_per_process_memory_fraction(4.94 * 2**30"));
+}
+
+/// The replay gets through on 1.81 GiB with the recorded times, and needs up to 1.94 GiB with others.
+#[test]
+fn range_beyond_the_device_is_no_success() {
+    let run = "two_streams.snapshot.pickle.gz";
+    let pool = ["--pool", "torch:expandable_segments:True", run];
+    let on = |memory: &str| replay(&[&["--json", "--device-memory", memory], &pool[..]].concat());
+    for (memory, code) in [("1.81GiB", 1), ("1.95GiB", 0)] {
+        let ran = on(memory);
+        let json = ran.json();
+        let (verdict, result) = (&json[0]["verdict"], &json[0]["results"][0]);
+        assert_eq!((ran.code, &verdict["may_fail"]), (code, &(code == 1).into()), "{memory}");
+        assert!(result["out_of_memory"].is_null(), "{result}");
+        // No pool holds more than the device.
+        let high = result["peak_reserved_bytes"].as_u64().unwrap();
+        assert!(high <= json[0]["device_memory_bytes"].as_u64().unwrap(), "{result}");
+    }
+    let shown = words(&replay(&[&["--device-memory", "1.81GiB"], &pool[..]].concat()));
+    assert!(shown.contains("may run out of memory here, or get through"), "{shown}");
+    assert!(shown.contains("1.94 GiB of usable memory is enough"), "{shown}");
+}
+
+/// Of equal driver calls, what takes as much is no advice.
+#[test]
+fn advice_on_a_run_that_gets_through_takes_less() {
+    let run = "two_streams.snapshot.pickle.gz";
+    let json = replay(&["--json", "--pool", "torch:expandable_segments:True", run]).json();
+    let now = json[0]["results"][0]["peak_reserved_bytes"].as_u64().unwrap();
+    let remedies = json[0]["verdict"]["remedies"].as_array().unwrap();
+    assert!(
+        remedies.iter().all(|one| one["reserved_bytes"].as_u64().unwrap() < now),
+        "{remedies:?}"
+    );
+}

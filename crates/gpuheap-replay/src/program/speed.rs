@@ -1,0 +1,119 @@
+//! Runs of PyTorch's allocator that depend on the speed of host and device.
+
+use super::{Action, Completion, PeakRange, Program, Step};
+use crate::Reproduction;
+use crate::models::torch::{Settings, Torch};
+
+/// Completions that are tried: so many completions later or earlier than recorded.
+const SHIFTS: std::ops::RangeInclusive<i32> = -5..=1;
+/// Ends of the range of peaks, as parts of the median of the tried completions.
+const LOW: f64 = 0.968;
+const HIGH: f64 = 1.062;
+
+impl Program {
+    /// Returns the most that PyTorch's allocator reserves for the program under `settings`.
+    ///
+    /// Exact if nothing decides but the program: if no block waited for other streams, or if the
+    /// settings are those that were recorded. Else the speed of host and device decides which
+    /// blocks are no longer pending, and the answer is a range. Its middle is the median of runs
+    /// with completions moved by -5 to +1; it is as wide as twenty pairs of recordings differed,
+    /// which were made of one program under five settings on an H200 (2026-11-22).
+    ///
+    /// If the program fails under the settings, both ends are what was reserved at most until then.
+    ///
+    /// If the model does not take the recorded segments under the recorded settings
+    /// ([`reproduction`](Self::reproduction)), the range is widened by the error of its peak there,
+    /// unless a request failed or memory was collected: then a limit is missing in the recording.
+    /// Under the recorded settings without a memory fraction the answer is then the recorded peak,
+    /// if the device has as much.
+    pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
+        let run = |completion| {
+            let mut model = Torch::new(settings.clone(), device_memory);
+            self.run_with(&mut model, completion).figures.peak_reserved
+        };
+        let inexact = self.inexact(settings, device_memory);
+        let range = if self.is_recorded(settings) {
+            if let Some(inexact) = inexact
+                && settings.memory_fraction().is_none()
+                && inexact.recorded_peak <= device_memory
+            {
+                return PeakRange::exact(inexact.recorded_peak);
+            }
+            let mut model = Torch::new(settings.clone(), device_memory);
+            PeakRange::exact(self.run_as_recorded(&mut model).figures.peak_reserved)
+        } else if self.waits() {
+            let mut peaks: Vec<u64> = SHIFTS.map(|by| run(Completion::Shifted(by))).collect();
+            peaks.sort_unstable();
+            let median = peaks[peaks.len() / 2] as f64;
+            PeakRange { low: (median * LOW) as u64, high: (median * HIGH) as u64 }
+        } else {
+            PeakRange::exact(run(Completion::Recorded))
+        };
+        match inexact {
+            None => range,
+            Some(inexact) => {
+                let right = |bytes: u64| (bytes as f64 / (1.0 + inexact.error())) as u64;
+                PeakRange {
+                    low: range.low.min(right(range.low)),
+                    high: range.high.max(right(range.high)),
+                }
+            }
+        }
+    }
+
+    /// Returns whether the program gets through under settings that were not recorded on `capacity`
+    /// of a device's `total` bytes, whatever the speed of host and device: the upper end of
+    /// [`torch_peak`](Self::torch_peak) on a large device is not more than that, or all its
+    /// completions get through on memory that is smaller by as much as that end is above their median.
+    ///
+    /// `true` for the recorded settings, under which the recording says what was completed.
+    pub(crate) fn is_sure_to_fit(&self, settings: &Settings, total: u64, capacity: u64) -> bool {
+        let inexact = self.inexact(settings, total);
+        if self.is_recorded(settings) || !self.waits() && inexact.is_none() {
+            return true;
+        }
+        let fraction = settings.memory_fraction();
+        let allowed = fraction.map_or(u64::MAX, |fraction| (total as f64 * fraction) as u64);
+        let mut unlimited = settings.clone();
+        if fraction.is_some() {
+            // All of the device is a part of it.
+            let _ = unlimited.set_memory_fraction(1.0);
+        }
+        if self.torch_peak(&unlimited, u64::MAX).high <= capacity.min(allowed) {
+            return true;
+        }
+        let mut margin = inexact.map_or(1.0, |inexact| (1.0 / (1.0 + inexact.error())).max(1.0));
+        let completions: Vec<Completion> = match self.waits() {
+            true => SHIFTS.map(Completion::Shifted).collect(),
+            false => vec![Completion::Recorded],
+        };
+        if self.waits() {
+            margin *= HIGH;
+        }
+        let smaller = |bytes: u64| (bytes as f64 / margin) as u64;
+        completions.into_iter().all(|completion| {
+            let mut model = Torch::new(settings.clone(), smaller(total));
+            model.set_capacity(smaller(capacity));
+            self.run_with(&mut model, completion).failure.is_none()
+        })
+    }
+
+    /// Returns whether the settings are those that were recorded, but for a limit.
+    fn is_recorded(&self, settings: &Settings) -> bool {
+        self.recorded_settings().is_some_and(|recorded| recorded.is_but_for_limit(settings))
+    }
+
+    /// Returns whether blocks that were freed waited for other streams.
+    fn waits(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step.action, Action::Free { .. }))
+    }
+
+    /// The comparison with the recorded segments, if the model is not exact.
+    fn inexact(&self, settings: &Settings, device_memory: u64) -> Option<Reproduction> {
+        let reproduction = self.reproduction_under(settings, device_memory);
+        // Else it is the limit that is not known, and nothing of the model that is wrong.
+        let collects = self.recorded_settings().as_ref().is_some_and(Settings::collects_garbage);
+        let is_unlimited = !collects && !self.steps.iter().any(Step::fails);
+        reproduction.filter(|found| is_unlimited && !found.is_exact())
+    }
+}
