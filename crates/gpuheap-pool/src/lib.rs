@@ -7,7 +7,7 @@
 //! | [`Policy`], [`PoolKind`] | how cached blocks are kept, found and given back |
 //! | [`Order`], [`Ticket`], [`Stuck`] | which stream may reuse which block, behind which fence |
 //! | [`Moments`], [`Completed`] | how far work is known to have got, by the program's own waits |
-//! | [`Account`], [`Ledger`] | bytes and counts handed out, taken and given back |
+//! | [`RunningStats`], [`AllocStats`] | bytes and counts handed out, taken and given back |
 //! | [`Limits`] | how much may be taken |
 //! | [`MemorySource`], [`Pages`] | where memory comes from: the driver in gpuheap, a model in tests |
 //!
@@ -17,26 +17,26 @@
 //!
 //! None is promised: this crate is a part of `gpuheap`, which re-exports what its users need.
 
-mod ledger;
 mod limits;
 mod order;
 mod pool;
 mod progress;
 mod source;
+mod stats;
 mod stuck;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use ledger::{Account, Ledger, Moved};
 pub use limits::Limits;
 pub use order::{Order, StreamGuard, StreamHandle, StreamRef, Ticket};
 pub use pool::{
-    Binned, Cached, Direct, Environment, Grant, KeptByThreads, Outlook, Policy, PoolKind, Rounding,
-    Shortage, Simple, Split, Stitched, Taking, Tuning, UnknownPool, new_policy,
+    Binned, BlockRef, Cached, Direct, Environment, Forecast, KeptByThreads, Policy, PoolKind,
+    Rounding, Shortage, Simple, Split, Stitched, Taking, Tuning, UnknownPool, new_policy,
 };
 pub use progress::{Completed, Moments};
 pub use source::{
     Chunk, DriverFailure, Fence, GRANULE, Gone, MemorySource, Pages, Segment, SourceError, Waiter,
     round_up,
 };
+pub use stats::{AllocStats, Moved, RunningStats};
 pub use stuck::Stuck;

@@ -176,7 +176,7 @@ struct StreamState {
     /// The program let go of the stream, or is about to end it; its last fence covers all its work.
     retired: bool,
     /// The stream may be named during its own calls alone: its frees are fenced at once.
-    fleeting: bool,
+    transient: bool,
     /// The number of the last free.
     freed: u64,
     /// Every free up to this number is known to be over.
@@ -252,7 +252,7 @@ impl StreamState {
     fn forget_reached(&mut self, source: &mut dyn MemorySource) {
         for _ in 0..2 {
             let Some((number, fence)) = self.fences.front().copied() else { return };
-            if !matches!(source.is_reached(fence), Ok(true)) {
+            if !matches!(source.is_fence_reached(fence), Ok(true)) {
                 return;
             }
             source.forget(fence);
@@ -272,8 +272,8 @@ impl Order {
     /// Returns `true` if what is freed on a stream is fenced at once, because it can be named at no
     /// other time.
     #[inline]
-    pub fn is_fleeting(&self, stream: StreamRef) -> bool {
-        self.streams[stream.slot()].fleeting
+    pub fn is_transient(&self, stream: StreamRef) -> bool {
+        self.streams[stream.slot()].transient
     }
 
     /// The driver's id of a stream that was retired; each is said once.
@@ -312,10 +312,11 @@ impl Order {
             self.moments = Some(guard.moments().clone());
         }
         let unannounced = guard.as_ref().is_some_and(|guard| guard.is_unannounced());
-        // A fleeting stream must not inherit blocks that are freed when it cannot be named: a
+        // A transient stream must not inherit blocks that are freed when it cannot be named: a
         // per-thread default stream none, an unannounced one those of its like, which are freed by
         // now.
-        let spare = self.spare.iter().rposition(|slot| self.streams[*slot].fleeting == unannounced);
+        let spare =
+            self.spare.iter().rposition(|slot| self.streams[*slot].transient == unannounced);
         let is_retired = guard.as_ref().is_some_and(|guard| guard.is_retired());
         let spare = spare.filter(|_| raw != StreamHandle::PER_THREAD && !is_retired);
         let slot = spare.map(|at| self.spare.swap_remove(at)).unwrap_or_else(|| {
@@ -328,13 +329,13 @@ impl Order {
         // its work: what is freed on it is for nobody before the device was waited for.
         let retired = is_retired;
         let guard = guard.filter(|_| !retired);
-        let fleeting = unannounced || retired || raw == StreamHandle::PER_THREAD;
+        let transient = unannounced || retired || raw == StreamHandle::PER_THREAD;
         self.streams[slot] = StreamState {
             id,
             raw,
             guard,
             retired,
-            fleeting,
+            transient,
             freed,
             reached,
             turn,
@@ -349,9 +350,9 @@ impl Order {
 
     /// Notes a free on `stream` and numbers it.
     ///
-    /// Only a fleeting stream makes driver calls here, a few: it cannot be named later, so its fence is
+    /// Only a transient stream makes driver calls here, a few: it cannot be named later, so its fence is
     /// recorded at once. Where that fails, the stream's next free covers this one too. A stream that
-    /// ended has no work after its last fence, which covers the free; of a fleeting one that is not
+    /// ended has no work after its last fence, which covers the free; of a transient one that is not
     /// known, so nothing does.
     #[inline]
     pub fn freed(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
@@ -359,7 +360,7 @@ impl Order {
             return Ticket { slot: stream.slot, number: 0 };
         }
         let state = &mut self.streams[stream.slot()];
-        if state.turn != stream.turn || state.retired || state.fleeting {
+        if state.turn != stream.turn || state.retired || state.transient {
             return self.freed_at_an_end(stream, source);
         }
         let number = state.count_free(self.moments.as_ref());
@@ -371,11 +372,11 @@ impl Order {
     fn freed_at_an_end(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         let stream = if self.is_orphaned(stream) { self.orphanage() } else { stream };
         let state = &mut self.streams[stream.slot()];
-        if state.retired && !state.fleeting {
+        if state.retired && !state.transient {
             return Ticket { slot: stream.slot, number: state.freed };
         }
         let number = state.count_free(self.moments.as_ref());
-        if state.fleeting && !state.retired {
+        if state.transient && !state.retired {
             let _ = self.record(stream.slot(), source);
         }
         Ticket { slot: stream.slot, number }
@@ -422,9 +423,9 @@ impl Order {
     }
 
     /// Returns `true` if the block of `ticket` may be used on `stream` as things are.
-    pub fn is_open(&self, ticket: Ticket, stream: StreamRef) -> bool {
+    pub fn is_usable_on(&self, ticket: Ticket, stream: StreamRef) -> bool {
         ticket.slot == stream.slot
-            || self.is_reached(ticket)
+            || self.is_fence_reached(ticket)
             || self.after(stream, ticket.slot) >= ticket.number
     }
 
@@ -480,7 +481,7 @@ impl Order {
     /// The same after the call that the stream was named for.
     #[inline]
     pub fn current_later(&self, stream: StreamRef) -> Option<StreamRef> {
-        self.current(stream).filter(|stream| !self.streams[stream.slot()].fleeting)
+        self.current(stream).filter(|stream| !self.streams[stream.slot()].transient)
     }
 
     /// How many places for streams there are.
@@ -509,7 +510,7 @@ impl Order {
     }
 
     /// Returns `true` if the work before `ticket` is known to be over.
-    pub fn is_reached(&self, ticket: Ticket) -> bool {
+    pub fn is_fence_reached(&self, ticket: Ticket) -> bool {
         self.streams[ticket.slot()].reached >= ticket.number
     }
 
@@ -532,7 +533,7 @@ impl Order {
         ticket: Ticket,
         source: &mut dyn MemorySource,
     ) -> Result<(), SourceError> {
-        if self.is_open(ticket, stream) {
+        if self.is_usable_on(ticket, stream) {
             return Ok(());
         }
         if self.refuses_waits {
@@ -573,7 +574,7 @@ impl Order {
         source: &mut dyn MemorySource,
     ) -> Result<Option<Fence>, SourceError> {
         let ticket = self.freed(stream, source);
-        if self.is_reached(ticket) {
+        if self.is_fence_reached(ticket) {
             return Ok(None);
         }
         together(source, |source| self.fence(ticket, source)).map(|(_, fence)| Some(fence))
@@ -635,11 +636,11 @@ impl Order {
             // The newest answers for all, which is the usual case; else from the oldest on.
             let newest = self.streams[slot].fences.back().copied();
             let all = match newest {
-                Some((_, fence)) => source.is_reached(fence)?,
+                Some((_, fence)) => source.is_fence_reached(fence)?,
                 None => false,
             };
             while let Some((number, fence)) = self.streams[slot].fences.front().copied() {
-                if !all && !source.is_reached(fence)? {
+                if !all && !source.is_fence_reached(fence)? {
                     break;
                 }
                 source.forget(fence);
@@ -657,7 +658,7 @@ impl Order {
         for &slot in &self.active {
             let state = &self.streams[slot];
             // One that may have ended cannot be asked: a real driver crashes by its handle.
-            if state.retired || state.fleeting {
+            if state.retired || state.transient {
                 continue;
             }
             if source.is_capturing(self.of_slot(slot))? {
@@ -676,8 +677,8 @@ impl Order {
         let pending = || self.active.iter().copied().chain(self.orphans).filter(is_pending);
         for slot in pending().filter(|slot| !self.streams[*slot].retired) {
             let state = &self.streams[slot];
-            // A fleeting stream cannot be asked. What it has no fence for was freed in a capture.
-            if state.fleeting || source.is_capturing(self.of_slot(slot)).unwrap_or(true) {
+            // A transient stream cannot be asked. What it has no fence for was freed in a capture.
+            if state.transient || source.is_capturing(self.of_slot(slot)).unwrap_or(true) {
                 stuck.add(slot, state.fenced());
             }
         }
@@ -723,7 +724,7 @@ impl Order {
         slot: usize,
         source: &mut dyn MemorySource,
     ) -> Result<(), SourceError> {
-        if !self.streams[slot].fleeting {
+        if !self.streams[slot].transient {
             // As if one more block were freed: blocks that are live now come after that.
             self.streams[slot].freed += 1;
             self.record(slot, source)?;
@@ -740,13 +741,13 @@ impl Order {
     /// blocks must not follow the stream that has its slot now or gets it later.
     fn is_orphaned(&self, stream: StreamRef) -> bool {
         let state = &self.streams[stream.slot()];
-        state.fleeting && (state.retired || state.turn != stream.turn)
+        state.transient && (state.retired || state.turn != stream.turn)
     }
 
     /// The slot for frees of such streams: they are over when all work of the device is.
     fn orphanage(&mut self) -> StreamRef {
         let slot = *self.orphans.get_or_insert_with(|| {
-            let state = StreamState { retired: true, fleeting: true, ..Default::default() };
+            let state = StreamState { retired: true, transient: true, ..Default::default() };
             self.streams.push(state);
             self.streams.len() - 1
         });
@@ -779,7 +780,7 @@ impl Order {
 
     fn fence_all(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         let state = &self.streams[slot];
-        if state.retired || state.fleeting {
+        if state.retired || state.transient {
             return Ok(());
         }
         match self.record(slot, source) {
@@ -836,8 +837,8 @@ mod tests {
 
     /// A stream that can be named during its own calls alone, and an ordinary one.
     fn streams(order: &mut Order, model: &mut Model) -> (StreamRef, StreamRef) {
-        let fleeting = order.stream(1, StreamHandle::PER_THREAD, || None, model);
-        (fleeting, order.stream(2, StreamHandle(20), || None, model))
+        let transient = order.stream(1, StreamHandle::PER_THREAD, || None, model);
+        (transient, order.stream(2, StreamHandle(20), || None, model))
     }
 
     #[test]
@@ -861,7 +862,7 @@ mod tests {
             }
             model.complete(stream.slot());
             order.poll(&mut model).unwrap();
-            assert!(freed.iter().all(|(ticket, _)| order.is_reached(*ticket)));
+            assert!(freed.iter().all(|(ticket, _)| order.is_fence_reached(*ticket)));
             assert_eq!(model.fences(), 0);
         }
     }

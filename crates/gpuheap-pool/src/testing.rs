@@ -4,8 +4,8 @@ use proptest::prelude::ProptestConfig;
 
 pub use crate::source::model::{Clock, LARGE_DEVICE, Model};
 use crate::{
-    Account, Cached, Environment, Grant, Order, Outlook, Policy, Segment, Shortage, SourceError,
-    Split, Stitched, StreamHandle, StreamRef, Stuck,
+    BlockRef, Cached, Environment, Forecast, Order, Policy, RunningStats, Segment, Shortage,
+    SourceError, Split, Stitched, StreamHandle, StreamRef, Stuck,
 };
 
 /// So many, or an eighth of them where an interpreter runs the tests, a thousand times slower.
@@ -37,7 +37,7 @@ impl Policy for IgnoresStreams {
         bytes: u64,
         _stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<BlockRef, Shortage> {
         let first = environment.order.stream(100, StreamHandle(10), || None, environment.source);
         self.0.allocate(bytes, first, environment)
     }
@@ -68,8 +68,8 @@ impl Policy for IgnoresStreams {
         self.0.release_at(address, environment)
     }
 
-    fn outlook(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Outlook {
-        self.0.outlook(bytes, ledger, stuck)
+    fn forecast(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast {
+        self.0.forecast(bytes, stats, stuck)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
@@ -99,7 +99,7 @@ impl<F: FnMut(Asked) + Send> Policy for Watched<F> {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<BlockRef, Shortage> {
         self.0.allocate(bytes, stream, environment)
     }
 
@@ -108,7 +108,7 @@ impl<F: FnMut(Asked) + Send> Policy for Watched<F> {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
+    ) -> Result<Option<BlockRef>, Shortage> {
         self.0.reuse(bytes, stream, environment)
     }
 
@@ -151,8 +151,8 @@ impl<F: FnMut(Asked) + Send> Policy for Watched<F> {
         self.0.release_at(address, environment)
     }
 
-    fn outlook(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Outlook {
-        self.0.outlook(bytes, ledger, stuck)
+    fn forecast(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast {
+        self.0.forecast(bytes, stats, stuck)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {

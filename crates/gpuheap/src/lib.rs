@@ -191,7 +191,7 @@ use gpuheap_driver::fork;
 #[cfg(feature = "emulator")]
 pub use gpuheap_emu as emu;
 #[doc(inline)]
-pub use gpuheap_pool::{Ledger, Limits, PoolKind, UnknownPool};
+pub use gpuheap_pool::{AllocStats, Limits, PoolKind, UnknownPool};
 pub use heap::Heap;
 pub use heap::block::Block;
 pub use heap::builder::HeapBuilder;
@@ -204,7 +204,7 @@ pub use heap::retry::RunsOut;
 #[doc(hidden)]
 pub use heap::staging::Staging;
 pub use heap::status::{KindStatus, MemoryStatus};
-pub use heap::usage::{Since, Usage};
+pub use heap::usage::{StatsDelta, Usage};
 pub use kind::MemoryKind;
 pub use measure::{Allocated, Counting, Timed, Timing};
 /// Shapes, and arrays of the host, in the version that [`Target`] takes and `to_ndarray` gives.

@@ -35,7 +35,7 @@ pub(crate) struct Settings {
     /// How much more than the peak may be taken before memory is moved, as a part of the peak.
     pub(crate) slack: Option<f64>,
     /// How many free blocks are looked at for one that a stream may use at once.
-    pub(crate) look: Option<usize>,
+    pub(crate) search_depth: Option<usize>,
     /// How much a `driver` heap's pool keeps of what is freed.
     pub(crate) release_threshold: Option<Size>,
 }
@@ -61,7 +61,9 @@ impl Settings {
     pub(crate) fn parse(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Settings, Error> {
         let mut settings = Settings::default();
         for setting in &TABLE {
-            let Some(value) = lookup(setting.variable) else { continue };
+            let former = setting.former_name().and_then(|name| Some((name, lookup(name)?)));
+            let current = lookup(setting.variable).map(|value| (setting.variable, value));
+            let Some((variable, value)) = current.or(former) else { continue };
             let read = match value.to_str().map(|text| text.trim().to_ascii_lowercase()) {
                 Some(text) if text.is_empty() => continue,
                 Some(text) => (setting.read)(&mut settings, &text),
@@ -69,8 +71,7 @@ impl Settings {
             };
             read.map_err(|reason| {
                 ErrorKind::BadSetting.error(format!(
-                    "{} is set to '{}', which {reason}; it takes {}",
-                    setting.variable,
+                    "{variable} is set to '{}', which {reason}; it takes {}",
                     value.to_string_lossy(),
                     (setting.takes)()
                 ))
@@ -94,6 +95,12 @@ pub(crate) fn warn_once() {
         for warning in warnings() {
             say::warn(say::ENVIRONMENT, format_args!("{warning}"));
         }
+        for (former, current) in FORMER_NAMES {
+            if std::env::var_os(former).is_some_and(|value| !value.is_empty()) {
+                let text = format_args!("{former} is called {current} now: use that name");
+                say::debug(say::ENVIRONMENT, text);
+            }
+        }
     }
 }
 
@@ -103,6 +110,7 @@ fn unknown_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<S
         name.starts_with("GPUHEAP_")
             && !OTHERS.iter().any(|prefix| name.starts_with(prefix))
             && TABLE.iter().all(|setting| setting.variable != name)
+            && FORMER_NAMES.iter().all(|(former, _)| *former != name)
     };
     let set = variables.filter(|(_, value)| !value.is_empty());
     let names = set.map(|(name, _)| name.to_string_lossy().into_owned());
@@ -143,6 +151,10 @@ fn nearest(name: &str) -> &'static str {
 const OTHERS: [&str; 4] =
     ["GPUHEAP_TEST_", "GPUHEAP_SOAK_", "GPUHEAP_HOSTILE_", "GPUHEAP_EMULATED_"];
 
+/// Names that variables had before, each with today's: they work until the next release, and
+/// [`warn_once`] says so at debug level.
+const FORMER_NAMES: [(&str, &str); 1] = [("GPUHEAP_LOOK", "GPUHEAP_SEARCH_DEPTH")];
+
 /// One variable of the environment.
 struct Setting {
     variable: &'static str,
@@ -159,6 +171,14 @@ struct Setting {
     takes: fn() -> String,
     /// Puts a value into the settings, or says what is wrong with it.
     read: fn(&mut Settings, &str) -> Result<(), String>,
+}
+
+impl Setting {
+    /// The name that the variable had before, if it had one.
+    fn former_name(&self) -> Option<&'static str> {
+        let known = FORMER_NAMES.iter().find(|(_, current)| *current == self.variable)?;
+        Some(known.0)
+    }
 }
 
 const TABLE: [Setting; 10] = [
@@ -254,14 +274,14 @@ const TABLE: [Setting; 10] = [
         },
     },
     Setting {
-        variable: "GPUHEAP_LOOK",
+        variable: "GPUHEAP_SEARCH_DEPTH",
         what: "how many free blocks `stitched` looks at for one that a stream may use without a wait",
         default: "8",
-        method: "`HeapBuilder::look`",
+        method: "`HeapBuilder::search_depth`",
         takes: || "a number from 1 to 1000".to_owned(),
         read: |settings, text| {
             let number = text.parse().ok().filter(|number| (1..=1000).contains(number));
-            settings.look = Some(number.ok_or_else(|| "is no such number".to_owned())?);
+            settings.search_depth = Some(number.ok_or_else(|| "is no such number".to_owned())?);
             Ok(())
         },
     },
@@ -327,6 +347,24 @@ mod tests {
     }
 
     #[test]
+    fn a_former_name_works_where_todays_is_not_set() -> Result<(), Error> {
+        for (former, current) in FORMER_NAMES {
+            let both = |name: &str| match name {
+                name if name == former => Some(OsString::from("5")),
+                name if name == current => Some(OsString::from("6")),
+                _ => None,
+            };
+            assert_eq!(parse(former, "5")?, parse(current, "5")?);
+            assert_ne!(parse(former, "5")?, Settings::default());
+            assert_eq!(Settings::parse(both)?, parse(current, "6")?);
+            assert!(parse(former, "0").unwrap_err().to_string().starts_with(former));
+            let set = [(former, "5")].map(|(name, value)| (name.into(), value.into()));
+            assert!(unknown_names(set.into_iter()).is_empty());
+        }
+        Ok(())
+    }
+
+    #[test]
     fn each_variable_sets_its_own() -> Result<(), Error> {
         let none = Settings::default();
         let set = |variable, value| parse(variable, value);
@@ -352,7 +390,10 @@ mod tests {
             Settings { track: Some(Tracking::Backtraces), ..none.clone() }
         );
         assert_eq!(set("GPUHEAP_SLACK", "2.5 %")?, Settings { slack: Some(0.025), ..none.clone() });
-        assert_eq!(set("GPUHEAP_LOOK", "16")?, Settings { look: Some(16), ..none.clone() });
+        assert_eq!(
+            set("GPUHEAP_SEARCH_DEPTH", "16")?,
+            Settings { search_depth: Some(16), ..none.clone() }
+        );
         for (text, kept) in [("0", 0), ("1.5GiB", 3 << 29)] {
             assert_eq!(
                 set("GPUHEAP_RELEASE_THRESHOLD", text)?,
@@ -360,7 +401,7 @@ mod tests {
             );
         }
         for (variable, value) in
-            [("GPUHEAP_SLACK", "3"), ("GPUHEAP_SLACK", "-1%"), ("GPUHEAP_LOOK", "0")]
+            [("GPUHEAP_SLACK", "3"), ("GPUHEAP_SLACK", "-1%"), ("GPUHEAP_SEARCH_DEPTH", "0")]
         {
             assert!(set(variable, value).is_err(), "{variable}={value}");
         }

@@ -244,7 +244,7 @@ fn a_child_drops_blocks_of_its_parents_caches_and_has_caches_of_its_own() {
                 let own = Device::open("emulated:64MiB").unwrap();
                 let (heap, stream) = (Heap::new(&own).unwrap(), own.stream().unwrap());
                 (0..3).for_each(|_| drop(heap.allocate(5000, &stream).unwrap()));
-                seen.expect(heap.usage().is_ok_and(|usage| usage.ledger.frees == 3));
+                seen.expect(heap.usage().is_ok_and(|usage| usage.stats.frees == 3));
             });
             seen.at(Location::caller());
             if device.is_emulated() {

@@ -53,10 +53,10 @@ fn sixteen_threads_at_the_limit_fail_only_for_what_is_live() {
         let Soak { short, tried_again, handed_over, .. } = soak;
         drop(handed_over);
         let usage = heap.usage().unwrap();
-        assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{pool}: {usage:?}");
+        assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{pool}: {usage:?}");
         assert!(usage.live_peak >= LEVEL / 2, "{pool}: it never came near: {usage:?}");
         assert!(usage.reserved_peak <= LIMIT, "{pool}: {usage:?}");
-        assert!(usage.ledger.allocations > 1000, "{pool}: {usage:?}");
+        assert!(usage.stats.allocations > 1000, "{pool}: {usage:?}");
         // Binned rounds up to powers of two and split keeps segments by class, so the level is above
         // what fits.
         let (short, again) = (short.into_inner(), tried_again.into_inner());

@@ -6,10 +6,10 @@
 
 use super::free_list::FreeList;
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Outlook, Policy, Rounding, Shortage, Taking};
-use crate::ledger::Account;
+use super::{BlockRef, Cached, Environment, Forecast, Policy, Rounding, Shortage, Taking};
 use crate::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError};
+use crate::stats::RunningStats;
 use crate::stuck::Stuck;
 
 /// The largest bin, 128 MiB, as a power of two; bin `n` holds blocks of `2^n` bytes.
@@ -35,9 +35,9 @@ impl Default for Binned {
 }
 
 impl Binned {
-    fn hand_out(&mut self, segment: Segment) -> Grant {
+    fn hand_out(&mut self, segment: Segment) -> BlockRef {
         let Segment { address, bytes } = segment;
-        Grant { key: self.live.insert(segment), address, bytes }
+        BlockRef { key: self.live.insert(segment), address, bytes }
     }
 
     fn give_back_unpooled(
@@ -58,7 +58,7 @@ impl Policy for Binned {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<BlockRef, Shortage> {
         if let Some(found) = self.reuse(bytes, stream, environment)? {
             return Ok(found);
         }
@@ -71,7 +71,7 @@ impl Policy for Binned {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
+    ) -> Result<Option<BlockRef>, Shortage> {
         self.give_back_unpooled(environment).map_err(Shortage::Failed)?;
         let Some(free) = self.bins.get_mut(bin(bytes)) else { return Ok(None) };
         let found = free.find(stream, environment, |_| true)?;
@@ -139,14 +139,14 @@ impl Policy for Binned {
         Ok(0)
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Account, stuck: &Stuck) -> Outlook {
+    fn forecast(&self, bytes: u64, _stats: &RunningStats, stuck: &Stuck) -> Forecast {
         let of_size = self.bins.get(bin(bytes));
         let is_cached = of_size.is_some_and(|free| free.segments(stuck).next().is_some());
         let free = self.bins.iter().chain([&self.unpooled]);
         let spare = free.clone().flat_map(|free| free.segments(stuck));
         let take = rounded(bytes);
         let takings = vec![Taking::of(if is_cached { 0 } else { take })];
-        Outlook {
+        Forecast {
             takings,
             is_cached,
             take,

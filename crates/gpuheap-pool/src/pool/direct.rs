@@ -7,10 +7,10 @@
 use rustc_hash::FxHashMap;
 
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
-use crate::ledger::Account;
+use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage};
 use crate::order::{Order, StreamRef, Ticket};
 use crate::source::{Segment, SourceError};
+use crate::stats::RunningStats;
 use crate::stuck::Stuck;
 
 /// The policies `none` and `driver`.
@@ -30,13 +30,17 @@ impl Policy for Direct {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<BlockRef, Shortage> {
         if !self.waiting.is_empty() {
             environment.order.poll(environment.source).map_err(Shortage::Failed)?;
             self.release(u64::MAX, environment).map_err(Shortage::Failed)?;
         }
         let segment = environment.take(bytes, stream)?;
-        Ok(Grant { key: self.live.insert(segment), address: segment.address, bytes: segment.bytes })
+        Ok(BlockRef {
+            key: self.live.insert(segment),
+            address: segment.address,
+            bytes: segment.bytes,
+        })
     }
 
     fn free(
@@ -82,7 +86,7 @@ impl Policy for Direct {
         let mut released = 0;
         let mut position = 0;
         while let Some(&(ticket, segment)) = self.waiting.get(position) {
-            if environment.order.is_reached(ticket) {
+            if environment.order.is_fence_reached(ticket) {
                 environment.give_back(segment)?;
                 self.waiting.swap_remove(position);
                 released += segment.bytes;
@@ -102,20 +106,20 @@ impl Policy for Direct {
         self.release(u64::MAX, environment)
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Account, stuck: &Stuck) -> Outlook {
+    fn forecast(&self, bytes: u64, _stats: &RunningStats, stuck: &Stuck) -> Forecast {
         let waiting = self.waiting.iter();
         let (held, over): (Vec<_>, Vec<_>) = waiting.partition(|(ticket, _)| stuck.holds(*ticket));
         let held = held.iter().map(|(_, segment)| segment.bytes);
         let spare = over.iter().map(|(_, segment)| *segment).collect();
         let mut given = self.given.iter().map(|(slot, number)| Ticket::new(*slot as u32, *number));
         // What a pool of the driver's has already is not known here.
-        Outlook {
+        Forecast {
             take: bytes,
             take_whole: bytes,
             spare,
             stuck: held.sum(),
             driver_is_stuck: given.any(|ticket| stuck.holds(ticket)),
-            ..Outlook::default()
+            ..Forecast::default()
         }
     }
 

@@ -53,7 +53,8 @@ impl FreeList {
         target: u64,
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        let reached = |(ticket, _): &mut (Ticket, Segment)| environment.order.is_reached(*ticket);
+        let reached =
+            |(ticket, _): &mut (Ticket, Segment)| environment.order.is_fence_reached(*ticket);
         let mut spare: Vec<_> = self.blocks.extract_if(.., reached).collect();
         spare.sort_unstable_by_key(|(_, segment)| segment.bytes);
         let (mut released, mut failed) = (0, None);
@@ -83,7 +84,7 @@ impl FreeList {
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
         let at = self.blocks.iter().position(|(ticket, segment)| {
-            segment.address == address && environment.order.is_reached(*ticket)
+            segment.address == address && environment.order.is_fence_reached(*ticket)
         });
         let Some(at) = at else { return Ok(0) };
         let (_, segment) = self.blocks[at];
@@ -120,10 +121,9 @@ impl FreeList {
         order: &Order,
         fits: &impl Fn(u64) -> bool,
     ) -> Option<Segment> {
-        let found = self
-            .blocks
-            .iter()
-            .rposition(|(ticket, segment)| fits(segment.bytes) && order.is_open(*ticket, stream))?;
+        let found = self.blocks.iter().rposition(|(ticket, segment)| {
+            fits(segment.bytes) && order.is_usable_on(*ticket, stream)
+        })?;
         Some(self.blocks.remove(found).1)
     }
 }

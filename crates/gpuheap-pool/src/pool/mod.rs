@@ -15,8 +15,8 @@
 mod binned;
 mod direct;
 mod free_list;
-mod shelf;
 mod simple;
+mod size_bins;
 mod slab;
 mod split;
 mod stitched;
@@ -33,10 +33,10 @@ pub use simple::Simple;
 pub use split::Split;
 pub use stitched::{Stitched, Tuning};
 
-use crate::ledger::Account;
 use crate::limits::Limits;
 use crate::order::{Order, StreamRef, Ticket};
 use crate::source::{Chunk, GRANULE, MemorySource, Pages, Segment, SourceError, round_up};
+use crate::stats::RunningStats;
 use crate::stuck::Stuck;
 
 /// A policy by its name.
@@ -168,7 +168,7 @@ impl Rounding {
     #[inline]
     pub fn round(self, bytes: u64) -> u64 {
         match self {
-            Rounding::Units => round_up(bytes, shelf::ROUNDING),
+            Rounding::Units => round_up(bytes, size_bins::ROUNDING),
             Rounding::PowersOfTwo => bytes.next_power_of_two(),
         }
     }
@@ -218,7 +218,7 @@ pub fn new_policy(pool: PoolKind, tuning: Tuning) -> Box<dyn Policy> {
 
 /// A block that a policy handed out: its key is the policy's own and says nothing to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct BlockRef {
     /// Which block.
     pub key: u32,
     /// Where the device sees it.
@@ -270,9 +270,9 @@ impl Cached {
     fn add(&mut self, bytes: u64, ticket: Ticket, stream: Option<StreamRef>, order: &Order) {
         self.bytes += bytes;
         self.largest = self.largest.max(bytes);
-        if !order.is_reached(ticket) {
+        if !order.is_fence_reached(ticket) {
             self.pending += bytes;
-            if stream.is_some_and(|stream| !order.is_open(ticket, stream)) {
+            if stream.is_some_and(|stream| !order.is_usable_on(ticket, stream)) {
                 self.on_other_streams += bytes;
             }
         }
@@ -281,7 +281,7 @@ impl Cached {
 
 /// What a policy could do for a request once every free so far is over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outlook {
+pub struct Forecast {
     /// What it would take from the driver with the cache as it is, in the order in which it tries. If
     /// there is memory for none of these, cached memory is given back for the request.
     pub takings: Vec<Taking>,
@@ -319,7 +319,7 @@ impl Taking {
     }
 }
 
-/// What a policy may reach while it works: the driver behind limits and ledger, and the order of
+/// What a policy may reach while it works: the driver behind limits and statistics, and the order of
 /// streams.
 pub struct Environment<'a> {
     /// Where memory comes from.
@@ -327,7 +327,7 @@ pub struct Environment<'a> {
     /// Which stream may use what.
     pub order: &'a mut Order,
     /// What was taken.
-    pub ledger: &'a mut Account,
+    pub stats: &'a mut RunningStats,
     /// How much may be taken.
     pub limits: Limits,
     /// Segments that are out of use and that the driver did not take back when it was asked.
@@ -342,7 +342,7 @@ impl Environment<'_> {
         if let Some(limit) = self.limits.hard {
             let reserved = self.reserved()?;
             // A pool of the driver's may have the bytes already.
-            let kept = if ordered { reserved.saturating_sub(self.ledger.taken) } else { 0 };
+            let kept = if ordered { reserved.saturating_sub(self.stats.taken) } else { 0 };
             if reserved.saturating_add(growth) > limit && kept < bytes {
                 return Err(Shortage::Limit(growth));
             }
@@ -365,7 +365,7 @@ impl Environment<'_> {
             }
             Err(error) => return Err(Shortage::Failed(error)),
         };
-        self.ledger.took(segment.bytes);
+        self.stats.took(segment.bytes);
         self.note_grant(before);
         if ordered && let Some(limit) = self.limits.hard {
             // What the pool kept was in pieces, or cannot be asked about: not taken after all.
@@ -390,24 +390,24 @@ impl Environment<'_> {
             SourceError::OutOfMemory => Shortage::Device(bytes),
             error => Shortage::Failed(error),
         })?;
-        self.ledger.took(bytes);
+        self.stats.took(bytes);
         self.note_grant(before);
         Ok(chunk)
     }
 
     /// Bytes reserved before the driver is asked for more, if the driver refused some before.
     fn before_grant(&mut self) -> Option<u64> {
-        self.ledger.refused_margin.and_then(|_| self.source.reserved().ok())
+        self.stats.refused_margin.and_then(|_| self.source.reserved().ok())
     }
 
     /// Forgets a refusal that leaves nothing to go by: the driver has granted memory since, and called
     /// no more free after that than after what it refused.
     fn note_grant(&mut self, before: Option<u64>) {
-        let (Some(margin), Some(before)) = (self.ledger.refused_margin, before) else { return };
+        let (Some(margin), Some(before)) = (self.stats.refused_margin, before) else { return };
         // A pool of the driver's serves some requests without taking anything.
         let has_grown = self.source.reserved().is_ok_and(|reserved| reserved > before);
         if has_grown && self.source.device_memory().is_ok_and(|(free, _)| free <= margin) {
-            self.ledger.refused_margin = None;
+            self.stats.refused_margin = None;
         }
     }
 
@@ -421,7 +421,7 @@ impl Environment<'_> {
     /// Gives physical memory back to the driver that is mapped nowhere.
     pub fn destroy(&mut self, chunk: Chunk, bytes: u64) -> Result<(), SourceError> {
         self.pages()?.destroy(chunk)?;
-        self.ledger.gave_back(bytes);
+        self.stats.gave_back(bytes);
         Ok(())
     }
 
@@ -438,7 +438,7 @@ impl Environment<'_> {
     /// Gives a segment back to the driver; its last use is known to be over.
     pub fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
         self.source.give_back(segment)?;
-        self.ledger.gave_back(segment.bytes);
+        self.stats.gave_back(segment.bytes);
         Ok(())
     }
 
@@ -446,7 +446,7 @@ impl Environment<'_> {
     /// stream-ordered.
     pub fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
         self.source.give_back_on(segment, stream)?;
-        self.ledger.gave_back(segment.bytes);
+        self.stats.gave_back(segment.bytes);
         Ok(())
     }
 }
@@ -456,13 +456,13 @@ pub trait Policy: Send {
     /// A block of at least `bytes`, which is not zero, usable on `stream` from this point on: from
     /// what is cached, else from the driver.
     ///
-    /// What is found or taken on the way stays in order and in the ledger whatever fails after it.
+    /// What is found or taken on the way stays in order and in the statistics whatever fails after it.
     fn allocate(
         &mut self,
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage>;
+    ) -> Result<BlockRef, Shortage>;
 
     /// The same of what is cached, nothing taken from the driver for it; none where nothing fits. Of
     /// policies whose blocks [threads keep](KeptByThreads).
@@ -471,7 +471,7 @@ pub trait Policy: Send {
         _bytes: u64,
         _stream: StreamRef,
         _environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
+    ) -> Result<Option<BlockRef>, Shortage> {
         Ok(None)
     }
 
@@ -516,7 +516,7 @@ pub trait Policy: Send {
     ) -> Result<u64, SourceError>;
 
     /// What it could do for a request of `bytes`, which is not zero, if no work were in flight.
-    fn outlook(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Outlook;
+    fn forecast(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast;
 
     /// What is not in use, seen from `stream`.
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;

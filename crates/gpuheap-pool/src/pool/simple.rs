@@ -5,10 +5,10 @@
 
 use super::free_list::FreeList;
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Outlook, Policy, Shortage, Taking};
-use crate::ledger::Account;
+use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage, Taking};
 use crate::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError};
+use crate::stats::RunningStats;
 use crate::stuck::Stuck;
 
 /// Requests up to this size may waste [`SMALL_WASTE`], larger ones [`LARGE_WASTE`].
@@ -29,12 +29,16 @@ impl Policy for Simple {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<BlockRef, Shortage> {
         let segment = match self.free.find(stream, environment, fits(bytes))? {
             Some(segment) => segment,
             None => environment.take(bytes, stream)?,
         };
-        Ok(Grant { key: self.live.insert(segment), address: segment.address, bytes: segment.bytes })
+        Ok(BlockRef {
+            key: self.live.insert(segment),
+            address: segment.address,
+            bytes: segment.bytes,
+        })
     }
 
     fn free(
@@ -66,11 +70,11 @@ impl Policy for Simple {
         self.free.release_at(address, environment)
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Account, stuck: &Stuck) -> Outlook {
+    fn forecast(&self, bytes: u64, _stats: &RunningStats, stuck: &Stuck) -> Forecast {
         let spare: Vec<_> = self.free.segments(stuck).collect();
         let is_cached = spare.iter().any(|segment| fits(bytes)(segment.bytes));
         let takings = vec![Taking::of(if is_cached { 0 } else { bytes })];
-        Outlook {
+        Forecast {
             takings,
             is_cached,
             take: bytes,

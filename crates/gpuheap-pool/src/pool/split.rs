@@ -20,12 +20,12 @@
 
 use std::collections::BTreeSet;
 
-use super::shelf::{Entry, Positions, ROUNDING, Shelf};
+use super::size_bins::{Entry, Positions, ROUNDING, SizeBins};
 use super::slab::Slab;
-use super::{Cached, Environment, Grant, Outlook, Policy, Shortage, Taking};
-use crate::ledger::Account;
+use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage, Taking};
 use crate::order::{Order, StreamRef, Ticket};
 use crate::source::{GRANULE, Segment, SourceError, round_up};
+use crate::stats::RunningStats;
 use crate::stuck::Stuck;
 
 /// Requests up to this size are small. Replaying the example traces, 256 KiB and 64 KiB do alike;
@@ -136,7 +136,7 @@ impl Block {
 /// The free blocks of one class of sizes.
 #[derive(Debug, Default)]
 struct Free {
-    anybodys: Shelf,
+    anybodys: SizeBins,
     /// Of these, those that are a whole segment, and their sum.
     whole: BTreeSet<Entry>,
     whole_bytes: u64,
@@ -146,7 +146,7 @@ struct Free {
 
 #[derive(Debug, Default)]
 struct Owned {
-    shelf: Shelf,
+    size_bins: SizeBins,
     /// How far the stream was known to have got when its blocks were last looked through.
     settled: u64,
 }
@@ -171,7 +171,7 @@ impl Free {
             }
             State::Streams(ticket) => {
                 let owned = self.owned(ticket.slot());
-                owned.shelf.insert(entry, positions);
+                owned.size_bins.insert(entry, positions);
             }
         }
     }
@@ -187,14 +187,14 @@ impl Free {
                 }
             }
             State::Streams(ticket) => {
-                self.owned(ticket.slot()).shelf.remove(entry, positions);
+                self.owned(ticket.slot()).size_bins.remove(entry, positions);
             }
         }
     }
 
     /// The best block that `stream` may use as things are.
     fn best(&self, bytes: u64, stream: StreamRef) -> Option<u32> {
-        let own = self.streams.get(stream.slot()).and_then(|owned| owned.shelf.best(bytes));
+        let own = self.streams.get(stream.slot()).and_then(|owned| owned.size_bins.best(bytes));
         if let Some(own) = own.filter(|own| own.bytes == bytes) {
             return Some(own.key);
         }
@@ -211,16 +211,16 @@ impl Free {
     /// The best block of the other streams.
     fn best_of_others(&self, bytes: u64, stream: StreamRef) -> Option<u32> {
         let others = self.streams.iter().enumerate().filter(|(slot, _)| *slot != stream.slot());
-        others.filter_map(|(_, owned)| owned.shelf.best(bytes)).min().map(|found| found.key)
+        others.filter_map(|(_, owned)| owned.size_bins.best(bytes)).min().map(|found| found.key)
     }
 
     fn is_only_of(&self, stream: StreamRef) -> bool {
         let mut others = self.streams.iter().enumerate().filter(|(slot, _)| *slot != stream.slot());
-        others.all(|(_, owned)| owned.shelf.len() == 0)
+        others.all(|(_, owned)| owned.size_bins.len() == 0)
     }
 
     fn all(&self) -> impl Iterator<Item = Entry> {
-        self.anybodys.iter().chain(self.streams.iter().flat_map(|owned| owned.shelf.iter()))
+        self.anybodys.iter().chain(self.streams.iter().flat_map(|owned| owned.size_bins.iter()))
     }
 }
 
@@ -230,7 +230,7 @@ impl Policy for Split {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<BlockRef, Shortage> {
         if let Some(found) = self.reuse(bytes, stream, environment)? {
             return Ok(found);
         }
@@ -252,7 +252,7 @@ impl Policy for Split {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
+    ) -> Result<Option<BlockRef>, Shortage> {
         let rounded = round_up(bytes, ROUNDING);
         let found = self.find(rounded, rounded <= SMALL, stream, environment);
         Ok(found.map_err(Shortage::Failed)?.map(|key| self.hand_out(key, rounded)))
@@ -269,7 +269,7 @@ impl Policy for Split {
         }
         let ticket = environment.order.freed(stream, environment.source);
         // The stream of a block may have ended before it, and all its work with it.
-        let over = environment.order.is_reached(ticket);
+        let over = environment.order.is_fence_reached(ticket);
         self.put(key, if over { State::Anybodys } else { State::Streams(ticket) });
         Ok(())
     }
@@ -305,10 +305,10 @@ impl Policy for Split {
         }
     }
 
-    fn outlook(&self, bytes: u64, _ledger: &Account, stuck: &Stuck) -> Outlook {
+    fn forecast(&self, bytes: u64, _stats: &RunningStats, stuck: &Stuck) -> Forecast {
         let rounded = round_up(bytes, ROUNDING);
         let take = round_up(rounded, GRANULE);
-        let mut outlook = Outlook { take, take_whole: take, ..Outlook::default() };
+        let mut forecast = Forecast { take, take_whole: take, ..Forecast::default() };
         let small = rounded <= SMALL;
         let (mut own, mut spare) = (false, 0);
         let free = |link: Link| self.free_neighbour(link).filter(|block| !block.is_stuck(stuck));
@@ -317,7 +317,7 @@ impl Policy for Split {
         for entry in self.small.all().chain(self.large.all()) {
             let Some(first) = self.blocks.get(entry.key) else { continue };
             if first.is_stuck(stuck) {
-                outlook.stuck += first.bytes;
+                forecast.stuck += first.bytes;
                 continue;
             }
             if free(first.before).is_some() {
@@ -328,29 +328,29 @@ impl Policy for Split {
                 run += next.bytes;
                 last = next;
             }
-            outlook.is_cached |= run >= rounded;
+            forecast.is_cached |= run >= rounded;
             own |= run >= rounded && first.small == small;
             if first.before == Link::NONE && last.after == Link::NONE {
-                outlook.spare.push(Segment { address: first.address, bytes: run });
+                forecast.spare.push(Segment { address: first.address, bytes: run });
                 spare += run;
             } else {
-                outlook.largest_left = outlook.largest_left.max(run);
+                forecast.largest_left = forecast.largest_left.max(run);
             }
         }
         if own {
-            outlook.takings.push(Taking::of(0));
-            return outlook;
+            forecast.takings.push(Taking::of(0));
+            return forecast;
         }
         let wanted = wanted(rounded, small);
         let after = if spare >= wanted { wanted } else { 0 };
-        outlook.takings.push(Taking { bytes: wanted, after });
-        if outlook.take < wanted {
-            outlook.takings.push(Taking { bytes: outlook.take, after });
+        forecast.takings.push(Taking { bytes: wanted, after });
+        if forecast.take < wanted {
+            forecast.takings.push(Taking { bytes: forecast.take, after });
         }
-        if outlook.is_cached {
-            outlook.takings.push(Taking::of(0));
+        if forecast.is_cached {
+            forecast.takings.push(Taking::of(0));
         }
-        outlook
+        forecast
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
@@ -443,7 +443,7 @@ impl Split {
         let others: Vec<u32> = {
             let streams = self.class(small).streams.iter().enumerate();
             let others = streams.filter(|(slot, _)| *slot != stream.slot());
-            others.flat_map(|(_, owned)| owned.shelf.iter().map(|entry| entry.key)).collect()
+            others.flat_map(|(_, owned)| owned.size_bins.iter().map(|entry| entry.key)).collect()
         };
         for key in others {
             // A merge on the way may have taken it up.
@@ -471,9 +471,9 @@ impl Split {
                     continue;
                 }
                 owned.settled = reached;
-                let mut keys: Vec<u32> = owned.shelf.iter().map(|entry| entry.key).collect();
+                let mut keys: Vec<u32> = owned.size_bins.iter().map(|entry| entry.key).collect();
                 // As they were freed, so that what was used last is used next: in the order of the
-                // shelf `serve_threads` loses 0.06 of utilisation.
+                // bins `serve_threads` loses 0.06 of utilisation.
                 keys.sort_unstable_by_key(|key| {
                     self.blocks.get(*key).map_or(0, |block| block.state.number)
                 });
@@ -526,10 +526,10 @@ impl Split {
     }
 
     /// Takes a free block out of its set, and what it has above `bytes` back into it.
-    fn hand_out(&mut self, key: u32, bytes: u64) -> Grant {
+    fn hand_out(&mut self, key: u32, bytes: u64) -> BlockRef {
         self.take_out(key);
         let Some(block) = self.blocks.get_mut(key) else {
-            return Grant { key, address: 0, bytes: 0 };
+            return BlockRef { key, address: 0, bytes: 0 };
         };
         let (address, rest, state, after, small) = (
             block.address,
@@ -559,7 +559,7 @@ impl Split {
             let free = if small { &mut self.small } else { &mut self.large };
             free.insert(rest_key, &remainder, &mut self.positions);
         }
-        Grant { key, address, bytes }
+        BlockRef { key, address, bytes }
     }
 
     fn take_out(&mut self, key: u32) {

@@ -1,5 +1,5 @@
 //! Every policy against a naive model, with no driver: no overlap, no unordered reuse, an exact
-//! ledger, everything returned at the end.
+//! statistics, everything returned at the end.
 
 use std::collections::BTreeMap;
 
@@ -81,7 +81,7 @@ struct World {
     policy: Box<dyn Policy>,
     model: Model,
     order: Order,
-    ledger: Account,
+    stats: RunningStats,
     limits: Limits,
     stranded: Vec<Segment>,
     streams: Vec<StreamRef>,
@@ -109,7 +109,7 @@ impl World {
             policy,
             model,
             order,
-            ledger: Account::default(),
+            stats: RunningStats::default(),
             limits: Limits::default(),
             stranded: Vec::new(),
             streams,
@@ -123,7 +123,7 @@ impl World {
         let mut environment = Environment {
             source: &mut self.model,
             order: &mut self.order,
-            ledger: &mut self.ledger,
+            stats: &mut self.stats,
             limits: self.limits,
             stranded: &mut self.stranded,
         };
@@ -166,7 +166,7 @@ impl World {
                 }
             }
         }
-        self.ledger.allocated(bytes, grant.bytes);
+        self.stats.allocated(bytes, grant.bytes);
         let live = Live { key: grant.key, bytes, block: grant.bytes, pieces, user: stream.slot() };
         self.use_block(range.start, &live, stream);
         self.live.insert(range.start, live);
@@ -193,7 +193,7 @@ impl World {
             self.model.fail_call = failing;
         }
         self.use_block(start, &live, stream);
-        self.ledger.freed(live.bytes, live.block);
+        self.stats.freed(live.bytes, live.block);
         let _ = self.act(|policy, env| policy.free(live.key, stream, env));
     }
 
@@ -220,12 +220,12 @@ impl World {
         self.used.insert(start, (end, stream.slot(), clock));
     }
 
-    fn check_ledger(&self) -> Result<(), String> {
+    fn check_stats(&self) -> Result<(), String> {
         let taken = self.model.taken();
         let live: u64 = self.live.values().map(|live| live.bytes).sum();
         let blocks: u64 = self.live.values().map(|live| live.block).sum();
         let cached = self.policy.cached(None, &self.order).bytes;
-        let found = (self.ledger.taken, self.ledger.live, self.ledger.live_blocks, cached);
+        let found = (self.stats.taken, self.stats.live, self.stats.live_blocks, cached);
         if found != (taken, live, blocks, taken - blocks) {
             return Err(format!(
                 "taken, live, blocks, cached are {found:?}, not {:?}",
@@ -260,7 +260,7 @@ impl World {
                 }
                 Action::Fail { ahead } => self.model.fail_call = Some(self.model.calls() + ahead),
             }
-            self.check_ledger()?;
+            self.check_stats()?;
         }
         (self.model.fail_call, self.model.capturing) = (None, None);
         while !self.live.is_empty() {
@@ -278,14 +278,14 @@ impl World {
             released.map_err(|error| format!("{error:?}"))?;
             // What a failed growth left was never freed.
             let grew = |action: &Action| !matches!(action, Action::Fail { .. });
-            if self.ledger.taken > 0 && self.refused == 0 && actions.iter().all(grew) {
-                return Err(format!("{} bytes were freed and not noted", self.ledger.taken));
+            if self.stats.taken > 0 && self.refused == 0 && actions.iter().all(grew) {
+                return Err(format!("{} bytes were freed and not noted", self.stats.taken));
             }
         }
         let released = self.act(|policy, env| policy.release(u64::MAX, env));
         released.map_err(|error| format!("{error:?}"))?;
-        self.check_ledger()?;
-        match self.ledger.taken {
+        self.check_stats()?;
+        match self.stats.taken {
             0 if self.model.mappings() > 0 || self.model.addresses() > 0 => {
                 Err("addresses never came back".to_owned())
             }
@@ -348,8 +348,8 @@ fn a_block_crosses_streams_behind_a_wait_and_is_not_taken_twice() {
         let mut world = World::new(policy, 1 << 40, false);
         world.allocate(4096, 1).unwrap();
         world.free(0, 1);
-        let taken = world.ledger.taken;
+        let taken = world.stats.taken;
         world.allocate(4096, 2).unwrap();
-        assert_eq!(world.ledger.taken, taken, "{name}: the other stream's block was there");
+        assert_eq!(world.stats.taken, taken, "{name}: the other stream's block was there");
     }
 }

@@ -154,7 +154,7 @@ pub trait MemorySource: Send {
     fn record_again(&mut self, fence: Fence, stream: StreamRef) -> Result<(), SourceError>;
 
     /// Returns `true` if the stream has got past the fence.
-    fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError>;
+    fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError>;
 
     /// Makes `stream` wait for the fence; the host does not.
     fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError>;

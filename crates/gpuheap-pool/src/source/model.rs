@@ -313,7 +313,7 @@ impl MemorySource for Model {
         Ok(())
     }
 
-    fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
+    fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
         self.call()?;
         self.cost += 130;
         let (slot, clock) = self.fences[&fence.0].clone();

@@ -127,7 +127,7 @@ impl Scope {
     /// Most bytes of the heap's device memory that were live at once beyond those live when the scope
     /// began: [`RegionUsage::peak`](crate::RegionUsage::peak). Other threads' count too, and memory that
     /// belongs to no scope. Of nested scopes an outer one counts what the inner ones do. Exact if one thread
-    /// uses the heap; else off by at most twice as much as [`live_peak`](crate::Ledger::live_peak). Does
+    /// uses the heap; else off by at most twice as much as [`live_peak`](crate::AllocStats::live_peak). Does
     /// not wait for the device.
     ///
     /// # Errors

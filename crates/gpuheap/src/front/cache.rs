@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpuheap_pool::{Account, KeptByThreads, Rounding, StreamHandle, StreamRef};
+use gpuheap_pool::{KeptByThreads, Rounding, RunningStats, StreamHandle, StreamRef};
 
 use super::barrier;
 use super::counts::Counts;
@@ -345,21 +345,21 @@ impl ThreadCache {
     }
 
     /// Carries over what the thread counted. With the store's lock held.
-    pub(crate) fn carry(&self, ledger: &mut Account) {
-        self.counts().carry(ledger);
+    pub(crate) fn carry(&self, stats: &mut RunningStats) {
+        self.counts().carry(stats);
     }
 }
 
 /// For any thread, with the lock of its store held.
 impl ThreadCache {
     /// Takes everything out and carries over what was counted, while the owner is kept outside.
-    pub(crate) fn drain(&self, ledger: &mut Account, mut each: impl FnMut(Kept)) {
+    pub(crate) fn drain(&self, stats: &mut RunningStats, mut each: impl FnMut(Kept)) {
         self.held.set(0);
         let moment = self.moment.get();
         self.slots.drain(moment, &mut each);
         self.large.take_marked(moment).into_iter().for_each(&mut each);
         self.take_unwanted(each);
-        self.counts().carry(ledger);
+        self.counts().carry(stats);
     }
 
     /// Waits until its owner is out.

@@ -1,12 +1,12 @@
 //! What a thread allocated and freed without the heap's lock.
 
-use gpuheap_pool::{Account, Moved};
+use gpuheap_pool::{Moved, RunningStats};
 
 use super::sync::Owned;
 
 /// Counters of one thread for one store, whatever the stream, so that none bounces between threads and
 /// the peak of a thread alone is exact. A thread that holds the store's lock, and keeps the owner outside
-/// of all its caches, carries them over into the ledger. Sums wrap: a thread may free what another one
+/// of all its caches, carries them over into the statistics. Sums wrap: a thread may free what another one
 /// allocated.
 ///
 /// A thread's caches for one store share the counters that one of them [brought](super::ThreadCache).
@@ -58,9 +58,9 @@ impl Counts {
         self.live.sub(bytes);
     }
 
-    /// Carries everything over into `ledger`.
-    pub(super) fn carry(&self, ledger: &mut Account) {
-        ledger.moved(Moved {
+    /// Carries everything over into `stats`.
+    pub(super) fn carry(&self, stats: &mut RunningStats) {
+        stats.moved(Moved {
             allocations: self.allocations.take(),
             allocated_bytes: self.allocated_bytes.take(),
             frees: self.frees.take(),
@@ -77,37 +77,37 @@ mod tests {
 
     #[test]
     fn the_peak_between_two_carries_is_not_lost() {
-        let (counts, mut ledger) = (Counts::new(), Account::default());
-        ledger.allocated(100, 512);
+        let (counts, mut stats) = (Counts::new(), RunningStats::default());
+        stats.allocated(100, 512);
         counts.allocated(50, 512);
         counts.freed(50, 512);
         counts.freed(100, 512);
-        counts.carry(&mut ledger);
-        assert_eq!((ledger.live, ledger.live_peak, ledger.live_blocks), (0, 150, 0));
-        assert_eq!((ledger.allocations, ledger.frees, ledger.live_allocations), (2, 2, 0));
+        counts.carry(&mut stats);
+        assert_eq!((stats.live, stats.live_peak, stats.live_blocks), (0, 150, 0));
+        assert_eq!((stats.allocations, stats.frees, stats.live_allocations), (2, 2, 0));
         // An old peak is not counted again on top of what came since.
-        ledger.allocated(120, 512);
-        counts.carry(&mut ledger);
-        assert_eq!((ledger.live, ledger.live_peak), (120, 150));
+        stats.allocated(120, 512);
+        counts.carry(&mut stats);
+        assert_eq!((stats.live, stats.live_peak), (120, 150));
         counts.allocated(20, 512);
-        counts.carry(&mut ledger);
-        counts.carry(&mut ledger);
-        assert_eq!((ledger.live, ledger.live_peak), (140, 150));
+        counts.carry(&mut stats);
+        counts.carry(&mut stats);
+        assert_eq!((stats.live, stats.live_peak), (140, 150));
         counts.allocated(20, 512);
         counts.freed(20, 512);
-        counts.carry(&mut ledger);
-        assert_eq!((ledger.live, ledger.live_peak), (140, 160));
+        counts.carry(&mut stats);
+        assert_eq!((stats.live, stats.live_peak), (140, 160));
     }
 
     #[test]
     fn a_free_that_is_carried_before_its_allocation_breaks_nothing() {
-        let (one, other, mut ledger) = (Counts::new(), Counts::new(), Account::default());
+        let (one, other, mut stats) = (Counts::new(), Counts::new(), RunningStats::default());
         one.allocated(1000, 1024);
         other.freed(1000, 1024);
-        other.carry(&mut ledger);
-        ledger.allocated(10, 512);
-        one.carry(&mut ledger);
-        assert_eq!((ledger.live, ledger.live_blocks, ledger.live_allocations), (10, 512, 1));
-        assert!(ledger.live_peak <= 1010, "{}", ledger.live_peak);
+        other.carry(&mut stats);
+        stats.allocated(10, 512);
+        one.carry(&mut stats);
+        assert_eq!((stats.live, stats.live_blocks, stats.live_allocations), (10, 512, 1));
+        assert!(stats.live_peak <= 1010, "{}", stats.live_peak);
     }
 }

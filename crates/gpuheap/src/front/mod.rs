@@ -4,7 +4,7 @@
 //! thread 1 ─ looked up by heap and stream ─► ThreadCache                  thread 2, short of memory
 //!                                              gate ◄────── stops ─────────── │
 //! Block ─── comes back to ───────────────────► slots ────── takes out ──────► │
-//!                                              counts ───── carries over ───► ledger
+//!                                              counts ───── carries over ───► stats
 //! thread 3 ─ frees it, and its own is full ──► inbox
 //! ```
 //!
@@ -90,9 +90,9 @@ impl ThreadCache {
         }
         let own = local::unused(store.number, ThreadCache::is_free);
         let mut state = store.lock();
-        // What is freed on a fleeting stream is fenced at once, so the pool has to see it.
+        // What is freed on a transient stream is fenced at once, so the pool has to see it.
         let stream = stream(&mut state)
-            .filter(|stream| !heap.is_closing() && !state.order.is_fleeting(*stream));
+            .filter(|stream| !heap.is_closing() && !state.order.is_transient(*stream));
         let Some(stream) = stream else {
             if let Some(own) = own {
                 local::insert(store.number, own.stream_id(), own);

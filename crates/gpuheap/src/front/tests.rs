@@ -71,11 +71,11 @@ fn a_heap_that_is_asked_for_again_keeps_what_is_freed() {
     drop(second);
     assert_eq!(cache.held(), (64 << 10) + 5120, "older blocks come back to it too");
     let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.ledger.live_allocations, usage.ledger.frees), (64 << 10, 1, 4));
+    assert_eq!((usage.live, usage.stats.live_allocations, usage.stats.frees), (64 << 10, 1, 4));
     drop(third);
     heap.reclaim_all().unwrap();
     let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.reserved, usage.ledger.frees), (0, 0, 5));
+    assert_eq!((usage.live, usage.reserved, usage.stats.frees), (0, 0, 5));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn what_passes_from_thread_to_thread_is_live_once() {
         drop(send);
     });
     let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.ledger.frees), (0, rounds));
+    assert_eq!((usage.live, usage.stats.frees), (0, rounds));
     // One at a time, and as many more as may lie in an inbox that nobody looked into yet.
     assert!(usage.live_peak <= 80 * BYTES, "{}", usage.live_peak);
 }
@@ -199,7 +199,7 @@ fn nobody_puts_into_a_cache_that_closes() {
         heap.store(MemoryKind::Device).lock().close(ThreadCache::is_mine);
     });
     let mut state = heap.store(MemoryKind::Device).lock();
-    assert_eq!((state.ledger().live_blocks, state.granted), (0, 0));
+    assert_eq!((state.stats().live_blocks, state.granted), (0, 0));
 }
 
 /// One thread asks for the heap and has a block of it for a moment, while another one asks for it and
@@ -226,9 +226,9 @@ fn a_heap_ends_wholly_before_it_is_asked_for_again() {
         stop.store(true, Ordering::Relaxed);
         assert_eq!(lost, None, "its cache had let go of the heap");
     });
-    let ledger = inner.store(MemoryKind::Device).lock().ledger();
+    let stats = inner.store(MemoryKind::Device).lock().stats();
     let frees = rounds;
-    assert_eq!((ledger.live, ledger.allocations, ledger.frees), (0, frees, frees));
+    assert_eq!((stats.live, stats.allocations, stats.frees), (0, frees, frees));
 }
 
 /// As if another thread of the parent held the lock when the child was made.

@@ -48,7 +48,7 @@ pub struct HeapBuilder {
     idle_trim: Option<Duration>,
     thread_cache: Option<u64>,
     slack: Option<f64>,
-    look: Option<usize>,
+    search_depth: Option<usize>,
     release_threshold: Option<u64>,
     staging: Staging,
     fallback: Option<Fallback>,
@@ -69,7 +69,7 @@ impl HeapBuilder {
             idle_trim: None,
             thread_cache: None,
             slack: None,
-            look: None,
+            search_depth: None,
             release_threshold: None,
             staging: Staging::default(),
             fallback: None,
@@ -160,8 +160,8 @@ impl HeapBuilder {
 
     /// How many free blocks the `stitched` pool looks at for one that a stream may use without waiting
     /// for another: 8 unless said otherwise.
-    pub fn look(mut self, blocks: usize) -> HeapBuilder {
-        self.look = Some(blocks);
+    pub fn search_depth(mut self, blocks: usize) -> HeapBuilder {
+        self.search_depth = Some(blocks);
         self
     }
 
@@ -255,7 +255,7 @@ impl HeapBuilder {
             tuning.slack = (part.clamp(0.0, MOST_SLACK) * 1000.0) as u64;
             tuning.most_slack = tuning.slack;
         }
-        tuning.look = self.look.unwrap_or(tuning.look).max(1);
+        tuning.search_depth = self.search_depth.unwrap_or(tuning.search_depth).max(1);
         tuning
     }
 
@@ -270,7 +270,7 @@ impl HeapBuilder {
         self.zero_on_free = self.zero_on_free.or(settings.zero_on_free);
         self.zero_on_alloc = self.zero_on_alloc.or(settings.zero_on_alloc);
         self.slack = self.slack.or(settings.slack);
-        self.look = self.look.or(settings.look);
+        self.search_depth = self.search_depth.or(settings.search_depth);
         self.release_threshold = self.release_threshold.or(bytes(settings.release_threshold));
     }
 

@@ -233,8 +233,8 @@ impl Store {
             limit_short_by: lack.limit,
             device_short_by: lack.device,
             needed: lack.needed,
-            live: state.ledger.live,
-            live_blocks: state.ledger.live_blocks,
+            live: state.stats.live,
+            live_blocks: state.stats.live_blocks,
             pending: cached.pending,
             cached: cached.bytes,
             largest_cached_block: cached.largest,
@@ -304,7 +304,7 @@ impl State {
         others: OtherHeaps,
     ) -> Figures {
         let cached = self.policy.cached(stream, &self.order);
-        let reserved = self.source.reserved().unwrap_or(self.ledger.taken);
+        let reserved = self.source.reserved().unwrap_or(self.stats.taken);
         let capacity = self.source.capacity();
         let memory = self.source.device_memory();
         let limit = self.limits.hard;
@@ -337,8 +337,8 @@ impl State {
             && let Some(free) = figures.free()
         {
             let margin = free.saturating_sub(needed);
-            let ledger = &mut self.ledger;
-            ledger.refused_margin = Some(ledger.refused_margin.unwrap_or(0).max(margin));
+            let stats = &mut self.stats;
+            stats.refused_margin = Some(stats.refused_margin.unwrap_or(0).max(margin));
         }
     }
 }

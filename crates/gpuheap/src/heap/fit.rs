@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gpuheap_pool::{Cached, GRANULE, MemorySource, Outlook, SourceError, Stuck, Taking, round_up};
+use gpuheap_pool::{Cached, Forecast, GRANULE, MemorySource, SourceError, Stuck, Taking, round_up};
 use serde::Serialize;
 
 use crate::error::{Cause, Error};
@@ -156,8 +156,7 @@ impl State {
                 let left = figures.free().unwrap_or(0).saturating_sub(self.source.growth(take));
                 let all = figures.free().unwrap_or(0).saturating_add(figures.reserved);
                 let lent = is_wsl2 && left < all / LENT_SHARE;
-                let may_be_refused =
-                    self.ledger.refused_margin.is_some_and(|margin| left <= margin);
+                let may_be_refused = self.stats.refused_margin.is_some_and(|margin| left <= margin);
                 return Ok(match lent || may_be_refused {
                     true => Fit::Perhaps { take, free: figures.free() },
                     false => Fit::Yes { take },
@@ -193,7 +192,7 @@ impl State {
                 let (later, none) = (others.after_captures(), Stuck::default());
                 let own = match self.source.is_stream_ordered() {
                     true => self.spare(&none)?.saturating_sub(self.spare(&stuck)?),
-                    false => self.policy.outlook(bytes, &self.ledger, &stuck).stuck,
+                    false => self.policy.forecast(bytes, &self.stats, &stuck).stuck,
                 };
                 let served = self.foresee_with(bytes, kind, later, &none)?;
                 let is_enough = matches!(served, Foreseen::Served { .. });
@@ -212,18 +211,18 @@ impl State {
         others: OtherHeaps,
         stuck: &Stuck,
     ) -> Result<Foreseen, SourceError> {
-        let mut outlook = self.policy.outlook(bytes, &self.ledger, stuck);
-        outlook.spare.extend_from_slice(&self.stranded);
+        let mut forecast = self.policy.forecast(bytes, &self.stats, stuck);
+        forecast.spare.extend_from_slice(&self.stranded);
         let now = self.figures(kind, None, others);
         let refused = self.refuse(bytes).is_err();
-        if !refused && let Some(take) = self.first_take(&outlook, &now) {
+        if !refused && let Some(take) = self.first_take(&forecast, &now) {
             return Ok(Foreseen::Served { take, figures: now });
         }
-        let regained = self.regained(&outlook)?;
-        let spare: u64 = outlook.spare.iter().map(|segment| segment.bytes).sum();
+        let regained = self.regained(&forecast)?;
+        let spare: u64 = forecast.spare.iter().map(|segment| segment.bytes).sum();
         let left = Cached {
             bytes: now.cached.bytes.saturating_sub(spare),
-            largest: outlook.largest_left,
+            largest: forecast.largest_left,
             ..Cached::default()
         };
         let figures = Figures {
@@ -237,8 +236,8 @@ impl State {
         };
         let ordered = self.source.is_stream_ordered();
         // The driver itself orders streams that reuse what its pool keeps.
-        let reused = if ordered { self.source.regained(&outlook.spare)? } else { 0 };
-        if !refused && (outlook.is_cached || reused >= bytes) {
+        let reused = if ordered { self.source.regained(&forecast.spare)? } else { 0 };
+        if !refused && (forecast.is_cached || reused >= bytes) {
             return Ok(Foreseen::Served { take: 0, figures });
         }
         let lack_of = |source: &dyn MemorySource, figures: &Figures, take: u64| {
@@ -246,21 +245,21 @@ impl State {
             // On a nearly full device a pool of the driver's takes less than its step.
             figures.lack(growth, if ordered { round_up(take, GRANULE) } else { growth })
         };
-        if !refused && lack_of(&*self.source, &figures, outlook.take).is_none() {
-            return Ok(Foreseen::Served { take: outlook.take, figures });
+        if !refused && lack_of(&*self.source, &figures, forecast.take).is_none() {
+            return Ok(Foreseen::Served { take: forecast.take, figures });
         }
-        let lack = lack_of(&*self.source, &figures, outlook.take_whole);
+        let lack = lack_of(&*self.source, &figures, forecast.take_whole);
         if ordered && regained < now.reserved {
             // Memory that shares a step of the driver's pool with something in use may stay.
             let figures = self.figures(kind, None, others);
-            let lack = lack_of(&*self.source, &figures, outlook.take_whole);
+            let lack = lack_of(&*self.source, &figures, forecast.take_whole);
             return Ok(Foreseen::Lacking(figures, lack, Captured::default()));
         }
         Ok(Foreseen::Lacking(figures, lack, Captured::default()))
     }
 
     /// Bytes that the policy takes with the cache as it is, if there is memory for that.
-    fn first_take(&self, outlook: &Outlook, now: &Figures) -> Option<u64> {
+    fn first_take(&self, forecast: &Forecast, now: &Figures) -> Option<u64> {
         let is_there = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);
             let reserved = now.reserved.saturating_sub(taking.after);
@@ -268,7 +267,7 @@ impl State {
             let free = now.free().unwrap_or(0).saturating_add(taking.after);
             taking.bytes == 0 || within && growth <= free
         };
-        outlook.takings.iter().find(is_there).map(|taking| taking.bytes)
+        forecast.takings.iter().find(is_there).map(|taking| taking.bytes)
     }
 
     /// Lists the things that could make room, and says whether all of them are needed.
@@ -290,7 +289,7 @@ impl State {
         };
         let on_device = lack.device.unwrap_or(0);
         let is_enough = |held: u64, of: u64| held > 0 && held >= of;
-        let live = |of| is_enough(figures.reserved, of).then_some(self.ledger.live_blocks);
+        let live = |of| is_enough(figures.reserved, of).then_some(self.stats.live_blocks);
         let live = |of| live(of).filter(|live| *live > 0).map(InTheWay::Live);
         let others = |of| figures.foreign().filter(|held| is_enough(*held, of));
         let others = |of| others(of).map(InTheWay::Others);

@@ -106,14 +106,14 @@ fn flush(context: &Context, heaps: &[Arc<Inner>]) -> Result<FlushReport, Error> 
         }
     }
     for heap in heaps {
-        let ledger = heap.registered.usage().ledger;
-        if ledger.live > 0 {
+        let stats = heap.registered.usage().stats;
+        if stats.live > 0 {
             // The program's own, and none of it cached.
             kinds.push(FlushedKind {
                 kind: MemoryKind::Registered,
                 given_back: 0,
-                live: ledger.live,
-                live_allocations: ledger.live_allocations,
+                live: stats.live,
+                live_allocations: stats.live_allocations,
                 still_cached: 0,
             });
         }
@@ -150,7 +150,7 @@ fn flush_store(store: &Store) -> Result<FlushedKind, Error> {
         kind: store.kind,
         given_back,
         live: usage.live_blocks,
-        live_allocations: usage.ledger.live_allocations,
+        live_allocations: usage.stats.live_allocations,
         still_cached: usage.cached,
     })
 }

@@ -154,8 +154,8 @@ fn watch(heap: &Weak<Inner>, after: Duration, shared: &Shared) {
 impl Inner {
     /// Counts allocations and frees of all kinds.
     fn events(&self) -> u64 {
-        let ledgers = self.stores().map(|store| store.lock().ledger());
-        ledgers.map(|ledger| ledger.allocations + ledger.frees).sum()
+        let stats = self.stores().map(|store| store.lock().stats());
+        stats.map(|stats| stats.allocations + stats.frees).sum()
     }
 }
 

@@ -56,7 +56,7 @@ use crate::track::{TrackId, Tracker, Tracking};
 ///            │        └► policy: none | simple | binned | split | stitched | driver
 ///            │             └► source: driver calls (plain, virtual memory, stream-ordered)
 ///            ├─ order       which stream may reuse what, and behind which fence
-///            ├─ ledger      bytes handed out, taken, given back
+///            ├─ stats       bytes handed out, taken, given back
 ///            ├─ limits      soft (give back above it) and hard (never exceed)
 ///            └─ reclaimers  callbacks that others registered
 /// ```
@@ -679,7 +679,7 @@ impl Inner {
     /// Counts memory that could not be given back, and stays accounted as live.
     pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
         let mut state = self.store(kind).lock();
-        state.ledger.failed_frees += 1;
+        state.stats.failed_frees += 1;
         state.lost += 1;
     }
 
@@ -711,17 +711,17 @@ impl Inner {
     /// Logs that the last handle went, with the account of device memory.
     pub(crate) fn say_closed(&self) {
         if say::is_wanted() && self.context.check_alive() != Err(Gone::Forked) {
-            let ledger = self.device.lock().ledger();
+            let stats = self.device.lock().stats();
             say::debug(
                 say::HEAP,
                 format_args!(
                     "closed a {} heap on {}; {} allocations, {} frees, {} live, peak of live {}",
                     self.pool,
                     self.context,
-                    ledger.allocations,
-                    ledger.frees,
-                    Bytes(ledger.live),
-                    Bytes(ledger.live_peak)
+                    stats.allocations,
+                    stats.frees,
+                    Bytes(stats.live),
+                    Bytes(stats.live_peak)
                 ),
             );
         }
@@ -746,7 +746,7 @@ impl Inner {
                 let state = store.lock();
                 // These count as live, and nobody has them.
                 let nobodys = state.unzeroed.len() as u64 + state.lost;
-                state.ledger.live_allocations == nobodys
+                state.stats.live_allocations == nobodys
             };
             if self.stores().all(is_over) {
                 gone = front::let_go(self, false);

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gpuheap_pool::Ledger;
+use gpuheap_pool::AllocStats;
 use serde::Serialize;
 
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::store::State;
-use crate::heap::usage::Since;
+use crate::heap::usage::StatsDelta;
 use crate::kind::MemoryKind;
 
 /// A part of a program whose peak of live memory is watched: from [`Heap::region`]. Regions may be nested
@@ -21,7 +21,7 @@ pub struct Region {
     heap: Heap,
     kind: MemoryKind,
     number: u64,
-    before: Ledger,
+    before: AllocStats,
 }
 
 /// Use of a heap since a [`Region`] began, in bytes unless said otherwise.
@@ -33,10 +33,10 @@ pub struct RegionUsage {
     /// Live now.
     pub live: u64,
     /// The high-water mark of `live` since the region began, with what was live before. Exact if one
-    /// thread uses the heap; else off by as much as [`live_peak`](Ledger::live_peak).
+    /// thread uses the heap; else off by as much as [`live_peak`](AllocStats::live_peak).
     pub live_peak: u64,
     /// Allocations made and freed, and memory taken and given back.
-    pub since: Since,
+    pub since: StatsDelta,
 }
 
 impl RegionUsage {
@@ -85,7 +85,7 @@ impl Heap {
         self.check_alive()?;
         let number = new_number();
         let mut state = self.store(kind).lock();
-        let before = state.ledger();
+        let before = state.stats();
         state.watch(number, before.live);
         drop(state);
         Ok(Region { heap: self.clone(), kind, number, before })
@@ -98,7 +98,7 @@ impl Heap {
         self.check_alive()?;
         let number = new_number();
         let mut state = self.store(MemoryKind::Device).lock();
-        let mut before = state.carried_ledger();
+        let mut before = state.carried_stats();
         before.live = before.known_live();
         state.watch(number, before.live);
         drop(state);
@@ -121,10 +121,10 @@ impl Region {
     pub fn usage(&self) -> Result<RegionUsage, Error> {
         self.heap.check_alive()?;
         let mut state = self.heap.store(self.kind).lock();
-        let now = state.ledger();
+        let now = state.stats();
         let live_peak = state.live_peak_of(self.number);
         drop(state);
-        let since = Since::between(&now, &self.before);
+        let since = StatsDelta::between(&now, &self.before);
         Ok(RegionUsage { live_before: self.before.live, live: now.live, live_peak, since })
     }
 
@@ -133,7 +133,7 @@ impl Region {
     pub(crate) fn carried_peak(&self) -> Result<u64, Error> {
         self.heap.check_alive()?;
         let mut state = self.heap.store(self.kind).lock();
-        state.carried_ledger();
+        state.carried_stats();
         Ok(state.live_peak_of(self.number).saturating_sub(self.before.live))
     }
 }
@@ -164,11 +164,11 @@ impl State {
     fn live_peak_of(&mut self, number: u64) -> u64 {
         self.note_peak();
         let region = self.regions.iter().find(|one| one.number == number);
-        region.map_or(self.ledger.live, |region| region.peak)
+        region.map_or(self.stats.live, |region| region.peak)
     }
 
     fn note_peak(&mut self) {
-        let peak = self.ledger.take_recent_peak();
+        let peak = self.stats.take_recent_peak();
         self.regions.iter_mut().for_each(|one| one.peak = one.peak.max(peak));
     }
 }

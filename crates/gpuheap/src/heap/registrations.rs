@@ -2,46 +2,46 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gpuheap_pool::Account;
+use gpuheap_pool::RunningStats;
 
 use crate::heap::usage::Usage;
 
 /// How much is registered. All of it is live, and the driver has what is live and no more.
 #[derive(Default)]
 pub(crate) struct Registrations {
-    ledger: Mutex<Account>,
+    stats: Mutex<RunningStats>,
 }
 
 impl Registrations {
     pub(crate) fn add(&self, bytes: u64) {
-        let mut ledger = self.lock();
-        ledger.took(bytes);
-        ledger.allocated(bytes, bytes);
+        let mut stats = self.lock();
+        stats.took(bytes);
+        stats.allocated(bytes, bytes);
     }
 
     pub(crate) fn remove(&self, bytes: u64) {
-        let mut ledger = self.lock();
-        ledger.freed(bytes, bytes);
-        ledger.gave_back(bytes);
+        let mut stats = self.lock();
+        stats.freed(bytes, bytes);
+        stats.gave_back(bytes);
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        let ledger = *self.lock();
+        let stats = *self.lock();
         Usage {
-            live: ledger.live,
-            live_blocks: ledger.live_blocks,
-            live_peak: ledger.live_peak,
+            live: stats.live,
+            live_blocks: stats.live_blocks,
+            live_peak: stats.live_peak,
             pending: 0,
             cached: 0,
             largest_cached_block: 0,
-            reserved: ledger.taken,
-            reserved_peak: ledger.live_peak,
-            driver_calls: ledger.allocations + ledger.frees,
-            ledger: *ledger,
+            reserved: stats.taken,
+            reserved_peak: stats.live_peak,
+            driver_calls: stats.allocations + stats.frees,
+            stats: *stats,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Account> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, RunningStats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

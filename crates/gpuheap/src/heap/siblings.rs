@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpuheap_pool::{GRANULE, Outlook, SourceError, Stuck};
+use gpuheap_pool::{Forecast, GRANULE, SourceError, Stuck};
 
 use crate::device::Context;
 use crate::heap::Inner;
@@ -232,7 +232,7 @@ impl State {
         self.gather();
         let reserved = self.source.reserved()?;
         let is_ordered = self.source.is_stream_ordered();
-        let taken = if is_ordered { reserved } else { self.ledger.taken };
+        let taken = if is_ordered { reserved } else { self.stats.taken };
         let stuck = self.stuck();
         let spare = self.spare(&stuck)?;
         let stuck = if stuck.is_empty() { 0 } else { self.spare(&Stuck::default())? - spare };
@@ -247,17 +247,17 @@ impl State {
     /// Bytes in whole segments that the driver could have back once all frees are over but those that
     /// are stuck.
     pub(crate) fn spare(&mut self, stuck: &Stuck) -> Result<u64, SourceError> {
-        let mut outlook = self.policy.outlook(GRANULE, &self.ledger, stuck);
-        outlook.spare.extend_from_slice(&self.stranded);
-        self.regained(&outlook)
+        let mut forecast = self.policy.forecast(GRANULE, &self.stats, stuck);
+        forecast.spare.extend_from_slice(&self.stranded);
+        self.regained(&forecast)
     }
 
     /// Bytes that the driver could have back of spare segments, and of its own pool if all frees there
     /// can be waited for.
-    pub(crate) fn regained(&mut self, outlook: &Outlook) -> Result<u64, SourceError> {
-        match outlook.driver_is_stuck {
-            true => Ok(outlook.spare.iter().map(|segment| segment.bytes).sum()),
-            false => self.source.regained(&outlook.spare),
+    pub(crate) fn regained(&mut self, forecast: &Forecast) -> Result<u64, SourceError> {
+        match forecast.driver_is_stuck {
+            true => Ok(forecast.spare.iter().map(|segment| segment.bytes).sum()),
+            false => self.source.regained(&forecast.spare),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gpuheap_pool::{Ledger, Limits, PoolKind};
+use gpuheap_pool::{AllocStats, Limits, PoolKind};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -114,7 +114,7 @@ impl Heap {
             (soft, hard, state.source.device_memory(), state.source.is_stream_ordered())
         };
         let device_used = memory.as_ref().ok().map(|(free, total)| total.saturating_sub(*free));
-        let taken = if ordered { usage.reserved } else { usage.ledger.taken };
+        let taken = if ordered { usage.reserved } else { usage.stats.taken };
         Ok(MemoryStatus {
             device: inner.context.info().name.clone(),
             pool: inner.pool,
@@ -134,7 +134,7 @@ impl Heap {
             pinned_limit: inner.pinned_limit,
             unified: KindStatus::of(inner.unified.get()),
             pinned: KindStatus::of(inner.pinned.get()),
-            registered: KindStatus::from_ledger(&inner.registered.usage().ledger),
+            registered: KindStatus::from_stats(&inner.registered.usage().stats),
             outstanding: inner.tracker.outstanding(),
         })
     }
@@ -143,11 +143,11 @@ impl Heap {
 impl KindStatus {
     fn of(store: Option<&Store>) -> KindStatus {
         let Some(store) = store else { return KindStatus::default() };
-        KindStatus::from_ledger(&store.lock().ledger())
+        KindStatus::from_stats(&store.lock().stats())
     }
 
-    fn from_ledger(ledger: &Ledger) -> KindStatus {
-        let (taken, allocated) = (ledger.taken, ledger.live_blocks);
+    fn from_stats(stats: &AllocStats) -> KindStatus {
+        let (taken, allocated) = (stats.taken, stats.live_blocks);
         KindStatus { taken, allocated, cached: taken.saturating_sub(allocated) }
     }
 }

@@ -1,12 +1,12 @@
-//! The memory of one kind: a policy over a source, with its order, ledger and limits, under one
+//! The memory of one kind: a policy over a source, with its order, statistics and limits, under one
 //! lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpuheap_pool::{
-    Account, Environment, GRANULE, Grant, KeptByThreads, Ledger, Limits, MemorySource, Order,
-    Policy, PoolKind, Segment, Shortage, SourceError, StreamRef,
+    AllocStats, BlockRef, Environment, GRANULE, KeptByThreads, Limits, MemorySource, Order, Policy,
+    PoolKind, RunningStats, Segment, Shortage, SourceError, StreamRef,
 };
 
 use crate::device::Context;
@@ -90,7 +90,7 @@ pub(crate) struct State {
     pub(crate) source: Box<dyn MemorySource>,
     pub(crate) order: Order,
     /// What threads count for themselves is carried over into it.
-    pub(crate) ledger: Account,
+    pub(crate) stats: RunningStats,
     /// Bytes of the blocks that the policy handed out, those included that threads keep.
     pub(crate) granted: u64,
     pub(crate) limits: Limits,
@@ -134,7 +134,7 @@ impl Store {
             policy,
             source,
             order: Order::default(),
-            ledger: Account::default(),
+            stats: RunningStats::default(),
             granted: 0,
             limits,
             stranded: Vec::new(),
@@ -226,7 +226,7 @@ impl Store {
         let none =
             Lease { stream, stream_id, key: None, address: 0, bytes, block_bytes: 0, track: None };
         if bytes == 0 {
-            state.ledger.allocated(0, 0);
+            state.stats.allocated(0, 0);
             return Ok(none);
         }
         let granted = state.allocate(bytes, stream);
@@ -241,7 +241,7 @@ impl Store {
                 climbed
             }
         };
-        let Grant { key, address, bytes: block_bytes } = grant;
+        let BlockRef { key, address, bytes: block_bytes } = grant;
         Ok(Lease { key: Some(key), address, block_bytes, ..none })
     }
 
@@ -256,7 +256,7 @@ impl Store {
         if left.is_some_and(|left| bytes > left / SPARED) {
             return None;
         }
-        let Grant { key, address, bytes: block_bytes } = state.allocate(bytes, stream).ok()?;
+        let BlockRef { key, address, bytes: block_bytes } = state.allocate(bytes, stream).ok()?;
         self.note_soft_limit(&mut state);
         let key = Some(key);
         let lease = Lease { stream, stream_id, key, address, bytes, block_bytes, track: None };
@@ -306,7 +306,7 @@ impl Store {
             }
         }
         let Some(key) = lease.key else {
-            state.ledger.freed(bytes, block_bytes);
+            state.stats.freed(bytes, block_bytes);
             return Ok(());
         };
         let stream = match stream {
@@ -317,18 +317,18 @@ impl Store {
         if zeroed {
             lease.note_whole(&self.context);
             if let Err(error) = state.zero(&self.context, &lease, current) {
-                state.ledger.failed_frees += 1;
+                state.stats.failed_frees += 1;
                 state.unzeroed.push(Lease { stream, ..lease });
                 return Err(error.into());
             }
             lease.note_freed(&self.context, Some(raw(stream)), true);
         }
-        state.ledger.freed(bytes, block_bytes);
+        state.stats.freed(bytes, block_bytes);
         let mut freed = state.give(key, block_bytes, stream);
         freed = freed.and(state.keep_soft_limit());
         self.note_soft_limit(&mut state);
         if freed.is_err() {
-            state.ledger.failed_frees += 1;
+            state.stats.failed_frees += 1;
         }
         Ok(freed?)
     }
@@ -370,7 +370,7 @@ impl Store {
             let mut state = self.lock();
             let ordered = state.source.is_stream_ordered();
             let reserved = if ordered { state.source.reserved().unwrap_or(0) } else { 0 };
-            (state.ledger.given_back, reserved)
+            (state.stats.given_back, reserved)
         };
         self.free(lease, Some(stream), zeroed, None)?;
         self.wait_for_pending()?;
@@ -384,7 +384,7 @@ impl Store {
             state.source.trim()?;
             return Ok(reserved.saturating_sub(state.source.reserved()?));
         }
-        Ok(state.ledger.given_back - before)
+        Ok(state.stats.given_back - before)
     }
 
     pub(crate) fn usage(&self) -> Result<Usage, Error> {
@@ -401,21 +401,21 @@ impl Store {
         let reserved = state.source.reserved()?;
         // What a pool of the driver's keeps is cached too, though no policy of ours holds it.
         let kept_by_driver = if state.source.is_stream_ordered() {
-            reserved.saturating_sub(state.ledger.taken)
+            reserved.saturating_sub(state.stats.taken)
         } else {
             0
         };
         Ok(Usage {
-            live: state.ledger.live,
-            live_blocks: state.ledger.live_blocks,
-            live_peak: state.ledger.live_peak,
+            live: state.stats.live,
+            live_blocks: state.stats.live_blocks,
+            live_peak: state.stats.live_peak,
             pending: cached.pending,
             cached: cached.bytes + stranded + kept_by_driver,
             largest_cached_block: cached.largest.max(kept_by_driver),
             reserved,
             reserved_peak: state.source.reserved_peak()?,
             driver_calls,
-            ledger: *state.ledger,
+            stats: *state.stats,
         })
     }
 
@@ -579,7 +579,7 @@ impl Store {
 
     /// Climbs the ladder for a request that there is no memory for as things are.
     #[cold]
-    fn climb_for(&self, bytes: u64, stream: StreamRef, first: Shortage) -> Result<Grant, Error> {
+    fn climb_for(&self, bytes: u64, stream: StreamRef, first: Shortage) -> Result<BlockRef, Error> {
         if self.lock().refuse(bytes).is_err() {
             let others = self.others();
             return Err(self.evidence(&mut self.lock(), bytes, stream, &first, Vec::new(), others));
@@ -648,9 +648,9 @@ impl State {
     }
 
     /// The account, with what threads counted for themselves.
-    pub(crate) fn ledger(&mut self) -> Ledger {
+    pub(crate) fn stats(&mut self) -> AllocStats {
         self.gather();
-        *self.ledger
+        *self.stats
     }
 
     /// Has the policy take everything back that threads keep, and carries over what they counted.
@@ -664,10 +664,10 @@ impl State {
     fn gather_before_growth(&mut self) {
         let kept: u64 =
             self.caches.iter().filter(|cache| !cache.is_mine()).map(|cache| cache.held()).sum();
-        let much = (self.ledger.taken / KEPT_SHARE).max(KEPT);
-        let of_all = kept > much && self.ledger.taken >= self.gathered.saturating_add(much);
-        if of_all || self.ledger.taken < self.gathered {
-            self.gathered = self.ledger.taken;
+        let much = (self.stats.taken / KEPT_SHARE).max(KEPT);
+        let of_all = kept > much && self.stats.taken >= self.gathered.saturating_add(much);
+        if of_all || self.stats.taken < self.gathered {
+            self.gathered = self.stats.taken;
         }
         self.empty(|cache| of_all || cache.is_mine(), false);
     }
@@ -711,8 +711,8 @@ impl State {
         ThreadCache::stop_all(stopped.iter().copied());
         stopped.iter().for_each(|cache| cache.wait());
         for cache in stopped.iter().filter(|cache| which(cache)) {
-            self.give_all(cache.stream(), |ledger, kept| {
-                cache.drain(ledger, |block| kept.push(block));
+            self.give_all(cache.stream(), |stats, kept| {
+                cache.drain(stats, |block| kept.push(block));
             });
             if closes {
                 cache.close();
@@ -728,25 +728,25 @@ impl State {
     /// Takes over what a cache of this thread counted, and what it has no place for.
     #[inline]
     fn settle(&mut self, cache: &ThreadCache) {
-        cache.carry(&mut self.ledger);
+        cache.carry(&mut self.stats);
         if cache.is_crowded() {
             self.give_all(cache.stream(), |_, kept| cache.take_unwanted(|block| kept.push(block)));
         }
     }
 
-    /// Takes over what this thread counted: the ledger's peak is then that of what it holds.
+    /// Takes over what this thread counted: the peak of the statistics is then that of what it holds.
     #[inline]
     fn carry(&mut self) {
         if let Some(cache) = self.caches.iter().find(|one| one.is_mine() && !one.is_closed()) {
-            cache.carry(&mut self.ledger);
+            cache.carry(&mut self.stats);
         }
     }
 
     /// The account with what this thread counted, and without what the others did since they last needed
     /// the lock. Their caches stay as they are.
-    pub(crate) fn carried_ledger(&mut self) -> Account {
+    pub(crate) fn carried_stats(&mut self) -> RunningStats {
         self.carry();
-        self.ledger
+        self.stats
     }
 
     /// Holds off the other threads, whose frees would need no lock, until
@@ -774,14 +774,14 @@ impl State {
     fn give_all<R>(
         &mut self,
         stream: StreamRef,
-        take: impl FnOnce(&mut Account, &mut Vec<Kept>) -> R,
+        take: impl FnOnce(&mut RunningStats, &mut Vec<Kept>) -> R,
     ) -> R {
         let mut kept = std::mem::take(&mut self.kept);
-        let taken = take(&mut self.ledger, &mut kept);
+        let taken = take(&mut self.stats, &mut kept);
         for Kept { key, bytes, before, .. } in kept.drain(..) {
             self.order.frees_as_completed(self.order.is_completed(stream, before));
             if self.give(key, bytes, stream).is_err() {
-                self.ledger.failed_frees += 1;
+                self.stats.failed_frees += 1;
             }
         }
         self.order.frees_as_completed(false);
@@ -810,7 +810,7 @@ impl State {
         let mut environment = Environment {
             source: &mut *self.source,
             order: &mut self.order,
-            ledger: &mut self.ledger,
+            stats: &mut self.stats,
             limits: self.limits,
             stranded: &mut self.stranded,
         };
@@ -819,7 +819,7 @@ impl State {
 
     /// Asks the policy and keeps the account.
     #[inline(always)]
-    fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
+    fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
         self.refuse(bytes)?;
         self.refuse_ended(stream).map_err(Shortage::Failed)?;
         self.order.learn(&mut *self.source);
@@ -830,7 +830,7 @@ impl State {
             self.order.refuse_waits(false);
             if let Err(Shortage::Limit(_) | Shortage::Device(_)) = grant {
                 // None is asked for again before as much was given back.
-                self.spare = self.spare.min(self.ledger.taken);
+                self.spare = self.spare.min(self.stats.taken);
                 grant = self.grant_with_waits(bytes, stream);
             }
         }
@@ -840,9 +840,9 @@ impl State {
             shortage => shortage,
         })?;
         self.granted += grant.bytes;
-        self.ledger.allocated(bytes, grant.bytes);
+        self.stats.allocated(bytes, grant.bytes);
         // What above a soft limit was still in use at its free may be out of use by now.
-        if self.limits.soft.is_some() && self.ledger.taken > self.granted {
+        if self.limits.soft.is_some() && self.stats.taken > self.granted {
             let _ = self.keep_soft_limit();
         }
         Ok(grant)
@@ -850,7 +850,7 @@ impl State {
 
     /// A block of what is cached, else what the policy takes.
     #[inline(always)]
-    fn grant(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
+    fn grant(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
         if self.caches.iter().any(|cache| cache.holds()) {
             let kept = self.with_policy(|policy, env| policy.reuse(bytes, stream, env))?;
             if let Some(grant) = kept {
@@ -863,7 +863,7 @@ impl State {
 
     /// A block for which `stream` may be made to wait, if there is no new memory.
     #[cold]
-    fn grant_with_waits(&mut self, bytes: u64, stream: StreamRef) -> Result<Grant, Shortage> {
+    fn grant_with_waits(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
         self.grant(bytes, stream)
     }
 
@@ -871,7 +871,7 @@ impl State {
     /// long as not much is taken. Makes no driver call.
     #[inline]
     fn has_spare(&mut self, bytes: u64) -> bool {
-        let few = self.ledger.taken.saturating_add(bytes) <= self.spare;
+        let few = self.stats.taken.saturating_add(bytes) <= self.spare;
         few && (self.limits == Limits::default() || self.is_allowed(bytes))
     }
 
@@ -908,10 +908,10 @@ impl State {
                 continue;
             }
             lease.note_freed(context, None, true);
-            self.ledger.freed(lease.bytes, lease.block_bytes);
+            self.stats.freed(lease.bytes, lease.block_bytes);
             let Some(key) = lease.key else { continue };
             if self.give(key, lease.block_bytes, lease.stream).is_err() {
-                self.ledger.failed_frees += 1;
+                self.stats.failed_frees += 1;
             }
         }
     }
@@ -1051,7 +1051,7 @@ impl Drop for Store {
         for _ in 0..LAST_TRIES {
             state.zero_again(&self.context);
             let _ = state.wait_for_pending().and_then(|()| state.release(u64::MAX));
-            if state.ledger.taken == 0 {
+            if state.stats.taken == 0 {
                 return;
             }
             waited = state.synchronize(&self.context);

@@ -1,6 +1,6 @@
 //! What a heap holds at one moment.
 
-use gpuheap_pool::Ledger;
+use gpuheap_pool::AllocStats;
 use serde::Serialize;
 
 /// What a heap holds at one moment, in bytes unless said otherwise.
@@ -11,7 +11,7 @@ pub struct Usage {
     pub live: u64,
     /// Handed out, rounding included.
     pub live_blocks: u64,
-    /// The high-water mark of `live`: [exact](Ledger::live_peak) where one thread uses the heap.
+    /// The high-water mark of `live`: [exact](AllocStats::live_peak) where one thread uses the heap.
     /// [`Heap::region`](crate::Heap::region) has that of a part of the program.
     pub live_peak: u64,
     /// Freed, their streams not known to be there yet.
@@ -28,13 +28,13 @@ pub struct Usage {
     /// current are not in it.
     pub driver_calls: u64,
     /// The account.
-    pub ledger: Ledger,
+    pub stats: AllocStats,
 }
 
 /// What happened in a heap between two moments. From [`Usage::since`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Since {
+pub struct StatsDelta {
     /// Allocations.
     pub allocations: u64,
     /// Their bytes, as requested.
@@ -49,21 +49,21 @@ pub struct Since {
 
 impl Usage {
     /// What happened since `before`, an earlier moment of the same heap.
-    pub fn since(&self, before: &Usage) -> Since {
-        Since::between(&self.ledger, &before.ledger)
+    pub fn since(&self, before: &Usage) -> StatsDelta {
+        StatsDelta::between(&self.stats, &before.stats)
     }
 }
 
-impl Since {
+impl StatsDelta {
     /// Returns the difference between two states of one account.
-    pub(crate) fn between(now: &Ledger, before: &Ledger) -> Since {
-        let between = |count: fn(&Ledger) -> u64| count(now).saturating_sub(count(before));
-        Since {
-            allocations: between(|ledger| ledger.allocations),
-            allocated_bytes: between(|ledger| ledger.allocated_bytes),
-            frees: between(|ledger| ledger.frees),
-            taken: between(|ledger| ledger.taken + ledger.given_back),
-            given_back: between(|ledger| ledger.given_back),
+    pub(crate) fn between(now: &AllocStats, before: &AllocStats) -> StatsDelta {
+        let between = |count: fn(&AllocStats) -> u64| count(now).saturating_sub(count(before));
+        StatsDelta {
+            allocations: between(|stats| stats.allocations),
+            allocated_bytes: between(|stats| stats.allocated_bytes),
+            frees: between(|stats| stats.frees),
+            taken: between(|stats| stats.taken + stats.given_back),
+            given_back: between(|stats| stats.given_back),
         }
     }
 }

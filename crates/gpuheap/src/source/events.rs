@@ -125,7 +125,7 @@ impl Events {
         if self.is_capturing(stream)? { Err(SourceError::Capturing) } else { Ok(()) }
     }
 
-    pub(super) fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
+    pub(super) fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
         let event = self.events[fence.0 as usize];
         self.calls += 1;
         // SAFETY: the event is ours.
@@ -220,8 +220,8 @@ macro_rules! order_by_events {
             self.events.record_again(fence, stream)
         }
 
-        fn is_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
-            self.events.is_reached(fence)
+        fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
+            self.events.is_fence_reached(fence)
         }
 
         fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError> {

@@ -16,12 +16,12 @@ fn ten_thousand_arrays_are_few_calls() {
     let heap = heap(&device, PoolKind::Split);
     let target = heap.target().unwrap();
     let host = many(10_000);
-    let before = heap.usage().unwrap().ledger.allocations;
+    let before = heap.usage().unwrap().stats.allocations;
     let calls = |name: &str| device.emulator().map_or(0, |emulator| emulator.calls_of(name));
     let copies = calls("cuMemcpyHtoDAsync_v2");
     let up = target.adapt(&host).unwrap();
     // 256 bytes each.
-    assert_eq!(heap.usage().unwrap().ledger.allocations - before, 3);
+    assert_eq!(heap.usage().unwrap().stats.allocations - before, 3);
     if !on_real_gpu() {
         assert_eq!(calls("cuMemcpyHtoDAsync_v2") - copies, 3);
     }

@@ -1,5 +1,5 @@
 //! Every driver call of a scenario with adapted structures fails in turn: each time an error value
-//! or a successful retry, the ledger exact, nothing lost.
+//! or a successful retry, the statistics exact, nothing lost.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Error, Heap, Host, PoolKind, Stream};
@@ -39,11 +39,11 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
 
     let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
     let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{what}");
-    assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
+    assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
+    assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
     device.synchronize().unwrap();
     heap.reclaim_all().unwrap();
-    assert_eq!(heap.usage().unwrap().ledger.taken, 0, "{what}");
+    assert_eq!(heap.usage().unwrap().stats.taken, 0, "{what}");
     assert!(emulator.findings().unwrap().is_empty(), "{what}: {:?}", emulator.findings().unwrap());
     (result.is_err(), got_there)
 }

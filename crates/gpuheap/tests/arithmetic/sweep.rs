@@ -1,5 +1,5 @@
 //! Every driver call of a scenario with arithmetic fails in turn: each time an error value or a
-//! successful retry, the ledger exact, nothing lost.
+//! successful retry, the statistics exact, nothing lost.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Error, Heap, PoolKind, Stream};
@@ -41,13 +41,13 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
 
     let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
     let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{what}");
-    assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
+    assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
+    assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
     // Another life works, and in the end everything is back, modules too.
     scenario(&heap, &streams).unwrap();
     device.synchronize().unwrap();
     heap.reclaim_all().unwrap();
-    assert_eq!(heap.usage().unwrap().ledger.taken, 0, "{what}");
+    assert_eq!(heap.usage().unwrap().stats.taken, 0, "{what}");
     assert_other_kinds_returned(&heap, &what);
     drop((heap, streams, device));
     let loads = ["cuModuleLoadData", "cuModuleUnload"].map(|name| emulator.calls_of(name));

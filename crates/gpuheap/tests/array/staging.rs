@@ -76,7 +76,7 @@ fn page_locked_memory_goes_the_plain_way() {
     let before = copies(&device, "cuMemcpyHtoDAsync_v2").unwrap();
     let array = target.array(&pinned.as_slice().unwrap()[..]).unwrap();
     assert_eq!(copies(&device, "cuMemcpyHtoDAsync_v2").unwrap() - before, 1);
-    let allocations = heap.usage_of(MemoryKind::Pinned).unwrap().ledger.allocations;
+    let allocations = heap.usage_of(MemoryKind::Pinned).unwrap().stats.allocations;
     assert_eq!(allocations, 1, "pinned memory was staged");
     assert_eq!(array.to_vec().unwrap(), vec![9; count]);
     let unified = target.kind(MemoryKind::Unified).array(&vec![8_u8; count]).unwrap();
@@ -179,7 +179,7 @@ fn without_pinned_memory_the_copy_goes_the_plain_way() {
         let source = numbers(1 << 20, 1);
         let array = heap.target().unwrap().array(&source).unwrap();
         assert!(array.to_vec().unwrap() == source);
-        assert_eq!(heap.usage_of(MemoryKind::Pinned).unwrap().ledger.allocations, 0);
+        assert_eq!(heap.usage_of(MemoryKind::Pinned).unwrap().stats.allocations, 0);
         drop(array);
         // Its figures are promises on WSL2.
         assert_no_findings(&device, "no pinned memory");
@@ -213,7 +213,7 @@ fn staged_memory_is_the_heaps_and_goes_by_a_flush() {
     let (array, used) = gpuheap::allocated! { heap.target().unwrap().array(&source).unwrap() };
     assert_eq!((used.allocations, used.bytes), (1, 1 << 20), "staging is no allocation of theirs");
     let pinned = heap.usage_of(MemoryKind::Pinned).unwrap();
-    assert_eq!((pinned.live, pinned.ledger.live_allocations), (0, 0));
+    assert_eq!((pinned.live, pinned.stats.live_allocations), (0, 0));
     let report = heap.flush().unwrap();
     let flushed = report.kinds.iter().find(|kind| kind.kind == MemoryKind::Pinned).unwrap();
     assert!(flushed.given_back > 0);
@@ -256,7 +256,7 @@ fn sweep(threads: usize, nth: u64, code: CUresult) -> (bool, bool) {
     assert!(again.to_vec().unwrap() == source, "{what}");
     drop(again);
     let usage = heap.usage_of(MemoryKind::Pinned).unwrap();
-    assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{what}");
+    assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
     assert_all_returned(&device, &heap, &what);
     (result.is_err(), got_there)
 }

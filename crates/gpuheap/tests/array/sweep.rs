@@ -1,5 +1,5 @@
 //! Every driver call of a scenario with arrays fails in turn: each time an error value or a
-//! successful retry, the ledger exact, nothing lost.
+//! successful retry, the statistics exact, nothing lost.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind, Stream};
@@ -58,15 +58,15 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let what = format!("{pool}, {code:?} at call {nth}: {result:?}");
     for (device, heap) in devices.iter().zip(&heaps) {
         let usage = heap.usage().unwrap();
-        assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{what}");
-        assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
+        assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
+        assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
         // Another life works, and in the end everything is back.
         let again = heap.target().unwrap().filled(1 << 20, 1_u8).unwrap();
         assert_eq!(again.to_vec().unwrap(), vec![1; 1 << 20], "{what}");
         drop(again);
         device.synchronize().unwrap();
         heap.reclaim_all().unwrap();
-        assert_eq!(heap.usage().unwrap().ledger.taken, 0, "{what}");
+        assert_eq!(heap.usage().unwrap().stats.taken, 0, "{what}");
         assert_other_kinds_returned(heap, &what);
     }
     drop(heaps);

@@ -1,5 +1,5 @@
 //! Every driver call of a scenario with batches fails in turn: each time an error value or a
-//! successful retry, the ledger exact, nothing lost.
+//! successful retry, the statistics exact, nothing lost.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Error, Heap, Staging, Target};

@@ -289,10 +289,10 @@ fn what_fails_beside_a_capture_takes_nothing() {
         let block = heap.allocate(16 * MIB, &stream).unwrap();
         captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
             drop(block);
-            let taken = heap.usage().unwrap().ledger.taken;
+            let taken = heap.usage().unwrap().stats.taken;
             for _ in 0..3 {
                 assert!(heap.allocate(12 * MIB, &other).is_err(), "{pool}: not past the limit");
-                assert_eq!(heap.usage().unwrap().ledger.taken, taken, "{pool}");
+                assert_eq!(heap.usage().unwrap().stats.taken, taken, "{pool}");
             }
             drop(heap.allocate(8 * MIB, &other).unwrap());
         });
@@ -321,7 +321,7 @@ fn a_pool_of_the_drivers_stays_out_of_a_capture() {
             assert!(stream.synchronize().is_err() && stream.is_done().is_err());
         });
         drop(heap.allocate(MIB, &stream).unwrap());
-        assert_eq!(heap.usage().unwrap().ledger.failed_frees, 0);
+        assert_eq!(heap.usage().unwrap().stats.failed_frees, 0);
         assert_all_returned(&device, &heap, pool.name());
     }
 }
@@ -345,11 +345,11 @@ fn what_is_freed_in_a_capture_without_a_pool_goes_back_after_it() {
         assert_eq!((usage.live, usage.pending, usage.cached), (3 * MIB, 4 * MIB, 4 * MIB));
         theirs.free_on(&other).unwrap();
         let usage = heap.usage().unwrap();
-        assert_eq!((usage.live, usage.ledger.taken), (0, 4 * MIB), "what others free goes back");
+        assert_eq!((usage.live, usage.stats.taken), (0, 4 * MIB), "what others free goes back");
     });
     drop(heap.allocate(MIB, &other).unwrap());
     let usage = heap.usage().unwrap();
-    assert_eq!((usage.cached, usage.ledger.taken, usage.ledger.failed_frees), (0, 0, 0));
+    assert_eq!((usage.cached, usage.stats.taken, usage.stats.failed_frees), (0, 0, 0));
     assert_all_returned(&device, &heap, "none");
 }
 

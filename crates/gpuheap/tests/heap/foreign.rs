@@ -94,7 +94,7 @@ fn a_stream_that_was_retired_is_not_asked_about_again() {
             let block = heap.allocate(40 << 20, &own).unwrap();
             fill(&device, &block, tag, &own);
         }
-        assert_eq!(heap.usage().unwrap().ledger.failed_frees, 0, "{pool}");
+        assert_eq!(heap.usage().unwrap().stats.failed_frees, 0, "{pool}");
         assert_all_returned(&device, &heap, pool.name());
     }
 }
@@ -250,7 +250,7 @@ fn streams_may_be_gone_when_all_are_retired() {
             let block = heap.allocate(40 << 20, &own).unwrap();
             fill(&device, &block, tag, &own);
         }
-        assert_eq!(heap.usage().unwrap().ledger.failed_frees, 0, "{pool}");
+        assert_eq!(heap.usage().unwrap().stats.failed_frees, 0, "{pool}");
         assert_all_returned(&device, &heap, pool.name());
     }
 }

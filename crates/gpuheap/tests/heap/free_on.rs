@@ -90,7 +90,7 @@ fn a_block_whose_streams_cannot_be_ordered_stays_live() {
     emulator.set_faults(FaultPlan::default());
     assert!(error.driver().is_some(), "{error}");
     let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.ledger.failed_frees), (MIB, 1));
+    assert_eq!((usage.live, usage.stats.failed_frees), (MIB, 1));
 }
 
 #[test]

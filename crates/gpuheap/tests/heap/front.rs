@@ -33,7 +33,7 @@ fn what_a_thread_freed_it_gets_again_without_the_driver() {
         }
         let usage = heap.usage().unwrap();
         assert_eq!(usage.driver_calls, calls, "{pool}");
-        assert_eq!((usage.ledger.allocations, usage.ledger.frees), (101, 101), "{pool}");
+        assert_eq!((usage.stats.allocations, usage.stats.frees), (101, 101), "{pool}");
         assert_eq!((usage.live, usage.live_peak), (0, 1000), "{pool}");
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -49,11 +49,11 @@ fn another_stream_gets_what_a_thread_keeps_before_more_is_taken() {
         let block = heap.allocate(1 << 16, &streams[0]).unwrap();
         fill(&device, &block, 1, &streams[0]);
         drop(block);
-        let taken = heap.usage().unwrap().ledger.taken;
+        let taken = heap.usage().unwrap().stats.taken;
         // The work of the first stream is not done, so the second one has to wait for it.
         let block = heap.allocate(1 << 16, &streams[1]).unwrap();
         fill(&device, &block, 2, &streams[1]);
-        assert_eq!(heap.usage().unwrap().ledger.taken, taken, "{pool}");
+        assert_eq!(heap.usage().unwrap().stats.taken, taken, "{pool}");
         drop((block, rest));
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -127,7 +127,7 @@ fn a_heap_that_is_asked_for_again_goes_on() {
         drop(heap.allocate(4096, &stream).unwrap());
     }
     drop(block);
-    assert_eq!(heap.usage().unwrap().ledger.frees, 11);
+    assert_eq!(heap.usage().unwrap().stats.frees, 11);
     drop((heap, stream));
     assert_eq!(free_memory(&device), before);
 }
@@ -215,7 +215,7 @@ fn a_cache_is_one_threads_however_it_was_given_back() {
                         assert!(is_new, "round {round}: {block:?} is another thread's too");
                         held.lock().unwrap().remove(&block.address());
                     }
-                    assert!(own.usage().unwrap().ledger.allocations > 20);
+                    assert!(own.usage().unwrap().stats.allocations > 20);
                     start.wait();
                 });
             }
@@ -244,9 +244,9 @@ fn frees_that_fail_keep_the_account() {
         });
         assert_eq!(failed.count(), 4, "{pool}");
         emulator.set_faults(FaultPlan::default());
-        let ledger = heap.usage().unwrap().ledger;
-        assert_eq!(ledger.failed_frees, 8, "{pool}");
-        assert_eq!((ledger.live, ledger.live_blocks, ledger.live_allocations), (0, 0, 0), "{pool}");
+        let stats = heap.usage().unwrap().stats;
+        assert_eq!(stats.failed_frees, 8, "{pool}");
+        assert_eq!((stats.live, stats.live_blocks, stats.live_allocations), (0, 0, 0), "{pool}");
         assert_all_returned(&device, &heap, pool.name());
     }
 }
@@ -381,12 +381,12 @@ fn threads_and_streams_that_end_anywhere_lose_no_byte() {
                 }
             });
             let usage = heap.usage().unwrap();
-            let ledger = usage.ledger;
-            assert_eq!(ledger.allocations - ledger.frees, ledger.live_allocations, "{pool}");
+            let stats = usage.stats;
+            assert_eq!(stats.allocations - stats.frees, stats.live_allocations, "{pool}");
             let waiting: Vec<_> = post.1.lock().unwrap().try_iter().collect();
             let live: u64 = waiting.iter().map(|(block, _)| block.bytes()).sum();
             assert_eq!(
-                (usage.live, ledger.live_allocations),
+                (usage.live, stats.live_allocations),
                 (live, waiting.len() as u64),
                 "{pool}"
             );

@@ -15,7 +15,7 @@ fn zero_bytes_are_a_valid_allocation_that_touches_nothing() {
         let before = heap.usage().unwrap().driver_calls;
         let blocks: Vec<_> = (0..10).map(|_| heap.allocate(0, &stream).unwrap()).collect();
         let usage = heap.usage().unwrap();
-        assert_eq!((usage.live, usage.ledger.taken, usage.ledger.live_allocations), (0, 0, 10));
+        assert_eq!((usage.live, usage.stats.taken, usage.stats.live_allocations), (0, 0, 10));
         assert!(blocks.iter().all(|block| block.address() == 0 && block.bytes() == 0));
         drop(blocks);
         let usage = heap.usage().unwrap();

@@ -177,7 +177,7 @@ fn a_segment_that_cannot_be_kept_nor_given_back_is_not_lost() {
     device.emulator().unwrap().set_faults(FaultPlan::new(faults));
     heap.allocate(MIB, &stream).unwrap_err();
     let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.ledger.taken), (0, MIB));
+    assert_eq!((usage.live, usage.stats.taken), (0, MIB));
     assert!(usage.cached >= MIB, "{usage:?}");
     assert_all_returned(&device, &heap, "driver");
 }

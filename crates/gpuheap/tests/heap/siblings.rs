@@ -315,7 +315,7 @@ fn a_failure_of_any_one_call_of_two_heaps_is_an_error_value_or_is_made_good() {
                 for heap in &heaps {
                     heap.reclaim_all().unwrap();
                     let usage = heap.usage().unwrap();
-                    failed += usage.ledger.failed_frees;
+                    failed += usage.stats.failed_frees;
                     assert_eq!((usage.live, usage.reserved), (0, 0), "{what}: {usage:?}");
                 }
                 assert_no_findings(&device, &what);

@@ -157,8 +157,8 @@ pub(crate) fn assert_memory_returned(device: &Device, heap: &Heap, what: &str) {
     heap.reclaim_all().unwrap();
     let usage = heap.usage().unwrap();
     assert_eq!((usage.live, usage.cached, usage.reserved), (0, 0, 0), "{what}: {usage:?}");
-    assert_eq!(usage.ledger.taken, 0, "{what}");
-    assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
+    assert_eq!(usage.stats.taken, 0, "{what}");
+    assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
     assert_other_kinds_returned(heap, what);
 }
 
@@ -167,13 +167,13 @@ pub(crate) fn assert_other_kinds_returned(heap: &Heap, what: &str) {
     let kinds = [MemoryKind::Unified, MemoryKind::Pinned, MemoryKind::Registered];
     for kind in kinds {
         let usage = heap.usage_of(kind).unwrap();
-        let live = (usage.live, usage.live_blocks, usage.ledger.live_allocations);
+        let live = (usage.live, usage.live_blocks, usage.stats.live_allocations);
         assert_eq!(live, (0, 0, 0), "{what}: {kind}: {usage:?}");
-        assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}: {kind}");
+        assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}: {kind}");
     }
     heap.flush().unwrap();
     for kind in kinds {
-        assert_eq!(heap.usage_of(kind).unwrap().ledger.taken, 0, "{what}: {kind}");
+        assert_eq!(heap.usage_of(kind).unwrap().stats.taken, 0, "{what}: {kind}");
     }
 }
 

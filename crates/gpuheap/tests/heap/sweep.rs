@@ -1,5 +1,5 @@
 //! Every driver call of a scenario fails in turn: each time an error value or a successful retry,
-//! the ledger exact, nothing lost.
+//! the statistics exact, nothing lost.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Device, Error, Heap, PoolKind, Stream};
@@ -48,19 +48,19 @@ fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool)
 
     let what = format!("{pool}, limited {limited}, {code:?} at call {nth}: {errors:?}");
     let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.ledger.live_allocations), (0, 0), "{what}");
-    assert_eq!(usage.ledger.allocations, usage.ledger.frees, "{what}");
+    assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
+    assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
     // Another life works, and in the end everything is back.
     drop(heap.allocate(50 * MIB, &streams[0]).unwrap());
     device.synchronize().unwrap();
     heap.reclaim_all().unwrap();
     assert_eq!(heap.usage().unwrap().reserved, 0, "{what}");
-    assert_eq!(heap.usage().unwrap().ledger.taken, 0, "{what}");
+    assert_eq!(heap.usage().unwrap().stats.taken, 0, "{what}");
     drop(heap);
     let used = emulator.usage(0);
     assert_eq!((used.plain, used.pools), (0, 0), "{what}");
     assert!(emulator.findings().unwrap().is_empty(), "{what}: {:?}", emulator.findings().unwrap());
-    (errors.len() + usage.ledger.failed_frees as usize, got_there)
+    (errors.len() + usage.stats.failed_frees as usize, got_there)
 }
 
 #[test]

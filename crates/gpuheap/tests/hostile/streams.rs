@@ -199,7 +199,7 @@ fn program(pool: PoolKind, schedule: Schedule, seed: u64) {
     device.synchronize().unwrap();
     heap.flush().unwrap();
     let usage = heap.usage().unwrap();
-    assert_eq!((usage.live, usage.ledger.failed_frees), (0, 0), "{what}: {usage:?}");
+    assert_eq!((usage.live, usage.stats.failed_frees), (0, 0), "{what}: {usage:?}");
     let findings = device.emulator().unwrap().findings().unwrap();
     assert!(findings.is_empty(), "{what}: {findings:#?}");
 }

@@ -142,6 +142,6 @@ fn each_kind_has_an_account_of_its_own() {
     drop((arrays, vector));
     for kind in MemoryKind::ALL {
         let usage = heap.usage_of(kind).unwrap();
-        assert_eq!((usage.live, usage.ledger.frees), (0, 1), "{kind}");
+        assert_eq!((usage.live, usage.stats.frees), (0, 1), "{kind}");
     }
 }

@@ -26,7 +26,7 @@ fn a_vector_is_used_in_place_and_comes_back() {
     let mut array = target.register(vector).unwrap();
     assert_eq!((array.kind(), array.len()), (MemoryKind::Registered, 50_000));
     let usage = registered(target.heap());
-    assert_eq!((usage.live, usage.reserved, usage.ledger.live_allocations), (200_000, 200_000, 1));
+    assert_eq!((usage.live, usage.reserved, usage.stats.live_allocations), (200_000, 200_000, 1));
     assert_eq!(array.as_slice().unwrap()[49_999], 49_999);
     array.as_mut_slice().unwrap()[0] = 77;
     // The device reads what the host wrote, and the host what the device wrote.
@@ -39,7 +39,7 @@ fn a_vector_is_used_in_place_and_comes_back() {
     assert_eq!((vector.as_ptr(), vector.capacity()), (first, capacity));
     assert_eq!(vector[9..12], [9, 77, 1]);
     let usage = registered(target.heap());
-    assert_eq!((usage.live, usage.live_peak, usage.ledger.frees), (0, 200_000, 1));
+    assert_eq!((usage.live, usage.live_peak, usage.stats.frees), (0, 200_000, 1));
     // It is not registered any more, so it can be again.
     drop(target.register(vector).unwrap());
     drop(on_device);
@@ -114,7 +114,7 @@ fn nothing_and_elements_of_no_size_are_registered_too() {
     assert_eq!(units.unregister().unwrap().len(), 5);
     drop(target.register(Vec::<u8>::new()).unwrap());
     let usage = registered(target.heap());
-    assert_eq!((usage.live, usage.ledger.frees), (0, 3));
+    assert_eq!((usage.live, usage.stats.frees), (0, 3));
     assert_no_findings(&device, "nothing");
 }
 

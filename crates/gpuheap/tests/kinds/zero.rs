@@ -167,7 +167,7 @@ fn what_could_not_be_zeroed_has_no_next_tenant_until_it_is() {
             let error = array.free().unwrap_err();
             assert!(error.to_string().contains("cuMemsetD8Async"), "{error}");
             let usage = heap.usage_of(kind).unwrap();
-            assert_eq!((usage.live, usage.ledger.failed_frees), (PART as u64, 1), "{pool} {kind}");
+            assert_eq!((usage.live, usage.stats.failed_frees), (PART as u64, 1), "{pool} {kind}");
             let next = target.filled(PART, 1_u8).unwrap();
             assert_ne!(next.device_ptr(target.stream()).unwrap(), address, "{pool} {kind}");
             drop(next);

@@ -47,7 +47,7 @@ fn run(
             Action::Allocate { bytes, stream } => {
                 let before = heap.usage().unwrap();
                 let fit = heap.would_fit(bytes).unwrap();
-                assert_eq!(heap.usage().unwrap().ledger, before.ledger, "it changes nothing");
+                assert_eq!(heap.usage().unwrap().stats, before.stats, "it changes nothing");
                 match heap.allocate(bytes, &streams[stream]) {
                     Ok(block) => {
                         check(bytes, &fit, None);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Heap, Limits, MemoryKind, PoolKind, Since, Tracking};
+use gpuheap::{Heap, Limits, MemoryKind, PoolKind, StatsDelta, Tracking};
 
 use crate::support::{assert_all_returned, device, emulated, heap, on_real_gpu};
 
@@ -180,11 +180,11 @@ fn an_allocation_of_zero_bytes_is_counted_and_is_in_no_other_figure() {
         let blocks = [0; 3].map(|bytes| heap.allocate(bytes, &stream).unwrap());
         assert!(blocks.iter().all(|block| block.address() == 0 && block.block_bytes() == 0));
         let usage = heap.usage().unwrap();
-        assert_eq!((usage.ledger.allocations, usage.ledger.live_allocations), (3, 3), "{pool}");
+        assert_eq!((usage.stats.allocations, usage.stats.live_allocations), (3, 3), "{pool}");
         assert_eq!((usage.live, usage.live_blocks, usage.live_peak), (0, 0, 0), "{pool}");
         assert_eq!((usage.reserved, usage.cached), (before.reserved, 0), "{pool}");
         drop(blocks);
-        assert_eq!(heap.usage().unwrap().ledger.frees, 3, "{pool}");
+        assert_eq!(heap.usage().unwrap().stats.frees, 3, "{pool}");
         assert_all_returned(&device, &heap, pool.name());
     }
 }
@@ -196,7 +196,7 @@ fn what_happened_since_a_moment_is_counted() {
     let target = heap.target().unwrap();
     drop(target.zeroed::<u8, _>(1000).unwrap());
     let before = heap.usage().unwrap();
-    assert_eq!(before.since(&before), Since::default());
+    assert_eq!(before.since(&before), StatsDelta::default());
     let kept = target.zeroed::<u8, _>(1000).unwrap();
     drop(target.zeroed::<u8, _>(5000).unwrap());
     heap.reclaim_all().unwrap();

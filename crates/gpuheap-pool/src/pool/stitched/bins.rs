@@ -5,7 +5,7 @@
 //! records, the last freed first.
 
 use super::blocks::{Blocks, NONE};
-use crate::pool::shelf::ROUNDING;
+use crate::pool::size_bins::ROUNDING;
 
 /// Bins of one power of two.
 const PER_CLASS: usize = 64;
@@ -88,17 +88,17 @@ impl Bins {
     pub(super) fn best(
         &self,
         bytes: u64,
-        look: usize,
+        search_depth: usize,
         blocks: &Blocks,
         usable: impl Fn(u32) -> bool,
         serves: impl Fn(u32) -> bool,
     ) -> Found {
         let mut found = Found::default();
         let first = bin_of(bytes);
-        let (mut bin, mut left) = (Some(first), look.max(1));
+        let (mut bin, mut left) = (Some(first), search_depth.max(1));
         while let Some(at) = bin {
             let mut key = self.heads[at];
-            let mut steps = look.max(1);
+            let mut steps = search_depth.max(1);
             let mut best = (u64::MAX, u64::MAX);
             while key != NONE && steps > 0 {
                 let block = &blocks[key];

@@ -3,7 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 use crate::order::{Order, StreamRef, Ticket};
-use crate::pool::shelf::ROUNDING;
+use crate::pool::size_bins::ROUNDING;
 use crate::stuck::Stuck;
 
 /// No block.
@@ -13,7 +13,7 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) enum State {
     /// The record is not in use.
     Vacant,
-    /// Handed out at its home.
+    /// Handed out at its primary address.
     Live,
     /// Handed out as a part of a stitched range.
     Lent,
@@ -35,7 +35,7 @@ impl Last {
     pub(super) const OVER: Last = Last { number: 0, slot: u32::MAX };
 
     pub(super) fn of(ticket: Ticket, order: &Order) -> Last {
-        if order.is_reached(ticket) {
+        if order.is_fence_reached(ticket) {
             return Last::OVER;
         }
         Last { number: ticket.number, slot: ticket.slot() as u32 }
@@ -45,13 +45,13 @@ impl Last {
         (self.slot != u32::MAX).then(|| Ticket::new(self.slot, self.number))
     }
 
-    pub(super) fn is_over(self, order: &Order) -> bool {
-        self.ticket().is_none_or(|ticket| order.is_reached(ticket))
+    pub(super) fn is_completed(self, order: &Order) -> bool {
+        self.ticket().is_none_or(|ticket| order.is_fence_reached(ticket))
     }
 
-    pub(super) fn is_open(self, stream: StreamRef, order: &Order) -> bool {
+    pub(super) fn is_usable_on(self, stream: StreamRef, order: &Order) -> bool {
         self.slot == stream.slot() as u32
-            || self.ticket().is_none_or(|ticket| order.is_open(ticket, stream))
+            || self.ticket().is_none_or(|ticket| order.is_usable_on(ticket, stream))
     }
 }
 
@@ -119,7 +119,7 @@ impl Part {
     }
 }
 
-/// A range of home addresses.
+/// A range of primary addresses.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(super) struct Block {
@@ -133,13 +133,13 @@ pub(super) struct Block {
     pub(super) previous: u32,
     pub(super) last: Last,
     pub(super) part: Part,
-    /// The stitched range that it is lent to.
+    /// The stitched range that it is mapped to.
     pub(super) range: u32,
     pub(super) state: State,
     /// `true` if it is small requests that it is for.
     pub(super) small: bool,
-    /// `true` if it stands in the list of seams.
-    pub(super) seam: bool,
+    /// `true` if it stands in the list of boundaries.
+    pub(super) boundary: bool,
     /// `true` if it is in a bin.
     pub(super) binned: bool,
     /// `true` if the record stands in the list of what was left as it is, whatever it is by now.
@@ -163,7 +163,7 @@ impl Block {
 
     /// From where to where a part, in units, may be in use.
     fn in_use_of(&self, part: (u64, u64), order: &Order) -> (u64, u64) {
-        if self.last.is_over(order) { NOWHERE } else { self.used(part) }
+        if self.last.is_completed(order) { NOWHERE } else { self.used(part) }
     }
 
     /// From where to where a part, in units, was used.
@@ -212,9 +212,9 @@ impl Block {
     pub(super) fn with(&self, other: &Block, order: &Order) -> Option<(Last, Part)> {
         let (first, second) = (self.last, other.last);
         if { first.slot } != second.slot {
-            return if first.is_over(order) {
+            return if first.is_completed(order) {
                 Some((second, other.clipped()))
-            } else if second.is_over(order) {
+            } else if second.is_completed(order) {
                 Some((first, self.clipped()))
             } else {
                 None
@@ -222,7 +222,8 @@ impl Block {
         }
         let (earlier, later) =
             if { first.number } <= second.number { (first, second) } else { (second, first) };
-        let alike = self.part == Part::ALL && other.part == Part::ALL && !earlier.is_over(order);
+        let alike =
+            self.part == Part::ALL && other.part == Part::ALL && !earlier.is_completed(order);
         let part = if alike { Part::ALL } else { self.part_with(other, order)? };
         Some((later, part))
     }
@@ -239,8 +240,9 @@ impl Block {
     /// What the last use of two neighbours is of; none where too much between would count as used.
     #[inline]
     fn part_with(&self, other: &Block, order: &Order) -> Option<Part> {
-        let part =
-            |block: &Block| if block.last.is_over(order) { Part::NOTHING } else { block.clipped() };
+        let part = |block: &Block| {
+            if block.last.is_completed(order) { Part::NOTHING } else { block.clipped() }
+        };
         let (first, second) = (part(self), part(other));
         let (from, to) = (first.from().min(second.from()), first.to().max(second.to()));
         let (ours, theirs) = (first.coarse(), second.coarse());

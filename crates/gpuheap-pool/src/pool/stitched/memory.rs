@@ -1,4 +1,4 @@
-//! Physical memory: chunks, each mapped at its home.
+//! Physical memory: chunks, each mapped at its primary address.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) struct Piece {
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// By home address.
+    /// By primary address.
     pieces: BTreeMap<u64, Piece>,
     /// Chunks that are mapped nowhere, as a call failed between.
     loose: Vec<(Chunk, u64)>,
@@ -50,31 +50,31 @@ impl Memory {
         self.pieces.is_empty() && self.loose.is_empty()
     }
 
-    /// The chunk whose home holds `address`.
+    /// The chunk whose primary range holds `address`.
     pub(super) fn holding(&self, address: u64) -> Option<(u64, &Piece)> {
-        let (home, piece) = self.pieces.range(..=address).next_back()?;
-        (address < home + piece.bytes).then_some((*home, piece))
+        let (primary, piece) = self.pieces.range(..=address).next_back()?;
+        (address < primary + piece.bytes).then_some((*primary, piece))
     }
 
-    /// The chunks whose homes a range touches.
+    /// The chunks whose primary addresses a range touches.
     pub(super) fn touching(&self, address: u64, end: u64) -> impl Iterator<Item = (u64, &Piece)> {
-        let first = self.holding(address).map_or(address, |(home, _)| home);
-        self.pieces.range(first..end).map(|(home, piece)| (*home, piece))
+        let first = self.holding(address).map_or(address, |(primary, _)| primary);
+        self.pieces.range(first..end).map(|(primary, piece)| (*primary, piece))
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = (u64, &Piece)> {
-        self.pieces.iter().map(|(home, piece)| (*home, piece))
+        self.pieces.iter().map(|(primary, piece)| (*primary, piece))
     }
 
-    pub(super) fn get_mut(&mut self, home: u64) -> Option<&mut Piece> {
-        self.pieces.get_mut(&home)
+    pub(super) fn get_mut(&mut self, primary: u64) -> Option<&mut Piece> {
+        self.pieces.get_mut(&primary)
     }
 
     /// Takes one chunk of at most `bytes`, which is a multiple of the granule, and maps it at its
-    /// home: the bytes that it has.
+    /// primary address: the bytes that it has.
     pub(super) fn add(
         &mut self,
-        home: u64,
+        primary: u64,
         bytes: u64,
         environment: &mut Environment<'_>,
     ) -> Result<u64, Shortage> {
@@ -92,22 +92,22 @@ impl Memory {
         };
         let (chunk, size) = self.loose[at];
         let pages = environment.pages().map_err(Shortage::Failed)?;
-        pages.map(home, &[chunk]).map_err(Shortage::Failed)?;
+        pages.map(primary, &[chunk]).map_err(Shortage::Failed)?;
         self.loose.swap_remove(at);
-        self.pieces.insert(home, Piece { chunk, bytes: size, ranges: Vec::new() });
+        self.pieces.insert(primary, Piece { chunk, bytes: size, ranges: Vec::new() });
         Ok(size)
     }
 
-    /// Unmaps a chunk from its home; it is mapped nowhere else.
+    /// Unmaps a chunk from its primary address; it is mapped nowhere else.
     pub(super) fn unmap(
         &mut self,
-        home: u64,
+        primary: u64,
         environment: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
-        let Some(piece) = self.pieces.get(&home) else { return Ok(()) };
-        environment.pages()?.unmap(home, piece.bytes)?;
+        let Some(piece) = self.pieces.get(&primary) else { return Ok(()) };
+        environment.pages()?.unmap(primary, piece.bytes)?;
         self.loose.push((piece.chunk, piece.bytes));
-        self.pieces.remove(&home);
+        self.pieces.remove(&primary);
         Ok(())
     }
 

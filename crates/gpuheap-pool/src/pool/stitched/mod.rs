@@ -1,17 +1,17 @@
 //! `stitched`: physical memory behind addresses of ours, so that free bytes are usable bytes.
 //!
 //! ```text
-//! home    ├ live ┼─ a ─┼ live ┼── b ──┼ live ┼─ c ─┼─ live ─┼──────── gap ────────┤
+//! primary    ├ live ┼─ a ─┼ live ┼── b ──┼ live ┼─ c ─┼─ live ─┼──────── gap ────────┤
 //!                   │             │             │
 //! range             └──────┬──────┴──────┬──────┘       a request larger than a, b and c
 //!                  ├─── a ─┼───── b ─────┼─ c ───┤
 //! ```
 //!
-//! Every byte of memory has one home address. Free blocks lie at home alone: linked by address,
-//! coalesced, in bins by size. A request takes
+//! Every byte of memory has one primary address. Free blocks exist at primary addresses alone: linked
+//! by address, coalesced, in bins by size. A request takes
 //!
-//! 1. the place that it had when the program did the same before ([`script`]), if that is free;
-//! 2. the smallest free block at home that fits and that its stream may use;
+//! 1. the place that it had when the program did the same before ([`placement_log`]), if that is free;
+//! 2. the smallest free block at a primary address that fits and that its stream may use;
 //! 3. the same once more, after the driver was asked how far other streams got, and what was freed
 //!    by several streams merged;
 //! 4. one that another stream freed, or several did: a part of it that is completed by now, else all
@@ -21,9 +21,9 @@
 //! 7. a new stitched range: free chunks, and free parts of chunks at its ends, mapped one after the
 //!    other with no copy; with new memory for what is missing.
 //!
-//! No driver call is made in 1, 2 and 5 but for the order of streams. What is used through a range is
-//! lent to it at home, so two addresses never have the same byte at once, and the order of streams
-//! is kept by physical byte. A chunk may be used through two addresses at once, at different bytes.
+//! No driver call is made in 1, 2 and 5 but for the order of streams. What a live range uses is marked
+//! as mapped at its primary address, so two addresses never have the same byte at once, and the order
+//! of streams is kept by physical byte. A chunk may be used through two addresses at once, at different bytes.
 //!
 //! Small requests are carved from blocks of 2 MiB, so that a small block that lives long does not
 //! split a large range; what is left empty goes back to the large ones, and before a request fails all
@@ -32,41 +32,41 @@
 mod addresses;
 mod bins;
 mod blocks;
-mod home;
+mod eligibility;
 mod memory;
+mod placement_log;
 mod plan;
+mod primary;
 mod ranges;
-mod reach;
 mod release;
 #[cfg(test)]
 mod replay;
-mod script;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
 
 use blocks::{Last, NONE, State};
-use home::Home;
+use eligibility::Eligibility;
 use memory::{LEAST, Memory};
+use placement_log::{Place, PlacementLog};
 use plan::Packing;
+use primary::Primary;
 use ranges::Ranges;
-use reach::Reach;
-use script::{Place, Script};
 
-use super::shelf::ROUNDING;
-use super::{Cached, Environment, Grant, Outlook, Policy, Shortage};
-use crate::ledger::Account;
+use super::size_bins::ROUNDING;
+use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage};
 use crate::order::{Order, StreamRef};
 use crate::source::{Segment, SourceError, round_up};
+use crate::stats::RunningStats;
 use crate::stuck::Stuck;
 
 /// Requests up to this size are small.
 const SMALL: u64 = 64 << 10;
 /// What small requests are carved from.
-const SLAB: u64 = 2 << 20;
+const SMALL_RUN: u64 = 2 << 20;
 /// Of so many of them the places are remembered.
-const SLABS: usize = 1024;
+const MOST_SMALL_RUNS: usize = 1024;
 
 /// So many times as many blocks as the first few are looked at before a stream is made to wait.
 const WIDE: usize = 8;
@@ -78,7 +78,7 @@ pub struct Tuning {
     /// thousandths.
     pub slack: u64,
     /// How many free blocks are looked at for one that the stream may use at once.
-    pub look: usize,
+    pub search_depth: usize,
     /// How many mappings of stitched ranges are kept for each chunk. What was not used for longest
     /// goes first; twice as many at most, where what is pending cannot go.
     pub maps: usize,
@@ -96,7 +96,14 @@ const MAPS_A_THOUSANDTH: u64 = 64;
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        Tuning { slack: 40, look: 8, maps: 32, follows: true, patience: 20_000, most_slack: 350 }
+        Tuning {
+            slack: 40,
+            search_depth: 8,
+            maps: 32,
+            follows: true,
+            patience: 20_000,
+            most_slack: 350,
+        }
     }
 }
 
@@ -104,13 +111,13 @@ impl Default for Tuning {
 #[derive(Debug, Default)]
 pub struct Stitched {
     tuning: Tuning,
-    home: Home,
+    primary: Primary,
     memory: Memory,
     ranges: Ranges,
-    script: Script,
+    placement_log: PlacementLog,
     /// Where small requests had their blocks, the first one first.
     slabs: Vec<u64>,
-    /// The homes of chunks that were all free at a free; noted where there is a soft limit.
+    /// The primary addresses of chunks that were all free at a free; noted where there is a soft limit.
     freed: BTreeSet<u64>,
 }
 
@@ -121,7 +128,7 @@ impl Policy for Stitched {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<BlockRef, Shortage> {
         let grant = self.serve(bytes, true, stream, environment)?;
         grant.ok_or_else(|| Shortage::Device(round_up(bytes, LEAST)))
     }
@@ -132,11 +139,11 @@ impl Policy for Stitched {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
-        let position = self.script.position();
+    ) -> Result<Option<BlockRef>, Shortage> {
+        let position = self.placement_log.position();
         let served = self.serve(bytes, false, stream, environment);
         if !matches!(served, Ok(Some(_))) {
-            self.script.back_to(position);
+            self.placement_log.back_to(position);
         }
         served
     }
@@ -147,7 +154,7 @@ impl Policy for Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<(), SourceError> {
-        let Some(block) = self.home.blocks.get(key) else { return Ok(()) };
+        let Some(block) = self.primary.blocks.get(key) else { return Ok(()) };
         let (state, range) = (block.state, block.range);
         if state != State::Live && range == NONE {
             return Ok(());
@@ -160,12 +167,12 @@ impl Policy for Stitched {
             self.put(key, last, notes, order);
         } else {
             for held in self.ranges.release(range, ticket, order) {
-                self.home.blocks[held].range = NONE;
+                self.primary.blocks[held].range = NONE;
                 self.put(held, last, notes, order);
             }
         }
-        if self.home.is_crowded() {
-            self.home.join_seams(order);
+        if self.primary.is_crowded() {
+            self.primary.join_boundaries(order);
         }
         Ok(())
     }
@@ -198,14 +205,14 @@ impl Policy for Stitched {
         self.release_around(address, environment)
     }
 
-    fn outlook(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Outlook {
-        self.prospect(bytes, ledger, stuck)
+    fn forecast(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast {
+        self.prospect(bytes, stats, stuck)
     }
 
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached {
         let mut cached = Cached { bytes: self.memory.loose_bytes(), ..Cached::default() };
-        for key in self.home.all_free() {
-            let block = &self.home.blocks[key];
+        for key in self.primary.all_free() {
+            let block = &self.primary.blocks[key];
             let (from, to) = block.in_use(order);
             let pending = to.saturating_sub(from);
             cached.bytes += block.bytes - pending;
@@ -213,18 +220,18 @@ impl Policy for Stitched {
                 cached.add(pending, ticket, stream, order);
             }
         }
-        cached.largest = self.home.longest(order).max(self.stitchable(|_| true));
+        cached.largest = self.primary.longest(order).max(self.stitchable(|_| true));
         cached
     }
 
     #[cfg(any(test, feature = "testing"))]
     fn live(&self) -> Vec<Segment> {
         let mut live = Vec::new();
-        for (_, block) in self.home.blocks.iter() {
+        for (_, block) in self.primary.blocks.iter() {
             if block.state == State::Live {
                 live.push(Segment { address: block.address, bytes: block.bytes });
             } else if let Some(range) = self.ranges.get(block.range) {
-                let held = range.held.iter().map(|key| self.home.blocks[*key].bytes);
+                let held = range.held.iter().map(|key| self.primary.blocks[*key].bytes);
                 live.push(Segment { address: range.address(), bytes: held.sum() });
             }
         }
@@ -246,7 +253,7 @@ impl Stitched {
         grows: bool,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
+    ) -> Result<Option<BlockRef>, Shortage> {
         let rounded = round_up(bytes, ROUNDING);
         let grant = if rounded <= SMALL {
             self.small(rounded, grows, stream, environment)?
@@ -265,15 +272,15 @@ impl Stitched {
         grows: bool,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
-        if environment.ledger.live == 0 {
-            self.script.begin();
+    ) -> Result<Option<BlockRef>, Shortage> {
+        if environment.stats.live == 0 {
+            self.placement_log.begin();
         }
-        let place = if self.tuning.follows { self.script.place(bytes) } else { None };
+        let place = if self.tuning.follows { self.placement_log.place(bytes) } else { None };
         let mut grant = match place {
             Some(place) => match self.again(place, bytes, stream, environment)? {
                 // What small requests left empty may be what is in the way.
-                None if self.home.reclaim_islands(environment.order) => {
+                None if self.primary.reclaim_islands(environment.order) => {
                     self.again(place, bytes, stream, environment)?
                 }
                 grant => grant,
@@ -292,24 +299,25 @@ impl Stitched {
             },
         };
         if self.tuning.follows {
-            let Grant { key, address, .. } = grant;
-            let range = self.home.blocks[key].range;
-            let at_home = range == NONE;
-            let place = if at_home { Place::Home(address, key) } else { Place::Range(range) };
-            self.script.note(bytes, place, followed);
+            let BlockRef { key, address, .. } = grant;
+            let range = self.primary.blocks[key].range;
+            let at_primary = range == NONE;
+            let place = if at_primary { Place::Primary(address, key) } else { Place::Range(range) };
+            self.placement_log.note(bytes, place, followed);
         }
         Ok(Some(grant))
     }
 
-    /// A block at home becomes free; `notes` says whether to note the chunks that this leaves empty.
+    /// A block at a primary address becomes free; `notes` says whether to note the chunks that this
+    /// leaves empty.
     #[inline]
     fn put(&mut self, key: u32, last: Last, notes: bool, order: &Order) {
-        let block = &self.home.blocks[key];
+        let block = &self.primary.blocks[key];
         let (address, end) = (block.address, block.end());
-        if self.script.is_followed() && !self.home.blocks[key].small {
-            self.home.leave(key, last);
+        if self.placement_log.is_followed() && !self.primary.blocks[key].small {
+            self.primary.leave(key, last);
         } else {
-            self.home.put(key, last, order);
+            self.primary.put(key, last, order);
         }
         if notes {
             self.note_freed(address, end);
@@ -324,13 +332,13 @@ impl Stitched {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
+    ) -> Result<Option<BlockRef>, Shortage> {
         match place {
-            Place::Home(address, key) => {
-                let first = if self.home.is_at(key, address, bytes) {
+            Place::Primary(address, key) => {
+                let first = if self.primary.is_at(key, address, bytes) {
                     Some(key)
                 } else {
-                    self.home.run_at(address, bytes)
+                    self.primary.run_at(address, bytes)
                 };
                 self.in_run(first, address, bytes, stream, environment)
             }
@@ -347,36 +355,36 @@ impl Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Option<u32>, Shortage> {
-        self.home.join_left(environment.order);
-        let look = self.tuning.look;
-        let found = self.home.find(bytes, small, look, stream, environment.order);
+        self.primary.join_deferred(environment.order);
+        let search_depth = self.tuning.search_depth;
+        let found = self.primary.find(bytes, small, search_depth, stream, environment.order);
         if found.usable.is_some() {
             return Ok(found.usable);
         }
-        if found.other.is_some() || self.home.has_seams() {
-            let ticket = found.other.and_then(|key| self.home.blocks[key].last.ticket());
+        if found.other.is_some() || self.primary.has_boundaries() {
+            let ticket = found.other.and_then(|key| self.primary.blocks[key].last.ticket());
             let polled = environment.order.poll_some(ticket, environment.source);
             polled.map_err(Shortage::Failed)?;
-            self.home.join_seams(environment.order);
-        } else if !self.home.has_islands() {
+            self.primary.join_boundaries(environment.order);
+        } else if !self.primary.has_islands() {
             return Ok(None);
         }
-        self.home.reclaim_islands(environment.order);
+        self.primary.reclaim_islands(environment.order);
         // More than the first few before there is a wait or new memory.
-        let wide = look.saturating_mul(WIDE);
-        let found = self.home.find(bytes, small, wide, stream, environment.order);
+        let wide = search_depth.saturating_mul(WIDE);
+        let found = self.primary.find(bytes, small, wide, stream, environment.order);
         if found.usable.is_some() {
             return Ok(found.usable);
         }
         let Some(key) = found.other else { return Ok(None) };
-        if let Some(key) = self.home.find_unused(bytes, small, wide, environment.order) {
+        if let Some(key) = self.primary.find_unused(bytes, small, wide, environment.order) {
             return Ok(Some(key));
         }
-        let Some(ticket) = self.home.blocks[key].last.ticket() else { return Ok(Some(key)) };
+        let Some(ticket) = self.primary.blocks[key].last.ticket() else { return Ok(Some(key)) };
         if wait_for(ticket, stream, environment).map_err(Shortage::Failed)? {
             return Ok(Some(key));
         }
-        self.within_reach(bytes, small, look, stream, environment)
+        self.within_eligibility(bytes, small, search_depth, stream, environment)
     }
 
     /// Where there is no new memory: any free block that fits, however many are in its way, else all
@@ -388,22 +396,24 @@ impl Stitched {
         shortage: Shortage,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<BlockRef, Shortage> {
         environment.order.poll(environment.source).map_err(Shortage::Failed)?;
         // Of many streams only a few were asked so far, and what they freed merges now (the minute of
         // sixteen threads with two streams each failed for 40 KiB with 44 free).
         self.settle(environment.order);
         for small in [false, true] {
-            if let Some(key) = self.within_reach(bytes, small, usize::MAX, stream, environment)? {
+            if let Some(key) =
+                self.within_eligibility(bytes, small, usize::MAX, stream, environment)?
+            {
                 return Ok(self.hand_out(key, bytes));
             }
         }
-        self.home.unite(environment.order);
-        if let Some(key) = self.within_reach(bytes, false, usize::MAX, stream, environment)? {
+        self.primary.unite(environment.order);
+        if let Some(key) = self.within_eligibility(bytes, false, usize::MAX, stream, environment)? {
             return Ok(self.hand_out(key, bytes));
         }
-        if let Some(address) = self.seamed(bytes)
-            && let Some(grant) = self.at_home(address, bytes, stream, environment)?
+        if let Some(address) = self.bounded_run(bytes)
+            && let Some(grant) = self.at_primary(address, bytes, stream, environment)?
         {
             return Ok(grant);
         }
@@ -419,23 +429,24 @@ impl Stitched {
 
     /// A free block where there is one that cannot be waited for.
     #[cold]
-    fn within_reach(
+    fn within_eligibility(
         &mut self,
         bytes: u64,
         small: bool,
-        look: usize,
+        search_depth: usize,
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Option<u32>, Shortage> {
-        for reach in [Reach::Fenced, Reach::Open] {
+        for eligibility in [Eligibility::Fenced, Eligibility::Open] {
             let order = &*environment.order;
-            self.loosen_to(reach, stream, order);
-            let found = self.home.find_within(reach, bytes, small, look, stream, order);
+            self.loosen_to(eligibility, stream, order);
+            let found =
+                self.primary.find_within(eligibility, bytes, small, search_depth, stream, order);
             if found.usable.is_some() {
                 return Ok(found.usable);
             }
             let Some(key) = found.other else { continue };
-            let Some(ticket) = self.home.blocks[key].last.ticket() else { return Ok(Some(key)) };
+            let Some(ticket) = self.primary.blocks[key].last.ticket() else { return Ok(Some(key)) };
             if wait_for(ticket, stream, environment).map_err(Shortage::Failed)? {
                 return Ok(Some(key));
             }
@@ -443,7 +454,7 @@ impl Stitched {
         Ok(None)
     }
 
-    /// Steps 4 to 7: where no free block at home fits.
+    /// Steps 4 to 7: where no free block at a primary address fits.
     #[cold]
     fn find_more(
         &mut self,
@@ -451,9 +462,9 @@ impl Stitched {
         grows: bool,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
-        if let Some(address) = self.seamed(bytes)
-            && let Some(grant) = self.at_home(address, bytes, stream, environment)?
+    ) -> Result<Option<BlockRef>, Shortage> {
+        if let Some(address) = self.bounded_run(bytes)
+            && let Some(grant) = self.at_primary(address, bytes, stream, environment)?
         {
             return Ok(Some(grant));
         }
@@ -466,12 +477,12 @@ impl Stitched {
         if !environment.order.is_few() {
             // Before there is new memory all are asked.
             environment.order.poll(environment.source).map_err(Shortage::Failed)?;
-            self.home.join_seams(environment.order);
+            self.primary.join_boundaries(environment.order);
             if let Some(key) = self.cached_at_home(bytes, false, stream, environment)? {
                 return Ok(Some(self.hand_out(key, bytes)));
             }
         }
-        let most = self.most_with(bytes, environment.ledger);
+        let most = self.most_with(bytes, environment.stats);
         if let Some(grown) = self.grow_for(bytes, Some(most), stream, environment)? {
             return Ok(Some(grown));
         }
@@ -485,8 +496,8 @@ impl Stitched {
 
     /// Bytes up to which new memory is taken for a request rather than mapped together. What threads
     /// keep is not live: the peak is the program's own.
-    fn most_with(&self, bytes: u64, ledger: &Account) -> u64 {
-        let peak = ledger.peak_with(bytes);
+    fn most_with(&self, bytes: u64, stats: &RunningStats) -> u64 {
+        let peak = stats.peak_with(bytes);
         let more = u128::from(peak) * u128::from(self.slack()) / 1000;
         peak.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
     }
@@ -504,9 +515,9 @@ impl Stitched {
         grows: bool,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
-        let look = self.tuning.look;
-        let found = self.home.find(bytes, true, look, stream, environment.order);
+    ) -> Result<Option<BlockRef>, Shortage> {
+        let search_depth = self.tuning.search_depth;
+        let found = self.primary.find(bytes, true, search_depth, stream, environment.order);
         let key = match found.usable {
             Some(key) => Some(key),
             None => match self.slab(bytes, grows, stream, environment) {
@@ -529,22 +540,22 @@ impl Stitched {
         stream: StreamRef,
         environment: &mut Environment<'_>,
     ) -> Result<Option<u32>, Shortage> {
-        let look = self.tuning.look;
+        let search_depth = self.tuning.search_depth;
         // Where there was one before: what was placed around it finds its place again.
         let mut key = self.slabs.iter().find_map(|address| {
-            let key = self.home.run_at(*address, SLAB)?;
-            let block = &self.home.blocks[key];
-            let usable =
-                block.end() >= address + SLAB && block.last.is_open(stream, environment.order);
+            let key = self.primary.run_at(*address, SMALL_RUN)?;
+            let block = &self.primary.blocks[key];
+            let usable = block.end() >= address + SMALL_RUN
+                && block.last.is_usable_on(stream, environment.order);
             usable.then_some((key, *address))
         });
         if key.is_none() {
-            self.home.join_left(environment.order);
+            self.primary.join_deferred(environment.order);
             key = self
-                .home
-                .find(SLAB, false, look, stream, environment.order)
+                .primary
+                .find(SMALL_RUN, false, search_depth, stream, environment.order)
                 .usable
-                .map(|key| (key, self.home.blocks[key].address));
+                .map(|key| (key, self.primary.blocks[key].address));
         }
         if key.is_none() {
             if let Some(key) = self.cached_at_home(bytes, true, stream, environment)? {
@@ -552,32 +563,32 @@ impl Stitched {
             }
             key = self
                 .cached_at_home(bytes, false, stream, environment)?
-                .map(|key| (key, self.home.blocks[key].address));
+                .map(|key| (key, self.primary.blocks[key].address));
         }
         let grown = key.is_none();
         if grown && !grows {
             return Ok(None);
         }
         if grown {
-            let address = self.grow_at_home(SLAB, None, stream, environment)?;
-            key = address.and_then(|at| Some((self.home.run_at(at, SLAB)?, at)));
+            let address = self.grow_at_home(SMALL_RUN, None, stream, environment)?;
+            key = address.and_then(|at| Some((self.primary.run_at(at, SMALL_RUN)?, at)));
         }
         let (key, address) = key.ok_or(Shortage::Device(LEAST))?;
-        let block = &self.home.blocks[key];
-        let mut length = (block.end() - address).min(SLAB);
+        let block = &self.primary.blocks[key];
+        let mut length = (block.end() - address).min(SMALL_RUN);
         let mut last = block.last_of(address, address + length, environment.order);
-        if length < SLAB && grown {
+        if length < SMALL_RUN && grown {
             // Of several streams, after all of which this one comes.
-            length = SLAB;
+            length = SMALL_RUN;
             let ticket = environment.order.freed(stream, environment.source);
             last = Last::of(ticket, environment.order);
         }
-        if length >= SLAB {
+        if length >= SMALL_RUN {
             self.note_slab(address);
         }
-        let key = self.home.take(key, address, length, State::Live);
-        self.home.blocks[key].small = true;
-        self.home.put_apart(key, last);
+        let key = self.primary.take(key, address, length, State::Live);
+        self.primary.blocks[key].small = true;
+        self.primary.put_apart(key, last);
         Ok(Some(key))
     }
 
@@ -585,34 +596,34 @@ impl Stitched {
         if self.slabs.contains(&address) {
             return;
         }
-        if self.slabs.len() >= SLABS {
+        if self.slabs.len() >= MOST_SMALL_RUNS {
             // Those whose memory or addresses went make room.
-            let home = &self.home;
-            self.slabs.retain(|slab| home.holds_memory(*slab));
+            let primary = &self.primary;
+            self.slabs.retain(|slab| primary.holds_memory(*slab));
         }
-        if self.slabs.len() < SLABS {
+        if self.slabs.len() < MOST_SMALL_RUNS {
             self.slabs.push(address);
         }
     }
 
     /// The part of a free block that a request takes: its beginning.
     #[inline]
-    fn hand_out(&mut self, key: u32, bytes: u64) -> Grant {
-        let address = self.home.blocks[key].address;
-        let key = self.home.take(key, address, bytes, State::Live);
-        Grant { key, address, bytes }
+    fn hand_out(&mut self, key: u32, bytes: u64) -> BlockRef {
+        let address = self.primary.blocks[key].address;
+        let key = self.primary.take(key, address, bytes, State::Live);
+        BlockRef { key, address, bytes }
     }
 
-    /// A range of home addresses, if it is free.
+    /// A range of primary addresses, if it is free.
     #[inline]
-    fn at_home(
+    fn at_primary(
         &mut self,
         address: u64,
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
-        let first = self.home.run_at(address, bytes);
+    ) -> Result<Option<BlockRef>, Shortage> {
+        let first = self.primary.run_at(address, bytes);
         self.in_run(first, address, bytes, stream, environment)
     }
 
@@ -625,16 +636,16 @@ impl Stitched {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
+    ) -> Result<Option<BlockRef>, Shortage> {
         let Some(first) = first else { return Ok(None) };
-        let block = &self.home.blocks[first];
+        let block = &self.primary.blocks[first];
         let simple =
-            block.end() >= address + bytes && block.last.is_open(stream, environment.order);
+            block.end() >= address + bytes && block.last.is_usable_on(stream, environment.order);
         if !simple && !self.order_run(&[Segment { address, bytes }], stream, environment)? {
             return Ok(None);
         }
-        let key = self.home.take(first, address, bytes, State::Live);
-        Ok(Some(Grant { key, address, bytes }))
+        let key = self.primary.take(first, address, bytes, State::Live);
+        Ok(Some(BlockRef { key, address, bytes }))
     }
 
     /// The beginning of any stitched range that is free, of the first few that fit.
@@ -643,7 +654,7 @@ impl Stitched {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
+    ) -> Result<Option<BlockRef>, Shortage> {
         let fitting: Vec<u32> = self.ranges.fitting(bytes).take(LOOK_RANGES).collect();
         for id in fitting {
             if let Some(grant) = self.in_range(id, bytes, stream, environment)? {
@@ -660,7 +671,7 @@ impl Stitched {
         bytes: u64,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
+    ) -> Result<Option<BlockRef>, Shortage> {
         let Some(range) = self.ranges.get(id) else { return Ok(None) };
         if range.is_live() || range.bytes < bytes {
             return Ok(None);
@@ -672,7 +683,7 @@ impl Stitched {
                 break;
             }
             let part = Segment { address: run.address, bytes: run.bytes.min(left) };
-            if self.home.run_at(part.address, part.bytes).is_none() {
+            if self.primary.run_at(part.address, part.bytes).is_none() {
                 return Ok(None);
             }
             left -= part.bytes;
@@ -684,24 +695,24 @@ impl Stitched {
         let held = self.lend(&runs, id);
         let Some(&key) = held.first() else { return Ok(None) };
         self.ranges.hold(id, held);
-        Ok(Some(Grant { key, address, bytes }))
+        Ok(Some(BlockRef { key, address, bytes }))
     }
 
-    /// Takes free ranges at home for a stitched range: the keys of their blocks.
+    /// Takes free ranges of primary addresses for a stitched range: the keys of their blocks.
     fn lend(&mut self, runs: &[Segment], id: u32) -> Vec<u32> {
         let mut held = Vec::with_capacity(runs.len());
         for run in runs {
-            if let Some(first) = self.home.run_at(run.address, run.bytes) {
-                held.push(self.home.take(first, run.address, run.bytes, State::Lent));
+            if let Some(first) = self.primary.run_at(run.address, run.bytes) {
+                held.push(self.primary.take(first, run.address, run.bytes, State::Lent));
             }
         }
         if let Some(first) = held.first() {
-            self.home.blocks[*first].range = id;
+            self.primary.blocks[*first].range = id;
         }
         held
     }
 
-    /// Makes `stream` come after all that free ranges at home were used for; false where that
+    /// Makes `stream` come after all that free primary ranges were used for; false where that
     /// cannot be had.
     fn order_run(
         &self,
@@ -711,13 +722,13 @@ impl Stitched {
     ) -> Result<bool, Shortage> {
         let mut asked = false;
         for run in runs {
-            let Some(first) = self.home.run_at(run.address, run.bytes) else { return Ok(false) };
+            let Some(first) = self.primary.run_at(run.address, run.bytes) else { return Ok(false) };
             let end = run.address + run.bytes;
-            for block in self.home.run(first, end) {
+            for block in self.primary.run(first, end) {
                 // New memory beside what a capture freed is open, though the two are one block by now.
                 let last = block.last_of(run.address, end, environment.order);
                 let Some(ticket) = last.ticket() else { continue };
-                if environment.order.is_open(ticket, stream) {
+                if environment.order.is_usable_on(ticket, stream) {
                     continue;
                 }
                 if !asked {

@@ -2,16 +2,16 @@
 
 use super::addresses::reserve;
 use super::blocks::{Block, Last, State};
+use super::eligibility::Eligibility;
 use super::memory::LEAST;
-use super::reach::Reach;
-use super::{LOOK_RANGES, SLAB, SMALL, Shortage, Stitched};
-use crate::ledger::Account;
+use super::{LOOK_RANGES, SMALL, SMALL_RUN, Shortage, Stitched};
 use crate::order::{Order, StreamRef};
-use crate::pool::{Environment, Grant, Taking};
+use crate::pool::{BlockRef, Environment, Taking};
 use crate::source::{Segment, round_up};
+use crate::stats::RunningStats;
 use crate::stuck::Stuck;
 
-/// A run of free blocks at home, as a stitched range could use it.
+/// A run of free blocks at primary addresses, as a stitched range could use it.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     start: u64,
@@ -149,7 +149,7 @@ const CHUNKS: usize = 32;
 const TRIES: usize = 3;
 
 impl Stitched {
-    /// New memory for a request in one piece at home, unless there would be more than `most` bytes
+    /// New memory for a request in one piece at a primary address, unless there would be more than `most` bytes
     /// in all: none then, and none where new memory is refused that stitching may do without.
     pub(super) fn grow_for(
         &mut self,
@@ -157,9 +157,9 @@ impl Stitched {
         most: Option<u64>,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Option<Grant>, Shortage> {
+    ) -> Result<Option<BlockRef>, Shortage> {
         match self.grow_at_home(bytes, most, stream, environment) {
-            Ok(Some(address)) => self.at_home(address, bytes, stream, environment),
+            Ok(Some(address)) => self.at_primary(address, bytes, stream, environment),
             Ok(None) | Err(Shortage::Limit(_) | Shortage::Device(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -176,16 +176,16 @@ impl Stitched {
     ) -> Result<Option<u64>, Shortage> {
         let exceeds =
             |memory: u64, add: u64| most.is_some_and(|most| memory.saturating_add(add) > most);
-        let mut reach = Reach::All;
+        let mut eligibility = Eligibility::All;
         loop {
-            let mut room = self.room(bytes, reach, stream, environment.order);
+            let mut room = self.room(bytes, eligibility, stream, environment.order);
             if room.is_none() {
                 if exceeds(self.memory.bytes(), LEAST) {
                     return Ok(None);
                 }
                 let arena = reserve(round_up(bytes, LEAST), environment)?;
-                self.home.add_arena(arena.address, arena.bytes);
-                room = self.room(bytes, reach, stream, environment.order);
+                self.primary.add_arena(arena.address, arena.bytes);
+                room = self.room(bytes, eligibility, stream, environment.order);
             }
             let Some(room) = room else { return Ok(None) };
             let loose = self.memory.loose_bytes();
@@ -197,24 +197,29 @@ impl Stitched {
                 self.put_memory(room.memory.address, room.memory.bytes, environment)?;
                 return Ok(Some(room.start));
             }
-            let Some(less) = self.reach_less(reach, stream, environment.order) else {
+            let Some(less) = self.eligibility_less(eligibility, stream, environment.order) else {
                 return Ok(None);
             };
-            reach = less;
+            eligibility = less;
         }
     }
 
     /// What to count on where `reach` was too much, cut from what cannot be had. New memory merges with
     /// that again.
-    fn reach_less(&mut self, reach: Reach, stream: StreamRef, order: &Order) -> Option<Reach> {
-        let less = reach.less()?;
+    fn eligibility_less(
+        &mut self,
+        eligibility: Eligibility,
+        stream: StreamRef,
+        order: &Order,
+    ) -> Option<Eligibility> {
+        let less = eligibility.less()?;
         self.loosen_to(less, stream, order);
         Some(less)
     }
 
-    pub(super) fn loosen_to(&mut self, reach: Reach, stream: StreamRef, order: &Order) {
-        if reach != Reach::All {
-            self.home.loosen(order, |last| reach.allows(last, stream, order));
+    pub(super) fn loosen_to(&mut self, eligibility: Eligibility, stream: StreamRef, order: &Order) {
+        if eligibility != Eligibility::All {
+            self.primary.loosen(order, |last| eligibility.allows(last, stream, order));
         }
     }
 
@@ -231,8 +236,8 @@ impl Stitched {
         while at < end {
             match self.memory.add(at, end - at, environment) {
                 Ok(added) => {
-                    if let Some(gap) = self.home.at(at) {
-                        self.home.fill(gap, added, environment.order);
+                    if let Some(gap) = self.primary.at(at) {
+                        self.primary.fill(gap, added, environment.order);
                     }
                     at += added;
                 }
@@ -251,9 +256,10 @@ impl Stitched {
     /// Gives memory back that was put in just now; what fails leaves it cached.
     #[cold]
     fn take_back(&mut self, from: u64, to: u64, environment: &mut Environment<'_>) {
-        let homes: Vec<u64> = self.memory.touching(from, to).map(|(home, _)| home).collect();
-        for home in homes.into_iter().filter(|home| *home >= from) {
-            let _ = self.release_chunk(home, environment);
+        let primaries: Vec<u64> =
+            self.memory.touching(from, to).map(|(primary, _)| primary).collect();
+        for primary in primaries.into_iter().filter(|primary| *primary >= from) {
+            let _ = self.release_chunk(primary, environment);
         }
     }
 
@@ -266,7 +272,7 @@ impl Stitched {
     ) -> Result<(), Shortage> {
         bytes = round_up(bytes, LEAST);
         while bytes > 0 {
-            let gaps = self.home.gaps.iter().map(|gap| &self.home.blocks[*gap]);
+            let gaps = self.primary.gaps.iter().map(|gap| &self.primary.blocks[*gap]);
             // The first that holds it, else the largest.
             let Some((_, _, address, length)) = gaps
                 .map(|gap| {
@@ -275,7 +281,7 @@ impl Stitched {
                 .min()
             else {
                 let arena = reserve(bytes, environment)?;
-                self.home.add_arena(arena.address, arena.bytes);
+                self.primary.add_arena(arena.address, arena.bytes);
                 continue;
             };
             let part = length.min(bytes);
@@ -288,9 +294,15 @@ impl Stitched {
 
     /// The gap that needs the least memory for `bytes` in one piece, with what is within reach beside
     /// it.
-    fn room(&self, bytes: u64, reach: Reach, stream: StreamRef, order: &Order) -> Option<Room> {
+    fn room(
+        &self,
+        bytes: u64,
+        eligibility: Eligibility,
+        stream: StreamRef,
+        order: &Order,
+    ) -> Option<Room> {
         self.room_beside(bytes, |block| {
-            block.is_free(false) && reach.allows(block.last, stream, order)
+            block.is_free(false) && eligibility.allows(block.last, stream, order)
         })
     }
 
@@ -298,18 +310,18 @@ impl Stitched {
     fn room_beside(&self, bytes: u64, usable: impl Fn(&Block) -> bool) -> Option<Room> {
         let usable = |block: &&Block| usable(block);
         let mut best: Option<Room> = None;
-        for key in &self.home.gaps {
-            let gap = &self.home.blocks[*key];
+        for key in &self.primary.gaps {
+            let gap = &self.primary.blocks[*key];
             let (mut start, mut end) = (gap.address, gap.end());
             let mut next = gap.before;
-            while let Some(block) = self.home.blocks.get(next).filter(usable) {
+            while let Some(block) = self.primary.blocks.get(next).filter(usable) {
                 start = block.address;
                 next = block.before;
             }
             let mut need = round_up(bytes.saturating_sub(gap.address - start), LEAST).max(LEAST);
             if need > gap.bytes {
                 next = gap.after;
-                while let Some(block) = self.home.blocks.get(next).filter(usable) {
+                while let Some(block) = self.primary.blocks.get(next).filter(usable) {
                     end = block.end();
                     next = block.after;
                 }
@@ -328,13 +340,13 @@ impl Stitched {
         best
     }
 
-    /// The first run at home of at least `bytes` that several streams have a part in.
-    pub(super) fn seamed(&self, bytes: u64) -> Option<u64> {
+    /// The first run of primary addresses of at least `bytes` that several streams have a part in.
+    pub(super) fn bounded_run(&self, bytes: u64) -> Option<u64> {
         let mut best = None;
-        for key in self.home.seams() {
-            let end = self.home.run_from(key, |block| block.is_free(false));
+        for key in self.primary.boundaries() {
+            let end = self.primary.run_from(key, |block| block.is_free(false));
             let Some(end) = end else { continue };
-            let address = self.home.blocks[key].address;
+            let address = self.primary.blocks[key].address;
             let length = end - address;
             if length >= bytes && best.is_none_or(|best| (length, address) < best) {
                 best = Some((length, address));
@@ -351,7 +363,7 @@ impl Stitched {
         packing: Packing,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<BlockRef, Shortage> {
         let mut grown = Vec::new();
         let stitched = self.stitch_with(bytes, packing, &mut grown, stream, environment);
         if stitched.is_err() {
@@ -369,7 +381,7 @@ impl Stitched {
         grown: &mut Vec<Segment>,
         stream: StreamRef,
         environment: &mut Environment<'_>,
-    ) -> Result<Grant, Shortage> {
+    ) -> Result<BlockRef, Shortage> {
         let most = self.tuning.maps * self.memory.count().max(CHUNKS);
         if self.ranges.maps() > most {
             // A program of one stream asks at no other time what is over.
@@ -377,10 +389,10 @@ impl Stitched {
         }
         self.ranges.shrink(most, &mut self.memory, environment).map_err(Shortage::Failed)?;
         let none = || Shortage::Device(round_up(bytes, LEAST));
-        let (mut reach, mut tries) = (Reach::All, 0);
+        let (mut eligibility, mut tries) = (Eligibility::All, 0);
         let plan = loop {
             let order = &*environment.order;
-            let plan = self.plan(bytes, packing, |last| reach.allows(last, stream, order));
+            let plan = self.plan(bytes, packing, |last| eligibility.allows(last, stream, order));
             // Nothing to stitch with, too many mappings in use, or new memory that cannot be used.
             let crowded = self.ranges.maps() > 2 * most;
             if crowded || plan.missing > 0 && (plan.missing == bytes || tries == TRIES) {
@@ -389,24 +401,26 @@ impl Stitched {
                     Err(Shortage::Limit(_) | Shortage::Device(_)) if plan.missing == 0 => {}
                     grown => {
                         let address = grown?.ok_or_else(none)?;
-                        let grant = self.at_home(address, bytes, stream, environment)?;
+                        let grant = self.at_primary(address, bytes, stream, environment)?;
                         return grant.ok_or_else(none);
                     }
                 }
             }
             if !self.order_run(&plan.runs, stream, environment)? {
-                reach = self.reach_less(reach, stream, environment.order).ok_or_else(none)?;
+                eligibility = self
+                    .eligibility_less(eligibility, stream, environment.order)
+                    .ok_or_else(none)?;
                 continue;
             }
             if plan.missing == 0 {
                 break plan;
             }
             self.grow_anywhere(plan.missing, grown, environment)?;
-            self.loosen_to(reach, stream, environment.order);
+            self.loosen_to(eligibility, stream, environment.order);
             tries += 1;
         };
         if let [one] = plan.runs[..]
-            && let Some(grant) = self.at_home(one.address, bytes, stream, environment)?
+            && let Some(grant) = self.at_primary(one.address, bytes, stream, environment)?
         {
             return Ok(grant);
         }
@@ -443,42 +457,43 @@ impl Stitched {
 
     /// What a request would take from the driver with the cache as it is, all frees over but those that
     /// are stuck: the steps of the module's list, one after the other, as each would end.
-    pub(super) fn takings(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Vec<Taking> {
-        let islands = self.home.islands();
+    pub(super) fn takings(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Vec<Taking> {
+        let islands = self.primary.islands();
         // For large requests, once what small ones left empty is given to these.
-        let is_over = |block: &Block| !block.is_stuck(stuck);
+        let is_completed = |block: &Block| !block.is_stuck(stuck);
         let usable = |block: &Block| {
-            is_over(block) && (block.is_free(false) || islands.contains(&block.address))
+            is_completed(block) && (block.is_free(false) || islands.contains(&block.address))
         };
         let longest = |allowed: &dyn Fn(&Block) -> bool| {
-            let runs = self.home.all_free().filter_map(|key| {
-                Some(self.home.run_from(key, allowed)? - self.home.blocks[key].address)
+            let runs = self.primary.all_free().filter_map(|key| {
+                Some(self.primary.run_from(key, allowed)? - self.primary.blocks[key].address)
             });
             runs.max().unwrap_or(0)
         };
         let small = bytes <= SMALL;
-        let fits_small = small && longest(&|block| is_over(block) && block.is_free(true)) >= bytes;
+        let fits_small =
+            small && longest(&|block| is_completed(block) && block.is_free(true)) >= bytes;
         let is_range_free = || self.is_range_free(bytes, stuck, usable);
         if fits_small || longest(&usable) >= bytes || !small && is_range_free() {
             return vec![Taking::of(0)];
         }
-        let grown = if small { SLAB } else { bytes };
+        let grown = if small { SMALL_RUN } else { bytes };
         let room = self.room_beside(grown, usable);
-        let at_home = room.map_or(round_up(grown, LEAST), |room| room.memory.bytes);
-        let at_home = at_home.saturating_sub(self.memory.loose_bytes());
+        let at_primary = room.map_or(round_up(grown, LEAST), |room| room.memory.bytes);
+        let at_primary = at_primary.saturating_sub(self.memory.loose_bytes());
         let mut takings = Vec::new();
         if small {
-            takings.push(Taking::of(at_home));
+            takings.push(Taking::of(at_primary));
         } else {
-            if self.memory.bytes().saturating_add(at_home) <= self.most_with(bytes, ledger) {
-                takings.push(Taking::of(at_home));
+            if self.memory.bytes().saturating_add(at_primary) <= self.most_with(bytes, stats) {
+                takings.push(Taking::of(at_primary));
             }
             let missing = self.plan_in(bytes, Packing::Few, usable).missing;
-            let more = if missing == bytes { at_home } else { round_up(missing, LEAST) };
+            let more = if missing == bytes { at_primary } else { round_up(missing, LEAST) };
             takings.push(Taking::of(more));
         }
         // Rather than fail, with nothing set apart for small requests.
-        let all = |block: &Block| is_over(block) && block.state == State::Free;
+        let all = |block: &Block| is_completed(block) && block.state == State::Free;
         let missing = match longest(&all) {
             longest if longest >= bytes => 0,
             _ => self.plan_in(bytes, Packing::Most, all).missing,
@@ -489,7 +504,7 @@ impl Stitched {
         takings
     }
 
-    /// Returns `true` if a stitched range, whose blocks at home are all `usable`, holds `bytes`.
+    /// Returns `true` if a stitched range, whose blocks are all `usable`, holds `bytes`.
     fn is_range_free(&self, bytes: u64, stuck: &Stuck, usable: impl Fn(&Block) -> bool) -> bool {
         self.ranges.fitting(bytes).take(LOOK_RANGES).any(|id| {
             let range =
@@ -499,16 +514,16 @@ impl Stitched {
                 range.runs.iter().all(|run| {
                     let part = run.bytes.min(left);
                     left -= part;
-                    part == 0 || self.home.run_of(run.address, part, &usable).is_some()
+                    part == 0 || self.primary.run_of(run.address, part, &usable).is_some()
                 })
             })
         })
     }
 
     fn free_runs(&self, allowed: impl Fn(&Block) -> bool) -> impl Iterator<Item = Run> {
-        self.home.all_free().filter_map(move |key| {
-            let end = self.home.run_from(key, &allowed)?;
-            let start = self.home.blocks[key].address;
+        self.primary.all_free().filter_map(move |key| {
+            let end = self.primary.run_from(key, &allowed)?;
+            let start = self.primary.blocks[key].address;
             let (first, piece) = self.memory.holding(start)?;
             let from = if first == start { start } else { first + piece.bytes };
             let (last, piece) = self.memory.holding(end - 1)?;

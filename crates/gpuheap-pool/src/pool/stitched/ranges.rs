@@ -1,14 +1,14 @@
-//! Stitched ranges: chunks that are apart at home, mapped one after the other.
+//! Stitched ranges: chunks whose primary addresses are apart, mapped one after the other.
 //!
 //! ```text
-//! home     ──┤live├── a ──┤chunk border│   │── b ──│   │border├─ c ─┤live├──
+//! primary     ──┤live├── a ──┤chunk border│   │── b ──│   │border├─ c ─┤live├──
 //! range                ├─ a ─┼── b ──┼─ c ─┤
 //! ```
 //!
 //! The first part may begin inside a chunk and the last one end inside one; what is between them
 //! are whole chunks. A range keeps its mappings when it is free, so that it costs no driver call to
-//! use it again, from its start on, as soon as all its bytes are free at home. What its bytes were
-//! used for is known there; kept here is only when the range itself may be unmapped.
+//! use it again, from its start on, as soon as all its bytes are free at their primary addresses. What
+//! its bytes were used for is known there; kept here is only when the range itself may be unmapped.
 
 use std::collections::BTreeSet;
 
@@ -27,17 +27,17 @@ pub(super) struct Range {
     length: u64,
     /// Where in its first chunk it begins.
     pub(super) head: u64,
-    /// The home addresses of its bytes, in order.
+    /// The primary addresses of its bytes, in order.
     pub(super) runs: Vec<Segment>,
     /// The sum of these; none once it is being taken apart.
     pub(super) bytes: u64,
-    /// The chunks that are mapped, by home, with their sizes.
+    /// The chunks that are mapped, by primary address, with their sizes.
     mapped: Vec<(u64, u64)>,
     /// Its uses that may not be over, one for each stream.
     last: Vec<Ticket>,
     /// When it was used last, in uses.
     used: u64,
-    /// The blocks that are lent to it while it is live.
+    /// The primary blocks that it holds while it is live.
     pub(super) held: Vec<u32>,
 }
 
@@ -55,8 +55,8 @@ impl Range {
         self.last.iter().any(|ticket| stuck.holds(*ticket))
     }
 
-    fn is_over(&self, order: &Order) -> bool {
-        !self.is_live() && self.last.iter().all(|ticket| order.is_reached(*ticket))
+    fn is_completed(&self, order: &Order) -> bool {
+        !self.is_live() && self.last.iter().all(|ticket| order.is_fence_reached(*ticket))
     }
 }
 
@@ -100,16 +100,16 @@ impl Ranges {
     ) -> Result<u32, crate::pool::Shortage> {
         let (mut mapped, mut chunks, mut length) = (Vec::new(), Vec::new(), 0);
         for run in &runs {
-            for (home, piece) in memory.touching(run.address, run.address + run.bytes) {
-                mapped.push((home, piece.bytes));
+            for (primary, piece) in memory.touching(run.address, run.address + run.bytes) {
+                mapped.push((primary, piece.bytes));
                 chunks.push(piece.chunk);
                 length += piece.bytes;
             }
         }
-        let (Some(first), Some((home, _))) = (runs.first(), mapped.first()) else {
+        let (Some(first), Some((primary, _))) = (runs.first(), mapped.first()) else {
             return Err(crate::pool::Shortage::Device(0));
         };
-        let head = first.address - home;
+        let head = first.address - primary;
         let address = self.addresses.take(length, environment)?;
         let pages = environment.pages();
         if let Err(error) = pages.and_then(|pages| pages.map(address, &chunks)) {
@@ -140,8 +140,8 @@ impl Ranges {
                 self.ranges.len() as u32 - 1
             }
         };
-        for (home, _) in self.ranges[id as usize].iter().flat_map(|range| &range.mapped) {
-            if let Some(piece) = memory.get_mut(*home) {
+        for (primary, _) in self.ranges[id as usize].iter().flat_map(|range| &range.mapped) {
+            if let Some(piece) = memory.get_mut(*primary) {
                 piece.ranges.push(id);
             }
         }
@@ -149,7 +149,7 @@ impl Ranges {
         Ok(id)
     }
 
-    /// A range is handed out, with the blocks that are lent to it.
+    /// A range is handed out, with the primary blocks that it holds.
     pub(super) fn hold(&mut self, id: u32, held: Vec<u32>) {
         self.uses += 1;
         if let Some(Some(range)) = self.ranges.get_mut(id as usize) {
@@ -159,10 +159,10 @@ impl Ranges {
         }
     }
 
-    /// A range is free again: the blocks that were lent to it.
+    /// A range is free again: the primary blocks that it held.
     pub(super) fn release(&mut self, id: u32, ticket: Ticket, order: &Order) -> Vec<u32> {
         let Some(Some(range)) = self.ranges.get_mut(id as usize) else { return Vec::new() };
-        range.last.retain(|last| last.slot() != ticket.slot() && !order.is_reached(*last));
+        range.last.retain(|last| last.slot() != ticket.slot() && !order.is_fence_reached(*last));
         range.last.push(ticket);
         self.by_size.insert((range.bytes, id));
         std::mem::take(&mut range.held)
@@ -182,7 +182,7 @@ impl Ranges {
         let mut over: Vec<_> = (0..)
             .zip(&self.ranges)
             .filter_map(|(id, range)| Some((id, range.as_ref()?)))
-            .filter(|(_, range)| range.is_over(environment.order))
+            .filter(|(_, range)| range.is_completed(environment.order))
             .map(|(id, range)| (range.used, id))
             .collect();
         over.sort_unstable();
@@ -197,7 +197,7 @@ impl Ranges {
 
     /// Returns `true` if the ranges that a chunk is mapped in can all be unmapped.
     pub(super) fn are_over(&self, ids: &[u32], order: &Order) -> bool {
-        ids.iter().all(|id| self.get(*id).is_none_or(|range| range.is_over(order)))
+        ids.iter().all(|id| self.get(*id).is_none_or(|range| range.is_completed(order)))
     }
 
     /// Takes a range apart, whose uses are over. Where that fails it is never used again, and the
@@ -212,12 +212,12 @@ impl Ranges {
         self.by_size.remove(&(range.bytes, id));
         range.bytes = 0;
         let mut left: u64 = range.mapped.iter().map(|(_, bytes)| bytes).sum();
-        while let Some(&(home, bytes)) = range.mapped.last() {
+        while let Some(&(primary, bytes)) = range.mapped.last() {
             left -= bytes;
             environment.pages()?.unmap(range.mapped_at + left, bytes)?;
             range.mapped.pop();
             self.maps -= 1;
-            if let Some(piece) = memory.get_mut(home)
+            if let Some(piece) = memory.get_mut(primary)
                 && let Some(at) = piece.ranges.iter().position(|user| *user == id)
             {
                 piece.ranges.swap_remove(at);

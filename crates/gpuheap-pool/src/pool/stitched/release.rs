@@ -3,10 +3,10 @@
 use super::blocks::{Block, State};
 use super::memory::LEAST;
 use super::{ROUNDING, Stitched};
-use crate::ledger::Account;
 use crate::order::Order;
-use crate::pool::{Environment, Outlook};
+use crate::pool::{Environment, Forecast};
 use crate::source::{Segment, SourceError, round_up};
+use crate::stats::RunningStats;
 use crate::stuck::Stuck;
 
 impl Stitched {
@@ -21,8 +21,8 @@ impl Stitched {
         let spare: Vec<(u64, u64)> = self
             .memory
             .all()
-            .filter(|(home, piece)| self.is_spare(*home, piece.bytes, environment.order))
-            .map(|(home, piece)| (piece.bytes, home))
+            .filter(|(primary, piece)| self.is_spare(*primary, piece.bytes, environment.order))
+            .map(|(primary, piece)| (piece.bytes, primary))
             .collect();
         self.release_of(spare, target, environment)
     }
@@ -35,12 +35,13 @@ impl Stitched {
     ) -> Result<u64, SourceError> {
         self.settle(environment.order);
         let mut noted = std::mem::take(&mut self.freed);
-        noted.retain(|home| {
-            self.chunk_at(*home).is_some_and(|bytes| self.is_all_free(*home, bytes))
+        noted.retain(|primary| {
+            self.chunk_at(*primary).is_some_and(|bytes| self.is_all_free(*primary, bytes))
         });
-        let spare = noted.iter().filter_map(|home| Some((self.chunk_at(*home)?, *home)));
-        let spare: Vec<(u64, u64)> =
-            spare.filter(|(bytes, home)| self.is_spare(*home, *bytes, environment.order)).collect();
+        let spare = noted.iter().filter_map(|primary| Some((self.chunk_at(*primary)?, *primary)));
+        let spare: Vec<(u64, u64)> = spare
+            .filter(|(bytes, primary)| self.is_spare(*primary, *bytes, environment.order))
+            .collect();
         self.freed = noted;
         self.release_of(spare, target, environment)
     }
@@ -48,12 +49,12 @@ impl Stitched {
     /// Notes the chunks of a range that are all free, now that the range is.
     pub(super) fn note_freed(&mut self, address: u64, end: u64) {
         let touched = self.memory.touching(address, end);
-        let freed = touched.filter(|(home, piece)| self.is_all_free(*home, piece.bytes));
-        let freed: Vec<u64> = freed.map(|(home, _)| home).collect();
+        let freed = touched.filter(|(primary, piece)| self.is_all_free(*primary, piece.bytes));
+        let freed: Vec<u64> = freed.map(|(primary, _)| primary).collect();
         self.freed.extend(freed);
     }
 
-    /// Gives chunks back, each its bytes and its home.
+    /// Gives chunks back, each its bytes and its primary address.
     fn release_of(
         &mut self,
         mut spare: Vec<(u64, u64)>,
@@ -64,14 +65,14 @@ impl Stitched {
         spare.sort_unstable();
         while released < target && !spare.is_empty() {
             let covering = spare.partition_point(|(bytes, _)| *bytes < target - released);
-            let (_, home) = spare.remove(covering.min(spare.len() - 1));
-            released += self.release_chunk(home, environment)?;
+            let (_, primary) = spare.remove(covering.min(spare.len() - 1));
+            released += self.release_chunk(primary, environment)?;
         }
         self.let_go(environment)?;
         Ok(released)
     }
 
-    /// Gives the chunks back that nobody uses, of the run of free blocks at a home address, or of
+    /// Gives the chunks back that nobody uses, of the run of free blocks at a primary address, or of
     /// the range that has the address.
     pub(super) fn release_around(
         &mut self,
@@ -83,54 +84,56 @@ impl Stitched {
             Some(id) => self.ranges.get(id).map_or(Vec::new(), |range| range.runs.clone()),
             None => self.run_around(address).into_iter().collect(),
         };
-        let mut homes = Vec::new();
+        let mut primaries = Vec::new();
         for run in runs {
-            homes.extend(
+            primaries.extend(
                 self.memory
                     .touching(run.address, run.address + run.bytes)
-                    .filter(|(home, piece)| self.is_spare(*home, piece.bytes, environment.order))
-                    .map(|(home, _)| home),
+                    .filter(|(primary, piece)| {
+                        self.is_spare(*primary, piece.bytes, environment.order)
+                    })
+                    .map(|(primary, _)| primary),
             );
         }
         let mut released = 0;
-        for home in homes {
-            released += self.release_chunk(home, environment)?;
+        for primary in primaries {
+            released += self.release_chunk(primary, environment)?;
         }
         self.let_go(environment)?;
         Ok(released)
     }
 
     /// What could be done for a request, if all frees were over but those that are stuck.
-    pub(super) fn prospect(&self, bytes: u64, ledger: &Account, stuck: &Stuck) -> Outlook {
-        let is_over = |block: &Block| !block.is_stuck(stuck);
+    pub(super) fn prospect(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast {
+        let is_completed = |block: &Block| !block.is_stuck(stuck);
         let rounded = round_up(bytes, ROUNDING);
-        let runs = self.home.all_free().filter_map(|key| {
-            Some(self.home.run_from(key, is_over)? - self.home.blocks[key].address)
+        let runs = self.primary.all_free().filter_map(|key| {
+            Some(self.primary.run_from(key, is_completed)? - self.primary.blocks[key].address)
         });
         // Of a block that is stuck in part the rest is as good as a block.
-        let parts = self.home.all_free().map(|key| self.home.blocks[key].stuck(stuck));
-        let rests = self.home.all_free().filter_map(|key| {
-            let block = &self.home.blocks[key];
+        let parts = self.primary.all_free().map(|key| self.primary.blocks[key].stuck(stuck));
+        let rests = self.primary.all_free().filter_map(|key| {
+            let block = &self.primary.blocks[key];
             let (from, to) = block.stuck(stuck);
             (from < to).then(|| (from - block.address).max(block.end() - to))
         });
         let largest = runs.chain(rests).max().unwrap_or(0);
-        let (head, tail, longest) = self.edges(is_over);
-        // With the free chunks given back, which the outlook counts as done.
+        let (head, tail, longest) = self.edges(is_completed);
+        // With the free chunks given back, which the forecast counts as done.
         let edges = head + tail;
         let mut spare: Vec<Segment> = self
             .memory
             .all()
-            .filter(|(home, piece)| self.could_go(*home, piece.bytes, stuck))
-            .map(|(home, piece)| Segment { address: home, bytes: piece.bytes })
+            .filter(|(primary, piece)| self.could_go(*primary, piece.bytes, stuck))
+            .map(|(primary, piece)| Segment { address: primary, bytes: piece.bytes })
             .collect();
         // As good as a chunk that nobody uses.
         if self.memory.loose_bytes() > 0 {
             spare.push(Segment { address: 0, bytes: self.memory.loose_bytes() });
         }
-        Outlook {
-            takings: self.takings(rounded, ledger, stuck),
-            is_cached: largest >= rounded || self.stitchable(is_over) >= rounded,
+        Forecast {
+            takings: self.takings(rounded, stats, stuck),
+            is_cached: largest >= rounded || self.stitchable(is_completed) >= rounded,
             take: round_up(rounded.saturating_sub(edges), LEAST).max(LEAST),
             take_whole: round_up(rounded, LEAST),
             spare,
@@ -142,73 +145,74 @@ impl Stitched {
 
     /// Merges what can be merged.
     pub(super) fn settle(&mut self, order: &Order) {
-        self.home.join_left(order);
-        self.home.join_seams(order);
-        self.home.reclaim_islands(order);
+        self.primary.join_deferred(order);
+        self.primary.join_boundaries(order);
+        self.primary.reclaim_islands(order);
     }
 
-    /// The bytes of the chunk with that home, if there is one.
-    fn chunk_at(&self, home: u64) -> Option<u64> {
-        let (start, piece) = self.memory.holding(home)?;
-        (start == home).then_some(piece.bytes)
+    /// The bytes of the chunk with that primary address, if there is one.
+    fn chunk_at(&self, primary: u64) -> Option<u64> {
+        let (start, piece) = self.memory.holding(primary)?;
+        (start == primary).then_some(piece.bytes)
     }
 
     /// Returns `true` if nobody has anything of a chunk.
-    fn is_all_free(&self, home: u64, bytes: u64) -> bool {
-        let Some(first) = self.home.at(home) else { return false };
-        self.home.run(first, home + bytes).all(|block| block.state == State::Free)
+    fn is_all_free(&self, primary: u64, bytes: u64) -> bool {
+        let Some(first) = self.primary.at(primary) else { return false };
+        self.primary.run(first, primary + bytes).all(|block| block.state == State::Free)
     }
 
     /// Returns `true` if a chunk is all free and all its uses can be waited for.
-    fn could_go(&self, home: u64, bytes: u64, stuck: &Stuck) -> bool {
-        let Some(first) = self.home.free_at(home, bytes) else { return false };
-        let is_over = self.home.run(first, home + bytes).all(|block| {
+    fn could_go(&self, primary: u64, bytes: u64, stuck: &Stuck) -> bool {
+        let Some(first) = self.primary.free_at(primary, bytes) else { return false };
+        let is_completed = self.primary.run(first, primary + bytes).all(|block| {
             let (from, to) = block.stuck(stuck);
-            to <= home || home + bytes <= from
+            to <= primary || primary + bytes <= from
         });
-        let ranges = self.memory.holding(home).map(|(_, piece)| &piece.ranges);
+        let ranges = self.memory.holding(primary).map(|(_, piece)| &piece.ranges);
         let mut ranges = ranges.into_iter().flatten();
-        is_over && !ranges.any(|id| self.ranges.get(*id).is_some_and(|one| one.is_stuck(stuck)))
+        is_completed
+            && !ranges.any(|id| self.ranges.get(*id).is_some_and(|one| one.is_stuck(stuck)))
     }
 
     /// Returns `true` if a chunk is all free and all its uses are known to be over.
-    fn is_spare(&self, home: u64, bytes: u64, order: &Order) -> bool {
-        let Some(first) = self.home.free_at(home, bytes) else { return false };
-        let over = self.home.run(first, home + bytes).all(|block| {
+    fn is_spare(&self, primary: u64, bytes: u64, order: &Order) -> bool {
+        let Some(first) = self.primary.free_at(primary, bytes) else { return false };
+        let over = self.primary.run(first, primary + bytes).all(|block| {
             let (from, to) = block.in_use(order);
-            to <= home || home + bytes <= from
+            to <= primary || primary + bytes <= from
         });
-        let ranges = self.memory.holding(home).map(|(_, piece)| &piece.ranges);
+        let ranges = self.memory.holding(primary).map(|(_, piece)| &piece.ranges);
         over && ranges.is_some_and(|ids| self.ranges.are_over(ids, order))
     }
 
     /// Gives one chunk back that [is spare](Stitched::is_spare); the ranges with it go.
     pub(super) fn release_chunk(
         &mut self,
-        home: u64,
+        primary: u64,
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        let Some((_, piece)) = self.memory.holding(home) else { return Ok(0) };
+        let Some((_, piece)) = self.memory.holding(primary) else { return Ok(0) };
         let (bytes, ranges) = (piece.bytes, piece.ranges.clone());
         for id in ranges {
             self.ranges.unmap(id, &mut self.memory, environment)?;
         }
-        self.memory.unmap(home, environment)?;
-        if let Some(first) = self.home.free_at(home, bytes) {
-            self.home.empty(first, home, bytes);
+        self.memory.unmap(primary, environment)?;
+        if let Some(first) = self.primary.free_at(primary, bytes) {
+            self.primary.empty(first, primary, bytes);
         }
         self.memory.destroy(u64::MAX, environment)
     }
 
     fn run_around(&self, address: u64) -> Option<Segment> {
-        let blocks = &self.home.blocks;
+        let blocks = &self.primary.blocks;
         let is_free = |key: u32| blocks.get(key).is_some_and(|block| block.state == State::Free);
-        let mut first = self.home.at(address).filter(|key| is_free(*key))?;
+        let mut first = self.primary.at(address).filter(|key| is_free(*key))?;
         while is_free(blocks[first].before) {
             first = blocks[first].before;
         }
         let start = blocks[first].address;
-        Some(Segment { address: start, bytes: self.home.run_from(first, |_| true)? - start })
+        Some(Segment { address: start, bytes: self.primary.run_from(first, |_| true)? - start })
     }
 
     /// Gives the addresses back where there is no memory any more.
@@ -217,9 +221,9 @@ impl Stitched {
             return Ok(());
         }
         self.ranges.clear(environment)?;
-        while let Some(arena) = self.home.arena_to_go() {
+        while let Some(arena) = self.primary.arena_to_go() {
             environment.pages()?.unreserve(arena.address, arena.bytes)?;
-            self.home.forget_arena();
+            self.primary.forget_arena();
         }
         Ok(())
     }

@@ -7,11 +7,11 @@ use std::time::Instant;
 use crate::order::StreamHandle;
 
 use super::{Stitched, Tuning};
-use crate::ledger::Account;
 use crate::limits::Limits;
 use crate::order::Order;
 use crate::pool::{Environment, Policy};
 use crate::source::MemorySource;
+use crate::stats::RunningStats;
 use crate::testing::Model;
 
 struct Event {
@@ -47,7 +47,8 @@ fn read(path: &std::path::Path) -> (Vec<Event>, usize) {
 fn replay(name: &str, events: &[Event], ids: usize, tuning: Tuning, capacity: u64, passes: usize) {
     let mut policy = Stitched::with(tuning);
     let mut model = Model::new(capacity);
-    let (mut order, mut ledger, mut stranded) = (Order::default(), Account::default(), Vec::new());
+    let (mut order, mut stats, mut stranded) =
+        (Order::default(), RunningStats::default(), Vec::new());
     let slots = events.iter().map(|event| event.stream + 1).max().unwrap_or(0);
     let streams: Vec<_> = (0..slots)
         .map(|n| order.stream(100 + n as u64, StreamHandle(n + 10), || None, &mut model))
@@ -64,7 +65,7 @@ fn replay(name: &str, events: &[Event], ids: usize, tuning: Tuning, capacity: u6
             let mut environment = Environment {
                 source: &mut model,
                 order: &mut order,
-                ledger: &mut ledger,
+                stats: &mut stats,
                 limits: Limits::default(),
                 stranded: &mut stranded,
             };
@@ -79,12 +80,12 @@ fn replay(name: &str, events: &[Event], ids: usize, tuning: Tuning, capacity: u6
                         return false;
                     }
                 };
-                environment.ledger.allocated(event.bytes, event.bytes);
+                environment.stats.allocated(event.bytes, event.bytes);
                 live[event.id] = Some((grant.key, event.bytes, event.stream));
                 bytes += event.bytes;
                 peak = bytes.max(peak);
             } else if let Some((key, freed, _)) = live[event.id].take() {
-                environment.ledger.freed(freed, freed);
+                environment.stats.freed(freed, freed);
                 policy.free(key, stream, &mut environment).unwrap();
                 bytes -= freed;
             }

@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use super::bins::Bins;
 use super::blocks::{Block, Blocks, Part};
 use super::*;
-use crate::ledger::Account;
 use crate::limits::Limits;
 use crate::order::Ticket;
 use crate::source::MemorySource;
+use crate::stats::RunningStats;
 use crate::stuck::Stuck;
 use crate::testing::{LARGE_DEVICE, Model};
 use crate::testing::{cases, fewer};
@@ -31,7 +31,7 @@ fn free_block(bytes: u64, address: u64) -> Block {
         range: NONE,
         state: State::Free,
         small: false,
-        seam: false,
+        boundary: false,
         binned: false,
         listed: false,
     }
@@ -90,12 +90,12 @@ proptest! {
     fn a_home_stays_in_order(
         actions in prop::collection::vec((0_u8..8, any::<u64>(), 1_u64..9000), 1..fewer(150)),
     ) {
-        let (mut model, mut order, mut home) = (Model::new(1 << 40), Order::default(), Home::default());
+        let (mut model, mut order, mut primary) = (Model::new(1 << 40), Order::default(), Primary::default());
         model.immediate = false;
         let streams: Vec<_> = (0..3)
             .map(|n| order.stream(100 + n, StreamHandle(n as usize + 10), || None, &mut model))
             .collect();
-        home.add_arena(1 << 40, 64 * LEAST);
+        primary.add_arena(1 << 40, 64 * LEAST);
         let mut live: Vec<u32> = Vec::new();
         // Of each step of memory the last free, as no block knows it.
         let mut freed: BTreeMap<u64, Ticket> = BTreeMap::new();
@@ -103,75 +103,75 @@ proptest! {
             let stream = streams[(pick % 3) as usize];
             match what {
                 0 => {
-                    let gap = home.gaps.first().copied();
+                    let gap = primary.gaps.first().copied();
                     if let Some(gap) = gap {
-                        let pages = home.blocks[gap].bytes / LEAST;
-                        home.fill(gap, (1 + pick % pages) * LEAST, &order);
+                        let pages = primary.blocks[gap].bytes / LEAST;
+                        primary.fill(gap, (1 + pick % pages) * LEAST, &order);
                     }
                 }
                 1 | 2 => {
-                    home.join_left(&order);
+                    primary.join_deferred(&order);
                     let bytes = units * ROUNDING;
                     let small = bytes <= SMALL;
-                    let found = home.find(bytes, small, 8, stream, &order);
+                    let found = primary.find(bytes, small, 8, stream, &order);
                     if let Some(key) = found.usable.or(found.other) {
-                        let address = home.blocks[key].address;
-                        live.push(home.take(key, address, bytes, State::Live));
+                        let address = primary.blocks[key].address;
+                        live.push(primary.take(key, address, bytes, State::Live));
                     }
                 }
                 3 | 6 if !live.is_empty() => {
                     let key = live.swap_remove(pick as usize % live.len());
-                    home.blocks[key].small = home.blocks[key].bytes <= SMALL;
+                    primary.blocks[key].small = primary.blocks[key].bytes <= SMALL;
                     let ticket = order.freed(stream, &mut model);
-                    let block = &home.blocks[key];
+                    let block = &primary.blocks[key];
                     let steps = (block.address..block.end()).step_by(ROUNDING as usize);
                     freed.extend(steps.map(|step| (step, ticket)));
-                    if what == 3 || home.blocks[key].small {
-                        home.put(key, Last::of(ticket, &order), &order);
+                    if what == 3 || primary.blocks[key].small {
+                        primary.put(key, Last::of(ticket, &order), &order);
                     } else {
-                        home.leave(key, Last::of(ticket, &order));
+                        primary.leave(key, Last::of(ticket, &order));
                     }
                 }
                 4 => {
                     // A range in the middle of free blocks, of several streams perhaps.
                     let address = (1 << 40) + pick % (64 * LEAST) / ROUNDING * ROUNDING;
                     let bytes = units * ROUNDING;
-                    if let Some(first) = home.run_at(address, bytes) {
-                        let key = home.take(first, address, bytes, State::Live);
-                        prop_assert_eq!((home.blocks[key].address, home.blocks[key].bytes), (address, bytes));
+                    if let Some(first) = primary.run_at(address, bytes) {
+                        let key = primary.take(first, address, bytes, State::Live);
+                        prop_assert_eq!((primary.blocks[key].address, primary.blocks[key].bytes), (address, bytes));
                         live.push(key);
                     }
                 }
                 5 => {
-                    home.join_left(&order);
+                    primary.join_deferred(&order);
                     if pick % 2 == 0 {
-                        home.loosen(&order, |last| last.is_open(stream, &order));
-                    } else if let Some(key) = home.find_unused(units * ROUNDING, false, 8, &order) {
-                        prop_assert!(home.blocks[key].bytes >= units * ROUNDING);
-                        prop_assert!(home.blocks[key].last.is_over(&order));
+                        primary.loosen(&order, |last| last.is_usable_on(stream, &order));
+                    } else if let Some(key) = primary.find_unused(units * ROUNDING, false, 8, &order) {
+                        prop_assert!(primary.blocks[key].bytes >= units * ROUNDING);
+                        prop_assert!(primary.blocks[key].last.is_completed(&order));
                     }
                 }
                 _ => {
                     (0..3).filter(|slot| pick >> slot & 1 == 1).for_each(|slot| model.complete(slot));
                     order.poll(&mut model).unwrap();
-                    home.join_left(&order);
-                    home.join_seams(&order);
-                    home.reclaim_islands(&order);
+                    primary.join_deferred(&order);
+                    primary.join_boundaries(&order);
+                    primary.reclaim_islands(&order);
                 }
             }
-            home.check();
-            for key in home.free(true).chain(home.free(false)) {
-                let block = &home.blocks[key];
+            primary.check();
+            for key in primary.free(true).chain(primary.free(false)) {
+                let block = &primary.blocks[key];
                 let (from, to) = block.exactly_in_use(&order);
                 for (step, ticket) in freed.range(block.address..block.end()) {
                     let known = (from..to).contains(step) && Some(ticket.slot()) == block.last.ticket().map(Ticket::slot);
-                    prop_assert!(known || order.is_reached(*ticket), "{step} {ticket:?} {block:?}");
+                    prop_assert!(known || order.is_fence_reached(*ticket), "{step} {ticket:?} {block:?}");
                 }
             }
             for key in &live {
-                let block = &home.blocks[*key];
-                prop_assert_eq!(home.at(block.address), Some(*key));
-                prop_assert_eq!(home.at(block.end() - 1), Some(*key));
+                let block = &primary.blocks[*key];
+                prop_assert_eq!(primary.at(block.address), Some(*key));
+                prop_assert_eq!(primary.at(block.end() - 1), Some(*key));
             }
         }
     }
@@ -205,7 +205,7 @@ proptest! {
 
     /// What is said to fit is had at the end of the ladder, and what is not is not.
     #[test]
-    fn the_outlook_is_what_a_request_then_meets(
+    fn the_forecast_is_what_a_request_then_meets(
         limit in 4_u64..16,
         actions in prop::collection::vec(
             (
@@ -219,7 +219,7 @@ proptest! {
         let mut bench = Bench::new(stitches());
         let limit = limit * LEAST;
         bench.limits.hard = Some(limit);
-        let mut live: Vec<Grant> = Vec::new();
+        let mut live: Vec<BlockRef> = Vec::new();
         for (bytes, pick, stream) in actions {
             let Some(bytes) = bytes else {
                 if !live.is_empty() {
@@ -228,17 +228,17 @@ proptest! {
                 continue;
             };
             bench.all_over();
-            let outlook = bench.policy.outlook(bytes, &bench.ledger, &Stuck::default());
-            let spare: u64 = outlook.spare.iter().map(|segment| segment.bytes).sum();
-            let fits = outlook.is_cached || bench.ledger.taken - spare + outlook.take <= limit;
+            let forecast = bench.policy.forecast(bytes, &bench.stats, &Stuck::default());
+            let spare: u64 = forecast.spare.iter().map(|segment| segment.bytes).sum();
+            let fits = forecast.is_cached || bench.stats.taken - spare + forecast.take <= limit;
             let mut granted = bench.try_allocate(bytes, stream);
-            prop_assert!(granted.is_ok() || !outlook.is_cached, "{} {:?}", bytes, outlook);
+            prop_assert!(granted.is_ok() || !forecast.is_cached, "{} {:?}", bytes, forecast);
             if granted.is_err() {
                 bench.release();
                 granted = bench.try_allocate(bytes, stream);
             }
-            bench.policy.home.check();
-            prop_assert_eq!(granted.is_ok(), fits, "{} {:?}", bytes, outlook);
+            bench.policy.primary.check();
+            prop_assert_eq!(granted.is_ok(), fits, "{} {:?}", bytes, forecast);
             live.extend(granted.ok());
         }
     }
@@ -247,12 +247,13 @@ proptest! {
 /// All free chunks, with the longest free ends of the others: by their bytes, and not by runs.
 fn most_stitched(bench: &Bench) -> u64 {
     let (mut whole, mut before, mut after) = (0, 0, 0);
-    for (home, piece) in bench.policy.memory.all() {
-        let free = bench.policy.home.blocks.iter().filter(|(_, block)| block.state == State::Free);
+    for (primary, piece) in bench.policy.memory.all() {
+        let free =
+            bench.policy.primary.blocks.iter().filter(|(_, block)| block.state == State::Free);
         let mut free: Vec<_> = free.map(|(_, block)| (block.address, block.end())).collect();
         free.sort_unstable();
-        let end = home + piece.bytes;
-        let (mut from, mut to) = (home, end);
+        let end = primary + piece.bytes;
+        let (mut from, mut to) = (primary, end);
         for (start, stop) in &free {
             from = if *start <= from { from.max(*stop) } else { from };
         }
@@ -262,7 +263,8 @@ fn most_stitched(bench: &Bench) -> u64 {
         if from >= end {
             whole += piece.bytes;
         } else {
-            (before, after) = (before.max(end - to.max(home)), after.max(from.max(home) - home));
+            (before, after) =
+                (before.max(end - to.max(primary)), after.max(from.max(primary) - primary));
         }
     }
     whole + before + after
@@ -273,7 +275,7 @@ struct Bench {
     policy: Stitched,
     model: Model,
     order: Order,
-    ledger: Account,
+    stats: RunningStats,
     stranded: Vec<Segment>,
     limits: Limits,
     streams: Vec<StreamRef>,
@@ -291,29 +293,29 @@ impl Bench {
             .map(|n| order.stream(100 + n, StreamHandle(n as usize + 10), || None, &mut model))
             .collect();
         let policy = Stitched::with(tuning);
-        let (ledger, stranded, limits) = (Account::default(), Vec::new(), Limits::default());
-        Bench { policy, model, order, ledger, stranded, limits, streams }
+        let (stats, stranded, limits) = (RunningStats::default(), Vec::new(), Limits::default());
+        Bench { policy, model, order, stats, stranded, limits, streams }
     }
 
     fn act<R>(&mut self, work: impl FnOnce(&mut Stitched, &mut Environment<'_>) -> R) -> R {
         let mut environment = Environment {
             source: &mut self.model,
             order: &mut self.order,
-            ledger: &mut self.ledger,
+            stats: &mut self.stats,
             limits: self.limits,
             stranded: &mut self.stranded,
         };
         work(&mut self.policy, &mut environment)
     }
 
-    fn allocate(&mut self, bytes: u64, stream: usize) -> Grant {
+    fn allocate(&mut self, bytes: u64, stream: usize) -> BlockRef {
         self.try_allocate(bytes, stream).unwrap()
     }
 
-    fn try_allocate(&mut self, bytes: u64, stream: usize) -> Result<Grant, Shortage> {
+    fn try_allocate(&mut self, bytes: u64, stream: usize) -> Result<BlockRef, Shortage> {
         let stream = self.streams[stream];
         let grant = self.act(|policy, env| policy.allocate(bytes, stream, env))?;
-        self.ledger.allocated(grant.bytes, grant.bytes);
+        self.stats.allocated(grant.bytes, grant.bytes);
         self.model.work(stream);
         self.model.uses(grant.address, grant.bytes, stream.slot());
         Ok(grant)
@@ -325,9 +327,9 @@ impl Bench {
         self.order.poll(&mut self.model).unwrap();
     }
 
-    fn free(&mut self, grant: Grant, stream: usize) {
+    fn free(&mut self, grant: BlockRef, stream: usize) {
         let stream = self.streams[stream];
-        self.ledger.freed(grant.bytes, grant.bytes);
+        self.stats.freed(grant.bytes, grant.bytes);
         self.act(|policy, env| policy.free(grant.key, stream, env)).unwrap();
     }
 
@@ -347,10 +349,10 @@ fn free_bytes_apart_serve_a_request_larger_than_each() {
     for block in blocks.iter().step_by(2) {
         bench.free(*block, 0);
     }
-    let taken = bench.ledger.taken;
+    let taken = bench.stats.taken;
     assert_eq!(bench.policy.cached(None, &bench.order).largest, 32 * MIB);
     let large = bench.allocate(32 * MIB, 0);
-    assert_eq!(bench.ledger.taken, taken, "nothing more was taken");
+    assert_eq!(bench.stats.taken, taken, "nothing more was taken");
     assert_eq!(bench.model.physical(large.address, large.bytes).unwrap().len(), 16);
     bench.free(large, 0);
     // The same again needs no driver, nor does a smaller one.
@@ -376,7 +378,7 @@ fn a_stitched_range_waits_for_the_streams_of_all_its_pages() {
     assert!(bench.model.calls() > calls);
     for (slot, freed) in [(0, 2), (1, 2)] {
         let ticket = Ticket::new(slot, freed);
-        assert!(bench.order.is_open(ticket, bench.streams[2]), "stream {slot}");
+        assert!(bench.order.is_usable_on(ticket, bench.streams[2]), "stream {slot}");
     }
     bench.free(large, 2);
 }
@@ -394,11 +396,11 @@ fn a_small_request_is_served_in_pieces_rather_than_refused() {
     bench.allocate(80 * KIB, 0);
     bench.free(across, 0);
     bench.allocate(66 * KIB, 0);
-    bench.limits.hard = Some(bench.ledger.taken);
+    bench.limits.hard = Some(bench.stats.taken);
     // 20 KiB at the end of one chunk, 10 at the end of another and 24 at the beginning of the next.
     let cached = bench.policy.cached(None, &bench.order);
     assert_eq!((cached.bytes, cached.largest), (54 * KIB, 44 * KIB));
-    assert!(bench.policy.outlook(44 * KIB, &bench.ledger, &Stuck::default()).is_cached);
+    assert!(bench.policy.forecast(44 * KIB, &bench.stats, &Stuck::default()).is_cached);
     let small = bench.allocate(44 * KIB, 0);
     assert_eq!(bench.model.physical(small.address, small.bytes).unwrap().len(), 2);
     bench.free(small, 0);
@@ -423,14 +425,14 @@ fn no_more_is_taken_beside_what_a_capture_freed_than_is_missing() {
     for freed in [3 * MIB, 4 * MIB] {
         for (bytes, slack) in [(1000, 0), (100_000, 40), (128 * MIB + 1, 0), (128 * MIB + 1, 40)] {
             let (mut bench, left) = beside_a_capture(freed, slack);
-            let before = bench.ledger.taken;
+            let before = bench.stats.taken;
             let missing = |bytes: u64| round_up(bytes.saturating_sub(left), LEAST);
             bench.allocate(bytes, 0);
-            let taken = bench.ledger.taken - before;
+            let taken = bench.stats.taken - before;
             assert_eq!(taken, missing(bytes), "{bytes} beside {freed}");
-            bench.policy.home.check();
+            bench.policy.primary.check();
             bench.allocate(bytes, 0);
-            let taken = bench.ledger.taken - before;
+            let taken = bench.stats.taken - before;
             assert_eq!(taken, missing(2 * bytes), "twice {bytes} beside {freed}");
         }
     }
@@ -440,13 +442,13 @@ fn no_more_is_taken_beside_what_a_capture_freed_than_is_missing() {
 fn what_is_grown_beside_what_a_capture_freed_can_be_had() {
     let (mut bench, left) = beside_a_capture(3 * MIB, 0);
     let (stream, bytes) = (bench.streams[0], 4 * MIB + left);
-    let before = bench.ledger.taken;
+    let before = bench.stats.taken;
     let grown = bench.act(|policy, env| {
         let address = policy.grow_at_home(bytes, None, stream, env).unwrap().unwrap();
-        policy.at_home(address, bytes, stream, env).unwrap()
+        policy.at_primary(address, bytes, stream, env).unwrap()
     });
     assert!(grown.is_some());
-    assert_eq!(bench.ledger.taken - before, 4 * MIB);
+    assert_eq!(bench.stats.taken - before, 4 * MIB);
 }
 
 /// So does new memory between two blocks of one capture.
@@ -463,32 +465,32 @@ fn what_is_taken_between_two_frees_of_a_capture_is_used() {
         bench.free(last, 2);
         bench.limits.hard = Some(3 * LEAST);
         bench.allocate(bytes, 0);
-        assert_eq!(bench.ledger.taken, 3 * LEAST, "{bytes}");
+        assert_eq!(bench.stats.taken, 3 * LEAST, "{bytes}");
     }
 }
 
 #[test]
 fn two_neighbours_of_two_streams_inside_a_chunk_are_waited_for_rather_than_refused() {
     let mut bench = Bench::new(stitches());
-    let small: Vec<Grant> = (0..SLAB / SMALL).map(|_| bench.allocate(SMALL, 0)).collect();
-    bench.limits.hard = Some(bench.ledger.taken);
+    let small: Vec<BlockRef> = (0..SMALL_RUN / SMALL).map(|_| bench.allocate(SMALL, 0)).collect();
+    bench.limits.hard = Some(bench.stats.taken);
     bench.model.work(bench.streams[1]);
     bench.free(small[10], 0);
     bench.free(small[11], 1);
-    assert!(bench.policy.outlook(2 * SMALL, &bench.ledger, &Stuck::default()).is_cached);
+    assert!(bench.policy.forecast(2 * SMALL, &bench.stats, &Stuck::default()).is_cached);
     assert_eq!(bench.allocate(2 * SMALL, 2).address, small[10].address);
 }
 
 #[test]
 fn a_chunk_of_small_blocks_goes_back_by_the_address_of_one() {
     let mut bench = Bench::new(stitches());
-    let small: Vec<Grant> = (0..=SLAB / SMALL).map(|_| bench.allocate(SMALL, 0)).collect();
+    let small: Vec<BlockRef> = (0..=SMALL_RUN / SMALL).map(|_| bench.allocate(SMALL, 0)).collect();
     for block in &small[..small.len() - 1] {
         bench.free(*block, 0);
     }
     bench.all_over();
     let live = small[small.len() - 1].address;
-    for (address, back) in [(live, 0), (small[0].address, SLAB)] {
+    for (address, back) in [(live, 0), (small[0].address, SMALL_RUN)] {
         let released = bench.act(|policy, env| policy.release_at(address, env)).unwrap();
         assert_eq!(released, back);
     }
@@ -496,10 +498,11 @@ fn a_chunk_of_small_blocks_goes_back_by_the_address_of_one() {
 
 /// Two blocks of 2 MiB for small requests, of which one small block each is left, and a large one
 /// that is free between them and another one.
-fn with_small_ones_left() -> (Bench, [Grant; 2]) {
+fn with_small_ones_left() -> (Bench, [BlockRef; 2]) {
     let mut bench = Bench::new(stitches());
     bench.allocate(70_000, 0);
-    let small: Vec<Grant> = (0..2 * SLAB / SMALL).map(|_| bench.allocate(SMALL, 0)).collect();
+    let small: Vec<BlockRef> =
+        (0..2 * SMALL_RUN / SMALL).map(|_| bench.allocate(SMALL, 0)).collect();
     let large = bench.allocate(3 * MIB, 0);
     bench.allocate(70_000, 0);
     let kept = [small[0], small[small.len() / 2]];
@@ -507,7 +510,7 @@ fn with_small_ones_left() -> (Bench, [Grant; 2]) {
         bench.free(*block, 0);
     }
     bench.free(large, 0);
-    bench.limits.hard = Some(bench.ledger.taken);
+    bench.limits.hard = Some(bench.stats.taken);
     (bench, kept)
 }
 
@@ -515,16 +518,16 @@ fn with_small_ones_left() -> (Bench, [Grant; 2]) {
 fn a_large_request_is_served_of_what_small_ones_left_rather_than_refused() {
     let (mut bench, _) = with_small_ones_left();
     let cached = bench.policy.cached(None, &bench.order);
-    assert!(bench.policy.outlook(cached.largest, &bench.ledger, &Stuck::default()).is_cached);
-    let taken = bench.ledger.taken;
+    assert!(bench.policy.forecast(cached.largest, &bench.stats, &Stuck::default()).is_cached);
+    let taken = bench.stats.taken;
     let large = bench.allocate(cached.largest, 0);
     assert!(large.bytes > 6 * MIB, "{large:?} and 3 MiB were for large ones");
-    assert_eq!(bench.ledger.taken, taken);
-    bench.policy.home.check();
+    assert_eq!(bench.stats.taken, taken);
+    bench.policy.primary.check();
     // What is left of it all serves small ones as before.
     bench.free(large, 0);
-    let small: Vec<Grant> = (0..40).map(|_| bench.allocate(SMALL, 0)).collect();
-    assert_eq!((small.len(), bench.ledger.taken), (40, taken));
+    let small: Vec<BlockRef> = (0..40).map(|_| bench.allocate(SMALL, 0)).collect();
+    assert_eq!((small.len(), bench.stats.taken), (40, taken));
 }
 
 #[test]
@@ -533,12 +536,13 @@ fn a_chunk_goes_back_whichever_requests_its_free_blocks_were_for() {
     bench.all_over();
     bench.release();
     let live: Vec<Segment> = bench.policy.live();
-    for (home, piece) in bench.policy.memory.all() {
-        let used =
-            |one: &Segment| one.address < home + piece.bytes && home < one.address + one.bytes;
+    for (primary, piece) in bench.policy.memory.all() {
+        let used = |one: &Segment| {
+            one.address < primary + piece.bytes && primary < one.address + one.bytes
+        };
         assert!(live.iter().any(used), "a chunk of which nothing is used was kept");
     }
-    bench.policy.home.check();
+    bench.policy.primary.check();
     for block in kept {
         bench.free(block, 0);
     }
@@ -595,7 +599,7 @@ fn mappings_and_addresses_are_bounded_under_random_sizes() {
     let chunks = bench.policy.memory.count();
     assert!(most > 2 * chunks, "the test reaches the bound: {most} of {chunks}");
     // And old ones go for it, rather than more memory being taken.
-    let (peak, taken) = (bench.ledger.live_peak, bench.policy.memory.bytes());
+    let (peak, taken) = (bench.stats.live_peak, bench.policy.memory.bytes());
     assert!(taken <= peak + peak / 8, "{taken} bytes taken for {peak}");
     // One range may be added at the bound.
     assert!(most <= 3 * chunks, "{most} mappings of {chunks} chunks");
@@ -607,7 +611,7 @@ fn mappings_and_addresses_are_bounded_under_random_sizes() {
     let (order, model) = (&mut bench.order, &mut bench.model);
     order.poll(model).unwrap();
     bench.release();
-    assert_eq!((bench.ledger.taken, bench.model.mappings(), bench.model.addresses()), (0, 0, 0));
+    assert_eq!((bench.stats.taken, bench.model.mappings(), bench.model.addresses()), (0, 0, 0));
 }
 
 #[test]
@@ -632,7 +636,7 @@ fn nothing_pending_is_unmapped() {
     bench.model.complete(1);
     bench.order.poll(&mut bench.model).unwrap();
     bench.release();
-    assert_eq!(bench.ledger.taken, 0);
+    assert_eq!(bench.stats.taken, 0);
 }
 
 #[test]
@@ -643,19 +647,19 @@ fn only_as_much_goes_back_as_is_asked_for() {
     bench.all_over();
     let released = bench.act(|policy, env| policy.release(3 * MIB, env)).unwrap();
     assert_eq!(released, 4 * MIB);
-    let outlook = bench.policy.outlook(100 * MIB, &bench.ledger, &Stuck::default());
-    assert_eq!((outlook.is_cached, outlook.take), (false, 100 * MIB));
-    assert_eq!(outlook.spare.iter().map(|segment| segment.bytes).sum::<u64>(), 60 * MIB);
-    assert!(bench.policy.outlook(60 * MIB, &bench.ledger, &Stuck::default()).is_cached);
+    let forecast = bench.policy.forecast(100 * MIB, &bench.stats, &Stuck::default());
+    assert_eq!((forecast.is_cached, forecast.take), (false, 100 * MIB));
+    assert_eq!(forecast.spare.iter().map(|segment| segment.bytes).sum::<u64>(), 60 * MIB);
+    assert!(bench.policy.forecast(60 * MIB, &bench.stats, &Stuck::default()).is_cached);
     // The hole is filled again.
     let block = bench.allocate(64 * MIB, 0);
-    assert_eq!(bench.ledger.taken, 64 * MIB);
+    assert_eq!(bench.stats.taken, 64 * MIB);
     let around = bench.act(|policy, env| policy.release_at(block.address, env)).unwrap();
     assert_eq!(around, 0, "it is live");
     bench.free(block, 0);
     bench.all_over();
     let around = bench.act(|policy, env| policy.release_at(block.address, env)).unwrap();
-    assert_eq!((around, bench.ledger.taken), (64 * MIB, 0));
+    assert_eq!((around, bench.stats.taken), (64 * MIB, 0));
 }
 
 #[test]
@@ -672,7 +676,7 @@ fn a_range_whose_first_pages_are_pending_is_not_unmapped_for_its_last() {
     bench.free(first, 1);
     bench.model.complete(0);
     bench.order.poll(&mut bench.model).unwrap();
-    // The last 12 MiB are out of use at home; the model would see the others unmapped.
+    // The last 12 MiB are out of use at their primary addresses; the model would see the others unmapped.
     assert_eq!(bench.release(), 0);
     bench.model.complete(1);
     bench.order.poll(&mut bench.model).unwrap();
@@ -689,7 +693,7 @@ fn what_is_left_of_a_block_merges_with_what_another_stream_freed() {
     let part = bench.allocate(6 * MIB, 0);
     assert_eq!(part.address, first.address);
     bench.all_over();
-    bench.policy.home.check();
+    bench.policy.primary.check();
     let calls = bench.model.changes;
     let both = bench.allocate(10 * MIB, 2);
     assert_eq!((both.address, bench.model.changes), (first.address + 6 * MIB, calls));
@@ -706,7 +710,7 @@ fn a_run_of_many_streams_is_walked_once() {
             bench.free(*block, at % 2);
         }
     }
-    assert_eq!(bench.policy.home.seams().count(), 2);
+    assert_eq!(bench.policy.primary.boundaries().count(), 2);
     let both = bench.allocate(199 * (128 << 10), 2);
     assert_eq!(both.address, blocks[201].address, "the shorter one that fits");
 }
@@ -765,12 +769,12 @@ fn a_request_asks_about_few_of_many_streams() {
         bench.free(block, stream);
     }
     for stream in 0..20 {
-        let (calls, taken) = (bench.model.calls(), bench.ledger.taken);
+        let (calls, taken) = (bench.model.calls(), bench.stats.taken);
         // Free blocks that fit are another stream's, none of which is over.
         let block = bench.allocate(128 << 10, stream + 20);
         bench.free(block, stream + 20);
         let block = bench.allocate(128 << 10, stream);
-        assert_eq!(bench.ledger.taken, taken);
+        assert_eq!(bench.stats.taken, taken);
         let calls = bench.model.calls() - calls;
         assert!(calls < 200, "{calls} calls");
         bench.free(block, stream);
@@ -782,11 +786,13 @@ fn a_request_asks_about_few_of_many_streams() {
 fn places_of_small_blocks_make_room_when_their_memory_went() {
     let mut bench = Bench::new(Tuning::default());
     for round in 0..2 {
-        let blocks: Vec<_> =
-            (0..SLABS as u64 * (SLAB / SMALL)).map(|_| bench.allocate(SMALL, 0)).collect();
-        assert_eq!(bench.policy.slabs.len(), SLABS);
-        let known = bench.policy.slabs.iter().filter(|slab| bench.policy.home.holds_memory(**slab));
-        assert_eq!(known.count(), SLABS, "round {round}");
+        let blocks: Vec<_> = (0..MOST_SMALL_RUNS as u64 * (SMALL_RUN / SMALL))
+            .map(|_| bench.allocate(SMALL, 0))
+            .collect();
+        assert_eq!(bench.policy.slabs.len(), MOST_SMALL_RUNS);
+        let known =
+            bench.policy.slabs.iter().filter(|slab| bench.policy.primary.holds_memory(**slab));
+        assert_eq!(known.count(), MOST_SMALL_RUNS, "round {round}");
         for block in blocks {
             bench.free(block, 0);
         }
@@ -819,11 +825,11 @@ proptest! {
                     bench.free(live.swap_remove(n * 7 % live.len()), stream);
                 }
             }
-            bench.policy.home.check();
+            bench.policy.primary.check();
             for block in live {
                 bench.free(block, 0);
             }
-            bench.policy.home.check();
+            bench.policy.primary.check();
         }
     }
 }

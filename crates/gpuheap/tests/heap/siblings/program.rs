@@ -147,7 +147,7 @@ fn no_request_fails_that_a_flush_of_all_heaps_would_serve() {
             *sum += short.into_inner();
         }
         for heap in &heaps {
-            reached += heap.usage().unwrap().ledger.given_back;
+            reached += heap.usage().unwrap().stats.given_back;
             assert_all_returned(&device, heap, &what);
         }
     }

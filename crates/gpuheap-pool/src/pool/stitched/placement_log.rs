@@ -19,8 +19,8 @@ const TABLE: usize = if cfg!(miri) { 1 << 8 } else { 1 << 15 };
 /// Where a request was placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// At a home address, in the block with a key, if that is still there.
-    Home(u64, u32),
+    /// At a primary address, in the block with a key, if that is still there.
+    Primary(u64, u32),
     /// In a stitched range.
     Range(u32),
 }
@@ -31,7 +31,7 @@ struct Entry {
     /// The key of a block or the number of a range.
     name: u32,
     /// [`IN_RANGE`] for a range.
-    home: u64,
+    primary: u64,
 }
 
 /// Where in the log a few sizes in a row were, and more of their hash than their place in the table
@@ -43,7 +43,7 @@ struct Mark {
     at: u32,
 }
 
-/// No home address.
+/// No primary address.
 const IN_RANGE: u64 = u64::MAX;
 
 /// How far a log is followed.
@@ -54,7 +54,7 @@ pub(super) struct Position {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Script {
+pub(super) struct PlacementLog {
     /// A ring.
     log: Vec<Entry>,
     /// Requests ever noted.
@@ -71,7 +71,7 @@ pub(super) struct Script {
     followed: bool,
 }
 
-impl Script {
+impl PlacementLog {
     /// Nothing is live: the program may begin as it did the last time that this was so.
     pub(super) fn begin(&mut self) {
         self.next = self.began.replace(self.count);
@@ -100,9 +100,9 @@ impl Script {
         let at = at.or_else(|| self.look_up(units));
         self.next = at.map(|at| at + 1).or(self.next);
         let entry = self.log[at? % LOG];
-        Some(match entry.home {
+        Some(match entry.primary {
             IN_RANGE => Place::Range(entry.name),
-            home => Place::Home(home, entry.name),
+            primary => Place::Primary(primary, entry.name),
         })
     }
 
@@ -118,8 +118,8 @@ impl Script {
         self.followed = followed;
         let units = units(bytes);
         let entry = match place {
-            Place::Home(home, name) => Entry { units, name, home },
-            Place::Range(name) => Entry { units, name, home: IN_RANGE },
+            Place::Primary(primary, name) => Entry { units, name, primary },
+            Place::Range(name) => Entry { units, name, primary: IN_RANGE },
         };
         if self.table.is_empty() {
             self.table = vec![Mark { check: 0, at: u32::MAX }; TABLE];
@@ -163,7 +163,7 @@ impl Script {
 }
 
 fn units(bytes: u64) -> u32 {
-    u32::try_from(bytes / crate::pool::shelf::ROUNDING).unwrap_or(u32::MAX)
+    u32::try_from(bytes / crate::pool::size_bins::ROUNDING).unwrap_or(u32::MAX)
 }
 
 /// The place of a hash in the table, and what tells it from others there.
@@ -178,14 +178,14 @@ mod tests {
     use super::*;
 
     /// How many of a loop's requests are known, where another program comes between its rounds.
-    fn known(script: &mut Script) -> usize {
+    fn known(placement_log: &mut PlacementLog) -> usize {
         let mut known = 0;
         for _ in 0..10 {
-            script.next = None;
+            placement_log.next = None;
             for size in 0..100 {
                 let bytes = (size + 7) * 512 * 13;
-                known += usize::from(script.place(bytes) == Some(Place::Home(bytes, 0)));
-                script.note(bytes, Place::Home(bytes, 0), true);
+                known += usize::from(placement_log.place(bytes) == Some(Place::Primary(bytes, 0)));
+                placement_log.note(bytes, Place::Primary(bytes, 0), true);
             }
         }
         known
@@ -194,15 +194,15 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "it fills a log of 131,072 entries")]
     fn a_loop_is_known_after_four_billion_requests() {
-        let mut script = Script::default();
-        (0..LOG).for_each(|_| script.note(512, Place::Home(1, 0), true));
-        let first = known(&mut script);
+        let mut placement_log = PlacementLog::default();
+        (0..LOG).for_each(|_| placement_log.note(512, Place::Primary(1, 0), true));
+        let first = known(&mut placement_log);
         assert!(first > 800, "{first} of 1000");
         // As after so many more requests: the log is a ring, whose place stays.
-        script.count += ((1 << 32) - 50) / LOG * LOG;
+        placement_log.count += ((1 << 32) - 50) / LOG * LOG;
         for _ in 0..LOG / 1000 + 1 {
-            let later = known(&mut script);
-            assert!(later > 800, "{later} of 1000, after {} requests", script.count);
+            let later = known(&mut placement_log);
+            assert!(later > 800, "{later} of 1000, after {} requests", placement_log.count);
         }
     }
 }

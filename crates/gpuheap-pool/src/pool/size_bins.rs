@@ -46,7 +46,7 @@ impl Positions {
 }
 
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct SizeBins {
     /// Which sizes have blocks in their bins, and which words of that are not zero.
     bitmap: [u64; WORDS],
     summary: u64,
@@ -68,9 +68,9 @@ struct Bin {
     keys: Vec<u32>,
 }
 
-impl Default for Shelf {
-    fn default() -> Shelf {
-        Shelf {
+impl Default for SizeBins {
+    fn default() -> SizeBins {
+        SizeBins {
             bitmap: [0; WORDS],
             summary: 0,
             places: Vec::new(),
@@ -81,7 +81,7 @@ impl Default for Shelf {
     }
 }
 
-impl Shelf {
+impl SizeBins {
     pub(super) fn insert(&mut self, entry: Entry, positions: &mut Positions) {
         self.len += 1;
         let Some(size) = entry.size() else {
@@ -236,29 +236,29 @@ mod tests {
             removed in prop::collection::vec(any::<prop::sample::Index>(), 0..fewer(40)),
             asked in prop::collection::vec(1_u64..9500, 1..20),
         ) {
-            let (mut shelf, mut positions) = (Shelf::default(), Positions::default());
+            let (mut size_bins, mut positions) = (SizeBins::default(), Positions::default());
             let mut naive: Vec<(u64, u32)> =
                 sizes.iter().enumerate().map(|(key, units)| (units * ROUNDING, key as u32)).collect();
             for &(bytes, key) in &naive {
-                shelf.insert(Entry { bytes, key }, &mut positions);
+                size_bins.insert(Entry { bytes, key }, &mut positions);
             }
             for index in removed {
                 if naive.is_empty() {
                     break;
                 }
                 let (bytes, key) = naive.swap_remove(index.index(naive.len()));
-                shelf.remove(Entry { bytes, key }, &mut positions);
+                size_bins.remove(Entry { bytes, key }, &mut positions);
                 // Twice is harmless.
-                shelf.remove(Entry { bytes, key }, &mut positions);
+                size_bins.remove(Entry { bytes, key }, &mut positions);
             }
-            let mut left: Vec<_> = shelf.iter().map(|entry| (entry.bytes, entry.key)).collect();
+            let mut left: Vec<_> = size_bins.iter().map(|entry| (entry.bytes, entry.key)).collect();
             left.sort_unstable();
             naive.sort_unstable();
             prop_assert_eq!(&left, &naive);
-            prop_assert_eq!(shelf.len(), naive.len());
+            prop_assert_eq!(size_bins.len(), naive.len());
             for units in asked {
                 let best = naive.iter().map(|found| found.0).find(|bytes| *bytes >= units * ROUNDING);
-                prop_assert_eq!(shelf.best(units * ROUNDING).map(|entry| entry.bytes), best);
+                prop_assert_eq!(size_bins.best(units * ROUNDING).map(|entry| entry.bytes), best);
             }
         }
     }

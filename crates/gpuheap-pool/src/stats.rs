@@ -2,18 +2,18 @@
 
 use std::ops::{Deref, DerefMut};
 
-/// The account of one heap. Exact whenever no call of another thread is on its way: a failed call
+/// Statistics of one heap. Exact whenever no call of another thread is on its way: a failed call
 /// leaves it as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Ledger {
+pub struct AllocStats {
     /// Bytes handed out, as requested.
     pub live: u64,
     /// Allocations handed out. Those of zero bytes count here and in no figure of bytes.
     pub live_allocations: u64,
     /// Bytes handed out, each allocation's rounding included.
     pub live_blocks: u64,
-    /// The high-water mark of [`live`](Ledger::live). Exact where one thread uses the heap, on however
+    /// The high-water mark of [`live`](AllocStats::live). Exact where one thread uses the heap, on however
     /// many streams. Threads count for themselves between calls that share anything, so with several
     /// of them it may be too high or too low, by no more than all of them may keep for themselves:
     /// `HeapBuilder::thread_cache` for each thread and stream, and a quarter
@@ -33,17 +33,17 @@ pub struct Ledger {
     pub failed_frees: u64,
 }
 
-impl Ledger {
+impl AllocStats {
     /// Bytes taken and not handed out: cached, pending ones included.
     pub fn cached(&self) -> u64 {
         self.taken.saturating_sub(self.live_blocks)
     }
 }
 
-/// A ledger while it is kept, with two figures that only the heap itself asks for.
+/// Statistics while they are kept, with two figures that only the heap itself asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    ledger: Ledger,
+pub struct RunningStats {
+    stats: AllocStats,
     /// The high-water mark of `live` since a region of the program last looked at it.
     recent_peak: u64,
     /// Bytes that the driver called free beyond what it refused, the most that was seen. `None` if it
@@ -51,24 +51,24 @@ pub struct Account {
     pub refused_margin: Option<u64>,
 }
 
-impl Deref for Account {
-    type Target = Ledger;
+impl Deref for RunningStats {
+    type Target = AllocStats;
 
     #[inline]
-    fn deref(&self) -> &Ledger {
-        &self.ledger
+    fn deref(&self) -> &AllocStats {
+        &self.stats
     }
 }
 
-impl DerefMut for Account {
+impl DerefMut for RunningStats {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Ledger {
-        &mut self.ledger
+    fn deref_mut(&mut self) -> &mut AllocStats {
+        &mut self.stats
     }
 }
 
 // Sums wrap: a free may be carried over before the allocation that another thread counted.
-impl Account {
+impl RunningStats {
     /// An allocation of `bytes` was handed out in a block of `block` bytes.
     #[inline]
     pub fn allocated(&mut self, bytes: u64, block: u64) {

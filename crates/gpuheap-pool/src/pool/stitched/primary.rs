@@ -1,8 +1,8 @@
-//! The home of all physical memory: every byte has one home address, and what is known of it is
+//! The primary addresses of all physical memory: every byte has one, and what is known of the byte is
 //! kept there alone.
 //!
 //! ```text
-//! arena  ├ live ┼ free ┼ lent ┼─── free ───┼ live ┼────────────── gap ──────────────┤  blocks
+//! arena  ├ live ┼ free ┼ mapped ┼─── free ───┼ live ┼────────────── gap ──────────────┤  blocks
 //!        ├ chunk ┼ chunk ┼──── chunk ──────┼ chunk┤                                    memory
 //! ```
 //!
@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 
 use super::bins::{Bins, Found};
 use super::blocks::{Block, Blocks, Last, NONE, Part, State};
-use super::reach::Reach;
+use super::eligibility::Eligibility;
 use crate::order::{Order, StreamRef};
 use crate::source::Segment;
 
@@ -24,24 +24,24 @@ const PAGE: u64 = crate::source::GRANULE;
 /// Free ranges of small requests that nothing is left in, so many of which are kept for the next.
 const ISLANDS: usize = 2;
 
-/// So many seams may be noted before they are looked through.
-const SEAMS: usize = 1024;
+/// So many boundaries may be noted before they are looked through.
+const BOUNDARIES: usize = 1024;
 
 #[derive(Debug, Default)]
-pub(super) struct Home {
+pub(super) struct Primary {
     pub(super) blocks: Blocks,
     large: Bins,
     small: Bins,
     arenas: Vec<Arena>,
     pub(super) gaps: Vec<u32>,
     /// Free blocks that could not merge with the one after them, as other streams freed it.
-    seams: Vec<u32>,
+    boundaries: Vec<u32>,
     /// How many of them are too many.
     crowded: usize,
     /// Free blocks of small requests with none of them at either side.
     islands: Vec<u32>,
     /// Blocks that were freed and left as they were, unless they have become something else since.
-    left: Vec<u32>,
+    deferred: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ struct Arena {
     cover: Vec<u32>,
 }
 
-impl Home {
+impl Primary {
     /// Takes addresses with nothing behind them.
     pub(super) fn add_arena(&mut self, base: u64, bytes: u64) {
         let key = self.blocks.insert(Block {
@@ -67,7 +67,7 @@ impl Home {
             range: NONE,
             state: State::Gap,
             small: false,
-            seam: false,
+            boundary: false,
             binned: false,
             listed: false,
         });
@@ -98,25 +98,25 @@ impl Home {
         &self,
         bytes: u64,
         small: bool,
-        look: usize,
+        search_depth: usize,
         stream: StreamRef,
         order: &Order,
     ) -> Found {
-        self.find_among(bytes, small, look, stream, order, |_| true)
+        self.find_among(bytes, small, search_depth, stream, order, |_| true)
     }
 
     /// The same among those within `reach`.
     pub(super) fn find_within(
         &self,
-        reach: Reach,
+        eligibility: Eligibility,
         bytes: u64,
         small: bool,
-        look: usize,
+        search_depth: usize,
         stream: StreamRef,
         order: &Order,
     ) -> Found {
-        let serves = |key: u32| reach.allows(self.blocks[key].last, stream, order);
-        self.find_among(bytes, small, look, stream, order, serves)
+        let serves = |key: u32| eligibility.allows(self.blocks[key].last, stream, order);
+        self.find_among(bytes, small, search_depth, stream, order, serves)
     }
 
     /// The same among those that it `serves` to find.
@@ -125,14 +125,14 @@ impl Home {
         &self,
         bytes: u64,
         small: bool,
-        look: usize,
+        search_depth: usize,
         stream: StreamRef,
         order: &Order,
         serves: impl Fn(u32) -> bool,
     ) -> Found {
         let bins = if small { &self.small } else { &self.large };
-        let usable = |key: u32| self.blocks[key].last.is_open(stream, order);
-        bins.best(bytes, look, &self.blocks, usable, serves)
+        let usable = |key: u32| self.blocks[key].last.is_usable_on(stream, order);
+        bins.best(bytes, search_depth, &self.blocks, usable, serves)
     }
 
     /// The beginning of a free block that a completed part of another one holds, of the first few that
@@ -142,12 +142,12 @@ impl Home {
         &mut self,
         bytes: u64,
         small: bool,
-        look: usize,
+        search_depth: usize,
         order: &Order,
     ) -> Option<u32> {
         let bins = if small { &self.small } else { &self.large };
         let usable = |key: u32| self.blocks[key].unused(bytes, order).is_some();
-        let key = bins.best(bytes, look, &self.blocks, usable, |_| false).usable?;
+        let key = bins.best(bytes, search_depth, &self.blocks, usable, |_| false).usable?;
         let address = self.blocks[key].unused(bytes, order)?;
         self.cut_loose(key, self.blocks[key].exactly_in_use(order));
         self.at(address)
@@ -161,10 +161,10 @@ impl Home {
     /// The keys of all free blocks of one class.
     pub(super) fn free(&self, small: bool) -> impl Iterator<Item = u32> + '_ {
         let bins = if small { &self.small } else { &self.large };
-        let is_left = move |key: &u32| {
+        let is_deferred = move |key: &u32| {
             self.blocks.get(*key).is_some_and(|block| block.is_free(small) && !block.binned)
         };
-        bins.keys(&self.blocks).chain(self.left.iter().copied().filter(is_left))
+        bins.keys(&self.blocks).chain(self.deferred.iter().copied().filter(is_deferred))
     }
 
     /// A free block of large requests that begins at an address and has at least so many bytes, if
@@ -242,7 +242,7 @@ impl Home {
     }
 
     /// The longest free block that there would be if nothing was left as it was at its free, and
-    /// [nothing set apart](Home::unite).
+    /// [nothing set apart](Primary::unite).
     pub(super) fn longest(&self, order: &Order) -> u64 {
         let mut longest = 0;
         for first in self.all_free() {
@@ -394,7 +394,7 @@ impl Home {
 
     /// A block of large requests becomes free and stays as it is, because the program is about to ask
     /// for the same once more: to merge it and to cut it again is half of what the policy costs. It
-    /// merges when anything else is [looked for](Home::join_left).
+    /// merges when anything else is [looked for](Primary::join_deferred).
     #[inline]
     pub(super) fn leave(&mut self, key: u32, last: Last) {
         let block = &mut self.blocks[key];
@@ -412,21 +412,21 @@ impl Home {
         let block = &mut self.blocks[key];
         if !block.listed {
             block.listed = true;
-            self.left.push(key);
+            self.deferred.push(key);
         }
     }
 
     /// Merges what was left as it was, as if it had been at its free.
     #[inline]
-    pub(super) fn join_left(&mut self, order: &Order) {
-        if !self.left.is_empty() {
+    pub(super) fn join_deferred(&mut self, order: &Order) {
+        if !self.deferred.is_empty() {
             self.join_all_left(order);
         }
     }
 
     #[cold]
     fn join_all_left(&mut self, order: &Order) {
-        let mut left = std::mem::take(&mut self.left);
+        let mut left = std::mem::take(&mut self.deferred);
         for key in left.drain(..) {
             self.blocks.unlist(key);
             let block = self.blocks.get(key).filter(|block| block.is_free(false) && !block.binned);
@@ -434,7 +434,7 @@ impl Home {
                 self.merge(key, order);
             }
         }
-        self.left = left;
+        self.deferred = left;
     }
 
     /// Gives what small requests left empty to the large ones: whether there was something.
@@ -453,7 +453,7 @@ impl Home {
     }
 
     /// The addresses of the free blocks of small requests that would be
-    /// [given](Home::reclaim_islands) to the large ones, once all frees are over.
+    /// [given](Primary::reclaim_islands) to the large ones, once all frees are over.
     pub(super) fn islands(&self) -> FxHashSet<u64> {
         let is_small = |key: u32| self.blocks.get(key).is_some_and(|block| block.small);
         let mut islands = FxHashSet::default();
@@ -484,27 +484,27 @@ impl Home {
     }
 
     /// Merges free neighbours whose streams are known to be past their frees by now.
-    pub(super) fn join_seams(&mut self, order: &Order) {
-        let seams = std::mem::take(&mut self.seams);
-        for &key in &seams {
-            self.blocks[key].seam = false;
+    pub(super) fn join_boundaries(&mut self, order: &Order) {
+        let boundaries = std::mem::take(&mut self.boundaries);
+        for &key in &boundaries {
+            self.blocks[key].boundary = false;
         }
-        for key in seams {
+        for key in boundaries {
             // The record may have become another block's: harmless, as neighbours are looked at.
             if self.blocks.get(key).is_some_and(|block| block.state == State::Free) {
                 self.unbin(key);
                 self.merge(key, order);
             }
         }
-        self.crowded = (2 * self.seams.len()).max(SEAMS);
+        self.crowded = (2 * self.boundaries.len()).max(BOUNDARIES);
     }
 
     /// The first blocks of runs that streams have a part in each: each pair of free neighbours is
     /// noted, so that the first one of a run is.
-    pub(super) fn seams(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn boundaries(&self) -> impl Iterator<Item = u32> + '_ {
         let is_free = |key: u32| self.blocks.get(key).is_some_and(|block| block.is_free(false));
         let begins = move |key: &u32| is_free(*key) && !is_free(self.blocks[*key].before);
-        self.seams.iter().copied().filter(begins)
+        self.boundaries.iter().copied().filter(begins)
     }
 
     /// Memory was put behind the first `bytes` of a gap: a free block.
@@ -523,7 +523,7 @@ impl Home {
         let is_held = |key: u32| {
             self.blocks
                 .get(key)
-                .is_some_and(|block| block.is_free(false) && !block.last.is_over(order))
+                .is_some_and(|block| block.is_free(false) && !block.last.is_completed(order))
         };
         if is_held(before) || is_held(after) {
             self.put_apart(key, Last::OVER);
@@ -564,24 +564,24 @@ impl Home {
         for (first, second) in [(before, key), (key, after)] {
             let both = [first, second]
                 .map(|key| self.blocks.get(key).is_some_and(|block| block.is_free(small)));
-            if both == [true, true] && !self.blocks[first].seam {
-                self.blocks[first].seam = true;
-                self.seams.push(first);
+            if both == [true, true] && !self.blocks[first].boundary {
+                self.blocks[first].boundary = true;
+                self.boundaries.push(first);
             }
         }
     }
 
-    pub(super) fn has_seams(&self) -> bool {
-        !self.seams.is_empty()
+    pub(super) fn has_boundaries(&self) -> bool {
+        !self.boundaries.is_empty()
     }
 
     pub(super) fn has_islands(&self) -> bool {
         !self.islands.is_empty()
     }
 
-    /// Returns `true` if so many seams were noted that those that are none any more should go.
+    /// Returns `true` if so many boundaries were noted that those that are none any more should go.
     pub(super) fn is_crowded(&self) -> bool {
-        self.seams.len() > self.crowded.max(SEAMS)
+        self.boundaries.len() > self.crowded.max(BOUNDARIES)
     }
 
     fn is_island(&self, key: u32) -> bool {
@@ -610,13 +610,13 @@ impl Home {
         let old = self.blocks[key].clone();
         let (left, right) = (at - old.address, old.end() - at);
         let mut fresh = old.clone();
-        fresh.seam = false;
+        fresh.boundary = false;
         if left >= right {
             (fresh.address, fresh.bytes, fresh.before) = (at, right, key);
-            fresh.seam = old.seam;
+            fresh.boundary = old.boundary;
             let fresh = self.blocks.insert(fresh);
-            if old.seam {
-                self.seams.push(fresh);
+            if old.boundary {
+                self.boundaries.push(fresh);
             }
             let kept = &mut self.blocks[key];
             (kept.bytes, kept.after) = (left, fresh);
@@ -684,22 +684,22 @@ impl Home {
     pub(super) fn check(&self) {
         let bins = self.small.keys(&self.blocks).chain(self.large.keys(&self.blocks));
         let binned: std::collections::HashSet<u32> = bins.collect();
-        let listed: std::collections::HashSet<u32> = self.left.iter().copied().collect();
-        assert_eq!(listed.len(), self.left.len(), "each once");
+        let listed: std::collections::HashSet<u32> = self.deferred.iter().copied().collect();
+        assert_eq!(listed.len(), self.deferred.len(), "each once");
         for (key, block) in self.blocks.iter() {
             assert!(block.bytes > 0, "{key} is empty");
             assert_eq!(binned.contains(&key), block.binned, "{key} {block:?}");
             assert_eq!(listed.contains(&key), block.listed, "{key} {block:?}");
-            let is_left = block.is_free(false) && block.listed;
+            let is_deferred = block.is_free(false) && block.listed;
             assert!(!block.binned || block.state == State::Free, "{key} {block:?}");
-            assert!(block.binned || is_left || block.state != State::Free, "{key} {block:?}");
+            assert!(block.binned || is_deferred || block.state != State::Free, "{key} {block:?}");
             assert_eq!(self.gaps.contains(&key), block.state == State::Gap, "{key} {block:?}");
             if let Some(next) = self.blocks.get(block.after) {
                 assert_eq!((next.address, next.before), (block.end(), key));
                 let both = block.is_free(block.small) && next.is_free(block.small);
-                let is_seam = self.seams.contains(&key) && block.seam;
+                let is_boundary = self.boundaries.contains(&key) && block.boundary;
                 let are_merged = block.binned && next.binned;
-                assert!(!both || is_seam || !are_merged, "{block:?} {next:?}");
+                assert!(!both || is_boundary || !are_merged, "{block:?} {next:?}");
             }
         }
         for arena in &self.arenas {

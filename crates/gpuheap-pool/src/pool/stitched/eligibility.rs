@@ -8,7 +8,7 @@ use super::blocks::Last;
 use crate::order::{Order, StreamRef};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum Eligibility {
     /// All free memory: what is not out of use can be waited for, most often.
     All,
     /// What there is a fence to wait for. After a poll nothing else can be waited for.
@@ -17,22 +17,22 @@ pub(super) enum Reach {
     Open,
 }
 
-impl Reach {
+impl Eligibility {
     pub(super) fn allows(self, last: Last, stream: StreamRef, order: &Order) -> bool {
         let Some(ticket) = last.ticket() else { return true };
         match self {
-            Reach::All => true,
-            Reach::Fenced => order.is_open(ticket, stream) || order.is_fenced(ticket),
-            Reach::Open => order.is_open(ticket, stream),
+            Eligibility::All => true,
+            Eligibility::Fenced => order.is_usable_on(ticket, stream) || order.is_fenced(ticket),
+            Eligibility::Open => order.is_usable_on(ticket, stream),
         }
     }
 
     /// What to count on where this was too much; none where no wait was needed.
-    pub(super) fn less(self) -> Option<Reach> {
+    pub(super) fn less(self) -> Option<Eligibility> {
         match self {
-            Reach::All => Some(Reach::Fenced),
-            Reach::Fenced => Some(Reach::Open),
-            Reach::Open => None,
+            Eligibility::All => Some(Eligibility::Fenced),
+            Eligibility::Fenced => Some(Eligibility::Open),
+            Eligibility::Open => None,
         }
     }
 }
