@@ -50,6 +50,7 @@ struct Search<'a> {
 #[derive(Serialize)]
 struct Setting<'a> {
     line: &'a str,
+    python: Option<&'a str>,
     pool: &'a str,
     peak_reserved_bytes: u64,
     driver_calls: u64,
@@ -60,6 +61,7 @@ impl<'a> Search<'a> {
     fn of(search: &'a TraceSearch) -> Self {
         let setting = |candidate: &'a Candidate| Setting {
             line: &candidate.setting,
+            python: candidate.python.as_deref(),
             pool: &candidate.model,
             peak_reserved_bytes: candidate.reserved_peak,
             driver_calls: candidate.driver_calls,
@@ -239,6 +241,7 @@ struct Remedy<'a> {
     kind: &'static str,
     pool: Option<&'a str>,
     line: &'a str,
+    python: Option<&'a str>,
     reserved_bytes: Option<u64>,
     reserved_low_bytes: Option<u64>,
     saves_bytes: Option<u64>,
@@ -383,6 +386,7 @@ impl<'a> Remedy<'a> {
             kind: remedy.kind.name(),
             pool: remedy.pool.as_deref(),
             line: &remedy.line,
+            python: remedy.python.as_deref(),
             reserved_bytes: remedy.reserved.map(|range| range.high),
             reserved_low_bytes: remedy.reserved.map(|range| range.low),
             saves_bytes: remedy.saves,

@@ -428,6 +428,10 @@ pub fn replay(
         progress.now("judging");
         let gaps = gaps(&bench, &recorded, options)?;
         let verdict = Verdict::of(&bench, &recorded, &results, options)?;
+        let results = match options.pools.is_empty() {
+            true => with_remedies(&bench, results, &verdict, options.find_minimum)?,
+            false => results,
+        };
         reports.push(TraceReport {
             name: bench.trace.name().to_owned(),
             format: bench.trace.format(),
@@ -445,6 +449,28 @@ pub fn replay(
         });
     }
     Ok(reports)
+}
+
+/// The results, and before those of gpuheap's own pools one for each pool that is advised.
+fn with_remedies(
+    bench: &Bench<'_>,
+    mut results: Vec<PoolReport>,
+    verdict: &Verdict,
+    find_minimum: bool,
+) -> Result<Vec<PoolReport>, ReplayError> {
+    for text in verdict.remedies.iter().filter_map(|remedy| remedy.pool.as_deref()) {
+        if results.iter().any(|result| result.pool.to_string() == text) {
+            continue;
+        }
+        let mut result = bench.measure(&Pool::Model(text.to_owned()))?;
+        if find_minimum {
+            result.minimum = Some(bench.find_minimum(&result, &Silent)?);
+        }
+        let is_own = |result: &PoolReport| matches!(result.pool, Pool::Own(_));
+        let at = results.iter().position(is_own).unwrap_or(results.len());
+        results.insert(at, result);
+    }
+    Ok(results)
 }
 
 /// Gaps of the recording. Of the memory fraction only the user can tell, by a pool's settings.

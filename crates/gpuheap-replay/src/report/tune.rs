@@ -1,7 +1,8 @@
 //! The search for settings, as people read it.
 
 use super::device_words;
-use super::words::{Amount, grouped, line, paragraph, typed};
+use super::words::{Amount, exported, grouped, line, paragraph, typed};
+use crate::tune::Family;
 use crate::tune::TraceSearch;
 
 /// Renders searches for a terminal of 80 columns, one section for each trace.
@@ -38,12 +39,22 @@ fn section(search: &TraceSearch) -> String {
     for candidate in &search.candidates {
         let peak = Amount(candidate.reserved_peak).to_string();
         let calls = grouped(candidate.driver_calls);
-        if candidate.setting.chars().count() <= 48 {
+        let is_variable = search.family == Family::Torch;
+        if !is_variable && candidate.setting.chars().count() <= 48 {
             line(&mut text, format_args!("{peak:>14}  {calls:>12}  {}", candidate.setting));
             continue;
         }
         line(&mut text, format_args!("{peak:>14}  {calls:>12}"));
-        typed(&mut text, "  ", "      ", &candidate.setting);
+        match is_variable {
+            true => exported(&mut text, "  ", "  ", &candidate.setting),
+            false => typed(&mut text, "  ", "      ", &candidate.setting),
+        }
+        if let Some(python) = &candidate.python {
+            typed(&mut text, "  and in Python: ", "      ", python);
+        }
+    }
+    if search.family == Family::Torch {
+        line(&mut text, format_args!("Lines are for the shell, before python starts."));
     }
     if search.recorded.waits {
         paragraph(

@@ -2,7 +2,7 @@
 
 use super::Detail;
 use super::table::place;
-use super::words::{Amount, count, grouped, hanging, line, paragraph, typed};
+use super::words::{Amount, count, exported, grouped, hanging, line, paragraph, typed};
 use crate::replay::{Cause, PoolReport, TraceReport};
 use crate::verdict::{Advice, MemoryAtFailure, Remedy, RemedyKind};
 use crate::{Gap, PeakRange};
@@ -16,10 +16,16 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
         true => " The log is cut off: figures are at least.",
         false => "",
     };
-    paragraph(text, &format!("{}{cut}", sentence(report)));
+    let label = match Outcomes::of(report) {
+        Outcomes::BothFirstReplayed => "As replayed: ",
+        Outcomes::One | Outcomes::BothFirstRecorded => "",
+    };
+    let indent = if label.is_empty() { "" } else { "  " };
+    hanging(text, label, indent, &format!("{}{cut}", sentence(report)));
     if let Some(failure) = &verdict.failure {
         happened(text, report, failure, detail);
     }
+    other_outcome(text, report);
     let hidden = remedies(text, report, detail);
     if !verdict.fits.is_empty() {
         let first = verdict.remedies.first().and_then(|remedy| remedy.pool.as_deref());
@@ -27,7 +33,32 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
     }
     gaps(text, report);
     if detail == Detail::Screen {
-        more(text, report, hidden);
+        more(text, report, &hidden);
+    }
+}
+
+/// Outcomes that a verdict tells: those of the recorded run and of its replay.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcomes {
+    /// The replay alone, or a replay that ran as the recorded run did.
+    One,
+    /// A recorded failure, and a replay on a device that is not that of the run.
+    BothFirstRecorded,
+    /// A replay on a device or with a pool that was asked for, and a recorded failure.
+    BothFirstReplayed,
+}
+
+impl Outcomes {
+    fn of(report: &TraceReport) -> Self {
+        let verdict = &report.verdict;
+        let is_replayed = verdict.failure.as_ref().is_none_or(|failure| failure.pool.is_some());
+        match report.recorded.failed.is_empty() {
+            true => Self::One,
+            false if verdict.gets_through || verdict.may_fail => Self::BothFirstReplayed,
+            false if report.gaps.contains(&Gap::Device) => Self::BothFirstRecorded,
+            false if is_replayed => Self::BothFirstReplayed,
+            false => Self::One,
+        }
     }
 }
 
@@ -50,7 +81,10 @@ fn sentence(report: &TraceReport) -> String {
                 };
                 let failing = report.pools.iter().filter(failing).count();
                 match failing == verdict.checked.len() {
-                    true => "No pool gets through.".to_owned(),
+                    true if Outcomes::of(report) == Outcomes::One => {
+                        "No pool gets through.".to_owned()
+                    }
+                    true => "no pool gets through.".to_owned(),
                     false => format!(
                         "{failing} of {} run out of memory.",
                         count(verdict.checked.len() as u64, "pool")
@@ -59,45 +93,34 @@ fn sentence(report: &TraceReport) -> String {
             }
         };
         return match verdict.is_lower_bound {
-            true if report.gaps.contains(&Gap::Device) => {
-                let needed = verdict.recommended.as_ref().map(|advice| {
-                    let enough = Amount(advice.enough);
-                    format!(" At least {enough:#} is needed{}.", with(advice))
-                });
-                format!(
-                    "{who} The log names neither its device nor its RMM resource: give the device, \
-                     as in --card \"T4 16GB\", to see what gets through there.{}",
-                    needed.unwrap_or_default()
-                )
-            }
+            true if report.gaps.contains(&Gap::Device) => format!(
+                "{who} The log names neither its device nor its RMM resource: give the device, as in \
+                 --card \"T4 16GB\", to see what gets through there."
+            ),
             // The remedies' title says that their figures are lower bounds.
-            true if who.contains("your own limit") => {
+            true if Outcomes::of(report) == Outcomes::One => {
                 format!("{who} What would have followed is not known.")
             }
-            true => {
-                format!("{who} What would have followed is not known: figures are lower bounds.")
-            }
-            false => who,
+            _ => who,
         };
     }
-    let recorded_failure = match report.recorded.failed.len() {
-        0 => String::new(),
-        failed => format!(
-            "{} failed when this was recorded; what would have followed is not known. ",
-            count(failed as u64, "request")
-        ),
-    };
     let best = match report.recorded.allocator {
         Some(_) => report.pools.iter().find(|pool| verdict.checked.contains(&pool.pool)),
         None => None,
     };
-    let enough = match (best, &verdict.recommended) {
+    let is_labelled = !report.recorded.failed.is_empty();
+    let (with_, it, then) = match is_labelled {
+        true => ("with", "it", ";"),
+        false => ("With", "It", ":"),
+    };
+    match (best, &verdict.recommended) {
         (Some(pool), _) => {
             let name = name(report, &pool.pool.to_string());
-            format!("With {name} it gets through: {}.", needs(report, pool.peak_reserved.high))
+            let needs = needs(report, pool.peak_reserved.high);
+            format!("{with_} {name} it gets through{then} {needs}.")
         }
         (None, Some(advice)) => format!(
-            "It gets through: {at_least}{:#} of usable memory is {}{}.{}",
+            "{it} gets through{then} {at_least}{:#} of usable memory is {}{}.{}",
             Amount(advice.enough),
             if verdict.is_lower_bound { "needed" } else { "enough" },
             with(advice),
@@ -107,9 +130,32 @@ fn sentence(report: &TraceReport) -> String {
                 false => " The log does not say which RMM resource it ran under.",
             }
         ),
-        (None, None) => "It gets through.".to_owned(),
-    };
-    format!("{recorded_failure}{enough}")
+        (None, None) => format!("{it} gets through."),
+    }
+}
+
+/// The outcome that neither the first sentence nor the account of the failure told.
+fn other_outcome(text: &mut String, report: &TraceReport) {
+    let verdict = &report.verdict;
+    let is_told = verdict.failure.as_ref().is_some_and(|failure| failure.pool.is_none());
+    match (Outcomes::of(report), report.recorded.failed.first()) {
+        (Outcomes::BothFirstRecorded, _) => {
+            if let Some(advice) = &verdict.recommended {
+                let enough = Amount(advice.enough);
+                let needed = format!("at least {enough:#} is needed{}.", with(advice));
+                hanging(text, "As replayed: ", "  ", &needed);
+            }
+        }
+        (Outcomes::BothFirstReplayed, Some(first)) if !is_told => {
+            // The remedies' title says that their figures are lower bounds.
+            let words = format!(
+                "it failed at {}; what would have followed is not known.",
+                place(first.event, 1)
+            );
+            hanging(text, "As recorded: ", "  ", &words);
+        }
+        _ => {}
+    }
 }
 
 /// Pools that get through, but not whatever the speed of the program.
@@ -209,14 +255,14 @@ fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, 
         failure.time_ns as f64 / 1e9,
         reason(report, failure),
     );
-    // A device or a pool that was given is not that of the recorded run.
-    let is_other = report.verdict.gets_through
-        || !report.device.is_recorded && !report.gaps.contains(&Gap::Device);
-    let title = match failure.pool.is_none() && is_other {
-        true => "In the recorded run: ",
-        false => "What happened: ",
+    let (title, unknown) = match (Outcomes::of(report), failure.pool.is_some()) {
+        (Outcomes::One, _) | (_, true) => ("What happened: ", ""),
+        (Outcomes::BothFirstReplayed, false) => {
+            ("As recorded: ", " What would have followed is not known.")
+        }
+        (Outcomes::BothFirstRecorded, false) => ("As recorded: ", ""),
     };
-    hanging(text, title, "  ", &what);
+    hanging(text, title, "  ", &format!("{what}{unknown}"));
     // A run that gets through now needs the rest of the screen for what takes less.
     if report.verdict.gets_through && detail == Detail::Screen {
         return;
@@ -293,8 +339,8 @@ fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     format!("{device} Main reason: {text}.")
 }
 
-/// Adds the remedies, and returns how many were left out.
-fn remedies(text: &mut String, report: &TraceReport, detail: Detail) -> usize {
+/// Adds the remedies, and returns those that were left out.
+fn remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) -> Vec<&'r Remedy> {
     let verdict = &report.verdict;
     if verdict.remedies.is_empty() {
         if !verdict.gets_through {
@@ -322,16 +368,19 @@ fn remedies(text: &mut String, report: &TraceReport, detail: Detail) -> usize {
             paragraph(text, &format!("None of these pools lets it through {within}{how}."));
         }
         text.push('\n');
-        return 0;
+        return Vec::new();
     }
     text.push('\n');
     let is_known = !report.gaps.contains(&Gap::Device);
     let title = match (verdict.gets_through, verdict.is_lower_bound) {
-        (false, true) if is_known => "What would have let it through, cheapest first (at least):",
-        (false, true) => "What takes the least of RMM, typed before cudf allocates (at least):",
-        (false, false) => "What lets it through, cheapest first:",
+        (false, true) if is_known => "What would have let it through (figures are lower bounds):",
+        (false, true) => {
+            "RMM resources that take little, set before cudf allocates (lower bounds):"
+        }
+        (false, false) => "What lets it through:",
         (true, _) if report.recorded.allocator.is_some() => "What takes less:",
-        (true, _) => "What takes the least of RMM, typed before cudf allocates:",
+        (true, true) => "RMM resources that take little, set before cudf allocates (lower bounds):",
+        (true, false) => "RMM resources that take little, set before cudf allocates:",
     };
     line(text, format_args!("{title}"));
     let shown = match detail {
@@ -346,16 +395,23 @@ fn remedies(text: &mut String, report: &TraceReport, detail: Detail) -> usize {
             hanging(text, &number, "     ", &what);
             continue;
         }
-        typed(text, &number, "     ", &remedy.line);
-        let is_variable = |remedy: &&&Remedy| remedy.line.starts_with("PYTORCH_");
-        let first_variable = shown.iter().find(is_variable).map(|remedy| &remedy.line);
-        let when = match first_variable == Some(&remedy.line) {
-            true => "; set before python starts",
+        let is_variable = |remedy: &Remedy| remedy.line.starts_with("PYTORCH_");
+        match is_variable(remedy) {
+            true => exported(text, &number, "     ", &remedy.line),
+            false => typed(text, &number, "     ", &remedy.line),
+        }
+        if let Some(python) = &remedy.python {
+            typed(text, "     and in Python: ", "     ", python);
+        }
+        let first_variable = shown.iter().find(|remedy| is_variable(remedy));
+        let when = match first_variable.is_some_and(|first| first.line == remedy.line) {
+            true => "; in the shell, before python starts",
             false => "",
         };
         hanging(text, "     ", "     ", &format!("{}{when}", costs(report, remedy)));
     }
-    verdict.remedies.len() - shown.len()
+    let is_shown = |remedy: &Remedy| shown.iter().any(|shown| std::ptr::eq(*shown, remedy));
+    verdict.remedies.iter().filter(|remedy| !is_shown(remedy)).collect()
 }
 
 /// The first remedy of each kind, then others in their order, as many as fit on a screen. A heap of
@@ -378,14 +434,15 @@ fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
 fn costs(report: &TraceReport, remedy: &Remedy) -> String {
     let mut parts = Vec::new();
     let is_rmm = report.recorded.allocator.is_none();
+    let is_default = remedy.pool.as_deref() == Some("cuda");
+    if is_rmm && is_default {
+        parts.push("RMM's default".to_owned());
+    }
     match remedy.reserved {
         Some(PeakRange { low, high }) if low != high => {
-            parts.push(format!("reserves {} to {}", Amount(low), Amount(high)));
+            parts.push(format!("takes {} to {}", Amount(low), Amount(high)));
         }
-        Some(PeakRange { high, .. }) if is_rmm && !remedy.is_own_heap => {
-            parts.push(format!("needs {:#}", Amount(high)));
-        }
-        Some(PeakRange { high, .. }) => parts.push(format!("reserves {}", Amount(high))),
+        Some(PeakRange { high, .. }) => parts.push(format!("takes {}", Amount(high))),
         None => {}
     }
     if let Some(saves) = remedy.saves.filter(|saves| *saves > 0) {
@@ -394,6 +451,11 @@ fn costs(report: &TraceReport, remedy: &Remedy) -> String {
         parts.push(format!("{} less than {than}", Amount(saves)));
     }
     match (remedy.driver_calls, remedy.driver_calls_before) {
+        (Some(calls), _) if is_default => parts.push(format!(
+            "{} of cudaMalloc and cudaFree ({:.2} an event)",
+            count(calls, "call"),
+            calls as f64 / report.summary.events.max(1) as f64
+        )),
         (Some(calls), Some(before)) => {
             parts.push(format!("{} instead of {}", count(calls, "driver call"), grouped(before)))
         }
@@ -425,16 +487,25 @@ fn gaps(text: &mut String, report: &TraceReport) {
 }
 
 /// One line on what else can be seen.
-fn more(text: &mut String, report: &TraceReport, hidden: usize) {
+fn more(text: &mut String, report: &TraceReport, hidden: &[&Remedy]) {
     let mut parts = Vec::new();
-    match (hidden, report.verdict.fits.len()) {
-        (0, 0) => {}
-        (0, cards) => parts.push(format!("-v for all {cards} cards")),
-        (_, 0) => parts.push(format!("-v for {}", count(hidden as u64, "other way"))),
-        (_, cards) => {
-            let ways = count(hidden as u64, "other way");
-            parts.push(format!("-v for {ways} and all {cards} cards"));
-        }
+    let own = hidden.iter().filter(|remedy| remedy.is_own_heap).count();
+    let mut all = Vec::new();
+    if hidden.len() > own {
+        all.push(count((hidden.len() - own) as u64, "other way"));
+    }
+    if own > 0 {
+        all.push("gpuheap's own heap".to_owned());
+    }
+    match report.verdict.fits.len() {
+        0 => {}
+        cards => all.push(format!("all {cards} cards")),
+    }
+    if let Some((last, others)) = all.split_last() {
+        parts.push(match others {
+            [] => format!("-v for {last}"),
+            others => format!("-v for {} and {last}", others.join(", ")),
+        });
     }
     if let Some(MemoryAtFailure { pool: None, event, .. }) = report.verdict.failure {
         parts.push(format!("--at {event} for the heap then"));

@@ -89,30 +89,66 @@ pub(crate) fn hanging(text: &mut String, first: &str, indent: &str, words: &str)
 }
 
 /// Adds a line to type after `first`. A longer one is broken where Python goes on in the next line:
-/// after a blank or a bracket that opens. A comment, after two blanks, has a line of its own.
+/// after a blank or a bracket that opens.
 pub(crate) fn typed(text: &mut String, first: &str, indent: &str, code: &str) {
     text.push_str(first);
     let mut column = first.chars().count();
-    for (index, part) in code.split("  ").enumerate() {
-        let mut is_start = index == 0;
-        if !is_start {
-            column = WIDTH;
+    let mut is_start = true;
+    for piece in code.split_inclusive([' ', '(']) {
+        let width = piece.trim_end().chars().count();
+        if !is_start && column + width > WIDTH {
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+            text.push_str(indent);
+            column = indent.chars().count();
         }
-        for piece in part.split_inclusive([' ', '(']) {
-            let width = piece.trim_end().chars().count();
-            if !is_start && column + width > WIDTH {
-                text.truncate(text.trim_end().len());
-                text.push('\n');
-                text.push_str(indent);
-                column = indent.chars().count();
-            }
-            text.push_str(piece);
-            column += piece.chars().count();
-            is_start = false;
-        }
+        text.push_str(piece);
+        column += piece.chars().count();
+        is_start = false;
     }
     text.truncate(text.trim_end().len());
     text.push('\n');
+}
+
+/// Adds a variable for the shell after `first`: a line, or several if it is longer than a terminal.
+/// Words of bash and zsh are not broken, since blanks at the start of a line would end them.
+pub(crate) fn exported(text: &mut String, first: &str, indent: &str, setting: &str) {
+    let Some((name, value)) = setting.split_once('=') else {
+        return typed(text, first, indent, setting);
+    };
+    let value = value.trim_matches('\'');
+    let first_line = |value: &str| format!("export {name}={}", quoted(value));
+    let room = WIDTH - first.chars().count().max(indent.chars().count());
+    if first_line(value).chars().count() <= room {
+        return line(text, format_args!("{first}{}", first_line(value)));
+    }
+    let mut parts = settings(value).into_iter();
+    line(text, format_args!("{first}{}", first_line(parts.next().unwrap_or_default())));
+    for part in parts {
+        line(text, format_args!("{indent}{name}+={}", quoted(&format!(",{part}"))));
+    }
+}
+
+/// The settings of a text, which are separated by commas outside brackets.
+fn settings(text: &str) -> Vec<&str> {
+    let mut depth = 0;
+    let is_separator = |c: char| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            _ => {}
+        }
+        c == ',' && depth == 0
+    };
+    text.split(is_separator).collect()
+}
+
+/// A value as shells take it.
+pub(crate) fn quoted(value: &str) -> String {
+    match value.contains(['>', '[']) {
+        true => format!("'{value}'"),
+        false => value.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -154,8 +190,27 @@ mod tests {
         let text = shown(&call);
         assert!(text.contains("(\n     B"), "{text}");
         assert_eq!(text.split_whitespace().skip(1).collect::<String>(), call.replace(' ', ""));
-        let text = shown("A=1  # and more");
-        assert_eq!(text, "  1. A=1\n     # and more\n");
+    }
+
+    #[test]
+    fn variables_of_any_length_are_lines_of_the_shell() {
+        let list = "a:[256:1,>:8]";
+        for (value, lines) in [
+            ("x:1", &["  1. export NAME=x:1"][..]),
+            (list, &["  1. export NAME='a:[256:1,>:8]'"]),
+            (
+                &format!("{},{list},c:2", "b".repeat(60)),
+                &[
+                    &format!("  1. export NAME={}", "b".repeat(60)),
+                    "     NAME+=',a:[256:1,>:8]'",
+                    "     NAME+=,c:2",
+                ],
+            ),
+        ] {
+            let mut text = String::new();
+            exported(&mut text, "  1. ", "     ", &format!("NAME={}", quoted(value)));
+            assert_eq!(text.lines().collect::<Vec<_>>(), lines);
+        }
     }
 
     #[test]

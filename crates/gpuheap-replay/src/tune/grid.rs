@@ -5,6 +5,7 @@ use crate::Program;
 use crate::models::cuda::Cuda;
 use crate::models::torch::Version;
 use crate::models::{Model, build};
+use crate::report::words::quoted;
 
 const MIB: u64 = 1 << 20;
 
@@ -44,25 +45,28 @@ fn torch(program: &Program, budget: &Budget) -> Vec<Trial> {
     let limit = budget.memory_fraction.filter(|part| *part < 1.0).map(fraction).unwrap_or_default();
     let mut trials = vec![Trial {
         setting: "unset PYTORCH_CUDA_ALLOC_CONF".to_owned(),
+        python: None,
         model: format!("torch:expandable_segments:False{kept}{limit}"),
     }];
     trials.extend(texts.into_iter().map(|text| Trial {
-        setting: format!("PYTORCH_CUDA_ALLOC_CONF={text}"),
+        setting: format!("PYTORCH_CUDA_ALLOC_CONF={}", quoted(&text)),
+        python: None,
         model: format!("torch:{text}{kept}{limit}"),
     }));
     let collecting = |threshold: f64| format!("garbage_collection_threshold:{threshold}");
     // Without a memory fraction PyTorch collects nothing.
     const FRACTION: f64 = 0.95;
-    let (limit, also) = match budget.memory_fraction {
-        Some(given) => (fraction(given), String::new()),
+    let (limit, python) = match budget.memory_fraction {
+        Some(given) => (fraction(given), None),
         None => (
             fraction(FRACTION),
-            format!("  # and torch.cuda.set_per_process_memory_fraction({FRACTION})"),
+            Some(format!("torch.cuda.set_per_process_memory_fraction({FRACTION})")),
         ),
     };
     for text in [collecting(0.6), collecting(0.8), format!("{},{}", collecting(0.8), split(128))] {
         trials.push(Trial {
-            setting: format!("PYTORCH_CUDA_ALLOC_CONF={text}{also}"),
+            setting: format!("PYTORCH_CUDA_ALLOC_CONF={text}"),
+            python: python.clone(),
             model: format!("torch:{text}{kept}{limit}"),
         });
     }
@@ -73,6 +77,7 @@ fn rmm(program: &Program) -> Vec<Trial> {
     let peak = peak_of_blocks(program);
     let resource = |resource: &str, model: String| Trial {
         setting: format!("rmm.mr.set_current_device_resource(rmm.mr.{resource})"),
+        python: None,
         model,
     };
     let over_cuda = |name: &str, arguments: String, model: String| {
@@ -91,17 +96,18 @@ fn rmm(program: &Program) -> Vec<Trial> {
             setting: format!(
                 "rmm.reinitialize(pool_allocator=True, initial_pool_size={initial_text}{text})"
             ),
+            python: None,
             model: format!("rmm:pool:initial_pool_size:{}{limit}", typed(initial)),
         }
     };
     let mut trials = vec![
         resource("CudaMemoryResource()", "cuda".to_owned()),
         resource("CudaAsyncMemoryResource()", "rmm:async".to_owned()),
-        pool(0, None),
     ];
     // Parts of the most bytes in blocks, in sixteenths.
     trials.extend(
-        [4, 8, 16, 17, 18, 20, 22, 24, 28, 32].map(|sixteenths| pool(part(peak, sixteenths), None)),
+        [1, 4, 8, 16, 17, 18, 20, 22, 24, 28, 32]
+            .map(|sixteenths| pool(part(peak, sixteenths), None)),
     );
     for sixteenths in [16, 17, 18, 20, 22, 24, 28, 32] {
         let bytes = part(peak, sixteenths);
@@ -126,8 +132,11 @@ fn rmm(program: &Program) -> Vec<Trial> {
 }
 
 fn cupy(program: &Program) -> Vec<Trial> {
-    let trial =
-        |setting: &str, model: &str| Trial { setting: setting.to_owned(), model: model.to_owned() };
+    let trial = |setting: &str, model: &str| Trial {
+        setting: setting.to_owned(),
+        python: None,
+        model: model.to_owned(),
+    };
     let mut trials = vec![
         trial("cupy.get_default_memory_pool().set_limit(size=0)", "cupy"),
         trial("cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)", "rmm:async"),

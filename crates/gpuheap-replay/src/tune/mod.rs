@@ -109,6 +109,8 @@ impl Budget {
 pub struct Candidate {
     /// Exact line to type: an environment variable for PyTorch, a line of Python else.
     pub setting: String,
+    /// A line of Python that the setting needs as well.
+    pub python: Option<String>,
     /// Model and settings, as [`build`] takes them.
     pub model: String,
     /// The most that is taken from the driver at one time, bytes.
@@ -123,6 +125,7 @@ pub struct Candidate {
 #[derive(Debug, Clone)]
 struct Trial {
     setting: String,
+    python: Option<String>,
     model: String,
 }
 
@@ -179,11 +182,12 @@ struct Tried {
 }
 
 fn run(program: &Program, trial: &Trial, budget: &Budget) -> Result<Tried, SettingError> {
-    let Trial { setting, model } = trial.clone();
+    let Trial { setting, python, model } = trial.clone();
     let outcome = program.run(&mut *made(&model, budget)?);
     Ok(Tried {
         candidate: Candidate {
             setting,
+            python,
             model,
             reserved_peak: outcome.figures.peak_reserved,
             driver_calls: outcome.figures.driver_calls,

@@ -33,7 +33,8 @@ pub struct Verdict {
     pub is_lower_bound: bool,
     /// How the memory stood at the failure; `None` if nothing failed.
     pub failure: Option<MemoryAtFailure>,
-    /// Remedies that would let the program through, or through with less, cheapest first.
+    /// Remedies that would let the program through, or through with less: settings of the framework,
+    /// other pools, a higher limit, then gpuheap's own heap.
     pub remedies: Vec<Remedy>,
     /// The pool, as `--pool` takes it, that is advised for a trace whose allocator is not known, or
     /// that needs the least settings for one whose is.
@@ -190,7 +191,10 @@ impl Verdict {
             !options.pools.is_empty(),
             gets_through,
         )?;
-        let recommended = advice(bench, results, &checked, &remedies, gets_through);
+        let recommended = match gets_through && !options.pools.is_empty() {
+            true => least_of(results, &checked),
+            false => advice(bench, results, &checked, &remedies, gets_through),
+        };
         let deciding = match (recorded.allocator.is_some(), gets_through) {
             (true, true) => of_checked().next(),
             (true, false) if may_fail => of_checked().find(|result| result.may_fail),
@@ -227,6 +231,20 @@ fn checked(bench: &Bench<'_>, results: &[PoolReport], options: &Options) -> Vec<
     }
 }
 
+/// Of the pools that were named and get through, the one for which the least memory is enough.
+fn least_of(results: &[PoolReport], checked: &[Pool]) -> Option<Advice> {
+    let named = results.iter().filter(|result| checked.contains(&result.pool));
+    let named = named.filter(|result| result.fallback.is_none() || results.len() == 1);
+    let least = named.min_by_key(|result| (enough(result), result.driver_calls))?;
+    Some(Advice { pool: least.pool.to_string(), setting: None, enough: enough(least) })
+}
+
+/// Memory that is enough for a pool: that of the smallest device if it was searched, else the peak.
+fn enough(result: &PoolReport) -> u64 {
+    let minimum = result.minimum.as_ref().and_then(|minimum| minimum.bytes());
+    minimum.unwrap_or(result.peak_reserved.high)
+}
+
 fn advice(
     bench: &Bench<'_>,
     results: &[PoolReport],
@@ -240,12 +258,7 @@ fn advice(
         return Some(Advice { pool, setting, enough: reserved.high });
     }
     let own = best_pool(bench, results, |result| !gets_through || checked.contains(&result.pool))?;
-    let enough = own.minimum.as_ref().and_then(|minimum| minimum.bytes());
-    Some(Advice {
-        pool: own.pool.to_string(),
-        setting: None,
-        enough: enough.unwrap_or(own.peak_reserved.high),
-    })
+    Some(Advice { pool: own.pool.to_string(), setting: None, enough: enough(own) })
 }
 
 /// The pool that gets through with the least memory. Pools that call the driver for every block, and

@@ -23,6 +23,8 @@ pub struct Remedy {
     pub pool: Option<String>,
     /// The line to type.
     pub line: String,
+    /// A line of Python that is needed as well.
+    pub python: Option<String>,
     /// The most that is taken from the driver then; `None` if it stays as it is.
     pub reserved: Option<PeakRange>,
     /// How much less that is than the checked settings take on the same device; `None` if these do
@@ -98,7 +100,7 @@ pub(super) fn find(
         }
     } else if bench.trace.format() != Format::PytorchSnapshot && !(is_named && gets_through) {
         let of_rmm = rmm::resources(bench);
-        let before = of_rmm.first().map(|resource| resource.candidate.reserved_peak);
+        let before = of_rmm.iter().map(|resource| resource.candidate.reserved_peak).min();
         remedies.extend(rmm::remedies(&of_rmm));
         if remedies.is_empty() && !is_named {
             remedies.extend(rmm::limit(bench, &of_rmm));
@@ -131,6 +133,7 @@ fn of_own(bench: &Bench<'_>, result: &PoolReport) -> Remedy {
         kind: RemedyKind::Policy,
         pool: Some(result.pool.to_string()),
         line: String::new(),
+        python: None,
         reserved: Some(result.peak_reserved),
         saves: None,
         driver_calls: Some(result.driver_calls),
@@ -233,6 +236,7 @@ impl<'b, 't> OfTorch<'b, 't> {
                 kind: RemedyKind::Setting,
                 pool: Some(one.model),
                 line: one.setting,
+                python: one.python,
                 reserved: Some(range),
                 saves: self.saves(range.high),
                 driver_calls: Some(one.driver_calls),
@@ -251,6 +255,7 @@ impl<'b, 't> OfTorch<'b, 't> {
             kind: RemedyKind::Setting,
             pool: Some("rmm:async".to_owned()),
             line: "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync".to_owned(),
+            python: None,
             reserved: Some(exactly(peak)),
             saves: self.saves(peak),
             driver_calls: None,
@@ -320,6 +325,7 @@ impl<'b, 't> OfTorch<'b, 't> {
             kind: RemedyKind::Limit,
             pool: None,
             line,
+            python: None,
             reserved: Some(exactly(enough)),
             saves: None,
             driver_calls: None,

@@ -12,14 +12,18 @@ pub(super) struct Resource {
     passes: bool,
 }
 
-/// Resources that get through on the device, least memory first; if none does, those that get
-/// through on a device of any size.
+/// Resources that get through on the device: those that call the driver rarely, then RMM's default and
+/// others that call it often, and of each kind the one with the least memory first. If none gets
+/// through, those that do on a device of any size, least memory first.
 pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     let mut budget = bench.budget();
     for passes in [true, false] {
         let found = search(&bench.program, Family::Rmm, &budget, |_, _| {});
         let found = found.into_iter().filter(|one| !one.fails);
-        let found: Vec<_> = found.map(|candidate| Resource { candidate, passes }).collect();
+        let mut found: Vec<_> = found.map(|candidate| Resource { candidate, passes }).collect();
+        if passes {
+            found.sort_by_key(Resource::calls_often);
+        }
         if !found.is_empty() {
             return found;
         }
@@ -28,19 +32,11 @@ pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     Vec::new()
 }
 
-/// The resource that needs the least, and the first one that calls the driver rarely.
+/// The first resource, and the first that takes less by calling the driver often, else the second.
 pub(super) fn remedies(resources: &[Resource]) -> Vec<Remedy> {
-    let is_slow = |resource: &Resource| {
-        let model = &resource.candidate.model;
-        model == "cuda" || model.starts_with("rmm:binning")
-    };
-    let rare = resources.iter().position(|resource| !is_slow(resource));
-    let second = match rare {
-        Some(0) => 1,
-        Some(at) => at,
-        None => 1,
-    };
-    let shown = resources.iter().take(1).chain(resources.get(second));
+    let others = || resources.iter().skip(1);
+    let second = others().find(|resource| resource.calls_often()).or(others().next());
+    let shown = resources.iter().take(1).chain(second);
     shown.filter(|resource| resource.passes).map(Resource::remedy).collect()
 }
 
@@ -61,12 +57,19 @@ pub(super) fn limit(bench: &Bench<'_>, resources: &[Resource]) -> Option<Remedy>
 }
 
 impl Resource {
+    /// Returns whether the driver is called for every block, or for every large one.
+    fn calls_often(&self) -> bool {
+        let model = &self.candidate.model;
+        model == "cuda" || model.starts_with("rmm:binning")
+    }
+
     fn remedy(&self) -> Remedy {
         let Candidate { model, setting, reserved_peak, driver_calls, .. } = &self.candidate;
         Remedy {
             kind: RemedyKind::Policy,
             pool: Some(model.clone()),
             line: format!("import rmm; {setting}"),
+            python: None,
             reserved: Some(exactly(*reserved_peak)),
             saves: None,
             driver_calls: Some(*driver_calls),

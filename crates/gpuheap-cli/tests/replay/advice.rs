@@ -1,0 +1,108 @@
+//! Lines to type, and how their figures stand beside the table.
+
+use crate::support::{SHORT, log, recordings, replay, replay_in};
+
+/// A text with single blanks.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn python_of_a_setting_is_no_comment_of_the_shell() {
+    let run = recordings().join("torch-settings/streams_default.pickle.gz");
+    let arguments = ["--device-memory", "1.81GiB", run.to_str().unwrap()];
+    let shown = replay(&arguments).stdout;
+    let line = "export PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8\n";
+    assert!(shown.contains(line), "{shown}");
+    assert!(shown.contains("     and in Python: torch.cuda.set_per_process"), "{shown}");
+    assert!(shown.contains("; in the shell, before python starts"), "{}", words(&shown));
+    assert!(!shown.contains('#'), "{shown}");
+    let json = replay(&[&["--json"], &arguments[..]].concat()).json();
+    let first = &json[0]["verdict"]["remedies"][0];
+    assert_eq!(first["line"], line.trim_end().trim_start_matches("export "));
+    assert_eq!(first["python"], "torch.cuda.set_per_process_memory_fraction(0.95)");
+}
+
+#[test]
+fn recorded_and_replayed_outcomes_are_told_apart() {
+    let folder = recordings().join("rmm-logs");
+    let recorded = "As recorded: 96.26 MiB was requested at event 574 of 617";
+    for (arguments, replayed, recorded) in [
+        (&[][..], "As replayed: at least 1.50 GiB is needed", recorded),
+        (&["--card", "T4 16GB"], "As replayed: it gets through; at least 1.50 GiB", recorded),
+        (
+            &["--device-memory", "1.3GiB"],
+            "As replayed: no pool gets through.",
+            "As recorded: it failed at event 574;",
+        ),
+    ] {
+        let shown =
+            words(&replay_in(&folder, &[arguments, &["cudf_oom.dev0.csv.gz"]].concat()).stdout);
+        for told in [replayed, recorded] {
+            assert_eq!(shown.matches(told).count(), 1, "{told}: {shown}");
+        }
+        assert_eq!(shown.matches("As replayed: ").count(), 1, "{shown}");
+        assert_eq!(shown.matches("As recorded: ").count(), 1, "{shown}");
+    }
+    // A run that did not fail has one outcome.
+    let shown = replay(&["two_streams.snapshot.pickle.gz"]).stdout;
+    assert!(!shown.contains("As re"), "{shown}");
+}
+
+#[test]
+fn resource_that_calls_the_driver_rarely_comes_before_the_default() {
+    let run = "cupy_groupby.csv.gz";
+    let json = replay(&["--json", run]).json();
+    let verdict = &json[0]["verdict"];
+    let remedies = verdict["remedies"].as_array().unwrap();
+    let at = |pool: &str| remedies.iter().position(|remedy| remedy["pool"] == pool);
+    let default = at("cuda").unwrap();
+    assert_eq!((default, at(verdict["recommended_pool"].as_str().unwrap())), (1, Some(0)));
+    let calls = remedies[default]["driver_calls"].as_f64().unwrap();
+    let each = calls / json[0]["events"].as_f64().unwrap();
+    let shown = words(&replay(&[run]).stdout);
+    assert!(shown.contains("RMM's default, takes 558 MiB"), "{shown}");
+    assert!(shown.contains(&format!("of cudaMalloc and cudaFree ({each:.2} an event)")), "{shown}");
+}
+
+#[test]
+fn pool_that_is_advised_has_a_row_with_its_figures() {
+    let runs = [&SHORT[..], &["varied_oom.snapshot.pickle.gz"]].concat();
+    for trace in replay(&[&["--json"], &runs[..]].concat()).json().as_array().unwrap() {
+        let results = trace["results"].as_array().unwrap();
+        for remedy in trace["verdict"]["remedies"].as_array().unwrap() {
+            let Some(pool) = remedy["pool"].as_str() else { continue };
+            let row = results.iter().find(|result| result["pool"] == pool);
+            let row = row.unwrap_or_else(|| panic!("{pool} has no row in {}", trace["trace"]));
+            assert_eq!(row["peak_reserved_bytes"], remedy["reserved_bytes"], "{pool}");
+        }
+    }
+}
+
+#[test]
+fn of_named_pools_the_one_with_the_least_is_enough() {
+    for pools in [["cuda", "rmm:async"], ["rmm:async", "cuda"]] {
+        let pools = ["--pool", pools[0], "--pool", pools[1], "cupy_groupby.csv.gz"];
+        let shown = words(&replay(&pools).stdout);
+        assert!(shown.contains("558 MiB of usable memory is enough with cuda."), "{shown}");
+    }
+}
+
+#[test]
+fn heap_of_ours_that_is_left_out_is_named() {
+    let log = recordings().join("rmm-logs/cudf_oom.dev0.csv.gz");
+    let shown = words(&replay(&[log.to_str().unwrap()]).stdout);
+    assert!(shown.contains("More: -v for gpuheap's own heap and all"), "{shown}");
+}
+
+#[test]
+fn no_pool_of_zero_bytes_is_advised() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = [("allocate", 1, 100), ("free", 1, 100)];
+    std::fs::write(folder.path().join("tiny.csv"), log(&rows)).unwrap();
+    for arguments in [&["tiny.csv"][..], &["--tune", "tiny.csv"]] {
+        let shown = replay_in(folder.path(), arguments).stdout;
+        assert!(shown.contains("initial_pool_size=1 <<"), "{shown}");
+        assert!(!shown.contains("=0 <<"), "{shown}");
+    }
+}
