@@ -23,12 +23,13 @@ mod pool;
 mod progress;
 mod source;
 mod stats;
+mod stream;
 mod stuck;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use limits::Limits;
-pub use order::{Order, StreamGuard, StreamHandle, StreamRef, Ticket};
+pub use order::{Order, StreamGuard};
 pub use pool::{
     Binned, BlockRef, Cached, Direct, Environment, Forecast, KeptByThreads, Policy, PoolKind,
     Rounding, Shortage, Simple, Split, Stitched, Taking, Tuning, UnknownPool, new_policy,
@@ -39,4 +40,5 @@ pub use source::{
     round_up,
 };
 pub use stats::{AllocStats, Moved, RunningStats};
+pub use stream::{StreamHandle, StreamRef, Ticket};
 pub use stuck::Stuck;

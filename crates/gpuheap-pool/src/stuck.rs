@@ -1,6 +1,6 @@
 //! Frees that no wait can end now.
 
-use crate::order::Ticket;
+use crate::stream::Ticket;
 
 /// The frees of streams that capture a graph and have no fence for them: what was freed is for no other
 /// stream before the capture ends.

@@ -3,6 +3,11 @@
 use std::fmt;
 use std::io;
 
+/// Advice for a file that is no recording.
+pub(crate) const RECORDING: &str = "record PyTorch with \
+    torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot(\"run.pickle\"), \
+    RMM with rmm.reinitialize(logging=True, log_file_name=\"run.csv\")";
+
 /// Why a file could not be read or written.
 ///
 /// [`Display`](fmt::Display) gives one line: the file, the place in it, what is wrong there, and

@@ -4,41 +4,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use crate::error::RECORDING;
 use crate::source::Source;
-use crate::{Error, Trace, rmm, snapshot};
+use crate::{Error, ReadOptions, Trace, rmm, snapshot};
 
 /// The opcode with which every pickle of protocol 2 or later begins.
 const PICKLE_PROTO: u8 = 0x80;
-
-/// How to read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReadOptions {
-    pub(crate) recorded_only: bool,
-    pub(crate) unpacked_limit: u64,
-}
-
-impl Default for ReadOptions {
-    fn default() -> Self {
-        Self { recorded_only: false, unpacked_limit: 4 << 30 }
-    }
-}
-
-impl ReadOptions {
-    /// Leaves out the blocks that were live before a snapshot's recording began. Their frees then
-    /// count as [`Trace::unknown_frees`]. Default: false.
-    pub fn recorded_only(mut self, recorded_only: bool) -> Self {
-        self.recorded_only = recorded_only;
-        self
-    }
-
-    /// The most bytes that a file may have once unpacked, and the most that the values of a pickle
-    /// may take beside it, so that a small hostile file cannot fill the memory. A pickle whose
-    /// values take far more than its bytes do is refused in any case. Default: 4 GiB.
-    pub fn unpacked_limit(mut self, bytes: u64) -> Self {
-        self.unpacked_limit = bytes;
-        self
-    }
-}
 
 /// Reads a trace file: an RMM log or a PyTorch snapshot, plain or gzipped, recognised by content.
 ///
@@ -89,11 +60,6 @@ pub fn read_from(
 ) -> Result<Vec<Trace>, Error> {
     recognise_and_read(name, reader, options).map_err(|error| error.in_file(name))
 }
-
-/// Advice for a file that is no recording.
-pub(crate) const RECORDING: &str = "record PyTorch with \
-    torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot(\"run.pickle\"), \
-    RMM with rmm.reinitialize(logging=True, log_file_name=\"run.csv\")";
 
 fn recognise_and_read(
     name: &str,

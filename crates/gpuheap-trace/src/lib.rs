@@ -40,14 +40,16 @@
 mod error;
 mod input;
 mod model;
+mod options;
 mod rmm;
 mod snapshot;
 mod source;
 
 pub use error::{Error, Place};
-pub use input::{ReadOptions, open, read, read_bytes, read_from};
+pub use input::{open, read, read_bytes, read_from};
 pub use model::{
     AllocatorSettings, At, Event, Format, Frame, Op, Segment, SnapshotKeys, StreamInfo, Summary,
     Trace, TraceBuilder, Warning, WarningKind,
 };
+pub use options::ReadOptions;
 pub use rmm::write_rmm_csv;

@@ -7,9 +7,10 @@
 use super::free_list::FreeList;
 use super::slab::Slab;
 use super::{BlockRef, Cached, Environment, Forecast, Policy, Rounding, Shortage, Taking};
-use crate::order::{Order, StreamRef};
+use crate::order::Order;
 use crate::source::{Segment, SourceError};
 use crate::stats::RunningStats;
+use crate::stream::StreamRef;
 use crate::stuck::Stuck;
 
 /// The largest bin, 128 MiB, as a power of two; bin `n` holds blocks of `2^n` bytes.

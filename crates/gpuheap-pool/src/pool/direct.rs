@@ -8,9 +8,10 @@ use rustc_hash::FxHashMap;
 
 use super::slab::Slab;
 use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage};
-use crate::order::{Order, StreamRef, Ticket};
+use crate::order::Order;
 use crate::source::{Segment, SourceError};
 use crate::stats::RunningStats;
+use crate::stream::{StreamRef, Ticket};
 use crate::stuck::Stuck;
 
 /// The policies `none` and `driver`.

@@ -1,8 +1,9 @@
 //! Free blocks that are whole segments: what `simple` keeps, and each bin of `binned`.
 
 use super::{Cached, Environment, Shortage};
-use crate::order::{Order, StreamRef, Ticket};
+use crate::order::Order;
 use crate::source::{Segment, SourceError};
+use crate::stream::{StreamRef, Ticket};
 use crate::stuck::Stuck;
 
 #[derive(Debug, Default)]

@@ -34,9 +34,10 @@ pub use split::Split;
 pub use stitched::{Stitched, Tuning};
 
 use crate::limits::Limits;
-use crate::order::{Order, StreamRef, Ticket};
+use crate::order::Order;
 use crate::source::{Chunk, GRANULE, MemorySource, Pages, Segment, SourceError, round_up};
 use crate::stats::RunningStats;
+use crate::stream::{StreamRef, Ticket};
 use crate::stuck::Stuck;
 
 /// A policy by its name.

@@ -6,9 +6,10 @@
 use super::free_list::FreeList;
 use super::slab::Slab;
 use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage, Taking};
-use crate::order::{Order, StreamRef};
+use crate::order::Order;
 use crate::source::{Segment, SourceError};
 use crate::stats::RunningStats;
+use crate::stream::StreamRef;
 use crate::stuck::Stuck;
 
 /// Requests up to this size may waste [`SMALL_WASTE`], larger ones [`LARGE_WASTE`].

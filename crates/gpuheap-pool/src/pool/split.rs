@@ -23,9 +23,10 @@ use std::collections::BTreeSet;
 use super::size_bins::{Entry, Positions, ROUNDING, SizeBins};
 use super::slab::Slab;
 use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage, Taking};
-use crate::order::{Order, StreamRef, Ticket};
+use crate::order::Order;
 use crate::source::{GRANULE, Segment, SourceError, round_up};
 use crate::stats::RunningStats;
+use crate::stream::{StreamRef, Ticket};
 use crate::stuck::Stuck;
 
 /// Requests up to this size are small. Replaying the example traces, 256 KiB and 64 KiB do alike;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::order::StreamHandle;
+use crate::stream::StreamHandle;
 use proptest::prelude::*;
 
 use super::*;

@@ -12,7 +12,7 @@ use std::fmt;
 pub use pages::{Chunk, Pages};
 
 use crate::limits::Limits;
-use crate::order::StreamRef;
+use crate::stream::StreamRef;
 
 /// Memory taken from the driver: one allocation of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::{
     round_up,
 };
 use crate::limits::Limits;
-use crate::order::StreamRef;
+use crate::stream::StreamRef;
 
 /// The capacity of a device on which memory is plenty, bytes. Tables have a place for each page of it,
 /// which an interpreter fills one by one.

@@ -2,7 +2,8 @@
 
 use rustc_hash::FxHashSet;
 
-use super::entry::{Action, Block, Entry};
+use super::at_end::Block;
+use super::entry::{Action, Entry};
 
 /// The blocks that held memory before the first entry, pending ones first, then by address.
 ///

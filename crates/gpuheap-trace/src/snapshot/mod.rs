@@ -1,7 +1,9 @@
 //! PyTorch's memory snapshot: a pickle of plain data.
 
+mod at_end;
 mod before;
 mod entry;
+mod entry_dict;
 mod frames;
 mod heap;
 mod input;

@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::fmt;
 
-use super::entry::{Entries, KEYS};
+use super::entry::Entries;
 use super::heap::{Heap, Items};
+use super::shapes::KEYS;
 use super::value::{Packed, Value};
 use crate::{Error, Place};
 

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use super::at_end::{AtEnd, Block, read_at_end};
 use super::before::blocks_before;
-use super::entry::{Action, AtEnd, Block, Entries, Entry, read_at_end, read_dict};
+use super::entry::{Action, Entries, Entry};
+use super::entry_dict::read_dict;
 use super::frames::Frames;
 use super::keys;
 use super::pickle::{self, Pickle};

@@ -1,9 +1,33 @@
 //! The keys of entries. All entries of a recording have one of a few lists of keys, so a dict's keys
 //! are compared with those of the dict before and not looked up.
 
-use super::entry::{KEYS, Values};
 use super::texts::Texts;
 use super::value::{Packed, Value};
+
+/// Keys of an entry that are read.
+pub(super) const KEYS: [&str; 9] = [
+    "action",
+    "addr",
+    "size",
+    "stream",
+    "time_us",
+    "frames",
+    "device_free",
+    "pool_id",
+    "segment_pool_id",
+];
+pub(super) const ACTION: usize = 0;
+pub(super) const ADDR: usize = 1;
+pub(super) const SIZE: usize = 2;
+pub(super) const STREAM: usize = 3;
+pub(super) const TIME: usize = 4;
+pub(super) const FRAMES: usize = 5;
+pub(super) const DEVICE_FREE: usize = 6;
+pub(super) const POOL: usize = 7;
+pub(super) const SEGMENT_POOL: usize = 8;
+
+/// The values of [`KEYS`].
+pub(super) type Values = [Option<Value>; KEYS.len()];
 
 /// Lists of keys that dicts of entries were found to have.
 #[derive(Default)]

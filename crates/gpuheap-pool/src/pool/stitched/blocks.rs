@@ -2,8 +2,9 @@
 
 use std::ops::{Index, IndexMut};
 
-use crate::order::{Order, StreamRef, Ticket};
+use crate::order::Order;
 use crate::pool::size_bins::ROUNDING;
+use crate::stream::{StreamRef, Ticket};
 use crate::stuck::Stuck;
 
 /// No block.

@@ -5,7 +5,8 @@
 //! the rest.
 
 use super::blocks::Last;
-use crate::order::{Order, StreamRef};
+use crate::order::Order;
+use crate::stream::StreamRef;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Eligibility {

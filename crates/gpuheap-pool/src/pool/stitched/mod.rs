@@ -56,9 +56,10 @@ use ranges::Ranges;
 
 use super::size_bins::ROUNDING;
 use super::{BlockRef, Cached, Environment, Forecast, Policy, Shortage};
-use crate::order::{Order, StreamRef};
+use crate::order::Order;
 use crate::source::{Segment, SourceError, round_up};
 use crate::stats::RunningStats;
+use crate::stream::StreamRef;
 use crate::stuck::Stuck;
 
 /// Requests up to this size are small.
@@ -751,7 +752,7 @@ const LOOK_RANGES: usize = 32;
 /// Makes `stream` wait for a free, if it has to; false where one of the streams can be given no
 /// work.
 fn wait_for(
-    ticket: crate::order::Ticket,
+    ticket: crate::stream::Ticket,
     stream: StreamRef,
     environment: &mut Environment<'_>,
 ) -> Result<bool, SourceError> {

@@ -5,10 +5,11 @@ use super::blocks::{Block, Last, State};
 use super::eligibility::Eligibility;
 use super::memory::LEAST;
 use super::{LOOK_RANGES, SMALL, SMALL_RUN, Shortage, Stitched};
-use crate::order::{Order, StreamRef};
+use crate::order::Order;
 use crate::pool::{BlockRef, Environment, Taking};
 use crate::source::{Segment, round_up};
 use crate::stats::RunningStats;
+use crate::stream::StreamRef;
 use crate::stuck::Stuck;
 
 /// A run of free blocks at primary addresses, as a stitched range could use it.

@@ -15,8 +15,9 @@ use rustc_hash::FxHashSet;
 use super::bins::{Bins, Found};
 use super::blocks::{Block, Blocks, Last, NONE, Part, State};
 use super::eligibility::Eligibility;
-use crate::order::{Order, StreamRef};
+use crate::order::Order;
 use crate::source::Segment;
+use crate::stream::StreamRef;
 
 /// What the table of covering blocks goes by: the least that a chunk may be.
 const PAGE: u64 = crate::source::GRANULE;

@@ -14,9 +14,10 @@ use std::collections::BTreeSet;
 
 use super::addresses::Addresses;
 use super::memory::Memory;
-use crate::order::{Order, Ticket};
+use crate::order::Order;
 use crate::pool::Environment;
 use crate::source::{Segment, SourceError};
+use crate::stream::Ticket;
 use crate::stuck::Stuck;
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use crate::order::StreamHandle;
+use crate::stream::StreamHandle;
 
 use super::{Stitched, Tuning};
 use crate::limits::Limits;

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::order::StreamHandle;
+use crate::stream::StreamHandle;
 use proptest::prelude::*;
 
 use super::bins::Bins;
 use super::blocks::{Block, Blocks, Part};
 use super::*;
 use crate::limits::Limits;
-use crate::order::Ticket;
 use crate::source::MemorySource;
 use crate::stats::RunningStats;
+use crate::stream::Ticket;
 use crate::stuck::Stuck;
 use crate::testing::{LARGE_DEVICE, Model};
 use crate::testing::{cases, fewer};

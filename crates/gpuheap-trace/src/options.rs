@@ -1,0 +1,31 @@
+//! How to read a trace.
+
+/// Choices of a reader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadOptions {
+    pub(crate) recorded_only: bool,
+    pub(crate) unpacked_limit: u64,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self { recorded_only: false, unpacked_limit: 4 << 30 }
+    }
+}
+
+impl ReadOptions {
+    /// Leaves out the blocks that were live before a snapshot's recording began. Their frees then
+    /// count as [`Trace::unknown_frees`]. Default: false.
+    pub fn recorded_only(mut self, recorded_only: bool) -> Self {
+        self.recorded_only = recorded_only;
+        self
+    }
+
+    /// The most bytes that a file may have once unpacked, and the most that the values of a pickle
+    /// may take beside it, so that a small hostile file cannot fill the memory. A pickle whose
+    /// values take far more than its bytes do is refused in any case. Default: 4 GiB.
+    pub fn unpacked_limit(mut self, bytes: u64) -> Self {
+        self.unpacked_limit = bytes;
+        self
+    }
+}
