@@ -1,5 +1,5 @@
 // The examples of the documentation run on the emulator: without it none of them is a test.
-// The floors above use some of this.
+// Without these floors, some helpers of the floors below are unused.
 #![cfg_attr(
     not(all(feature = "arithmetic", feature = "emulator")),
     allow(dead_code, reason = "what serves a floor that is off")
@@ -8,10 +8,12 @@
 
 //! GPU memory that can be accounted for, and that comes back.
 //!
-//! Arrays on the device that manage their own memory. It comes out of caching pools, in stream
-//! order, under limits, with an exact account, and goes back when the code says: at drop, at a scope's
-//! end, at `reclaim`. It works on a machine with no GPU: an emulated device is part of it.
+//! Arrays on the device own their memory and free it by themselves. The memory comes from caching
+//! pools, in stream order, under limits, with an exact account. It goes back when the code says so:
+//! at a drop, at the end of a scope, or at `reclaim`. A machine without a GPU will do: an emulated
+//! device is included.
 //!
+//! The whole life of an array:
 //! The whole life of an array:
 //!
 //! ```
@@ -53,40 +55,39 @@
 //! | [`Target`] | a heap, a stream and a [kind](MemoryKind) of memory: makes arrays |
 //! | [`DeviceArray`], [`SharedArray`], [`DeviceView`] | arrays: owned, shared by count, borrowed |
 //! | [`Diagonal`], [`UpperTriangular`], [`Symmetric`], [`Transposed`] | what the elements of an array mean |
-//! | [`Target::register`], [`Target::wrap`] | arrays over a vector of the program's, and over memory of others |
-//! | [`Heap::scope`] | a part of a program whose end frees what was made in it |
-//! | [`Heap::set_limits`], [`Heap::retry`] | what a heap may take, and calls of others that run out of memory |
+//! | [`Target::register`], [`Target::wrap`] | arrays over a vector of the program, and over foreign memory |
+//! | [`Heap::scope`] | a section of a program; its end frees the arrays made in it |
+//! | [`Heap::set_limits`], [`Heap::retry`] | limits of a heap; repeating a foreign call that ran out of memory |
 //! | [`Target::adapt`], [`Target::cu`], [`Host::adapt`] | whole structures up and down: [`mod@adapt`] |
 //! | `&a + &b`, `2.0 * &a`, [`ArrayBase::sum`], [`ArrayBase::copy_slice`] | arithmetic, reductions, copies with steps: [`mod@arithmetic`] |
 //! | [`Target::batches`], [`Target::batches_by_memory`] | data larger than the device, [a batch](Batches) at a time |
-//! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who has the memory |
+//! | [`Heap::memory_status`], [`Heap::leaks`], [`Heap::would_fit`] | who holds the memory |
 //! | [`allocated!`], [`time!`] | what a piece of code allocates, and how long it takes |
-//! | [`Error`] | one type: [its kind](ErrorKind), and [the evidence](OutOfMemory) where memory ran out |
+//! | [`Error`] | one type: [its kind](ErrorKind), and [the evidence](OutOfMemory) if memory ran out |
 //!
-//! The [guide] explains each of these, a chapter at a time.
+//! # Ways to give memory back
 //!
-//! # The ways back
-//!
-//! | | who waits | to | of which kinds |
+//! | | who waits | memory goes to | kinds of memory |
 //! |---|---|---|---|
-//! | dropping an array | nobody | the pool | its own |
-//! | [`free`](DeviceArray::free) | nobody | the pool, with its error | its own |
-//! | [`free_early`](SharedArray::free_early) | nobody | the pool, for all handles | its own |
-//! | [`release`](DeviceArray::release) | the host, for its last use | the driver | its own |
-//! | [`unregister`](DeviceArray::unregister) | the host, for its last use | the program, as its vector | registered |
+//! | dropping an array | no thread | the pool | the array's own |
+//! | [`free`](DeviceArray::free) | no thread | the pool; returns the error of the free | the array's own |
+//! | [`free_early`](SharedArray::free_early) | no thread | the pool, for all handles | the array's own |
+//! | [`release`](DeviceArray::release) | the host, for the array's last use | the driver | the array's own |
+//! | [`unregister`](DeviceArray::unregister) | the host, for the array's last use | the program, as its vector | registered |
 //! | [`reclaim`](Heap::reclaim), [`reclaim_all`](Heap::reclaim_all) | the host, for frees in flight | from the pool to the driver | device |
 //! | [`flush`](Heap::flush) | the host, for frees in flight | from the pools to the driver | device, unified, pinned |
-//! | [`reset`](Device::reset) | the host, for all work | the driver, live arrays too, but for those of `driver` heaps | all |
+//! | [`reset`](Device::reset) | the host, for all work | the driver, including live arrays, except those of `driver` heaps | all |
 //!
-//! Registered memory has no pool: however such an array is freed, the host waits for its last use and
-//! the vector is freed. Memory that was [wrapped](Target::wrap) stays its owner's.
+//! Registered memory has no pool. However a registered array is freed, the host waits for its last
+//! use and then frees the vector. [Wrapped](Target::wrap) memory stays with its owner.
 //!
 //! # Work on arrays
 //!
-//! gpuheap is no tensor library. There are fills, copies and views, and [arithmetic](mod@arithmetic) of
-//! elements; linear algebra does not come. There are no strides: elements lie in row-major order with
-//! no gaps, a slice is a range of the leading axis, and one of other axes is a copy. Real work is done
-//! by kernels and libraries, which take an array's pointer and its stream:
+//! gpuheap is not a tensor library. It has fills, copies, views, and elementwise
+//! [arithmetic](mod@arithmetic); linear algebra is out of scope. Arrays have no strides: elements
+//! lie in row-major order without gaps. A slice along the leading axis is a view; a slice along
+//! other axes is a copy. Kernels and libraries do the real work. They take an array's pointer and
+//! its stream:
 //!
 //! ```
 //! # fn main() -> Result<(), gpuheap::Error> {
@@ -104,9 +105,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The rule is the order of the stream: enqueue the work on the stream that the pointer was asked for,
-//! before the array is dropped, freed or used on another stream. Nothing else has to be waited for: a
-//! free, a copy or the next use comes after it by itself.
+//! One rule applies: enqueue the work on the stream that the pointer was requested for, before the
+//! array is dropped, freed or used on another stream. No other synchronization is needed: a later
+//! free, copy or use of the array is ordered after that work.
 //!
 //! # Features
 //!
@@ -118,13 +119,13 @@
 //! | `half` | numbers of 16 bits on the device: [`cu`](Target::cu) adapts them |
 //! | `sprs` | sparse matrices are adapted |
 //!
-//! Types of other crates in signatures are those of [`driver`], [`emu`], [`ndarray`] and [`bytemuck`],
-//! so that a program depends on gpuheap alone.
+//! Signatures use types of [`driver`], [`emu`], [`ndarray`] and [`bytemuck`], which are re-exported
+//! here. A program therefore depends on gpuheap alone.
 //!
 //! # The environment
 //!
-//! The environment can say what a builder does not, by variables such as `GPUHEAP_POOL` and
-//! `GPUHEAP_MEMORY_LIMIT`; `docs/environment.md` lists all of them, with their values.
+//! Environment variables such as `GPUHEAP_POOL` and `GPUHEAP_MEMORY_LIMIT` set defaults for what a
+//! builder leaves open. `docs/environment.md` lists all of them, with their values.
 
 // Helpers of the tests in `tests/` name the library as they do there.
 #[cfg(all(test, feature = "emulator"))]
@@ -175,7 +176,7 @@ pub use array::{
 };
 #[cfg(feature = "arrays")]
 pub use batches::{Batches, FedBatches, RowBatches};
-/// What says which types are plain data, in the version whose traits [`Element`] asks for.
+/// Traits that mark types as plain data, in the version that [`Element`] requires.
 #[cfg(feature = "arrays")]
 pub use bytemuck;
 #[cfg(feature = "emulator")]
@@ -185,7 +186,7 @@ pub use error::{Cause, Consumer, Error, ErrorKind, OutOfMemory};
 pub use event::Event;
 #[cfg(feature = "arrays")]
 pub use gpuheap_derive::Adapt;
-/// The driver API: the types that `raw` handles and [`Device::driver`] have, and the machine's driver.
+/// The driver API: the types of `raw` handles and of [`Device::driver`], and the machine's driver.
 pub use gpuheap_driver as driver;
 use gpuheap_driver::fork;
 #[cfg(feature = "emulator")]

@@ -45,7 +45,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// As [`parse`](Settings::parse), the same at every call.
+    /// The errors of [`parse`](Settings::parse), the same at every call.
     pub(crate) fn get() -> Result<&'static Settings, Error> {
         static SETTINGS: OnceLock<Result<Settings, Error>> = OnceLock::new();
         let read = SETTINGS.get_or_init(|| Settings::parse(|variable| std::env::var_os(variable)));

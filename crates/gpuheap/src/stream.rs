@@ -291,7 +291,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The driver's own.
+    /// A driver error.
     pub fn is_capturing(&self) -> Result<bool, Error> {
         match self.ask()? {
             Asked::Stream(_alive) => Ok(self.context().is_capturing(self.raw())?),
@@ -303,7 +303,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// A stream that was [retired](Stream::is_retired); the driver's own.
+    /// A stream that was [retired](Stream::is_retired); a driver error.
     pub fn record(&self) -> Result<Event, Error> {
         self.record_as(false)
     }
@@ -312,7 +312,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// A stream that was [retired](Stream::is_retired); the driver's own.
+    /// A stream that was [retired](Stream::is_retired); a driver error.
     pub fn record_timed(&self) -> Result<Event, Error> {
         self.record_as(true)
     }
@@ -323,7 +323,7 @@ impl Stream {
     /// # Errors
     ///
     /// An event of another driver, such as an emulated device's on a real one's stream; a stream
-    /// that was [retired](Stream::is_retired); the driver's own.
+    /// that was [retired](Stream::is_retired); a driver error.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         let context = self.context();
         event.context().check_alive()?;

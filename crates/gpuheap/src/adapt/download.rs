@@ -36,7 +36,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// An array that was freed; bytes that are no valid elements; the driver's own.
+    /// The array was freed; bytes that are no valid elements; a driver error.
     pub fn adapt<V: Adapt<Download> + ?Sized>(self, value: &V) -> Result<V::Output, Error> {
         value.adapt(&Download { blocks: RefCell::default() })
     }

@@ -53,21 +53,21 @@ pub trait Group<T, To>: Groups {
     ///
     /// # Errors
     ///
-    /// As [`Adapt::adapt`].
+    /// The errors of [`Adapt::adapt`].
     fn vec(items: &[T], to: &To) -> Result<Self::Vec, Error>;
 
     /// The same.
     ///
     /// # Errors
     ///
-    /// As [`Adapt::adapt`].
+    /// The errors of [`Adapt::adapt`].
     fn fixed<const N: usize>(items: &[T; N], to: &To) -> Result<Self::Fixed<N>, Error>;
 
     /// The same.
     ///
     /// # Errors
     ///
-    /// As [`Adapt::adapt`].
+    /// The errors of [`Adapt::adapt`].
     fn array<D: Dimension>(items: ArrayView<'_, T, D>, to: &To) -> Result<Self::Array<D>, Error>;
 }
 

@@ -62,7 +62,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// As [`adapt`](Target::adapt).
+    /// The errors of [`adapt`](Target::adapt).
     #[track_caller]
     pub fn cu<V: Adapt<Upload<Cu>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         Upload::<Cu>::new(self, Location::caller()).run(value)
@@ -72,7 +72,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// As [`adapt`](Target::adapt).
+    /// The errors of [`adapt`](Target::adapt).
     #[track_caller]
     pub fn narrow<V: Adapt<Upload<Narrow>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         Upload::<Narrow>::new(self, Location::caller()).run(value)

@@ -29,7 +29,7 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// An array that was freed; as [`Target::uninit`]; the driver's own.
+    /// The array was freed; the errors of [`Target::uninit`]; a driver error.
     #[track_caller]
     pub fn cast<U: Scalar>(&self) -> Result<DeviceArray<U, D>, Error> {
         cast(self, Location::caller())

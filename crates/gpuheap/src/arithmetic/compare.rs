@@ -34,8 +34,8 @@ macro_rules! comparisons {
                 ///
                 /// # Errors
                 ///
-                /// Shapes that do not go together; arrays on different devices; an array that was
-                /// freed; as [`Target::uninit`](crate::Target::uninit).
+                /// Shapes that do not go together; arrays on different devices; the array was
+                /// freed; the errors of [`Target::uninit`](crate::Target::uninit).
                 #[track_caller]
                 pub fn $method<R: Operand<T, D>>(
                     &self,
@@ -63,7 +63,7 @@ impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
     ///
     /// # Errors
     ///
-    /// An array that was freed; as [`Target::uninit`](crate::Target::uninit).
+    /// The array was freed; the errors of [`Target::uninit`](crate::Target::uninit).
     #[track_caller]
     pub fn all(&self) -> Result<bool, Error> {
         Ok(read_one::<bool, _, _, _>(Reduction::All, self, Location::caller())?.unwrap_or(true))
@@ -73,7 +73,7 @@ impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
     ///
     /// # Errors
     ///
-    /// As [`all`](ArrayBase::all).
+    /// The errors of [`all`](ArrayBase::all).
     #[track_caller]
     pub fn any(&self) -> Result<bool, Error> {
         Ok(read_one::<bool, _, _, _>(Reduction::Any, self, Location::caller())?.unwrap_or(false))

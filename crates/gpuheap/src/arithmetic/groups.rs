@@ -41,8 +41,8 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
     /// # Errors
     ///
     /// A key that is not within `0..groups`; another number of keys than rows; an array with no
-    /// axis; keys on another device; an array that was freed; as [`Target::uninit`], for the result
-    /// and for what it is computed in; the driver's own.
+    /// axis; keys on another device; the array was freed; the errors of [`Target::uninit`], for the
+    /// result and for what it is computed in; a driver error.
     #[track_caller]
     pub fn sum_by_key<R: Hold, K: Key>(
         &self,
@@ -59,7 +59,7 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`sum_by_key`](ArrayBase::sum_by_key).
+    /// The errors of [`sum_by_key`](ArrayBase::sum_by_key).
     #[track_caller]
     pub fn mean_by_key<R: Hold, K: Key>(
         &self,
@@ -95,8 +95,8 @@ impl<S: Hold, K: Key> ArrayBase<S, K, Ix1> {
     ///
     /// # Errors
     ///
-    /// A key that is not within `0..groups`; an array that was freed; as [`Target::uninit`], for the
-    /// result and for what it is computed in; the driver's own.
+    /// A key that is not within `0..groups`; the array was freed; the errors of [`Target::uninit`],
+    /// for the result and for what it is computed in; a driver error.
     #[track_caller]
     #[doc(alias = "bincount")]
     #[doc(alias = "histogram")]

@@ -65,8 +65,8 @@ macro_rules! operators {
                 ///
                 /// # Errors
                 ///
-                /// Shapes that do not go together; arrays on different devices; an array that was
-                /// freed; as [`Target::uninit`](crate::Target::uninit); the driver's own.
+                /// Shapes that do not go together; arrays on different devices; the array was
+                /// freed; the errors of [`Target::uninit`](crate::Target::uninit); a driver error.
                 #[track_caller]
                 pub fn $named<R: Operand<T, D>>(
                     &self,
@@ -80,8 +80,8 @@ macro_rules! operators {
             ///
             /// # Errors
             ///
-            /// An array that was freed; as [`Target::uninit`](crate::Target::uninit); the driver's
-            /// own.
+            /// The array was freed; the errors of [`Target::uninit`](crate::Target::uninit); a
+            /// driver error.
             #[track_caller]
             pub fn try_sub_from(&self, left: T) -> Result<DeviceArray<T, D>, Error> {
                 number_on_the_left(Arithmetic::Subtract, left, self, Location::caller())
@@ -91,7 +91,7 @@ macro_rules! operators {
             ///
             /// # Errors
             ///
-            /// As [`try_sub_from`](ArrayBase::try_sub_from).
+            /// The errors of [`try_sub_from`](ArrayBase::try_sub_from).
             #[track_caller]
             pub fn try_div_into(&self, left: T) -> Result<DeviceArray<T, D>, Error> {
                 number_on_the_left(Arithmetic::Divide, left, self, Location::caller())
@@ -117,8 +117,8 @@ macro_rules! operators {
                 /// # Errors
                 ///
                 /// A right side that does not go with the shape, or that makes it larger; one that
-                /// overlaps this array and is another part of its memory; one on another device; an
-                /// array that was freed; the driver's own.
+                /// overlaps this array and is another part of its memory; one on another device;
+                /// the array was freed; a driver error.
                 pub fn $in_place<R: Operand<T, D>>(&mut self, right: R) -> Result<(), Error> {
                     in_place(Op::Arithmetic(Arithmetic::$op), T::TYPE, &self.window(), &right.side())
                 }
@@ -235,7 +235,8 @@ impl<S: Hold, T: Signed, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// An array that was freed; as [`Target::uninit`](crate::Target::uninit); the driver's own.
+    /// The array was freed; the errors of [`Target::uninit`](crate::Target::uninit); a driver
+    /// error.
     #[track_caller]
     pub fn try_neg(&self) -> Result<DeviceArray<T, D>, Error> {
         self.neg()
@@ -247,7 +248,7 @@ impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
     ///
     /// # Errors
     ///
-    /// As [`try_neg`](ArrayBase::try_neg).
+    /// The errors of [`try_neg`](ArrayBase::try_neg).
     #[track_caller]
     pub fn try_not(&self) -> Result<DeviceArray<bool, D>, Error> {
         self.not()

@@ -35,7 +35,8 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// An array that was freed; as [`Target::uninit`], for what it is computed in; the driver's own.
+    /// The array was freed; the errors of [`Target::uninit`], for what it is computed in; a driver
+    /// error.
     #[track_caller]
     pub fn sum(&self) -> Result<T::Sum, Error> {
         let total = read_one(Reduction::Sum, self, Location::caller())?;
@@ -47,7 +48,7 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// No elements; as [`sum`](ArrayBase::sum).
+    /// No elements; the errors of [`sum`](ArrayBase::sum).
     #[track_caller]
     pub fn mean(&self) -> Result<T::Mean, Error> {
         let total: Option<f64> = read_one(Reduction::Total, self, Location::caller())?;
@@ -59,7 +60,7 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// No such axis; as [`sum`](ArrayBase::sum).
+    /// No such axis; the errors of [`sum`](ArrayBase::sum).
     #[track_caller]
     pub fn sum_axis(&self, axis: usize) -> Result<DeviceArray<T::Sum, D::Smaller>, Error>
     where
@@ -80,7 +81,7 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// No such axis, or one without length; as [`sum`](ArrayBase::sum).
+    /// No such axis, or one without length; the errors of [`sum`](ArrayBase::sum).
     #[track_caller]
     pub fn mean_axis(&self, axis: usize) -> Result<DeviceArray<T::Mean, D::Smaller>, Error>
     where
@@ -120,8 +121,8 @@ impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// No elements; an array that was freed; as [`Target::uninit`], for what it is computed in; the
-    /// driver's own.
+    /// No elements; the array was freed; the errors of [`Target::uninit`], for what it is computed
+    /// in; a driver error.
     #[track_caller]
     pub fn min(&self) -> Result<T, Error> {
         read_one(Reduction::Min, self, Location::caller())?
@@ -132,7 +133,7 @@ impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`min`](ArrayBase::min).
+    /// The errors of [`min`](ArrayBase::min).
     #[track_caller]
     pub fn max(&self) -> Result<T, Error> {
         read_one(Reduction::Max, self, Location::caller())?
@@ -143,7 +144,7 @@ impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// No such axis, or one without length; as [`min`](ArrayBase::min).
+    /// No such axis, or one without length; the errors of [`min`](ArrayBase::min).
     #[track_caller]
     pub fn min_axis(&self, axis: usize) -> Result<DeviceArray<T, D::Smaller>, Error>
     where
@@ -156,7 +157,7 @@ impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`min_axis`](ArrayBase::min_axis).
+    /// The errors of [`min_axis`](ArrayBase::min_axis).
     #[track_caller]
     pub fn max_axis(&self, axis: usize) -> Result<DeviceArray<T, D::Smaller>, Error>
     where

@@ -32,8 +32,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// A slice that is not within the shape, or has a step of 0; an array that was freed; as
-    /// [`Target::uninit`](crate::Target::uninit); the driver's own.
+    /// A slice that is not within the shape, or has a step of 0; the array was freed; the errors of
+    /// [`Target::uninit`](crate::Target::uninit); a driver error.
     #[track_caller]
     pub fn copy_slice<I: SliceArg<D>>(&self, slice: I) -> Result<DeviceArray<T, I::OutDim>, Error> {
         let part = Part::of(self.shape(), slice.as_ref())?;
@@ -44,7 +44,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// An axis that is not there, or there twice; as [`copy_slice`](ArrayBase::copy_slice).
+    /// An axis that is not there, or there twice; the errors of
+    /// [`copy_slice`](ArrayBase::copy_slice).
     #[track_caller]
     pub fn copy_permuted(
         &self,
@@ -57,7 +58,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`copy_slice`](ArrayBase::copy_slice).
+    /// The errors of [`copy_slice`](ArrayBase::copy_slice).
     #[track_caller]
     #[doc(alias = "t")]
     pub fn copy_transposed(&self) -> Result<DeviceArray<T, D>, Error> {
@@ -79,7 +80,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// A shape that this does not go with; as [`copy_slice`](ArrayBase::copy_slice).
+    /// A shape that this does not go with; the errors of [`copy_slice`](ArrayBase::copy_slice).
     #[track_caller]
     #[doc(alias = "repeat")]
     pub fn broadcast_to<I: IntoDimension>(
@@ -99,8 +100,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// # Errors
     ///
     /// A slice that is not within the shape, or has a step of 0; a source that does not go with its
-    /// shape, that is on another device, or that overlaps it; an array that was freed; the driver's
-    /// own.
+    /// shape, that is on another device, or that overlaps it; the array was freed; a driver error.
     pub fn write_slice<I: SliceArg<D>, R: Hold, E: Dimension>(
         &mut self,
         slice: I,

@@ -46,7 +46,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// As [`uninit`](Target::uninit).
+    /// The errors of [`uninit`](Target::uninit).
     #[track_caller]
     pub fn zeroed<T: Element + Zeroable, I: IntoDimension>(
         &self,
@@ -59,7 +59,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// As [`uninit`](Target::uninit).
+    /// The errors of [`uninit`](Target::uninit).
     #[track_caller]
     pub fn filled<T: Element, I: IntoDimension>(
         &self,
@@ -91,7 +91,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// As [`uninit`](Target::uninit).
+    /// The errors of [`uninit`](Target::uninit).
     #[track_caller]
     pub fn array<H: HostData + ?Sized>(
         &self,
@@ -105,7 +105,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// As [`uninit`](Target::uninit), and a source that was freed.
+    /// The errors of [`uninit`](Target::uninit), and a source that was freed.
     #[track_caller]
     pub fn copy_of<S: Hold, T: Element, D: Dimension>(
         &self,

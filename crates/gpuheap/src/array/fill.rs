@@ -13,7 +13,7 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// An array that was freed; the driver's own.
+    /// The array was freed; a driver error.
     pub fn fill(&mut self, value: T) -> Result<(), Error> {
         fill(self, value)
     }

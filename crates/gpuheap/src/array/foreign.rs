@@ -53,7 +53,8 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// As [`wrap`](Target::wrap), and a scope that ended. The owner is then dropped and not called.
+    /// The errors of [`wrap`](Target::wrap), and a scope that ended. The owner is then dropped and
+    /// not called.
     #[track_caller]
     pub unsafe fn wrap_owned<T: Element, I: IntoDimension>(
         &self,

@@ -32,7 +32,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     ///
     /// # Errors
     ///
-    /// As [`as_slice`](DeviceArray::as_slice).
+    /// The errors of [`as_slice`](DeviceArray::as_slice).
     pub fn as_mut_slice(&mut self) -> Result<HostMut<'_, T>, Error> {
         let (borrow, pointer) = self.borrow_for_host()?;
         // SAFETY: as above, and the array is borrowed mutably.

@@ -208,7 +208,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// An array that was freed; a stream of a device that cannot reach the array's memory.
+    /// The array was freed; a stream of a device that cannot reach the array's memory.
     #[doc(alias = "as_ptr")]
     pub fn device_ptr(&self, stream: &Stream) -> Result<u64, Error> {
         self.storage().use_on(Some(stream), |address, stream| {
@@ -243,8 +243,8 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     ///
     /// # Errors
     ///
-    /// An array that was freed already, by a scope's end; the driver's own. The memory is
-    /// accounted for all the same.
+    /// The array was freed already, by a scope's end; a driver error. The memory is accounted for
+    /// all the same.
     #[track_caller]
     #[doc(alias = "dealloc")]
     pub fn free(self) -> Result<(), Error> {
@@ -258,7 +258,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     ///
     /// # Errors
     ///
-    /// As [`free`](ArrayBase::free).
+    /// The errors of [`free`](ArrayBase::free).
     #[track_caller]
     pub fn release(self) -> Result<u64, Error> {
         self.storage().use_on(None, |_, _| Ok(()))?;
@@ -279,7 +279,7 @@ impl<T: Element, D: Dimension> SharedArray<T, D> {
     ///
     /// # Errors
     ///
-    /// The driver's own. The memory is accounted for all the same.
+    /// A driver error. The memory is accounted for all the same.
     #[track_caller]
     pub fn free_early(&self) -> Result<bool, Error> {
         self.storage().free_early(Freed::Early(Location::caller()))

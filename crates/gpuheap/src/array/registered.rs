@@ -46,7 +46,7 @@ impl Target {
     /// # Errors
     ///
     /// [Out of memory](Error::out_of_memory), with the figures of pinned memory; a device that
-    /// cannot register memory; memory that is registered already; the driver's own. The error holds
+    /// cannot register memory; memory that is registered already; a driver error. The error holds
     /// the vector.
     #[track_caller]
     pub fn register<T: Element>(
@@ -114,8 +114,8 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     ///
     /// # Errors
     ///
-    /// An array that is not registered memory or was freed; bytes that are no valid `T`; the
-    /// driver's own, in which case the vector is neither freed nor used again.
+    /// An array that is not registered memory or was freed; bytes that are no valid `T`; a driver
+    /// error, in which case the vector is neither freed nor used again.
     #[track_caller]
     #[doc(alias = "into_vec")]
     pub fn unregister(self) -> Result<Vec<T>, Error> {

@@ -31,9 +31,9 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     ///
     /// # Errors
     ///
-    /// [Out of memory](Error::out_of_memory), a shape larger than any memory, an array that was
-    /// freed, a scope that ended; the driver's own. The error holds the array, which is as it was.
-    /// By `?` it becomes an [`Error`], and the array is freed.
+    /// [Out of memory](Error::out_of_memory), a shape larger than any memory, the array was freed,
+    /// a scope that ended; a driver error. The error holds the array, which is as it was. By `?` it
+    /// becomes an [`Error`], and the array is freed.
     #[track_caller]
     #[doc(alias = "realloc")]
     pub fn resize<I: IntoDimension>(

@@ -119,7 +119,7 @@ impl Scope {
     ///
     /// # Errors
     ///
-    /// As [`Heap::target`].
+    /// The errors of [`Heap::target`].
     pub fn target(&self) -> Result<Target, Error> {
         Ok(self.heap.target()?.within(Some(self.state.clone())))
     }

@@ -47,7 +47,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The driver's own, when the stream is made at the first call.
+    /// A driver error, when the stream is made at the first call.
     pub fn target(&self) -> Result<Target, Error> {
         Ok(self.on(self.own_stream()?))
     }

@@ -25,8 +25,8 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// A source with another number of elements, whatever its shape says; an array that was freed;
-    /// the driver's own.
+    /// A source with another number of elements, whatever its shape says; the array was freed; a
+    /// driver error.
     pub fn write_from<H: HostData<Element = T> + ?Sized>(
         &mut self,
         source: &H,
@@ -46,7 +46,7 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// A source with another number of elements, an array that was freed; the driver's own.
+    /// A source with another number of elements, the array was freed; a driver error.
     pub fn copy_from<R: Hold, E: Dimension>(
         &mut self,
         source: &ArrayBase<R, T, E>,
@@ -137,7 +137,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// An array that was freed; bytes that are no valid `T`; the driver's own.
+    /// The array was freed; bytes that are no valid `T`; a driver error.
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         self.ranges(std::iter::once(0..self.len()))
     }
@@ -146,7 +146,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`to_vec`](ArrayBase::to_vec).
+    /// The errors of [`to_vec`](ArrayBase::to_vec).
     pub fn to_ndarray(&self) -> Result<Array<T, D>, Error> {
         let elements = self.to_vec()?;
         Array::from_shape_vec(self.raw_dim(), elements)
@@ -157,7 +157,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// A slice of another length; as [`to_vec`](ArrayBase::to_vec), with the slice unchanged.
+    /// A slice of another length; the errors of [`to_vec`](ArrayBase::to_vec), with the slice
+    /// unchanged.
     pub fn read_into(&self, target: &mut [T]) -> Result<(), Error> {
         if target.len() != self.len() {
             return Err(ErrorKind::WrongShape.error(format!(
@@ -177,7 +178,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`Target::uninit`], and an array that was freed.
+    /// The errors of [`Target::uninit`], and the array was freed.
     #[track_caller]
     #[doc(alias = "clone")]
     pub fn copy(&self) -> Result<DeviceArray<T, D>, Error> {
@@ -188,7 +189,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`copy`](ArrayBase::copy).
+    /// The errors of [`copy`](ArrayBase::copy).
     #[track_caller]
     pub fn copy_to(&self, target: &Target) -> Result<DeviceArray<T, D>, Error> {
         target.copy_of(self)

@@ -42,7 +42,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// # Errors
     ///
     /// An array that is not in unified memory or was freed; a device without concurrent access to
-    /// managed memory, as under WSL2, which can move nothing; the driver's own.
+    /// managed memory, as under WSL2, which can move nothing; a driver error.
     pub fn prefetch(&self, to: Location) -> Result<(), Error> {
         let place = self.place(&to, "prefetched")?;
         let bytes = self.bytes() as usize;
@@ -63,7 +63,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`prefetch`](ArrayBase::prefetch); [`Advice::ReadMostly`] does without concurrent access.
+    /// The errors of [`prefetch`](ArrayBase::prefetch); [`Advice::ReadMostly`] does without
+    /// concurrent access.
     pub fn advise(&self, advice: Advice) -> Result<(), Error> {
         self.tell(&advice, true)
     }
@@ -72,7 +73,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`advise`](ArrayBase::advise).
+    /// The errors of [`advise`](ArrayBase::advise).
     pub fn unadvise(&self, advice: Advice) -> Result<(), Error> {
         self.tell(&advice, false)
     }

@@ -18,7 +18,7 @@ impl<T: Element, D: Dimension> UninitArray<T, D> {
     ///
     /// # Errors
     ///
-    /// A source with another number of elements; the driver's own. The array is freed then.
+    /// A source with another number of elements; a driver error. The array is freed then.
     pub fn write_from<H: HostData<Element = T> + ?Sized>(
         mut self,
         source: &H,
@@ -31,7 +31,7 @@ impl<T: Element, D: Dimension> UninitArray<T, D> {
     ///
     /// # Errors
     ///
-    /// A source with another number of elements or that was freed; the driver's own. The array is
+    /// A source with another number of elements or that was freed; a driver error. The array is
     /// freed then.
     pub fn copy_from<S: Hold, E: Dimension>(
         mut self,
@@ -45,7 +45,7 @@ impl<T: Element, D: Dimension> UninitArray<T, D> {
     ///
     /// # Errors
     ///
-    /// The driver's own. The array is freed then.
+    /// A driver error. The array is freed then.
     pub fn fill(self, value: T) -> Result<DeviceArray<T, D>, Error> {
         fill(&self.0, value)?;
         Ok(self.0)

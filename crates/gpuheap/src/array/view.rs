@@ -58,7 +58,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`slice`](ArrayBase::slice).
+    /// The errors of [`slice`](ArrayBase::slice).
     pub fn slice_mut(
         &mut self,
         range: impl RangeBounds<usize>,
@@ -86,7 +86,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`index`](ArrayBase::index).
+    /// The errors of [`index`](ArrayBase::index).
     pub fn index_mut(&mut self, index: usize) -> Result<DeviceViewMut<'_, T, D::Smaller>, Error>
     where
         S: HoldMut,
@@ -119,7 +119,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`slice`](ArrayBase::slice).
+    /// The errors of [`slice`](ArrayBase::slice).
     pub fn into_slice(self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
         let (start, end) = bounds(&range, self.leading("cannot be sliced")?)?;
         Ok(self.narrowed(start, end))
@@ -129,7 +129,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`index`](ArrayBase::index).
+    /// The errors of [`index`](ArrayBase::index).
     pub fn into_index(self, index: usize) -> Result<ArrayBase<S, T, D::Smaller>, Error>
     where
         D: RemoveAxis,
@@ -172,7 +172,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`reshape`](ArrayBase::reshape).
+    /// The errors of [`reshape`](ArrayBase::reshape).
     pub fn into_shape<I: IntoDimension>(self, shape: I) -> Result<ArrayBase<S, T, I::Dim>, Error> {
         let shape = shape.into_dimension();
         if shape.size_checked() != Some(self.len()) {
@@ -192,7 +192,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// As [`reinterpret`](ArrayBase::reinterpret).
+    /// The errors of [`reinterpret`](ArrayBase::reinterpret).
     pub fn into_reinterpreted<U: Element>(self) -> Result<ArrayBase<S, U, D>, Error> {
         let (old, new) = (size_of::<T>(), size_of::<U>());
         let refused = |why: String| -> Error {

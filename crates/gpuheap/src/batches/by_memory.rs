@@ -40,7 +40,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// A fraction that is not above 0 and at most 1; an array with no axis; the driver's own.
+    /// A fraction that is not above 0 and at most 1; an array with no axis; a driver error.
     #[track_caller]
     pub fn batches_by_memory<'a, T: Element, S: Data<Elem = T>, D: Dimension>(
         &self,

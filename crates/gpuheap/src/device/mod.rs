@@ -61,8 +61,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// As [`open`](Device::open); a variable of the environment that means nothing; no GPU, if
-    /// gpuheap was built without its feature `emulator`.
+    /// The errors of [`open`](Device::open); a variable of the environment that means nothing; no
+    /// GPU, if gpuheap was built without its feature `emulator`.
     pub fn open_default() -> Result<Device, Error> {
         settings::warn_once();
         if let Some(name) = &Settings::get()?.device {
@@ -118,7 +118,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The driver's own.
+    /// A driver error.
     pub fn stream(&self) -> Result<Stream, Error> {
         Stream::new(self.context.clone())
     }
@@ -127,7 +127,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The driver's own.
+    /// A driver error.
     pub fn default_stream(&self) -> Result<Stream, Error> {
         Stream::legacy(self.context.clone())
     }
@@ -155,8 +155,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// A thread's own default stream (`CU_STREAM_PER_THREAD`), for the reason that [`Stream`] gives;
-    /// a stream of another context than the device's primary one; the driver's own.
+    /// A thread's own default stream (`CU_STREAM_PER_THREAD`), for the reason that [`Stream`]
+    /// gives; a stream of another context than the device's primary one; a driver error.
     pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
         // SAFETY: the caller keeps this function's contract.
         unsafe { Stream::foreign(self.context.clone(), raw, false) }
@@ -184,7 +184,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// As [`foreign_stream`](Device::foreign_stream).
+    /// The errors of [`foreign_stream`](Device::foreign_stream).
     pub unsafe fn unannounced_stream(&self, raw: CUstream) -> Result<Stream, Error> {
         // SAFETY: the caller keeps this function's contract.
         unsafe { Stream::foreign(self.context.clone(), raw, true) }
@@ -205,7 +205,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The driver's own.
+    /// A driver error.
     pub fn can_reach(&self, other: &Device) -> Result<bool, Error> {
         Ok(self.context.can_reach(&other.context, &mut Visited::new())?)
     }
@@ -232,8 +232,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The driver's own: where it refuses the reset, the device stays as it was; where opening
-    /// afresh fails, it is gone.
+    /// A driver error: where it refuses the reset, the device stays as it was; where opening afresh
+    /// fails, it is gone.
     pub unsafe fn reset(self) -> Result<Device, Error> {
         let old = self.context;
         // SAFETY: the caller keeps this function's contract.
@@ -265,7 +265,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The driver's own.
+    /// A driver error.
     pub fn with_current<R>(&self, work: impl FnOnce(&dyn Driver) -> R) -> Result<R, Error> {
         let _current = self.context.enter()?;
         Ok(work(self.context.driver()))

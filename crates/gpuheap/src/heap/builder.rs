@@ -191,9 +191,10 @@ impl HeapBuilder {
     ///
     /// # Errors
     ///
-    /// A device that is gone; a variable of the environment that means nothing; a soft limit above the hard one; a hard limit below what the pool takes at a time; a thread for
+    /// A device that is gone; a variable of the environment that means nothing; a soft limit above
+    /// the hard one; a hard limit below what the pool takes at a time; a thread for
     /// [`idle_trim`](HeapBuilder::idle_trim) that cannot be had; `driver` on a device without
-    /// stream-ordered pools; the driver's own.
+    /// stream-ordered pools; a driver error.
     pub fn build(self) -> Result<Heap, Error> {
         if self.environment {
             settings::warn_once();

@@ -130,8 +130,8 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// A forked child; a device that was reset. The driver's own, if it does not say how much its pool
-    /// holds (`driver` heaps).
+    /// A forked child; a device that was reset. A driver error, if it does not say how much its
+    /// pool holds (`driver` heaps).
     pub fn would_fit(&self, bytes: u64) -> Result<Fit, Error> {
         self.handle.context.check_alive()?;
         let is_wsl2 = self.handle.context.is_wsl2();

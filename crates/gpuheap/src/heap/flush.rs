@@ -64,7 +64,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The driver's own, in waiting and giving back.
+    /// A driver error, in waiting and giving back.
     pub fn flush(&self) -> Result<FlushReport, Error> {
         flush(&self.handle.context, std::slice::from_ref(self.handle.inner()))
     }
@@ -75,7 +75,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The driver's own.
+    /// A driver error.
     pub fn flush(&self) -> Result<FlushReport, Error> {
         self.context().check_alive()?;
         flush(self.context(), &self.context().heaps())

@@ -112,7 +112,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// As [`build`](HeapBuilder::build).
+    /// The errors of [`build`](HeapBuilder::build).
     pub fn new(device: &Device) -> Result<Heap, Error> {
         Heap::builder(device).build()
     }
@@ -142,7 +142,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The driver's own, where it is asked.
+    /// A driver error, where it is asked.
     pub fn usage(&self) -> Result<Usage, Error> {
         self.handle.context.check_alive()?;
         self.handle.device.usage()
@@ -153,7 +153,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The driver's own, where it is asked.
+    /// A driver error, where it is asked.
     pub fn usage_of(&self, kind: MemoryKind) -> Result<Usage, Error> {
         self.handle.context.check_alive()?;
         match kind {
@@ -170,7 +170,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The driver's own.
+    /// A driver error.
     pub fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
         self.handle.context.check_alive()?;
         self.handle.device.reclaim(bytes)
@@ -181,7 +181,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The driver's own.
+    /// A driver error.
     #[doc(alias = "empty_cache")]
     pub fn reclaim_all(&self) -> Result<u64, Error> {
         self.reclaim(u64::MAX)
@@ -194,9 +194,9 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// A soft limit above the hard one, and a hard limit above the one that a `driver` heap was built
-    /// with, to which the driver holds its pool: a new heap can have it. Neither changes
-    /// anything. The driver's own; the limits may hold all the same.
+    /// A soft limit above the hard one, and a hard limit above the one that a `driver` heap was
+    /// built with, to which the driver holds its pool: a new heap can have it. Neither changes
+    /// anything. A driver error; the limits may hold all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         self.handle.context.check_alive()?;
         limits::check(limits)?;
@@ -235,8 +235,8 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// A stream of another device, and one that is capturing a graph: neither changes anything. The
-    /// driver's own: the heap then still needs the stream, which has to live until another call
+    /// A stream of another device, and one that is capturing a graph: neither changes anything. A
+    /// driver error: the heap then still needs the stream, which has to live until another call
     /// succeeds.
     pub fn retire(&self, stream: &Stream) -> Result<(), Error> {
         self.check_alive()?;
@@ -255,8 +255,8 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// What the device's work failed with, or the driver's own. The streams are let go of all the same,
-    /// and what was freed on them is then kept until the device was waited for.
+    /// What the device's work failed with, or a driver error. The streams are let go of all the
+    /// same, and what was freed on them is then kept until the device was waited for.
     pub fn retire_all(&self) -> Result<(), Error> {
         self.check_alive()?;
         // Each store before the first error is returned.
@@ -810,7 +810,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// As [`HeapBuilder::build`].
+    /// The errors of [`HeapBuilder::build`].
     pub fn heap(&self) -> Result<Heap, Error> {
         self.context().check_alive()?;
         settings::warn_once();

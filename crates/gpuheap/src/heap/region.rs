@@ -80,7 +80,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// As [`region`](Heap::region).
+    /// The errors of [`region`](Heap::region).
     pub fn region_of(&self, kind: MemoryKind) -> Result<Region, Error> {
         self.check_alive()?;
         let number = new_number();

@@ -101,8 +101,8 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// A forked child; a device that was reset. The driver's own, if it does not say how much its pool
-    /// holds (`driver` heaps).
+    /// A forked child; a device that was reset. A driver error, if it does not say how much its
+    /// pool holds (`driver` heaps).
     #[doc(alias = "memory_info")]
     pub fn memory_status(&self) -> Result<MemoryStatus, Error> {
         let inner = &*self.handle;
