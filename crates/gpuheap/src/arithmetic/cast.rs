@@ -1,4 +1,4 @@
-//! Elements of one type as those of another.
+//! Conversion of elements to another type.
 
 use std::panic::Location;
 
@@ -13,10 +13,15 @@ use crate::array::{ArrayBase, DeviceArray, Element, Hold, UninitArray};
 use crate::error::Error;
 
 impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
-    /// The same numbers as elements of another type, in a new array, as by Rust's `as`: floats become
-    /// integers by leaving out the fraction, with what is too large at the end of the range and NaN
-    /// 0; integers become smaller ones by their low bits, and floats to the nearest. `bool` is 0 or
-    /// 1, and what is not 0 becomes true. Does not wait.
+    /// Converts the elements to another type, into a new array of the same shape. The rules are
+    /// those of Rust's `as`.
+    ///
+    /// * Float to integer: truncates, saturates at the ends of the range, and turns NaN into 0.
+    /// * Integer to smaller integer: keeps the low bits.
+    /// * To float: rounds to the nearest.
+    /// * From `bool`: 0 or 1. To `bool`: `true` unless the element is 0.
+    ///
+    /// Does not wait.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -36,7 +41,7 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-/// As [`ArrayBase::cast`], made at a place in the program.
+/// Converts as [`ArrayBase::cast`] does, with `at` as the line that allocates.
 pub(super) fn cast<S: Hold, T: Scalar, U: Scalar, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     at: &'static Location<'static>,
@@ -44,7 +49,8 @@ pub(super) fn cast<S: Hold, T: Scalar, U: Scalar, D: Dimension>(
     made(array, T::TYPE, U::TYPE, &array.target(), at)
 }
 
-/// An array of ours as elements of another type, of its own memory if its bits stay.
+/// Converts an owned array to another element type. If the bits stay the same, the result reuses
+/// the memory.
 pub(super) fn recast<T: Scalar, U: Scalar, D: Dimension>(
     array: DeviceArray<T, D>,
     at: &'static Location<'static>,
@@ -55,8 +61,8 @@ pub(super) fn recast<T: Scalar, U: Scalar, D: Dimension>(
     cast(&array, at)
 }
 
-/// The same elements as those of another type on a target of the same device; `None` where a kernel
-/// does not know one of the types, or where the target is on another device.
+/// Converts elements to another type on a target of the same device. Returns `None` if a kernel
+/// does not know one of the types, or if the target is on another device.
 pub(crate) fn converted<S: Hold, T: Element, U: Element, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     target: &Target,
@@ -75,13 +81,14 @@ fn made<S: Hold, T: Element, U: Element, D: Dimension>(
     at: &'static Location<'static>,
 ) -> Result<DeviceArray<U, D>, Error> {
     let UninitArray(mut out) = target.uninit_at::<U, D>(array.raw_dim(), at)?;
-    // A byte of a `bool` that is neither 0 nor 1 becomes 1, so those are no copies.
+    // A byte of a `bool` that is neither 0 nor 1 becomes 1, so `bool` to `bool` is not a plain
+    // copy.
     if from == to && from != Type::Bool {
         out.copy_from(&array.reinterpret::<U>()?)?;
         return Ok(out);
     }
     let (input, window) = (array.window(), out.window());
-    // On the stream of the new array, which is the target's.
+    // Runs on the stream of the new array, which is the target's.
     run([&window, &input], |[out, input]| kernels::cast(from, to, array.len(), out, input))?;
     Ok(out)
 }

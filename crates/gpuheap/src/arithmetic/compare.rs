@@ -1,4 +1,4 @@
-//! Comparisons, and what they are asked.
+//! Elementwise comparisons, and reductions of the masks that they return.
 
 use std::panic::Location;
 
@@ -14,9 +14,9 @@ use crate::error::Error;
 
 macro_rules! comparisons {
     ($($method:ident $op:ident $doc:literal;)*) => {
-        /// Comparisons with a number or an array, element by element, as Rust's own: one with a NaN is
-        /// false, and `not_equal` is true. The result is a new array, made where the left side's
-        /// [`target`](ArrayBase::target) says, without waiting.
+        /// Elementwise comparisons with a number or an array, as Rust compares. A comparison with
+        /// NaN is false, except `not_equal`, which is true. The result is a new array, allocated by
+        /// the left side's [`target`](ArrayBase::target). Comparisons do not wait.
         ///
         /// ```
         /// # fn main() -> Result<(), gpuheap::Error> {
@@ -34,8 +34,8 @@ macro_rules! comparisons {
                 ///
                 /// # Errors
                 ///
-                /// Shapes that do not go together; arrays on different devices; the array was
-                /// freed; the errors of [`Target::uninit`](crate::Target::uninit).
+                /// The shapes cannot be broadcast together; the arrays are on different devices; an
+                /// array was freed; the errors of [`Target::uninit`](crate::Target::uninit).
                 #[track_caller]
                 pub fn $method<R: Operand<T, D>>(
                     &self,
@@ -57,9 +57,9 @@ comparisons! {
     greater_equal GreaterEqual "Where this is greater or equal.";
 }
 
-/// Questions to masks. Each waits for its answer.
+/// Reductions of masks. Each waits for its result.
 impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
-    /// Returns `true` if all elements are true; of none they are. Waits.
+    /// Returns `true` if all elements are true, and for an empty array. Waits.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
         Ok(read_one::<bool, _, _, _>(Reduction::All, self, Location::caller())?.unwrap_or(true))
     }
 
-    /// Returns `true` if any element is true; of none none is. Waits.
+    /// Returns `true` if any element is true; `false` for an empty array. Waits.
     ///
     /// # Errors
     ///

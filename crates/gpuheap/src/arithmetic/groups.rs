@@ -1,4 +1,4 @@
-//! Sums, counts and means of groups, which small integers name.
+//! Sums, counts and means of groups, keyed by small integers.
 
 use std::panic::Location;
 
@@ -17,10 +17,10 @@ use crate::array::{ArrayBase, DeviceArray, Hold};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 
-/// Groups of rows. A row is an index of the leading axis; its key, an integer, says which group it is
-/// in. The result has the groups as its leading axis, is made where this array's
-/// [`target`](ArrayBase::target) says, and is there when each key is known to be one of a group: so
-/// these wait.
+/// Sums and means of groups of rows. A row is an index of the leading axis. Its key is an integer,
+/// the index of its group. The result has one row for each group, and is allocated by this array's
+/// [`target`](ArrayBase::target). Every method here waits, because it checks that each key names a
+/// group.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -35,14 +35,15 @@ use crate::kind::MemoryKind;
 /// # Ok(()) }
 /// ```
 impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
-    /// The sum of each group's rows; 0 of a group with none. As [`sum`](ArrayBase::sum), but floats
-    /// are added, in `f64`, in an order that may be another one each time. Waits.
+    /// Returns the sum of each group's rows; 0 for an empty group. Adds as [`sum`](ArrayBase::sum)
+    /// does, except that floats are added, in `f64`, in an order that may differ from run to run.
+    /// Waits.
     ///
     /// # Errors
     ///
-    /// A key that is not within `0..groups`; another number of keys than rows; an array with no
-    /// axis; keys on another device; the array was freed; the errors of [`Target::uninit`], for the
-    /// result and for what it is computed in; a driver error.
+    /// A key is outside `0..groups`; the number of keys differs from the number of rows; the array
+    /// has no axis; the keys are on another device; an array was freed; the errors of
+    /// [`Target::uninit`], for the result and for temporary memory; a driver error.
     #[track_caller]
     pub fn sum_by_key<R: Hold, K: Key>(
         &self,
@@ -54,8 +55,9 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
         placed(sums, &self.target(), at)
     }
 
-    /// The mean of each group's rows; NaN of a group with none. As [`mean`](ArrayBase::mean), but
-    /// added in an order that may be another one each time. Waits.
+    /// Returns the mean of each group's rows; NaN for an empty group. Computes as
+    /// [`mean`](ArrayBase::mean) does, except that elements are added in an order that may differ
+    /// from run to run. Waits.
     ///
     /// # Errors
     ///
@@ -67,7 +69,7 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
         groups: usize,
     ) -> Result<DeviceArray<T::Mean, D>, Error> {
         let at = Location::caller();
-        // Sums of the largest integers would wrap.
+        // In 64 bits, sums of the largest integers would wrap.
         let is_wide = matches!(T::TYPE, Type::I64 | Type::U64);
         let means: DeviceArray<f64, D> = if is_wide {
             let values: DeviceArray<f64, D> = cast(self, at)?;
@@ -76,7 +78,7 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
             recast(totals::<T::Total, _, _, _, _, _>(self, keys, groups, at)?, at)?
         };
         let counts: DeviceArray<f64> = recast(counts(keys, groups, at)?, at)?;
-        // A count for each row of means: along the other axes it is repeated.
+        // One count for each row of means; along the other axes the count is repeated.
         let (window, mut shape) = (means.window(), vec![1; means.ndim()]);
         if let Some(rows) = shape.first_mut() {
             *rows = groups;
@@ -91,12 +93,12 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
 
 /// Counts of keys.
 impl<S: Hold, K: Key> ArrayBase<S, K, Ix1> {
-    /// How often each of `0..groups` is among these. Waits.
+    /// Returns the number of occurrences of each of `0..groups` among these keys. Waits.
     ///
     /// # Errors
     ///
-    /// A key that is not within `0..groups`; the array was freed; the errors of [`Target::uninit`],
-    /// for the result and for what it is computed in; a driver error.
+    /// A key is outside `0..groups`; the array was freed; the errors of [`Target::uninit`], for the
+    /// result and for temporary memory; a driver error.
     #[track_caller]
     #[doc(alias = "bincount")]
     #[doc(alias = "histogram")]
@@ -106,7 +108,7 @@ impl<S: Hold, K: Key> ArrayBase<S, K, Ix1> {
     }
 }
 
-/// In device memory, as all that is added to by many threads at once.
+/// Counts of the keys, in device memory: many threads of a kernel add to one element at once.
 fn counts<S: Hold, K: Key>(
     keys: &ArrayBase<S, K, Ix1>,
     groups: usize,
@@ -124,7 +126,7 @@ fn counts<S: Hold, K: Key>(
     Ok(out)
 }
 
-/// In device memory too.
+/// Sums of the groups' rows, in device memory for the reason given at [`counts`].
 fn totals<A: Scalar, S: Hold, T: Scalar, D: RemoveAxis, R: Hold, K: Key>(
     values: &ArrayBase<S, T, D>,
     keys: &ArrayBase<R, K, Ix1>,
@@ -153,7 +155,7 @@ fn totals<A: Scalar, S: Hold, T: Scalar, D: RemoveAxis, R: Hold, K: Key>(
     let target = values.target().kind(MemoryKind::Device);
     let out: DeviceArray<A, D> = zeros(&target, shape, at)?;
     if inner == 0 {
-        // No row has a value, and keys are keys all the same.
+        // No row has a value, but the keys are checked all the same.
         values.storage().use_on(None, |_, _| Ok(()))?;
         counts(keys, groups, at)?;
         return Ok(out);
@@ -168,7 +170,7 @@ fn totals<A: Scalar, S: Hold, T: Scalar, D: RemoveAxis, R: Hold, K: Key>(
     Ok(out)
 }
 
-/// A result in the kind of memory that it is to be in.
+/// Moves a result to the kind of memory that the caller asked for.
 fn placed<T: Scalar, D: Dimension>(
     array: DeviceArray<T, D>,
     target: &Target,
@@ -180,7 +182,7 @@ fn placed<T: Scalar, D: Dimension>(
     target.uninit_at(array.raw_dim(), at)?.copy_from(&array)
 }
 
-/// As [`Target::zeroed`], made at a place in the program.
+/// Allocates as [`Target::zeroed`] does, with `at` as the line that allocates.
 fn zeros<A: Scalar, D: Dimension>(
     target: &Target,
     shape: D,
@@ -189,7 +191,7 @@ fn zeros<A: Scalar, D: Dimension>(
     target.uninit_at(shape, at)?.fill(A::zeroed())
 }
 
-/// How many keys are none, and which row has the first of them.
+/// Number of keys that name no group, and the row of the first such key.
 struct BadKeys(DeviceArray<u64>);
 
 impl BadKeys {
@@ -197,7 +199,7 @@ impl BadKeys {
         Ok(BadKeys(target.uninit_at(Ix1(2), at)?.write_from(&[0, u64::MAX])?))
     }
 
-    /// Waits for them.
+    /// Waits for the counters, and returns an error if a key names no group.
     fn check<S: Hold, K: Key>(
         &self,
         keys: &ArrayBase<S, K, Ix1>,

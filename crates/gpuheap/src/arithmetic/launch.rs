@@ -1,4 +1,4 @@
-//! Kernels: loaded into a context once, put on its streams.
+//! Kernels: loaded into a context once, launched on its streams.
 
 use std::collections::hash_map::Entry;
 use std::ffi::{CString, c_void};
@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Fault};
 use crate::heap::Heap;
 use crate::stream::Stream;
 
-/// The kernels of a context, each loaded when it is first needed.
+/// The kernels of a context; each is loaded when it is first needed.
 #[derive(Default)]
 struct Kernels {
     loaded: RwLock<FxHashMap<Kernel, Loaded>>,
@@ -29,14 +29,14 @@ struct Loaded {
 }
 
 impl Attachment for Kernels {
-    /// Unloads them all, once what they work on is over: the context may live on with others who
-    /// hold it.
+    /// Unloads all kernels once their work has completed. The context may live on, held by other
+    /// code.
     fn end(&mut self, context: &Context) {
         let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
         if loaded.is_empty() {
             return;
         }
-        // What fails here is a context that is broken, and unloading says so too.
+        // A failure here means a broken context, and unloading reports it too.
         let _ = context.synchronize();
         for (_, loaded) in loaded.drain() {
             unload(context, loaded);
@@ -44,7 +44,7 @@ impl Attachment for Kernels {
     }
 }
 
-/// An array as kernels see it: some bytes of a storage, with a shape.
+/// An array as kernels see it: a range of bytes of a storage, with a shape.
 #[derive(Clone, Copy)]
 pub(crate) struct Window<'a> {
     pub(super) storage: &'a Arc<Storage>,
@@ -61,12 +61,12 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
 }
 
 impl Window<'_> {
-    /// How many elements it has.
+    /// Returns the number of elements.
     pub(super) fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Where it begins. It stays there for as long as it has any memory.
+    /// Returns the address of the first element. It does not change while the storage has memory.
     pub(super) fn address(&self) -> Result<u64, Error> {
         Ok(self.storage.require_address()? + self.offset)
     }
@@ -76,9 +76,9 @@ impl Window<'_> {
     }
 }
 
-/// Runs what `plan` makes of the addresses of `arrays`, in stream order, on the stream that the
-/// first of them was last used on. Where the last of them has no bytes there is nothing to do, and
-/// nothing runs.
+/// Launches the kernels that `plan` returns for the addresses of `arrays`, in stream order. They
+/// run on the stream that the first array was last used on. If the last array has no bytes, nothing
+/// runs.
 pub(super) fn run<const N: usize>(
     arrays: [&Window<'_>; N],
     plan: impl FnOnce([u64; N]) -> Vec<Launch>,
@@ -94,7 +94,8 @@ pub(super) fn run<const N: usize>(
 
 fn launch(arrays: &[&Window<'_>], launches: &[Launch]) -> Result<(), Error> {
     let Some((first, others)) = arrays.split_first() else { return Ok(()) };
-    // Before a storage is locked: loading may call what the program has registered with the heap.
+    // Before a storage is locked: loading may call reclaimers that the program has registered with
+    // the heap.
     let (context, heap) = (first.context(), first.storage.heap());
     let Some(kernels) = context.attachment::<Kernels>() else {
         return Err(ErrorKind::Unsupported.error(
@@ -113,7 +114,7 @@ fn launch(arrays: &[&Window<'_>], launches: &[Launch]) -> Result<(), Error> {
     })
 }
 
-/// Refuses two arrays that no kernel may be given together.
+/// Refuses two arrays that one kernel cannot take together.
 pub(super) fn check_device(one: &Window<'_>, other: &Window<'_>) -> Result<(), Error> {
     let (one, other) = (one.context(), other.context());
     if one.is_same(other) {
@@ -133,8 +134,9 @@ fn enqueue(stream: &Stream, launch: &Launch, function: CUfunction) -> Result<(),
     let enqueued = stream.enqueue("cuLaunchKernel", |driver| {
         // The driver only reads what parameters point to.
         let mut parameters: [*mut c_void; 1] = [launch.words.as_slice().as_ptr().cast_mut().cast()];
-        // SAFETY: the kernel takes these words, which the driver copies during the call. The arrays
-        // that they name were in the plan with their shapes, and are locked and alive.
+        // SAFETY: the kernel takes these words, which the driver copies during the call. The
+        // addresses among them are of the planned arrays, whose shapes were checked; the arrays are
+        // locked and alive.
         unsafe {
             driver.cuLaunchKernel(
                 function,
@@ -154,7 +156,7 @@ fn enqueue(stream: &Stream, launch: &Launch, function: CUfunction) -> Result<(),
     enqueued.map_err(|error| of_kernel(error, launch.kernel))
 }
 
-/// The same error, which says of which kernel it is.
+/// Adds the kernel's name to an error.
 fn of_kernel(error: Error, kernel: Kernel) -> Error {
     match error.driver() {
         Some(error) => Fault::Kernel(kernel.name(), error).into(),
@@ -164,12 +166,12 @@ fn of_kernel(error: Error, kernel: Kernel) -> Error {
 
 impl Kernels {
     fn get(&self, heap: &Heap, context: &Context, kernel: Kernel) -> Result<CUfunction, Error> {
-        // Before the lock is taken: a thread of a forked child's parent may have held it.
+        // Before the lock is taken: in a forked child, a thread of the parent may have held it.
         context.check_alive()?;
         if let Some(loaded) = self.read().get(&kernel) {
             return Ok(loaded.function);
         }
-        // With no lock held: where memory is short, the heap calls what the program registered.
+        // Without a lock held: if memory is short, the heap calls the program's reclaimers.
         let fresh =
             heap.retry(|| load(context, kernel).map_err(|error| of_kernel(error, kernel)))?;
         let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
@@ -197,10 +199,11 @@ fn load(context: &Context, kernel: Kernel) -> Result<Loaded, Error> {
     let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
     let _working = context.gate.work()?;
     let _current = context.enter_aside()?;
-    // SAFETY: the pointer is valid for the call, and the image is text that ends with a zero.
+    // SAFETY: the pointer is valid for the call, and the image is text that ends with a zero byte.
     let loaded = unsafe { context.driver().cuModuleLoadData(&mut module, image.as_ptr().cast()) };
     check("cuModuleLoadData", loaded)?;
-    // SAFETY: the pointer is valid for the call, the module is loaded, the name ends with a zero.
+    // SAFETY: the pointer is valid for the call, the module is loaded, the name ends with a zero
+    // byte.
     let found =
         unsafe { context.driver().cuModuleGetFunction(&mut function, module, name.as_ptr()) };
     let loaded = Loaded { module, function };
@@ -215,8 +218,8 @@ fn load(context: &Context, kernel: Kernel) -> Result<Loaded, Error> {
 
 fn unload(context: &Context, Loaded { module, .. }: Loaded) {
     if let Ok(_current) = context.enter() {
-        // SAFETY: loaded by `load`; its function was never given out, or its work is over. What
-        // fails is the driver's loss: there is nobody to tell.
+        // SAFETY: `load` loaded the module; its function was never given out, or its work has
+        // completed. An error leaks the module in the driver; there is no caller to return it to.
         let _: CUresult = unsafe { context.driver().cuModuleUnload(module) };
     }
 }

@@ -1,8 +1,7 @@
-//! Arithmetic of elements, reductions, and copies with steps, on the device.
+//! Elementwise arithmetic, reductions, and strided copies, on the device.
 //!
-//! What a program does with its data between two kernels or libraries of others: scale it, compare
-//! it, sum it up, take a column of it. gpuheap is no tensor library: there is no linear algebra, and
-//! each operation is a pass over memory.
+//! For the steps of a program between two kernels or library calls: scale data, compare it, sum it,
+//! copy a column. There is no linear algebra, and each operation is a pass over memory.
 //!
 //! ```
 //! use gpuheap::Device;
@@ -22,7 +21,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What there is
+//! # Operations
 //!
 //! | | result | waits |
 //! |---|---|---|
@@ -31,62 +30,64 @@
 //! | [`add_assign`], [`sub_assign`], [`mul_assign`], [`div_assign`], [`fill`] | in place | |
 //! | [`equal`], [`not_equal`], [`less`], [`less_equal`], [`greater`], [`greater_equal`] | array of `bool` | |
 //! | [`cast`] | array | |
-//! | [`sum_axis`], [`mean_axis`], [`min_axis`], [`max_axis`] | array with an axis less | |
-//! | [`sum`], [`mean`], [`min`], [`max`], [`all`], [`any`] | value | for its work |
-//! | [`sum_by_key`], [`mean_by_key`], [`count_by_key`] | array | for its work, to check the keys |
+//! | [`sum_axis`], [`mean_axis`], [`min_axis`], [`max_axis`] | array with one axis less | |
+//! | [`sum`], [`mean`], [`min`], [`max`], [`all`], [`any`] | value | for the value |
+//! | [`sum_by_key`], [`mean_by_key`], [`count_by_key`] | array | for the check of the keys |
 //! | [`copy_slice`], [`copy_permuted`], [`copy_transposed`], [`broadcast_to`] | array | |
 //! | [`write_slice`] | in place | |
 //!
-//! Not here are roots and other functions, variances, sorting and searching. What is small goes down and up
-//! ([`to_ndarray`](crate::ArrayBase::to_ndarray), `mapv`, [`array`](crate::Target::array)); what is large is
-//! for a kernel of yours, by [`device_ptr`](crate::ArrayBase::device_ptr).
+//! Roots and other functions, variances, sorting and searching are left out. For small data, copy
+//! it to the host and back ([`to_ndarray`](crate::ArrayBase::to_ndarray), `mapv`,
+//! [`array`](crate::Target::array)). For large data, write a kernel that takes
+//! [`device_ptr`](crate::ArrayBase::device_ptr).
 //!
-//! Elements are integers of 8 to 64 bits, `f32` and `f64`; of `bool` there are `!`, casts, sums, means
-//! and questions; copies with steps take every [`Element`](crate::Element).
+//! Elements are integers of 8 to 64 bits, `f32` and `f64`. Arrays of `bool` have `!`, casts, sums,
+//! means, [`all`] and [`any`]. Strided copies take every [`Element`](crate::Element).
 //!
 //! # Operators
 //!
-//! The result of an operator is a `Result`, so each is followed by `?`. On the left is a number, a
-//! reference to an array of any kind (`&array`, `&view`), or a [`DeviceArray`](crate::DeviceArray) by
-//! value: that one is used up, and the result has its memory, if it has its shape. On the right is a
-//! number of the same type, or an array, by reference or by value.
+//! An operator returns a `Result`, so each is followed by `?`. The left side is a number, a
+//! reference to an array of any kind (`&array`, `&view`), or a [`DeviceArray`](crate::DeviceArray)
+//! by value. An array by value is consumed; the result reuses its memory if the shape stays the
+//! same. The right side is a number of the same type, or an array, by reference or by value.
 //!
-//! Shapes go together as in `ndarray` and NumPy: from the last axis on, each length is the same in
-//! both, or 1 in one of them, or missing, and what is short is repeated.
+//! Shapes are broadcast as in `ndarray` and NumPy. Axes are compared from the last one on: their
+//! lengths are equal, or one of them is 1 or missing. An axis of length 1, or a missing one, is
+//! repeated.
 //!
-//! A new array is made where its left side's [`target`](crate::ArrayBase::target) says: in its heap,
-//! kind of memory and scope, on the stream of its last use, with the caller's line as its site. All
-//! work is put on that stream, which first waits for what the right side was used for. Both sides have
-//! to be on one device; any kinds of memory go together.
+//! A new array is allocated by its left side's [`target`](crate::ArrayBase::target): same heap,
+//! kind of memory and scope, on the stream of the left side's last use, with the caller's line as
+//! its site. All work is enqueued on that stream, which first waits for the work on the right side.
+//! Both sides have to be on one device; their kinds of memory may differ.
 //!
-//! Each operator has a method too, so that chains read: `a.try_add(&b)?.try_mul(2.0)?`. It takes the
-//! left side by reference, whatever holds it, and makes a new array, as `&a + &b` does.
+//! Each operator also exists as a method, for chains: `a.try_add(&b)?.try_mul(2.0)?`. A method
+//! takes the left side by reference, whatever its kind, and returns a new array, as `&a + &b` does.
 //!
-//! An operator's error is one of shapes that do not go together, of arrays on two devices, of an array
-//! that was freed, of memory that [ran out](crate::Error::out_of_memory), or the driver's own. What was
-//! used up is freed then.
+//! An operator fails if the shapes cannot be broadcast together, the arrays are on two devices, an
+//! array was freed, memory [ran out](crate::Error::out_of_memory), or the driver fails. A consumed
+//! array is then freed.
 //!
-//! # What is computed
+//! # Results
 //!
-//! The same on an emulated device and on every GPU, to the last bit, but for the bits of a NaN and for
-//! sums by key of floats.
+//! Results are equal to the last bit on an emulated device and on every GPU, except the bits of a
+//! NaN and the sums by key of floats.
 //!
 //! | | |
 //! |---|---|
-//! | integers | wrap: `MIN / -1` and `-MIN` are `MIN`; division truncates, and by 0 gives 0 |
-//! | floats | IEEE 754: each operation is rounded once, never fused; subnormal numbers are kept; by 0 gives an infinity or NaN |
-//! | `cast` | Rust's `as`: to integers it saturates, NaN becomes 0; between integers it wraps; to floats it rounds to the nearest; to `bool` it asks whether it is not 0 |
-//! | comparisons | Rust's: false with a NaN, but for `not_equal`; `-0.0` equals `0.0` |
-//! | `min`, `max` | NaN, if there is one; `-0.0` is less than `0.0`; of nothing an error |
-//! | `sum` | of integers an `i64` or `u64`, wrapping; of `f32` an `f32` and of `f64` an `f64`, added in `f64` in an order that depends on the shape alone and rounded at the end; of nothing 0 |
-//! | `mean` | of `f32` an `f32`, of others an `f64`: what each element is as `f64`, added, divided by their number, then rounded; of nothing an error |
+//! | integers | wrap: `MIN / -1` and `-MIN` are `MIN`; division truncates, and division by 0 gives 0 |
+//! | floats | IEEE 754: each operation is rounded once, never fused; subnormal numbers are kept; division by 0 gives an infinity or NaN |
+//! | `cast` | as Rust's `as`: to integers it saturates, and NaN becomes 0; between integers it wraps; to floats it rounds to the nearest; to `bool`, all but 0 is `true` |
+//! | comparisons | as in Rust: false with a NaN, except `not_equal`; `-0.0` equals `0.0` |
+//! | `min`, `max` | NaN, if an element is NaN; `-0.0` is less than `0.0`; an error for an empty array |
+//! | `sum` | of integers an `i64` or `u64`, wrapping; of `f32` an `f32` and of `f64` an `f64`, added in `f64` in an order that depends on the shape alone, and rounded at the end; 0 for an empty array |
+//! | `mean` | of `f32` an `f32`, of others an `f64`: each element as `f64`, added, divided by their number, then rounded; an error for an empty array |
 //! | sums by key | of floats in `f64`, in any order: the last bits may differ from run to run |
 //!
 //! # Kernels
 //!
-//! Each kernel is loaded when it is first needed, which may wait for the device and takes
-//! milliseconds where the driver has not kept it from an earlier run, and it is unloaded with the
-//! context. Where memory is too short to load it, the heap climbs its [ladder](crate::Step).
+//! A kernel is loaded when it is first needed, and unloaded with the context. Loading may wait for
+//! the device. It takes milliseconds if the driver's cache does not have the kernel from an earlier
+//! run. If memory is too short for it, the heap runs its [reclaim steps](crate::Step).
 //!
 //! [`try_add`]: crate::ArrayBase::try_add
 //! [`try_sub`]: crate::ArrayBase::try_sub

@@ -1,4 +1,4 @@
-//! What may be counted with.
+//! Types of elements that arithmetic works on.
 
 use std::any::TypeId;
 use std::fmt;
@@ -8,7 +8,8 @@ use gpuheap_kernels::Type;
 
 use crate::array::Element;
 
-/// A number, or `bool`: what can be cast and summed. There is nothing to implement.
+/// A number or `bool`: an element that can be cast and summed. Sealed: programs cannot implement
+/// it.
 ///
 /// | | `Sum` | `Mean` |
 /// |---|---|---|
@@ -21,28 +22,29 @@ use crate::array::Element;
     note = "integers of 8 to 64 bits, `f32`, `f64` and `bool` can; other elements are worked on by kernels of your own"
 )]
 pub trait Scalar: Element + Zeroable + sealed::Scalar {
-    /// What a sum of these is.
+    /// Type of a sum of these elements.
     type Sum: Number;
-    /// What the mean of these is.
+    /// Type of a mean of these elements.
     type Mean: Number;
 }
 
-/// An integer of 8 to 64 bits, `f32` or `f64`: what arithmetic is done with. There is nothing to
-/// implement.
+/// An integer of 8 to 64 bits, `f32` or `f64`: an element of arithmetic. Sealed: programs cannot
+/// implement it.
 #[diagnostic::on_unimplemented(
     message = "the elements `{Self}` cannot be calculated with",
     note = "integers of 8 to 64 bits, `f32` and `f64` can; other elements are worked on by kernels of your own"
 )]
 pub trait Number: Scalar + PartialOrd + fmt::Display {}
 
-/// A number that may be negative. There is nothing to implement.
+/// A signed number. Sealed: programs cannot implement it.
 #[diagnostic::on_unimplemented(
     message = "elements `{Self}` cannot be negated",
     note = "signed integers, `f32` and `f64` can; cast unsigned ones first"
 )]
 pub trait Signed: Number {}
 
-/// An integer of 8 to 64 bits, which may be a key of a group. There is nothing to implement.
+/// An integer of 8 to 64 bits, which may be the key of a group. Sealed: programs cannot implement
+/// it.
 #[diagnostic::on_unimplemented(
     message = "elements `{Self}` cannot be keys of groups",
     note = "integers of 8 to 64 bits can"
@@ -53,24 +55,24 @@ pub(super) mod sealed {
     use gpuheap_kernels::Type;
 
     pub trait Scalar {
-        /// What kernels call it.
+        /// The kernels' name for this type.
         #[doc(hidden)]
         const TYPE: Type;
-        /// What its sums are made in.
+        /// Type in which sums are accumulated.
         #[doc(hidden)]
         type Total: super::Number;
 
-        /// Its bits, with zeros above.
+        /// Returns the bits of the number, with zeros above.
         #[doc(hidden)]
         fn bits(self) -> u64;
 
-        /// The sum that a total stands for.
+        /// Converts an accumulated total to the sum.
         #[doc(hidden)]
         fn sum(total: Self::Total) -> Self::Sum
         where
             Self: super::Scalar;
 
-        /// The mean of which this is the nearest.
+        /// Rounds a mean to the nearest value of its type.
         #[doc(hidden)]
         fn mean(mean: f64) -> Self::Mean
         where
@@ -105,7 +107,7 @@ macro_rules! scalars {
             }
         )*
 
-        /// What kernels call elements of a type, if they know them.
+        /// Returns the kernels' name for a type; `None` if they do not know it.
         pub(crate) fn type_of<T: 'static>() -> Option<Type> {
             let of = TypeId::of::<T>();
             [$((TypeId::of::<$of>(), $type)),*]

@@ -1,4 +1,4 @@
-//! The other side of an operation, and what shape both have together.
+//! The right side of an operation, and the shape of both sides together.
 
 use gpuheap_kernels as kernels;
 use ndarray::{DimMax, Dimension};
@@ -8,11 +8,11 @@ use super::number::Number;
 use crate::array::{ArrayBase, Hold};
 use crate::error::{Error, ErrorKind};
 
-/// What may stand on the right of an array of `T` with dimensions `D`: a number, which is the same
-/// for each element; or an array of the same or a broadcastable shape, by reference or by value.
+/// The right side of an operation on an array of `T` with dimensions `D`. It is a number, used for
+/// each element, or an array of the same or a broadcastable shape, by reference or by value.
 ///
-/// Shapes are compared from their last axes on. Two axes go together if they have the same length,
-/// or one of them has length 1, or is not there: that one is repeated.
+/// Shapes are compared from their last axes on. Two axes match if their lengths are equal, or if
+/// one of them has length 1 or is missing. An axis of length 1, or a missing one, is repeated.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be on the right of an array of `{T}`",
     label = "neither a `{T}` nor an array of `{T}`",
@@ -40,7 +40,7 @@ impl<S: Hold, T: Number, D: Dimension + DimMax<E>, E: Dimension> Operand<T, D>
     type Dim = <D as DimMax<E>>::Output;
 }
 
-/// A side of an operation as kernels see it.
+/// A side of an operation, as kernels see it.
 #[derive(Clone, Copy)]
 pub(crate) enum Side<'a> {
     /// The bits of a number.
@@ -52,7 +52,7 @@ mod sealed {
     use super::{ArrayBase, Dimension, Hold, Number, Side};
 
     pub trait Operand {
-        /// As kernels see it.
+        /// Returns the operand as kernels see it.
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "sealed: nobody outside can call it")]
         fn side(&self) -> Side<'_>;
@@ -81,7 +81,7 @@ mod sealed {
 }
 
 impl Side<'_> {
-    /// The shape of a number is that of no axes.
+    /// Returns the shape; a number has no axes.
     pub(super) fn shape(&self) -> &[usize] {
         match self {
             Side::Scalar(_) => &[],
@@ -90,7 +90,7 @@ impl Side<'_> {
     }
 }
 
-/// The shape that both sides have together.
+/// Returns the broadcast shape of both sides.
 pub(super) fn together<O: Dimension>(left: &[usize], right: &[usize]) -> Result<O, Error> {
     let axes = left.len().max(right.len());
     let mut shape = O::zeros(axes);
@@ -113,8 +113,8 @@ pub(super) fn together<O: Dimension>(left: &[usize], right: &[usize]) -> Result<
     Ok(shape)
 }
 
-/// The steps, in elements, with which an array of shape `from` is read as one of shape `to`: 0 along
-/// what is repeated.
+/// Returns the strides, in elements, that read an array of shape `from` as one of shape `to`. The
+/// stride of a repeated axis is 0.
 pub(super) fn strides(from: &[usize], to: &[usize]) -> Vec<isize> {
     let mut strides = vec![0; to.len()];
     let mut step = 1_isize;
@@ -127,7 +127,7 @@ pub(super) fn strides(from: &[usize], to: &[usize]) -> Vec<isize> {
     strides
 }
 
-/// A side as an operand of a kernel.
+/// Converts a side to the operand of a kernel.
 pub(super) fn operand<'a>(
     side: &Side<'_>,
     address: u64,

@@ -1,4 +1,4 @@
-//! Operators: `+`, `-`, `*`, `/`, `-` and `!` in front, and the same in place.
+//! Operators: `+`, `-`, `*`, `/`, unary `-` and `!`, and the methods that work in place.
 
 use std::ops::{Add, Div, Mul, Neg, Not, Sub};
 use std::panic::Location;
@@ -16,8 +16,8 @@ use crate::error::{Error, ErrorKind};
 macro_rules! operators {
     ($($trait:ident $method:ident $op:ident $in_place:ident $named:ident, $verb:literal, $noun:literal;)*) => {
         $(
-            /// A new array, made where the left side's [`target`](ArrayBase::target) says, without
-            /// waiting: the [rules](crate::arithmetic#operators).
+            /// Returns a new array, allocated by the left side's [`target`](ArrayBase::target).
+            /// Does not wait. See the [rules](crate::arithmetic#operators).
             impl<S: Hold, T: Number, D: Dimension, R: Operand<T, D>> $trait<R> for &ArrayBase<S, T, D> {
                 type Output = Result<DeviceArray<T, R::Dim>, Error>;
 
@@ -28,7 +28,8 @@ macro_rules! operators {
                 }
             }
 
-            /// The left side's own memory, where the result has its shape; else a new array.
+            /// Reuses the left side's memory if the result has its shape; otherwise returns a new
+            /// array.
             impl<T: Number, D: Dimension, R: Operand<T, D>> $trait<R> for DeviceArray<T, D> {
                 type Output = Result<DeviceArray<T, R::Dim>, Error>;
 
@@ -47,8 +48,8 @@ macro_rules! operators {
             }
         )*
 
-        /// Operators by name, for chains. Each makes a new array as the operator of a reference does,
-        /// and does not wait: the [rules](crate::arithmetic#operators).
+        /// Operators as methods, for chains. Each returns a new array, as the operator on
+        /// references does, and does not wait. See the [rules](crate::arithmetic#operators).
         ///
         /// ```
         /// # fn main() -> Result<(), gpuheap::Error> {
@@ -65,8 +66,9 @@ macro_rules! operators {
                 ///
                 /// # Errors
                 ///
-                /// Shapes that do not go together; arrays on different devices; the array was
-                /// freed; the errors of [`Target::uninit`](crate::Target::uninit); a driver error.
+                /// The shapes cannot be broadcast together; the arrays are on different devices; an
+                /// array was freed; the errors of [`Target::uninit`](crate::Target::uninit); a
+                /// driver error.
                 #[track_caller]
                 pub fn $named<R: Operand<T, D>>(
                     &self,
@@ -76,7 +78,7 @@ macro_rules! operators {
                 }
             )*
 
-            /// A number minus each element: `left - self`.
+            /// Returns a number minus each element: `left - self`.
             ///
             /// # Errors
             ///
@@ -87,7 +89,7 @@ macro_rules! operators {
                 number_on_the_left(Arithmetic::Subtract, left, self, Location::caller())
             }
 
-            /// A number divided by each element: `left / self`.
+            /// Returns a number divided by each element: `left / self`.
             ///
             /// # Errors
             ///
@@ -98,7 +100,7 @@ macro_rules! operators {
             }
         }
 
-        /// In place. Nothing waits and nothing is allocated.
+        /// Arithmetic in place. It neither waits nor allocates.
         ///
         /// ```
         /// # fn main() -> Result<(), gpuheap::Error> {
@@ -116,9 +118,9 @@ macro_rules! operators {
                 ///
                 /// # Errors
                 ///
-                /// A right side that does not go with the shape, or that makes it larger; one that
-                /// overlaps this array and is another part of its memory; one on another device;
-                /// the array was freed; a driver error.
+                /// The right side cannot be broadcast to this array's shape; it overlaps this array
+                /// but is another part of its memory; it is on another device; an array was freed;
+                /// a driver error.
                 pub fn $in_place<R: Operand<T, D>>(&mut self, right: R) -> Result<(), Error> {
                     in_place(Op::Arithmetic(Arithmetic::$op), T::TYPE, &self.window(), &right.side())
                 }
@@ -138,7 +140,8 @@ operators! {
         "The quotient by a number or an array, element by element: `self / right`.";
 }
 
-/// A number on the left. It is an implementation for each type, because the traits are not ours.
+/// Operators with a number on the left. The traits are foreign, so each type needs its own
+/// implementation.
 macro_rules! numbers_on_the_left {
     ($($of:ty)*) => {
         $(
@@ -147,7 +150,7 @@ macro_rules! numbers_on_the_left {
     };
     ($of:ty: $($trait:ident $method:ident $op:ident),*) => {
         $(
-            /// A new array, made where the array's [`target`](ArrayBase::target) says.
+            /// Returns a new array, allocated by the array's [`target`](ArrayBase::target).
             impl<S: Hold, D: Dimension> $trait<&ArrayBase<S, $of, D>> for $of {
                 type Output = Result<DeviceArray<$of, D>, Error>;
 
@@ -157,7 +160,7 @@ macro_rules! numbers_on_the_left {
                 }
             }
 
-            /// The array's own memory.
+            /// Reuses the array's memory.
             impl<D: Dimension> $trait<DeviceArray<$of, D>> for $of {
                 type Output = Result<DeviceArray<$of, D>, Error>;
 
@@ -190,7 +193,7 @@ fn type_of<T: Number>(_: &T) -> Type {
     T::TYPE
 }
 
-/// Each element with the other sign, in a new array. The smallest of the integers stays what it is.
+/// Negates each element, in a new array. The smallest integer of a type stays unchanged.
 impl<S: Hold, T: Signed, D: Dimension> Neg for &ArrayBase<S, T, D> {
     type Output = Result<DeviceArray<T, D>, Error>;
 
@@ -200,7 +203,7 @@ impl<S: Hold, T: Signed, D: Dimension> Neg for &ArrayBase<S, T, D> {
     }
 }
 
-/// The same in the array's own memory.
+/// Negates each element in the array's own memory.
 impl<T: Signed, D: Dimension> Neg for DeviceArray<T, D> {
     type Output = Result<DeviceArray<T, D>, Error>;
 
@@ -210,7 +213,7 @@ impl<T: Signed, D: Dimension> Neg for DeviceArray<T, D> {
     }
 }
 
-/// True where it is false, in a new array.
+/// Inverts each element, in a new array.
 impl<S: Hold, D: Dimension> Not for &ArrayBase<S, bool, D> {
     type Output = Result<DeviceArray<bool, D>, Error>;
 
@@ -220,7 +223,7 @@ impl<S: Hold, D: Dimension> Not for &ArrayBase<S, bool, D> {
     }
 }
 
-/// The same in the array's own memory.
+/// Inverts each element in the array's own memory.
 impl<D: Dimension> Not for DeviceArray<bool, D> {
     type Output = Result<DeviceArray<bool, D>, Error>;
 
@@ -231,7 +234,8 @@ impl<D: Dimension> Not for DeviceArray<bool, D> {
 }
 
 impl<S: Hold, T: Signed, D: Dimension> ArrayBase<S, T, D> {
-    /// Each element with the other sign, in a new array: `-self`. The smallest of the integers stays.
+    /// Negates each element, in a new array: `-self`. The smallest integer of a type stays
+    /// unchanged.
     ///
     /// # Errors
     ///
@@ -244,7 +248,7 @@ impl<S: Hold, T: Signed, D: Dimension> ArrayBase<S, T, D> {
 }
 
 impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
-    /// True where it is false, in a new array: `!self`.
+    /// Inverts each element, in a new array: `!self`.
     ///
     /// # Errors
     ///
@@ -255,14 +259,14 @@ impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
     }
 }
 
-/// What is done with two sides.
+/// An elementwise operation on two sides.
 #[derive(Clone, Copy)]
 pub(super) enum Op {
     Arithmetic(Arithmetic),
     Comparison(Comparison),
 }
 
-/// The result of an operation on both sides, of which `like` is the one that says where it is made.
+/// Returns the result of an operation on both sides, allocated by the target of `like`.
 fn made<S: Hold, T: Number, D: Dimension, O: Dimension>(
     op: Op,
     like: &ArrayBase<S, T, D>,
@@ -292,7 +296,8 @@ fn unary(op: Unary, of: Type, out: &Window<'_>, input: &Window<'_>) -> Result<()
     run([input, out], |[input, to]| kernels::unary(op, of, out.len(), to, input))
 }
 
-/// Writes the result of an operation on two sides to `out`, which has its shape and may be a side.
+/// Writes the result of an operation on two sides to `out`, which has the result's shape and may be
+/// one of the sides.
 pub(super) fn enqueue(
     op: Op,
     of: Type,
@@ -304,7 +309,7 @@ pub(super) fn enqueue(
     enqueue_strided(op, of, out, [left, right], &steps)
 }
 
-/// The same with the steps with which the sides are read.
+/// Enqueues the operation as [`enqueue`] does, with the strides that read each side.
 pub(super) fn enqueue_strided(
     op: Op,
     of: Type,
@@ -312,7 +317,8 @@ pub(super) fn enqueue_strided(
     [left, right]: [&Side<'_>; 2],
     steps: &[Vec<isize>; 2],
 ) -> Result<(), Error> {
-    // The stream is that of the left side, if it is an array. A number has no address: any does.
+    // The stream is that of the left side, if it is an array. A number has no address, so any
+    // window will do.
     let (one, other) = match (left, right) {
         (Side::Array(left), Side::Array(right)) => (left, right),
         (Side::Array(array), _) | (_, Side::Array(array)) => (array, array),
@@ -327,7 +333,7 @@ pub(super) fn enqueue_strided(
     })
 }
 
-/// Refuses sides that are on two devices.
+/// Refuses sides on two devices.
 pub(super) fn check_sides(left: &Side<'_>, right: &Side<'_>) -> Result<(), Error> {
     match (left, right) {
         (Side::Array(left), Side::Array(right)) => check_device(left, right),
@@ -358,22 +364,22 @@ fn in_place(op: Op, of: Type, out: &Window<'_>, right: &Side<'_>) -> Result<(), 
     enqueue(op, of, out, &Side::Array(*out), right)
 }
 
-/// Returns `true` if the result of an operation may be written to the memory of its left side.
+/// Returns `true` if the result of an operation may overwrite the memory of its left side.
 fn is_kept<T: Number, D: Dimension>(left: &DeviceArray<T, D>, right: &Side<'_>) -> bool {
     let Side::Array(right) = right else { return true };
     let shape = together::<ndarray::IxDyn>(left.shape(), right.shape);
-    // Wrapped memory may be that of another array.
+    // Wrapped memory may overlap another array's.
     shape.is_ok_and(|shape| shape.slice() == left.shape())
         && !matches!(overlap(&left.window(), right), Overlap::Shifted(_))
 }
 
-/// How two windows lie to each other.
+/// Overlap of two windows.
 enum Overlap {
-    /// Apart, or one of them has no memory, which is an error later on.
+    /// Apart, or one of them has no memory. Missing memory is an error later on.
     None,
-    /// They are the same bytes, read in the same order.
+    /// The same bytes, read in the same order.
     Same,
-    /// They share bytes and begin so many bytes apart, or are of different length.
+    /// Shared bytes, with starts this many bytes apart or with different lengths.
     Shifted(u64),
 }
 

@@ -1,4 +1,4 @@
-//! Sums, means, the least and the greatest: of all elements, or along an axis.
+//! Sums, means, minima and maxima: of all elements, or along an axis.
 
 use std::panic::Location;
 
@@ -17,8 +17,8 @@ use crate::array::{ArrayBase, DeviceArray, Element, Hold, UninitArray};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 
-/// Sums and means. What is read on the host waits; what is an array does not, and is made where this
-/// array's [`target`](ArrayBase::target) says.
+/// Sums and means. A method that returns a value waits for it. A method that returns an array does
+/// not wait; this array's [`target`](ArrayBase::target) allocates the result.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -30,25 +30,24 @@ use crate::kind::MemoryKind;
 /// # Ok(()) }
 /// ```
 impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
-    /// The sum of all elements, 0 of none: of integers wrapping in 64 bits, of floats in `f64` and in
-    /// an order that is the same on every device, rounded at the end. Waits.
+    /// Returns the sum of all elements; 0 for an empty array. Integers wrap in 64 bits. Floats are
+    /// added in `f64`, in an order that is the same on every device, and rounded at the end. Waits.
     ///
     /// # Errors
     ///
-    /// The array was freed; the errors of [`Target::uninit`], for what it is computed in; a driver
-    /// error.
+    /// The array was freed; the errors of [`Target::uninit`], for temporary memory; a driver error.
     #[track_caller]
     pub fn sum(&self) -> Result<T::Sum, Error> {
         let total = read_one(Reduction::Sum, self, Location::caller())?;
         Ok(T::sum(total.unwrap_or(T::Total::zeroed())))
     }
 
-    /// The mean of all elements: each as an `f64`, summed, divided by how many they are, and rounded.
-    /// Of `bool`, the share of those that are true. Waits.
+    /// Returns the mean of all elements. Each is converted to `f64`; the sum is divided by their
+    /// number and rounded. For `bool`, it is the fraction of elements that are true. Waits.
     ///
     /// # Errors
     ///
-    /// No elements; the errors of [`sum`](ArrayBase::sum).
+    /// The array is empty; the errors of [`sum`](ArrayBase::sum).
     #[track_caller]
     pub fn mean(&self) -> Result<T::Mean, Error> {
         let total: Option<f64> = read_one(Reduction::Total, self, Location::caller())?;
@@ -56,11 +55,12 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
         Ok(T::mean(total / self.len() as f64))
     }
 
-    /// The sums along an axis, which is not in the result; 0 where it has no length. Does not wait.
+    /// Returns the sums along `axis`, which the result does not have; 0 if the axis has length 0.
+    /// Does not wait.
     ///
     /// # Errors
     ///
-    /// No such axis; the errors of [`sum`](ArrayBase::sum).
+    /// The array has no such axis; the errors of [`sum`](ArrayBase::sum).
     #[track_caller]
     pub fn sum_axis(&self, axis: usize) -> Result<DeviceArray<T::Sum, D::Smaller>, Error>
     where
@@ -77,11 +77,11 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
         recast(reduced::<T::Total, _, _, _, _>(Reduction::Sum, self, sizes, target, shape, at)?, at)
     }
 
-    /// The means along an axis, which is not in the result. Does not wait.
+    /// Returns the means along `axis`, which the result does not have. Does not wait.
     ///
     /// # Errors
     ///
-    /// No such axis, or one without length; the errors of [`sum`](ArrayBase::sum).
+    /// The array has no such axis, or it has length 0; the errors of [`sum`](ArrayBase::sum).
     #[track_caller]
     pub fn mean_axis(&self, axis: usize) -> Result<DeviceArray<T::Mean, D::Smaller>, Error>
     where
@@ -106,7 +106,7 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-/// The least and the greatest. A NaN is both, if there is one; -0.0 is less than 0.0.
+/// Minima and maxima. If an element is NaN, the result is NaN. -0.0 is less than 0.0.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -117,19 +117,19 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
 /// # Ok(()) }
 /// ```
 impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
-    /// The least element. Waits.
+    /// Returns the least element. Waits.
     ///
     /// # Errors
     ///
-    /// No elements; the array was freed; the errors of [`Target::uninit`], for what it is computed
-    /// in; a driver error.
+    /// The array is empty; the array was freed; the errors of [`Target::uninit`], for temporary
+    /// memory; a driver error.
     #[track_caller]
     pub fn min(&self) -> Result<T, Error> {
         read_one(Reduction::Min, self, Location::caller())?
             .ok_or_else(|| nothing("least element", self.shape()))
     }
 
-    /// The greatest element. Waits.
+    /// Returns the greatest element. Waits.
     ///
     /// # Errors
     ///
@@ -140,11 +140,11 @@ impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
             .ok_or_else(|| nothing("greatest element", self.shape()))
     }
 
-    /// The least elements along an axis, which is not in the result. Does not wait.
+    /// Returns the least elements along `axis`, which the result does not have. Does not wait.
     ///
     /// # Errors
     ///
-    /// No such axis, or one without length; the errors of [`min`](ArrayBase::min).
+    /// The array has no such axis, or it has length 0; the errors of [`min`](ArrayBase::min).
     #[track_caller]
     pub fn min_axis(&self, axis: usize) -> Result<DeviceArray<T, D::Smaller>, Error>
     where
@@ -153,7 +153,7 @@ impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
         extremes(Reduction::Min, "least element", self, axis, Location::caller())
     }
 
-    /// The greatest elements along an axis, which is not in the result. Does not wait.
+    /// Returns the greatest elements along `axis`, which the result does not have. Does not wait.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ fn extremes<S: Hold, T: Number, D: RemoveAxis>(
     reduced(op, array, sizes, &array.target(), shape, at)
 }
 
-/// What all elements come to, on the host; `None` of none. Waits.
+/// Reduces all elements to one value on the host; `None` for an empty array. Waits.
 pub(super) fn read_one<A: Scalar, S: Hold, T: Scalar, D: Dimension>(
     op: Reduction,
     array: &ArrayBase<S, T, D>,
@@ -197,7 +197,7 @@ pub(super) fn read_one<A: Scalar, S: Hold, T: Scalar, D: Dimension>(
     Ok(one.to_vec()?.first().copied())
 }
 
-/// An array as so many rows of `n` elements that are `inner` apart.
+/// An array as rows of `n` elements, each `inner` elements apart.
 #[derive(Clone, Copy)]
 struct Sizes {
     outer: usize,
@@ -205,13 +205,13 @@ struct Sizes {
     inner: usize,
 }
 
-/// How many elements some axes have together. Where another one of the array has no length, that may
-/// be more than there can be: it is then used for nothing.
+/// Returns the product of the lengths of some axes. If another axis of the array has length 0, the
+/// product may saturate; it is then unused.
 pub(super) fn size(lengths: &[usize]) -> usize {
     lengths.iter().fold(1, |size, length| size.saturating_mul(*length))
 }
 
-/// How an axis divides an array, and the shape without it.
+/// Divides an array at an axis: its sizes, and the shape without the axis.
 fn split<S: Hold, T: Element, D: RemoveAxis>(
     array: &ArrayBase<S, T, D>,
     axis: usize,
@@ -230,8 +230,8 @@ fn split<S: Hold, T: Element, D: RemoveAxis>(
     Ok((Sizes { outer, n, inner }, array.raw_dim().remove_axis(Axis(axis))))
 }
 
-/// Reduces `n`, which is not 0, to one, by as many passes as it takes. What is between them is device
-/// memory.
+/// Reduces the axis of length `n` (not 0) to one element, in as many passes as needed. Intermediate
+/// results are in device memory.
 fn reduced<A: Scalar, S: Hold, T: Scalar, D: Dimension, O: Dimension>(
     op: Reduction,
     array: &ArrayBase<S, T, D>,
@@ -263,7 +263,7 @@ fn reduced<A: Scalar, S: Hold, T: Scalar, D: Dimension, O: Dimension>(
     }
 }
 
-/// What is done with the results of a pass.
+/// Returns the reduction that combines the results of a pass.
 fn again(op: Reduction) -> Reduction {
     if op == Reduction::Total { Reduction::Sum } else { op }
 }

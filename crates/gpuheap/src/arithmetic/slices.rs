@@ -1,4 +1,4 @@
-//! Copies with steps: slices of every axis, other orders of the axes, what is repeated.
+//! Strided copies: slices of every axis, permuted axes, repeated axes.
 
 use std::panic::Location;
 
@@ -11,8 +11,8 @@ use super::operand::{strides, together};
 use crate::array::{ArrayBase, DeviceArray, Element, Hold, HoldMut, UninitArray};
 use crate::error::{Error, ErrorKind};
 
-/// Elements have no gaps between them, so a window with steps is a copy. Each is made where this
-/// array's [`target`](ArrayBase::target) says, without waiting.
+/// Strided copies. Elements lie without gaps, so a window with strides is a copy. Each new array is
+/// allocated by this array's [`target`](ArrayBase::target). These methods do not wait.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -27,12 +27,12 @@ use crate::error::{Error, ErrorKind};
 /// # Ok(()) }
 /// ```
 impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
-    /// A part of it, such as `s![.., 1]` or `s![..;-1, 2..;3]`, as a new array. The slice means what it
-    /// means to `ndarray`.
+    /// Copies a part of the array, such as `s![.., 1]` or `s![..;-1, 2..;3]`, to a new array. The
+    /// slice means the same as in `ndarray`.
     ///
     /// # Errors
     ///
-    /// A slice that is not within the shape, or has a step of 0; the array was freed; the errors of
+    /// The slice is outside the shape, or has a step of 0; the array was freed; the errors of
     /// [`Target::uninit`](crate::Target::uninit); a driver error.
     #[track_caller]
     pub fn copy_slice<I: SliceArg<D>>(&self, slice: I) -> Result<DeviceArray<T, I::OutDim>, Error> {
@@ -40,11 +40,11 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.copy_part(&part, part.dimension()?, Location::caller())
     }
 
-    /// With the axes in another order: `axes[n]` says which one comes as the `n`th.
+    /// Copies the array with its axes permuted: axis `axes[n]` becomes axis `n`.
     ///
     /// # Errors
     ///
-    /// An axis that is not there, or there twice; the errors of
+    /// An axis is out of range, or named twice; the errors of
     /// [`copy_slice`](ArrayBase::copy_slice).
     #[track_caller]
     pub fn copy_permuted(
@@ -54,7 +54,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.permuted(axes.into_dimension(), Location::caller())
     }
 
-    /// With the axes in the opposite order: of a matrix, the transposed one.
+    /// Copies the array with its axes reversed: a matrix is transposed.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.permuted(axes, Location::caller())
     }
 
-    /// Repeated to a larger shape, along axes of length 1 and along new leading ones.
+    /// Repeats the array to a larger shape, along axes of length 1 and along new leading axes.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -80,7 +80,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// A shape that this does not go with; the errors of [`copy_slice`](ArrayBase::copy_slice).
+    /// The array cannot be broadcast to the shape; the errors of
+    /// [`copy_slice`](ArrayBase::copy_slice).
     #[track_caller]
     #[doc(alias = "repeat")]
     pub fn broadcast_to<I: IntoDimension>(
@@ -94,13 +95,13 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.copy_part(&part, shape, Location::caller())
     }
 
-    /// Writes a part of it from another array, which is repeated where its shape is smaller. In
-    /// stream order, without waiting.
+    /// Overwrites a part of the array with another array, which is repeated if its shape is
+    /// smaller. The write is in stream order; the call does not wait.
     ///
     /// # Errors
     ///
-    /// A slice that is not within the shape, or has a step of 0; a source that does not go with its
-    /// shape, that is on another device, or that overlaps it; the array was freed; a driver error.
+    /// The slice is outside the shape, or has a step of 0; the source cannot be broadcast to the
+    /// part, is on another device, or overlaps the part; an array was freed; a driver error.
     pub fn write_slice<I: SliceArg<D>, R: Hold, E: Dimension>(
         &mut self,
         slice: I,
@@ -161,7 +162,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-/// A part of an array: where it begins, its shape, and its steps, all in elements.
+/// A part of an array: offset of its first element, shape and strides, all in elements.
 struct Part {
     start: usize,
     shape: Vec<usize>,
@@ -169,9 +170,9 @@ struct Part {
 }
 
 impl Part {
-    /// The part that a slice means, in an array of that shape.
+    /// Returns the part that a slice of an array of `shape` denotes.
     fn of(shape: &[usize], slice: &[SliceInfoElem]) -> Result<Part, Error> {
-        // Of an array with no elements no step leads anywhere, however long its other axes are.
+        // An array without elements has no strides, however long its other axes are.
         let steps = if shape.contains(&0) { vec![0; shape.len()] } else { strides(shape, shape) };
         let mut part = Part { start: 0, shape: Vec::new(), strides: Vec::new() };
         let mut axis = 0;
@@ -205,13 +206,13 @@ impl Part {
                         return Err(refused("a step of 0 leads nowhere along"));
                     }
                     let count = (end - begin).div_ceil(step.unsigned_abs());
-                    // From the other end where the step is back.
+                    // A negative step starts at the far end.
                     let first = if step < 0 { end.saturating_sub(1) } else { begin };
                     if count > 0 {
                         part.start += first * stride as usize;
                     }
                     part.shape.push(count);
-                    // One element has no next one, however far that would be.
+                    // A single element has no next one, so its stride is 0.
                     part.strides.push(if count > 1 { stride * step } else { 0 });
                 }
                 _ => return Err(other_axes(shape, slice)),
@@ -221,7 +222,7 @@ impl Part {
         if axis == shape.len() { Ok(part) } else { Err(other_axes(shape, slice)) }
     }
 
-    /// Its shape as a type.
+    /// Returns the shape as a dimension type.
     fn dimension<O: Dimension>(&self) -> Result<O, Error> {
         if O::NDIM.is_some_and(|axes| axes != self.shape.len()) {
             return Err(refused_slice("its type says another number of axes"));
@@ -231,12 +232,12 @@ impl Part {
         Ok(shape)
     }
 
-    /// Where its first element is.
+    /// Returns the address of the first element.
     fn first(&self, address: u64, size: usize) -> u64 {
         address + (self.start * size) as u64
     }
 
-    /// The elements from the lowest to the highest of it.
+    /// Returns the lowest and the highest element of the part.
     fn reach(&self) -> (usize, usize) {
         let (mut low, mut high) = (self.start, self.start);
         for (length, stride) in self.shape.iter().zip(&self.strides) {
@@ -247,7 +248,7 @@ impl Part {
     }
 }
 
-/// A range of a slice as people write it.
+/// A range of a slice, displayed as Rust writes it.
 struct Written(isize, Option<isize>);
 
 impl std::fmt::Display for Written {
@@ -283,7 +284,7 @@ fn check_repeats(from: &[usize], to: &[usize]) -> Result<(), Error> {
     )))
 }
 
-/// Refuses a part of an array that has a byte in common with what is written to it.
+/// Refuses a part that shares a byte with its source.
 fn check_apart(part: &Part, to: &Window<'_>, from: &Window<'_>, size: usize) -> Result<(), Error> {
     if part.shape.contains(&0) || from.bytes == 0 {
         return Ok(());
@@ -301,7 +302,7 @@ fn check_apart(part: &Part, to: &Window<'_>, from: &Window<'_>, size: usize) -> 
     )))
 }
 
-/// Copies of elements of any size, by the largest units that they and their addresses are made of.
+/// Copies elements of any size, by the largest units that divide their size and addresses.
 fn copies(
     size: usize,
     shape: &[usize],
