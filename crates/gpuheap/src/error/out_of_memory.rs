@@ -17,8 +17,8 @@ use crate::size::Bytes;
 /// that [`device_short_by`] bytes more go back to the device. Freed blocks count as far as whole
 /// segments become free, for only these go back; a single block of at least the requested size is
 /// enough too. On WSL2, whose driver calls more free than there is, the figures are the least. So is
-/// that of `pinned_limit`, which is set when the heap is built: a pool with a higher limit may take
-/// larger segments.
+/// that of `pinned_limit`, which is set when the heap is built, if a pool has memory live: with a higher
+/// limit it may have taken larger segments for that. With nothing live, and for `none`, it is exact.
 ///
 /// [`limit_short_by`]: OutOfMemory::limit_short_by
 /// [`device_short_by`]: OutOfMemory::device_short_by
@@ -238,10 +238,19 @@ impl OutOfMemory {
     fn raised(&self, knobs: &str) -> String {
         let short = self.amount(self.limit_short_by);
         match self.limit_is_fixed {
-            _ if self.is_on_host() => format!("raise pinned_limit by at least {short}"),
+            _ if self.is_on_host() && self.may_take_larger_segments() => {
+                format!("raise pinned_limit by at least {short}")
+            }
+            _ if self.is_on_host() => format!("raise pinned_limit by {short}"),
             true => format!("build a heap with a limit that is {short} higher"),
             false => format!("raise the limit by {short}{knobs}"),
         }
+    }
+
+    /// Returns `true` if the pool of a heap that is built with a higher limit may take more for what is
+    /// live now.
+    fn may_take_larger_segments(&self) -> bool {
+        self.pool != PoolKind::None && self.live_blocks > 0
     }
 
     /// Names the memory that has to be free as well if the limit is raised.

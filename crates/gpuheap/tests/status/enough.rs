@@ -2,6 +2,8 @@
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Block, Cause, Device, Fit, Heap, Limits, OutOfMemory, PoolKind, Stream};
+#[cfg(feature = "arrays")]
+use gpuheap::{Error, MemoryKind};
 use gpuheap_driver::CUresult;
 use proptest::prelude::*;
 
@@ -528,5 +530,31 @@ fn what_the_driver_does_not_say_is_not_made_up() {
         let is_too_large = matches!(too_large, Fit::No { cause: Cause::LargerThanDevice, .. });
         assert!(is_too_large, "{pool}: {too_large}");
         assert!(cached.is_yes());
+    }
+}
+
+/// Runs a program under a limit of pinned memory, up to a request that is larger than 3 MiB.
+#[cfg(feature = "arrays")]
+fn pinned(pool: PoolKind, limit: u64, held: usize) -> Result<(), Error> {
+    let device = emulated(1 << 30, Schedule::Immediate);
+    let heap = Heap::builder(&device).without_environment().pool(pool).pinned_limit(limit);
+    let target = heap.build().unwrap().target().unwrap().kind(MemoryKind::Pinned);
+    let _held = target.uninit::<u8, _>(held).unwrap();
+    target.uninit::<u8, _>(21 << 20).map(drop)
+}
+
+/// Where the text does not say "at least", the program runs with the limit that it asks for.
+#[test]
+#[cfg(feature = "arrays")]
+fn a_pinned_limit_is_raised_by_what_the_error_says() {
+    for pool in PoolKind::ALL {
+        for held in [0, 2 << 20] {
+            let error = pinned(pool, 3 * MIB, held).unwrap_err();
+            let remedy = error.out_of_memory().unwrap().remedy();
+            let is_least = remedy.starts_with("raise pinned_limit by at least ");
+            assert_eq!(is_least, held > 0 && pool != PoolKind::None, "{pool}: {remedy}");
+            let again = pinned(pool, 3 * MIB + error.out_of_memory().unwrap().limit_short_by, held);
+            assert!(is_least || again.is_ok(), "{pool}: {remedy}; {again:?}");
+        }
     }
 }
