@@ -629,6 +629,18 @@ impl Order {
         stuck
     }
 
+    /// The frees that are not known to be over: what was freed is for other streams only after a wait.
+    pub fn unreached(&self) -> Stuck {
+        let mut unreached = Stuck::default();
+        for &slot in self.active.iter().chain(&self.orphans) {
+            let state = &self.streams[slot];
+            if state.reached < state.freed {
+                unreached.add(slot, state.reached);
+            }
+        }
+        unreached
+    }
+
     /// The newest fence of every stream whose frees are not all known to be over. One that is
     /// capturing a graph may have none.
     pub fn pending(&mut self, source: &mut dyn MemorySource) -> Result<Vec<Fence>, SourceError> {

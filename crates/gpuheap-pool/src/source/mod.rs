@@ -114,6 +114,12 @@ pub trait MemorySource: Send {
     /// given back and nothing were kept.
     fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError>;
 
+    /// Of the bytes that [`regained`](MemorySource::regained) gives for the same segments, those that
+    /// the driver may keep, because other memory may lie in the same piece of the device.
+    fn may_stay(&mut self, _segments: &[Segment]) -> Result<u64, SourceError> {
+        Ok(0)
+    }
+
     /// Gives back what the driver itself keeps and is out of use; the bytes that it regained.
     fn trim(&mut self) -> Result<u64, SourceError>;
 

@@ -13,6 +13,7 @@ use gpuheap_driver::{
 use gpuheap_pool::{Gone, Moments, SourceError};
 
 use super::gate::HostGate;
+use super::granules::Granules;
 use super::info::DeviceInfo;
 use crate::error::{Error, Fault};
 use crate::fork;
@@ -64,6 +65,8 @@ pub(crate) struct Context {
     holders: Mutex<Vec<Registered>>,
     /// Taken by the request that reaches into other heaps at the end of the ladder.
     pub(crate) turn: Turn,
+    /// Granules of the device in which several heaps have small allocations.
+    pub(crate) granules: Granules,
     /// Who may be at work: the device, or the host in unified memory.
     pub(crate) gate: HostGate,
     /// The device's own heap, while anything uses it.
@@ -155,6 +158,7 @@ impl Context {
             virtual_memory: OnceLock::new(),
             holders: Mutex::default(),
             turn: Turn::default(),
+            granules: Granules::default(),
             gate,
             heap: Mutex::default(),
             attachment: OnceLock::new(),

@@ -4,6 +4,7 @@ mod context;
 #[cfg(feature = "emulator")]
 mod emulated;
 mod gate;
+mod granules;
 mod info;
 mod machine;
 

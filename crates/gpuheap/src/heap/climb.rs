@@ -369,6 +369,15 @@ impl Figures {
         Some(used.saturating_sub(self.reserved).saturating_sub(self.others.reserved))
     }
 
+    /// The figures if `bytes` that were counted as given back stay with other heaps.
+    pub(crate) fn without(self, bytes: u64) -> Figures {
+        let Figures { memory, mut others, .. } = self;
+        let memory = memory.map(|(free, total)| (free.saturating_sub(bytes), total));
+        others.reserved = others.reserved.saturating_add(bytes);
+        others.cached = others.cached.saturating_add(bytes);
+        Figures { memory, others, ..self }
+    }
+
     /// Computes the bytes that a request lacks which adds `growth` to what is reserved, and for
     /// which `least` bytes of the device have to be free.
     pub(crate) fn lack(&self, growth: u64, least: u64) -> Lack {

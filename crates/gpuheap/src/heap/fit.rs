@@ -24,13 +24,20 @@ pub enum Fit {
         /// Bytes that it would take from the driver; none if the cache can serve it. If `stitched`
         /// maps a range together, it may take a few MiB more than this.
         take: u64,
+        /// Bytes that it would take at most, whichever stream it is for. More than `take` if the cache
+        /// could serve it with memory that another stream still uses: a heap that has taken little
+        /// rather takes new memory than make a stream wait. How much is little is in the
+        /// [guide](crate::guide::streams).
+        at_most: u64,
     },
     /// The driver calls enough memory free, and may refuse it all the same. On WSL2, where Windows
     /// lends memory that it may not have, this is said of a request that would leave less than a
     /// fifth of what the heap could have at most. On any device it is said of a request that would
     /// leave no more than one that the driver refused before, until the driver grants such a request,
-    /// and of one that needs more memory if the
-    /// driver does not say how much is free.
+    /// and of one that needs more memory if the driver does not say how much is free. It is said too
+    /// of a request that needs free memory which may lie beside memory in use: in a pool of the
+    /// driver's that another heap has (it gives back whole steps of 32 MiB, and does not say in which
+    /// of them something is live), or in a granule of 2 MiB that small segments of several heaps share.
     #[non_exhaustive]
     Perhaps {
         /// Bytes that it would take from the driver.
@@ -83,8 +90,9 @@ pub enum InTheWay {
 
 /// How a request would go, by the figures, once all frees are over.
 pub(crate) enum Foreseen {
-    /// It is served. It takes so many bytes from the driver.
-    Served { take: u64, figures: Figures },
+    /// It is served. It takes so many bytes from the driver. Of the memory that is free then, the driver
+    /// may keep `may_stay` bytes, which share a piece of the device with memory in use.
+    Served { take: u64, figures: Figures, may_stay: u64 },
     /// It lacks something, with what is cached given back, as the figures say.
     Lacking(Figures, Lack, Captured),
 }
@@ -148,18 +156,20 @@ impl State {
         others: OtherHeaps,
     ) -> Result<Fit, SourceError> {
         if bytes == 0 {
-            return Ok(Fit::Yes { take: 0 });
+            return Ok(Fit::Yes { take: 0, at_most: 0 });
         }
         let (figures, lack, captured) = match self.foresee(bytes, MemoryKind::Device, others)? {
-            Foreseen::Served { take: 0, .. } => return Ok(Fit::Yes { take: 0 }),
-            Foreseen::Served { take, figures } => {
+            Foreseen::Served { take: 0, .. } => {
+                return Ok(Fit::Yes { take: 0, at_most: self.taken_at_most(bytes, 0, others) });
+            }
+            Foreseen::Served { take, figures, may_stay } => {
                 let left = figures.free().unwrap_or(0).saturating_sub(self.source.growth(take));
                 let all = figures.free().unwrap_or(0).saturating_add(figures.reserved);
                 let lent = is_wsl2 && left < all / LENT_SHARE;
                 let may_be_refused = self.stats.refused_margin.is_some_and(|margin| left <= margin);
-                return Ok(match lent || may_be_refused {
+                return Ok(match lent || may_be_refused || left < may_stay {
                     true => Fit::Perhaps { take, free: figures.free() },
-                    false => Fit::Yes { take },
+                    false => Fit::Yes { take, at_most: self.taken_at_most(bytes, take, others) },
                 });
             }
             Foreseen::Lacking(figures, lack, captured) => (figures, lack, captured),
@@ -175,6 +185,28 @@ impl State {
         let cause = captured.judge(bytes, &figures, &lack);
         let (would_have_to_go, needs_all) = self.in_the_way(&figures, cause, &lack, captured);
         Ok(Fit::No { short_by, cause, would_have_to_go, needs_all })
+    }
+
+    /// Bytes that a request takes on the stream that gets the least of the cache, if it takes `take` on
+    /// the one that gets the most.
+    fn taken_at_most(&mut self, bytes: u64, take: u64, others: OtherHeaps) -> u64 {
+        if !self.has_spare(bytes) {
+            return take;
+        }
+        // What is not known to be over is taken for in use. A failure leaves more of that.
+        let _ = self.poll();
+        let unreached = self.order.unreached();
+        if unreached.is_empty() {
+            return take;
+        }
+        let forecast = self.policy.forecast(bytes, &self.stats, &unreached);
+        let now = self.figures(MemoryKind::Device, None, others);
+        let taking = match now.free() {
+            Some(_) => self.first_take(&forecast, &now),
+            // The driver does not say, and may grant what the policy wants first.
+            None => forecast.takings.first().copied(),
+        };
+        taking.map_or(take, |taking| taking.bytes.max(take))
     }
 
     /// Looks ahead to the end of the ladder.
@@ -216,9 +248,14 @@ impl State {
         let now = self.figures(kind, None, others);
         let refused = self.refuse(bytes).is_err();
         if !refused && let Some(take) = self.first_take(&forecast, &now) {
-            return Ok(Foreseen::Served { take, figures: now });
+            let may_stay = if take.after > 0 { self.may_stay(&forecast)? } else { 0 };
+            return Ok(Foreseen::Served { take: take.bytes, figures: now, may_stay });
         }
         let regained = self.regained(&forecast)?;
+        let ordered = self.source.is_stream_ordered();
+        // A heap's own pool of the driver's is dealt with below.
+        let own = if ordered { 0 } else { self.may_stay(&forecast)? };
+        let may_stay = own.saturating_add(others.may_stay);
         let spare: u64 = forecast.spare.iter().map(|segment| segment.bytes).sum();
         let left = Cached {
             bytes: now.cached.bytes.saturating_sub(spare),
@@ -234,11 +271,10 @@ impl State {
             others: others.without_spare(),
             ..now
         };
-        let ordered = self.source.is_stream_ordered();
         // The driver itself orders streams that reuse what its pool keeps.
         let reused = if ordered { self.source.regained(&forecast.spare)? } else { 0 };
         if !refused && (forecast.is_cached || reused >= bytes) {
-            return Ok(Foreseen::Served { take: 0, figures });
+            return Ok(Foreseen::Served { take: 0, figures, may_stay: 0 });
         }
         let lack_of = |source: &dyn MemorySource, figures: &Figures, take: u64| {
             let growth = source.growth(take);
@@ -246,8 +282,10 @@ impl State {
             figures.lack(growth, if ordered { round_up(take, GRANULE) } else { growth })
         };
         if !refused && lack_of(&*self.source, &figures, forecast.take).is_none() {
-            return Ok(Foreseen::Served { take: forecast.take, figures });
+            return Ok(Foreseen::Served { take: forecast.take, figures, may_stay });
         }
+        // What is called enough does not count on what may stay.
+        let figures = figures.without(may_stay);
         let lack = lack_of(&*self.source, &figures, forecast.take_whole);
         if ordered && regained < now.reserved {
             // Memory that shares a step of the driver's pool with something in use may stay.
@@ -258,8 +296,8 @@ impl State {
         Ok(Foreseen::Lacking(figures, lack, Captured::default()))
     }
 
-    /// Bytes that the policy takes with the cache as it is, if there is memory for that.
-    fn first_take(&self, forecast: &Forecast, now: &Figures) -> Option<u64> {
+    /// The policy's way to serve with the cache as it is, if there is memory for that.
+    fn first_take(&self, forecast: &Forecast, now: &Figures) -> Option<Taking> {
         let is_there = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);
             let reserved = now.reserved.saturating_sub(taking.after);
@@ -267,7 +305,7 @@ impl State {
             let free = now.free().unwrap_or(0).saturating_add(taking.after);
             taking.bytes == 0 || within && growth <= free
         };
-        forecast.takings.iter().find(is_there).map(|taking| taking.bytes)
+        forecast.takings.iter().find(is_there).copied()
     }
 
     /// Lists the things that could make room, and says whether all of them are needed.
@@ -364,8 +402,18 @@ impl fmt::Display for InTheWay {
 impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fit::Yes { take: 0 } => f.write_str("yes, without taking more from the driver"),
-            Fit::Yes { take } => write!(f, "yes, by taking {} from the driver", Bytes(*take)),
+            Fit::Yes { at_most: 0, .. } => f.write_str("yes, without taking more from the driver"),
+            Fit::Yes { take, at_most } if take == at_most => {
+                write!(f, "yes, by taking {} from the driver", Bytes(*take))
+            }
+            Fit::Yes { take, at_most } => {
+                match take {
+                    0 => f.write_str("yes, without taking more from the driver")?,
+                    take => write!(f, "yes, by taking {} from the driver", Bytes(*take))?,
+                }
+                let at_most = Bytes(*at_most);
+                write!(f, ", or {at_most} for a stream that would have to wait for cached memory")
+            }
             Fit::Perhaps { take, free: Some(free) } => write!(
                 f,
                 "perhaps, by taking {} from the driver, which calls {} free and may refuse it",

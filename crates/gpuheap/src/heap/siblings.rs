@@ -43,6 +43,8 @@ pub(crate) struct OtherHeaps {
     pub(crate) cached: u64,
     /// Of these, bytes in whole segments, which the driver could have back.
     pub(crate) spare: u64,
+    /// Of these, bytes that the driver may keep, because they share a piece of it with memory in use.
+    pub(crate) may_stay: u64,
     /// Bytes in whole segments that the driver could have back once the captures of graphs end in which
     /// they were freed.
     pub(crate) stuck: u64,
@@ -53,7 +55,7 @@ impl OtherHeaps {
     pub(crate) fn without_spare(self) -> OtherHeaps {
         let left = |bytes: u64| bytes.saturating_sub(self.spare);
         let (reserved, cached) = (left(self.reserved), left(self.cached));
-        OtherHeaps { reserved, cached, spare: 0, ..self }
+        OtherHeaps { reserved, cached, spare: 0, may_stay: 0, ..self }
     }
 
     /// The figures once no stream captures a graph.
@@ -206,16 +208,22 @@ impl Store {
                 others.reserved += held.reserved;
                 others.cached += held.cached;
                 others.spare += held.spare;
+                others.may_stay += held.may_stay;
                 others.stuck += held.stuck;
             }
         });
+        // The device counts a granule once, however many heaps have allocations in it.
+        if !is_host(self.kind) {
+            let again = self.context.granules.counted_again() * GRANULE;
+            others.reserved = others.reserved.saturating_sub(again);
+            others.cached = others.cached.min(others.reserved);
+        }
         others
     }
 
     /// Visits the other stores of the process that take the same memory: the device's for device and
     /// unified memory, the host's for pinned memory.
     fn visit_others(&self, mut work: impl FnMut(&Store)) {
-        let is_host = |kind| matches!(kind, MemoryKind::Pinned | MemoryKind::Registered);
         visit(&self.context, |heap| {
             for store in heap.stores() {
                 if store.number != self.number && is_host(store.kind) == is_host(self.kind) {
@@ -226,6 +234,11 @@ impl Store {
     }
 }
 
+/// Returns `true` if memory of a kind is the host's.
+fn is_host(kind: MemoryKind) -> bool {
+    matches!(kind, MemoryKind::Pinned | MemoryKind::Registered)
+}
+
 impl State {
     /// Sums what is held at this moment; blocks that threads keep count as cached.
     pub(crate) fn held(&mut self) -> Result<OtherHeaps, SourceError> {
@@ -234,9 +247,11 @@ impl State {
         let is_ordered = self.source.is_stream_ordered();
         let taken = if is_ordered { reserved } else { self.stats.taken };
         let stuck = self.stuck();
-        let spare = self.spare(&stuck)?;
+        let forecast = self.spare_forecast(&stuck);
+        let (spare, may_stay) = (self.regained(&forecast)?, self.may_stay(&forecast)?);
         let stuck = if stuck.is_empty() { 0 } else { self.spare(&Stuck::default())? - spare };
-        Ok(OtherHeaps { reserved, cached: taken.saturating_sub(self.granted), spare, stuck })
+        let cached = taken.saturating_sub(self.granted);
+        Ok(OtherHeaps { reserved, cached, spare, may_stay, stuck })
     }
 
     /// The frees that no wait can end now.
@@ -247,9 +262,14 @@ impl State {
     /// Bytes in whole segments that the driver could have back once all frees are over but those that
     /// are stuck.
     pub(crate) fn spare(&mut self, stuck: &Stuck) -> Result<u64, SourceError> {
+        let forecast = self.spare_forecast(stuck);
+        self.regained(&forecast)
+    }
+
+    fn spare_forecast(&self, stuck: &Stuck) -> Forecast {
         let mut forecast = self.policy.forecast(GRANULE, &self.stats, stuck);
         forecast.spare.extend_from_slice(&self.stranded);
-        self.regained(&forecast)
+        forecast
     }
 
     /// Bytes that the driver could have back of spare segments, and of its own pool if all frees there
@@ -258,6 +278,14 @@ impl State {
         match forecast.driver_is_stuck {
             true => Ok(forecast.spare.iter().map(|segment| segment.bytes).sum()),
             false => self.source.regained(&forecast.spare),
+        }
+    }
+
+    /// Bytes of [`regained`](State::regained) that the driver may keep.
+    pub(crate) fn may_stay(&mut self, forecast: &Forecast) -> Result<u64, SourceError> {
+        match forecast.driver_is_stuck {
+            true => Ok(0),
+            false => self.source.may_stay(&forecast.spare),
         }
     }
 }

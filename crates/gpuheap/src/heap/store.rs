@@ -870,7 +870,7 @@ impl State {
     /// Returns `true` if new memory for a request is better than a wait: within the limits, and as
     /// long as not much is taken. Makes no driver call.
     #[inline]
-    fn has_spare(&mut self, bytes: u64) -> bool {
+    pub(crate) fn has_spare(&mut self, bytes: u64) -> bool {
         let few = self.stats.taken.saturating_add(bytes) <= self.spare;
         few && (self.limits == Limits::default() || self.is_allowed(bytes))
     }
@@ -1015,7 +1015,7 @@ impl State {
     pub(crate) fn room(&mut self, others: OtherHeaps) -> Result<u64, SourceError> {
         self.gather();
         let cached = self.source.reserved()?.saturating_sub(self.granted);
-        let available = self.available_with(others.spare)?;
+        let available = self.available_with(others.spare.saturating_sub(others.may_stay))?;
         Ok(available.saturating_add(cached).min(self.source.capacity()))
     }
 

@@ -150,6 +150,12 @@ impl MemorySource for OrderedSource {
         Ok(self.reserved()?.saturating_sub(used) + given)
     }
 
+    /// All of it, if anything else of the pool is in use: the driver does not say in which of its steps.
+    fn may_stay(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+        let regained = self.regained(segments)?;
+        Ok(if regained < self.reserved()? { regained } else { 0 })
+    }
+
     fn trim(&mut self) -> Result<u64, SourceError> {
         let before = self.reserved()?;
         let pool = self.pool;

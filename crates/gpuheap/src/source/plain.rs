@@ -41,7 +41,11 @@ impl MemorySource for PlainSource {
             self.large += self.growth(bytes);
         } else {
             for granule in PlainSource::granules_of(segment) {
-                *self.shared_granules.entry(granule).or_insert(0) += 1;
+                let count = self.shared_granules.entry(granule).or_insert(0);
+                *count += 1;
+                if *count == 1 {
+                    self.events.context.granules.enter(granule);
+                }
             }
         }
         self.reserved_peak = self.reserved_peak.max(self.granules_now() + self.created());
@@ -71,6 +75,7 @@ impl MemorySource for PlainSource {
                 *count -= 1;
                 if *count == 0 {
                     self.shared_granules.remove(&granule);
+                    self.events.context.granules.leave(granule);
                 }
             }
         }
@@ -99,24 +104,19 @@ impl MemorySource for PlainSource {
     }
 
     fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
-        let (mut regained, mut left) = (0, FxHashMap::default());
-        for &segment in segments {
-            if self.vmm.as_ref().is_some_and(|vmm| vmm.holds(segment.address)) {
-                regained += segment.bytes;
-                continue;
-            }
-            if !self.shares_granules(segment) {
-                regained += self.growth(segment.bytes);
-                continue;
-            }
-            for granule in PlainSource::granules_of(segment) {
-                let held = self.shared_granules.get(&granule).copied().unwrap_or(0);
-                let left: &mut u32 = left.entry(granule).or_insert(held);
-                *left = left.saturating_sub(1);
-            }
-        }
-        let emptied = left.values().filter(|left| **left == 0).count();
-        Ok(regained + emptied as u64 * GRANULE)
+        let in_pages = |segment: &&Segment| self.holds_pages(segment.address);
+        let pages: u64 = segments.iter().filter(in_pages).map(|segment| segment.bytes).sum();
+        let is_large = |segment: &&Segment| !in_pages(segment) && !self.shares_granules(**segment);
+        let large = segments.iter().filter(is_large).map(|segment| self.growth(segment.bytes));
+        let large: u64 = large.sum();
+        Ok(pages + large + self.emptied(segments).count() as u64 * GRANULE)
+    }
+
+    /// Granules in which other heaps have allocations.
+    fn may_stay(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
+        let granules = &self.events.context.granules;
+        let shared = self.emptied(segments).filter(|granule| granules.is_shared(*granule));
+        Ok(shared.count() as u64 * GRANULE)
     }
 
     fn trim(&mut self) -> Result<u64, SourceError> {
@@ -177,6 +177,14 @@ impl MemorySource for PlainSource {
     order_by_events!();
 }
 
+impl Drop for PlainSource {
+    fn drop(&mut self) {
+        for granule in self.shared_granules.keys() {
+            self.events.context.granules.leave(*granule);
+        }
+    }
+}
+
 impl PlainSource {
     pub(crate) fn new(context: Arc<Context>, kind: MemoryKind) -> PlainSource {
         PlainSource {
@@ -191,6 +199,27 @@ impl PlainSource {
 
     fn granules_now(&self) -> u64 {
         self.large + self.shared_granules.len() as u64 * GRANULE
+    }
+
+    /// Granules in which this heap would have nothing any more without `segments`.
+    fn emptied(&self, segments: &[Segment]) -> impl Iterator<Item = u64> {
+        let mut left: FxHashMap<u64, u32> = FxHashMap::default();
+        for &segment in segments {
+            if self.holds_pages(segment.address) || !self.shares_granules(segment) {
+                continue;
+            }
+            for granule in PlainSource::granules_of(segment) {
+                let held = self.shared_granules.get(&granule).copied().unwrap_or(0);
+                let left = left.entry(granule).or_insert(held);
+                *left = left.saturating_sub(1);
+            }
+        }
+        left.into_iter().filter(|(_, left)| *left == 0).map(|(granule, _)| granule)
+    }
+
+    /// Returns `true` if the virtual memory of this source is at an address.
+    fn holds_pages(&self, address: u64) -> bool {
+        self.vmm.as_ref().is_some_and(|vmm| vmm.holds(address))
     }
 
     fn created(&self) -> u64 {

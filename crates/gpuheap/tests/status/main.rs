@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod beside;
 mod enough;
 mod fit;
 #[cfg(feature = "arrays")]

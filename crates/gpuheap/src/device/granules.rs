@@ -1,0 +1,55 @@
+//! Granules of the driver's that small allocations of several heaps share.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
+
+/// How many heaps have small allocations in each granule of a device.
+///
+/// Each heap counts the whole granule as reserved, so that a free of another heap takes no heap past
+/// its limit. The device counts the granule once.
+#[derive(Debug, Default)]
+pub(crate) struct Granules(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Heaps in each granule, by its number.
+    heaps: FxHashMap<u64, u64>,
+    /// Granules that heaps count beyond the first heap of each.
+    again: u64,
+}
+
+impl Granules {
+    /// Notes the first allocation of a heap in a granule.
+    pub(crate) fn enter(&self, granule: u64) {
+        let mut counts = self.lock();
+        let heaps = counts.heaps.entry(granule).or_insert(0);
+        *heaps += 1;
+        counts.again += u64::from(*heaps > 1);
+    }
+
+    /// Notes the end of the last allocation of a heap in a granule.
+    pub(crate) fn leave(&self, granule: u64) {
+        let mut counts = self.lock();
+        let Some(heaps) = counts.heaps.get_mut(&granule) else { return };
+        *heaps -= 1;
+        match *heaps {
+            0 => drop(counts.heaps.remove(&granule)),
+            _ => counts.again -= 1,
+        }
+    }
+
+    /// Returns `true` if several heaps have allocations in a granule.
+    pub(crate) fn is_shared(&self, granule: u64) -> bool {
+        self.lock().heaps.get(&granule).is_some_and(|heaps| *heaps > 1)
+    }
+
+    /// Granules that the heaps together count more often than the device does.
+    pub(crate) fn counted_again(&self) -> u64 {
+        self.lock().again
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

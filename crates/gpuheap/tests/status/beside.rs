@@ -1,0 +1,116 @@
+//! Answers beside other heaps of the device, and beside streams that still use what was freed.
+
+use std::time::Duration;
+
+use gpuheap::emu::Schedule;
+use gpuheap::{Block, Fit, Heap, PoolKind, Stream};
+
+use crate::support::random::Random;
+use crate::support::{assert_all_returned, emulated, fill, heap};
+
+const MIB: u64 = 1 << 20;
+
+/// How long a fill takes on the emulated device. A query that answers "not ready" takes 100 ns.
+const WORK: Duration = Duration::from_micros(1);
+
+/// Pools that take memory from the driver themselves.
+const POOLS: [PoolKind; 5] =
+    [PoolKind::None, PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
+
+/// Asks and then requests: a yes is served, a no is not, and a perhaps is either. Returns the answer.
+fn asked(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
+    let fit = heap.would_fit(bytes).unwrap();
+    let made = heap.allocate(bytes, stream);
+    let agree = matches!(fit, Fit::Perhaps { .. }) || fit.is_yes() == made.is_ok();
+    assert!(agree, "{heap:?}: {bytes}: {fit}; {made:?}");
+    fit
+}
+
+/// A pool of the driver's holds 32 MiB for 2 MiB, of which it gives nothing back.
+#[test]
+fn memory_in_the_steps_of_a_driver_heap_is_not_promised() {
+    for pool in POOLS {
+        let device = emulated(160 * MIB, Schedule::Immediate);
+        let stream = device.stream().unwrap();
+        let beside = heap(&device, PoolKind::Driver);
+        let held = beside.allocate(2 * MIB, &stream).unwrap();
+        let heap = heap(&device, pool);
+        assert!(asked(&heap, 128 * MIB, &stream).is_yes(), "{pool}");
+        heap.reclaim_all().unwrap();
+        // The other pools round it up to more than the device has.
+        if pool != PoolKind::Binned {
+            for bytes in [130 * MIB, 150 * MIB] {
+                let fit = asked(&heap, bytes, &stream);
+                assert!(matches!(fit, Fit::Perhaps { .. }), "{pool}: {fit}");
+            }
+            drop(held);
+            assert!(asked(&heap, 150 * MIB, &stream).is_yes(), "{pool}");
+        }
+        assert!(!asked(&heap, 162 * MIB, &stream).is_yes(), "{pool}");
+    }
+}
+
+/// The device counts a granule once.
+#[test]
+fn heaps_in_one_granule_hold_no_more_than_the_device() {
+    let device = emulated(8 * MIB, Schedule::Immediate);
+    let stream = device.stream().unwrap();
+    let [one, other] = [PoolKind::Simple; 2].map(|pool| heap(&device, pool));
+    let theirs = one.allocate(MIB, &stream).unwrap();
+    let ours = other.allocate(MIB, &stream).unwrap();
+    let error = other.allocate(8 * MIB, &stream).unwrap_err();
+    let error = error.out_of_memory().unwrap();
+    let sum = error.reserved + error.other_heaps + error.device_free.unwrap();
+    assert_eq!((sum, error.foreign), (device.total_memory(), Some(0)), "{error}");
+    let status = other.memory_status().unwrap();
+    let reserved = other.usage().unwrap().reserved;
+    assert_eq!(status.device_used, Some(reserved + status.other_heaps), "{status}");
+    // What one heap gives back of the granule stays with the driver for the other.
+    drop(theirs);
+    assert!(matches!(asked(&other, 7 * MIB, &stream), Fit::Perhaps { .. }));
+    assert!(asked(&other, 6 * MIB, &stream).is_yes());
+    drop(ours);
+    drop((one, other));
+    // Heaps that ended are in no granule.
+    let [one, other] = [PoolKind::Simple; 2].map(|pool| heap(&device, pool));
+    let _ours = other.allocate(2 * MIB, &stream).unwrap();
+    let theirs = one.allocate(4 * MIB, &stream).unwrap();
+    let status = other.memory_status().unwrap();
+    assert_eq!(status.device_used, Some(2 * MIB + status.other_heaps), "{status}");
+    drop(theirs);
+    assert!(asked(&other, 6 * MIB, &stream).is_yes());
+}
+
+/// A small heap takes new memory rather than have a stream wait for another one.
+#[test]
+fn a_request_takes_no_more_than_the_answer_says() {
+    let mut rather = 0;
+    for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split] {
+        for seed in 0..40 {
+            let device = emulated(1 << 30, Schedule::Lag(WORK));
+            let heap = heap(&device, pool);
+            let streams = [(); 3].map(|()| device.stream().unwrap());
+            let mut random = Random(seed);
+            let mut live: Vec<Block> = Vec::new();
+            for _ in 0..30 {
+                let stream = &streams[random.below(3) as usize];
+                let bytes = (1 + random.below(12)) * MIB;
+                let fit = heap.would_fit(bytes).unwrap();
+                let Fit::Yes { take, at_most, .. } = fit else { panic!("{pool}: {fit}") };
+                let before = heap.usage().unwrap();
+                let block = heap.allocate(bytes, stream).unwrap();
+                let taken = heap.usage().unwrap().since(&before).taken;
+                assert!(taken <= at_most, "{pool} {seed}: {fit}, and it took {taken}");
+                rather += u64::from(taken > take);
+                fill(&device, &block, 1, stream);
+                live.push(block);
+                if random.below(3) > 0 {
+                    drop(live.swap_remove(random.below(live.len() as u64) as usize));
+                }
+            }
+            drop(live);
+            assert_all_returned(&device, &heap, pool.name());
+        }
+    }
+    assert!(rather > 0, "no request took more than for the best stream");
+}
