@@ -13,11 +13,12 @@ use gpuheap_replay::replay::Pool;
 use gpuheap_replay::tune::Family;
 
 use crate::failure::Failure;
+use crate::status::StatusArguments;
 
 /// GPU memory that you can account for
 #[derive(Parser, Debug)]
 #[command(name = "gpuheap", version, max_term_width = 80, arg_required_else_help = false)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = ALL_EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -29,10 +30,26 @@ pub(crate) enum Command {
     /// Say why memory ran out and what would help, from recorded allocations
     #[command(long_about = REPLAY, after_help = EXIT_CODES, after_long_help = REPLAY_AFTER)]
     Replay(Box<ReplayArguments>),
+
+    /// Account for each GPU's memory, by process
+    #[command(long_about = STATUS, after_help = STATUS_EXIT_CODES)]
+    Status(StatusArguments),
 }
+
+const ALL_EXIT_CODES: &str = "Exit codes: 0 fine, 1 findings, 2 wrong use or unreadable input, 3 \
+                              environment error (no device, no permission)";
 
 const EXIT_CODES: &str = "Exit codes: 0 the program gets through, 1 memory ran out, 2 wrong use \
                           or unreadable input, 3 environment error (no device, no permission)";
+
+const STATUS: &str = "\
+Account for each GPU's memory: total, free, reserved by the driver, and used by which process. \
+What no process is listed with is its own row, unaccounted, so that the rows add up to used.
+
+Reads NVML and /proc and creates no CUDA context. Sizes are whole MiB, as in nvidia-smi.";
+
+const STATUS_EXIT_CODES: &str = "Exit codes: 0 shown, 2 wrong use or unreadable input, 3 no GPU, or \
+                                 the driver does not answer";
 
 const REPLAY: &str = "\
 Replay recorded allocations through models of the allocators that programs use, and through \
@@ -80,6 +97,9 @@ Exit codes:
   2  wrong use or unreadable input
   3  environment error (no device, no permission)
 Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
+
+/// The commands, as errors name them.
+const COMMANDS: [&str; 2] = ["replay", "status"];
 
 /// Frameworks whose settings `--tune` searches.
 const FAMILIES: [Family; 3] = [Family::Torch, Family::Rmm, Family::CuPy];
@@ -236,10 +256,12 @@ pub(crate) fn parse() -> Result<Parsed, Failure> {
             _ => return Err(Failure::wrong_use(explain(&error))),
         },
     };
-    let Command::Replay(mut arguments) = parsed.command;
-    arguments.sort_out_tune();
-    arguments.check()?;
-    Ok(Parsed::Command(Command::Replay(arguments)))
+    let mut command = parsed.command;
+    if let Command::Replay(arguments) = &mut command {
+        arguments.sort_out_tune();
+        arguments.check()?;
+    }
+    Ok(Parsed::Command(command))
 }
 
 const NO_TRACE: &str = "no trace was given; name at least one file: gpuheap replay TRACE";
@@ -252,7 +274,8 @@ fn explain(error: &clap::Error) -> String {
         _ => None,
     };
     let argument = context(ContextKind::InvalidArg).unwrap_or_default();
-    let see = "see gpuheap replay --help";
+    let command = std::env::args().nth(1).filter(|name| COMMANDS.contains(&name.as_str()));
+    let see = format!("see gpuheap {} --help", command.as_deref().unwrap_or(COMMANDS[0]));
     match error.kind() {
         ErrorKind::ValueValidation => {
             let option = argument.split(' ').next().unwrap_or_default();
@@ -267,12 +290,17 @@ fn explain(error: &clap::Error) -> String {
         },
         ErrorKind::InvalidSubcommand => {
             let command = context(ContextKind::InvalidSubcommand).unwrap_or_default();
-            format!("there is no command '{command}'; the commands are replay and help")
+            format!(
+                "there is no command '{command}'; the commands are {} and help",
+                COMMANDS.join(", ")
+            )
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             "no command was given; write gpuheap replay TRACE, or see gpuheap --help".to_owned()
         }
-        ErrorKind::MissingRequiredArgument => NO_TRACE.to_owned(),
+        ErrorKind::MissingRequiredArgument if command.as_deref() == Some("replay") => {
+            NO_TRACE.to_owned()
+        }
         ErrorKind::InvalidValue => format!("{argument} needs a value; {see}"),
         ErrorKind::ArgumentConflict => match context(ContextKind::PriorArg) {
             Some(other) if !argument.starts_with(other.split(' ').next().unwrap_or_default()) => {

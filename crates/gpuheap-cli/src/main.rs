@@ -2,9 +2,11 @@
 
 mod cli;
 mod failure;
+mod machine;
 mod output;
 mod progress;
 mod replay;
+mod status;
 
 use std::process::ExitCode;
 
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
     let done = cli::parse().and_then(|parsed| match parsed {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),
         cli::Parsed::Command(Command::Replay(arguments)) => replay::run(&arguments),
+        cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),
     });
     match done {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::schema::differences;
 use crate::support::{self, replay, replay_in};
 
 const TRACE_FIELDS: [&str; 18] = [
@@ -206,58 +207,6 @@ fn everything_that_is_printed_follows_the_schema() {
         let json = replay(&[&["--json"], arguments].concat()).json();
         assert_eq!(differences(&schema, &json, "$"), [""; 0], "{arguments:?}");
     }
-}
-
-/// The places at which a value does not follow a schema of those keywords that ours has. A field that
-/// the schema lacks is one too: readers may ignore it, but it is to be described.
-fn differences(schema: &Value, value: &Value, at: &str) -> Vec<String> {
-    if let Some(alternatives) = schema["anyOf"].as_array() {
-        let each = alternatives.iter().map(|schema| differences(schema, value, at));
-        return each.min_by_key(Vec::len).unwrap();
-    }
-    let kind = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(number) if number.is_u64() => "integer",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    let is_kind = |wanted: &Value| wanted == kind || (wanted == "number" && kind == "integer");
-    let is_outside = |bound: &str, outside: fn(f64, f64) -> bool| {
-        let both = value.as_f64().zip(schema[bound].as_f64());
-        both.is_some_and(|(value, bound)| outside(value, bound))
-    };
-    let mut found = Vec::new();
-    for (keyword, given) in schema.as_object().unwrap() {
-        let follows = match keyword.as_str() {
-            "$schema" | "title" | "description" | "properties" | "items" => true,
-            "type" => given.as_array().map_or(is_kind(given), |kinds| kinds.iter().any(is_kind)),
-            "enum" => given.as_array().unwrap().contains(value),
-            "const" => given == value,
-            "minimum" => !is_outside("minimum", |value, bound| value < bound),
-            "maximum" => !is_outside("maximum", |value, bound| value > bound),
-            "required" => {
-                let has = |name: &Value| value.get(name.as_str().unwrap()).is_some();
-                value.is_null() || given.as_array().unwrap().iter().all(has)
-            }
-            other => panic!("the schema has {other}, which this test does not know"),
-        };
-        if !follows {
-            found.push(format!("{at}: {value} is not {keyword} {given}"));
-        }
-    }
-    for (name, field) in value.as_object().into_iter().flatten() {
-        match schema["properties"].get(name) {
-            Some(schema) => found.extend(differences(schema, field, &format!("{at}.{name}"))),
-            None => found.push(format!("{at}.{name} is not in the schema")),
-        }
-    }
-    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
-        found.extend(differences(&schema["items"], item, &format!("{at}[{index}]")));
-    }
-    found
 }
 
 #[test]

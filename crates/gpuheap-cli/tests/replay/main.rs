@@ -10,4 +10,6 @@ mod json;
 mod minimum;
 mod process;
 mod report;
+#[path = "../schema/mod.rs"]
+mod schema;
 mod support;

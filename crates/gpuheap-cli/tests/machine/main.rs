@@ -1,0 +1,49 @@
+//! The commands that look at a machine, as their users see them, on recorded machines.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+#[path = "../schema/mod.rs"]
+mod schema;
+mod status;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What a command came to.
+struct Ran {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// Runs the command without a GPU in sight.
+fn gpuheap(arguments: &[&str]) -> Ran {
+    let output = Command::new(env!("CARGO_BIN_EXE_gpuheap")).args(arguments).output().unwrap();
+    Ran {
+        code: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Returns the file of a recorded machine, with what it is based on.
+fn machine(folder: &Path, name: &str) -> PathBuf {
+    let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-doctor/tests/machines");
+    let read =
+        |name: &str| std::fs::read_to_string(machines.join(format!("{name}.machine"))).unwrap();
+    let own = read(name);
+    let base = own.lines().find_map(|line| line.strip_prefix("# base: ")).map(read);
+    let text = base.unwrap_or_default() + &own[own.find("== ").unwrap()..];
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// Returns the schema `docs/NAME.schema.json`.
+fn schema_of(name: &str) -> Value {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let text = std::fs::read_to_string(docs.join(format!("{name}.schema.json"))).unwrap();
+    serde_json::from_str(&text).unwrap()
+}

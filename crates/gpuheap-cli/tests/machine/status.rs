@@ -1,0 +1,46 @@
+//! `gpuheap status`.
+
+use crate::schema::differences;
+use crate::{gpuheap, machine, schema_of};
+
+#[test]
+fn json_follows_the_schema() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["h200_idle", "several_users", "wsl2"] {
+        let file = machine(folder.path(), name);
+        let ran = gpuheap(&["status", "--json", "--machine", file.to_str().unwrap()]);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        let json = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(differences(&schema_of("status"), &json, "$"), [""; 0], "{name}");
+    }
+}
+
+#[test]
+fn emulated_device_is_its_own_account() {
+    let ran = gpuheap(&["status", "--json", "--device", "emulated:16GiB"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(differences(&schema_of("status"), &json, "$"), [""; 0]);
+    assert_eq!(json["devices"][0]["total_bytes"], 16_u64 << 30);
+}
+
+#[test]
+fn machine_without_a_gpu_is_told_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bare.machine");
+    std::fs::write(&file, "== /dev/null\n").unwrap();
+    let ran = gpuheap(&["status", "--machine", file.to_str().unwrap()]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (3, ""));
+    insta::assert_snapshot!(ran.stderr);
+}
+
+#[test]
+fn driver_that_does_not_answer_is_told_with_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mismatch.machine");
+    let failure = "{\"failure\": {\"code\": 18, \"text\": \"version mismatch\"}}";
+    std::fs::write(&file, format!("== /dev/nvidia0\n== nvml\n{failure}\n")).unwrap();
+    let ran = gpuheap(&["status", "--machine", file.to_str().unwrap()]);
+    assert_eq!(ran.code, 3);
+    assert!(ran.stderr.contains("version mismatch (NVML error 18)"), "{}", ran.stderr);
+}

@@ -1,0 +1,34 @@
+//! Finds who holds GPU memory, and why it does not come back.
+//!
+//! Everything is read through a [`Source`]: this machine ([`Here`]: NVML, `/proc`, the kernel's log)
+//! or a [`Recording`] of one. [`Machine::read`] turns a source into facts, and everything else is a
+//! function of these facts:
+//!
+//! * [`status::of`] accounts for the memory of each device, by process.
+//!
+//! No CUDA context is created, so that looking changes nothing. A fact that cannot be read is left
+//! out with its reason ([`Skipped`]); it is never guessed.
+//!
+//! ```
+//! use gpuheap_doctor::{Machine, Recording, status};
+//!
+//! let recording = Recording::parse(
+//!     "== nvml\n\
+//!      {\"driver\": \"580.95\", \"devices\": [{\"name\": \"NVIDIA T4\", \"total\": 16106127360,\n\
+//!      \"used\": 104857600, \"free\": 16001269760}]}\n",
+//! )?;
+//! let machine = Machine::read(recording);
+//! let accounts = status::of(&machine);
+//! assert_eq!(accounts[0].unaccounted_bytes, 100 << 20);
+//! # Ok::<(), gpuheap_doctor::RecordingError>(())
+//! ```
+
+#![deny(unsafe_code)]
+
+pub mod machine;
+mod source;
+pub mod status;
+mod words;
+
+pub use machine::Machine;
+pub use source::{Here, Recording, RecordingError, Skipped, Source, Why};

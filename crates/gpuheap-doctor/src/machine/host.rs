@@ -1,0 +1,92 @@
+//! The host: its kernel, its memory, its namespaces.
+
+use super::proc::{hidepid, meminfo};
+use crate::source::Source;
+
+/// The host, as `/proc` and `/sys` describe it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Host {
+    /// The kernel's release: `6.8.0-45-generic`.
+    pub kernel: String,
+    /// Seconds since boot.
+    pub uptime_seconds: f64,
+    /// Memory of the host, bytes.
+    pub memory: u64,
+    /// Memory that programs can get without swapping, bytes.
+    pub available: u64,
+    /// Page cache, bytes.
+    pub cached: u64,
+    /// Swap, bytes.
+    pub swap: u64,
+    /// Processes that the kernel ended for want of memory since boot.
+    pub oom_kills: u64,
+    /// The user that looks, if known; 0 is root.
+    pub uid: Option<u32>,
+    /// `hidepid` of `/proc`: 0 shows every process.
+    pub hidepid: u32,
+    /// `true` if this is a container or another PID namespace than the host's.
+    pub is_container: bool,
+    /// `true` under WSL2.
+    pub is_wsl: bool,
+    /// The user count of `nvidia_drm`, if that module is loaded.
+    pub drm_users: Option<u32>,
+    /// Levels of suspension of the driver; above 0 the machine is half asleep.
+    pub suspend_depth: u32,
+    /// `true` if no NVIDIA device file and no `/dev/dxg` is there.
+    pub has_no_device: bool,
+}
+
+/// The PID namespace that the kernel creates first.
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+impl Host {
+    pub(super) fn read(source: &dyn Source) -> Host {
+        let text = |path: &str| {
+            let bytes = source.read(path).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let memory = text("/proc/meminfo");
+        let amount = |name: &str| meminfo(&memory, name).unwrap_or(0);
+        let status = text("/proc/self/status");
+        let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let kernel = text("/proc/sys/kernel/osrelease").trim().to_owned();
+        let devices = source.list("/dev").unwrap_or_default();
+        let has_dxg = devices.iter().any(|name| name == "dxg");
+        let release = kernel.to_lowercase();
+        let is_wsl = release.contains("microsoft") || has_dxg;
+        Host {
+            uptime_seconds: first(&text("/proc/uptime")).unwrap_or(0.0),
+            memory: amount("MemTotal"),
+            available: amount("MemAvailable"),
+            cached: amount("Cached"),
+            swap: amount("SwapTotal"),
+            oom_kills: text("/proc/vmstat")
+                .lines()
+                .find_map(|line| first(line.strip_prefix("oom_kill ")?))
+                .unwrap_or(0),
+            uid: uid.and_then(first),
+            hidepid: hidepid(&text("/proc/self/mountinfo")),
+            is_container: is_container(source, is_wsl),
+            is_wsl,
+            drm_users: first(&text("/sys/module/nvidia_drm/refcnt")),
+            suspend_depth: first(&text("/proc/driver/nvidia/suspend_depth")).unwrap_or(0),
+            has_no_device: !has_dxg && !devices.iter().any(|name| name.starts_with("nvidia")),
+            kernel,
+        }
+    }
+}
+
+fn is_container(source: &dyn Source, is_wsl: bool) -> bool {
+    let is_there = |path: &str| source.read(path).is_ok();
+    if is_there("/.dockerenv") || is_there("/run/.containerenv") {
+        return true;
+    }
+    // WSL2 runs each distribution in a namespace of its own.
+    let namespace = source.link("/proc/self/ns/pid");
+    !is_wsl && namespace.is_ok_and(|namespace| namespace != FIRST_PID_NAMESPACE)
+}
+
+/// Parses the first word of a text.
+fn first<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text.split_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,308 @@
+//! Processes that NVML lists or that hold a device, as `/proc` describes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::probe::limited;
+use super::proc::{Stat, container, user_name};
+use crate::source::{Source, Why};
+
+/// A process.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// The kernel's name of it, 15 bytes at most.
+    pub comm: String,
+    /// Its arguments; empty if they cannot be read.
+    pub arguments: Vec<String>,
+    /// The state as `/proc/PID/stat` has it: `R`, `S`, `D`, `T`, `t`, `Z`.
+    pub state: char,
+    /// The parent.
+    pub parent: u32,
+    /// The session's leader.
+    pub session: u32,
+    /// The controlling terminal, 0 if none.
+    pub terminal: i64,
+    /// Threads.
+    pub threads: u64,
+    /// Processor time, in ticks of 10 ms.
+    pub busy_ticks: u64,
+    /// Start after boot, in ticks of 10 ms. With the pid it identifies the process.
+    pub start_ticks: u64,
+    /// Seconds since the start.
+    pub age_seconds: u64,
+    /// The user's number, if it could be read.
+    pub uid: Option<u32>,
+    /// The user's name, else the number as text, else `?`.
+    pub user: String,
+    /// The debugger that is attached, 0 if none.
+    pub tracer: u32,
+    /// Its control group.
+    pub cgroup: String,
+    /// The container, 12 digits of its id, if the control group names one.
+    pub container: Option<String>,
+    /// Descriptors of devices: number and file.
+    pub holds: Vec<(u32, String)>,
+    /// `true` if its descriptors could be read.
+    pub is_readable: bool,
+    /// Names of libraries in its address space that rules know, and of device files.
+    pub maps: BTreeSet<String>,
+    /// Variables of its environment that rules know.
+    pub environment: BTreeMap<String, String>,
+    /// The kernel function in which it sleeps, if it can be read.
+    pub waits_in: Option<String>,
+    /// `true` if a thread slept uninterruptibly in each of three samples over two seconds.
+    pub is_stuck: bool,
+    /// Processor time between two samples a second apart, in ticks, if sampled.
+    pub busy_lately: Option<u64>,
+}
+
+impl Process {
+    /// Returns the command as people type it, cut to `width` characters.
+    pub fn command(&self, width: usize) -> String {
+        let text = match self.arguments.as_slice() {
+            [] => self.comm.clone(),
+            [program, rest @ ..] => {
+                let program = program.rsplit('/').next().unwrap_or(program);
+                [program]
+                    .into_iter()
+                    .chain(rest.iter().map(String::as_str))
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            }
+        };
+        crate::words::cut(&text, width)
+    }
+
+    /// Returns `true` if a part of the command line or the name contains `text`.
+    pub fn runs(&self, text: &str) -> bool {
+        self.comm.contains(text) || self.arguments.iter().any(|argument| argument.contains(text))
+    }
+
+    /// Returns `true` if a library whose name begins so is loaded.
+    pub fn has_loaded(&self, library: &str) -> bool {
+        self.maps.iter().any(|name| name.starts_with(library))
+    }
+}
+
+/// Beginnings of file names in `/proc/PID/maps` that rules tell apart.
+const LIBRARIES: [&str; 14] = [
+    "libcuda.so",
+    "libnvidia-ml.so",
+    "libtorch_cuda",
+    "libc10_cuda",
+    "libcudart",
+    "xla_extension",
+    "libtensorflow",
+    "libcupti",
+    "libsanitizer-collection",
+    "libcudadebugger",
+    "libcudf",
+    "librmm",
+    "cupy",
+    "libtpu",
+];
+
+/// Variables of the environment that rules know. Nothing else is kept: environments hold secrets.
+const VARIABLES: [&str; 12] = [
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MODULE_LOADING",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "OLLAMA_KEEP_ALIVE",
+    "SLURM_JOB_ID",
+    "KUBERNETES_SERVICE_HOST",
+    "RAY_JOB_ID",
+];
+
+/// A process as the first look at all of them shows it.
+struct Seen {
+    pid: u32,
+    stat: Stat,
+    holds: Vec<(u32, String)>,
+    is_readable: bool,
+}
+
+/// Processes, and how far they could be read.
+pub(super) struct Scan {
+    pub(super) processes: Vec<Process>,
+    /// Pids of all processes that are visible, with their sessions.
+    pub(super) visible: BTreeMap<u32, u32>,
+    /// Processes whose descriptors could not be read; `None` if none was looked at.
+    pub(super) unreadable: Option<usize>,
+}
+
+/// Reads the processes that are in `listed`, hold a device, or descend from one of those.
+pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Scan {
+    let names = source.list("/proc").unwrap_or_default();
+    let mut seen: Vec<Seen> = names
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .filter_map(|pid: u32| see(&**source, pid))
+        .collect();
+    seen.sort_by_key(|process| process.pid);
+    let visible = seen.iter().map(|process| (process.pid, process.stat.session)).collect();
+    let unreadable = seen.iter().filter(|process| !process.is_readable).count();
+    let is_wanted = |process: &Seen| {
+        let stat = &process.stat;
+        !process.holds.is_empty()
+            || listed.contains(&process.pid)
+            || listed.contains(&stat.parent)
+            || (listed.contains(&stat.session) && stat.session != 0)
+    };
+    let passwd = source.read("/etc/passwd").unwrap_or_default();
+    let passwd = String::from_utf8_lossy(&passwd).into_owned();
+    let processes = seen
+        .into_iter()
+        .filter(is_wanted)
+        .map(|process| describe(source, process, uptime, &passwd))
+        .collect();
+    Scan { processes, visible, unreadable: Some(unreadable) }
+}
+
+fn see(source: &dyn Source, pid: u32) -> Option<Seen> {
+    let text = source.read(&format!("/proc/{pid}/stat")).ok()?;
+    let stat = Stat::parse(&String::from_utf8_lossy(&text))?;
+    let folder = format!("/proc/{pid}/fd");
+    let (numbers, is_readable) = match source.list(&folder) {
+        Ok(numbers) => (numbers, true),
+        // A process without descriptors has an empty folder, which a recording does not list.
+        Err(skipped) => (Vec::new(), skipped.why == Why::Missing),
+    };
+    let mut holds: Vec<(u32, String)> = numbers
+        .iter()
+        .filter_map(|number| {
+            let target = source.link(&format!("{folder}/{number}")).ok()?;
+            is_device(&target).then(|| Some((number.parse().ok()?, target)))?
+        })
+        .collect();
+    holds.sort();
+    Some(Seen { pid, stat, holds, is_readable })
+}
+
+/// Device files through which memory of a GPU is held.
+pub(crate) fn is_device(path: &str) -> bool {
+    let Some(name) = path.strip_prefix("/dev/") else { return false };
+    name == "dxg"
+        || name == "nvidiactl"
+        || name == "nvidia-uvm"
+        || name.strip_prefix("nvidia").is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+/// Reads what the first look leaves out. These files can block while the process does, so the whole
+/// has a time limit.
+fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> Process {
+    let pid = seen.pid;
+    let stat = seen.stat;
+    let text = |name: &str| {
+        let bytes = source.read(&format!("/proc/{pid}/{name}")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let status = text("status");
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u32>().ok()
+    };
+    let uid = field("Uid:");
+    let cgroup = text("cgroup").lines().last().unwrap_or_default().to_owned();
+    let waits_in = text("wchan").trim().to_owned();
+    let (arguments, environment, maps) = details(source, pid);
+    Process {
+        pid,
+        comm: stat.comm,
+        arguments,
+        state: stat.state,
+        parent: stat.parent,
+        session: stat.session,
+        terminal: stat.terminal,
+        threads: stat.threads,
+        busy_ticks: stat.busy_ticks,
+        start_ticks: stat.start_ticks,
+        age_seconds: (uptime - stat.start_ticks as f64 / 100.0).max(0.0) as u64,
+        uid,
+        user: uid.map_or_else(|| "?".to_owned(), |uid| user_name(passwd, uid)),
+        tracer: field("TracerPid:").unwrap_or(0),
+        container: container(&cgroup),
+        cgroup,
+        holds: seen.holds,
+        is_readable: seen.is_readable,
+        maps,
+        environment,
+        waits_in: (!waits_in.is_empty() && waits_in != "0").then_some(waits_in),
+        is_stuck: false,
+        busy_lately: None,
+    }
+}
+
+type Details = (Vec<String>, BTreeMap<String, String>, BTreeSet<String>);
+
+fn details(source: &Arc<dyn Source>, pid: u32) -> Details {
+    let read = move |source: &dyn Source| {
+        let text = |name: &str| {
+            let bytes = source.read(&format!("/proc/{pid}/{name}")).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let words = |text: String| -> Vec<String> {
+            text.trim_end_matches(['\0', '\n']).split('\0').map(str::to_owned).collect()
+        };
+        let mut arguments = words(text("cmdline"));
+        arguments.retain(|argument| !argument.is_empty());
+        let environment = words(text("environ"))
+            .iter()
+            .filter_map(|line| line.split_once('='))
+            .filter(|(name, _)| VARIABLES.contains(name))
+            .map(|(name, value)| (name.to_owned(), value.trim_end().to_owned()))
+            .collect();
+        let maps = text("maps").lines().filter_map(known_file).collect();
+        (arguments, environment, maps)
+    };
+    limited(source, Duration::from_millis(500), read).unwrap_or_default()
+}
+
+/// Returns the name of the file in a line of `/proc/PID/maps`, if rules know it.
+fn known_file(line: &str) -> Option<String> {
+    let path = &line[line.find('/')?..];
+    let name = path.rsplit('/').next()?;
+    if is_device(path) || path.starts_with("/usr/lib/wsl/") {
+        return Some(path.to_owned());
+    }
+    LIBRARIES.iter().any(|library| name.starts_with(library)).then(|| name.to_owned())
+}
+
+/// Takes two more samples of what may be stuck or idle, a second apart, if there is any.
+pub(super) fn sample(source: &dyn Source, processes: &mut [Process]) {
+    let is_stuck = |pid: u32| {
+        let folder = format!("/proc/{pid}/task");
+        let threads = source.list(&folder).unwrap_or_default();
+        threads.iter().take(4096).any(|thread| {
+            let text = source.read(&format!("{folder}/{thread}/stat")).unwrap_or_default();
+            Stat::parse(&String::from_utf8_lossy(&text)).is_some_and(|stat| stat.state == 'D')
+        })
+    };
+    let mut stuck: Vec<u32> = processes
+        .iter()
+        .filter(|process| process.state == 'D' || is_stuck(process.pid))
+        .map(|process| process.pid)
+        .collect();
+    let has_idle = processes.iter().any(|process| process.runs("ipykernel"));
+    let samples = if stuck.is_empty() { usize::from(has_idle) } else { 2 };
+    for _ in 0..samples {
+        source.pause(Duration::from_secs(1));
+        stuck.retain(|&pid| is_stuck(pid));
+    }
+    for process in processes {
+        process.is_stuck = stuck.contains(&process.pid);
+        if samples > 0 {
+            let text = source.read(&format!("/proc/{}/stat", process.pid)).unwrap_or_default();
+            let stat = Stat::parse(&String::from_utf8_lossy(&text));
+            process.busy_lately =
+                stat.map(|stat| stat.busy_ticks.saturating_sub(process.busy_ticks));
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Accounts as people read them.
+
+use std::fmt::Write;
+
+use super::{Account, Place, Row};
+use crate::words::{age, cut, mib};
+
+/// Columns that a command gets at least.
+const LEAST_COMMAND: usize = 12;
+
+/// Renders accounts for a terminal of `width` columns, a section for each device. `driver` is the
+/// driver's version, if known.
+pub fn render(accounts: &[Account], driver: &str, width: usize) -> String {
+    let sections: Vec<String> =
+        accounts.iter().map(|account| section(account, driver, width)).collect();
+    sections.join("\n")
+}
+
+fn section(account: &Account, driver: &str, width: usize) -> String {
+    let mut text = String::new();
+    let number = account.index.map(|index| format!("GPU {index}  ")).unwrap_or_default();
+    let driver = if driver.is_empty() { String::new() } else { format!(", driver {driver}") };
+    line(&mut text, &cut(&format!("{number}{}{driver}", account.name), width));
+    if let Some(failure) = &account.failure {
+        line(
+            &mut text,
+            &cut(&format!("  not readable: {} (NVML {})", failure.text, failure.code), width),
+        );
+        return text;
+    }
+    amount(&mut text, "total", &mib(account.total_bytes), "");
+    amount(&mut text, "free", &mib(account.free_bytes), "");
+    match account.reserved_bytes {
+        Some(bytes) => amount(&mut text, "reserved by driver", &mib(bytes), ""),
+        None => amount(&mut text, "reserved by driver", "unknown", "within used"),
+    }
+    amount(&mut text, "used", &mib(account.used_bytes), "");
+    if !account.processes.is_empty() {
+        table(&mut text, &account.processes, width);
+    }
+    if account.contexts_bytes_estimated > 0 {
+        let about = format!("~{}", mib(account.contexts_bytes_estimated));
+        amount(&mut text, "  of that, contexts", &about, "estimated");
+    }
+    let unaccounted = account.unaccounted_bytes;
+    let size = mib(unaccounted.unsigned_abs());
+    match (account.processes_without_figure, unaccounted) {
+        (0, 0..) => amount(&mut text, "  unaccounted", &size, ""),
+        (0, _) => {
+            amount(&mut text, "  listed twice", &format!("-{size}"), "memory that processes share")
+        }
+        (_, _) => {
+            amount(&mut text, "  unaccounted", &size, "the driver gives no figure by process")
+        }
+    }
+    text
+}
+
+fn amount(text: &mut String, name: &str, size: &str, remark: &str) {
+    let name = format!("  {name}");
+    line(text, format!("{name:<22}{size:>12}  {remark}").trim_end());
+}
+
+fn table(text: &mut String, rows: &[Row], width: usize) {
+    let users = rows.iter().map(|row| user(row).chars().count()).max().unwrap_or(0).clamp(4, 16);
+    line(
+        text,
+        &format!("    {:>8}  {:>10}  {:>6}  {:<users$}  COMMAND", "PID", "MEMORY", "AGE", "USER"),
+    );
+    let left = 4 + 8 + 2 + 10 + 2 + 6 + 2 + users + 2;
+    let room = width.saturating_sub(left).max(LEAST_COMMAND);
+    for row in rows {
+        let size = row.bytes.map_or_else(|| "unknown".to_owned(), mib);
+        let old = row.age_seconds.map_or_else(|| "-".to_owned(), age);
+        let user = cut(&user(row), users);
+        let command = cut(&command(row), room);
+        line(text, &format!("    {:>8}  {size:>10}  {old:>6}  {user:<users$}  {command}", row.pid));
+    }
+}
+
+fn user(row: &Row) -> String {
+    row.user.clone().unwrap_or_else(|| "-".to_owned())
+}
+
+fn command(row: &Row) -> String {
+    let command = row.command.clone().unwrap_or_default();
+    match (row.place, &row.container) {
+        (Place::Ended, _) => "(ended; see gpuheap doctor)".to_owned(),
+        (Place::Hidden, _) => "(not visible from here)".to_owned(),
+        (_, Some(container)) => format!("[{container}] {command}"),
+        _ => command,
+    }
+}
+
+fn line(text: &mut String, line: &str) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{}", line.trim_end());
+}

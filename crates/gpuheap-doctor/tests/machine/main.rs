@@ -1,0 +1,4 @@
+//! Recorded machines: what is said of them.
+
+mod status;
+mod support;
