@@ -6,9 +6,10 @@ use gpuheap_driver::*;
 
 use crate::args::Out;
 use crate::emulator::Call;
-use crate::state::device::{GRANULE, Owner};
+use crate::state::device::Owner;
 use crate::state::physical::PAGE;
 use crate::state::space::{Allocation, Kind, NO_CONTEXT};
+use crate::state::units::GRANULE;
 use crate::{Outcome, state::host};
 
 /// Multiple that small allocations are rounded up to, bytes.

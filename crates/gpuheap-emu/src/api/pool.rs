@@ -8,10 +8,11 @@ use crate::Outcome;
 use crate::api::Access;
 use crate::args::{In, Out};
 use crate::emulator::Call;
-use crate::state::device::{GRANULE, Owner};
-use crate::state::pool::{CHUNK, POOL_ALIGN, Pool};
+use crate::state::device::Owner;
+use crate::state::pool::Pool;
 use crate::state::space::Kind;
 use crate::state::stream::{OpRef, Work};
+use crate::state::units::{CHUNK, GRANULE, POOL_ALIGN};
 
 impl Call<'_> {
     pub(crate) fn cuMemAllocAsync(

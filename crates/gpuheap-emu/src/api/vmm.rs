@@ -7,8 +7,9 @@ use gpuheap_driver::*;
 use crate::Outcome;
 use crate::args::{In, Out};
 use crate::emulator::Call;
-use crate::state::device::{GRANULE, Owner};
+use crate::state::device::Owner;
 use crate::state::space::{Kind, NO_CONTEXT};
+use crate::state::units::GRANULE;
 use crate::state::vmm::{Mapping, Physical, Properties};
 
 impl Call<'_> {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-use crate::state::pool::CHUNK;
 use crate::state::stream::OpRef;
+use crate::state::units::CHUNK;
 
 /// Places in a growing range of chunks. Free extents carry the free that has to be done before
 /// anybody but its own stream may have them; neighbours of one kind are joined, across chunks too.

@@ -5,10 +5,6 @@ use std::collections::VecDeque;
 use crate::state::slots::Slots;
 use crate::{Profile, Usage};
 
-/// Unit by which device memory in use changes, bytes: measured on the H200. It is also the
-/// granularity of virtual memory management.
-pub(crate) const GRANULE: u64 = 2 << 20;
-
 /// User of device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {

@@ -12,6 +12,7 @@ pub(crate) mod pool;
 pub(crate) mod slots;
 pub(crate) mod space;
 pub(crate) mod stream;
+pub(crate) mod units;
 pub(crate) mod vmm;
 
 use crate::check::{Checker, Findings};

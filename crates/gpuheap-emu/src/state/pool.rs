@@ -3,11 +3,6 @@
 use crate::state::arena::Arena;
 use crate::state::stream::{OpRef, Stream};
 
-/// Memory that a pool takes from the device at a time, bytes: measured on the H200.
-pub(crate) const CHUNK: u64 = 32 << 20;
-/// Multiple that an allocation's place in a pool is rounded up to, bytes: measured on the H200.
-pub(crate) const POOL_ALIGN: u64 = 512;
-
 /// A pool. Its arena decides how much memory it needs; addresses are given out apart from that and
 /// are not used again soon, so that a use after free is found.
 pub(crate) struct Pool {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-use crate::state::device::GRANULE;
+use crate::state::units::GRANULE;
 
 /// Granules shared by small allocations: best fit, neighbours joined, an empty granule given back.
 #[derive(Default)]

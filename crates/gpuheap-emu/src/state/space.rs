@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::state::device::GRANULE;
 use crate::state::stream::OpRef;
+use crate::state::units::GRANULE;
 
 /// The first address of device memory. Below 2^47 as on real devices, and where Linux puts neither
 /// programs nor their libraries, heap or stacks, so that a device address is no host address.
