@@ -4,10 +4,9 @@
 use gpuheap_driver::*;
 
 use crate::Outcome;
-use crate::api::copy::{Is, Side};
-use crate::api::work::Access;
 use crate::args::Out;
 use crate::emulator::Call;
+use crate::state::access::{Access, Is, Side};
 use crate::state::capture::{Capture, Captured, Graph, Member};
 use crate::state::context::this_thread;
 use crate::state::stream::{Place, StreamKind, Work};

@@ -7,47 +7,16 @@ use gpuheap_driver::*;
 use crate::Outcome;
 use crate::args::{In, Out};
 use crate::emulator::Call;
+use crate::state::access::{Is, Side};
 use crate::state::host;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, Place, Work};
-
-/// One side of a copy, as the caller gave it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Side {
-    pub(crate) address: u64,
-    pub(crate) is: Is,
-    pub(crate) pitch: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Is {
-    /// Said to be an address that the device sees.
-    Device,
-    /// Said to be an address of the host, or found to be one.
-    Host,
-    /// To be told from the address.
-    Any,
-}
 
 /// A copy's size.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) width: u64,
     pub(super) height: u64,
-}
-
-impl Side {
-    fn device(address: u64) -> Side {
-        Side { address, is: Is::Device, pitch: 0 }
-    }
-
-    fn host(address: u64) -> Side {
-        Side { address, is: Is::Host, pitch: 0 }
-    }
-
-    fn any(address: u64) -> Side {
-        Side { address, is: Is::Any, pitch: 0 }
-    }
 }
 
 impl Call<'_> {

@@ -3,9 +3,9 @@
 use gpuheap_driver::*;
 
 use crate::Outcome;
-use crate::api::Access;
-use crate::api::copy::{Is, Shape, Side};
+use crate::api::copy::Shape;
 use crate::emulator::Call;
+use crate::state::access::{Access, Is, Side};
 use crate::state::stream::{FillWork, Work};
 
 impl Call<'_> {

@@ -19,6 +19,3 @@ mod pool;
 mod stream;
 mod vmm;
 mod work;
-
-pub(crate) use copy::{Is, Side};
-pub(crate) use work::Access;

@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_void};
 use gpuheap_driver::*;
 
 use crate::Outcome;
-use crate::api::Access;
 use crate::args::{In, Out};
 use crate::emulator::Call;
+use crate::state::access::Access;
 use crate::state::device::Owner;
 use crate::state::pool::Pool;
 use crate::state::space::Kind;

@@ -9,17 +9,6 @@ use crate::state::host;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, FillWork, OpRef, Place, Work};
 
-/// Way in which work uses a range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Access {
-    Read,
-    Write,
-    /// It becomes the stream's, with nothing written.
-    Allocate,
-    /// It is the stream's no more.
-    Free,
-}
-
 /// How much is copied at a time between device and host, bytes.
 const BUFFER: u64 = 1 << 20;
 

@@ -3,10 +3,10 @@
 use gpuheap_driver::CUresult;
 
 use crate::Outcome;
-use crate::api::Access;
 use crate::check::FindingKind;
 use crate::emulator::Call;
 use crate::kernels::{Access as KernelAccess, Kernel, Region};
+use crate::state::access::Access;
 
 /// The most runs of a strided access that are kept apart. Of more, nothing is judged that could
 /// accuse wrongly: they count as written, and as used by nobody.

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 use gpuheap_driver::CUevent;
 use rustc_hash::FxHashMap;
 
-use crate::api::{Access, Is, Side};
 use crate::emulator::Call;
+use crate::state::access::{Access, Is, Side};
 use crate::state::space::{Allocation, Kind};
 use crate::state::stream::StreamKind;
 use crate::state::vmm::Mapping;

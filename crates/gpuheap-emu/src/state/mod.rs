@@ -1,5 +1,6 @@
 //! State of the emulated driver.
 
+pub(crate) mod access;
 pub(crate) mod arena;
 pub(crate) mod capture;
 pub(crate) mod context;
