@@ -45,6 +45,7 @@ mod dispatch;
 mod emulator;
 mod engine;
 mod fault;
+mod finding;
 mod handles;
 mod kernels;
 mod options;
@@ -52,9 +53,9 @@ mod profile;
 mod state;
 mod worker;
 
-pub use check::{ChecksOff, Finding, FindingKind};
 pub use emulator::{Emulator, Usage, with_per_thread_default_stream};
 pub use fault::{Fault, FaultPlan};
+pub use finding::{ChecksOff, Finding, FindingKind};
 pub use options::{Options, Schedule};
 pub use profile::Profile;
 

@@ -6,8 +6,8 @@ use gpuheap_driver::*;
 
 use crate::Outcome;
 use crate::args::{In, Out};
-use crate::check::FindingKind;
 use crate::emulator::Call;
+use crate::finding::FindingKind;
 use crate::kernels::Kernel;
 use crate::state::module::{Function, Module};
 

@@ -7,9 +7,9 @@ use gpuheap_driver::{BlockChecks, BlockNote, CUstream};
 use rustc_hash::FxHashMap;
 
 use crate::Emulator;
-use crate::check::FindingKind;
-use crate::check::clock::Lane;
 use crate::emulator::{Call, null_is_per_thread};
+use crate::finding::FindingKind;
+use crate::state::clock::Lane;
 use crate::state::context::this_thread;
 
 /// The most freed blocks that are remembered.

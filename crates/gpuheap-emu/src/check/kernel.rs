@@ -3,8 +3,8 @@
 use gpuheap_driver::CUresult;
 
 use crate::Outcome;
-use crate::check::FindingKind;
 use crate::emulator::Call;
+use crate::finding::FindingKind;
 use crate::kernels::{Access as KernelAccess, Kernel, Region};
 use crate::state::access::Access;
 

@@ -4,11 +4,8 @@
 //! finding is that nothing orders two accesses, not that they met.
 
 mod blocks;
-mod clock;
-mod finding;
 mod kernel;
 mod misuse;
-mod ranges;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,18 +13,15 @@ use gpuheap_driver::CUevent;
 use rustc_hash::FxHashMap;
 
 use crate::emulator::Call;
+use crate::finding::FindingKind;
 use crate::state::access::{Access, Is, Side};
+use crate::state::clock::{Clock, HOST, Lane};
+use crate::state::ranges::{Conflict, Ranges, Use};
 use crate::state::space::{Allocation, Kind};
 use crate::state::stream::StreamKind;
 use crate::state::vmm::Mapping;
 
 use blocks::Blocks;
-pub(crate) use clock::Clock;
-use clock::{HOST, Lane};
-pub(crate) use finding::Findings;
-pub use finding::{ChecksOff, Finding, FindingKind};
-pub(crate) use ranges::Conflict;
-use ranges::{Ranges, Use};
 
 /// How many freed allocations are remembered, to tell a use after free from a wild pointer.
 const GRAVES: usize = 1 << 16;

@@ -1,7 +1,7 @@
 //! Events.
 
-use crate::check::Clock;
 use crate::state::capture::Captured;
+use crate::state::clock::Clock;
 use crate::state::stream::OpRef;
 
 pub(crate) struct Event {

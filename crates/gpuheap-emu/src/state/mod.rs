@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod arena;
 pub(crate) mod capture;
+pub(crate) mod clock;
 pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod event;
@@ -10,14 +11,16 @@ pub(crate) mod host;
 pub(crate) mod module;
 pub(crate) mod physical;
 pub(crate) mod pool;
+pub(crate) mod ranges;
 pub(crate) mod slots;
 pub(crate) mod space;
 pub(crate) mod stream;
 pub(crate) mod units;
 pub(crate) mod vmm;
 
-use crate::check::{Checker, Findings};
+use crate::check::Checker;
 use crate::dispatch::SYMBOLS;
+use crate::finding::Findings;
 use crate::handles::{HandleKind, Handles};
 use crate::{Options, Schedule};
 

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use gpuheap_driver::{CUhostFn, CUresult, CUstreamCallback};
 
-use crate::check::Clock;
 use crate::kernels::Kernel;
+use crate::state::clock::Clock;
 
 pub(crate) struct Stream {
     pub(crate) context: u32,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use gpuheap_driver::{CU_MEM_ACCESS_FLAGS_PROT_NONE, CUmemAllocationProp};
 
-use crate::check::Conflict;
 use crate::handles::{HandleKind, Handles};
+use crate::state::ranges::Conflict;
 
 /// The first physical address that is not a virtual one as well.
 const FIRST_PHYSICAL: u64 = 1 << 60;

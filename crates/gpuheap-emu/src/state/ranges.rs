@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::check::clock::{Clock, Epoch};
+use crate::state::clock::{Clock, Epoch};
 
 /// The last accesses of every byte that was accessed at all, by physical address, so that two
 /// mappings of the same memory are one. Disjoint records.
@@ -170,7 +170,7 @@ impl Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::clock::Clock;
+    use crate::state::clock::Clock;
 
     fn by(clock: &mut Clock, lane: usize) -> Use {
         Use { epoch: clock.step(lane), call: "test", block: None }
