@@ -1,59 +1,16 @@
-//! The blocks of heaps: what a heap tells of them, and what uses of memory are judged by it.
+//! Judgement of what heaps tell of their blocks, and of uses of memory by it.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use gpuheap_driver::{BlockChecks, BlockNote, CUstream};
-use rustc_hash::FxHashMap;
 
 use crate::Emulator;
 use crate::emulator::{Call, null_is_per_thread};
 use crate::finding::FindingKind;
+use crate::state::blocks::{Block, Blocks, Freed};
+use crate::state::checker::Checker;
 use crate::state::clock::Lane;
 use crate::state::context::this_thread;
-
-/// The most freed blocks that are remembered.
-const FREED: usize = 1 << 16;
-
-/// Every block that a heap told of, by address.
-#[derive(Default)]
-pub(crate) struct Blocks {
-    /// Disjoint ranges by first address: live blocks or their parts, and of freed blocks what later
-    /// blocks left.
-    ranges: BTreeMap<u64, Range>,
-    /// Live blocks, undivided, by address.
-    live: FxHashMap<u64, Arc<Block>>,
-    /// Freed blocks, oldest first.
-    freed: VecDeque<Arc<Block>>,
-}
-
-struct Range {
-    end: u64,
-    block: Arc<Block>,
-}
-
-/// One block, or a part of one that is used on its own.
-#[derive(Clone, Debug)]
-pub(crate) struct Block {
-    address: u64,
-    /// Bytes that its user may use.
-    bytes: u64,
-    /// Bytes with the heap's rounding.
-    room: u64,
-    /// The stream that it was allocated on, if that was alive.
-    lane: Option<Lane>,
-    /// The block that it is a part of: address and bytes.
-    whole: Option<(u64, u64)>,
-    freed: Option<Freed>,
-}
-
-/// The free of a block.
-#[derive(Clone, Copy, Debug)]
-struct Freed {
-    lane: Option<Lane>,
-    /// How many driver calls there were before.
-    call: u64,
-}
 
 /// How a use of memory breaks the rules of blocks.
 enum Misuse {
@@ -65,129 +22,23 @@ enum Misuse {
     Outside(Option<Arc<Block>>),
 }
 
-impl Block {
-    fn new(note: &BlockNote, lane: Option<Lane>) -> Block {
-        let &BlockNote { address, bytes, room, .. } = note;
-        Block { address, bytes, room: room.max(bytes), lane, whole: None, freed: None }
+/// Judges a use that starts in the allocation at `base..base_end`, if there is one.
+fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) -> Option<Misuse> {
+    if let Some(block) = blocks.find(address) {
+        return if block.freed.is_some() {
+            Some(Misuse::AfterFree(block.clone()))
+        } else if address.saturating_add(bytes) <= block.address.saturating_add(block.bytes) {
+            None
+        } else if block.whole == Some((address, bytes)) {
+            // The heap's library brings all parts to the host by one copy of the block.
+            None
+        } else {
+            Some(Misuse::OutOfBounds(block.clone()))
+        };
     }
-
-    fn end(&self) -> u64 {
-        self.address.saturating_add(self.room)
-    }
-}
-
-impl Blocks {
-    /// The block, live or freed, that an address lies in.
-    fn find(&self, address: u64) -> Option<&Arc<Block>> {
-        let (_, range) = self.ranges.range(..=address).next_back()?;
-        (address < range.end).then_some(&range.block)
-    }
-
-    /// The first live block that overlaps a range.
-    fn overlapping(&self, first: u64, end: u64) -> Option<&Arc<Block>> {
-        let before = self.ranges.range(..first).next_back().filter(|(_, range)| range.end > first);
-        let ranges = before.into_iter().chain(self.ranges.range(first..end));
-        ranges.map(|(_, range)| &range.block).find(|block| block.freed.is_none())
-    }
-
-    /// Judges a use that starts in the allocation at `base..base_end`, if there is one.
-    fn judge(&self, address: u64, bytes: u64, base: Option<(u64, u64)>) -> Option<Misuse> {
-        if let Some(block) = self.find(address) {
-            return if block.freed.is_some() {
-                Some(Misuse::AfterFree(block.clone()))
-            } else if address.saturating_add(bytes) <= block.address.saturating_add(block.bytes) {
-                None
-            } else if block.whole == Some((address, bytes)) {
-                // The heap's library brings all parts to the host by one copy of the block.
-                None
-            } else {
-                Some(Misuse::OutOfBounds(block.clone()))
-            };
-        }
-        let (base, end) = base?;
-        self.ranges.range(base..end).next()?;
-        let before = self.ranges.range(base..address).next_back();
-        Some(Misuse::Outside(before.map(|(_, range)| range.block.clone())))
-    }
-
-    /// Puts a block in the place of all that was in its range.
-    fn insert(&mut self, block: &Arc<Block>) {
-        self.clear(block.address, block.end());
-        if block.room > 0 {
-            self.ranges.insert(block.address, Range { end: block.end(), block: block.clone() });
-        }
-    }
-
-    /// Forgets what is in a range.
-    fn clear(&mut self, first: u64, end: u64) {
-        self.cut_at(first);
-        self.cut_at(end);
-        while let Some((&at, _)) = self.ranges.range(first..end).next() {
-            self.ranges.remove(&at);
-        }
-    }
-
-    fn cut_at(&mut self, at: u64) {
-        if let Some((_, range)) = self.ranges.range_mut(..at).next_back()
-            && range.end > at
-        {
-            let rest = Range { end: range.end, block: range.block.clone() };
-            range.end = at;
-            self.ranges.insert(at, rest);
-        }
-    }
-
-    fn allocate(&mut self, block: Block) {
-        let block = Arc::new(block);
-        self.insert(&block);
-        self.live.insert(block.address, block);
-    }
-
-    fn resize(&mut self, address: u64, bytes: u64) {
-        let Some(block) = self.live.get(&address) else { return };
-        let block = Arc::new(Block { bytes, room: block.room.max(bytes), ..Block::clone(block) });
-        self.insert(&block);
-        self.live.insert(address, block);
-    }
-
-    fn divide(&mut self, address: u64, bytes: u64) {
-        let Some(found) = self.find(address).filter(|block| block.freed.is_none()) else { return };
-        let (whole, lane) = (found.whole.unwrap_or((found.address, found.bytes)), found.lane);
-        let room = bytes.min(found.end() - address);
-        if found.whole.is_none() {
-            // The rest of the block is of no part, and so may not be used.
-            let rest = Block { bytes: 0, whole: Some(whole), ..Block::clone(found) };
-            self.insert(&Arc::new(rest));
-        }
-        let part = Block { address, bytes: room, room, lane, whole: Some(whole), freed: None };
-        self.insert(&Arc::new(part));
-    }
-
-    /// Ends a live block: it, if there is one at `address`.
-    fn free(&mut self, address: u64, freed: Freed) {
-        let Some(block) = self.live.remove(&address) else { return };
-        let block = Arc::new(Block { freed: Some(freed), ..Block::clone(&block) });
-        self.insert(&block);
-        self.freed.push_back(block);
-        if self.freed.len() > FREED
-            && let Some(oldest) = self.freed.pop_front()
-        {
-            let ranges = self.ranges.range(oldest.address..oldest.end());
-            let is_its = |range: &Range| Arc::ptr_eq(&range.block, &oldest);
-            let its: Vec<u64> =
-                ranges.filter(|(_, range)| is_its(range)).map(|(&at, _)| at).collect();
-            its.into_iter().for_each(|at| drop(self.ranges.remove(&at)));
-        }
-    }
-
-    /// Ends all live blocks in a range whose memory went.
-    fn lose(&mut self, first: u64, end: u64, freed: Freed) {
-        let lost = self.ranges.range(first..end).map(|(_, range)| &range.block);
-        let lost = lost.filter(|block| block.freed.is_none());
-        let lost: Vec<u64> =
-            lost.map(|block| block.whole.map_or(block.address, |(at, _)| at)).collect();
-        lost.into_iter().for_each(|address| self.free(address, freed));
-    }
+    let (base, end) = base?;
+    blocks.beginning_in(base, end).next()?;
+    Some(Misuse::Outside(blocks.beginning_in(base, address).next_back().cloned()))
 }
 
 impl BlockChecks for Emulator {
@@ -314,11 +165,11 @@ impl Call<'_> {
     pub(crate) fn find_block_misuse(&mut self, address: u64, bytes: u64) -> bool {
         let calls = self.state.calls.total;
         let Some(checker) = &self.state.checker else { return false };
-        if checker.blocks.ranges.is_empty() {
+        if checker.blocks.is_empty() {
             return false;
         }
         let base = self.state.space.find(address).map(|(base, f)| (base, base + f.bytes));
-        let Some(misuse) = checker.blocks.judge(address, bytes, base) else { return false };
+        let Some(misuse) = judge(&checker.blocks, address, bytes, base) else { return false };
         let uses = format!("{} uses {bytes} bytes at {address:#x}", self.symbol);
         let into = |block: &Block| {
             let name = checker.name_block(block, calls);
@@ -351,7 +202,7 @@ impl Call<'_> {
     }
 }
 
-impl super::Checker {
+impl Checker {
     /// A new allocation of the driver's has these addresses: no block of old times.
     pub(super) fn forget_blocks(&mut self, address: u64, bytes: u64) {
         self.blocks.clear(address, address.saturating_add(bytes));
@@ -409,7 +260,7 @@ mod tests {
     }
 
     fn judged(blocks: &Blocks, address: u64, bytes: u64) -> &'static str {
-        match blocks.judge(address, bytes, Some((0, 10_000))) {
+        match judge(blocks, address, bytes, Some((0, 10_000))) {
             None => "fine",
             Some(Misuse::OutOfBounds(_)) => "out of bounds",
             Some(Misuse::AfterFree(_)) => "freed",
@@ -458,15 +309,5 @@ mod tests {
         blocks.allocate(block(3000, 10, 10));
         blocks.lose(0, 5000, GONE);
         assert_eq!(judged(&blocks, 3000, 1), "freed");
-    }
-
-    #[test]
-    fn the_oldest_free_is_forgotten_first() {
-        let mut blocks = Blocks::default();
-        for nth in 0..=FREED as u64 {
-            blocks.allocate(block(nth * 10, 10, 10));
-            blocks.free(nth * 10, GONE);
-        }
-        assert!(blocks.find(0).is_none() && blocks.find(10).is_some());
     }
 }

@@ -1,8 +1,8 @@
 //! Misuse of single pointers, in words.
 
-use crate::check::Grave;
 use crate::emulator::Call;
 use crate::finding::{Finding, FindingKind};
+use crate::state::checker::Grave;
 use crate::state::space::Kind;
 
 impl Call<'_> {

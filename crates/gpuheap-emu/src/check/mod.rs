@@ -7,88 +7,17 @@ mod blocks;
 mod kernel;
 mod misuse;
 
-use std::collections::{BTreeMap, VecDeque};
-
 use gpuheap_driver::CUevent;
-use rustc_hash::FxHashMap;
 
 use crate::emulator::Call;
 use crate::finding::FindingKind;
 use crate::state::access::{Access, Is, Side};
+use crate::state::checker::{Checker, Grave};
 use crate::state::clock::{Clock, HOST, Lane};
-use crate::state::ranges::{Conflict, Ranges, Use};
+use crate::state::ranges::{Conflict, Use};
 use crate::state::space::{Allocation, Kind};
 use crate::state::stream::StreamKind;
 use crate::state::vmm::Mapping;
-
-use blocks::Blocks;
-
-/// How many freed allocations are remembered, to tell a use after free from a wild pointer.
-const GRAVES: usize = 1 << 16;
-
-/// State of the checks. `None` in the emulator's state if they are off.
-pub(crate) struct Checker {
-    /// Clock of all that happened before the host's next step.
-    host: Clock,
-    /// Lane of each stream and the clock of all that happened before its next work, by the stream's
-    /// place.
-    streams: FxHashMap<u32, (Lane, Clock)>,
-    /// Clocks of the work of destroyed streams, by context.
-    gone: FxHashMap<u32, Clock>,
-    /// Name of each lane in findings.
-    names: Vec<String>,
-    ranges: Ranges,
-    blocks: Blocks,
-    graves: BTreeMap<u64, Grave>,
-    grave_order: VecDeque<u64>,
-}
-
-/// A freed allocation.
-#[derive(Clone, Copy)]
-struct Grave {
-    bytes: u64,
-    kind: Kind,
-    freed_by: &'static str,
-}
-
-impl Default for Checker {
-    fn default() -> Checker {
-        Checker {
-            host: Clock::default(),
-            streams: FxHashMap::default(),
-            gone: FxHashMap::default(),
-            names: vec!["the host".to_owned()],
-            ranges: Ranges::default(),
-            blocks: Blocks::default(),
-            graves: BTreeMap::new(),
-            grave_order: VecDeque::new(),
-        }
-    }
-}
-
-impl Checker {
-    fn stream(&mut self, stream: u32, id: u64, kind: StreamKind) -> &mut (Lane, Clock) {
-        let names = &mut self.names;
-        self.streams.entry(stream).or_insert_with(|| {
-            names.push(match kind {
-                StreamKind::Legacy => format!("the default stream ({id})"),
-                StreamKind::PerThread => format!("a thread's default stream ({id})"),
-                StreamKind::Created => format!("stream {id}"),
-            });
-            (names.len() - 1, Clock::default())
-        })
-    }
-
-    fn bury(&mut self, base: u64, grave: Grave) {
-        self.graves.insert(base, grave);
-        self.grave_order.push_back(base);
-        if self.grave_order.len() > GRAVES
-            && let Some(oldest) = self.grave_order.pop_front()
-        {
-            self.graves.remove(&oldest);
-        }
-    }
-}
 
 /// Where streams and the host come to know of each other's work.
 impl Call<'_> {

@@ -2,7 +2,9 @@
 
 pub(crate) mod access;
 pub(crate) mod arena;
+pub(crate) mod blocks;
 pub(crate) mod capture;
+pub(crate) mod checker;
 pub(crate) mod clock;
 pub(crate) mod context;
 pub(crate) mod device;
@@ -18,13 +20,13 @@ pub(crate) mod stream;
 pub(crate) mod units;
 pub(crate) mod vmm;
 
-use crate::check::Checker;
 use crate::dispatch::SYMBOLS;
 use crate::finding::Findings;
 use crate::handles::{HandleKind, Handles};
 use crate::{Options, Schedule};
 
 use capture::Captures;
+use checker::Checker;
 use context::{Context, Stacks};
 use device::Device;
 use event::Event;
