@@ -6,16 +6,10 @@ use gpuheap_driver::*;
 
 use crate::Emulator;
 use crate::args::Arg;
+use crate::state::calls::Symbol;
 
 macro_rules! dispatch {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
-        /// The place of each function in the counters.
-        #[allow(non_camel_case_types)]
-        enum Symbol { $($symbol),* }
-
-        /// The symbols in the table's order.
-        pub(crate) const SYMBOLS: &[&str] = &[$(stringify!($symbol)),*];
-
         #[allow(non_snake_case)]
         impl Driver for Emulator {
             fn describe(&self) -> String {
@@ -41,11 +35,6 @@ macro_rules! dispatch {
 }
 
 cuda_functions!(dispatch);
-
-/// The place of a symbol in the counters.
-pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
-    SYMBOLS.iter().position(|known| *known == symbol)
-}
 
 impl Emulator {
     fn description(&self) -> String {

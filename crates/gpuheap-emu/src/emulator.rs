@@ -8,8 +8,9 @@ use std::time::Duration;
 use gpuheap_driver::{CUdevice, CUresult, fork};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::api::capture::may_disturb;
-use crate::dispatch::{SYMBOLS, symbol_index};
+use crate::state::calls::{SYMBOLS, symbol_index};
+use crate::state::capture::may_disturb;
+use crate::state::device::Usage;
 use crate::state::{State, context};
 use crate::{ChecksOff, FaultPlan, Finding, Options, Outcome, worker};
 
@@ -36,26 +37,6 @@ pub(crate) struct Shared {
     initialised_in: AtomicU64,
     /// Driver calls that were refused because this is a forked child.
     refused: AtomicU64,
-}
-
-/// Memory in use on a device, bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Usage {
-    /// Taken by contexts.
-    pub context: u64,
-    /// Taken by `cuMemAlloc` and its kin, in whole granules.
-    pub plain: u64,
-    /// Reserved by pools.
-    pub pools: u64,
-    /// Taken by `cuMemCreate`.
-    pub vmm: u64,
-    /// Freed and not available again yet (see [`Profile::late_release_calls`](crate::Profile)).
-    pub late: u64,
-    /// Free.
-    pub free: u64,
-    /// The most that was in use at once since the emulator was made.
-    pub high_water: u64,
 }
 
 static NEXT_INSTANCE: AtomicU64 = AtomicU64::new(1);

@@ -53,11 +53,12 @@ mod profile;
 mod state;
 mod worker;
 
-pub use emulator::{Emulator, Usage, with_per_thread_default_stream};
+pub use emulator::{Emulator, with_per_thread_default_stream};
 pub use fault::{Fault, FaultPlan};
 pub use finding::{ChecksOff, Finding, FindingKind};
 pub use options::{Options, Schedule};
 pub use profile::Profile;
+pub use state::device::Usage;
 
 /// Outcome of a call: nothing more to say, or a code.
 pub(crate) type Outcome<T = ()> = Result<T, gpuheap_driver::CUresult>;

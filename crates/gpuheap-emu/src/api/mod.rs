@@ -2,7 +2,7 @@
 //! by area.
 #![allow(non_snake_case)]
 
-pub(crate) mod capture;
+mod capture;
 mod context;
 mod copy;
 mod device;

@@ -113,3 +113,29 @@ impl Capture {
         self.members.iter().skip(1).any(|member| member.joined < member.work)
     }
 }
+
+/// Returns whether a call may disturb a capture: it may wait for work, or touch what other streams
+/// use. The driver's documents name `cuMemAlloc` and `cuEventQuery` as examples and leave the rest
+/// open, so this is the widest reading. Of `cuStreamSynchronize` it was seen on an H200 (driver
+/// 580).
+pub(crate) fn may_disturb(symbol: &str) -> bool {
+    let starts = [
+        "cuMemAlloc",
+        "cuMemFree",
+        "cuMemHostAlloc",
+        "cuMemHostRegister",
+        "cuMemHostUnregister",
+        "cuMemcpy",
+        "cuMemset",
+        "cuEventQuery",
+        "cuEventSynchronize",
+        "cuStreamSynchronize",
+        "cuMemPoolTrimTo",
+        "cuMemCreate",
+        "cuMemRelease",
+        "cuMemMap",
+        "cuMemUnmap",
+        "cuMemSetAccess",
+    ];
+    !symbol.contains("Async") && starts.iter().any(|start| symbol.starts_with(start))
+}

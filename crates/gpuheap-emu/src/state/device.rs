@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::Profile;
 use crate::state::slots::Slots;
-use crate::{Profile, Usage};
 
 /// User of device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +26,26 @@ pub(crate) struct Device {
     pub(crate) primary: Primary,
     pub(crate) default_pool: usize,
     pub(crate) current_pool: usize,
+}
+
+/// Memory in use on a device, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Taken by contexts.
+    pub context: u64,
+    /// Taken by `cuMemAlloc` and its kin, in whole granules.
+    pub plain: u64,
+    /// Reserved by pools.
+    pub pools: u64,
+    /// Taken by `cuMemCreate`.
+    pub vmm: u64,
+    /// Freed and not available again yet (see [`Profile::late_release_calls`](crate::Profile)).
+    pub late: u64,
+    /// Free.
+    pub free: u64,
+    /// The most that was in use at once since the emulator was made.
+    pub high_water: u64,
 }
 
 /// The context that the whole process shares.

@@ -3,6 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod arena;
 pub(crate) mod blocks;
+pub(crate) mod calls;
 pub(crate) mod capture;
 pub(crate) mod checker;
 pub(crate) mod clock;
@@ -20,11 +21,11 @@ pub(crate) mod stream;
 pub(crate) mod units;
 pub(crate) mod vmm;
 
-use crate::dispatch::SYMBOLS;
 use crate::finding::Findings;
 use crate::handles::{HandleKind, Handles};
 use crate::{Options, Schedule};
 
+use calls::Calls;
 use capture::Captures;
 use checker::Checker;
 use context::{Context, Stacks};
@@ -71,25 +72,6 @@ pub(crate) struct State {
     pub(crate) findings: Findings,
 }
 
-/// Counters of driver calls.
-pub(crate) struct Calls {
-    pub(crate) total: u64,
-    pub(crate) of: Vec<u64>,
-    /// The counters when the plan of failures was set.
-    pub(crate) planned_from: (u64, Vec<u64>),
-}
-
-impl Calls {
-    pub(crate) fn count(&mut self, symbol: usize) {
-        self.total += 1;
-        self.of[symbol] += 1;
-    }
-
-    pub(crate) fn since_plan(&self, symbol: usize) -> (u64, u64) {
-        (self.total - self.planned_from.0, self.of[symbol] - self.planned_from.1[symbol])
-    }
-}
-
 impl State {
     pub(crate) fn new(options: Options) -> State {
         let mut pools = Handles::new(HandleKind::Pool);
@@ -102,11 +84,10 @@ impl State {
                 Device::new(profile.clone(), pool)
             })
             .collect();
-        let none = vec![0; SYMBOLS.len()];
         State {
             initialised: false,
             closing: false,
-            calls: Calls { total: 0, of: none.clone(), planned_from: (0, none) },
+            calls: Calls::new(),
             devices,
             contexts: Handles::new(HandleKind::Context),
             stacks: Stacks::default(),

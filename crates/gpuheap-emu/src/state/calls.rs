@@ -1,0 +1,45 @@
+//! Counters of driver calls, by function.
+
+use gpuheap_driver::cuda_functions;
+
+macro_rules! symbols {
+    ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
+        /// The place of each function in the counters.
+        #[allow(non_camel_case_types)]
+        pub(crate) enum Symbol { $($symbol),* }
+
+        /// The symbols in the table's order.
+        pub(crate) const SYMBOLS: &[&str] = &[$(stringify!($symbol)),*];
+    };
+}
+
+cuda_functions!(symbols);
+
+/// The place of a symbol in the counters.
+pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
+    SYMBOLS.iter().position(|known| *known == symbol)
+}
+
+/// Counters of driver calls.
+pub(crate) struct Calls {
+    pub(crate) total: u64,
+    pub(crate) of: Vec<u64>,
+    /// The counters when the plan of failures was set.
+    pub(crate) planned_from: (u64, Vec<u64>),
+}
+
+impl Calls {
+    pub(crate) fn new() -> Calls {
+        let none = vec![0; SYMBOLS.len()];
+        Calls { total: 0, of: none.clone(), planned_from: (0, none) }
+    }
+
+    pub(crate) fn count(&mut self, symbol: usize) {
+        self.total += 1;
+        self.of[symbol] += 1;
+    }
+
+    pub(crate) fn since_plan(&self, symbol: usize) -> (u64, u64) {
+        (self.total - self.planned_from.0, self.of[symbol] - self.planned_from.1[symbol])
+    }
+}
