@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use gpuheap_driver::{CUdevice, CUresult, fork};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -12,7 +13,7 @@ use crate::state::calls::{SYMBOLS, symbol_index};
 use crate::state::capture::may_disturb;
 use crate::state::device::Usage;
 use crate::state::{State, context};
-use crate::{ChecksOff, FaultPlan, Finding, Options, Outcome, worker};
+use crate::{ChecksOff, FaultPlan, Finding, Options, Outcome, Schedule};
 
 /// An emulated CUDA driver with its devices.
 ///
@@ -54,7 +55,7 @@ impl Emulator {
             refused: AtomicU64::new(0),
         });
         if with_worker {
-            worker::start(&shared);
+            start_worker(&shared);
         }
         Emulator { shared }
     }
@@ -213,7 +214,7 @@ impl Call<'_> {
             self.state.options.faults.at(self.symbol, overall, own).cloned().collect();
         for fault in planned {
             if !fault.delay.is_zero() {
-                MutexGuard::unlocked(&mut self.state, || std::thread::sleep(fault.delay));
+                MutexGuard::unlocked(&mut self.state, || thread::sleep(fault.delay));
             }
             if let Some(code) = fault.code {
                 if fault.context_lost
@@ -227,6 +228,39 @@ impl Call<'_> {
         }
         Ok(())
     }
+}
+
+/// How long the worker sleeps between rounds while there is work that is not due.
+const ROUND: Duration = Duration::from_millis(1);
+
+/// Starts the thread that makes progress while nobody calls; it ends when the emulator is dropped.
+fn start_worker(shared: &Arc<Shared>) {
+    let weak = Arc::downgrade(shared);
+    let body = move || {
+        let mut last = Instant::now();
+        while let Some(shared) = weak.upgrade() {
+            let Some(mut call) = shared.call("worker") else { return };
+            if call.state.closing {
+                return;
+            }
+            if call.state.pending == 0 {
+                // Waits for work with the emulator kept alive only for this long.
+                shared.changed.wait_for(&mut call.state, 50 * ROUND);
+                last = Instant::now();
+                continue;
+            }
+            if let Schedule::Lag(_) = call.state.options.schedule {
+                let now = call.state.clock.saturating_add(nanoseconds(last.elapsed()));
+                last = Instant::now();
+                call.advance_to(now);
+            } else {
+                call.run_one_round();
+            }
+            shared.changed.wait_for(&mut call.state, ROUND);
+        }
+    };
+    // Without the thread waits still make progress; only a host that waits without calling does not.
+    drop(thread::Builder::new().name("gpuheap-emu".to_owned()).spawn(body));
 }
 
 thread_local! {

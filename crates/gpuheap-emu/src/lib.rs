@@ -51,7 +51,6 @@ mod kernels;
 mod options;
 mod profile;
 mod state;
-mod worker;
 
 pub use emulator::{Emulator, with_per_thread_default_stream};
 pub use fault::{Fault, FaultPlan};
