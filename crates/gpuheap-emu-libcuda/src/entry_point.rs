@@ -9,7 +9,7 @@ use std::ptr;
 
 use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, Lookup, lookup};
 
-use crate::{exports, process};
+use crate::process;
 
 /// The search's outcome, as `CUdriverProcAddressQueryResult` counts.
 const FOUND: c_int = 0;
@@ -20,12 +20,16 @@ const VERSION_NOT_SUFFICIENT: c_int = 2;
 /// is for the legacy default stream: what a program means by 0 is decided where it is compiled.
 const KNOWN_FLAGS: u64 = 3;
 
+/// Address of an exported symbol, twins included; `None` for a symbol that is not exported.
+type AddressOf = fn(&str) -> Option<*mut c_void>;
+
 /// `cuGetProcAddress`.
 ///
 /// # Safety
 ///
 /// `symbol` is null or a C string; `function` is null or valid for a write.
 pub(crate) unsafe fn find(
+    address_of: AddressOf,
     symbol: *const c_char,
     function: *mut *mut c_void,
     version: c_int,
@@ -36,7 +40,8 @@ pub(crate) unsafe fn find(
         return CUresult::ERROR_INVALID_VALUE;
     }
     // SAFETY: the symbol is as the caller gave it, the results are our own.
-    let code = unsafe { find_with_status(symbol, &mut found, version, flags, &mut status) };
+    let code =
+        unsafe { find_with_status(address_of, symbol, &mut found, version, flags, &mut status) };
     if code.is_success() && status != FOUND {
         return CUresult::ERROR_NOT_FOUND;
     }
@@ -53,6 +58,7 @@ pub(crate) unsafe fn find(
 ///
 /// As [`find`]; `status` is null or valid for a write.
 pub(crate) unsafe fn find_with_status(
+    address_of: AddressOf,
     symbol: *const c_char,
     function: *mut *mut c_void,
     version: c_int,
@@ -71,7 +77,7 @@ pub(crate) unsafe fn find_with_status(
         return CUresult::ERROR_INVALID_VALUE;
     }
     let (address, outcome) = match lookup(&base, version, per_thread) {
-        Lookup::Found(symbol) => (exports::address(symbol), FOUND),
+        Lookup::Found(symbol) => (address_of(symbol), FOUND),
         Lookup::NotFound => (None, SYMBOL_NOT_FOUND),
         Lookup::VersionTooOld => (None, VERSION_NOT_SUFFICIENT),
     };

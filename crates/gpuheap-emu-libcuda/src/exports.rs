@@ -53,11 +53,11 @@ macro_rules! exports {
     (@call cuInit ($flags:ident)) => { process::initialise($flags) };
     (@call cuGetProcAddress ($($arg:ident),*)) => {
         // SAFETY: the caller keeps the C function's contract.
-        process::guarded(|| unsafe { entry_point::find($($arg),*) })
+        process::guarded(|| unsafe { entry_point::find(address, $($arg),*) })
     };
     (@call cuGetProcAddress_v2 ($($arg:ident),*)) => {
         // SAFETY: the caller keeps the C function's contract.
-        process::guarded(|| unsafe { entry_point::find_with_status($($arg),*) })
+        process::guarded(|| unsafe { entry_point::find_with_status(address, $($arg),*) })
     };
     (@call $symbol:ident ($($arg:ident),*)) => {
         // SAFETY: the caller keeps the C function's contract, which is the method's.
