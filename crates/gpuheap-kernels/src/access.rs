@@ -2,8 +2,7 @@
 
 use crate::Kernel;
 use crate::kernel::{Kind, Path, Source};
-use crate::plan::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES};
-use crate::ptx::flat_each;
+use crate::plan::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES, flat_each};
 use crate::{Reduction, Type};
 
 /// Use of some bytes by a launch.

@@ -3,7 +3,7 @@
 use crate::kernel::{Kind, UNITS};
 use crate::plan::axes::{Axis, Piece, collapse, split};
 use crate::plan::grid;
-use crate::ptx::STRIDED_EACH;
+use crate::plan::per_thread::STRIDED_EACH;
 use crate::{Kernel, Launch, Words};
 
 /// Copies units of 1, 2, 4, 8 or 16 bytes from places to places. Strides are in units and may be

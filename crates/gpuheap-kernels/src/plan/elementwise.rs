@@ -3,7 +3,7 @@
 use crate::kernel::{Does, Kind, Path, Source};
 use crate::plan::axes::{Axis, Piece, collapse, split};
 use crate::plan::grid;
-use crate::ptx::{STRIDED_EACH, flat_each};
+use crate::plan::per_thread::{STRIDED_EACH, flat_each};
 use crate::{Arithmetic, Comparison, Kernel, Launch, Type, Unary, Words};
 
 /// Operand of an operation.

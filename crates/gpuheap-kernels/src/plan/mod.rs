@@ -5,6 +5,7 @@ mod axes;
 mod copy;
 mod elementwise;
 mod group;
+mod per_thread;
 mod reduce;
 
 pub(crate) use axes::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES};
@@ -12,6 +13,7 @@ pub use copy::copy;
 pub use elementwise::{Operand, arithmetic, cast, comparison, unary};
 pub(crate) use group::SHARED_BYTES;
 pub use group::group_sum;
+pub(crate) use per_thread::{STRIDED_EACH, VECTOR, flat_each};
 pub use reduce::{partials, reduce};
 
 /// Threads of a block, of every kernel.

@@ -2,7 +2,7 @@
 //! where the addresses allow, and one by one where not.
 
 use crate::kernel::{Does, Source};
-use crate::ptx::flat_each;
+use crate::plan::flat_each;
 use crate::ptx::value::{
     argument, arithmetic, cast as cast_value, comparison, load, load_vector, store, store_vector,
 };

@@ -7,17 +7,8 @@ mod strided;
 mod value;
 mod writer;
 
+use crate::Kernel;
 use crate::kernel::{Kind, Path};
-use crate::{Kernel, Type};
-
-pub(crate) use strided::STRIDED_EACH;
-
-/// Elements that a thread of a flat kernel takes at a time: the wider side has 16 bytes of them,
-/// and the narrower one at least 4.
-pub(crate) fn flat_each(input: Type, output: Type) -> u64 {
-    let (small, large) = (input.size().min(output.size()), input.size().max(output.size()));
-    (16 / large).max(4 / small) as u64
-}
 
 impl Kernel {
     /// The module that has this kernel as its only entry: PTX for every device from Maxwell on

@@ -1,16 +1,11 @@
 //! Strided kernels: each element's coordinates by division, its addresses by strides.
 
 use crate::kernel::{Does, Source};
-use crate::plan::{AXIS_WORDS, BLOCK, FIRST_AXIS, MOST_AXES};
+use crate::plan::{AXIS_WORDS, BLOCK, FIRST_AXIS, MOST_AXES, STRIDED_EACH, flat_each};
 use crate::ptx::elementwise::compute;
-use crate::ptx::flat_each;
 use crate::ptx::value::{argument, load, load_if, load_vector, store_if, store_vector, zero};
 use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::{Kernel, Type};
-
-/// Elements that a thread takes at a time, a block apart, so that their loads are all on the way
-/// before the first is waited for.
-pub(crate) const STRIDED_EACH: u64 = 4;
 
 /// One element of those that a thread takes at a time.
 #[derive(Clone, Copy)]

@@ -6,7 +6,6 @@ mod group;
 mod reduce;
 mod strided;
 
-pub(crate) use reduce::VECTOR;
 pub(crate) use strided::for_each_row;
 
 use crate::Kernel;

@@ -1,13 +1,10 @@
 //! Reductions, in the order that the plan fixes: lanes of a piece each in the order of the
 //! elements, then the lanes by halves.
 
-use crate::plan::BLOCK;
+use crate::plan::{BLOCK, VECTOR};
 use crate::run::element::{Element, with_type};
 use crate::run::{CHUNK, Memory, word};
 use crate::{Reduction, Type};
-
-/// Bytes that a lane takes at a time, so that a thread can load them at once.
-pub(crate) const VECTOR: usize = 16;
 
 pub(super) fn rows<M: Memory>(
     words: &[u64],
