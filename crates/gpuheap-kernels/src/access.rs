@@ -2,7 +2,7 @@
 
 use crate::Kernel;
 use crate::kernel::{Kind, Path, Source};
-use crate::plan::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES, flat_each};
+use crate::plan::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES, flat_each, for_each_row};
 use crate::{Reduction, Type};
 
 /// Use of some bytes by a launch.
@@ -177,7 +177,7 @@ pub(crate) fn element_axes(words: &[u64], each: usize) -> Vec<Axis> {
 
 /// Calls `each` with the offsets in both arrays of every place, in row-major order.
 fn for_each_place(axes: &[Axis], mut each: impl FnMut([i64; 2])) {
-    crate::run::for_each_row(axes, |row| {
+    for_each_row(axes, |row| {
         let mut at = row.offsets;
         for _ in 0..row.length {
             each(at);

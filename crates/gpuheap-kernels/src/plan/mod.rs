@@ -7,6 +7,7 @@ mod elementwise;
 mod group;
 mod per_thread;
 mod reduce;
+mod rows;
 
 pub(crate) use axes::{AXIS_WORDS, Axis, FIRST_AXIS, MOST_AXES};
 pub use copy::copy;
@@ -15,6 +16,7 @@ pub(crate) use group::SHARED_BYTES;
 pub use group::group_sum;
 pub(crate) use per_thread::{STRIDED_EACH, VECTOR, flat_each};
 pub use reduce::{partials, reduce};
+pub(crate) use rows::for_each_row;
 
 /// Threads of a block, of every kernel.
 pub const BLOCK: u32 = 256;

@@ -2,10 +2,10 @@
 
 use crate::Type;
 use crate::kernel::{Does, Source};
-use crate::plan::Axis;
+use crate::plan::{Axis, for_each_row};
 use crate::run::element::{Element, Flag, with_type};
-use crate::run::strided::{for_each_row, gather};
-use crate::run::{CHUNK, Memory, word};
+use crate::run::memory::{CHUNK, Memory, chunks, word};
+use crate::run::strided::gather;
 
 /// Where an operand's elements are, and a buffer for them.
 struct Operand {
@@ -110,12 +110,6 @@ pub(super) fn cast<M: Memory>(
         memory.write(word(words, 1).wrapping_add(first * to.size() as u64), results)?;
     }
     Ok(())
-}
-
-/// A count in chunks, as the first element's place and how many.
-pub(super) fn chunks(count: u64) -> impl Iterator<Item = (u64, usize)> {
-    let chunk = CHUNK as u64;
-    (0..count.div_ceil(chunk)).map(move |i| (i * chunk, chunk.min(count - i * chunk) as usize))
 }
 
 fn compute(does: Does, of: Type, operands: &[Operand; 2], results: &mut [u8]) {

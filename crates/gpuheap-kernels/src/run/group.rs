@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::run::element::{Element, Value, with_type};
-use crate::run::elementwise::chunks;
-use crate::run::{CHUNK, Memory, word};
+use crate::run::memory::{CHUNK, Memory, chunks, word};
 use crate::{Reduction, Type};
 
 pub(super) fn group<M: Memory>(

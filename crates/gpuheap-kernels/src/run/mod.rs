@@ -3,37 +3,15 @@
 mod element;
 mod elementwise;
 mod group;
+mod memory;
 mod reduce;
 mod strided;
-
-pub(crate) use strided::for_each_row;
 
 use crate::Kernel;
 use crate::access::{element_axes, vector};
 use crate::kernel::{Kind, Path};
 
-/// The memory that a kernel works on.
-pub trait Memory {
-    /// Why bytes cannot be had.
-    type Error;
-
-    /// Reads the bytes from an address on.
-    ///
-    /// # Errors
-    ///
-    /// Where some of them cannot be read.
-    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Self::Error>;
-
-    /// Writes the bytes from an address on.
-    ///
-    /// # Errors
-    ///
-    /// Where some of them cannot be written.
-    fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Self::Error>;
-}
-
-/// How many elements are worked on at a time.
-const CHUNK: usize = 4096;
+pub use memory::Memory;
 
 impl Kernel {
     /// Does what a launch of the kernel with these words does, to the last bit, whatever its grid.
@@ -57,9 +35,4 @@ impl Kernel {
             Kind::Groups { of, key, .. } => group::group(words, of, key, memory),
         }
     }
-}
-
-/// An argument; 0 for one that was left out.
-fn word(words: &[u64], index: usize) -> u64 {
-    words.get(index).copied().unwrap_or(0)
 }

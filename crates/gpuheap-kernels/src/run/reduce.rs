@@ -3,7 +3,7 @@
 
 use crate::plan::{BLOCK, VECTOR};
 use crate::run::element::{Element, with_type};
-use crate::run::{CHUNK, Memory, word};
+use crate::run::memory::{CHUNK, Memory, chunks, word};
 use crate::{Reduction, Type};
 
 pub(super) fn rows<M: Memory>(
@@ -78,7 +78,7 @@ fn columns_of<T: Element, A: Element, M: Memory>(
     for plane in 0..outer {
         for (piece, first) in pieces(n, chunk).enumerate() {
             let count = chunk.min(n - first);
-            for (column, width) in crate::run::elementwise::chunks(inner) {
+            for (column, width) in chunks(inner) {
                 let mut totals = vec![A::identity(op); width];
                 // As many rows at a time as fit; one where they are cut.
                 let most = if width as u64 == inner { (CHUNK / width) as u64 } else { 1 };

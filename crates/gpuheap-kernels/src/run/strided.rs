@@ -1,53 +1,12 @@
-//! Places by strides.
+//! Strided reads, writes and copies.
 
 use crate::access::axes;
-use crate::plan::Axis;
-use crate::run::elementwise::chunks;
-use crate::run::{CHUNK, Memory, word};
-
-/// The innermost axis at one place of the others.
-pub(crate) struct Row {
-    pub(crate) length: usize,
-    /// Of its first element in both arrays, bytes.
-    pub(crate) offsets: [i64; 2],
-    pub(crate) strides: [i64; 2],
-}
+use crate::plan::for_each_row;
+use crate::run::memory::{CHUNK, Memory, chunks, word};
 
 /// Up to this stride, bytes, elements are read with what is between them. Memory is mapped in much
 /// larger pieces, so that what is between two elements can be read where they can.
 const NEAR: u64 = 64;
-
-/// Calls `each` with every row, in row-major order. No axes are one element.
-pub(crate) fn for_each_row<E>(
-    axes: &[Axis],
-    mut each: impl FnMut(Row) -> Result<(), E>,
-) -> Result<(), E> {
-    let one = Axis { length: 1, strides: [0; 2] };
-    let (inner, outer) = axes.split_last().unwrap_or((&one, &[]));
-    if axes.iter().any(|axis| axis.length == 0) {
-        return Ok(());
-    }
-    let mut at = vec![0; outer.len()];
-    let mut offsets = [0_i64; 2];
-    loop {
-        each(Row { length: inner.length, offsets, strides: inner.strides })?;
-        // The next place: the innermost axis that has one more, and those inside it from the start.
-        let mut moved = false;
-        for (axis, at) in outer.iter().zip(&mut at).rev() {
-            *at += 1;
-            moved = *at < axis.length;
-            let steps = if moved { 1 } else { 1 - axis.length as i64 };
-            offsets = [0, 1].map(|i| offsets[i].wrapping_add(axis.strides[i].wrapping_mul(steps)));
-            if moved {
-                break;
-            }
-            *at = 0;
-        }
-        if !moved {
-            return Ok(());
-        }
-    }
-}
 
 /// Reads elements that lie apart, close together.
 pub(super) fn gather<M: Memory>(
