@@ -2,7 +2,7 @@
 
 use crate::emulator::Call;
 use crate::finding::{Finding, FindingKind};
-use crate::state::checker::Grave;
+use crate::state::checker::Quarantined;
 use crate::state::space::Kind;
 
 impl Call<'_> {
@@ -53,13 +53,13 @@ impl Call<'_> {
                 );
                 (FindingKind::WrongFree, text)
             }
-            None => match self.grave_of(address) {
-                Some((base, grave)) if base == address => {
+            None => match self.quarantined_at(address) {
+                Some((base, freed)) if base == address => {
                     let text = format!(
                         "{call} frees {address:#x}, {} of {} bytes that {} freed before",
-                        grave.kind.name(),
-                        grave.bytes,
-                        grave.freed_by,
+                        freed.kind.name(),
+                        freed.bytes,
+                        freed.freed_by,
                     );
                     (FindingKind::DoubleFree, text)
                 }
@@ -87,14 +87,14 @@ impl Call<'_> {
     /// A use of an address where nothing is, or nothing any more.
     pub(crate) fn find_wild(&mut self, address: u64, bytes: u64) {
         let call = self.symbol;
-        let (kind, text) = match self.grave_of(address) {
-            Some((base, grave)) => (
+        let (kind, text) = match self.quarantined_at(address) {
+            Some((base, freed)) => (
                 FindingKind::UseAfterFree,
                 format!(
                     "{call} uses {bytes} bytes at {address:#x}, {} bytes into {} at {base:#x} that {} freed",
                     address - base,
-                    grave.kind.name(),
-                    grave.freed_by,
+                    freed.kind.name(),
+                    freed.freed_by,
                 ),
             ),
             None => (
@@ -139,9 +139,9 @@ impl Call<'_> {
         }
     }
 
-    fn grave_of(&self, address: u64) -> Option<(u64, Grave)> {
+    fn quarantined_at(&self, address: u64) -> Option<(u64, Quarantined)> {
         let checker = self.state.checker.as_ref()?;
-        let (&base, grave) = checker.graves.range(..=address).next_back()?;
-        (address - base < grave.bytes).then_some((base, *grave))
+        let (&base, freed) = checker.quarantine.range(..=address).next_back()?;
+        (address - base < freed.bytes).then_some((base, *freed))
     }
 }

@@ -12,7 +12,7 @@ use gpuheap_driver::CUevent;
 use crate::emulator::Call;
 use crate::finding::FindingKind;
 use crate::state::access::{Access, Is, Side};
-use crate::state::checker::{Checker, Grave};
+use crate::state::checker::{Checker, Quarantined};
 use crate::state::clock::{Clock, HOST, Lane};
 use crate::state::ranges::{Conflict, Use};
 use crate::state::space::{Allocation, Kind};
@@ -205,10 +205,10 @@ impl Call<'_> {
     pub(crate) fn note_allocated(&mut self, address: u64, bytes: u64) {
         let Some(checker) = &mut self.state.checker else { return };
         checker.forget_blocks(address, bytes);
-        while let Some((&base, grave)) = checker.graves.range(..address + bytes).next_back()
-            && base + grave.bytes > address
+        while let Some((&base, freed)) = checker.quarantine.range(..address + bytes).next_back()
+            && base + freed.bytes > address
         {
-            checker.graves.remove(&base);
+            checker.quarantine.remove(&base);
         }
     }
 
@@ -220,7 +220,7 @@ impl Call<'_> {
         checker.ranges.forget(address, gone.bytes);
         // Freed in stream order: by the call that queued it.
         let freed_by = if gone.freed.is_some() { "cuMemFreeAsync" } else { call };
-        checker.bury(address, Grave { bytes: gone.bytes, kind: gone.kind, freed_by });
+        checker.quarantine(address, Quarantined { bytes: gone.bytes, kind: gone.kind, freed_by });
     }
 
     fn note_physical(

@@ -10,8 +10,8 @@ use crate::state::ranges::Ranges;
 use crate::state::space::Kind;
 use crate::state::stream::StreamKind;
 
-/// How many freed allocations are remembered, to tell a use after free from a wild pointer.
-const GRAVES: usize = 1 << 16;
+/// The most freed allocations in quarantine, which tells a use after free from a wild pointer.
+const QUARANTINED: usize = 1 << 16;
 
 /// State of the checks. `None` in the emulator's state if they are off.
 pub(crate) struct Checker {
@@ -26,13 +26,15 @@ pub(crate) struct Checker {
     pub(crate) names: Vec<String>,
     pub(crate) ranges: Ranges,
     pub(crate) blocks: Blocks,
-    pub(crate) graves: BTreeMap<u64, Grave>,
-    grave_order: VecDeque<u64>,
+    /// Freed allocations whose addresses nothing has yet, by base.
+    pub(crate) quarantine: BTreeMap<u64, Quarantined>,
+    /// Bases in quarantine, oldest first.
+    quarantine_order: VecDeque<u64>,
 }
 
-/// A freed allocation.
+/// A freed allocation in quarantine.
 #[derive(Clone, Copy)]
-pub(crate) struct Grave {
+pub(crate) struct Quarantined {
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
     pub(crate) freed_by: &'static str,
@@ -47,8 +49,8 @@ impl Default for Checker {
             names: vec!["the host".to_owned()],
             ranges: Ranges::default(),
             blocks: Blocks::default(),
-            graves: BTreeMap::new(),
-            grave_order: VecDeque::new(),
+            quarantine: BTreeMap::new(),
+            quarantine_order: VecDeque::new(),
         }
     }
 }
@@ -66,13 +68,14 @@ impl Checker {
         })
     }
 
-    pub(crate) fn bury(&mut self, base: u64, grave: Grave) {
-        self.graves.insert(base, grave);
-        self.grave_order.push_back(base);
-        if self.grave_order.len() > GRAVES
-            && let Some(oldest) = self.grave_order.pop_front()
+    /// Puts a freed allocation in quarantine; the oldest one leaves if there are too many.
+    pub(crate) fn quarantine(&mut self, base: u64, freed: Quarantined) {
+        self.quarantine.insert(base, freed);
+        self.quarantine_order.push_back(base);
+        if self.quarantine_order.len() > QUARANTINED
+            && let Some(oldest) = self.quarantine_order.pop_front()
         {
-            self.graves.remove(&oldest);
+            self.quarantine.remove(&oldest);
         }
     }
 }
