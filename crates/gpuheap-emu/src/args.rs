@@ -1,8 +1,8 @@
-//! The arguments of a driver call, with the caller's promise about their pointers written down once.
+//! Arguments of a driver call.
 //!
 //! A C pointer becomes an [`In`] or an [`Out`] at the edge, where the contract of
-//! [`Driver`](gpuheap_driver::Driver) holds; the rest of the emulator reads and writes through
-//! them in safe code. Null is an error value and never followed.
+//! [`Driver`](gpuheap_driver::Driver) holds. The rest of the emulator reads and writes through them
+//! in safe code. A null pointer gives an error and is never followed.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -15,15 +15,15 @@ pub(crate) trait Arg {
     /// Argument as the emulator works with it.
     type Checked;
 
-    /// Takes the argument in.
+    /// Wraps the argument.
     ///
     /// # Safety
     ///
-    /// A pointer is null or valid for what its function does with it, for the length of the call.
+    /// A pointer is null, or valid during the call for what the called function does with it.
     unsafe fn checked(self) -> Self::Checked;
 }
 
-// Not derived: that would ask it of `T` as well.
+// Not derived: the derive would also require `T: Clone`.
 impl<T> Clone for Out<T> {
     fn clone(&self) -> Out<T> {
         *self
@@ -40,27 +40,27 @@ impl<T> Clone for In<T> {
 
 impl<T> Copy for In<T> {}
 
-/// Where a result goes.
+/// Destination of a result.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Writes the result, or says `INVALID_VALUE` for a null pointer.
+    /// Writes the result. A null pointer gives `INVALID_VALUE`.
     pub(crate) fn write(self, value: T) -> Outcome {
         if self.0.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        // SAFETY: not null, and valid for writes by the promise made at `Arg::checked`. C gives no
-        // alignment promise for the untyped results that are cast to their type.
+        // SAFETY: not null, and valid for writes by the contract of `Arg::checked`. C promises no
+        // alignment for the untyped results that are cast to their type.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
 
-    /// Refuses a null pointer before anything is done.
+    /// Refuses a null pointer with `INVALID_VALUE`.
     pub(crate) fn require(self) -> Outcome {
         if self.0.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// The value that is there.
+    /// Returns the value at the destination.
     pub(crate) fn get(self) -> Outcome<T>
     where
         T: Copy,
@@ -68,7 +68,7 @@ impl<T> Out<T> {
         In(self.0.cast_const()).get()
     }
 
-    /// The `index`-th element of an array.
+    /// Returns the `index`-th element of an array.
     pub(crate) fn at(self, index: usize) -> Out<T> {
         Out(self.0.wrapping_add(index))
     }
@@ -81,14 +81,14 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
-    /// The address itself, for host memory that a copy uses.
+    /// Returns the address itself, for host memory that a copy uses.
     pub(crate) fn address(self) -> u64 {
         self.0.expose_provenance() as u64
     }
 }
 
 impl Out<*mut c_void> {
-    /// Where an element of an array of result pointers points to.
+    /// Returns the destination that an element of an array of result pointers points to.
     pub(crate) fn follow(self) -> Outcome<Out<c_void>> {
         self.get().map(Out)
     }
@@ -108,11 +108,11 @@ impl Out<c_char> {
     }
 }
 
-/// Where an argument is read from.
+/// Source of an argument.
 pub(crate) struct In<T>(*const T);
 
 impl<T> In<T> {
-    /// Reads the argument, or says `INVALID_VALUE` for a null pointer.
+    /// Reads the argument. A null pointer gives `INVALID_VALUE`.
     pub(crate) fn get(self) -> Outcome<T>
     where
         T: Copy,
@@ -120,11 +120,11 @@ impl<T> In<T> {
         if self.0.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        // SAFETY: not null, and valid for reads by the promise made at `Arg::checked`.
+        // SAFETY: not null, and valid for reads by the contract of `Arg::checked`.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// The `index`-th element of an array.
+    /// Returns the `index`-th element of an array.
     pub(crate) fn at(self, index: usize) -> In<T> {
         In(self.0.wrapping_add(index))
     }
@@ -133,19 +133,19 @@ impl<T> In<T> {
         In(self.0.cast())
     }
 
-    /// The address itself, for host memory that a copy uses.
+    /// Returns the address itself, for host memory that a copy uses.
     pub(crate) fn address(self) -> u64 {
         self.0.expose_provenance() as u64
     }
 }
 
 impl In<c_char> {
-    /// A C string.
+    /// Returns the C string.
     pub(crate) fn text(self) -> Outcome<String> {
         if self.0.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        // SAFETY: not null, and a C string by the promise made at `Arg::checked`.
+        // SAFETY: not null, and a C string by the contract of `Arg::checked`.
         Ok(unsafe { CStr::from_ptr(self.0) }.to_string_lossy().into_owned())
     }
 }

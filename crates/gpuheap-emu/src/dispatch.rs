@@ -1,4 +1,4 @@
-//! The driver's table of functions, led to the emulator's methods of the same names.
+//! Dispatch of the driver's table of functions to the emulator's methods of the same names.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -22,7 +22,8 @@ macro_rules! dispatch {
 
             $(unsafe fn $symbol(&self, $($arg: $type),*) -> CUresult {
                 match self.enter(Symbol::$symbol as usize) {
-                    // SAFETY: the caller keeps the contract of the C function, as `Driver` asks.
+                    // SAFETY: the caller keeps the contract of the C function, as `Driver`
+                    // requires.
                     Ok(mut call) => match call.$symbol($(unsafe { $arg.checked() }),*) {
                         Ok(()) => CUresult::SUCCESS,
                         Err(code) => code,

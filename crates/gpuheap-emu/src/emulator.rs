@@ -1,4 +1,4 @@
-//! The emulator: its lock, the way into it, and what tests ask it.
+//! The emulator: its lock, the entry of a driver call, and the methods that tests use.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,33 +17,34 @@ use crate::{ChecksOff, FaultPlan, Finding, Options, Outcome, Schedule};
 
 /// An emulated CUDA driver with its devices.
 ///
-/// Any number of them live side by side in a process and share nothing. Share one by `Arc`.
+/// A process may have any number of emulators, which share nothing. Threads share one by `Arc`.
 ///
-/// Like a real driver, an emulator that was initialised (`cuInit`) before a fork has no device in the
-/// child: driver calls return `CUDA_ERROR_NOT_INITIALIZED`, and the methods here report nothing and do
-/// nothing. None of them takes a lock there, which a thread of the parent may have held.
+/// An emulator that was initialised (`cuInit`) before a fork has no device in the child, like a
+/// real driver. There, driver calls return `CUDA_ERROR_NOT_INITIALIZED`, and the methods here
+/// report nothing and do nothing. None of them takes a lock there, because a thread of the parent
+/// may have held it.
 pub struct Emulator {
     pub(crate) shared: Arc<Shared>,
 }
 
 pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
-    /// Told when a callback has returned, and when work was queued.
+    /// Notified when a callback has returned and when work was queued.
     pub(crate) changed: Condvar,
-    /// Which instance this is, for the threads that run callbacks.
+    /// Number of the emulator in this process, for the threads that run callbacks.
     pub(crate) instance: u64,
-    /// True if misuse is looked for.
+    /// True if the checks look for misuse.
     pub(crate) checks: bool,
-    /// The count of forks when it was initialised, plus one; 0 before.
+    /// Count of forks when the driver was initialised, plus one; 0 before.
     initialised_in: AtomicU64,
-    /// Driver calls that were refused because this is a forked child.
+    /// Driver calls refused because this process is a forked child.
     refused: AtomicU64,
 }
 
 static NEXT_INSTANCE: AtomicU64 = AtomicU64::new(1);
 
 impl Emulator {
-    /// An emulator with nothing in use.
+    /// Creates an emulator with nothing allocated.
     pub fn new(options: Options) -> Emulator {
         let (with_worker, checks) = (options.worker, options.checks);
         let shared = Arc::new(Shared {
@@ -60,13 +61,14 @@ impl Emulator {
         Emulator { shared }
     }
 
-    /// The emulator's number in this process, counted from 1, which no other one ever has.
+    /// Returns the emulator's number in this process, counted from 1 and never given out twice.
     pub fn number(&self) -> u64 {
         self.shared.instance
     }
 
-    /// Returns the findings of the checks so far, oldest first. The first 1000 are kept. If there were
-    /// more, the last one returned is of kind [`Dropped`](crate::FindingKind::Dropped), with their number.
+    /// Returns the findings of the checks so far, oldest first. The first 1000 are kept. If there
+    /// were more, the last one returned is of kind [`Dropped`](crate::FindingKind::Dropped), with
+    /// their number.
     ///
     /// # Errors
     ///
@@ -77,21 +79,22 @@ impl Emulator {
         if state.checker.is_some() { Ok(state.findings.all()) } else { Err(ChecksOff) }
     }
 
-    /// Lets virtual time pass: work that is due by then is done.
+    /// Advances the virtual clock and does the work that is due by then.
     pub fn advance(&self, by: Duration) {
         let Some(mut call) = self.shared.call("Emulator::advance") else { return };
         let now = call.state.clock.saturating_add(nanoseconds(by));
         call.advance_to(now);
     }
 
-    /// Sets the virtual clock, which never goes back: work that is due by then is done.
+    /// Sets the virtual clock and does the work that is due by then. An earlier time changes
+    /// nothing: the clock never goes back.
     pub fn set_time(&self, now: Duration) {
         if let Some(mut call) = self.shared.call("Emulator::set_time") {
             call.advance_to(nanoseconds(now));
         }
     }
 
-    /// The virtual clock.
+    /// Returns the virtual clock.
     pub fn time(&self) -> Duration {
         Duration::from_nanos(self.shared.lock().map_or(0, |state| state.clock))
     }
@@ -112,7 +115,8 @@ impl Emulator {
             .map_or_else(Usage::default, |device| device.usage(state.memory_limit()))
     }
 
-    /// Driver calls made so far; in a forked child, those that were refused there.
+    /// Returns the number of driver calls so far; in a forked child, of those that were refused
+    /// there.
     pub fn calls(&self) -> u64 {
         match self.shared.lock() {
             Some(state) => state.calls.total,
@@ -120,26 +124,27 @@ impl Emulator {
         }
     }
 
-    /// Calls of one function made so far, by its symbol; zero for a symbol that is not in the table.
+    /// Returns the number of calls of one function so far, by its symbol; zero for a symbol that is
+    /// not in the table.
     pub fn calls_of(&self, symbol: &str) -> u64 {
         let Some(index) = symbol_index(symbol) else { return 0 };
         self.shared.lock().map_or(0, |state| state.calls.of[index])
     }
 
-    /// Replaces the plan of failures; its counts start now.
+    /// Replaces the plan of failures. Its counts start now.
     pub fn set_faults(&self, plan: FaultPlan) {
         let Some(mut state) = self.shared.lock() else { return };
         state.calls.planned_from = (state.calls.total, state.calls.of.clone());
         state.options.faults = plan;
     }
 
-    /// Returns the options that the emulator was made of.
+    /// Returns the options that the emulator was made with.
     pub fn options(&self) -> Options {
         self.shared.lock().map_or_else(Options::default, |state| state.options.clone())
     }
 
-    /// Enters for one call of the driver API: counts it, consults the plan of failures, and lets
-    /// the schedule do some of the work.
+    /// Enters for one call of the driver API: counts it, applies the plan of failures, and lets the
+    /// schedule do some of the work.
     pub(crate) fn enter(&self, symbol: usize) -> Outcome<Call<'_>> {
         let Some(mut call) = self.shared.call(SYMBOLS[symbol]) else {
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
@@ -166,12 +171,13 @@ impl Emulator {
     }
 }
 
-/// Queued work is dropped undone, pinned and managed memory goes back to the system.
+/// Drops queued work undone and returns pinned and managed memory to the system.
 impl Drop for Emulator {
     fn drop(&mut self) {
         match self.shared.lock() {
             Some(mut state) => state.closing = true,
-            // A thread of the parent may have been at work in the state: nothing may drop it.
+            // A thread of the parent may have been changing the state during the fork, so nothing
+            // may drop it.
             None => std::mem::forget(self.shared.clone()),
         }
         self.shared.changed.notify_all();
@@ -179,30 +185,30 @@ impl Drop for Emulator {
 }
 
 impl Shared {
-    /// Enters for one call; `None` in a forked child, as [`lock`](Shared::lock) has it.
+    /// Enters for one call; `None` in a forked child, like [`lock`](Shared::lock).
     pub(crate) fn call(&self, symbol: &'static str) -> Option<Call<'_>> {
         Some(Call { shared: self, symbol, state: self.lock()? })
     }
 
-    /// The state; `None` in a process that was forked off after the driver was initialised, where
-    /// another thread of the parent may have held the lock for good.
+    /// Locks the state; `None` in a process that was forked off after the driver was initialised.
+    /// There, another thread of the parent may have held the lock, and would never release it.
     pub(crate) fn lock(&self) -> Option<MutexGuard<'_, State>> {
         let initialised_in = self.initialised_in.load(Ordering::Relaxed);
         let is_here = initialised_in == 0 || initialised_in == u64::from(fork::count()) + 1;
         is_here.then(|| self.state.lock())
     }
 
-    /// Notes that this process initialised the driver.
+    /// Records that this process initialised the driver.
     pub(crate) fn note_initialised(&self) {
         self.initialised_in.store(u64::from(fork::watch()) + 1, Ordering::Relaxed);
     }
 }
 
-/// One call while it has the emulator's lock. Its methods are the driver API (in `api`) and the
-/// engine that does queued work (in `engine`).
+/// One call that holds the emulator's lock. Its methods are the driver API (in `api`), the engine
+/// that does queued work (in `engine`) and the checks (in `check`).
 pub(crate) struct Call<'e> {
     pub(crate) shared: &'e Shared,
-    /// Which function was called, for findings.
+    /// Symbol of the called function, for findings.
     pub(crate) symbol: &'static str,
     pub(crate) state: MutexGuard<'e, State>,
 }
@@ -230,10 +236,11 @@ impl Call<'_> {
     }
 }
 
-/// How long the worker sleeps between rounds while there is work that is not due.
+/// Time that the worker sleeps between rounds while no queued work is due.
 const ROUND: Duration = Duration::from_millis(1);
 
-/// Starts the thread that makes progress while nobody calls; it ends when the emulator is dropped.
+/// Starts the thread that makes progress between driver calls. It ends when the emulator is
+/// dropped.
 fn start_worker(shared: &Arc<Shared>) {
     let weak = Arc::downgrade(shared);
     let body = move || {
@@ -244,7 +251,7 @@ fn start_worker(shared: &Arc<Shared>) {
                 return;
             }
             if call.state.pending == 0 {
-                // Waits for work with the emulator kept alive only for this long.
+                // Bounds the wait for work, because the worker keeps the emulator alive during it.
                 shared.changed.wait_for(&mut call.state, 50 * ROUND);
                 last = Instant::now();
                 continue;
@@ -259,19 +266,20 @@ fn start_worker(shared: &Arc<Shared>) {
             shared.changed.wait_for(&mut call.state, ROUND);
         }
     };
-    // Without the thread waits still make progress; only a host that waits without calling does not.
+    // If the thread does not start, waits still make progress. Only a host that waits without
+    // calling the driver does not.
     drop(thread::Builder::new().name("gpuheap-emu".to_owned()).spawn(body));
 }
 
 thread_local! {
     /// True if this thread's null stream is its own default stream.
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
-    /// The instance whose callback this thread is running, or 0.
+    /// Number of the emulator whose callback this thread is running, or 0.
     pub(crate) static IN_CALLBACK: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Calls `f` with null as the calling thread's own default stream, as the `_ptsz` and `_ptds`
-/// symbols of the driver API have it.
+/// Calls `f` with null as the calling thread's own default stream, like the `_ptsz` and `_ptds`
+/// symbols of the driver API.
 pub fn with_per_thread_default_stream<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {

@@ -1,4 +1,4 @@
-//! The engine that does queued work: what may run, in which order, and what a wait does.
+//! The engine that does queued work: which work may run, in which order, and how a wait proceeds.
 
 use gpuheap_driver::CUresult;
 use parking_lot::MutexGuard;
@@ -8,9 +8,9 @@ use crate::emulator::{Call, IN_CALLBACK, nanoseconds};
 use crate::state::State;
 use crate::state::stream::{Callback, HostFunction, Op, OpRef, StreamKind, Work};
 
-/// How much virtual time a piece of work takes in schedules without a lag, nanoseconds.
+/// Virtual time that a piece of work takes in schedules without a lag, nanoseconds.
 const WORK_TIME: u64 = 1_000;
-/// How much virtual time a query takes that answers "not ready" under a lag, nanoseconds.
+/// Virtual time that a query takes under a lag if it answers "not ready", nanoseconds.
 const QUERY_TIME: u64 = 100;
 
 impl State {
@@ -18,14 +18,14 @@ impl State {
         self.pending == 0 || self.streams.at(op.stream).is_none_or(|stream| stream.is_done(op.id))
     }
 
-    /// The last work of a stream, if there is some left to do.
+    /// Returns the last work of a stream, if some is queued.
     pub(crate) fn last_op(&self, stream: u32) -> Option<OpRef> {
         let last = self.streams.at(stream)?.queue.back()?;
         Some(OpRef { stream, id: last.id })
     }
 
-    /// Returns the work that waiting for a stream waits for: its last work, and for the legacy
-    /// default stream the last work of the blocking streams too.
+    /// Returns the work that a wait for a stream waits for: its last work, and for the legacy
+    /// default stream also the last work of the blocking streams.
     pub(crate) fn tail_of(&self, stream: u32) -> Vec<OpRef> {
         if self.pending == 0 {
             return Vec::new();
@@ -37,7 +37,7 @@ impl State {
         tail
     }
 
-    /// The last work of each stream of a context that has some left to do.
+    /// Returns the last work of each stream of a context that has some queued.
     pub(crate) fn last_ops(&self, context: u32) -> Vec<OpRef> {
         self.active
             .iter()
@@ -77,11 +77,11 @@ impl State {
 }
 
 impl Call<'_> {
-    /// Puts work at the end of a stream, behind `after` as well.
+    /// Queues work at the end of a stream, also ordered after `after`.
     pub(crate) fn enqueue(&mut self, stream: u32, work: Work, after: &[OpRef]) -> OpRef {
         let work = match self.record_work(stream, work) {
             Some(work) => work,
-            // No work that is left to do has this id.
+            // No queued work has this id.
             None => return OpRef { stream, id: 0 },
         };
         let id = self.state.next_op;
@@ -134,7 +134,7 @@ impl Call<'_> {
         start.saturating_add(nanoseconds(lag))
     }
 
-    /// Runs the queued work that the schedule runs at a call.
+    /// Does the queued work that the schedule does at a call.
     pub(crate) fn progress(&mut self) {
         match self.state.options.schedule {
             Schedule::Immediate => self.run_ready(),
@@ -159,7 +159,7 @@ impl Call<'_> {
         }
     }
 
-    /// Answers a query and makes sure that a loop of queries ends.
+    /// Answers a query, and does some work so that a loop of queries ends.
     pub(crate) fn query(&mut self, op: Option<OpRef>) -> Result<(), CUresult> {
         let Some(op) = op.filter(|op| !self.state.is_done(*op)) else { return Ok(()) };
         match self.state.options.schedule {
@@ -199,13 +199,13 @@ impl Call<'_> {
         }
     }
 
-    /// Moves the virtual clock and does what is due by then.
+    /// Advances the virtual clock and does the work that is due by then.
     pub(crate) fn advance_to(&mut self, now: u64) {
         self.run_due(now);
         self.state.clock = self.state.clock.max(now);
     }
 
-    /// One piece of work of each stream that has some ready; for the worker.
+    /// Does one piece of ready work of each stream, for the worker.
     pub(crate) fn run_one_round(&mut self) {
         for stream in self.state.active.clone() {
             if self.state.first_is_ready(stream) {
@@ -214,7 +214,7 @@ impl Call<'_> {
         }
     }
 
-    /// One step towards the last of `wanted`, which is not done.
+    /// Does one step towards the last of `wanted`, which is not done.
     fn step(&mut self, wanted: &mut Vec<OpRef>) {
         let Some(&OpRef { stream, .. }) = wanted.last() else { return };
         let Some(found) = self.state.streams.at(stream) else { return };
@@ -234,7 +234,8 @@ impl Call<'_> {
 
     fn step_towards(&mut self, op: OpRef) {
         let mut wanted = vec![op];
-        // Down to the first work that is ready, and does it; a callback that runs is not waited for.
+        // Descends to the first work that is ready and does it. A running callback is not waited
+        // for.
         loop {
             let Some(&OpRef { stream, .. }) = wanted.last() else { return };
             if self.state.streams.at(stream).is_none_or(|found| found.running) {
@@ -248,7 +249,7 @@ impl Call<'_> {
         }
     }
 
-    /// Does all that is ready, until nothing is.
+    /// Does ready work until none is ready.
     fn run_ready(&mut self) {
         let mut index = 0;
         while let Some(&stream) = self.state.active.get(index) {
@@ -261,8 +262,8 @@ impl Call<'_> {
         }
     }
 
-    /// Callbacks are left to the worker where there is one: a caller that holds a lock that the
-    /// callback takes would wait for itself.
+    /// Returns whether the first work of a stream may run now. If there is a worker, callbacks are
+    /// left to it: a caller that holds a lock that the callback takes would wait for itself.
     fn may_run(&self, stream: u32) -> bool {
         let is_callback = || {
             let first = self.state.streams.at(stream).and_then(|found| found.queue.front());
@@ -271,7 +272,7 @@ impl Call<'_> {
         self.state.first_is_ready(stream) && !(self.state.options.worker && is_callback())
     }
 
-    /// Does what is due by `now`, in the order of its time.
+    /// Does the work that is due by `now`, in the order of its time.
     fn run_due(&mut self, now: u64) {
         loop {
             let first = self
@@ -302,7 +303,8 @@ impl Call<'_> {
         match work {
             Work::Callback(callback) => self.call_host(stream, callback),
             work => {
-                // Off the queue first: the free that is this work is done when it is performed.
+                // The work leaves the queue before it is performed: a pool's free counts as done
+                // from then on.
                 self.perform(OpRef { stream, id }, work);
             }
         }
@@ -323,7 +325,7 @@ impl Call<'_> {
         }
     }
 
-    /// Calls the host with no lock held; the stream stays blocked meanwhile.
+    /// Calls the host with no lock held. The stream stays blocked meanwhile.
     fn call_host(&mut self, stream: u32, callback: Callback) {
         let Some(found) = self.state.streams.at_mut(stream) else { return };
         found.running = true;
@@ -350,8 +352,9 @@ impl Callback {
             // SAFETY: the caller of `cuLaunchHostFunc` promised a function that takes this data.
             HostFunction::Plain(Some(function)) => unsafe { function(data) },
             HostFunction::WithStatus(Some(function), stream) => {
-                // A lost context is told to these; the plain ones are not called then.
-                // SAFETY: the caller of `cuStreamAddCallback` promised the same.
+                // In a lost context, only these callbacks are called, with its error as status.
+                // SAFETY: the caller of `cuStreamAddCallback` promised a function that takes this
+                // data.
                 unsafe { function(gpuheap_driver::CUstream(stream), status, data) }
             }
             HostFunction::Plain(None) | HostFunction::WithStatus(None, _) => {}

@@ -1,10 +1,10 @@
-//! Failures by plan.
+//! Planned failures of driver calls.
 
 use std::time::Duration;
 
 use gpuheap_driver::CUresult;
 
-/// Failures by plan. Empty by default.
+/// A plan of failures, by default empty.
 ///
 /// ```
 /// use gpuheap_driver::CUresult;
@@ -12,7 +12,7 @@ use gpuheap_driver::CUresult;
 ///
 /// // A sweep takes k through every call of a scenario.
 /// let sweep = FaultPlan::fail_call(7, CUresult::ERROR_OUT_OF_MEMORY);
-/// // The second cuMemAlloc and every later one fails; no more than 1 GiB can be had.
+/// // The second cuMemAlloc and every later one fails; the device runs out at 1 GiB.
 /// let plan = FaultPlan::new([Fault::nth("cuMemAlloc_v2", 2, CUresult::ERROR_OUT_OF_MEMORY).onwards()])
 ///     .out_of_memory_at(1 << 30);
 /// # let _ = (sweep, plan);
@@ -24,23 +24,24 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// A plan of these failures.
+    /// Creates a plan of these failures.
     pub fn new(faults: impl IntoIterator<Item = Fault>) -> FaultPlan {
         FaultPlan { faults: faults.into_iter().collect(), memory_limit: None }
     }
 
-    /// Fails the `nth` call of all, counted from 1 and from when the plan is set.
+    /// Creates a plan in which the `nth` call of all fails, counted from 1 and from when the plan
+    /// is set.
     pub fn fail_call(nth: u64, code: CUresult) -> FaultPlan {
         FaultPlan::new([Fault::any(nth, code)])
     }
 
-    /// Makes every device run out of memory when this many bytes are in use on it.
+    /// Makes every device run out of memory when `bytes` bytes are in use on it.
     pub fn out_of_memory_at(mut self, bytes: u64) -> FaultPlan {
         self.memory_limit = Some(bytes);
         self
     }
 
-    /// Returns whether nothing is planned.
+    /// Returns whether the plan has no failure and no limit.
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty() && self.memory_limit.is_none()
     }
@@ -67,7 +68,7 @@ impl FaultPlan {
     }
 }
 
-/// One planned failure: which call, and what happens to it.
+/// One planned failure: the call that fails, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     symbol: Option<&'static str>,
@@ -79,9 +80,9 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The `nth` call of `symbol`, counted from 1 and from when the plan is set, returns `code` and
-    /// does nothing. With [`CUresult::SUCCESS`] nothing is planned: a call that claims to have
-    /// succeeded and did nothing would leave its caller with results that were never written.
+    /// Makes the `nth` call of `symbol` return `code` and do nothing, counted from 1 and from when
+    /// the plan is set. [`CUresult::SUCCESS`] plans nothing: a call that returned success and did
+    /// nothing would leave its caller with results that were never written.
     pub fn nth(symbol: &'static str, nth: u64, code: CUresult) -> Fault {
         Fault {
             symbol: Some(symbol),
@@ -93,13 +94,13 @@ impl Fault {
         }
     }
 
-    /// The `nth` call of all returns `code` and does nothing; with [`CUresult::SUCCESS`], nothing is
-    /// planned.
+    /// Makes the `nth` call of all return `code` and do nothing. [`CUresult::SUCCESS`] plans
+    /// nothing.
     pub fn any(nth: u64, code: CUresult) -> Fault {
         Fault { symbol: None, ..Fault::nth("", nth, code) }
     }
 
-    /// The `nth` call of `symbol` takes this much longer, in real time, and succeeds.
+    /// Makes the `nth` call of `symbol` take `delay` longer, in real time, and succeed.
     pub fn slow(symbol: &'static str, nth: u64, delay: Duration) -> Fault {
         Fault { code: None, delay, ..Fault::nth(symbol, nth, CUresult::SUCCESS) }
     }
@@ -110,8 +111,8 @@ impl Fault {
         self
     }
 
-    /// Loses the calling thread's context too: every later call in it returns the same code, as
-    /// after an illegal address, until it is destroyed or reset.
+    /// Loses the calling thread's context too. Until it is destroyed or reset, every later call in
+    /// it returns the same code, as after an illegal address.
     pub fn context_lost(mut self) -> Fault {
         self.context_lost = true;
         self

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One misuse that the checks found.
+/// Misuse that the checks found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -12,39 +12,39 @@ pub struct Finding {
     pub text: String,
 }
 
-/// A kind of misuse.
+/// Kind of misuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// Memory was freed that had been freed before.
+    /// A second free of memory.
     DoubleFree,
-    /// A pointer was freed that no allocation starts at, or by the wrong function.
+    /// A free of a pointer that no allocation starts at, or by the wrong function.
     WrongFree,
-    /// A copy, fill or kernel uses memory after its free.
+    /// A copy, fill or kernel that uses memory after its free.
     UseAfterFree,
-    /// A copy, fill or kernel goes beyond the allocation it starts in.
+    /// A copy, fill or kernel that goes beyond the allocation it starts in.
     OutOfBounds,
-    /// A copy, fill or kernel uses an address where nothing is, or that it may not use.
+    /// A copy, fill or kernel that uses an address with no memory, or memory that it may not use.
     WildPointer,
-    /// The host reads device memory that was never written, or a kernel computes with it.
+    /// A read of device memory that was never written, by the host or in a kernel's computation.
     Uninitialised,
-    /// Memory was live when its context was destroyed.
+    /// Memory that was live when its context was destroyed.
     Leak,
-    /// Two streams use the same bytes, one of them writes, and nothing orders them; or a heap hands
-    /// memory to a stream while another may still use it.
+    /// Two unordered uses of the same bytes by two streams, one of them a write; or memory that a
+    /// heap hands to a stream while another stream may still use it.
     Unordered,
-    /// A heap hands out a block over one that is live.
+    /// A block that a heap hands out over one that is live.
     OverlappingBlocks,
-    /// A kernel was to be loaded that is not gpuheap's own: the emulator runs no other.
+    /// A module with a kernel other than gpuheap's own, which the emulator does not run.
     KernelRefused,
-    /// The driver was called from one of its callbacks.
+    /// A call of the driver from one of its callbacks.
     CalledFromCallback,
-    /// Mark after the findings that are kept: this many more were dropped.
+    /// Mark after the findings that are kept, with the number of those dropped.
     Dropped(usize),
 }
 
-/// Bounds the findings that are kept, and with them host memory. A program that repeats one mistake makes
-/// millions of them, and the first ones are those to mend.
+/// Bounds the findings that are kept, and with them host memory. A program that repeats one mistake
+/// makes millions of findings, and the first ones are the ones to fix.
 const FINDINGS: usize = 1000;
 
 /// The first findings of an emulator, and the number of findings dropped after them.
@@ -55,7 +55,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Keeps a finding, or drops it if [that many](FINDINGS) are kept.
+    /// Keeps a finding, or drops it if [`FINDINGS`] are kept.
     pub(crate) fn add(&mut self, finding: Finding) {
         if self.kept.len() < FINDINGS { self.kept.push(finding) } else { self.dropped += 1 }
     }
@@ -72,7 +72,8 @@ impl Findings {
         self.dropped = left - self.kept.len();
     }
 
-    /// Returns the findings that are kept, and one mark for those that were dropped, if any were.
+    /// Returns the findings that are kept, and a mark with the number of those dropped, if any
+    /// were.
     pub(crate) fn all(&self) -> Vec<Finding> {
         let dropped = (self.dropped > 0).then(|| Finding {
             kind: FindingKind::Dropped(self.dropped),

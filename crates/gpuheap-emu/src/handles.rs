@@ -1,6 +1,6 @@
-//! Handles: numbers that name an object and go stale when it is gone.
+//! Handles: numbers that name an object and go stale when the object is removed.
 
-/// Kind of object that a handle names; a handle of one kind is no handle of another.
+/// Kind of object that a handle names. A handle of one kind never names an object of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HandleKind {
     Context = 1,
@@ -14,8 +14,8 @@ pub(crate) enum HandleKind {
     Executable = 9,
 }
 
-/// A table of objects by handle. A place is used again, under another handle: the generation in
-/// the upper half tells them apart, so that a stale handle is found.
+/// A table of objects by handle. A removed object's index is reused under another handle. The
+/// generation in the upper half of a handle tells the two apart, so a stale handle is detected.
 pub(crate) struct Handles<T> {
     kind: HandleKind,
     slots: Vec<Slot<T>>,
@@ -35,7 +35,8 @@ impl<T> Handles<T> {
         Handles { kind, slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Puts an object in and gives its handle: not zero, and above the reserved stream handles.
+    /// Inserts an object and returns its handle, which is not zero and is above the reserved stream
+    /// handles.
     pub(crate) fn insert(&mut self, value: T) -> usize {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -50,7 +51,7 @@ impl<T> Handles<T> {
         self.handle(index)
     }
 
-    /// The handle of a place that is in use.
+    /// Returns the handle of an index that is in use.
     pub(crate) fn handle(&self, index: u32) -> usize {
         let generation = self.slots.get(index as usize).map_or(0, |slot| slot.generation);
         ((generation as usize) << GENERATION_SHIFT)
@@ -58,7 +59,7 @@ impl<T> Handles<T> {
             | self.kind as usize
     }
 
-    /// The place that a handle names, if the handle is not stale.
+    /// Returns the index that a handle names; `None` if the handle is stale.
     pub(crate) fn index(&self, handle: usize) -> Option<u32> {
         if handle & ((1 << KIND_BITS) - 1) != self.kind as usize {
             return None;
@@ -97,13 +98,13 @@ impl<T> Handles<T> {
         self.remove_at(index)
     }
 
-    /// Takes an object away and keeps its handle for [`revive`](Handles::revive).
+    /// Removes an object and reserves its handle for [`revive`](Handles::revive).
     pub(crate) fn suspend(&mut self, handle: usize) -> Option<T> {
         let index = self.index(handle)?;
         self.slots.get_mut(index as usize)?.value.take()
     }
 
-    /// Puts an object in under a handle that was suspended.
+    /// Inserts an object under a handle that was suspended.
     pub(crate) fn revive(&mut self, handle: usize, value: T) {
         if let Some(slot) = self.slots.get_mut(((handle & 0xffff_ffff) >> KIND_BITS) - 1) {
             slot.value = Some(value);
@@ -114,7 +115,7 @@ impl<T> Handles<T> {
         self.slots.iter_mut().filter_map(|slot| slot.value.as_mut())
     }
 
-    /// All objects with their places.
+    /// Returns all objects with their indices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.slots
             .iter()

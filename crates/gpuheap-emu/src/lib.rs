@@ -1,11 +1,13 @@
 //! An emulated CUDA device over host memory: capacity, time, faults, checks.
 //!
 //! [`Emulator`] implements [`Driver`](gpuheap_driver::Driver), the table of the CUDA driver API,
-//! without a GPU. It keeps the real driver's books (granules, pools, contexts, free memory), runs
-//! streams later under a [`Schedule`], fails by a [`FaultPlan`], and finds misuse: [`Finding`]s
-//! tell of use after free, copies out of bounds, bytes never written, leaks, and accesses of two
-//! streams that nothing orders. It runs gpuheap's own kernels and no others, and never claims to be
-//! a real GPU; what is modelled and what is not stands in `docs/emulator.md` of the repository.
+//! without a GPU. It counts memory as the real driver does: granules, pools, contexts, free memory.
+//! It runs streams later under a [`Schedule`] and fails calls by a [`FaultPlan`]. It finds misuse:
+//! a [`Finding`] reports a use after free, a copy out of bounds, bytes never written, a leak, or
+//! accesses of two streams that nothing orders.
+//!
+//! The emulator runs gpuheap's own kernels and no others, and never claims to be a real GPU. The
+//! file `docs/emulator.md` of the repository lists what is modelled and what is not.
 //!
 //! ```
 //! use gpuheap_driver::{CU_STREAM_NON_BLOCKING, CUcontext, CUresult, CUstream, Driver};
@@ -35,8 +37,8 @@
 //! assert_eq!(gpu.usage(0).plain, 2 << 20);
 //! ```
 //!
-//! Inside: `dispatch` leads the table to methods of the same names in `api`; `state` is what the
-//! driver knows; `engine` does queued work; `check` judges each call.
+//! Inside, `dispatch` calls the methods of the same names in `api`. The module `state` owns all
+//! data, `engine` does queued work, and `check` judges each call.
 
 mod api;
 mod args;
@@ -59,5 +61,5 @@ pub use options::{Options, Schedule};
 pub use profile::Profile;
 pub use state::device::Usage;
 
-/// Outcome of a call: nothing more to say, or a code.
+/// Outcome of a call: a value, or the code that the call returns.
 pub(crate) type Outcome<T = ()> = Result<T, gpuheap_driver::CUresult>;

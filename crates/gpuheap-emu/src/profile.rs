@@ -1,9 +1,9 @@
-//! Which device an emulated device pretends to be.
+//! Profiles of the devices that an emulated device imitates.
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Which device an emulated device pretends to be. The fields may be changed at will.
+/// Properties of the device that an emulated device imitates. Any field may be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Answer of `cuDeviceGetName`, which always says that the device is emulated.
@@ -14,7 +14,7 @@ pub struct Profile {
     pub context_bytes: u64,
     /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: i32,
     /// Clock of the multiprocessors, kHz.
     pub clock_khz: i32,
@@ -22,30 +22,30 @@ pub struct Profile {
     pub memory_clock_khz: i32,
     /// Width of the memory bus, bits.
     pub memory_bus_bits: i32,
-    /// L2 cache, bytes.
+    /// Size of the L2 cache, bytes.
     pub l2_cache_bytes: i32,
-    /// True if the device is one that Windows lends to Linux.
+    /// True if the device belongs to Windows and Linux uses it through WSL2.
     pub wsl2: bool,
-    /// True if there is virtual memory management.
+    /// True if the device has virtual memory management.
     pub vmm: bool,
-    /// True if there are stream-ordered pools.
+    /// True if the device has stream-ordered pools.
     pub pools: bool,
-    /// True if host and device may touch managed memory at the same time; without it managed memory
-    /// can be neither prefetched nor advised.
+    /// True if host and device may use managed memory at the same time. If not, managed memory can
+    /// be neither prefetched nor advised.
     pub concurrent_managed_access: bool,
-    /// Pinned host memory at most, bytes.
+    /// Limit of pinned host memory, bytes; `None` for no limit.
     pub pinned_limit: Option<u64>,
-    /// By how much `cuMemGetInfo` promises more free bytes than can be had.
+    /// Free bytes that `cuMemGetInfo` reports beyond those that can be allocated.
     pub free_overstated_bytes: u64,
-    /// Freed device memory can be had again only this many driver calls later.
+    /// Driver calls after which freed device memory can be allocated again.
     pub late_release_calls: u64,
 }
 
 impl Profile {
-    /// The names that [`named`](Profile::named) knows.
+    /// Names that [`named`](Profile::named) knows.
     pub const NAMES: &[&str] = &["h200", "rtx4090", "t4", "wsl2-rtx4060"];
 
-    /// The profile of a name of [`NAMES`](Profile::NAMES).
+    /// Returns the profile of a name of [`NAMES`](Profile::NAMES); `None` for any other name.
     pub fn named(name: &str) -> Option<Profile> {
         match name {
             "h200" => Some(Profile::h200()),
@@ -56,8 +56,8 @@ impl Profile {
         }
     }
 
-    /// A device of which exactly this many bytes can be allocated: its contexts take nothing.
-    /// Otherwise as [`h200`](Profile::h200).
+    /// Returns a device of which exactly `bytes` bytes can be allocated: its contexts take no
+    /// memory. Everything else is as in [`h200`](Profile::h200).
     pub fn with_memory(bytes: u64) -> Profile {
         Profile {
             name: "emulated device".to_owned(),
@@ -67,7 +67,7 @@ impl Profile {
         }
     }
 
-    /// NVIDIA H200 SXM. Memory and context as measured with driver 580.
+    /// Returns an NVIDIA H200 SXM. Memory and context as measured with driver 580.
     pub fn h200() -> Profile {
         Profile {
             name: "emulated NVIDIA H200".to_owned(),
@@ -89,8 +89,8 @@ impl Profile {
         }
     }
 
-    /// NVIDIA GeForce RTX 4090. Memory from its data sheet less what drivers keep; the context is an
-    /// estimate.
+    /// Returns an NVIDIA GeForce RTX 4090. Its memory is from its data sheet, less what drivers
+    /// keep; the context is an estimate.
     pub fn rtx4090() -> Profile {
         Profile {
             name: "emulated NVIDIA GeForce RTX 4090".to_owned(),
@@ -106,7 +106,8 @@ impl Profile {
         }
     }
 
-    /// NVIDIA T4. Memory from its data sheet less what drivers keep; the context is an estimate.
+    /// Returns an NVIDIA T4. Its memory is from its data sheet, less what drivers keep; the context
+    /// is an estimate.
     pub fn t4() -> Profile {
         Profile {
             name: "emulated Tesla T4".to_owned(),
@@ -122,9 +123,9 @@ impl Profile {
         }
     }
 
-    /// NVIDIA GeForce RTX 4060 under WSL2: no virtual memory management, no concurrent managed
-    /// access, pinned memory scarce, free figures that promise too much, memory that comes back
-    /// late. The figures are chosen to provoke, not measured.
+    /// Returns an NVIDIA GeForce RTX 4060 under WSL2. It has no virtual memory management, no
+    /// concurrent managed access and little pinned memory. It reports too much free memory, and
+    /// freed memory returns late. The figures are chosen to provoke failures, not measured.
     pub fn wsl2_rtx4060() -> Profile {
         Profile {
             name: "emulated NVIDIA GeForce RTX 4060 (WSL2)".to_owned(),
@@ -151,13 +152,13 @@ impl Profile {
         self.context_bytes(0)
     }
 
-    /// Makes each context take this much memory.
+    /// Makes each context take `bytes` bytes of device memory.
     pub fn context_bytes(mut self, bytes: u64) -> Profile {
         self.context_bytes = bytes;
         self
     }
 
-    /// Sets the device's memory.
+    /// Sets the device's memory, bytes.
     pub fn memory_bytes(mut self, bytes: u64) -> Profile {
         self.memory_bytes = bytes;
         self

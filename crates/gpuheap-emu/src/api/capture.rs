@@ -1,5 +1,5 @@
-//! Captures, and the graphs that come of them. A graph runs in the order in which it was recorded,
-//! all on the stream that it is launched on. Allocations of a graph's own are not modelled.
+//! Captures, and the graphs that they record. A graph runs in the order in which it was recorded,
+//! all on the stream that it is launched on. Allocations in a graph are not modelled.
 
 use gpuheap_driver::*;
 
@@ -85,7 +85,8 @@ impl Call<'_> {
         let wanted = mode.get()?;
         let modes = &mut self.state.captures.modes;
         let before = match wanted {
-            // What threads start with is not kept, so that this does not grow with their number.
+            // The mode that threads start with is not kept, so that the map does not grow with the
+            // number of threads.
             Mode::GLOBAL => modes.remove(&this_thread()),
             Mode::THREAD_LOCAL | Mode::RELAXED => modes.insert(this_thread(), wanted),
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
@@ -114,7 +115,7 @@ impl Call<'_> {
         let found = self.state.captures.executables.get(executable.0);
         let graph = found.ok_or(CUresult::ERROR_INVALID_VALUE)?.clone();
         if let Some(capture) = self.state.captures.of(index) {
-            // A graph within a graph.
+            // A graph cannot be launched within a graph.
             capture.invalidated = true;
             return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
@@ -134,14 +135,14 @@ impl Call<'_> {
         gone.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// Refuses a call that a capture does not stand, and breaks the capture.
+    /// Refuses a call that a stream's capture does not allow, and invalidates the capture.
     pub(crate) fn refuse_while_recording(&mut self, stream: u32) -> Outcome {
         let Some(capture) = self.state.captures.of(stream) else { return Ok(()) };
         capture.invalidated = true;
         Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)
     }
 
-    /// Refuses a call if any stream of a context is recording.
+    /// Refuses a call if any stream of a context is recording, and invalidates those captures.
     pub(crate) fn refuse_while_any_records(&mut self, context: u32) -> Outcome {
         let mut any = false;
         for capture in &mut self.state.captures.active {
@@ -153,8 +154,9 @@ impl Call<'_> {
         if any { Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
-    /// The default stream would wait for the blocking streams of its context, which a recording one
-    /// cannot be waited for.
+    /// Refuses a call on the default stream that would wait for a recording stream. The default
+    /// stream waits for all blocking streams of its context, and a recording stream cannot be
+    /// waited for.
     pub(crate) fn refuse_implicit(&mut self, legacy: u32) -> Outcome {
         let context = self.context_of(legacy);
         let state = &mut *self.state;
@@ -164,7 +166,7 @@ impl Call<'_> {
                 state.streams.at(member.stream).is_some_and(|stream| stream.is_blocking())
             });
             if capture.context == context && blocking {
-                // The question alone does no harm.
+                // The query alone does not invalidate the capture.
                 capture.invalidated |= !self.symbol.starts_with("cuStreamIsCapturing");
                 any = true;
             }
@@ -172,7 +174,8 @@ impl Call<'_> {
         if any { Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT) } else { Ok(()) }
     }
 
-    /// Takes work into the capture that its stream is part of; gives it back where there is none.
+    /// Records work into the capture of its stream; returns the work if the stream is not
+    /// recording.
     pub(crate) fn record_work(&mut self, stream: u32, work: Work) -> Option<Work> {
         let Some(capture) = self.state.captures.of(stream) else { return Some(work) };
         if let Some(member) = capture.member(stream) {
@@ -182,14 +185,14 @@ impl Call<'_> {
         None
     }
 
-    /// The point of a capture at which its stream is.
+    /// Returns the point of its capture that a stream has reached.
     pub(crate) fn captured_point(&mut self, stream: u32) -> Option<Captured> {
         let capture = self.state.captures.of(stream)?;
         let (id, work) = (capture.id, capture.member(stream)?.work);
         Some(Captured { capture: id, stream, work })
     }
 
-    /// An event that marks a point of a capture can be neither asked nor waited for by the host.
+    /// Refuses a query or wait of the host for an event that marks a point of a capture.
     pub(crate) fn refuse_captured(&mut self, captured: Option<Captured>) -> Outcome {
         let Some(captured) = captured else { return Ok(()) };
         let active = &mut self.state.captures.active;
@@ -199,7 +202,7 @@ impl Call<'_> {
         Err(CUresult::ERROR_CAPTURED_EVENT)
     }
 
-    /// A stream waits for an event where one of them at least is recording.
+    /// Lets a stream wait for an event if the stream, the event's stream, or both are recording.
     pub(crate) fn wait_recorded(&mut self, stream: u32, event: Option<Captured>) -> Outcome {
         let isolated = CUresult::ERROR_STREAM_CAPTURE_ISOLATION;
         let captures = &mut self.state.captures;
@@ -237,7 +240,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Ends the captures of a context that ends, or of a stream that is destroyed.
+    /// Drops the captures of a context that ends, or of a stream that is destroyed.
     pub(crate) fn drop_captures(&mut self, gone: impl Fn(&Capture) -> bool) {
         self.state.captures.active.retain(|capture| !gone(capture));
     }

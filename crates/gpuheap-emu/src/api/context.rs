@@ -1,4 +1,4 @@
-//! Contexts: the primary ones, those of one's own, and each thread's stack of them.
+//! Contexts: primary ones, those that programs create, and each thread's stack of them.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -12,18 +12,18 @@ use crate::state::context::Context;
 use crate::state::device::{Device, Owner};
 use crate::state::stream::{Stream, StreamKind};
 
-/// The flags that a context may have: a way of waiting (0, 1, 2, 4), mapped memory, local memory
-/// kept, core dumps, synchronous copies.
+/// Flags that a context may have: a way of waiting (0, 1, 2, 4), mapped memory, local memory kept,
+/// core dumps, synchronous copies.
 const CONTEXT_FLAGS: c_uint = 0xff;
-/// The lowest and the highest priority of streams, as on the H200.
+/// Lowest and highest priority of streams, as on the H200.
 pub(crate) const PRIORITIES: (c_int, c_int) = (0, -5);
 /// `CU_CTX_MAP_HOST`, which every context has: measured.
 const MAP_HOST: c_uint = 8;
-/// `cuCtxGetApiVersion`, as driver 580 says.
+/// Answer of `cuCtxGetApiVersion`, as of driver 580.
 const API_VERSION: c_uint = 3020;
-/// The limits that the driver knows: `CU_LIMIT_STACK_SIZE` and so on.
+/// Limits that the driver knows: `CU_LIMIT_STACK_SIZE` and the ones after it.
 const LIMITS: std::ops::Range<c_int> = 0..7;
-/// `CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH`, which devices do not have any more.
+/// `CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH`, which devices no longer have.
 const UNSUPPORTED_LIMIT: c_int = 3;
 
 impl Call<'_> {
@@ -58,7 +58,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Frees everything in the primary context, at once.
+    /// Frees everything in the primary context at once.
     pub(crate) fn cuDevicePrimaryCtxReset_v2(&mut self, device: CUdevice) -> Outcome {
         self.device(device)?;
         self.end_primary(device as usize, false);
@@ -207,7 +207,7 @@ impl Call<'_> {
         self.initialised()?;
         let handle = Some(context.0).filter(|_| !context.is_null()).or(self.current_handle());
         let handle = handle.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        // A primary context that was reset still says whose it is: measured.
+        // A primary context that was reset still tells its device: measured.
         let primary = |device: &Device| device.primary.handle == Some(handle);
         let found = match self.state.devices.iter().position(primary) {
             Some(found) => found,
@@ -272,7 +272,7 @@ impl Call<'_> {
     pub(crate) fn cuCtxGetLimit(&mut self, value: Out<usize>, limit: c_int) -> Outcome {
         let current = self.current_context()?;
         check_limit(limit)?;
-        // As the H200 says.
+        // Defaults as on the H200.
         let default = match limit {
             0 => 1024,       // CU_LIMIT_STACK_SIZE
             1 => 8_650_752,  // CU_LIMIT_PRINTF_FIFO_SIZE
@@ -337,12 +337,13 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The thread's context handle, valid or not; `None` where there is none.
+    /// Returns the handle of the thread's context, valid or not; `None` if the thread has no
+    /// context.
     pub(crate) fn current_handle(&self) -> Option<usize> {
         Some(self.state.stacks.top()).filter(|handle| *handle != 0)
     }
 
-    /// The place of the thread's context, if it is alive.
+    /// Returns the index of the thread's context, if it is alive.
     pub(crate) fn current(&self) -> Outcome<u32> {
         self.initialised()?;
         let handle = self.current_handle().ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
@@ -352,8 +353,8 @@ impl Call<'_> {
         Ok(context)
     }
 
-    /// The code for a stream or event that there is not: that of the current context, where that
-    /// was destroyed and took them along (measured).
+    /// Returns the code for a stale handle of a stream or event. If the current context was
+    /// destroyed, and took them along, it is that context's code (measured).
     pub(crate) fn stale_handle(&self) -> CUresult {
         match self.current() {
             Err(CUresult::ERROR_CONTEXT_IS_DESTROYED) => CUresult::ERROR_CONTEXT_IS_DESTROYED,
@@ -365,7 +366,7 @@ impl Call<'_> {
         self.state.contexts.at(self.current()?).ok_or(CUresult::ERROR_INVALID_CONTEXT)
     }
 
-    /// The error that a lost context returns from every call.
+    /// Returns the error that every call in a lost context returns.
     pub(crate) fn alive(&self, context: u32) -> Outcome {
         match self.state.contexts.at(context).and_then(|context| context.error) {
             Some(code) => Err(code),
@@ -373,7 +374,7 @@ impl Call<'_> {
         }
     }
 
-    /// A context by handle.
+    /// Returns a context by handle.
     pub(crate) fn context(&self, handle: CUcontext) -> Outcome<&Context> {
         self.initialised()?;
         if handle.is_null() {
@@ -429,7 +430,7 @@ impl Call<'_> {
         Ok(handle)
     }
 
-    /// Ends a context with all that it holds.
+    /// Ends a context and everything in it.
     fn destroy_context(&mut self, handle: usize, report_leaks: bool) {
         let Some(context) = self.state.contexts.index(handle) else { return };
         self.drop_captures(|capture| capture.context == context);

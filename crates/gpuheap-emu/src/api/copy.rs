@@ -12,7 +12,7 @@ use crate::state::host;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, Place, Work};
 
-/// A copy's size.
+/// Size of a copy.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) width: u64,
@@ -140,8 +140,8 @@ impl Call<'_> {
         self.copy_row(Side::device(target), Side::device(source), bytes, stream, false)
     }
 
-    /// Checks that the stream's device may touch these: what another device's pool holds takes
-    /// access to that pool, which the copy between peers alone does without (two H200, driver 580).
+    /// Checks that the stream's device may use addresses. Memory of another device's pool needs
+    /// access to that pool. Only the copy between peers does without (two H200, driver 580).
     fn reach_pools(&mut self, addresses: &[u64], stream: CUstream) -> Outcome {
         let stream = self.stream(stream)?;
         let device = self.device_of(self.context_of(stream));
@@ -155,7 +155,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Returns whether a device may touch what a pool holds.
+    /// Returns whether a device may use memory of a pool.
     pub(super) fn pool_reaches(&self, pool: usize, device: usize) -> bool {
         self.state.pools.get(pool).is_none_or(|pool| {
             let granted = |(to, flags): &(i32, i32)| {
@@ -215,7 +215,8 @@ impl Call<'_> {
         let source = self.settle_side(source, shape)?;
         self.begin(stream);
         self.note_copy(stream, target, source, shape.width, shape.height);
-        // Pageable memory is the host's alone: it is read in the call, and a copy into it waits.
+        // The device does not see pageable memory. It is read in the call, and a copy into it
+        // waits.
         let read_now = self.is_pageable(source) && !self.can_run_now();
         // A copy on the device does not make the host wait, in the synchronous forms either.
         let on_device = source.is == Is::Device && target.is == Is::Device;
@@ -243,8 +244,8 @@ impl Call<'_> {
         self.alive(self.context_of(stream))
     }
 
-    /// Checks that one side's bytes are where the caller says, and finds where that is: device
-    /// memory, or memory of the host that is pinned, managed or pageable.
+    /// Checks that one side's bytes are in the kind of memory that the caller says, and finds that
+    /// kind: device memory, or host memory that is pinned, managed or pageable.
     pub(super) fn settle_side(&mut self, side: Side, shape: Shape) -> Outcome<Side> {
         if side.address == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -253,7 +254,7 @@ impl Call<'_> {
         let span = span.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let known = self.state.space.find(side.address).map(|(_, found)| found.kind);
         let host = !is_device_address(side.address);
-        // Pageable memory is no address that the device sees.
+        // The device does not see pageable memory.
         if side.is == Is::Device && host && known.is_none() {
             self.find_wild(side.address, span);
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -274,7 +275,7 @@ impl Call<'_> {
     }
 }
 
-/// One side of a rectangle's copy.
+/// Returns one side of a rectangle's copy.
 fn side(
     kind: CUmemorytype,
     (host, device): (u64, u64),
@@ -289,7 +290,7 @@ fn side(
         CUmemorytype::ARRAY => return Err(CUresult::ERROR_NOT_SUPPORTED),
         _ => return Err(invalid),
     };
-    // No pitch means that the rows lie close.
+    // Without a pitch, the rows have no gaps.
     let pitch = if pitch == 0 { width } else { pitch as u64 };
     if pitch < (x as u64).checked_add(width).ok_or(invalid)? {
         return Err(invalid);
@@ -299,12 +300,12 @@ fn side(
     Ok(Side { address: if base == 0 { 0 } else { address }, is, pitch })
 }
 
-/// Bytes from the first to the end of the last row.
+/// Returns the bytes from the first byte to the end of the last row.
 fn span(pitch: u64, shape: Shape) -> Option<u64> {
     pitch.checked_mul(shape.height - 1)?.checked_add(shape.width)
 }
 
-/// The rows of host memory, close together.
+/// Reads the rows of host memory, without gaps.
 fn stage(source: Side, shape: Shape) -> Vec<u8> {
     let mut staged = vec![0; (shape.width * shape.height) as usize];
     for (row, out) in staged.chunks_exact_mut(shape.width as usize).enumerate() {

@@ -1,4 +1,4 @@
-//! Devices: what there is, and what it is like.
+//! Devices: their number and properties.
 
 use std::ffi::{c_char, c_int};
 
@@ -168,7 +168,7 @@ impl Call<'_> {
         if device.profile.pools { Ok(device) } else { Err(CUresult::ERROR_NOT_SUPPORTED) }
     }
 
-    /// Returns whether one device reaches another's memory: WSL2 has no way between devices.
+    /// Returns whether one device can use another's memory. WSL2 has no way between devices.
     pub(crate) fn peers_reach(&mut self, device: CUdevice, peer: CUdevice) -> Outcome<bool> {
         let near = self.device(device)?.profile.wsl2;
         let far = self.device(peer)?.profile.wsl2;
@@ -180,8 +180,8 @@ fn bus_id(device: CUdevice) -> String {
     format!("0000:{:02x}:00.0", device + 1)
 }
 
-/// Every device attribute of an H200 under driver 580 from number 1 on, as measured. Other profiles
-/// differ in what [`attribute_of`] takes from them; the rest is theirs too for want of figures.
+/// Device attributes of an H200 under driver 580, from number 1 on, all as measured. Other profiles
+/// replace the ones that [`attribute_of`] takes from them, and share the rest for want of figures.
 #[rustfmt::skip]
 const H200: [c_int; 147] = [
     1024, 1024, 1024, 64, 2147483647, 65535, 65535, 49152, 65536, 32,

@@ -10,7 +10,7 @@ use crate::emulator::Call;
 use crate::state::event::{Event, Record};
 use crate::state::stream::{OpRef, Work};
 
-/// Blocking waits, no timing, between processes.
+/// Flags of events: blocking waits, no timing, use by other processes.
 const EVENT_FLAGS: c_uint = 7;
 /// `CU_EVENT_INTERPROCESS`: events are not shared here.
 const INTERPROCESS: c_uint = 4;
@@ -49,7 +49,7 @@ impl Call<'_> {
         }
         self.begin(index);
         let clock = self.clock_of(index);
-        // In place first: the work that marks it may be done at once.
+        // The record is set first, because the work that marks it may be done at once.
         let op = OpRef { stream: index, id: self.state.next_op };
         if let Some(found) = self.state.events.get_mut(event.0) {
             found.recorded = Some(Record { op, time: None, clock });
@@ -125,7 +125,7 @@ impl Call<'_> {
         self.cuEventElapsedTime(milliseconds, start, end)
     }
 
-    /// An event, which says its context; none has to be current: measured.
+    /// Returns an event. The event tells its context, so no context must be current: measured.
     pub(crate) fn event(&self, event: CUevent) -> Outcome<&Event> {
         self.initialised()?;
         let found = self.state.events.get(event.0).ok_or_else(|| self.stale_handle())?;

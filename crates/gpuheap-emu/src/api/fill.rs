@@ -146,8 +146,8 @@ impl Call<'_> {
         self.fill(pointer, 0, pattern, element, (count, 1), stream)
     }
 
-    /// Fills `size` elements of a width and height; the forms without a stream wait only where the
-    /// target is the host's.
+    /// Fills a rectangle of elements of `size` bytes. The forms without a stream wait only if the
+    /// target is host memory.
     fn fill(
         &mut self,
         pointer: u64,

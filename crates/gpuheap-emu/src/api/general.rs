@@ -1,4 +1,4 @@
-//! The driver itself: start, version, errors, lookups.
+//! The driver itself: initialisation, version, error texts, entry points.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use crate::Outcome;
 use crate::args::{In, Out};
 use crate::emulator::Call;
 
-/// `CUdriverProcAddressQueryResult`: no such symbol.
+/// `CUdriverProcAddressQueryResult` for a symbol that does not exist.
 const PROC_ADDRESS_SYMBOL_NOT_FOUND: c_int = 1;
 
 impl Call<'_> {
@@ -42,7 +42,7 @@ impl Call<'_> {
         write_text(text, error.text().map(|text| (error, true, text)))
     }
 
-    /// An emulator in process has no C symbols.
+    /// Refuses the lookup: an emulator within a process has no C symbols.
     pub(crate) fn cuGetProcAddress(
         &mut self,
         symbol: In<c_char>,
@@ -58,7 +58,7 @@ impl Call<'_> {
         Err(CUresult::ERROR_NOT_FOUND)
     }
 
-    /// Looks up an entry point, with the reason if there is none.
+    /// Refuses the lookup of an entry point, with the reason.
     pub(crate) fn cuGetProcAddress_v2(
         &mut self,
         symbol: In<c_char>,
@@ -76,7 +76,7 @@ impl Call<'_> {
         }
     }
 
-    /// The runtime's private tables are out of reach.
+    /// Refuses the runtime's private tables.
     pub(crate) fn cuGetExportTable(
         &mut self,
         table: Out<*const c_void>,
@@ -88,7 +88,7 @@ impl Call<'_> {
     }
 }
 
-/// Writes a static C string; an unknown code gets a null pointer and `INVALID_VALUE`.
+/// Writes a static C string. An unknown code gets a null pointer and `INVALID_VALUE`.
 fn write_text(out: Out<*const c_char>, text: Option<(CUresult, bool, &str)>) -> Outcome {
     type Texts = FxHashMap<(CUresult, bool), CString>;
     static TEXTS: OnceLock<Texts> = OnceLock::new();

@@ -37,7 +37,8 @@ impl Call<'_> {
         if !extra.is_null() {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        // Every kernel asks for this block; more dimensions of the grid would do all the work again.
+        // Every kernel requires this block. More dimensions of the grid would do all the work
+        // again.
         let block = [block_x, block_y, block_z];
         if grid_x == 0 || [grid_y, grid_z] != [1, 1] || block != [BLOCK, 1, 1] {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -59,8 +60,8 @@ impl Call<'_> {
         }
     }
 
-    /// Returns whether a kernel of a stream may use the allocation that is at an address: another
-    /// device's takes peer access, or access to its pool.
+    /// Returns whether a kernel of a stream may use the allocation at an address. Memory of another
+    /// device needs peer access, or access to its pool.
     pub(crate) fn kernel_reaches(&self, stream: u32, address: u64) -> bool {
         let context = self.context_of(stream);
         let device = self.device_of(context);
@@ -74,13 +75,13 @@ impl Call<'_> {
                 context.is_some_and(|context| context.peers.contains(&found.device))
             }
             Kind::Pool { pool, .. } => self.pool_reaches(pool, device),
-            // Mappings say themselves who may use them.
+            // Mappings have their own access rights.
             _ => true,
         }
     }
 }
 
-/// The memory that a stream's kernels see.
+/// Memory that the kernels of a stream see.
 struct Seen<'c, 'e> {
     call: &'c mut Call<'e>,
     stream: u32,

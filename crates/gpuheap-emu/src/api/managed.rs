@@ -11,12 +11,12 @@ use crate::emulator::Call;
 use crate::state::space::{Advice, Kind};
 use crate::state::stream::{StreamKind, Work};
 
-/// Flags that managed memory may be allocated with; `CU_MEM_ATTACH_SINGLE` only comes later.
+/// Flags that managed memory may be allocated with. `CU_MEM_ATTACH_SINGLE` can only be set later.
 const ATTACH: [c_uint; 2] = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST];
-/// `CU_DEVICE_INVALID`: what a range says whose location was never set.
+/// `CU_DEVICE_INVALID`, the answer for a range whose location was never set.
 const NO_LOCATION: c_int = -2;
 
-/// The advice of `cuMemAdvise`, and the range attributes that show it.
+/// Advice of `cuMemAdvise`, and the range attributes that show it.
 mod advice {
     use std::ffi::c_int;
     pub(super) const SET_READ_MOSTLY: c_int = 1;
@@ -92,7 +92,7 @@ impl Call<'_> {
         self.cuMemAdvise_v2(pointer, bytes, advice, location_of(device))
     }
 
-    /// Advice is kept for the whole allocation.
+    /// Keeps advice for the whole allocation.
     pub(crate) fn cuMemAdvise_v2(
         &mut self,
         pointer: CUdeviceptr,
@@ -108,7 +108,7 @@ impl Call<'_> {
             advice::SET_PREFERRED_LOCATION
             | advice::SET_ACCESSED_BY
             | advice::UNSET_ACCESSED_BY => self.managed_place(location, self.device_of(context))?,
-            // The others do not look at the location.
+            // The other advice ignores the location.
             _ => CU_DEVICE_CPU,
         };
         let base = self.managed_range(pointer, bytes as u64)?;
@@ -177,8 +177,9 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Which stream managed memory is attached to changes nothing here: the checks find what is not
-    /// ordered, whatever it is attached to. Pageable memory is no device's, so it is refused.
+    /// Accepts an attachment of managed memory to a stream and does nothing. The checks find
+    /// unordered uses whatever the attachment. Pageable memory belongs to no device, so it is
+    /// refused.
     pub(crate) fn cuStreamAttachMemAsync(
         &mut self,
         stream: CUstream,
@@ -191,7 +192,7 @@ impl Call<'_> {
         let kind = self.state.streams.at(stream).map(|stream| stream.kind);
         match flags {
             CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST => {}
-            // The legacy default stream is no one stream.
+            // The legacy default stream is not a single stream.
             CU_MEM_ATTACH_SINGLE if kind != Some(StreamKind::Legacy) => {}
             _ => return Err(invalid),
         }
@@ -205,14 +206,14 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// A location that managed memory may go to: the host, or a device that shares it with the
-    /// host at the same time. `here` is the device that is asked.
+    /// Checks a location for managed memory: the host, or a device that may use it at the same time
+    /// as the host. `here` is the device of the call.
     fn managed_place(&mut self, location: CUmemLocation, here: usize) -> Outcome<CUdevice> {
         match location.kind {
             CUmemLocationType::HOST
             | CUmemLocationType::HOST_NUMA
             | CUmemLocationType::HOST_NUMA_CURRENT => {
-                // Without concurrent access nothing can be moved at all, to the host either.
+                // Without concurrent access, memory cannot be moved at all, not even to the host.
                 self.managed_place(CUmemLocation::device(here as CUdevice), here)?;
                 Ok(CU_DEVICE_CPU)
             }
@@ -227,7 +228,7 @@ impl Call<'_> {
         }
     }
 
-    /// The managed allocation that a range is inside of.
+    /// Returns the managed allocation that a range lies in.
     fn managed_range(&mut self, pointer: u64, bytes: u64) -> Outcome<u64> {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         let (base, found) = self.state.space.find(pointer).ok_or(invalid)?;

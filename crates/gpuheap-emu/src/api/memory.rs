@@ -1,4 +1,4 @@
-//! Plain and pitched device memory, and how much there is.
+//! Plain and pitched device memory, and the device's free memory.
 
 use std::ffi::c_uint;
 
@@ -14,7 +14,7 @@ use crate::{Outcome, state::host};
 
 /// Multiple that small allocations are rounded up to, bytes.
 const ALIGN: u64 = 512;
-/// Allocations of more than this get granules of their own.
+/// Largest allocation that shares a granule, bytes. Larger ones have granules of their own.
 const SMALL: u64 = 1 << 20;
 /// Alignment of the rows of pitched memory, bytes.
 const PITCH: u64 = 512;
@@ -69,7 +69,8 @@ impl Call<'_> {
         pointer.write(address)
     }
 
-    /// The pointer says which context it is of; none has to be current: measured.
+    /// Frees plain device memory. The pointer tells its context, so no context must be current:
+    /// measured.
     pub(crate) fn cuMemFree_v2(&mut self, pointer: CUdeviceptr) -> Outcome {
         self.initialised()?;
         if pointer == 0 {
@@ -104,7 +105,7 @@ impl Call<'_> {
         if bytes.is_null() { Ok(()) } else { bytes.write(length as usize) }
     }
 
-    /// The allocation or mapping that an address is inside of.
+    /// Returns the allocation or mapping that an address lies in.
     pub(crate) fn range_of(&self, address: u64) -> Option<(u64, u64)> {
         match self.state.space.find(address) {
             Some((_, found)) if found.kind == Kind::Reserved => {
@@ -148,7 +149,7 @@ impl Call<'_> {
         Ok(address)
     }
 
-    /// Puts a new allocation at its address.
+    /// Inserts a new allocation at its address.
     pub(crate) fn insert(
         &mut self,
         address: u64,
@@ -172,7 +173,7 @@ impl Call<'_> {
         self.note_allocated(address, bytes);
     }
 
-    /// Takes device memory; where there is not enough, after idle pool memory went back.
+    /// Takes device memory. If the device has not enough, idle pool memory is returned to it first.
     pub(crate) fn charge(&mut self, device: usize, owner: Owner, bytes: u64) -> bool {
         let (limit, calls) = (self.state.memory_limit(), self.state.calls.total);
         let found = &mut self.state.devices[device];
@@ -184,7 +185,7 @@ impl Call<'_> {
         self.state.devices[device].charge(owner, bytes, limit)
     }
 
-    /// Gives device memory back.
+    /// Returns memory to the device.
     pub(crate) fn release(&mut self, device: usize, owner: Owner, bytes: u64) {
         let calls = self.state.calls.total;
         self.state.devices[device].release(owner, bytes, calls);
@@ -232,7 +233,7 @@ impl Call<'_> {
         }
     }
 
-    /// Ends an allocation whose last use is done; the pinned and managed ones too.
+    /// Ends an allocation whose last use is done, also a pinned or managed one.
     pub(crate) fn free_now(&mut self, address: u64) {
         let Some(gone) = self.state.space.remove(address) else { return };
         self.forget_range(address, &gone);
@@ -266,7 +267,7 @@ impl Call<'_> {
         }
     }
 
-    /// Forgets what a freed range held, and the rest of its pages where nobody has them.
+    /// Forgets the content of a freed range, and the rest of its pages if no allocation has them.
     pub(crate) fn drop_pages(&mut self, address: u64, bytes: u64) {
         if self.state.pages.is_empty() {
             return;
@@ -277,21 +278,21 @@ impl Call<'_> {
         self.state.pages.forget(from, to - from);
     }
 
-    /// Frees all that a context holds, when it ends. Pool memory is the device's and stays: measured
-    /// on an H200 for a context of one's own and for a reset of the primary one (2026-11-22), and
-    /// taken to be so for the last release of the primary one.
+    /// Frees all memory of a context that ends. Pool memory belongs to the device and stays. This
+    /// was measured on an H200 for a created context and for a reset of the primary one
+    /// (2026-11-22), and is assumed for the last release of the primary one.
     pub(crate) fn free_all_of(&mut self, context: u32, report_leaks: bool) {
         let is_primary = self.state.contexts.at(context).is_some_and(|context| context.primary);
         let live: Vec<(u64, bool)> = self
             .state
             .space
             .iter()
-            // What was freed in the order of another context's stream ends there.
+            // Memory freed in the order of another context's stream ends there.
             .filter(|(_, found)| found.context == context && found.freed.is_none())
             .map(|(address, found)| (address, matches!(found.kind, Kind::Pool { .. })))
             .collect();
         for (address, stays) in live {
-            // If the context is one of the program's own, pool memory is freed in another one.
+            // If the program created the context, pool memory is freed in another one.
             if report_leaks && (is_primary || !stays) {
                 self.find_leak(address);
             }
@@ -299,7 +300,7 @@ impl Call<'_> {
                 self.free_now(address);
             }
         }
-        // Also pool memory whose free is queued: a new context may get this one's place.
+        // This includes pool memory whose free is queued: a new context may get this one's index.
         for found in self.state.space.iter_mut() {
             if found.context == context && matches!(found.kind, Kind::Pool { .. }) {
                 found.context = NO_CONTEXT;

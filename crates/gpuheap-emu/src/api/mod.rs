@@ -1,5 +1,5 @@
-//! The driver API: one method on [`Call`](crate::emulator::Call) for each function of the table,
-//! by area.
+//! The driver API, by area: one method of [`Call`](crate::emulator::Call) for each function of the
+//! table.
 #![allow(non_snake_case)]
 
 mod capture;

@@ -1,4 +1,4 @@
-//! Modules: gpuheap's own are known by their text; any other is refused.
+//! Modules. Those of gpuheap are known by their text; any other is refused.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -15,7 +15,7 @@ impl Call<'_> {
     pub(crate) fn cuModuleLoadData(&mut self, module: Out<CUmodule>, image: In<c_void>) -> Outcome {
         let context = self.current()?;
         module.require()?;
-        // A binary one ends at its first zero, and is none of ours.
+        // A binary image ends at its first zero, and is not gpuheap's.
         let image = image.cast::<c_char>().text()?;
         let Some(kernel) = kernel_of(&image) else { return Err(self.refuse_kernels()) };
         let loaded = Module { context, kernel, function: None };
@@ -69,19 +69,19 @@ impl Call<'_> {
         name: In<c_char>,
     ) -> Outcome {
         self.current()?;
-        // Either may be left out.
+        // Either result may be null.
         if pointer.is_null() {
             bytes.require()?;
         }
         name.text()?;
         match self.state.modules.get(module.0) {
-            // Our kernels have no variables.
+            // The kernels of gpuheap have no variables.
             Some(_) => Err(CUresult::ERROR_NOT_FOUND),
             None => Err(CUresult::ERROR_INVALID_HANDLE),
         }
     }
 
-    /// A context ends with its modules.
+    /// Unloads the modules of a context that ends.
     pub(super) fn unload_all_of(&mut self, context: u32) {
         let of = |(index, owner): (u32, u32)| (owner == context).then_some(index);
         let modules = self.state.modules.iter().map(|(index, found)| (index, found.context));
@@ -104,7 +104,8 @@ impl Call<'_> {
     }
 }
 
-/// Our kernel that an image is, to the letter: nothing else runs under its name.
+/// Returns the kernel whose text an image is. The whole text must match: no other text runs under a
+/// kernel's name.
 fn kernel_of(image: &str) -> Option<Kernel> {
     let (_, entry) = image.split_once(".visible .entry ")?;
     let (name, _) = entry.split_once('(')?;

@@ -1,4 +1,4 @@
-//! Pinned and registered host memory: real memory of this process, seen by the device at the
+//! Pinned and registered host memory: real memory of this process, which the device sees at the
 //! same address.
 
 use std::ffi::{c_uint, c_void};
@@ -11,14 +11,15 @@ use crate::emulator::Call;
 use crate::state::host;
 use crate::state::space::Kind;
 
-/// The flags of `cuMemHostAlloc`.
+/// Flags of `cuMemHostAlloc`.
 const PINNED_FLAGS: c_uint =
     CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-/// The flags of `cuMemHostRegister`: portable, mapped, input and output memory, read-only.
+/// Flags of `cuMemHostRegister`: portable, mapped, input and output memory, read-only.
 const REGISTER_FLAGS: c_uint = 0xf;
-/// `CU_MEMHOSTREGISTER_IOMEMORY`: needs a device's memory, which there is none of.
+/// `CU_MEMHOSTREGISTER_IOMEMORY`, which is refused: it needs another device's memory, which the
+/// emulator does not have.
 const REGISTER_IO_MEMORY: c_uint = 4;
-/// The host's pages, bytes.
+/// Size of the host's pages, bytes.
 const HOST_PAGE: u64 = 4096;
 
 impl Call<'_> {
@@ -40,7 +41,8 @@ impl Call<'_> {
         if bytes == 0 {
             return pointer.write(std::ptr::null_mut());
         }
-        // With one address space, as on every 64-bit system, all pinned memory is mapped and portable.
+        // All pinned memory is mapped and portable, because every 64-bit system has one address
+        // space.
         let flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
         let address = self.map_host(context, bytes as u64)?;
         let kind = Kind::Pinned { mapped: page_bytes(bytes as u64) as usize, flags };
@@ -49,7 +51,7 @@ impl Call<'_> {
         pointer.write(std::ptr::with_exposed_provenance_mut(address as usize))
     }
 
-    /// The pointer says which context it is of; none has to be current: measured.
+    /// Frees pinned memory. The pointer tells its context, so no context must be current: measured.
     pub(crate) fn cuMemFreeHost(&mut self, pointer: Out<c_void>) -> Outcome {
         self.initialised()?;
         if pointer.is_null() {
@@ -121,7 +123,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// As [`cuMemFreeHost`](Call::cuMemFreeHost), measured too.
+    /// Unregisters host memory. The pointer tells its context, so no context must be current:
+    /// measured.
     pub(crate) fn cuMemHostUnregister(&mut self, pointer: Out<c_void>) -> Outcome {
         self.initialised()?;
         let address = pointer.address();
@@ -136,7 +139,7 @@ impl Call<'_> {
         self.free_after_work(address)
     }
 
-    /// Host memory of the emulator's own, counted as pinned.
+    /// Maps host memory that is counted as pinned.
     pub(crate) fn map_host(&mut self, context: u32, bytes: u64) -> Outcome<u64> {
         let mapped =
             bytes.checked_next_multiple_of(HOST_PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -147,7 +150,7 @@ impl Call<'_> {
         })
     }
 
-    /// Maps host memory that is not counted as pinned: managed memory is not pinned.
+    /// Maps managed memory, which is not counted as pinned.
     pub(crate) fn map_managed(&mut self, bytes: u64) -> Outcome<u64> {
         let mapped =
             bytes.checked_next_multiple_of(HOST_PAGE).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -166,7 +169,7 @@ impl Call<'_> {
     }
 }
 
-/// Returns the bytes that a block of host memory takes in whole pages.
+/// Returns the size of a block of host memory in whole pages, bytes.
 pub(crate) fn page_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(HOST_PAGE)
 }

@@ -9,10 +9,10 @@ use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::state::space::Kind;
 
-/// Answer of `DEVICE_ORDINAL` for memory that is no device's: measured.
+/// Answer of `DEVICE_ORDINAL` for memory of no device: measured.
 const NO_DEVICE: c_int = -2;
 
-/// An attribute's value, in the type that it is written as.
+/// Value of an attribute, in the type that it is written as.
 #[derive(Clone, Copy)]
 enum Value {
     Int(c_int),
@@ -23,7 +23,7 @@ enum Value {
 struct Found {
     base: u64,
     bytes: u64,
-    /// Kind of the allocation that holds it; for mapped addresses the reservation's kind.
+    /// Kind of the allocation; for mapped addresses, the kind of the reservation.
     kind: Kind,
     context: CUcontext,
     device: usize,
@@ -78,7 +78,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The value; `None` where it does not apply; an error for an attribute that is not known.
+    /// Returns the value of an attribute; `None` if it does not apply; an error for an attribute
+    /// that is not known.
     fn attribute_of(&self, attribute: CUpointer_attribute, pointer: u64) -> Outcome<Option<Value>> {
         type A = CUpointer_attribute;
         let known = matches!(attribute, CUpointer_attribute(1..=4 | 6..=13 | 17));
@@ -107,7 +108,7 @@ impl Call<'_> {
             A::RANGE_START_ADDR => Value::Long(found.base),
             A::RANGE_SIZE => Value::Long(found.bytes),
             A::MAPPED => Value::Int(1),
-            // MEMPOOL_HANDLE, the last one known.
+            // MEMPOOL_HANDLE is the last attribute that is known.
             _ => Value::Long(match found.kind {
                 Kind::Pool { pool, .. } => pool as u64,
                 _ => 0,
@@ -115,7 +116,7 @@ impl Call<'_> {
         }))
     }
 
-    /// Finds the allocation or mapping at an address. It says its context, and none has to be
+    /// Finds the allocation or mapping at an address. It tells its context, so no context must be
     /// current: measured.
     fn find_pointer(&self, pointer: u64) -> Outcome<Option<Found>> {
         let found = self.state.space.find(pointer).filter(|(_, found)| found.freed.is_none());

@@ -51,7 +51,8 @@ impl Call<'_> {
             Some((Kind::Pool { pool, place, taken }, bytes, None)) => {
                 self.begin(stream);
                 self.note_access(stream, pointer, bytes, Access::Free);
-                // All before it is queued: what that runs may let another thread in.
+                // The record is complete before the work is queued: work that runs then may let
+                // another thread in.
                 let op = OpRef { stream, id: self.state.next_op };
                 let done = self.can_run_now();
                 if let Some(found) = self.state.space.get_mut(pointer) {
@@ -65,14 +66,14 @@ impl Call<'_> {
                 self.enqueue(stream, Work::FreePool(pointer), &[]);
                 Ok(())
             }
-            // Plain memory: the free waits for the stream's work here.
+            // For plain memory, the free waits for the stream's work here.
             Some((Kind::Small { .. } | Kind::Large { .. }, _, None)) => {
                 if let Some(op) = self.state.last_op(stream) {
                     self.complete(op);
                 }
                 self.cuMemFree_v2(pointer)
             }
-            // It stays: measured.
+            // Managed memory stays: measured.
             Some((Kind::Managed { .. }, ..)) => {
                 self.find_bad_free(pointer);
                 Err(CUresult::ERROR_NOT_SUPPORTED)
@@ -135,7 +136,7 @@ impl Call<'_> {
         type A = CUmemPool_attribute;
         let found = self.pool(pool)?;
         let flag = || value.cast::<c_int>().get().map(|value| value != 0);
-        // A high-water mark can only be set back, to what is now.
+        // A high-water mark can only be reset to the current value.
         let back = || match value.cast::<u64>().get()? {
             0 => Ok(()),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -195,7 +196,7 @@ impl Call<'_> {
             }
             self.device(location.id)?;
             if location.id as usize == own {
-                // Its own device's access cannot be taken away.
+                // The access of the pool's own device cannot be removed.
                 if flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE {
                     continue;
                 }
@@ -267,7 +268,7 @@ impl Call<'_> {
         found.ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// The free of pool memory is done, in its stream's order.
+    /// Completes the free of pool memory, in its stream's order.
     pub(crate) fn pool_free_done(&mut self, address: u64, op: OpRef) {
         let Some(gone) = self.state.space.remove(address) else { return };
         self.forget_range(address, &gone);
@@ -282,7 +283,7 @@ impl Call<'_> {
         self.pool_emptied(pool);
     }
 
-    /// A destroyed pool gives its memory back with its last allocation.
+    /// Returns the memory of a destroyed pool to the device with its last allocation.
     pub(crate) fn pool_emptied(&mut self, pool: usize) {
         let Some(found) = self.state.pools.get(pool) else { return };
         if found.destroyed && found.live == 0 {
@@ -292,13 +293,13 @@ impl Call<'_> {
         }
     }
 
-    /// Gives back what is idle in the pools of a device above the release threshold, as waiting for
-    /// a stream, event or context does.
+    /// Shrinks a device's pools to their release thresholds, as a wait for a stream, event or
+    /// context does.
     pub(crate) fn release_idle(&mut self, device: usize) {
         self.shrink_each(device, |pool| pool.threshold);
     }
 
-    /// Makes all pools of a device give back what is idle.
+    /// Shrinks a device's pools to `keep` bytes each, as far as their memory is idle.
     pub(crate) fn shrink_pools(&mut self, device: usize, keep: u64) {
         self.shrink_each(device, |_| keep);
     }
@@ -358,8 +359,8 @@ impl Call<'_> {
         pointer.write(address)
     }
 
-    /// A place in a pool: in what it has, in what the device gives, or behind another stream's
-    /// free if neither will do.
+    /// Takes a place in a pool: in its memory, in new memory of the device, or else behind another
+    /// stream's free.
     fn place_in(&mut self, pool: usize, bytes: u64, stream: u32) -> Option<(u64, Option<OpRef>)> {
         let state = &mut *self.state;
         let found = state.pools.get_mut(pool)?;
@@ -378,7 +379,7 @@ impl Call<'_> {
             if !within || !self.charge(device, Owner::Pool, more) {
                 continue;
             }
-            // The charge may have made this pool give chunks back: it needs another place then.
+            // The charge may have made this pool return chunks. It then needs another place.
             let found = self.state.pools.get_mut(pool)?;
             if found.arena.growth(bytes, stream, unit) == (place, more) {
                 found.arena.grow(place, more, bytes);
@@ -395,7 +396,7 @@ impl Call<'_> {
     }
 }
 
-/// The device of a location that pools are asked for by.
+/// Returns the device of a pool's location.
 fn pool_location(location: Out<CUmemLocation>, kind: c_int) -> Outcome<CUdevice> {
     let location = location.get()?;
     if kind != CU_MEM_ALLOCATION_TYPE_PINNED {

@@ -1,4 +1,4 @@
-//! Streams, and calls of the host from them.
+//! Streams, and host callbacks on them.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -96,7 +96,8 @@ impl Call<'_> {
         let op = record.op;
         self.begin(index);
         self.stream_waits_for(index, event);
-        // The stream itself, or one that was destroyed, whose place it has: that has nothing left to do.
+        // The work is of this stream, or of a destroyed stream that had this index and has no work
+        // left.
         if op.stream == index {
             return Ok(());
         }
@@ -140,7 +141,7 @@ impl Call<'_> {
 
     pub(crate) fn cuStreamGetId(&mut self, stream: CUstream, id: Out<u64>) -> Outcome {
         let index = self.stream(stream)?;
-        // Seen on an H200, driver 580; cuStreamGetCtx does no harm.
+        // Seen on an H200, driver 580. cuStreamGetCtx does not break a capture.
         self.refuse_while_recording(index)?;
         let found = self.stream_state(stream)?.id;
         id.write(found)
@@ -166,7 +167,7 @@ impl Call<'_> {
         context.write(CUcontext(handle))
     }
 
-    /// No stream is of a green context: there are none.
+    /// Returns a stream's context and no green context: the emulator has no green contexts.
     pub(crate) fn cuStreamGetCtx_v2(
         &mut self,
         stream: CUstream,
@@ -183,8 +184,8 @@ impl Call<'_> {
         device.write(self.device_of_stream(index) as CUdevice)
     }
 
-    /// The place of a stream. A default one is the current context's; any other says its context,
-    /// and none has to be current: measured.
+    /// Returns the index of a stream. A default stream is the current context's. Any other tells
+    /// its context, so no context must be current: measured.
     pub(crate) fn stream(&mut self, stream: CUstream) -> Outcome<u32> {
         if self.is_default(stream) {
             return self.default_stream(stream);

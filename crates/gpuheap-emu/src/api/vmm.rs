@@ -29,7 +29,7 @@ impl Call<'_> {
         if !aligned || bytes == 0 || !bytes.is_multiple_of(GRANULE) || flags != 0 {
             return Err(invalid);
         }
-        // An address that cannot be had is no error: others are given.
+        // If the requested address is taken, the driver gives another one without an error.
         let wanted = address != 0
             && address.is_multiple_of(alignment)
             && self.state.space.is_free(address, bytes);
@@ -83,12 +83,12 @@ impl Call<'_> {
         let found = self.physical(handle)?;
         found.references -= 1;
         if let Some(index) = self.state.vmm.physical.index(handle as usize) {
-            self.physical_let_go(index);
+            self.free_unused_physical(index);
         }
         Ok(())
     }
 
-    /// Only whole handles can be mapped, as on the H200.
+    /// Maps a whole handle. A part of one cannot be mapped, as on the H200.
     pub(crate) fn cuMemMap(
         &mut self,
         pointer: CUdeviceptr,
@@ -124,8 +124,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Unmaps what is mapped in the range, which must not cut through a mapping; nothing mapped is
-    /// no error: measured.
+    /// Unmaps the mappings in a range, which must not cut through one. A range without mappings is
+    /// not an error: measured.
     pub(crate) fn cuMemUnmap(&mut self, pointer: CUdeviceptr, bytes: usize) -> Outcome {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         self.vmm_supported()?;
@@ -142,7 +142,7 @@ impl Call<'_> {
             if let Some(physical) = self.state.vmm.physical.at_mut(mapping.physical) {
                 physical.mappings -= 1;
             }
-            self.physical_let_go(mapping.physical);
+            self.free_unused_physical(mapping.physical);
         }
         Ok(())
     }
@@ -218,7 +218,7 @@ impl Call<'_> {
         self.vmm_supported()?;
         self.vmm_device(&properties.get()?)?;
         match option {
-            // Minimum and recommended are the same on the H200.
+            // On the H200, the minimum and the recommended granularity are equal.
             0 | 1 => granularity.write(GRANULE as usize),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
         }
@@ -248,14 +248,14 @@ impl Call<'_> {
         handle.write(self.state.vmm.physical.handle(index) as u64)
     }
 
-    /// Physical memory that the caller has a reference to.
+    /// Returns physical memory that the caller has a reference to.
     fn physical(&mut self, handle: CUmemGenericAllocationHandle) -> Outcome<&mut Physical> {
         let found = self.state.vmm.physical.get_mut(handle as usize);
         found.filter(|found| found.references != 0).ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
-    /// Frees physical memory that has neither reference nor mapping left.
-    fn physical_let_go(&mut self, index: u32) {
+    /// Frees physical memory that has neither a reference nor a mapping left.
+    fn free_unused_physical(&mut self, index: u32) {
         let unused = |found: &Physical| found.references == 0 && found.mappings == 0;
         if self.state.vmm.physical.at(index).is_some_and(unused)
             && let Some(gone) = self.state.vmm.physical.remove_at(index)

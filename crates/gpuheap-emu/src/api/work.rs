@@ -1,4 +1,4 @@
-//! Effects of queued work when its time has come, and the ranges that it may use.
+//! Effects of queued work at its time, and checks of the ranges that it may use.
 
 use gpuheap_driver::*;
 
@@ -9,12 +9,12 @@ use crate::state::host;
 use crate::state::space::{Kind, is_device_address};
 use crate::state::stream::{CopyWork, FillWork, OpRef, Place, Work};
 
-/// How much is copied at a time between device and host, bytes.
+/// Bounds the bytes copied at a time between device and host.
 const BUFFER: u64 = 1 << 20;
 
 impl Call<'_> {
-    /// Does a piece of work, other than a callback. In a lost context nothing is done but the
-    /// frees and marks.
+    /// Does a piece of work other than a callback. In a lost context, only frees and marks are
+    /// done.
     pub(crate) fn perform(&mut self, op: OpRef, work: Work) {
         let context = self.context_of(op.stream);
         let lost = self.alive(context).is_err();
@@ -51,8 +51,8 @@ impl Call<'_> {
         self.state.pending == 0 && self.state.options.schedule == Schedule::Immediate
     }
 
-    /// Checks that a range lies inside one allocation or one run of mappings, as a call must say
-    /// it.
+    /// Checks that a range lies inside one allocation or one run of mappings, as every call
+    /// requires.
     pub(crate) fn check_range(&mut self, address: u64, bytes: u64) -> Outcome {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         let end = address.checked_add(bytes).ok_or(invalid)?;
@@ -191,7 +191,7 @@ impl Call<'_> {
         let sources = self.translate(stream, source, bytes, false)?;
         for &(to, into, length) in &targets {
             for &(from, out_of, available) in &sources {
-                // The part of both ranges.
+                // Copy the overlap of both ranges.
                 let start = to.max(from);
                 let end = (to + length).min(from + available);
                 if start < end {
@@ -202,7 +202,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The physical ranges behind device addresses, as offset, physical address and length.
+    /// Returns the physical ranges behind device addresses, as offset, physical address and length.
     pub(super) fn translate(
         &self,
         stream: u32,
@@ -239,7 +239,7 @@ impl Call<'_> {
     }
 }
 
-/// A length in pieces of the buffer's size, as start and length.
+/// Splits a length into pieces of the buffer's size, as start and length.
 fn pieces(length: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..length.div_ceil(BUFFER)).map(move |i| (i * BUFFER, BUFFER.min(length - i * BUFFER)))
 }

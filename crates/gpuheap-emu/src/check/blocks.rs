@@ -1,4 +1,4 @@
-//! Judgement of what heaps tell of their blocks, and of uses of memory by it.
+//! Checks of heaps' blocks: of the blocks that a heap reports, and of uses of memory against them.
 
 use std::sync::Arc;
 
@@ -12,17 +12,18 @@ use crate::state::checker::Checker;
 use crate::state::clock::Lane;
 use crate::state::context::this_thread;
 
-/// How a use of memory breaks the rules of blocks.
+/// Way in which a use of memory breaks the rules of blocks.
 enum Misuse {
-    /// It goes past the bytes of the block that it starts in, or starts in the block's rounding.
+    /// A use that goes past the bytes of its block, or starts in the block's rounding.
     OutOfBounds(Arc<Block>),
-    /// It starts in a block that was freed.
+    /// A use that starts in a freed block.
     AfterFree(Arc<Block>),
-    /// It starts in memory of a heap that is of no block; the block before it.
+    /// A use that starts in memory of a heap between blocks; with the block before it.
     Outside(Option<Arc<Block>>),
 }
 
-/// Judges a use that starts in the allocation at `base..base_end`, if there is one.
+/// Judges a use against the blocks. `base` is the driver's allocation that the use starts in, as
+/// first address and end.
 fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) -> Option<Misuse> {
     if let Some(block) = blocks.find(address) {
         return if block.freed.is_some() {
@@ -30,7 +31,7 @@ fn judge(blocks: &Blocks, address: u64, bytes: u64, base: Option<(u64, u64)>) ->
         } else if address.saturating_add(bytes) <= block.address.saturating_add(block.bytes) {
             None
         } else if block.whole == Some((address, bytes)) {
-            // The heap's library brings all parts to the host by one copy of the block.
+            // The heap's library copies all parts to the host by one copy of the block.
             None
         } else {
             Some(Misuse::OutOfBounds(block.clone()))
@@ -69,7 +70,7 @@ impl BlockChecks for Emulator {
     }
 }
 
-/// Name that findings give to the one who hands out and frees.
+/// Name of the heap in findings.
 const HEAP: &str = "a heap";
 
 impl Call<'_> {
@@ -104,7 +105,7 @@ impl Call<'_> {
         let stream = self.stream_of_block(note);
         let lane = stream.and_then(|stream| self.lane(stream));
         if !zeroed {
-            // What the host writes unseen always holds something.
+            // The host can write its memory unseen, so that memory always counts as written.
             let on_host =
                 self.state.space.find(note.address).is_some_and(|(_, f)| f.kind.is_host());
             if !on_host {
@@ -117,7 +118,7 @@ impl Call<'_> {
         }
     }
 
-    /// Memory that is handed out while something that used it before may still run.
+    /// Finds memory that is handed out while earlier work may still use it.
     fn find_unordered_reuse(&mut self, note: &BlockNote, stream: Option<u32>) {
         let Some(stream) = stream.filter(|stream| !self.state.captures.is_recording(*stream))
         else {
@@ -139,7 +140,7 @@ impl Call<'_> {
         }
     }
 
-    /// The stream of a note, if it is alive.
+    /// Returns the stream of a note, if it is alive.
     fn stream_of_block(&self, note: &BlockNote) -> Option<u32> {
         let stream = note.stream;
         let is_null = stream.is_null();
@@ -160,8 +161,8 @@ impl Call<'_> {
         checker.streams.get(&stream).map(|(lane, _)| *lane)
     }
 
-    /// Reports a use of memory that the rules of blocks forbid: whether there was one. The call itself
-    /// goes on, as on a real device.
+    /// Finds a use of memory that the rules of blocks forbid, and returns whether there was one.
+    /// The call itself continues, as on a real device.
     pub(crate) fn find_block_misuse(&mut self, address: u64, bytes: u64) -> bool {
         let calls = self.state.calls.total;
         let Some(checker) = &self.state.checker else { return false };
@@ -187,13 +188,14 @@ impl Call<'_> {
         true
     }
 
-    /// The block at an address in words, after a comma; nothing if there is none.
+    /// Returns the block at an address in words, after a comma; an empty string if no block is
+    /// there.
     pub(crate) fn block_at(&self, address: u64) -> String {
         let Some(checker) = &self.state.checker else { return String::new() };
         checker.block_at(address, self.state.calls.total)
     }
 
-    /// The addresses of a driver's allocation are given up, with all blocks in it.
+    /// Marks all blocks in a driver's allocation as freed, because its addresses are given up.
     pub(super) fn lose_blocks(&mut self, address: u64, bytes: u64) {
         let freed = Freed { lane: None, call: self.state.calls.total };
         if let Some(checker) = &mut self.state.checker {
@@ -203,12 +205,12 @@ impl Call<'_> {
 }
 
 impl Checker {
-    /// A new allocation of the driver's has these addresses: no block of old times.
+    /// Forgets the blocks in a range that a new allocation of the driver has.
     pub(super) fn forget_blocks(&mut self, address: u64, bytes: u64) {
         self.blocks.clear(address, address.saturating_add(bytes));
     }
 
-    /// The block at an address, for what is kept of a use: its address and bytes.
+    /// Returns the address and bytes of the block at an address, to keep with a use.
     pub(super) fn block_of(&self, address: u64) -> Option<(u64, u64)> {
         self.blocks.find(address).map(|block| (block.address, block.bytes))
     }
@@ -218,7 +220,8 @@ impl Checker {
         block.map_or_else(String::new, |block| format!(", of {}", self.name_block(block, calls)))
     }
 
-    /// A block that was used before, by what was kept of the use: with its free, if it is still known.
+    /// Returns a formerly used block in words, by its address and bytes. If it is still known, the
+    /// words include its free.
     pub(super) fn name_former(&self, (address, bytes): (u64, u64), calls: u64) -> String {
         match self.blocks.find(address).filter(|b| (b.address, b.bytes) == (address, bytes)) {
             Some(block) => self.name_block(block, calls),
@@ -226,7 +229,7 @@ impl Checker {
         }
     }
 
-    /// A block in words: where, how large, of which stream, and when it was freed.
+    /// Returns a block in words: address, size, stream, and when it was freed.
     fn name_block(&self, block: &Block, calls: u64) -> String {
         let lane = |lane: Option<Lane>| match lane.and_then(|lane| self.names.get(lane)) {
             Some(name) => name,

@@ -1,4 +1,4 @@
-//! Ranges that a kernel uses: they are judged at its launch, like those of copies.
+//! Checks of the ranges that a kernel uses, judged at its launch like those of copies.
 
 use gpuheap_driver::CUresult;
 
@@ -8,12 +8,13 @@ use crate::finding::FindingKind;
 use crate::kernels::{Access as KernelAccess, Kernel, Region};
 use crate::state::access::Access;
 
-/// The most runs of a strided access that are kept apart. Of more, nothing is judged that could
-/// accuse wrongly: they count as written, and as used by nobody.
+/// Bounds the runs of a strided access that are judged one by one. An access with more runs is not
+/// judged, so that no correct program is accused: what it writes counts as written, and its uses
+/// are not recorded.
 const MOST_RUNS: u64 = 1 << 16;
 
 impl Call<'_> {
-    /// Notes what a launch uses. The error is the one that its kernel loses the context with.
+    /// Records the uses of a launch. An error is the code with which the kernel loses the context.
     pub(crate) fn note_kernel(&mut self, stream: u32, kernel: Kernel, words: &[u64]) -> Outcome {
         let mut accesses = Vec::new();
         for access in kernel.accesses(words) {
@@ -41,7 +42,7 @@ impl Call<'_> {
                 let run = access.region.run;
                 access.region.for_each_run(|at| self.note_access(stream, at, run, Access::Read));
             }
-            // One finding says enough of an array.
+            // One finding for each array is enough.
             self.state.findings.keep_one_after(known);
         }
         let unwritten =
@@ -65,7 +66,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The bytes from the first to the last that an access uses, if the kernel may use them.
+    /// Returns the bytes from the first to the last that an access uses, if the kernel may use
+    /// them.
     fn check_access(
         &mut self,
         stream: u32,
@@ -102,7 +104,7 @@ impl Call<'_> {
         Ok((address, bytes))
     }
 
-    /// A kernel computes with bytes that were never written.
+    /// Finds a computation with bytes that were never written.
     fn find_unwritten_use(&mut self, kernel: Kernel, region: &Region) {
         if region.runs() > MOST_RUNS {
             return;
@@ -124,7 +126,7 @@ impl Call<'_> {
         }
     }
 
-    /// Where a copying kernel puts bytes that were never written.
+    /// Returns the ranges to which a copying kernel copies bytes that were never written.
     fn unwritten_copies(&self, kernel: Kernel, words: &[u64]) -> Vec<(u64, u64)> {
         let mut unwritten = Vec::new();
         kernel.for_each_copied(words, |to, from, bytes| {

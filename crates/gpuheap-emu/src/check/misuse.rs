@@ -1,4 +1,4 @@
-//! Misuse of single pointers, in words.
+//! Findings of the misuse of single pointers.
 
 use crate::emulator::Call;
 use crate::finding::{Finding, FindingKind};
@@ -6,7 +6,7 @@ use crate::state::checker::Quarantined;
 use crate::state::space::Kind;
 
 impl Call<'_> {
-    /// Keeps a finding, if the checks are on.
+    /// Adds a finding, if the checks are on.
     pub(crate) fn find(&mut self, kind: FindingKind, text: String) {
         if self.state.checker.is_some() {
             self.state.findings.add(Finding { kind, text });
@@ -21,7 +21,7 @@ impl Call<'_> {
         self.find(FindingKind::CalledFromCallback, text);
     }
 
-    /// A free of what cannot be freed so.
+    /// Finds a free of a pointer that the called function cannot free.
     pub(crate) fn find_bad_free(&mut self, address: u64) {
         if self.state.checker.is_none() {
             return;
@@ -84,7 +84,7 @@ impl Call<'_> {
         }
     }
 
-    /// A use of an address where nothing is, or nothing any more.
+    /// Finds a use of an address that has no memory, or no memory any more.
     pub(crate) fn find_wild(&mut self, address: u64, bytes: u64) {
         let call = self.symbol;
         let (kind, text) = match self.quarantined_at(address) {
@@ -127,7 +127,7 @@ impl Call<'_> {
         self.find(FindingKind::OutOfBounds, text);
     }
 
-    /// The host is to get bytes that were never written.
+    /// Finds a copy to the host of bytes that were never written.
     pub(super) fn find_uninitialised(&mut self, runs: &[(u64, u64)], address: u64, bytes: u64) {
         if let Some((first, end)) = runs.first() {
             let text = format!(

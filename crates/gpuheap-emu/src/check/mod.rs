@@ -1,7 +1,7 @@
-//! The checks: what they know, and where the emulator tells them what happens.
+//! Checks of every call, by the state that the emulator keeps for them.
 //!
-//! All is judged at the call, in the order of the calls, whatever the schedule does later: the
-//! finding is that nothing orders two accesses, not that they met.
+//! Each use is judged at its call, in the order of the calls, however the schedule runs the work
+//! later. A finding says that nothing orders two accesses, not that they met.
 
 mod blocks;
 mod kernel;
@@ -19,10 +19,10 @@ use crate::state::space::{Allocation, Kind};
 use crate::state::stream::StreamKind;
 use crate::state::vmm::Mapping;
 
-/// Where streams and the host come to know of each other's work.
+/// Order between streams and the host.
 impl Call<'_> {
-    /// New work of a stream: it comes after all that the host knows and, by the default stream's
-    /// rule, after the work of other streams.
+    /// Begins new work of a stream. The work comes after all that the host knows and, by the
+    /// default stream's rule, after the work of other streams.
     pub(crate) fn begin(&mut self, stream: u32) {
         let state = &mut *self.state;
         if state.captures.is_recording(stream) {
@@ -99,14 +99,14 @@ impl Call<'_> {
         }
     }
 
-    /// A callback runs: the host can see that what is before it was done.
+    /// Orders the host after the work before a callback, which runs now.
     pub(crate) fn host_learns(&mut self, clock: Option<&Clock>) {
         if let (Some(checker), Some(clock)) = (&mut self.state.checker, clock) {
             checker.host.join(clock);
         }
     }
 
-    /// A stream is destroyed; its place may be another's next.
+    /// Forgets a destroyed stream, whose index another stream may get.
     pub(crate) fn stream_gone(&mut self, stream: u32) {
         let context = self.context_of(stream);
         let Some(checker) = &mut self.state.checker else { return };
@@ -116,9 +116,9 @@ impl Call<'_> {
     }
 }
 
-/// Where ranges are used.
+/// Uses of ranges.
 impl Call<'_> {
-    /// Work of a stream uses a range of memory that the device sees.
+    /// Records that work of a stream uses a range of memory that the device sees.
     pub(crate) fn note_access(&mut self, stream: u32, address: u64, bytes: u64, access: Access) {
         if self.state.checker.is_none() || self.state.captures.is_recording(stream) {
             return;
@@ -128,7 +128,7 @@ impl Call<'_> {
         }
     }
 
-    /// Work of a stream copies a rectangle.
+    /// Records that work of a stream copies a rectangle.
     pub(crate) fn note_copy(
         &mut self,
         stream: u32,
@@ -154,7 +154,7 @@ impl Call<'_> {
             }
             if writes {
                 self.note_access(stream, to, width, Access::Write);
-                // Bytes that were never written stay so when they are copied on the device.
+                // Bytes that were never written stay so in a copy on the device.
                 for (first, end) in undefined {
                     self.note_unwritten(to + first - from, end - first);
                 }
@@ -172,7 +172,7 @@ impl Call<'_> {
         }
     }
 
-    /// Something was written there, and by whom is not kept.
+    /// Marks bytes as written, without keeping the work that wrote them.
     fn note_written_unseen(&mut self, address: u64, bytes: u64) {
         let ranges = self.physical_ranges(address, bytes);
         if let Some(checker) = &mut self.state.checker {
@@ -182,15 +182,15 @@ impl Call<'_> {
         }
     }
 
-    /// Memory that the host can write unseen: it always holds something.
+    /// Marks memory as written that the host can write unseen.
     pub(crate) fn host_wrote(&mut self, address: u64, bytes: u64) {
         if let Some(checker) = &mut self.state.checker {
             checker.ranges.define(address, bytes);
         }
     }
 
-    /// Unmapping waits for nothing: work that may still use these addresses is a conflict, and work
-    /// that uses the same memory at others is none.
+    /// Records an unmapping, which waits for no work. Work that may still use these addresses is a
+    /// conflict. Work that uses the same memory at other addresses is not.
     pub(crate) fn note_unmap(&mut self, address: u64, mapping: &Mapping) {
         let (call, calls) = (self.symbol, self.state.calls.total);
         let Some(checker) = &self.state.checker else { return };
@@ -201,7 +201,7 @@ impl Call<'_> {
         }
     }
 
-    /// An allocation is at these addresses now: what was there before is forgotten.
+    /// Forgets what was known of the addresses of a new allocation.
     pub(crate) fn note_allocated(&mut self, address: u64, bytes: u64) {
         let Some(checker) = &mut self.state.checker else { return };
         checker.forget_blocks(address, bytes);
@@ -212,13 +212,13 @@ impl Call<'_> {
         }
     }
 
-    /// An allocation is gone.
+    /// Forgets an allocation that was freed, and puts it in quarantine.
     pub(crate) fn forget_range(&mut self, address: u64, gone: &Allocation) {
         let call = self.symbol;
         self.lose_blocks(address, gone.bytes);
         let Some(checker) = &mut self.state.checker else { return };
         checker.ranges.forget(address, gone.bytes);
-        // Freed in stream order: by the call that queued it.
+        // Memory freed in stream order was freed by the call that queued the free.
         let freed_by = if gone.freed.is_some() { "cuMemFreeAsync" } else { call };
         checker.quarantine(address, Quarantined { bytes: gone.bytes, kind: gone.kind, freed_by });
     }
@@ -268,7 +268,7 @@ impl Call<'_> {
         }
     }
 
-    /// The runs of a range that hold nothing that was written, as device addresses.
+    /// Returns the runs of a range that were never written, as device addresses.
     fn undefined_in(&self, address: u64, bytes: u64) -> Vec<(u64, u64)> {
         let Some(checker) = &self.state.checker else { return Vec::new() };
         let mut runs = Vec::new();
@@ -281,7 +281,8 @@ impl Call<'_> {
         runs
     }
 
-    /// The physical ranges behind a range that a call was allowed to use: offset, address, length.
+    /// Returns the physical ranges behind a range that a call was allowed to use: offset, address,
+    /// length.
     fn physical_ranges(&self, address: u64, bytes: u64) -> Vec<(u64, u64, u64)> {
         let reserved =
             self.state.space.find(address).is_some_and(|(_, f)| f.kind == Kind::Reserved);
@@ -303,7 +304,8 @@ impl Call<'_> {
 }
 
 impl Checker {
-    /// Two unordered accesses in words. The range is shown by the addresses of the later one.
+    /// Returns two unordered accesses in words. The range is given by the addresses of the later
+    /// access.
     fn describe(
         &self,
         conflict: &Conflict,

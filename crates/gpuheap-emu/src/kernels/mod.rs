@@ -1,4 +1,4 @@
-//! The kernels that the emulated device runs: gpuheap's own, with the feature `kernels`, or none.
+//! Kernels that the emulated device runs: gpuheap's own with the feature `kernels`, else none.
 
 #[cfg(not(feature = "kernels"))]
 mod none;

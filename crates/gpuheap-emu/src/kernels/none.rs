@@ -1,9 +1,9 @@
-//! Stand-ins for the types of `gpuheap-kernels` in a build without it. There is no kernel, so no
+//! Stand-ins for the types of `gpuheap-kernels` in a build without it. No kernel exists, so no
 //! method of one is ever called.
 
 #![expect(dead_code, reason = "the emulator names fields that nothing makes")]
 
-/// No kernel.
+/// A kernel that does not exist.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kernel {}
 
@@ -35,7 +35,7 @@ pub(crate) trait Memory {
 }
 
 impl Kernel {
-    /// `None`: no name is a kernel's.
+    /// Returns `None`: no name is a kernel's.
     pub(crate) fn parse(_: &str) -> Option<Kernel> {
         None
     }

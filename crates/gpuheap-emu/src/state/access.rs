@@ -1,13 +1,13 @@
-//! Uses of memory: one range, or one side of a copy.
+//! Uses of memory: an access to a range, and the sides of a copy.
 
 /// Way in which work uses a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Access {
     Read,
     Write,
-    /// It becomes the stream's, with nothing written.
+    /// The range becomes the stream's. Nothing is written.
     Allocate,
-    /// It is the stream's no more.
+    /// The range is no longer the stream's.
     Free,
 }
 
@@ -21,11 +21,11 @@ pub(crate) struct Side {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Is {
-    /// Said to be an address that the device sees.
+    /// An address that the device sees, as the caller says.
     Device,
-    /// Said to be an address of the host, or found to be one.
+    /// An address of the host, as the caller says or as the emulator found.
     Host,
-    /// To be told from the address.
+    /// An address of either kind. The address itself tells which.
     Any,
 }
 

@@ -1,4 +1,5 @@
-//! A pool's places: which of its bytes are free, since when, and what the device had to give.
+//! Places in a pool: free extents, the frees that they wait for, and the chunks that the device
+//! gave.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +8,14 @@ use rustc_hash::FxHashMap;
 use crate::state::stream::OpRef;
 use crate::state::units::CHUNK;
 
-/// Places in a growing range of chunks. Free extents carry the free that has to be done before
-/// anybody but its own stream may have them; neighbours of one kind are joined, across chunks too.
-/// A chunk that is free as a whole can go back to the device and leaves a hole.
+/// Places in a growing range of chunks. A free extent carries the free that must be done before
+/// another stream may take it. Free neighbours of one stream are joined, across chunks too. A chunk
+/// that is wholly free can be returned to the device and leaves a hole.
 #[derive(Default)]
 pub(crate) struct Arena {
     extents: BTreeMap<u64, Extent>,
     by_size: BTreeSet<(Tag, u64, u64)>,
-    /// The frees that are not done, with their places, by stream; only those still apart.
+    /// Count of free extents whose free is not done, by the stream of that free.
     pending: FxHashMap<u32, usize>,
     holes: BTreeMap<u64, u64>,
     end: u64,
@@ -24,11 +25,11 @@ pub(crate) struct Arena {
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     bytes: u64,
-    /// The last free in it, while that is not done.
+    /// Last free in the extent, while it is not done.
     freed: Option<OpRef>,
 }
 
-/// Owner of an extent: 0 if it is idle, else its stream's place + 1.
+/// Owner of an extent: 0 if it is idle, else its stream's index + 1.
 type Tag = u32;
 
 const IDLE: Tag = 0;
@@ -40,12 +41,12 @@ impl Extent {
 }
 
 impl Arena {
-    /// Bytes that the device gave.
+    /// Returns the bytes that the device gave.
     pub(crate) fn backed(&self) -> u64 {
         self.backed
     }
 
-    /// A place that is free since before now on this stream.
+    /// Takes a place that an earlier free on this stream left.
     pub(crate) fn take_own(&mut self, bytes: u64, stream: u32) -> Option<u64> {
         if self.pending.is_empty() {
             return None;
@@ -53,12 +54,12 @@ impl Arena {
         self.take_best(bytes, stream + 1)
     }
 
-    /// A place whose free is done.
+    /// Takes a place whose free is done.
     pub(crate) fn take_idle(&mut self, bytes: u64) -> Option<u64> {
         self.take_best(bytes, IDLE)
     }
 
-    /// A place whose free on another stream is one that `may` allows.
+    /// Takes a place whose free on another stream `may` allows, and returns that free too.
     pub(crate) fn take_foreign(
         &mut self,
         bytes: u64,
@@ -80,8 +81,8 @@ impl Arena {
         None
     }
 
-    /// Where a place would start that the device has to give something for, in units of `unit`,
-    /// and how much that is. A free end that `stream` may have is used.
+    /// Returns where a place would start for which the device must give memory, and how many bytes,
+    /// in units of `unit`. A free end that `stream` may take is used.
     pub(crate) fn growth(&self, bytes: u64, stream: u32, unit: u64) -> (u64, u64) {
         let needed = bytes.next_multiple_of(unit);
         if let Some((&hole, _)) = self.holes.iter().find(|(_, size)| **size >= needed) {
@@ -99,7 +100,7 @@ impl Arena {
         (start, (start + bytes).saturating_sub(self.end).next_multiple_of(unit))
     }
 
-    /// Takes the place that [`growth`](Arena::growth) found, now that the device gave its bytes.
+    /// Takes the place that [`growth`](Arena::growth) found, after the device gave its bytes.
     pub(crate) fn grow(&mut self, place: u64, more: u64, bytes: u64) {
         self.backed += more;
         let from = match self.holes.remove(&place) {
@@ -114,7 +115,7 @@ impl Arena {
                 self.end - more
             }
         };
-        // The free end may wait for its own stream; the new bytes join it as its stream's.
+        // The free end may wait for its own stream. The new bytes join it as that stream's.
         let freed = self.extents.get(&place).and_then(|extent| extent.freed);
         self.insert(from, Extent { bytes: more, freed });
         let start = if from == place { place } else { place.min(from) };
@@ -122,12 +123,12 @@ impl Arena {
         self.cut_within(base, place, bytes);
     }
 
-    /// Gives a place back; others may have it once `freed` is done, or at once for `None`.
+    /// Frees a place. Other streams may take it once `freed` is done, or at once for `None`.
     pub(crate) fn give(&mut self, place: u64, bytes: u64, freed: Option<OpRef>) {
         self.insert(place, Extent { bytes, freed });
     }
 
-    /// Makes what was freed by frees that `done` says are done anybody's.
+    /// Makes extents idle if `done` says that their free is done.
     pub(crate) fn settle(&mut self, done: impl Fn(OpRef) -> bool) {
         if self.pending.is_empty() {
             return;
@@ -143,7 +144,7 @@ impl Arena {
         }
     }
 
-    /// Makes what one stream's frees up to `op` gave back anybody's.
+    /// Makes extents idle that one stream freed up to `op`.
     pub(crate) fn free_done(&mut self, op: OpRef) {
         if !self.pending.contains_key(&op.stream) {
             return;
@@ -160,8 +161,8 @@ impl Arena {
         }
     }
 
-    /// Takes chunks that are free as a whole away, until no more than `keep` bytes are backed or
-    /// one more would leave less; gives how many bytes that were.
+    /// Removes chunks that are wholly free until at most `keep` bytes are backed, or one more chunk
+    /// would leave less. Returns the bytes removed.
     pub(crate) fn shrink(&mut self, keep: u64) -> u64 {
         let before = self.backed;
         let idle: Vec<u64> =
@@ -170,7 +171,7 @@ impl Arena {
             let spare = self.backed.saturating_sub(keep);
             let Some(&Extent { bytes, .. }) = self.extents.get(&place) else { continue };
             let end = place + bytes;
-            // A chunk may be smaller than the others: what a nearly full device gave last. It ends
+            // A chunk may be smaller than the others, if a nearly full device gave it last. It ends
             // where nothing is backed.
             let last = if end == self.end || self.holes.contains_key(&end) {
                 end
@@ -244,7 +245,7 @@ impl Arena {
         }
     }
 
-    /// Puts an extent in, joined with its neighbours of the same kind.
+    /// Inserts an extent, joined with its neighbours of the same owner.
     fn insert(&mut self, mut place: u64, mut extent: Extent) {
         if extent.bytes == 0 {
             return;
@@ -292,7 +293,7 @@ impl Arena {
     }
 }
 
-/// Two neighbours as one: free for all once the later free is done.
+/// Joins two neighbours. The result is idle once the later free is done.
 fn join(a: Extent, b: Extent) -> Extent {
     let freed = match (a.freed, b.freed) {
         (Some(a), Some(b)) => Some(if a.id < b.id { b } else { a }),
@@ -327,7 +328,7 @@ mod tests {
     }
 
     impl Arena {
-        /// The books agree with each other and with what is handed out.
+        /// Asserts that the maps agree with each other and with the places handed out.
         fn audit(&self, live: &[(u64, u64)]) {
             let mut ranges: Vec<(u64, u64)> = live.to_vec();
             ranges.extend(self.extents.iter().map(|(&place, extent)| (place, extent.bytes)));

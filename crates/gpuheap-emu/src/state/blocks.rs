@@ -8,14 +8,14 @@ use rustc_hash::FxHashMap;
 
 use crate::state::clock::Lane;
 
-/// The most freed blocks that are remembered.
+/// Bounds the freed blocks that are remembered, and with them host memory.
 const FREED: usize = 1 << 16;
 
-/// Every block that a heap told of, by address.
+/// Blocks that heaps reported, by address.
 #[derive(Default)]
 pub(crate) struct Blocks {
-    /// Disjoint ranges by first address: live blocks or their parts, and of freed blocks what later
-    /// blocks left.
+    /// Disjoint ranges by first address: live blocks or their parts, and the remains of freed
+    /// blocks that later blocks do not cover.
     ranges: BTreeMap<u64, Range>,
     /// Live blocks, undivided, by address.
     live: FxHashMap<u64, Arc<Block>>,
@@ -28,26 +28,26 @@ struct Range {
     block: Arc<Block>,
 }
 
-/// One block, or a part of one that is used on its own.
+/// A block, or a part of one that is used on its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) address: u64,
-    /// Bytes that its user may use.
+    /// Size that its user may use, bytes.
     pub(crate) bytes: u64,
-    /// Bytes with the heap's rounding.
+    /// Size with the heap's rounding, bytes.
     pub(crate) room: u64,
-    /// The stream that it was allocated on, if that was alive.
+    /// Lane of the stream that it was allocated on, if that stream was alive.
     pub(crate) lane: Option<Lane>,
-    /// The block that it is a part of: address and bytes.
+    /// Address and bytes of the block that it is a part of.
     pub(crate) whole: Option<(u64, u64)>,
     pub(crate) freed: Option<Freed>,
 }
 
-/// The free of a block.
+/// Free of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Freed {
     pub(crate) lane: Option<Lane>,
-    /// How many driver calls there were before.
+    /// Count of driver calls before the free.
     pub(crate) call: u64,
 }
 
@@ -67,20 +67,20 @@ impl Blocks {
         self.ranges.is_empty()
     }
 
-    /// The block, live or freed, that an address lies in.
+    /// Returns the block, live or freed, that an address lies in.
     pub(crate) fn find(&self, address: u64) -> Option<&Arc<Block>> {
         let (_, range) = self.ranges.range(..=address).next_back()?;
         (address < range.end).then_some(&range.block)
     }
 
-    /// The first live block that overlaps a range.
+    /// Returns the first live block that overlaps a range.
     pub(crate) fn overlapping(&self, first: u64, end: u64) -> Option<&Arc<Block>> {
         let before = self.ranges.range(..first).next_back().filter(|(_, range)| range.end > first);
         let ranges = before.into_iter().chain(self.ranges.range(first..end));
         ranges.map(|(_, range)| &range.block).find(|block| block.freed.is_none())
     }
 
-    /// The blocks of the ranges that begin in `first..end`, by address.
+    /// Returns the blocks of the ranges that begin in `first..end`, by address.
     pub(crate) fn beginning_in(
         &self,
         first: u64,
@@ -89,7 +89,7 @@ impl Blocks {
         self.ranges.range(first..end).map(|(_, range)| &range.block)
     }
 
-    /// Puts a block in the place of all that was in its range.
+    /// Inserts a block in place of everything in its range.
     fn insert(&mut self, block: &Arc<Block>) {
         self.clear(block.address, block.end());
         if block.room > 0 {
@@ -97,7 +97,7 @@ impl Blocks {
         }
     }
 
-    /// Forgets what is in a range.
+    /// Forgets the blocks in a range.
     pub(crate) fn clear(&mut self, first: u64, end: u64) {
         self.cut_at(first);
         self.cut_at(end);
@@ -134,7 +134,7 @@ impl Blocks {
         let (whole, lane) = (found.whole.unwrap_or((found.address, found.bytes)), found.lane);
         let room = bytes.min(found.end() - address);
         if found.whole.is_none() {
-            // The rest of the block is of no part, and so may not be used.
+            // The rest of the block belongs to no part, so it may not be used.
             let rest = Block { bytes: 0, whole: Some(whole), ..Block::clone(found) };
             self.insert(&Arc::new(rest));
         }
@@ -142,7 +142,7 @@ impl Blocks {
         self.insert(&Arc::new(part));
     }
 
-    /// Ends a live block: it, if there is one at `address`.
+    /// Ends the live block at `address`, if there is one.
     pub(crate) fn free(&mut self, address: u64, freed: Freed) {
         let Some(block) = self.live.remove(&address) else { return };
         let block = Arc::new(Block { freed: Some(freed), ..Block::clone(&block) });
@@ -159,7 +159,7 @@ impl Blocks {
         }
     }
 
-    /// Ends all live blocks in a range whose memory went.
+    /// Ends all live blocks in a range whose memory was freed.
     pub(crate) fn lose(&mut self, first: u64, end: u64, freed: Freed) {
         let lost = self.ranges.range(first..end).map(|(_, range)| &range.block);
         let lost = lost.filter(|block| block.freed.is_none());

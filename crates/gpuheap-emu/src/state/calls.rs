@@ -4,18 +4,18 @@ use gpuheap_driver::cuda_functions;
 
 macro_rules! symbols {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
-        /// The place of each function in the counters.
+        /// Index of each function in the counters.
         #[allow(non_camel_case_types)]
         pub(crate) enum Symbol { $($symbol),* }
 
-        /// The symbols in the table's order.
+        /// Symbols in the table's order.
         pub(crate) const SYMBOLS: &[&str] = &[$(stringify!($symbol)),*];
     };
 }
 
 cuda_functions!(symbols);
 
-/// The place of a symbol in the counters.
+/// Returns the index of a symbol in the counters; `None` for a symbol that is not in the table.
 pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
     SYMBOLS.iter().position(|known| *known == symbol)
 }
@@ -24,7 +24,7 @@ pub(crate) fn symbol_index(symbol: &str) -> Option<usize> {
 pub(crate) struct Calls {
     pub(crate) total: u64,
     pub(crate) of: Vec<u64>,
-    /// The counters when the plan of failures was set.
+    /// Counters when the plan of failures was set: of all calls, and by function.
     pub(crate) planned_from: (u64, Vec<u64>),
 }
 

@@ -1,4 +1,4 @@
-//! Streams that record a graph instead of running.
+//! Captures: streams that record a graph instead of running.
 
 use gpuheap_driver::{CUstreamCaptureMode, CUstreamCaptureStatus};
 use rustc_hash::FxHashMap;
@@ -7,7 +7,7 @@ use crate::handles::{HandleKind, Handles};
 use crate::state::stream::Work;
 
 pub(crate) struct Captures {
-    /// Those that were begun and not ended.
+    /// Captures that were begun and not ended.
     pub(crate) active: Vec<Capture>,
     pub(crate) graphs: Handles<Graph>,
     pub(crate) executables: Handles<Graph>,
@@ -18,20 +18,20 @@ pub(crate) struct Captures {
 pub(crate) struct Capture {
     pub(crate) id: u64,
     pub(crate) context: u32,
-    /// The thread that began it.
+    /// Thread that began the capture.
     pub(crate) thread: u64,
     pub(crate) mode: CUstreamCaptureMode,
     pub(crate) invalidated: bool,
-    /// The stream on which it began, and those that joined it.
+    /// Streams of the capture, beginning with the one on which it began.
     pub(crate) members: Vec<Member>,
     pub(crate) work: Vec<Work>,
 }
 
 pub(crate) struct Member {
     pub(crate) stream: u32,
-    /// Counts its work.
+    /// Count of the stream's recorded work.
     pub(crate) work: u64,
-    /// How much of it another member waits for.
+    /// Part of that count that another member waits for.
     pub(crate) joined: u64,
 }
 
@@ -59,7 +59,7 @@ impl Captures {
         }
     }
 
-    /// The capture that a stream is part of.
+    /// Returns the capture that a stream is part of.
     pub(crate) fn of(&mut self, stream: u32) -> Option<&mut Capture> {
         self.active.iter_mut().find(|capture| capture.has(stream))
     }
@@ -72,7 +72,8 @@ impl Captures {
         self.modes.get(&thread).copied().unwrap_or(CUstreamCaptureMode::GLOBAL)
     }
 
-    /// Breaks the captures that keep a thread from calls which may disturb them; false for none.
+    /// Invalidates the captures that forbid a thread calls which may disturb them. Returns whether
+    /// there were any.
     pub(crate) fn break_by(&mut self, thread: u64) -> bool {
         let mode = self.mode(thread);
         if mode == CUstreamCaptureMode::RELAXED {
@@ -108,16 +109,16 @@ impl Capture {
         }
     }
 
-    /// Returns whether a stream that joined has work that no other waits for.
+    /// Returns whether a stream that joined has work that no other stream waits for.
     pub(crate) fn is_unjoined(&self) -> bool {
         self.members.iter().skip(1).any(|member| member.joined < member.work)
     }
 }
 
-/// Returns whether a call may disturb a capture: it may wait for work, or touch what other streams
-/// use. The driver's documents name `cuMemAlloc` and `cuEventQuery` as examples and leave the rest
-/// open, so this is the widest reading. Of `cuStreamSynchronize` it was seen on an H200 (driver
-/// 580).
+/// Returns whether a call may disturb a capture: it may wait for work, or touch memory that other
+/// streams use. The driver's documents name `cuMemAlloc` and `cuEventQuery` as examples and leave
+/// the rest open, so this list is the widest reading. For `cuStreamSynchronize`, it was seen on an
+/// H200 (driver 580).
 pub(crate) fn may_disturb(symbol: &str) -> bool {
     let starts = [
         "cuMemAlloc",

@@ -1,4 +1,4 @@
-//! Books that the checks judge by.
+//! State by which the checks judge.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,15 +10,16 @@ use crate::state::ranges::Ranges;
 use crate::state::space::Kind;
 use crate::state::stream::StreamKind;
 
-/// The most freed allocations in quarantine, which tells a use after free from a wild pointer.
+/// Bounds the freed allocations in quarantine, and with them host memory. The quarantine tells a
+/// use after free from a wild pointer.
 const QUARANTINED: usize = 1 << 16;
 
-/// State of the checks. `None` in the emulator's state if they are off.
+/// State of the checks. The emulator's state has `None` if they are off.
 pub(crate) struct Checker {
     /// Clock of all that happened before the host's next step.
     pub(crate) host: Clock,
     /// Lane of each stream and the clock of all that happened before its next work, by the stream's
-    /// place.
+    /// index.
     pub(crate) streams: FxHashMap<u32, (Lane, Clock)>,
     /// Clocks of the work of destroyed streams, by context.
     pub(crate) gone: FxHashMap<u32, Clock>,
@@ -26,7 +27,7 @@ pub(crate) struct Checker {
     pub(crate) names: Vec<String>,
     pub(crate) ranges: Ranges,
     pub(crate) blocks: Blocks,
-    /// Freed allocations whose addresses nothing has yet, by base.
+    /// Freed allocations whose addresses were not allocated again, by base.
     pub(crate) quarantine: BTreeMap<u64, Quarantined>,
     /// Bases in quarantine, oldest first.
     quarantine_order: VecDeque<u64>,
@@ -68,7 +69,8 @@ impl Checker {
         })
     }
 
-    /// Puts a freed allocation in quarantine; the oldest one leaves if there are too many.
+    /// Puts a freed allocation in quarantine. If there are more than [`QUARANTINED`], the oldest
+    /// leaves.
     pub(crate) fn quarantine(&mut self, base: u64, freed: Quarantined) {
         self.quarantine.insert(base, freed);
         self.quarantine_order.push_back(base);

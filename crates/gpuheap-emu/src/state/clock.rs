@@ -1,13 +1,13 @@
-//! Vector clocks: what has happened before what.
+//! Vector clocks: which steps have happened before which.
 
-/// Number of an actor: the host is one, each stream another. Never given out twice.
+/// Number of an actor, never given out twice. The host is one actor, and each stream is another.
 pub(crate) type Lane = usize;
 
-/// The host's lane. All its threads share it: the emulator does not see the host's locks, and a
-/// clock for each thread would report accesses that those order.
+/// Lane of the host. All its threads share it, because the emulator does not see the host's locks:
+/// a clock for each thread would report accesses that those locks order.
 pub(crate) const HOST: Lane = 0;
 
-/// Of each lane, how many of its steps have happened before.
+/// Steps of each lane that have happened before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock(Vec<u64>);
 
@@ -19,7 +19,7 @@ pub(crate) struct Epoch {
 }
 
 impl Clock {
-    /// One more step of a lane, which is then the latest that has happened.
+    /// Adds a step to a lane. The step is then the latest that has happened.
     pub(crate) fn step(&mut self, lane: Lane) -> Epoch {
         if self.0.len() <= lane {
             self.0.resize(lane + 1, 0);
@@ -28,12 +28,12 @@ impl Clock {
         Epoch { lane, step: self.0[lane] }
     }
 
-    /// The latest step of a lane that has happened.
+    /// Returns the latest step of a lane that has happened.
     pub(crate) fn latest(&self, lane: Lane) -> Epoch {
         Epoch { lane, step: self.0.get(lane).copied().unwrap_or(0) }
     }
 
-    /// Everything that has happened before `other` has happened before this as well.
+    /// Adds everything that has happened before `other`.
     pub(crate) fn join(&mut self, other: &Clock) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -43,7 +43,7 @@ impl Clock {
         }
     }
 
-    /// Returns whether a step has happened before.
+    /// Returns whether a step has happened before this clock.
     pub(crate) fn covers(&self, epoch: Epoch) -> bool {
         self.0.get(epoch.lane).is_some_and(|step| *step >= epoch.step)
     }

@@ -10,45 +10,46 @@ pub(crate) struct Context {
     pub(crate) primary: bool,
     pub(crate) flags: u32,
     pub(crate) id: u64,
-    /// Code that every call in it returns, if it was lost.
+    /// Code that every call in a lost context returns.
     pub(crate) error: Option<CUresult>,
-    /// The default stream that waits for all blocking streams.
+    /// Default stream that waits for all blocking streams.
     pub(crate) legacy: u32,
-    /// Each thread's own default stream.
+    /// Each thread's own default stream, by the thread's number.
     pub(crate) per_thread: FxHashMap<u64, u32>,
-    /// The devices whose memory it may reach.
+    /// Devices whose memory the context may use.
     pub(crate) peers: Vec<usize>,
     pub(crate) limits: FxHashMap<i32, usize>,
-    /// Device memory that it took, bytes.
+    /// Device memory that the context took, bytes.
     pub(crate) bytes: u64,
 }
 
 /// Each thread's stack of current contexts, by the thread's number.
 ///
-/// The stacks lie behind the emulator's lock and not in a thread-local variable: destructors of other
-/// thread-local variables call the driver at their thread's end, when that variable may be gone.
+/// The stacks lie behind the emulator's lock and not in a thread-local variable. Destructors of
+/// other thread-local variables call the driver at their thread's end, when that variable may
+/// already be destroyed.
 #[derive(Default)]
 pub(crate) struct Stacks {
     of: FxHashMap<u64, Stack>,
-    /// How many stacks there are when those of ended threads are looked for next.
+    /// Number of stacks at which those of ended threads are looked for next.
     tidy_at: usize,
 }
 
 struct Stack {
-    /// Null entries (0) are legal.
+    /// Handles of contexts. Null entries (0) are allowed.
     contexts: Vec<usize>,
-    /// Alive until the destructors of its thread's variables run.
+    /// Alive until the destructors of the thread's variables run.
     thread: Weak<()>,
-    /// The thread was at its end at the last look. It may have made calls since.
+    /// True if the thread was ending at the last look. It may have made calls since.
     was_ending: bool,
 }
 
-/// Bounds the stacks that ended threads leave behind: beyond this many stacks, and whenever their
-/// number has doubled, they are looked for.
+/// Bounds the stacks that ended threads leave behind. Such stacks are looked for beyond this many
+/// stacks, and whenever their number has doubled.
 const TIDY_AT: usize = 64;
 
 impl Stacks {
-    /// Works on the calling thread's stack.
+    /// Calls `work` with the calling thread's stack.
     pub(crate) fn with<R>(&mut self, work: impl FnOnce(&mut Vec<usize>) -> R) -> R {
         let thread = this_thread();
         if !self.of.contains_key(&thread) {
@@ -63,13 +64,13 @@ impl Stacks {
         }
     }
 
-    /// The context on top of the calling thread's stack; 0 if the stack is empty.
+    /// Returns the context on top of the calling thread's stack; 0 if the stack is empty.
     pub(crate) fn top(&self) -> usize {
         self.of.get(&this_thread()).and_then(|stack| stack.contexts.last().copied()).unwrap_or(0)
     }
 
-    /// Drops the stacks of ended threads. A thread that is just ending keeps its stack until the
-    /// second look, because destructors that are yet to run may need its current context.
+    /// Drops the stacks of ended threads. An ending thread keeps its stack until the second look,
+    /// because destructors that have not run yet may need its current context.
     fn tidy(&mut self) {
         if self.of.len() < self.tidy_at.max(TIDY_AT) {
             return;
@@ -89,8 +90,8 @@ thread_local! {
     static ALIVE: Arc<()> = Arc::default();
 }
 
-/// A number for the calling thread that no other thread of the process ever has. It needs no
-/// destructor, so that it is there at the thread's very end.
+/// Returns a number for the calling thread that no other thread of the process ever has. The number
+/// needs no destructor, so a thread can ask for it until its very end.
 pub(crate) fn this_thread() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -104,7 +105,7 @@ pub(crate) fn this_thread() -> u64 {
 mod tests {
     use super::*;
 
-    /// Threads come and go; what they leave behind does not grow with their number.
+    /// Asserts that the stacks of ended threads do not grow with their number.
     #[test]
     fn stacks_of_ended_threads_go() {
         let mut stacks = Stacks::default();

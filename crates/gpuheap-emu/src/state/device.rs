@@ -1,4 +1,4 @@
-//! A device: its capacity and who uses it.
+//! Devices: capacity and memory in use.
 
 use std::collections::VecDeque;
 
@@ -18,10 +18,10 @@ pub(crate) struct Device {
     pub(crate) profile: Profile,
     used: [u64; 4],
     high_water: u64,
-    /// Freed memory that cannot be had yet: from which call on, and how much.
+    /// Freed memory that cannot be allocated yet: the call at which it can be, and its bytes.
     late: VecDeque<(u64, u64)>,
     late_bytes: u64,
-    /// The granules that small plain allocations share.
+    /// Granules that small plain allocations share.
     pub(crate) small: Slots,
     pub(crate) primary: Primary,
     pub(crate) default_pool: usize,
@@ -32,29 +32,29 @@ pub(crate) struct Device {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Taken by contexts.
+    /// Memory of contexts.
     pub context: u64,
-    /// Taken by `cuMemAlloc` and its kin, in whole granules.
+    /// Memory of `cuMemAlloc` and its variants, in whole granules.
     pub plain: u64,
-    /// Reserved by pools.
+    /// Memory reserved by pools.
     pub pools: u64,
-    /// Taken by `cuMemCreate`.
+    /// Memory of `cuMemCreate`.
     pub vmm: u64,
-    /// Freed and not available again yet (see [`Profile::late_release_calls`](crate::Profile)).
+    /// Memory freed and not yet available (see [`Profile::late_release_calls`](crate::Profile)).
     pub late: u64,
-    /// Free.
+    /// Free memory.
     pub free: u64,
-    /// The most that was in use at once since the emulator was made.
+    /// Most memory in use at once since the emulator was made.
     pub high_water: u64,
 }
 
-/// The context that the whole process shares.
+/// The primary context, which the whole process shares.
 #[derive(Default)]
 pub(crate) struct Primary {
-    /// Its handle since it was first made; it stays the same: measured.
+    /// Handle since the context was first made. It stays the same: measured.
     pub(crate) handle: Option<usize>,
     pub(crate) active: bool,
-    /// References; a reset does not take them away: measured.
+    /// References. A reset does not remove them: measured.
     pub(crate) retained: u64,
     pub(crate) flags: u32,
 }
@@ -74,7 +74,7 @@ impl Device {
         }
     }
 
-    /// Takes memory, or says that there is not enough.
+    /// Takes memory; false if the device has not enough.
     pub(crate) fn charge(&mut self, owner: Owner, bytes: u64, limit: u64) -> bool {
         let total = self.used_bytes();
         if bytes > self.capacity(limit).saturating_sub(total) {
@@ -85,7 +85,7 @@ impl Device {
         true
     }
 
-    /// Gives memory back.
+    /// Returns memory to the device.
     pub(crate) fn release(&mut self, owner: Owner, bytes: u64, calls: u64) {
         debug_assert!(self.used[owner as usize] >= bytes, "{owner:?} gives back what it has not");
         self.used[owner as usize] = self.used[owner as usize].saturating_sub(bytes);
@@ -96,7 +96,7 @@ impl Device {
         }
     }
 
-    /// Lets what was freed long enough ago be had again.
+    /// Makes memory available that was freed long enough ago.
     pub(crate) fn settle(&mut self, calls: u64) {
         while let Some(&(due, bytes)) = self.late.front()
             && due <= calls

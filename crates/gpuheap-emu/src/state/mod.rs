@@ -38,7 +38,7 @@ use space::{Kind, Space};
 use stream::Stream;
 use vmm::Vmm;
 
-/// Everything behind the emulator's lock.
+/// State behind the emulator's lock.
 pub(crate) struct State {
     pub(crate) options: Options,
     pub(crate) initialised: bool,
@@ -56,15 +56,15 @@ pub(crate) struct State {
     pub(crate) vmm: Vmm,
     pub(crate) space: Space,
     pub(crate) pages: Pages,
-    /// Bytes pinned or managed, of the host's memory.
+    /// Host memory that is pinned or managed, bytes.
     pub(crate) pinned_bytes: u64,
     /// Virtual time, nanoseconds.
     pub(crate) clock: u64,
-    /// The id that the next queued work gets.
+    /// Id of the next queued work.
     pub(crate) next_op: u64,
-    /// How much work is queued in all streams.
+    /// Count of work queued in all streams.
     pub(crate) pending: usize,
-    /// The streams with queued work.
+    /// Streams with queued work, by index.
     pub(crate) active: Vec<u32>,
     next_id: u64,
     random: u64,
@@ -116,7 +116,7 @@ impl State {
         }
     }
 
-    /// A number that nothing else of this emulator ever has.
+    /// Returns a number that is given out once in this emulator.
     pub(crate) fn fresh_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
@@ -127,7 +127,7 @@ impl State {
         self.options.faults.memory_limit().unwrap_or(u64::MAX)
     }
 
-    /// The schedule's next random number below `bound` (splitmix64).
+    /// Returns the schedule's next random number below `bound` (splitmix64).
     pub(crate) fn random(&mut self, bound: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
@@ -147,7 +147,8 @@ impl Drop for State {
     }
 }
 
-/// No stream and no context of a process has the id of another, whichever emulator they are of.
+/// Returns the first id of an emulator. Streams and contexts of different emulators have different
+/// ids.
 fn first_id() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static EMULATORS: AtomicU64 = AtomicU64::new(0);

@@ -6,11 +6,11 @@ use crate::kernels::Kernel;
 pub(crate) struct Module {
     pub(crate) context: u32,
     pub(crate) kernel: Kernel,
-    /// The handle of its kernel, since somebody asked for it.
+    /// Handle of its kernel, once a caller asked for it.
     pub(crate) function: Option<usize>,
 }
 
-/// A kernel of a module that is loaded.
+/// A kernel of a loaded module.
 #[derive(Clone, Copy)]
 pub(crate) struct Function {
     pub(crate) context: u32,

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// The unit in which memory is backed by the host's, bytes.
+/// Unit in which host memory backs device memory, bytes.
 pub(crate) const PAGE: u64 = 64 << 10;
 
 /// Value of a byte that was never written.
 pub(crate) const POISON: u8 = 0xcb;
 
-/// Device memory by physical address, sparse: untouched pages cost nothing, and neither do pages
-/// that hold one repeated word. For plain memory the physical address is the virtual one.
+/// Device memory by physical address, sparse. Untouched pages cost nothing, and neither do pages
+/// that hold one repeated word. For plain memory, the physical address is the virtual one.
 #[derive(Default)]
 pub(crate) struct Pages {
     /// Pages with content, by their first address.
@@ -30,7 +30,7 @@ enum Run {
 }
 
 impl Pages {
-    /// Returns whether nothing was ever written.
+    /// Returns whether all bytes were never written.
     pub(crate) fn is_empty(&self) -> bool {
         self.pages.is_empty() && self.fills.is_empty()
     }
@@ -65,7 +65,7 @@ impl Pages {
         }
     }
 
-    /// Writes a word again and again, starting with its first byte at `at`.
+    /// Writes a repeated word, starting with its first byte at `at`.
     pub(crate) fn fill(&mut self, at: u64, length: u64, pattern: [u8; 4]) {
         let word = std::array::from_fn(|i| pattern[(i as u64).wrapping_sub(at) as usize % 4]);
         self.set(at, length, Some(word));
@@ -78,7 +78,7 @@ impl Pages {
         }
     }
 
-    /// Copies between ranges; where they overlap, as if through a buffer.
+    /// Copies between ranges; if they overlap, as if through a buffer.
     pub(crate) fn copy(&mut self, mut target: u64, mut source: u64, mut length: u64) {
         if target < source + length && source < target + length {
             let mut buffer = vec![0; length as usize];
@@ -107,7 +107,7 @@ impl Pages {
         }
     }
 
-    /// Returns the content of the bytes from `at` on, and how many have it.
+    /// Returns the content of the bytes from `at` on, and how many bytes have it.
     fn run(&self, at: u64, length: u64) -> (Run, u64) {
         let page = at - at % PAGE;
         if self.pages.contains_key(&page) {
@@ -123,12 +123,13 @@ impl Pages {
         (Run::Unwritten, length.min(next_fill.min(next_page) - at))
     }
 
-    /// Makes bytes a repeated word, or never written: whole pages as a run, the rest by bytes.
+    /// Makes bytes a repeated word, or never written for `None`. Whole pages become a run; the rest
+    /// is set by bytes.
     fn set(&mut self, at: u64, length: u64, word: Option<Word>) {
         let end = at + length;
         let (first, last) = (at.next_multiple_of(PAGE), end - end % PAGE);
         if first >= last {
-            // Inside one page, or across one border.
+            // The range is inside one page, or crosses one border.
             let border = first.clamp(at, end);
             self.set_bytes(at, border, word);
             self.set_bytes(border, end, word);
@@ -177,7 +178,7 @@ impl Pages {
         }
     }
 
-    /// Joins a run of whole pages with its equal neighbours.
+    /// Inserts a run of whole pages, joined with its equal neighbours.
     fn insert_fill(&mut self, mut first: u64, mut last: u64, word: Word) {
         if let Some((&before, &(end, other))) = self.fills.range(..first).next_back()
             && (end, other) == (first, word)
@@ -194,7 +195,7 @@ impl Pages {
         self.fills.insert(first, (last, word));
     }
 
-    /// Takes whole pages out of the runs.
+    /// Removes whole pages from the runs.
     fn cut_fills(&mut self, first: u64, last: u64) {
         let cut: Vec<_> = self
             .fills
@@ -231,7 +232,7 @@ mod tests {
 
     use super::*;
 
-    /// Enough pages for runs of whole ones with odd ends.
+    /// Size that has room for runs of whole pages with odd ends.
     const BYTES: u64 = 5 * PAGE;
 
     #[derive(Clone, Debug)]

@@ -1,27 +1,27 @@
-//! Stream-ordered pools: what they hold, and whose freed memory may be given to whom.
+//! Stream-ordered pools: their memory, and which stream may take memory that was freed.
 
 use crate::state::arena::Arena;
 use crate::state::stream::{OpRef, Stream};
 
-/// A pool. Its arena decides how much memory it needs; addresses are given out apart from that and
-/// are not used again soon, so that a use after free is found.
+/// A pool. Its arena decides how much memory it needs. Addresses are given out apart from that and
+/// are not reused soon, so that a use after free is found.
 pub(crate) struct Pool {
     pub(crate) device: usize,
-    /// Bytes at most; 0 for no bound of its own.
+    /// Limit, bytes; 0 for no limit of the pool's own.
     pub(crate) max_bytes: u64,
     pub(crate) is_default: bool,
     pub(crate) destroyed: bool,
     pub(crate) threshold: u64,
     pub(crate) follow_events: bool,
-    /// True if freed memory is anybody's as soon as its free is done; otherwise it stays its
-    /// stream's until the host waits.
+    /// True if another stream may take freed memory as soon as its free is done. If not, it stays
+    /// its stream's until the host waits.
     pub(crate) opportunistic: bool,
     pub(crate) internal_dependencies: bool,
     pub(crate) reserved_high: u64,
-    /// Bytes handed out, as they were asked for. `cuMemFree` does not take off: measured.
+    /// Bytes handed out, as requested. `cuMemFree` does not subtract: measured.
     pub(crate) used: u64,
     pub(crate) used_high: u64,
-    /// Allocations that are live or freed and not done.
+    /// Count of allocations that are live, or whose free is not done.
     pub(crate) live: u64,
     /// Access of other devices, by ordinal.
     pub(crate) access: Vec<(i32, i32)>,
@@ -48,8 +48,8 @@ impl Pool {
         }
     }
 
-    /// A place for `bytes` in what the pool has, if there is one that `stream` may use, and what
-    /// it has to wait for then.
+    /// Takes a place for `bytes` in the pool's memory, if `stream` may use one. Also returns the
+    /// free that the stream must wait for.
     pub(crate) fn take(
         &mut self,
         bytes: u64,

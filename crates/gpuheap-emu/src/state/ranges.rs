@@ -1,30 +1,30 @@
-//! Last uses of each range of bytes.
+//! Last accesses of each range of bytes.
 
 use std::collections::BTreeMap;
 
 use crate::state::clock::{Clock, Epoch};
 
-/// The last accesses of every byte that was accessed at all, by physical address, so that two
-/// mappings of the same memory are one. Disjoint records.
+/// Last accesses of every byte that was accessed at all, in disjoint records. They are kept by
+/// physical address, so that two mappings of the same memory count as one.
 #[derive(Default)]
 pub(crate) struct Ranges(BTreeMap<u64, Record>);
 
 #[derive(Clone)]
 struct Record {
     end: u64,
-    /// True if the bytes hold something that was written.
+    /// True if the bytes were written.
     defined: bool,
     write: Option<Use>,
-    /// Since the last write, one for each lane.
+    /// Reads since the last write, one for each lane.
     reads: Vec<Use>,
 }
 
-/// An access: when, and by which call.
+/// An access: its time, call and block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Use {
     pub(crate) epoch: Epoch,
     pub(crate) call: &'static str,
-    /// The block of a heap that it was in: address and bytes.
+    /// Address and bytes of the heap's block that the access was in.
     pub(crate) block: Option<(u64, u64)>,
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct Conflict {
     pub(crate) first: u64,
     pub(crate) end: u64,
     pub(crate) before: Use,
-    /// True if the earlier one wrote.
+    /// True if the earlier access wrote.
     pub(crate) before_wrote: bool,
 }
 
 impl Ranges {
-    /// Records a write and gives the first earlier access that did not happen before it.
+    /// Records a write and returns the first earlier access that did not happen before it.
     pub(crate) fn write(
         &mut self,
         at: u64,
@@ -54,7 +54,7 @@ impl Ranges {
         conflict
     }
 
-    /// Records a read and gives the first earlier write that did not happen before it.
+    /// Records a read and returns the first earlier write that did not happen before it.
     pub(crate) fn read(
         &mut self,
         at: u64,
@@ -71,15 +71,16 @@ impl Ranges {
                 None => record.reads.push(now),
             }
         }
-        // Bytes that were never written are read too: a later write must not overtake that.
+        // Reads of bytes that were never written are recorded too: a later write must not overtake
+        // them.
         for (first, end) in self.gaps(at, bytes) {
             self.0.insert(first, Record { end, defined: false, write: None, reads: vec![now] });
         }
         conflict
     }
 
-    /// The first access that did not happen before `clock`, with which one of the same bytes would
-    /// be a conflict.
+    /// Returns the first access that did not happen before `clock` and that conflicts with an
+    /// access of the same bytes.
     pub(crate) fn conflict(
         &self,
         at: u64,
@@ -97,14 +98,14 @@ impl Ranges {
         })
     }
 
-    /// Says that bytes hold something, by whoever wrote it: memory that the host writes unseen.
+    /// Marks bytes as written and forgets their accesses, for memory that the host writes unseen.
     pub(crate) fn define(&mut self, at: u64, bytes: u64) {
         self.forget(at, bytes);
         self.0
             .insert(at, Record { end: at + bytes, defined: true, write: None, reads: Vec::new() });
     }
 
-    /// The runs of bytes that hold nothing that was written.
+    /// Returns the runs of bytes that were never written.
     pub(crate) fn undefined(&self, at: u64, bytes: u64) -> Vec<(u64, u64)> {
         let mut runs = self.gaps(at, bytes);
         let records = self.overlapping(at, bytes).filter(|(_, record)| !record.defined);
@@ -113,7 +114,7 @@ impl Ranges {
         runs
     }
 
-    /// Makes bytes hold nothing that was written, the accesses kept.
+    /// Marks bytes as never written and keeps their accesses.
     pub(crate) fn undefine(&mut self, at: u64, end: u64) {
         self.cut_at(at);
         self.cut_at(end);
@@ -122,7 +123,7 @@ impl Ranges {
         }
     }
 
-    /// Forgets all about a range.
+    /// Forgets everything about a range.
     pub(crate) fn forget(&mut self, at: u64, bytes: u64) {
         self.cut_at(at);
         self.cut_at(at + bytes);
@@ -154,7 +155,7 @@ impl Ranges {
         gaps
     }
 
-    /// Makes `at` a border between records.
+    /// Splits the record that spans `at`, if one does.
     fn cut_at(&mut self, at: u64) {
         if let Some((_, record)) = self.0.range_mut(..at).next_back()
             && record.end > at

@@ -1,4 +1,4 @@
-//! How small allocations share granules. Only addresses are kept here, no bytes.
+//! Granules that small allocations share. Only addresses are kept here, no bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,13 @@ use rustc_hash::FxHashMap;
 
 use crate::state::units::GRANULE;
 
-/// Granules shared by small allocations: best fit, neighbours joined, an empty granule given back.
+/// Granules shared by small allocations. The smallest free place that suffices is taken, free
+/// neighbours are joined, and an empty granule is returned.
 #[derive(Default)]
 pub(crate) struct Slots {
     free_by_size: BTreeSet<(u64, u64)>,
     free_by_place: BTreeMap<u64, u64>,
-    /// Bytes in use of each granule, by its number: its address in units of granules.
+    /// Bytes in use in each granule, by its number: its address in units of granules.
     granules: FxHashMap<u64, u64>,
 }
 
@@ -27,8 +28,8 @@ impl Slots {
         self.insert_free(granule, GRANULE);
     }
 
-    /// The address of an allocation of at most a granule, unless that
-    /// [needs a granule](Slots::needs_granule) more.
+    /// Takes a place of at most a granule and returns its address; `None` if the allocation [needs
+    /// a granule](Slots::needs_granule) more.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
         let &(size, place) = self.free_by_size.range((bytes, 0)..).next()?;
         self.remove_free(place, size);
@@ -39,7 +40,8 @@ impl Slots {
         Some(place)
     }
 
-    /// Gives a place back; the address of its granule if that is empty and gone by it.
+    /// Frees a place. If its granule is then empty, the granule is removed and its address
+    /// returned.
     pub(crate) fn give(&mut self, place: u64, bytes: u64) -> Option<u64> {
         let granule = place / GRANULE;
         let (first, end) = (granule * GRANULE, (granule + 1) * GRANULE);

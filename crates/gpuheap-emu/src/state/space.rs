@@ -1,46 +1,47 @@
-//! The addresses that the device sees, and what is behind each.
+//! Address space: the addresses that the device sees, and the allocation behind each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::state::stream::OpRef;
 use crate::state::units::GRANULE;
 
-/// The first address of device memory. Below 2^47 as on real devices, and where Linux puts neither
-/// programs nor their libraries, heap or stacks, so that a device address is no host address.
+/// First address of device memory. It is below 2^47, as on real devices. Linux puts neither
+/// programs nor their libraries, heap or stacks there, so a device address is never a host address.
 pub(crate) const FIRST: u64 = 0x2000_0000_0000;
-/// The end of device memory's addresses.
+/// End of device memory's addresses.
 pub(crate) const END: u64 = 0x5000_0000_0000;
 
-/// Context of what has none: reserved addresses, and pool memory that outlived its own.
+/// Context of allocations without one: reserved addresses, and pool memory that outlived its
+/// context.
 pub(crate) const NO_CONTEXT: u32 = u32::MAX;
 
-/// Returns whether an address is one that device memory may have.
+/// Returns whether device memory may have an address.
 pub(crate) fn is_device_address(address: u64) -> bool {
     (FIRST..END).contains(&address)
 }
 
-/// All allocations that the device sees, by their first address: device memory, reserved
-/// addresses, and the pinned, registered and managed memory of the host.
+/// All allocations that the device sees, by first address: device memory, reserved addresses, and
+/// the pinned, registered and managed memory of the host.
 pub(crate) struct Space {
     allocations: BTreeMap<u64, Allocation>,
-    /// The addresses in `cursor..limit` are free. Addresses are given out upwards and from the
-    /// start again at the end, so that freed ones stay free for long and a use after free is found.
+    /// Start of a free range, `cursor..limit`. Addresses are given out upwards, and from the start
+    /// again at the end. Freed addresses so stay free for long, and a use after free is found.
     cursor: u64,
     limit: u64,
-    /// Granules that small allocations share: nothing else goes between those.
+    /// Granules that small allocations share. No other allocation goes between those.
     granules: BTreeSet<u64>,
 }
 
 pub(crate) struct Allocation {
-    /// Bytes asked for; of reserved addresses those reserved.
+    /// Bytes requested; for reserved addresses, bytes reserved.
     pub(crate) bytes: u64,
     pub(crate) kind: Kind,
-    /// The place of its context, or [`NO_CONTEXT`].
+    /// Index of its context, or [`NO_CONTEXT`].
     pub(crate) context: u32,
     pub(crate) device: usize,
-    /// A number that no other allocation ever has.
+    /// Number that no other allocation ever has.
     pub(crate) id: u64,
-    /// The free of it that its stream has not got to yet.
+    /// Queued free of the allocation, which its stream has not reached yet.
     pub(crate) freed: Option<OpRef>,
     pub(crate) sync_memops: bool,
     /// Advice given for managed memory.
@@ -58,29 +59,29 @@ pub(crate) struct Advice {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// A small plain allocation in a shared granule, and how much it takes there.
+    /// A small plain allocation in a shared granule, with the bytes that it takes there.
     Small { taken: u64 },
-    /// A plain allocation of its own granules.
+    /// A plain allocation with granules of its own.
     Large { charged: u64 },
-    /// From a stream-ordered pool: its place there, and how much it takes.
+    /// An allocation from a stream-ordered pool, with its place there and the bytes that it takes.
     Pool { pool: usize, place: u64, taken: u64 },
-    /// Host memory of the emulator's.
+    /// Host memory that the emulator owns.
     Managed { mapped: usize },
-    /// Host memory of the emulator's, counted as pinned.
+    /// Host memory that the emulator owns, counted as pinned.
     Pinned { mapped: usize, flags: u32 },
-    /// Host memory of the caller's.
+    /// Host memory that the caller owns.
     Registered { flags: u32 },
-    /// Addresses only.
+    /// Addresses without memory.
     Reserved,
 }
 
 impl Kind {
-    /// Returns whether the address is one of this process.
+    /// Returns whether the address is a host address of this process.
     pub(crate) fn is_host(self) -> bool {
         matches!(self, Kind::Managed { .. } | Kind::Pinned { .. } | Kind::Registered { .. })
     }
 
-    /// Returns its name in findings.
+    /// Returns the name of the kind in findings.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Small { .. } | Kind::Large { .. } => "device memory",
@@ -98,8 +99,8 @@ impl Space {
         Space { allocations: BTreeMap::new(), cursor: FIRST, limit: END, granules: BTreeSet::new() }
     }
 
-    /// Free addresses, or `None` when there is no such gap. They are taken by the `insert` that
-    /// has to follow.
+    /// Returns free addresses; `None` if no gap is large enough. A call of `insert` must follow,
+    /// which takes them.
     pub(crate) fn find_gap(&mut self, bytes: u64, align: u64) -> Option<u64> {
         let mut wrapped = false;
         loop {
@@ -130,7 +131,7 @@ impl Space {
         }
     }
 
-    /// Returns whether nothing is at these addresses of device memory.
+    /// Returns whether no allocation has these addresses of device memory.
     pub(crate) fn is_free(&self, base: u64, bytes: u64) -> bool {
         let Some(end) = base.checked_add(bytes) else { return false };
         base >= FIRST
@@ -143,7 +144,7 @@ impl Space {
             && self.granules.range(base.saturating_sub(GRANULE - 1)..end).next().is_none()
     }
 
-    /// Addresses for a granule that small allocations are to share.
+    /// Returns addresses for a granule that small allocations are to share.
     pub(crate) fn add_granule(&mut self) -> Option<u64> {
         let granule = self.find_gap(GRANULE, GRANULE)?;
         self.granules.insert(granule);
@@ -156,7 +157,7 @@ impl Space {
 
     pub(crate) fn insert(&mut self, base: u64, allocation: Allocation) {
         if (self.cursor..self.limit).contains(&base) {
-            // An address that the caller asked for, out of turn.
+            // The caller asked for this address out of turn.
             self.limit = self.cursor;
         }
         self.allocations.insert(base, allocation);
@@ -174,7 +175,7 @@ impl Space {
         self.allocations.get_mut(&base)
     }
 
-    /// The allocation that an address is inside of, with its base.
+    /// Returns the allocation that an address lies in, with its base.
     pub(crate) fn find(&self, address: u64) -> Option<(u64, &Allocation)> {
         let (&base, allocation) = self.allocations.range(..=address).next_back()?;
         // An allocation of no bytes has its first address.
@@ -189,7 +190,7 @@ impl Space {
         self.allocations.iter().map(|(&base, allocation)| (base, allocation))
     }
 
-    /// The addresses around `base..end` that belong to no allocation, cut to `outer`.
+    /// Returns the addresses around `base..end` that belong to no allocation, cut to `outer`.
     pub(crate) fn gap_around(&self, base: u64, end: u64, outer: (u64, u64)) -> (u64, u64) {
         let before = self.allocations.range(..base).next_back();
         let after = self.allocations.range(end..).next();

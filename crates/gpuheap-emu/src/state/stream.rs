@@ -14,13 +14,14 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
     pub(crate) id: u64,
     pub(crate) queue: VecDeque<Op>,
-    /// True if its first work is a callback that is running now.
+    /// True if the stream's first work is a callback that is running now.
     pub(crate) running: bool,
-    /// Destroyed by its handle; gone when its work is done.
+    /// True once its handle was destroyed. The stream is removed when its work is done.
     pub(crate) destroyed: bool,
-    /// When its last work is done, virtual nanoseconds.
+    /// Time at which its last work is done, virtual nanoseconds.
     pub(crate) last_done_at: u64,
-    /// Up to where it has waited for other streams by events: the driver's pools follow these.
+    /// Last work of other streams that it has waited for by events. The driver's pools follow these
+    /// waits.
     pub(crate) waited: Vec<OpRef>,
 }
 
@@ -33,8 +34,8 @@ pub(crate) enum StreamKind {
     Created,
 }
 
-/// Work of a stream by the stream's place and the work's id. Ids only grow, so that it names done
-/// work once the stream's first queued work is a later one, whoever has the place by then.
+/// Work of a stream, by the stream's index and the work's id. Ids only grow. Work is done once the
+/// stream's first queued work has a later id, even if another stream has the index by then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OpRef {
     pub(crate) stream: u32,
@@ -43,7 +44,7 @@ pub(crate) struct OpRef {
 
 pub(crate) struct Op {
     pub(crate) id: u64,
-    /// Under a lag: when it is done.
+    /// Time at which the work is done under a lag, virtual nanoseconds.
     pub(crate) done_at: u64,
     /// Work of other streams that must be done before. All of it is older.
     pub(crate) after: Vec<OpRef>,
@@ -52,26 +53,26 @@ pub(crate) struct Op {
 
 #[derive(Clone)]
 pub(crate) enum Work {
-    /// Only a point of the stream.
+    /// A point of the stream, without effect.
     Nothing,
     Copy(Box<CopyWork>),
     Fill(FillWork),
     Kernel(Box<KernelWork>),
-    /// Marks the event of this handle as past.
+    /// Marks the event of this handle as passed.
     Record(usize),
     Callback(Callback),
-    /// The freed pool memory at this address may be given to any stream.
+    /// Lets any stream take the freed pool memory at this address.
     FreePool(u64),
 }
 
-/// Where bytes are.
+/// Location of bytes.
 #[derive(Clone)]
 pub(crate) enum Place {
-    /// At an address that the device sees and the emulator translates.
+    /// An address that the device sees and the emulator translates.
     Device(u64),
-    /// At an address of this process.
+    /// An address of this process.
     Host(u64),
-    /// Taken along at the call.
+    /// Bytes that were copied at the call.
     Staged(Vec<u8>),
 }
 
@@ -94,7 +95,7 @@ pub(crate) struct FillWork {
     /// Bytes of a row.
     pub(crate) width: u64,
     pub(crate) height: u64,
-    /// The word, repeated to four bytes.
+    /// Word, repeated to four bytes.
     pub(crate) pattern: [u8; 4],
 }
 
@@ -102,9 +103,10 @@ pub(crate) struct FillWork {
 #[derive(Clone)]
 pub(crate) struct KernelWork {
     pub(crate) kernel: Kernel,
-    /// Its one parameter.
+    /// Words of the kernel's one parameter.
     pub(crate) words: Vec<u64>,
-    /// Code with which it loses the context when it runs, because it uses what it may not.
+    /// Code with which the kernel loses the context when it runs, because it uses memory that it
+    /// may not.
     pub(crate) error: Option<CUresult>,
 }
 
@@ -113,14 +115,14 @@ pub(crate) struct Callback {
     pub(crate) function: HostFunction,
     /// The caller's data, as an address.
     pub(crate) data: u64,
-    /// Clock of all that happened before it, for the checks.
+    /// Clock of all that happened before the callback, for the checks.
     pub(crate) clock: Option<Box<Clock>>,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum HostFunction {
     Plain(CUhostFn),
-    /// Told the stream's handle and status.
+    /// A callback that gets the stream's handle and status.
     WithStatus(CUstreamCallback, usize),
 }
 
@@ -146,17 +148,17 @@ impl Stream {
         }
     }
 
-    /// Returns whether it waits for the legacy default stream, and that one for it.
+    /// Returns whether the stream and the legacy default stream wait for each other.
     pub(crate) fn is_blocking(&self) -> bool {
         self.flags & gpuheap_driver::CU_STREAM_NON_BLOCKING == 0
     }
 
-    /// Returns whether work of this id is done.
+    /// Returns whether work with this id is done.
     pub(crate) fn is_done(&self, id: u64) -> bool {
         self.queue.front().is_none_or(|first| id < first.id)
     }
 
-    /// Remembers that everything queued from now on runs after `op`.
+    /// Records that everything queued from now on runs after `op`.
     pub(crate) fn note_wait(&mut self, op: OpRef) {
         match self.waited.iter_mut().find(|known| known.stream == op.stream) {
             Some(known) => known.id = known.id.max(op.id),

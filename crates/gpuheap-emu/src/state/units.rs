@@ -1,7 +1,7 @@
 //! Units in which device memory is given out.
 
-/// Unit by which device memory in use changes, bytes: measured on the H200. It is also the
-/// granularity of virtual memory management.
+/// Unit by which device memory in use changes, bytes: measured on the H200. Virtual memory
+/// management has the same granularity.
 pub(crate) const GRANULE: u64 = 2 << 20;
 
 /// Memory that a pool takes from the device at a time, bytes: measured on the H200.

@@ -1,4 +1,4 @@
-//! Virtual memory management: physical memory, and where it is mapped.
+//! Virtual memory management: physical memory and its mappings.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use gpuheap_driver::{CU_MEM_ACCESS_FLAGS_PROT_NONE, CUmemAllocationProp};
 use crate::handles::{HandleKind, Handles};
 use crate::state::ranges::Conflict;
 
-/// The first physical address that is not a virtual one as well.
+/// First physical address that is not a virtual one as well.
 const FIRST_PHYSICAL: u64 = 1 << 60;
 
 pub(crate) struct Vmm {
     pub(crate) physical: Handles<Physical>,
-    /// By first address.
+    /// Mappings by first address.
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     next_physical: u64,
 }
 
 pub(crate) struct Physical {
     pub(crate) bytes: u64,
-    /// Where its bytes are.
+    /// Physical address of the first byte.
     pub(crate) base: u64,
     pub(crate) device: usize,
     pub(crate) properties: Properties,
@@ -28,22 +28,22 @@ pub(crate) struct Physical {
     pub(crate) mappings: u64,
 }
 
-/// Properties that `cuMemCreate` was asked for.
+/// Properties given to `cuMemCreate`.
 #[derive(Clone, Copy)]
 pub(crate) struct Properties(CUmemAllocationProp);
 
-// SAFETY: its pointer is only handed back to callers, never followed.
+// SAFETY: its pointer is only returned to callers, never followed.
 unsafe impl Send for Properties {}
 
 pub(crate) struct Mapping {
     pub(crate) bytes: u64,
-    /// The place of its physical memory.
+    /// Index of its physical memory.
     pub(crate) physical: u32,
     pub(crate) base: u64,
     pub(crate) device: usize,
     /// Access of each device, by ordinal.
     pub(crate) access: Vec<i32>,
-    /// The last work on these addresses of each stream, for the checks.
+    /// Last work of each stream on these addresses, for the checks.
     pub(crate) uses: Vec<Conflict>,
 }
 
@@ -58,7 +58,7 @@ impl Properties {
 }
 
 impl Mapping {
-    /// Keeps the last work of its stream, which comes after all others of it.
+    /// Keeps the last work of a stream, which comes after all its earlier work.
     pub(crate) fn note(&mut self, work: Conflict) {
         let lane = work.before.epoch.lane;
         match self.uses.iter_mut().find(|known| known.before.epoch.lane == lane) {
@@ -81,14 +81,14 @@ impl Vmm {
         }
     }
 
-    /// Addresses for the bytes of new physical memory; used once only.
+    /// Returns addresses for the bytes of new physical memory. They are used once only.
     pub(crate) fn take_physical(&mut self, bytes: u64) -> u64 {
         let base = self.next_physical;
         self.next_physical += bytes;
         base
     }
 
-    /// The mapping that an address is inside of, with its first address.
+    /// Returns the mapping that an address lies in, with its first address.
     pub(crate) fn find(&self, address: u64) -> Option<(u64, &Mapping)> {
         let (&start, mapping) = self.mappings.range(..=address).next_back()?;
         (address - start < mapping.bytes).then_some((start, mapping))
@@ -99,8 +99,8 @@ impl Vmm {
         (address - start < mapping.bytes).then_some(mapping)
     }
 
-    /// The mappings that make up exactly `first..end`, or `None` if a border cuts through one.
-    /// Holes between them are allowed where `holes` says so.
+    /// Returns the mappings that make up exactly `first..end`; `None` if a border cuts through one.
+    /// Holes between them are allowed if `holes` is true.
     pub(crate) fn whole(&self, first: u64, end: u64, holes: bool) -> Option<Vec<u64>> {
         let mut at = first;
         let mut found = Vec::new();
