@@ -1,10 +1,10 @@
-//! Names the library as the real one is named.
+//! Gives the library the real one's name.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // A program that links it then asks the loader for libcuda.so.1, and a later
-    // dlopen("libcuda.so.1") finds the library that is already there.
+    // A program that links the library then asks the loader for libcuda.so.1. A later
+    // dlopen("libcuda.so.1") finds the library that is already loaded.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // The device's threads run this library's code: unmapped by dlclose, they would crash.
+    // The device's threads run this library's code. If dlclose unmapped it, they would crash.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,4 +1,4 @@
-//! The one export that is not the driver's: heaps tell of their blocks by it.
+//! The one export that is not the driver's. Heaps report their blocks by it.
 
 use std::ffi::c_int;
 
@@ -8,11 +8,11 @@ use gpuheap_driver::{
 
 use crate::process;
 
-/// Check that the type is the one that is looked up.
+/// Checks that the export has the type that heaps look up.
 const _: EmulatedBlock = gpuheap_emulated_block;
 
-/// Tells the checks what happens to a block of a heap: 1 if they are on, else 0. The events are
-/// numbered by `BlockEvent` of crate `gpuheap-driver`; a number that no event has does nothing.
+/// Reports an event of a heap's block to the checks. Returns 1 if the checks are on, else 0. The
+/// events are numbered by `BlockEvent` of crate `gpuheap-driver`. An unknown number does nothing.
 // SAFETY: no other library has a symbol of that name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn gpuheap_emulated_block(

@@ -1,8 +1,8 @@
 //! `cuGetProcAddress`: a function by base name and version.
 //!
-//! Each outcome does to the results what libcuda 13.0 did on an H200, because the reference is
-//! silent: the first form fails with `CUDA_ERROR_NOT_FOUND` and leaves its result alone, the second
-//! succeeds with null and says why.
+//! The reference does not say what a failed search does to the results, so each outcome does what
+//! libcuda 13.0 did on an H200. The first form fails with `CUDA_ERROR_NOT_FOUND` and leaves its
+//! result unchanged. The second form succeeds with null and gives the reason in its status.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -11,19 +11,19 @@ use gpuheap_driver::{CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUresult, Lo
 
 use crate::process;
 
-/// The search's outcome, as `CUdriverProcAddressQueryResult` counts.
+/// Outcomes of the search, numbered as in `CUdriverProcAddressQueryResult`.
 const FOUND: c_int = 0;
 const SYMBOL_NOT_FOUND: c_int = 1;
 const VERSION_NOT_SUFFICIENT: c_int = 2;
 
-/// All the bits that the flags may have. Without the bit for per-thread default streams the search
-/// is for the legacy default stream: what a program means by 0 is decided where it is compiled.
+/// All bits that the flags may have. Without the bit for per-thread default streams, the search is
+/// for the legacy default stream. A program's choice for 0 is made when it is compiled.
 const KNOWN_FLAGS: u64 = 3;
 
 /// Address of an exported symbol, twins included; `None` for a symbol that is not exported.
 type AddressOf = fn(&str) -> Option<*mut c_void>;
 
-/// `cuGetProcAddress`.
+/// Looks up an entry point as `cuGetProcAddress`.
 ///
 /// # Safety
 ///
@@ -39,7 +39,7 @@ pub(crate) unsafe fn find(
     if function.is_null() {
         return CUresult::ERROR_INVALID_VALUE;
     }
-    // SAFETY: the symbol is as the caller gave it, the results are our own.
+    // SAFETY: the caller promises the symbol, and the results are local variables.
     let code =
         unsafe { find_with_status(address_of, symbol, &mut found, version, flags, &mut status) };
     if code.is_success() && status != FOUND {
@@ -52,11 +52,11 @@ pub(crate) unsafe fn find(
     code
 }
 
-/// `cuGetProcAddress_v2`.
+/// Looks up an entry point as `cuGetProcAddress_v2`.
 ///
 /// # Safety
 ///
-/// As [`find`]; `status` is null or valid for a write.
+/// `symbol` is null or a C string; `function` and `status` are each null or valid for a write.
 pub(crate) unsafe fn find_with_status(
     address_of: AddressOf,
     symbol: *const c_char,
@@ -84,7 +84,8 @@ pub(crate) unsafe fn find_with_status(
     if address.is_none() {
         process::log(|| format!("no {} or before", asked()));
     }
-    // SAFETY: not null, so valid for a write; the status likewise where it is not null.
+    // SAFETY: `function` is not null, so valid for a write. `status` is valid for a write if it is
+    // not null.
     unsafe {
         function.write(address.unwrap_or(ptr::null_mut()));
         if !status.is_null() {

@@ -1,4 +1,4 @@
-//! The C symbols, made from the table of driver functions.
+//! C symbols, made from the table of driver functions.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -18,7 +18,7 @@ macro_rules! exports {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $twin_since:literal $twin:ident)?] ($($arg:ident: $type:ty),*);)*) => {
         $(
             $(#[$doc])*
-            // SAFETY: the name is libcuda's, for which this library stands in.
+            // SAFETY: the name is libcuda's, and this library replaces libcuda.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
                 exports!(@call $symbol ($($arg),*))
@@ -27,7 +27,7 @@ macro_rules! exports {
             exports!(@twin [$($twin)?] $symbol ($($arg: $type),*));
         )*
 
-        /// Where an exported symbol is, twins included.
+        /// Returns the address of an exported symbol, twins included.
         pub(crate) fn address(symbol: &str) -> Option<*mut c_void> {
             match symbol {
                 $(
@@ -40,7 +40,7 @@ macro_rules! exports {
     };
     (@twin [] $symbol:ident $arguments:tt) => {};
     (@twin [$twin:ident] $symbol:ident ($($arg:ident: $type:ty),*)) => {
-        // SAFETY: as above.
+        // SAFETY: the name is libcuda's, and this library replaces libcuda.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $twin($($arg: $type),*) -> CUresult {
             process::call(|device| {
@@ -49,7 +49,7 @@ macro_rules! exports {
             })
         }
     };
-    // What only the process as a whole can answer; everything else is the device's.
+    // These functions concern the process as a whole. The device answers all others.
     (@call cuInit ($flags:ident)) => { process::initialise($flags) };
     (@call cuGetProcAddress ($($arg:ident),*)) => {
         // SAFETY: the caller keeps the C function's contract.

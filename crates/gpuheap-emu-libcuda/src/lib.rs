@@ -1,8 +1,8 @@
 //! The emulated CUDA device as a `libcuda.so.1` for unmodified driver-API programs.
 //!
 //! Every function of [`gpuheap_driver::cuda_functions!`] is exported under its C name, its
-//! per-thread twins included, and can be had from `cuGetProcAddress`. Behind all of them stands one
-//! [`gpuheap_emu::Emulator`] of the process, set up by the environment at the first call; the
+//! per-thread twins included, and `cuGetProcAddress` finds it. All of them call one
+//! [`gpuheap_emu::Emulator`] of the process. The environment sets it up at the first call; the
 //! README lists the variables.
 //!
 //! Nothing runs when the library is loaded or unloaded, and no panic leaves it.

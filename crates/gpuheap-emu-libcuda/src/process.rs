@@ -1,4 +1,4 @@
-//! The one emulated driver of the process, and the way into it.
+//! The process's one emulated driver, and the entry of a call.
 
 use std::any::Any;
 use std::ffi::c_uint;
@@ -11,20 +11,21 @@ use gpuheap_emu::{Emulator, Finding, FindingKind, Options};
 
 use crate::settings::{Settings, SettingsError};
 
-/// Made at the first call and never taken down: while a process ends, its other libraries may still
-/// call.
+/// The process's driver, made at the first call and never destroyed. While a process ends, its
+/// other libraries may still call.
 static PROCESS: OnceLock<Process> = OnceLock::new();
 
-/// The driver of a child of `fork`: never initialised.
+/// Driver of a child of `fork`, never initialised.
 static CHILD: OnceLock<Emulator> = OnceLock::new();
 
-/// The process that initialised the driver, 0 for none yet.
+/// Id of the process that initialised the driver; 0 for none yet.
 static INITIALISED_BY: AtomicU32 = AtomicU32::new(0);
 
-/// Number of the checks' findings that are on stderr.
+/// Count of findings that were written to stderr.
 static REPORTED: AtomicUsize = AtomicUsize::new(0);
 
-/// More findings than this tell nothing new, and to ask for them costs time at every call.
+/// Bounds the findings that are written. More of them tell nothing new, and asking for them costs
+/// time at every call.
 const REPORTED_AT_MOST: usize = 100;
 
 struct Process {
@@ -32,13 +33,14 @@ struct Process {
     driver_version: i32,
     checks: bool,
     log: bool,
-    /// Error in the environment; `cuInit` then fails, and so the device is never used.
+    /// Error in the environment. `cuInit` then fails, so the device is never used.
     refused: Option<SettingsError>,
 }
 
 fn process() -> &'static Process {
     PROCESS.get_or_init(|| {
-        // The hook is that of this library's own standard library, not of the program's.
+        // The hook belongs to this library's own copy of the standard library, not to the
+        // program's.
         std::panic::set_hook(Box::new(say_panic));
         let (settings, refused) = match Settings::read() {
             Ok(settings) => (settings, None),
@@ -54,7 +56,7 @@ fn process() -> &'static Process {
     })
 }
 
-/// `cuInit`: the one function that says what is wrong with the environment.
+/// Initialises the driver as `cuInit`, the one function that reports an error in the environment.
 pub(crate) fn initialise(flags: c_uint) -> CUresult {
     guarded(|| {
         if forked() {
@@ -73,7 +75,7 @@ pub(crate) fn initialise(flags: c_uint) -> CUresult {
     })
 }
 
-/// A call of the driver.
+/// Calls the process's driver, or in a forked child a driver that was never initialised.
 pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
     guarded(|| {
         let process = process();
@@ -91,27 +93,27 @@ pub(crate) fn call(body: impl FnOnce(&Emulator) -> CUresult) -> CUresult {
     })
 }
 
-/// The code of `body`, or the code for an unknown error if it panics: no panic reaches the program.
+/// Returns the code of `body`, or `ERROR_UNKNOWN` if it panics: no panic reaches the program.
 pub(crate) fn guarded(body: impl FnOnce() -> CUresult) -> CUresult {
-    // A panic leaves the emulator's state as it stands, and may leave it wrong; there is nothing
-    // better to do than to say so, which the hook does, and to go on.
+    // A panic may leave the emulator's state wrong. The library can only report that, which the
+    // hook does, and continue.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(CUresult::ERROR_UNKNOWN)
 }
 
-/// Returns whether this is a child, by `fork`, of the process that initialised the driver. As with
-/// the real one it has no device: the locks may be held, for good, by threads that it does not
-/// have.
+/// Returns whether this process is a forked child of the process that initialised the driver. Such
+/// a child has no device, as with the real driver: threads that it lacks may hold the locks
+/// forever.
 fn forked() -> bool {
     let owner = INITIALISED_BY.load(Ordering::Relaxed);
     owner != 0 && owner != std::process::id()
 }
 
-/// Returns the version that the emulated driver says it has, as 1000 × major + 10 × minor.
+/// Returns the version that the emulated driver reports, as 1000 × major + 10 × minor.
 pub(crate) fn driver_version() -> i32 {
     process().driver_version
 }
 
-/// Writes a line that only somebody who asked for it wants to see.
+/// Writes a line to stderr if the environment asks for a log.
 pub(crate) fn log(line: impl FnOnce() -> String) {
     if process().log {
         say(&line());
@@ -124,7 +126,7 @@ fn report_findings(device: &Emulator) {
         return;
     }
     let Ok(findings) = device.findings() else { return };
-    // Whoever moves the count reports: no finding is reported by two threads.
+    // The thread that moves the count reports the findings, so no finding is reported twice.
     let upto = findings.len().min(REPORTED_AT_MOST);
     if upto > reported
         && REPORTED.compare_exchange(reported, upto, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -136,15 +138,15 @@ fn report_findings(device: &Emulator) {
             say(&format!(
                 "{REPORTED_AT_MOST} findings are shown; further ones are counted until the program exits"
             ));
-            // SAFETY: the function unwinds into nothing, and this library is never unmapped.
+            // SAFETY: the function does not unwind, and this library is never unmapped.
             unsafe { libc::atexit(report_count) };
         }
     }
 }
 
-/// Writes the number of findings, those included that were not shown.
+/// Writes the number of findings, including those that were not shown.
 extern "C" fn report_count() {
-    // A failure has nobody to hear of it any more.
+    // At exit, no code can handle a failure any more.
     let _ = guarded(|| {
         if !forked()
             && let Ok(findings) = process().device.findings()
@@ -165,7 +167,7 @@ fn say_panic(panic: &PanicHookInfo<'_>) {
     say(&format!("a panic{place}, which is a bug of gpuheap's: {}", text(panic.payload())));
 }
 
-/// One line on stderr. A closed stderr is no reason to fail a driver call.
+/// Writes one line to stderr. A closed stderr does not fail a driver call.
 fn say(line: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr().lock(), "gpuheap: libcuda: {line}");

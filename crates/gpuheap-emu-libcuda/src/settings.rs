@@ -17,7 +17,7 @@ const SCHEDULES: &str =
 const SWITCH: &str = "0 or 1";
 const DRIVERS: &str = "a version from 12.0 to 13.0, such as 12.4";
 
-/// How the process's device is made.
+/// Settings of the process's device.
 pub(crate) struct Settings {
     pub(crate) options: Options,
     /// True if requests that cannot be met are written to stderr.
@@ -25,8 +25,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads the environment; a variable that is not there, or empty, is the default: one `h200`, work
-    /// done at once, no checks, CUDA 13.0, no log.
+    /// Reads the environment. A variable that is missing or empty means the default: one `h200`,
+    /// work done at once, no checks, CUDA 13.0, no log.
     pub(crate) fn read() -> Result<Settings, SettingsError> {
         let schedule = variable(SCHEDULE, SCHEDULES, schedule)?.unwrap_or(Schedule::Immediate);
         let mut options = Options {
@@ -46,7 +46,7 @@ impl Settings {
     }
 }
 
-/// A variable with a value that means nothing.
+/// A variable with an invalid value.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SettingsError {
     variable: &'static str,
@@ -94,7 +94,7 @@ fn device(text: &str) -> Option<Profile> {
     Profile::named(text).or_else(|| bytes(text).map(Profile::with_memory))
 }
 
-/// Bytes, or a number with `MiB` or `GiB`.
+/// Parses bytes: a number alone, or with `MiB` or `GiB`.
 fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = match text.strip_suffix("iB") {
         Some(rest) => match rest.strip_suffix('M') {
@@ -124,8 +124,8 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// `12.4` as 12040. Not newer than the newest driver that the table of functions was compared with: a
-/// later one may have given a known name another signature.
+/// Parses `12.4` as 12040. The version is at most the newest driver that the table of functions was
+/// compared with: a later driver may have given a known name another signature.
 fn driver_version(text: &str) -> Option<i32> {
     let (major, minor) = text.split_once('.')?;
     let (major, minor) = (whole(major)?, whole(minor)?);
@@ -133,7 +133,7 @@ fn driver_version(text: &str) -> Option<i32> {
     known.then_some(major as i32 * 1000 + minor as i32 * 10)
 }
 
-/// A number of digits alone: no sign, no space, no fraction.
+/// Parses a number of digits alone: no sign, no space, no fraction.
 fn whole(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

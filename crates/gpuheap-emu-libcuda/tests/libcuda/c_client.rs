@@ -1,4 +1,4 @@
-//! C programs that use `libcuda.so.1`: linked with it, as the loader binds it, and loading it.
+//! C programs that use `libcuda.so.1`: linked with it, bound by the loader, and loading it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,16 +14,16 @@ fn a_linked_program_runs() {
     assert_runs(&folder, "client", &link, "the end of the C program\n");
 }
 
-/// Destructors that C and C++ run at a thread's end call the driver when the library's own
-/// thread-local variables are gone.
+/// Destructors that C and C++ run at a thread's end may call the driver after the library's own
+/// thread-local variables are destroyed.
 #[test]
 fn calls_at_thread_end_succeed() {
     let link = ["-pthread".as_ref(), "-ldl".as_ref()];
     assert_runs(&library::folder(), "thread_end", &link, "the end of the threads\n");
 }
 
-/// Compiles the program `NAME.c` and runs it with the checks on, which have to find nothing; it has
-/// to print `expected`.
+/// Compiles the program `NAME.c` and runs it with the checks on. Asserts that it prints `expected`
+/// and that the checks find nothing.
 fn assert_runs(folder: &TempDir, name: &str, link: &[&Path], expected: &str) {
     let program = compile(folder, name, link);
     for schedule in ["immediate", "seeded:5"] {

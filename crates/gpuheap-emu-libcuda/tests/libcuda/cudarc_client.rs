@@ -1,7 +1,7 @@
-//! cudarc as it comes from the registry, on the emulated `libcuda.so.1`.
+//! cudarc as published, on the emulated `libcuda.so.1`.
 //!
-//! cudarc looks for the driver by name, so its program runs in a process of its own whose loader
-//! finds the emulated one first.
+//! cudarc looks for the driver by name, so its program runs in its own process, whose loader finds
+//! the emulated library first.
 
 use std::sync::Arc;
 
@@ -47,9 +47,9 @@ fn the_program() {
     out_of_memory(&context);
     two_devices(&context);
 
-    // What the pool has cached goes back too.
+    // A synchronisation also returns what the pool has cached.
     context.synchronize().unwrap();
-    // SAFETY: the device is there, and so is the pool as long as the device.
+    // SAFETY: the device exists, and the pool as long as the device.
     let pool = unsafe {
         let pool = result::device::get_default_mem_pool(context.cu_device()).unwrap();
         result::mem_pool::trim_to(pool, 0).unwrap();
@@ -77,7 +77,7 @@ fn default_stream(context: &Arc<CudaContext>) {
     assert!(stream.clone_dtoh(&up).unwrap().iter().all(|&number| number == 0));
 }
 
-/// One stream writes, the other reads behind an event; cudarc adds the waits for the free.
+/// One stream writes, and the other reads behind an event. cudarc adds the waits for the free.
 fn two_streams(context: &Arc<CudaContext>) {
     let writer = context.new_stream().unwrap();
     let reader = context.new_stream().unwrap();
@@ -113,10 +113,10 @@ fn pinned_memory(context: &Arc<CudaContext>) {
     assert_eq!(back, pinned.as_slice().unwrap());
 }
 
-/// Uses what is below cudarc's safe types: plain and managed memory.
+/// Uses the functions below cudarc's safe types: plain and managed memory.
 fn plain_memory(context: &Arc<CudaContext>) {
     context.bind_to_thread().unwrap();
-    // SAFETY: pointers and sizes belong together, and all is freed once.
+    // SAFETY: pointers and sizes belong together, and each block is freed once.
     unsafe {
         let (free, _) = result::mem_get_info().unwrap();
         let plain = result::malloc_sync(10 << 20).unwrap();
@@ -144,7 +144,7 @@ fn a_pool_of_its_own(context: &Arc<CudaContext>) {
     let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
     properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    // SAFETY: as in plain_memory.
+    // SAFETY: pointers and sizes belong together, and each block is freed once.
     unsafe {
         let pool = result::mem_pool::create(&properties).unwrap();
         let mut keep = u64::MAX;
@@ -168,18 +168,19 @@ fn out_of_memory(context: &Arc<CudaContext>) {
     let stream = context.default_stream();
     let (free, _) = context.mem_get_info().unwrap();
     let expected = DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-    // SAFETY: memory that there is not is never used.
+    // SAFETY: the memory of a failed allocation is never used.
     unsafe {
         assert_eq!(stream.alloc::<u8>(free + 1).unwrap_err(), expected);
         assert_eq!(result::malloc_sync(free + 1).unwrap_err(), expected);
     }
     assert_eq!(expected.error_name().unwrap(), c"CUDA_ERROR_OUT_OF_MEMORY");
-    // It is a value, not the end: the next request works.
+    // The failure is an error value, and the next request works.
     small_round_trip(&stream);
 }
 
-/// On streams of their own: cudarc 0.19's copy between devices, and its free, leave it to the thread's
-/// current context whose default stream a null stream is, and that is the wrong one. The checks say so.
+/// Copies between devices on created streams. With null streams, cudarc 0.19's copy between devices
+/// and its free use the default stream of the thread's current context, which is the wrong one. The
+/// checks report that.
 fn two_devices(first: &Arc<CudaContext>) {
     let second = CudaContext::new(1).unwrap();
     let numbers: Vec<u16> = (0..3000).collect();

@@ -38,7 +38,7 @@ impl Loaded {
     }
 
     fn symbol(&self, name: &str) -> *mut c_void {
-        // SAFETY: an address that is not called here has no type to be wrong about.
+        // SAFETY: an address that is never called may have any type.
         *unsafe { self.library.get::<*mut c_void>(name) }.unwrap_or_else(|_| panic!("no {name}"))
     }
 
@@ -74,8 +74,8 @@ fn every_symbol_is_exported_and_found_at_its_own_version() {
 
 const ANSWERS: &str = include_str!("entry_points.txt");
 
-/// A real driver's answers, at each version where they change and just before. Its first generation,
-/// with 32-bit sizes, is not in the table: there the version is not sufficient.
+/// A real driver's answers, at each version where they change and just before. The real driver's
+/// first generation, with 32-bit sizes, is not in the table: for it, the version is not sufficient.
 #[test]
 fn the_answers_are_those_of_a_real_driver() {
     let loaded = Loaded::new();
@@ -111,12 +111,12 @@ fn a_search_that_fails_says_why() {
     assert_eq!(loaded.find("cuMemAlloc_v2", 12_000, 0), missing(SYMBOL_NOT_FOUND));
     assert_eq!(loaded.find("cuMemAllocAsync", 11_010, 0), missing(VERSION_NOT_SUFFICIENT));
 
-    // A version that is newer than the driver, and a flag that there is not.
+    // These calls have a version newer than the driver, or an unknown flag.
     let refused = (CUresult::ERROR_INVALID_VALUE, UNTOUCHED, -1);
     assert_eq!(loaded.find("cuInit", 99_000, 0), refused);
     assert_eq!(loaded.find("cuInit", 12_000, 4), refused);
 
-    // SAFETY: the types are those of cuda.h, null is what is tested.
+    // SAFETY: the types are those of cuda.h. Null is what the test passes on purpose.
     unsafe {
         let find = loaded.library.get::<FindV2>("cuGetProcAddress_v2").unwrap();
         let mut address = ptr::null_mut();
@@ -128,7 +128,7 @@ fn a_search_that_fails_says_why() {
         // The status is optional.
         let code = find(c"cuInit".as_ptr(), &mut address, 12_000, 0, nothing);
         assert_eq!((code, address), (CUresult::SUCCESS, loaded.symbol("cuInit")));
-        // The first form has none.
+        // The first form has no status.
         let first = loaded.library.get::<Find>("cuGetProcAddress").unwrap();
         let code = first(c"cuMemAlloc".as_ptr(), &mut address, 12_000, 0);
         assert_eq!((code, address), (CUresult::SUCCESS, loaded.symbol("cuMemAlloc_v2")));
@@ -140,7 +140,7 @@ fn a_search_that_fails_says_why() {
     }
 }
 
-/// In a process of its own: here other tests may use the same library on the same threads.
+/// Runs in its own process, because other tests may use the library on the same threads.
 #[test]
 fn twins_mean_the_thread_s_own_default_stream() {
     let folder = library::folder();
@@ -221,7 +221,7 @@ fn gpuheap_s_own_loader_takes_it_for_a_driver() {
     assert!(driver.version() >= 12_000);
 }
 
-/// A program that uses the emulator in process must be able to load the real driver beside it.
+/// A program that uses the emulator in its process must be able to load the real driver too.
 #[test]
 fn the_emulator_in_process_exports_no_c_symbol() {
     let emulator = gpuheap_emu::Emulator::new(gpuheap_emu::Options::default());
@@ -232,7 +232,7 @@ fn the_emulator_in_process_exports_no_c_symbol() {
 
     let this = libloading::os::unix::Library::this();
     for row in FUNCTIONS {
-        // SAFETY: an address that is not called has no type to be wrong about.
+        // SAFETY: an address that is never called may have any type.
         let found = unsafe { this.get::<*mut c_void>(row.symbol) };
         assert!(found.is_err(), "{} is exported", row.symbol);
     }

@@ -1,5 +1,5 @@
-//! Heaps of gpuheap that reach the emulator as a driver: misuse of their blocks is found as on a device
-//! that the library emulates itself.
+//! Heaps that use the emulated library as a driver. Misuse of their blocks is found as on a device
+//! that gpuheap emulates itself.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -13,7 +13,7 @@ use crate::planted::{self, Bug, By};
 /// Blocks of this size come from a thread's cache.
 const BYTES: u64 = 1000;
 
-/// Parts of the texts of a bug's findings: each finding has one of them.
+/// Returns parts of the texts of a bug's findings. Each finding has one of them.
 fn texts_of(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::UseAfterFree => &[" bytes into a block of 1000 bytes at ", " and freed on stream "],
@@ -26,7 +26,7 @@ fn texts_of(bug: Bug) -> &'static [&'static str] {
     }
 }
 
-/// Pools that hold blocks of their own, and so each block is a part of what the driver allocated.
+/// Pools with blocks of their own, each a part of a driver allocation.
 const POOLS: [PoolKind; 4] =
     [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
@@ -48,7 +48,8 @@ fn planted_bugs_in_blocks_are_found_through_the_driver() {
                 let what = format!("{pool}, {schedule}, {bug:?}, {by:?}:\n{stderr}");
                 let (title, found) = sections.next().unwrap().split_once('\n').unwrap();
                 assert_eq!(title, format!("{bug:?} {by:?}"), "{what}");
-                // A kernel that goes out of bounds loses its context, in which nothing can be freed.
+                // A kernel that goes out of bounds loses its context. Nothing in that context can
+                // be freed.
                 let is_left =
                     |line: &&str| line.contains(" was live when cuDevicePrimaryCtxRelease");
                 let found = found.lines().filter(|line| by == By::Calls || !is_left(line));
@@ -61,14 +62,14 @@ fn planted_bugs_in_blocks_are_found_through_the_driver() {
             }
         }
     }
-    // With the checks off nothing is found, and nothing else is said.
+    // With the checks off, nothing is found and nothing is written.
     let output = library::run_ignored_test("heap::runs_the_bugs", &folder, &[]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{stderr}");
     assert!(stderr.lines().all(|line| line.starts_with("-- ")), "{stderr}");
 }
 
-/// Each bug on a heap of its own, so that none meets another's findings.
+/// Runs each bug on its own heap, so that no bug meets another's findings.
 #[test]
 #[ignore = "runs in a process of its own"]
 fn runs_the_bugs() {
@@ -80,7 +81,7 @@ fn runs_the_bugs() {
     }
 }
 
-/// A program that makes no mistake is told of none.
+/// A program without mistakes gets no findings.
 #[test]
 fn nothing_is_found_in_a_clean_heap() {
     let folder = library::folder();
@@ -114,7 +115,7 @@ fn runs_clean() {
     heap.reclaim_all().unwrap();
 }
 
-/// A driver that is there and lacks the device: Rust's kind and C's status agree.
+/// On a driver without the device, Rust's kind and C's status agree.
 #[test]
 fn a_device_that_the_driver_lacks_is_no_device() {
     let folder = library::folder();

@@ -1,8 +1,9 @@
 //! The library under test, built and put where a loader finds it.
 //!
-//! Cargo builds a cdylib for none of its package's tests: only a library that Rust code can link is
-//! a test's dependency, and this one must never be linked into a Rust program, whose other users of
-//! the real driver it would hijack. So the tests build it, with the cargo that runs them.
+//! Cargo builds a cdylib for none of its package's tests: a test's dependency must be a library
+//! that Rust code can link. This library must never be linked into a Rust program, because it would
+//! replace the real driver for that program's other users. So the tests build it with the cargo
+//! that runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,15 +11,15 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-/// A folder that holds the library as `libcuda.so.1` and nothing else.
+/// Returns a folder that holds the library as `libcuda.so.1` and nothing else.
 pub(crate) fn folder() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(built(), folder.path().join("libcuda.so.1")).unwrap();
     folder
 }
 
-/// `program` with the library in `folder` in front of any other driver, and with none of the
-/// emulator's variables set.
+/// Returns a command for `program` whose loader finds the library in `folder` before any other
+/// driver. None of the emulator's variables are set.
 pub(crate) fn command(program: &Path, folder: &TempDir) -> Command {
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", folder.path());
@@ -30,7 +31,7 @@ pub(crate) fn command(program: &Path, folder: &TempDir) -> Command {
     command
 }
 
-/// Runs one ignored test of this test binary in a process of its own, with `variables` set.
+/// Runs one ignored test of this test binary in its own process, with `variables` set.
 pub(crate) fn run_ignored_test(name: &str, folder: &TempDir, variables: &[(&str, &str)]) -> Output {
     let this = std::env::current_exe().unwrap();
     command(&this, folder)
@@ -40,7 +41,7 @@ pub(crate) fn run_ignored_test(name: &str, folder: &TempDir, variables: &[(&str,
         .unwrap()
 }
 
-/// The output of a program that has to succeed with nothing to say on stderr.
+/// Returns the output of a program, which must succeed and write nothing to stderr.
 pub(crate) fn quiet_success(output: Output) -> String {
     let stdout = String::from_utf8(output.stdout).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();

@@ -1,4 +1,5 @@
-//! The library as programs see it: its symbols, its settings, and clients that know nothing of it.
+//! The library as programs see it: its symbols, its settings, and clients that are written for the
+//! real driver.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 
 mod c_client;

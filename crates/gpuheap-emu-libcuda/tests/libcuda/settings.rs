@@ -1,4 +1,4 @@
-//! Settings from the environment, and the errors about wrong ones.
+//! Settings from the environment, and the errors of invalid ones.
 
 use std::path::Path;
 
@@ -89,7 +89,7 @@ fn misuse_that_is_not_shown_is_counted_at_exit() {
     assert_eq!(lines[101], "gpuheap: libcuda: 1234 findings, the first 100 of them shown above");
 }
 
-/// A heap over the library tells it of its blocks by the one export that is not the driver's.
+/// A heap reports its blocks to the library by the one export that is not the driver's.
 #[test]
 fn misuse_of_a_block_is_reported_when_asked() {
     let folder = library::folder();
@@ -111,7 +111,7 @@ fn leaves_its_block() {
     // SAFETY: the library under test is a driver.
     let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
     let (mut context, mut address) = (CUcontext::NULL, 0);
-    // SAFETY: pointers that are valid for writes; the memory is as long as all of the fills.
+    // SAFETY: the pointers are valid for writes, and the memory is as long as all fills together.
     unsafe {
         assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
         assert!(driver.cuCtxSetCurrent(context).is_success());
@@ -120,7 +120,7 @@ fn leaves_its_block() {
     let stream = CUstream::NULL;
     let block = BlockNote { context, address, bytes: 100, room: 512, stream };
     let fill = |at: u64| {
-        // SAFETY: as above.
+        // SAFETY: the memory is as long as all fills together.
         let filled = unsafe { driver.cuMemsetD8_v2(address + at, 1, 100) };
         assert!(filled.is_success());
     };
@@ -142,7 +142,7 @@ fn frees_twice() {
     // SAFETY: the library under test is a driver.
     let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
     let mut context = CUcontext::NULL;
-    // SAFETY: pointers that are valid for writes; the second free is what the checks are for.
+    // SAFETY: the pointers are valid for writes. The second free is what the checks must find.
     unsafe {
         assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
         assert!(driver.cuCtxSetCurrent(context).is_success());
@@ -161,7 +161,7 @@ fn frees_nothing_often() {
     // SAFETY: the library under test is a driver.
     let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
     let mut context = CUcontext::NULL;
-    // SAFETY: pointers that are valid for writes; the frees are what the checks are for.
+    // SAFETY: the pointers are valid for writes. The frees are what the checks must find.
     unsafe {
         assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
         assert!(driver.cuCtxSetCurrent(context).is_success());
