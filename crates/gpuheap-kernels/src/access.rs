@@ -1,4 +1,4 @@
-//! Which bytes a kernel uses.
+//! Bytes that a launch uses.
 
 use crate::Kernel;
 use crate::kernel::{Kind, Path, Source};
@@ -8,27 +8,28 @@ use crate::{Reduction, Type};
 /// Use of some bytes by a launch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// True if it writes them; if not, it reads them.
+    /// True if the launch writes the bytes; if not, it reads them.
     pub writes: bool,
     /// Multiple that every run has to start on, bytes.
     pub align: u64,
-    /// Which bytes.
+    /// Bytes that are used.
     pub region: Region,
 }
 
 /// Bytes in equal runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Where the first run starts.
+    /// Address of the first run.
     pub address: u64,
-    /// Bytes of a run.
+    /// Size of a run, bytes.
     pub run: u64,
-    /// How many runs along each axis and how far apart, bytes; outermost first.
+    /// Number of runs along each axis and their distance, bytes; outermost axis first.
     pub axes: Vec<(u64, i64)>,
 }
 
 impl Kernel {
-    /// The bytes that a launch with these words uses. What it adds to it reads and writes.
+    /// Returns the bytes that a launch with these words uses. Bytes that it adds to are both read
+    /// and written.
     pub fn accesses(&self, words: &[u64]) -> Vec<Access> {
         let word = |index: usize| words.get(index).copied().unwrap_or(0);
         let block = |writes, address: u64, count: u64, of: Type| {
@@ -92,7 +93,7 @@ impl Kernel {
     }
 
     /// Calls `each` with the target, the source and the length of every run of bytes that a launch
-    /// with these words only carries over. Kernels that compute call it never.
+    /// with these words copies. It is never called for kernels that compute.
     pub fn for_each_copied(&self, words: &[u64], mut each: impl FnMut(u64, u64, u64)) {
         let Kind::Copy { unit } = self.0 else { return };
         let axes = axes(words);
@@ -104,8 +105,8 @@ impl Kernel {
 }
 
 impl Region {
-    /// From the first byte to the end of the last, as address and length; `None` for no bytes, and
-    /// where it goes beyond the addresses that there are.
+    /// Returns the range from the first byte to the end of the last, as address and length. `None`
+    /// if the region has no bytes, or exceeds the 64-bit addresses.
     pub fn bounds(&self) -> Option<(u64, u64)> {
         let (mut first, mut last) = (i128::from(self.address), i128::from(self.address));
         for &(count, stride) in &self.axes {
@@ -119,7 +120,7 @@ impl Region {
         (self.run != 0).then_some((first, length))
     }
 
-    /// How many runs there are.
+    /// Returns the number of runs.
     pub fn runs(&self) -> u64 {
         self.axes.iter().fold(1, |runs: u64, (count, _)| runs.saturating_mul(*count))
     }
@@ -132,7 +133,8 @@ impl Region {
         for_each_place(&axes, |[offset, _]| each(self.address.wrapping_add_signed(offset)));
     }
 
-    /// The elements along the axes in one of the two arrays: each once, neighbours as one run.
+    /// Returns the elements along the axes in one of the two arrays. Each element is there once,
+    /// and adjacent ones are one run.
     fn of(address: u64, size: usize, axes: &[Axis], array: usize) -> Region {
         let mut region = Region { address, run: size as u64, axes: Vec::new() };
         for axis in axes.iter().rev() {
@@ -140,7 +142,7 @@ impl Region {
             if length == 0 {
                 region.run = 0;
             } else if stride == 0 || length == 1 {
-                // Broadcast: the same bytes again.
+                // A broadcast uses the same bytes again.
             } else if region.axes.is_empty() && stride.cast_unsigned() == region.run {
                 region.run = region.run.saturating_mul(length);
             } else {
@@ -151,7 +153,7 @@ impl Region {
     }
 }
 
-/// The axes in a strided kernel's words, outermost first.
+/// Returns the axes in a strided kernel's words, outermost first.
 pub(crate) fn axes(words: &[u64]) -> Vec<Axis> {
     let rank = words.get(1).map_or(0, |rank| *rank as usize).min(MOST_AXES);
     let all = words.get(FIRST_AXIS..).unwrap_or_default().chunks_exact(AXIS_WORDS);
@@ -160,7 +162,8 @@ pub(crate) fn axes(words: &[u64]) -> Vec<Axis> {
     axes
 }
 
-/// Elements of what a strided kernel counts.
+/// Returns the elements in one unit of a strided kernel's count: a vector's on the vector path,
+/// else 1.
 pub(crate) fn vector(path: Path, of: Type, out_of: Type) -> usize {
     if path == Path::Vectors { flat_each(of, out_of) as usize } else { 1 }
 }

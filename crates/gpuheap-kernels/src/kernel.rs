@@ -3,35 +3,37 @@
 use crate::plan::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 use crate::{Arithmetic, Comparison, Reduction, Type};
 
-/// A kernel: known by its name, on a GPU by its PTX, on the emulated device by its Rust.
+/// A kernel. A GPU runs its PTX, an emulated device its Rust; both know it by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Kernel(pub(crate) Kind);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Kind {
-    /// One result for each pair of operands.
+    /// An operation on each pair of operands.
     Elementwise { path: Path, does: Does, of: Type, left: Source, right: Source },
-    /// Values converted to another type.
+    /// A conversion of values to another type.
     Cast { from: Type, to: Type },
-    /// Units of so many bytes from places to places.
+    /// A copy of units of `unit` bytes.
     Copy { unit: usize },
-    /// Reduces along the last axis: some threads for each piece of a row.
+    /// A reduction along the last axis, with several threads for each piece of a row.
     Rows { op: Reduction, of: Type },
-    /// Reduces along another axis, or a short one: a thread for each piece of a column.
+    /// A reduction along another axis, or along a short one, with a thread for each piece of a
+    /// column.
     Columns { op: Reduction, of: Type },
-    /// Adds values, or ones, up by key; first in each block's own memory if `shared`.
+    /// Sums of values by key, or counts of keys without values. They are formed in each block's own
+    /// memory first if `shared`.
     Groups { shared: bool, of: Option<Type>, key: Type },
 }
 
-/// How elements are found.
+/// Way in which elements are found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Path {
-    /// They lie one behind the other in all arrays.
+    /// In order: in all arrays, elements are adjacent.
     Flat,
     /// By coordinates and strides.
     Strided,
-    /// By coordinates and strides, in vectors: along the innermost axis they lie one behind the
-    /// other, or are all one.
+    /// By coordinates and strides, in vectors. Along the innermost axis, elements are adjacent or
+    /// all one.
     Vectors,
 }
 
@@ -56,13 +58,13 @@ const SOURCES: [[Source; 2]; 4] = [
     [Source::Scalar, Source::Scalar],
 ];
 
-/// Start of all names.
+/// Prefix of all names.
 const PREFIX: &str = "gpuheap";
-/// The units of copies, bytes.
+/// Units of copies, bytes.
 pub(crate) const UNITS: [usize; 5] = [1, 2, 4, 8, 16];
 
 impl Kernel {
-    /// The name of its entry in the PTX. No two kernels have the same.
+    /// Returns the name of the kernel's entry in the PTX. No two kernels have the same name.
     pub fn name(&self) -> String {
         let words = match self.0 {
             Kind::Elementwise { path, does, of, left, right } => {
@@ -80,7 +82,7 @@ impl Kernel {
         format!("{PREFIX}_{}", words.join("_"))
     }
 
-    /// The kernel of a name; `None` for what is not one of ours.
+    /// Returns the kernel of a name; `None` if it is not the name of a gpuheap kernel.
     pub fn parse(name: &str) -> Option<Kernel> {
         let words: Vec<&str> = name.strip_prefix(PREFIX)?.strip_prefix('_')?.split('_').collect();
         let kind = match words[..] {
@@ -118,7 +120,7 @@ impl Kernel {
         Some(Kernel(kind))
     }
 
-    /// How many words its one parameter has.
+    /// Returns the number of words of the kernel's one parameter.
     pub fn words(&self) -> usize {
         match self.0 {
             Kind::Elementwise { path: Path::Flat, .. } => 4,
@@ -128,12 +130,12 @@ impl Kernel {
         }
     }
 
-    /// Returns whether it carries bytes over as they are, and computes nothing.
+    /// Returns whether the kernel copies bytes unchanged and computes nothing.
     pub fn only_copies(&self) -> bool {
         matches!(self.0, Kind::Copy { .. })
     }
 
-    /// Every kernel there is.
+    /// Returns every kernel.
     pub fn all() -> Vec<Kernel> {
         let mut all = Vec::new();
         let arithmetic = Arithmetic::ALL.iter().copied().map(Does::Arithmetic);
@@ -167,11 +169,11 @@ impl Kernel {
     }
 }
 
-/// Name in place of the type of values if rows are counted.
+/// Word in place of the type of values if keys are counted.
 const COUNT: &str = "count";
 
 impl Path {
-    /// Returns whether there are kernels with these operands: scalars alone need no strides.
+    /// Returns whether kernels with these operands exist. Scalars alone need no strides.
     fn takes(self, sources: [Source; 2]) -> bool {
         self == Path::Flat || sources.contains(&Source::Array)
     }
@@ -203,7 +205,7 @@ impl Source {
 }
 
 impl Does {
-    /// Returns whether there is a kernel of this type.
+    /// Returns whether a kernel of this type exists.
     fn takes(self, of: Type) -> bool {
         of != Type::Bool || matches!(self, Does::Comparison(_))
     }

@@ -3,17 +3,17 @@
 use crate::Kernel;
 use crate::plan::{AXIS_WORDS, FIRST_AXIS, MOST_AXES};
 
-/// The most words that a kernel takes: a strided one with all its axes.
+/// Most words that a kernel takes: those of a strided kernel with all its axes.
 pub(crate) const MOST_WORDS: usize = FIRST_AXIS + AXIS_WORDS * MOST_AXES;
 
-/// One launch of a kernel, in one dimension, with no shared memory asked for by the caller.
+/// One launch of a kernel, with a grid of one dimension and no dynamic shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Launch {
     /// Kernel that is launched.
     pub kernel: Kernel,
-    /// Its one parameter.
+    /// Words of its one parameter.
     pub words: Words,
-    /// Blocks; at least one.
+    /// Number of blocks, at least one.
     pub grid: u32,
     /// Threads of a block.
     pub block: u32,
@@ -34,7 +34,7 @@ impl Words {
         Words { words: all, length }
     }
 
-    /// The words in order. The address of the first is what `cuLaunchKernel` takes as its one
+    /// Returns the words in order. `cuLaunchKernel` takes the address of the first as its one
     /// parameter.
     pub fn as_slice(&self) -> &[u64] {
         &self.words[..self.length]

@@ -1,14 +1,15 @@
-//! Gpuheap's kernels, each declared once: a name, PTX for a GPU, and the same in Rust for the
-//! emulated device.
+//! Kernels of gpuheap, each declared once: a name, PTX for a GPU, and equal Rust for the emulated
+//! device.
 //!
-//! A function such as [`arithmetic`] plans: it turns an operation on arrays into [`Launch`]es, in
-//! the order in which they are to be queued on one stream. Whoever launches loads
-//! [`Kernel::ptx`] with `cuModuleLoadData`, once for each kernel and context. An emulated device
-//! knows the module by its entry ([`Kernel::parse`]) and runs [`Kernel::run`], which gives the
-//! same result to the last bit (a NaN is some NaN, and sums by key of floats add in any order).
+//! A function such as [`arithmetic`] plans an operation on arrays: it returns [`Launch`]es, in the
+//! order in which they must be queued on one stream. The caller loads [`Kernel::ptx`] with
+//! `cuModuleLoadData`, once for each kernel and context. An emulated device knows the module by its
+//! entry ([`Kernel::parse`]) and runs [`Kernel::run`]. Its result equals the GPU's to the last bit,
+//! with two exceptions: a NaN is some NaN, and sums by key of floats add in any order.
 //!
-//! Addresses are the device's and elements lie on multiples of their size; nothing is checked
-//! here. No elements, no launches. Every kernel is launched with [`BLOCK`] threads in each block.
+//! Addresses are the device's, and elements lie on multiples of their size. Nothing is checked
+//! here. An operation without elements has no launches. Every kernel is launched with [`BLOCK`]
+//! threads in each block.
 //!
 //! ```
 //! use gpuheap_kernels::{Arithmetic, Kernel, Operand, Type, arithmetic};

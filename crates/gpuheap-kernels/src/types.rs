@@ -1,6 +1,6 @@
-//! Element types, and what is done with them.
+//! Element types and the operations on them.
 
-/// Declares an enum whose variants have a word each, by which kernels are named.
+/// Declares an enum with a word for each variant. Kernels' names are made of these words.
 macro_rules! worded {
     ($(#[$doc:meta])* pub enum $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -10,7 +10,7 @@ macro_rules! worded {
         }
 
         impl $name {
-            /// All of them.
+            /// All variants.
             pub const ALL: &[$name] = &[$($name::$variant),*];
 
             pub(crate) fn word(self) -> &'static str {
@@ -27,7 +27,7 @@ macro_rules! worded {
 }
 
 worded! {
-    /// The type of an array's elements, as it lies in memory: little-endian.
+    /// Type of an array's elements, little-endian in memory.
     pub enum Type {
         /// A byte, 0 or 1. Any other byte counts as 1.
         Bool = "bool",
@@ -55,8 +55,9 @@ worded! {
 }
 
 worded! {
-    /// An operation of two numbers. Integers wrap and their division by 0 gives 0; floats are
-    /// rounded to nearest, subnormals kept. On `Bool` it works on the bytes, as on `U8`.
+    /// An operation on two numbers. Integers wrap, and their division by 0 gives 0. Floats are
+    /// rounded to nearest, and subnormals are kept. On `Bool` an operation works on the bytes, as
+    /// on `U8`.
     pub enum Arithmetic {
         /// `a + b`.
         Add = "add",
@@ -70,7 +71,7 @@ worded! {
 }
 
 worded! {
-    /// A question about two values, as Rust's operators answer it.
+    /// A comparison of two values, with the result of Rust's operator.
     pub enum Comparison {
         /// `a == b`.
         Equal = "equal",
@@ -87,7 +88,7 @@ worded! {
     }
 }
 
-/// An operation of one value.
+/// An operation on one value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Unary {
     /// `-a`; integers wrap.
@@ -97,15 +98,16 @@ pub enum Unary {
 }
 
 worded! {
-    /// How many values become one.
+    /// A reduction of many values to one.
     pub enum Reduction {
-        /// Integers to `I64` or `U64`, wrapping; floats to `F64`; `Bool` to `U64`, how many are set.
+        /// Sum: of integers as `I64` or `U64`, wrapping; of floats as `F64`; of `Bool` as `U64`,
+        /// the count of true values.
         Sum = "sum",
-        /// The sum of the values as `F64`: for means.
+        /// Sum of the values as `F64`, for means.
         Total = "total",
-        /// The smallest; NaN if there is one; -0.0 is less than 0.0.
+        /// Smallest value; NaN if a value is NaN; -0.0 is less than 0.0.
         Min = "min",
-        /// The largest; NaN if there is one; -0.0 is less than 0.0.
+        /// Largest value; NaN if a value is NaN; -0.0 is less than 0.0.
         Max = "max",
         /// True if no value is 0, as `Bool`.
         All = "all",
@@ -115,7 +117,7 @@ worded! {
 }
 
 impl Type {
-    /// Bytes of an element.
+    /// Returns the size of an element, bytes.
     pub const fn size(self) -> usize {
         match self {
             Type::Bool | Type::I8 | Type::U8 => 1,
@@ -125,25 +127,25 @@ impl Type {
         }
     }
 
-    /// Returns whether it is `F32` or `F64`.
+    /// Returns whether the type is `F32` or `F64`.
     pub const fn is_float(self) -> bool {
         matches!(self, Type::F32 | Type::F64)
     }
 
-    /// Returns whether it is an integer that has negative values.
+    /// Returns whether the type is a signed integer.
     pub const fn is_signed(self) -> bool {
         matches!(self, Type::I8 | Type::I16 | Type::I32 | Type::I64)
     }
 
-    /// Returns whether it is an integer: keys are.
+    /// Returns whether the type is an integer. Keys must be integers.
     pub const fn is_integer(self) -> bool {
         !matches!(self, Type::Bool | Type::F32 | Type::F64)
     }
 }
 
 impl Reduction {
-    /// Returns the type that values of a type become: the one that [`reduce`](crate::reduce)
-    /// writes, and reads in the passes after the first.
+    /// Returns the type of a reduction's results. [`reduce`](crate::reduce) writes this type, and
+    /// reads it in the passes after the first.
     pub const fn output(self, of: Type) -> Type {
         match (self, of) {
             (Reduction::Total, _) => Type::F64,

@@ -1,23 +1,24 @@
 //! Axes with the strides of two arrays, joined and split.
 
-/// The most axes that a kernel takes.
+/// Most axes that a kernel takes.
 pub(crate) const MOST_AXES: usize = 12;
-/// The first word of the axes in a strided kernel's arguments.
+/// Index of the first axis's words in a strided kernel's arguments.
 pub(crate) const FIRST_AXIS: usize = 5;
 /// Words of an axis: its length and the shift of its division; the factor of its division; the two
 /// strides, bytes.
 pub(crate) const AXIS_WORDS: usize = 4;
-/// The most elements of one launch: what the division by multiplication takes.
+/// Most elements of one launch, below 2^31. The division by multiplication is exact only up to
+/// there.
 const MOST_ELEMENTS: usize = i32::MAX as usize;
 
-/// One axis: how many elements, and how far apart they lie in two arrays, bytes.
+/// One axis: its number of elements and their distances in two arrays, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Axis {
     pub(crate) length: usize,
     pub(crate) strides: [i64; 2],
 }
 
-/// Some of the elements: the first one's place in row-major order and its offsets in the two
+/// A part of the elements: the first one's index in row-major order and its offsets in the two
 /// arrays, bytes, and the axes, outermost first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
@@ -26,8 +27,8 @@ pub(crate) struct Piece {
     pub(crate) axes: Vec<Axis>,
 }
 
-/// The axes of a shape, as few as will do. `None` where there are no elements. Strides are in units
-/// of so many bytes, and 0 where they are left out.
+/// Returns the axes of a shape, as few as suffice; `None` if the shape has no elements. Strides are
+/// in units of `unit` bytes, and missing ones are 0.
 pub(crate) fn collapse(shape: &[usize], strides: [&[isize]; 2], unit: usize) -> Option<Vec<Axis>> {
     if shape.contains(&0) {
         return None;
@@ -42,7 +43,7 @@ pub(crate) fn collapse(shape: &[usize], strides: [&[isize]; 2], unit: usize) -> 
             (stride as i64).wrapping_mul(unit as i64)
         };
         let strides = strides.map(bytes);
-        // The axis outside goes on where this one ends.
+        // The outer axis continues where this one ends.
         let joins = |outer: &Axis| {
             (0..2).all(|of| outer.strides[of] == strides[of].wrapping_mul(length as i64))
         };
@@ -56,7 +57,7 @@ pub(crate) fn collapse(shape: &[usize], strides: [&[isize]; 2], unit: usize) -> 
     Some(axes)
 }
 
-/// Pieces that a kernel takes each, in row-major order.
+/// Splits axes into pieces of one launch each, in row-major order.
 pub(crate) fn split(axes: &[Axis]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     split_into(&mut pieces, Piece { first: 0, offsets: [0; 2], axes: axes.to_vec() });
@@ -70,7 +71,7 @@ fn split_into(pieces: &mut Vec<Piece>, piece: Piece) {
     }
     let (outer, inner) = (piece.axes[0], &piece.axes[1..]);
     let each = count(inner);
-    // How much of the outermost axis goes into one piece; without it where there are too many.
+    // A piece takes `most` of the outermost axis, or drops that axis if there are too many axes.
     let most = if inner.len() < MOST_AXES { (MOST_ELEMENTS / each).max(1) } else { 1 };
     let mut at = 0;
     while at < outer.length {
@@ -89,7 +90,7 @@ fn split_into(pieces: &mut Vec<Piece>, piece: Piece) {
 }
 
 impl Axis {
-    /// An axis in a kernel's arguments.
+    /// Reads an axis from a kernel's arguments.
     pub(crate) fn from_words(words: &[u64]) -> Axis {
         let word = |index: usize| words.get(index).copied().unwrap_or(0);
         Axis {
@@ -100,12 +101,12 @@ impl Axis {
 }
 
 impl Piece {
-    /// How many elements.
+    /// Returns the number of elements.
     pub(crate) fn count(&self) -> u64 {
         self.axes.iter().map(|axis| axis.length as u64).product()
     }
 
-    /// The arguments of a strided kernel; the three addresses are those of the whole.
+    /// Returns the arguments of a strided kernel. The three addresses are those of the whole.
     pub(crate) fn words(&self, linear: (u64, usize), addresses: [u64; 2]) -> Vec<u64> {
         let (out, size) = linear;
         let mut words = vec![
@@ -115,7 +116,7 @@ impl Piece {
             addresses[0].wrapping_add_signed(self.offsets[0]),
             addresses[1].wrapping_add_signed(self.offsets[1]),
         ];
-        // Innermost first, which is the order of the divisions.
+        // The innermost axis comes first, which is the order of the divisions.
         for axis in self.axes.iter().rev() {
             let (factor, shift) = divider(axis.length as u32);
             words.extend([
@@ -130,8 +131,8 @@ impl Piece {
     }
 }
 
-/// A factor and a shift with which `n / d = (high(n * factor) + n) >> shift` for all `n` below 2^31,
-/// where `high` is the upper half of the 64-bit product (Granlund and Montgomery, 1994).
+/// Returns a factor and a shift with which `n / d = (high(n * factor) + n) >> shift` for all `n`
+/// below 2^31. `high` is the upper half of the 64-bit product (Granlund and Montgomery, 1994).
 fn divider(d: u32) -> (u32, u32) {
     let shift = (0..32).find(|shift| 1_u64 << shift >= u64::from(d)).unwrap_or(31);
     let d = u64::from(d.max(1));

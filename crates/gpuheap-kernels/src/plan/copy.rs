@@ -6,9 +6,11 @@ use crate::plan::grid;
 use crate::plan::per_thread::STRIDED_EACH;
 use crate::{Kernel, Launch, Words};
 
-/// Copies units of 1, 2, 4, 8 or 16 bytes from places to places. Strides are in units and may be
-/// negative; the addresses are those of the first unit of each side. The sides may not overlap, nor
-/// may the places that are written. Other units: nothing.
+/// Plans a copy of units of 1, 2, 4, 8 or 16 bytes between strided arrays. No launches for other
+/// units.
+///
+/// Strides are in units and may be negative. The addresses are those of the first unit of each
+/// side. The sides must not overlap, and neither may the written units. Nothing is checked.
 pub fn copy(
     unit: usize,
     shape: &[usize],
@@ -32,7 +34,8 @@ pub fn copy(
     split(&axes).into_iter().map(launch).collect()
 }
 
-/// Makes the units as large as the innermost axis, the strides and the addresses allow.
+/// Makes the units as large as the innermost axis, the strides and the addresses allow, and returns
+/// their size.
 fn widen(unit: usize, axes: &mut Vec<Axis>, addresses: [u64; 2]) -> usize {
     let Some((inner, outer)) = axes.split_last_mut() else { return unit };
     if inner.strides != [unit as i64; 2] {

@@ -9,20 +9,20 @@ use crate::{Arithmetic, Comparison, Kernel, Launch, Type, Unary, Words};
 /// Operand of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operand<'a> {
-    /// One value for all elements: its bits, zero-extended.
+    /// One value for all elements, as its bits, zero-extended.
     Scalar(u64),
     /// An array.
     Array {
-        /// Where its first element is.
+        /// Address of its first element.
         address: u64,
-        /// How far apart its elements are along each axis of the result, in elements; 0 where it is
-        /// broadcast.
+        /// Distances of its elements along each axis of the result, in elements; 0 for a broadcast
+        /// axis.
         strides: &'a [isize],
     },
 }
 
-/// `out = left op right`, element by element; `out` of the same type, row-major without gaps. It
-/// may be the very memory of an operand that is laid out like it.
+/// Plans `out = left op right`, element by element. `out` has the operands' type and is row-major
+/// without gaps. It may be the memory of an operand with the same layout.
 pub fn arithmetic(
     op: Arithmetic,
     of: Type,
@@ -35,7 +35,7 @@ pub fn arithmetic(
     elementwise(Does::Arithmetic(op), of, shape, out, left, right)
 }
 
-/// `out = left op right`, element by element; `out` of `Bool`, row-major without gaps.
+/// Plans `out = left op right`, element by element. `out` is of `Bool` and row-major without gaps.
 pub fn comparison(
     op: Comparison,
     of: Type,
@@ -47,12 +47,13 @@ pub fn comparison(
     elementwise(Does::Comparison(op), of, shape, out, left, right)
 }
 
-/// `out = op input` for `count` elements one behind the other; `out` may be `input`, if the types
-/// are of one size.
+/// Plans `out = op input` for `count` adjacent elements. `out` may be `input` if the types have the
+/// same size.
 pub fn unary(op: Unary, of: Type, count: usize, out: u64, input: u64) -> Vec<Launch> {
     let input = Operand::Array { address: input, strides: &[1] };
     match op {
-        // Exact for floats too, zeros and infinities included; for integers it wraps as it must.
+        // A multiplication by -1 is exact for floats too, zeros and infinities included, and wraps
+        // for integers.
         Unary::Negate => {
             let minus_one = match of {
                 Type::F32 => u64::from((-1.0_f32).to_bits()),
@@ -65,8 +66,8 @@ pub fn unary(op: Unary, of: Type, count: usize, out: u64, input: u64) -> Vec<Lau
     }
 }
 
-/// `out = input as to` for `count` elements one behind the other, as Rust's `as`; to `Bool`: whether
-/// it is not 0.
+/// Plans `out = input as to` for `count` adjacent elements, like Rust's `as`. A cast to `Bool`
+/// gives whether the value is not 0.
 pub fn cast(from: Type, to: Type, count: usize, out: u64, input: u64) -> Vec<Launch> {
     if count == 0 {
         return Vec::new();
@@ -113,8 +114,8 @@ fn elementwise(
     split(&axes).into_iter().map(launch).collect()
 }
 
-/// The axes with vectors along the innermost one, if in every array its elements lie one behind the
-/// other, at places that vectors can be loaded from, or are all one.
+/// Returns the axes with vectors along the innermost one. `None` unless in every array its elements
+/// are all one, or adjacent and aligned for loads of vectors.
 fn in_vectors(
     axes: &[Axis],
     (out, out_of): (u64, Type),
@@ -141,7 +142,7 @@ fn in_vectors(
     Some(outer.iter().copied().chain([inner]).collect())
 }
 
-/// Returns whether every array's elements lie one behind the other.
+/// Returns whether every array's elements are adjacent.
 fn is_flat(axes: &[Axis], sources: [Source; 2], of: Type) -> bool {
     let dense = |axis: &Axis| {
         (0..2).all(|i| sources[i] == Source::Scalar || axis.strides[i] == of.size() as i64)
@@ -164,7 +165,7 @@ impl Operand<'_> {
         }
     }
 
-    /// The address or the bits.
+    /// Returns the address of an array or the bits of a scalar.
     fn word(&self) -> u64 {
         match *self {
             Operand::Scalar(bits) => bits,

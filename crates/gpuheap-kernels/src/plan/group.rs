@@ -4,19 +4,22 @@ use crate::kernel::Kind;
 use crate::plan::BLOCK;
 use crate::{Kernel, Launch, Type, Words};
 
-/// The most bytes of sums that a block keeps for itself before it adds them to everybody's.
+/// Bounds the sums that a block keeps in its own memory before it adds them to the result, bytes.
 pub(crate) const SHARED_BYTES: usize = 32 << 10;
-/// The most blocks with sums of their own: what all of them add at the end has to stay little.
+/// Bounds the blocks that keep their own sums. Each block adds all its sums to the result at its
+/// end, and that work must stay small.
 const MOST_BLOCKS: u64 = 1024;
 
-/// Adds each row of `values`, shape `[rows, inner]`, to the row of `out`, shape `[groups, inner]`,
-/// that its key names; `keys` has a key for each row, of an integer type. `out` is of the type that
-/// [`Reduction::Sum`](crate::Reduction) gives and was zeroed before. Without values each row counts 1, and `inner`
-/// is 1.
+/// Plans sums by key: each row of `values`, shape `[rows, inner]`, is added to the row of `out`,
+/// shape `[groups, inner]`, that its key names.
 ///
-/// Rows with a key outside of `0..groups` are left out. `bad` is the address of two `u64`: to the
-/// first their number is added, and the second becomes the first such row, if that is less than
-/// what is there.
+/// `keys` has a key for each row, of an integer type. `out` has the type that
+/// [`Reduction::Sum`](crate::Reduction) gives and must be zeroed before. Without values, each row
+/// counts 1, and `inner` is 1.
+///
+/// Rows with a key outside of `0..groups` are left out. `bad` is the address of two `u64`. The
+/// number of such rows is added to the first. The second becomes the index of the first such row,
+/// if that is less than its value.
 #[expect(clippy::too_many_arguments, reason = "two tables, their shape, and where the result goes")]
 pub fn group_sum(
     of: Type,

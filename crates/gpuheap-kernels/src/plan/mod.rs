@@ -1,5 +1,5 @@
-//! From operations on arrays to launches: axes joined, work split so that 32 bits count a kernel's
-//! elements, the flat way chosen where it can be.
+//! Plans: operations on arrays become launches. Axes are joined, work is split so that 32 bits
+//! count a kernel's elements, and the flat way is chosen if it applies.
 
 mod axes;
 mod copy;
@@ -18,13 +18,13 @@ pub(crate) use per_thread::{STRIDED_EACH, VECTOR, flat_each};
 pub use reduce::{partials, reduce};
 pub(crate) use rows::for_each_row;
 
-/// Threads of a block, of every kernel.
+/// Threads of a block of every kernel.
 pub const BLOCK: u32 = 256;
-/// The most blocks of kernels whose threads take one more element after another. Enough for every
-/// device to be full many times, so that the last blocks to end do not matter.
+/// Bounds the blocks of kernels whose threads loop over elements. So many blocks fill every device
+/// many times over, so the last blocks to end do not matter.
 const MOST_BLOCKS: u64 = 1 << 15;
 
-/// Blocks for so many threads' worth of work, and their threads.
+/// Returns the blocks for the work of `threads` threads, and the threads of a block.
 fn grid(threads: u64) -> (u32, u32) {
     (threads.div_ceil(u64::from(BLOCK)).clamp(1, MOST_BLOCKS) as u32, BLOCK)
 }

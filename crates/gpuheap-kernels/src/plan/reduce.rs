@@ -1,7 +1,7 @@
-//! Reductions: passes that make an axis shorter until one element is left.
+//! Reductions: passes that shorten an axis until one element is left.
 //!
-//! Which elements are added in which order depends on the lengths alone, never on the device, so
-//! that sums of floats are the same everywhere.
+//! The order in which elements are added depends on the lengths alone, never on the device. Sums of
+//! floats are therefore equal everywhere.
 
 use crate::kernel::Kind;
 use crate::plan::{BLOCK, grid};
@@ -11,17 +11,17 @@ use crate::{Kernel, Launch, Reduction, Type, Words};
 const ROW_CHUNK: u64 = 8192;
 /// Elements of a column that become one in a pass.
 const COLUMN_CHUNK: u64 = 256;
-/// Up to this length a row is one thread's.
+/// Longest row that one thread reduces, elements.
 const SHORT_ROW: u64 = 32;
-/// Up to this length a row is one warp's.
+/// Longest row that one warp reduces, elements.
 const WARP_ROW: u64 = 1024;
 /// Threads of a warp.
 const WARP: u64 = 32;
 
-/// How an axis is reduced.
+/// Way in which an axis is reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// By rows, with this many threads for each piece of one.
+    /// By rows, with `lanes` threads for each piece of a row.
     Rows {
         lanes: u64,
     },
@@ -36,17 +36,18 @@ fn way(n: u64, inner: u64) -> (Way, u64) {
     }
 }
 
-/// How long the axis of `n` elements is after one pass; 1 is the end, and what an empty axis
-/// becomes.
+/// Returns the length of an axis of `n` elements after one pass. A length of 1 is the end; an empty
+/// axis has it at once.
 pub fn partials(n: usize, inner: usize) -> usize {
     let (_, chunk) = way(n as u64, inner as u64);
     n.div_ceil(chunk as usize).max(1)
 }
 
-/// One pass of a reduction of the middle axis, `[outer, n, inner]` to `[outer, partials, inner]` of
-/// the type [`Reduction::output`]. A further pass takes that type and that length; all of them make
-/// the result when the length is 1. An empty axis gives what changes nothing: 0 for sums, the
-/// largest value for the smallest.
+/// Plans one pass of a reduction of the middle axis, from `[outer, n, inner]` to `[outer, partials,
+/// inner]` of the type [`Reduction::output`].
+///
+/// A further pass takes that type and that length. Passes follow until the length is 1. An empty
+/// axis gives the value that changes nothing: 0 for sums, the largest value for the smallest.
 pub fn reduce(
     op: Reduction,
     of: Type,

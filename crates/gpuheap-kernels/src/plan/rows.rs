@@ -1,16 +1,16 @@
-//! Places by strides, row by row.
+//! Rows of strided arrays.
 
 use crate::plan::axes::Axis;
 
-/// The innermost axis at one place of the others.
+/// The innermost axis at one place of the outer axes.
 pub(crate) struct Row {
     pub(crate) length: usize,
-    /// Of its first element in both arrays, bytes.
+    /// Offsets of its first element in both arrays, bytes.
     pub(crate) offsets: [i64; 2],
     pub(crate) strides: [i64; 2],
 }
 
-/// Calls `each` with every row, in row-major order. No axes are one element.
+/// Calls `each` with every row, in row-major order. Without axes there is one row of one element.
 pub(crate) fn for_each_row<E>(
     axes: &[Axis],
     mut each: impl FnMut(Row) -> Result<(), E>,
@@ -24,7 +24,8 @@ pub(crate) fn for_each_row<E>(
     let mut offsets = [0_i64; 2];
     loop {
         each(Row { length: inner.length, offsets, strides: inner.strides })?;
-        // The next place: the innermost axis that has one more, and those inside it from the start.
+        // To reach the next place, the innermost axis with one more place advances, and those
+        // inside it start again.
         let mut moved = false;
         for (axis, at) in outer.iter().zip(&mut at).rev() {
             *at += 1;

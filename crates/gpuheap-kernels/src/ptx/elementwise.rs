@@ -1,5 +1,5 @@
-//! Flat kernels: elements that lie one behind the other in all arrays, in vectors of up to 16 bytes
-//! where the addresses allow, and one by one where not.
+//! Flat kernels: adjacent elements in all arrays. They are taken in vectors of up to 16 bytes if
+//! the addresses allow, else one by one.
 
 use crate::kernel::{Does, Source};
 use crate::plan::flat_each;
@@ -63,7 +63,7 @@ fn body(
     emit!(w, "mov.u64 {index}, {thread};");
     unless_aligned(w, out, &arrays, out_of, each, singly);
 
-    // Whole vectors.
+    // Whole vectors come first.
     emit!(w, "shr.u64 {vectors}, {count}, {};", each.ilog2());
     let (again, tail) = (w.label(), w.label());
     w.place(again);
@@ -90,7 +90,7 @@ fn body(
     emit!(w, "add.u64 {index}, {index}, {threads};");
     emit!(w, "bra {again};");
 
-    // What is left of them.
+    // The elements that do not fill a vector follow.
     w.place(tail);
     emit!(w, "shl.b64 {rest}, {vectors}, {};", each.ilog2());
     emit!(w, "add.u64 {index}, {rest}, {thread};");
@@ -116,7 +116,7 @@ fn body(
     w.place(end);
 }
 
-/// Jumps away where some array does not start on a multiple of its vectors, or of 16 bytes.
+/// Jumps to `away` unless every array starts on a multiple of its vectors, or of 16 bytes.
 fn unless_aligned(
     w: &mut Writer,
     out: Reg,

@@ -1,4 +1,4 @@
-//! Sums by key: additions in memory, first in each block's own where all sums fit.
+//! Sums by key: additions in memory, first in each block's own if all sums fit.
 
 use crate::plan::{BLOCK, SHARED_BYTES};
 use crate::ptx::value::{cast, load};
@@ -9,7 +9,7 @@ pub(super) fn group(kernel: &Kernel, shared: bool, of: Option<Type>, key: Type) 
     let mut w = Writer::default();
     let w = &mut w;
     let to = of.map_or(Type::U64, |of| Reduction::Sum.output(of));
-    // Integers wrap: one addition does for both signs.
+    // Integers wrap, so one addition serves both signs.
     let add = if to.is_float() { "add.f64" } else { "add.u64" };
     let [rows, inner, groups] = [0, 1, 2].map(|index| w.word(index));
     let [out, values, keys, bad] = [3, 4, 5, 6].map(|index| w.address(index));
@@ -30,7 +30,7 @@ pub(super) fn group(kernel: &Kernel, shared: bool, of: Option<Type>, key: Type) 
     let (row, column) = w.divide_unless_one(index, inner);
     let from = w.at(keys, row, key.size());
     let found = load(w, key, from);
-    // A negative key is a large one then.
+    // A negative key then becomes a large one.
     let found = cast(w, key, if key.is_signed() { Type::I64 } else { Type::U64 }, found);
     emit!(w, "setp.lt.u64 {known}, {found}, {groups};");
     emit!(w, "@{known} bra {good};");
@@ -89,10 +89,10 @@ pub(super) fn group(kernel: &Kernel, shared: bool, of: Option<Type>, key: Type) 
     w.module(kernel, target, shared.then_some(SHARED_BYTES))
 }
 
-/// The sums of one block.
+/// Sums of one block.
 #[derive(Clone, Copy)]
 struct Sums {
-    /// The address of the first.
+    /// Address of the first sum.
     first: Reg,
     count: Reg,
 }
@@ -106,7 +106,7 @@ fn own_sums(w: &mut Writer, groups: Reg, inner: Reg) -> Sums {
     Sums { first, count }
 }
 
-/// Shares the block's sums out to its threads: calls with each one's address and number.
+/// Divides the block's sums among its threads. `work` gets each sum's address and number.
 fn for_each_own(w: &mut Writer, sums: Sums, work: impl Fn(&mut Writer, Reg, Reg)) {
     let index = w.special("tid.x");
     let place = w.reg(Class::Bits32);

@@ -1,4 +1,4 @@
-//! The kernels' PTX, generated: what differs between types and operations is a line or two.
+//! PTX of the kernels, generated from code that types and operations share.
 
 mod elementwise;
 mod group;
@@ -11,8 +11,8 @@ use crate::Kernel;
 use crate::kernel::{Kind, Path};
 
 impl Kernel {
-    /// The module that has this kernel as its only entry: PTX for every device from Maxwell on
-    /// (Pascal, where doubles are added up by key).
+    /// Returns the PTX of a module that has this kernel as its only entry. It runs on every device
+    /// from Maxwell on, and from Pascal on if it adds doubles by key.
     pub fn ptx(&self) -> String {
         match self.0 {
             Kind::Elementwise { path: Path::Flat, does, of, left, right } => {

@@ -7,7 +7,7 @@ use crate::ptx::value::{
 use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::{Kernel, Reduction, Type};
 
-/// Vectors, or elements of a column, that are on their way at a time.
+/// Vectors, or elements of a column, that are loaded at a time.
 const UNROLL: usize = 4;
 
 /// Reduction of values of type `of` into a total of type `to`.
@@ -36,8 +36,8 @@ impl Fold {
     }
 }
 
-/// Some lanes of a block for each piece of a row: each adds its vectors up in order, then the lanes
-/// are added by halves.
+/// Writes a kernel with several lanes of a block for each piece of a row. Each lane adds its
+/// vectors up in order, then the lanes are added by halves.
 pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let mut w = Writer::default();
     let w = &mut w;
@@ -46,7 +46,7 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let lanes = w.word32(4);
     let (out, input) = (w.address(5), w.address(6));
     let [thread, block, blocks] = ["tid.x", "ctaid.x", "nctaid.x"].map(|name| w.special(name));
-    // Which lane of which of the block's pieces.
+    // The lane, and the piece among those of the block.
     let [each, within, lane] = w.regs(Class::Bits32);
     emit!(w, "div.u32 {within}, {thread}, {lanes};");
     emit!(w, "mul.lo.u32 {lane}, {within}, {lanes};");
@@ -61,7 +61,7 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let [done, active, leads] = w.regs(Class::Predicate);
     let (again, reduced, end) = (w.label(), w.label(), w.label());
 
-    // The whole block comes here together: it meets at barriers.
+    // The whole block comes here together, because it meets at barriers.
     w.place(again);
     emit!(w, "setp.ge.u64 {done}, {base}, {all};");
     emit!(w, "@{done} bra {end};");
@@ -83,7 +83,7 @@ pub(super) fn rows(kernel: &Kernel, op: Reduction, of: Type) -> String {
     w.module(kernel, MAXWELL, Some(BLOCK as usize * 8))
 }
 
-/// How long a piece of a row is, and where it starts.
+/// Writes the length of a piece of a row and its address.
 fn piece_of(
     w: &mut Writer,
     (row, piece): (Reg, Reg),
@@ -101,7 +101,7 @@ fn piece_of(
     (length, w.at(input, place, of.size()))
 }
 
-/// Writes the share of one lane in a piece: vectors that are as many apart as there are lanes.
+/// Writes the share of one lane in a piece: vectors whose distance is the number of lanes.
 fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: Reg, from: Reg) {
     let (of, each) = (fold.of, VECTOR / fold.of.size());
     let [at, step, far, last] = w.regs(Class::Bits32);
@@ -139,7 +139,7 @@ fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: 
     emit!(w, "add.u32 {at}, {at}, {step};");
     emit!(w, "bra {one};");
 
-    // The end of the piece, or all of it where it cannot be loaded in vectors.
+    // The end of the piece follows, or all of it if it cannot be loaded in vectors.
     w.place(singly);
     emit!(w, "setp.ge.u32 {done}, {at}, {length};");
     emit!(w, "@{done} bra {end};");
@@ -159,7 +159,7 @@ fn lane_of_piece(w: &mut Writer, fold: Fold, (lane, lanes): (Reg, Reg), length: 
     w.place(end);
 }
 
-/// The totals of all lanes into the first one's, by halves.
+/// Combines the totals of all lanes into the first one's, by halves.
 fn by_halves(w: &mut Writer, fold: Fold, (thread, lane, lanes): (Reg, Reg, Reg)) {
     let (total, bits) = (fold.total, fold.total.class.suffix());
     let [own, far, half] = w.regs(Class::Bits32);
@@ -187,7 +187,7 @@ fn by_halves(w: &mut Writer, fold: Fold, (thread, lane, lanes): (Reg, Reg, Reg))
     w.place(end);
 }
 
-/// A thread for each piece of a column, which it adds up in order.
+/// Writes a kernel with a thread for each piece of a column, which it adds up in order.
 pub(super) fn columns(kernel: &Kernel, op: Reduction, of: Type) -> String {
     let mut w = Writer::default();
     let w = &mut w;

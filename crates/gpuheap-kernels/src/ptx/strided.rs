@@ -7,14 +7,14 @@ use crate::ptx::value::{argument, load, load_if, load_vector, store_if, store_ve
 use crate::ptx::writer::{Class, MAXWELL, Reg, Writer, emit};
 use crate::{Kernel, Type};
 
-/// One element of those that a thread takes at a time.
+/// One of the elements that a thread takes at a time.
 #[derive(Clone, Copy)]
 struct Place {
-    /// True if there is such an element.
+    /// True if the element exists.
     exists: Reg,
-    /// Its place in row-major order.
+    /// Index in row-major order.
     index: Reg,
-    /// Its offsets in both arrays, bytes.
+    /// Offsets in both arrays, bytes.
     offsets: [Reg; 2],
 }
 
@@ -43,7 +43,8 @@ pub(super) fn elementwise(kernel: &Kernel, does: Does, of: Type, sources: [Sourc
     w.module(kernel, MAXWELL, None)
 }
 
-/// A vector of each operand along the innermost axis: out of memory, or one element again and again.
+/// Writes a kernel that takes a vector of each operand along the innermost axis: loaded from
+/// memory, or one element repeated.
 pub(super) fn vectors(kernel: &Kernel, does: Does, of: Type, sources: [Source; 2]) -> String {
     let mut w = Writer::default();
     let (out, inputs) = operands(&mut w, of, sources);
@@ -84,7 +85,7 @@ fn vector_or_one(w: &mut Writer, of: Type, from: Reg, stride: Reg, each: usize) 
     values
 }
 
-/// Where the result goes, and both operands: addresses of arrays, values of scalars.
+/// Returns the address of the result, and both operands: addresses of arrays, values of scalars.
 fn operands(w: &mut Writer, of: Type, sources: [Source; 2]) -> (Reg, [Reg; 2]) {
     let out = w.address(2);
     let inputs = [0, 1].map(|i| match sources[i] {
@@ -126,8 +127,8 @@ pub(super) fn copy(kernel: &Kernel, unit: usize) -> String {
     w.module(kernel, MAXWELL, None)
 }
 
-/// Goes through all elements. Their number is below 2^31, and the grid small enough that a place
-/// beyond the last is below 2^32.
+/// Writes a loop over all elements. Their number is below 2^31, and the grid is small enough that
+/// an index beyond the last is below 2^32.
 fn body(w: &mut Writer, each: u64, work: impl Fn(&mut Writer, &[Place])) {
     let count = w.word32(0);
     let rank = w.word32(1);
@@ -167,7 +168,8 @@ fn body(w: &mut Writer, each: u64, work: impl Fn(&mut Writer, &[Place])) {
     w.place(end);
 }
 
-/// Takes the coordinate along one axis, the innermost of those that are left, out of the rests.
+/// Takes the coordinate along one axis out of the rests of the indices. The axis is the innermost
+/// one left.
 fn coordinates(w: &mut Writer, axis: usize, places: &[Place], rests: &[Reg]) {
     let at = FIRST_AXIS + AXIS_WORDS * axis;
     let length = w.word32(at);

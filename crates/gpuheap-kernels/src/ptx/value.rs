@@ -1,5 +1,6 @@
-//! Elements in registers: types of 8 and 16 bits and `Bool` lie in 32, extended by their sign or by
-//! zeros. Results of arithmetic may have other upper bits: what is stored are the lower ones.
+//! Elements in registers. Types of 8 and 16 bits and `Bool` lie in 32 bits, extended by their sign
+//! or by zeros. Results of arithmetic may have other upper bits, because only the lower ones are
+//! stored.
 
 use crate::ptx::writer::{Class, Reg, Writer, emit};
 use crate::{Arithmetic, Comparison, Reduction, Type};
@@ -13,7 +14,7 @@ pub(super) fn class(of: Type) -> Class {
     }
 }
 
-/// The type by which elements are moved to and from memory.
+/// Returns the type with which elements are loaded and stored.
 fn memory(of: Type) -> &'static str {
     match of {
         Type::Bool | Type::U8 => "u8",
@@ -24,7 +25,7 @@ fn memory(of: Type) -> &'static str {
     }
 }
 
-/// The type by which they are computed with.
+/// Returns the type with which elements are computed.
 fn register(of: Type) -> &'static str {
     match of {
         Type::I8 | Type::I16 | Type::I32 => "s32",
@@ -36,7 +37,7 @@ fn register(of: Type) -> &'static str {
     }
 }
 
-/// A scalar out of the arguments.
+/// Loads a scalar from the arguments.
 pub(super) fn argument(w: &mut Writer, of: Type, index: usize) -> Reg {
     let value = w.reg(class(of));
     emit!(w, "ld.param.{} {value}, [args+{}];", memory(of), 8 * index);
@@ -52,7 +53,7 @@ pub(super) fn load(w: &mut Writer, of: Type, address: Reg) -> Reg {
     value
 }
 
-/// Loads an element if the predicate holds, and has `otherwise` if not.
+/// Loads an element if the predicate holds, else gives `otherwise`.
 pub(super) fn load_if(
     w: &mut Writer,
     of: Type,
@@ -67,7 +68,7 @@ pub(super) fn load_if(
     value
 }
 
-/// Any byte but 0 counts as 1.
+/// Makes any byte but 0 count as 1 in a `Bool`.
 fn settle(w: &mut Writer, of: Type, value: Reg) {
     if of == Type::Bool {
         emit!(w, "min.u32 {value}, {value}, 1;");
@@ -90,8 +91,7 @@ fn unsigned(of: Type) -> &'static str {
     }
 }
 
-/// Loads elements that lie one behind the other, at an address that is a multiple of their bytes
-/// or of 16.
+/// Loads adjacent elements at an address that is a multiple of their bytes or of 16.
 pub(super) fn load_vector(
     w: &mut Writer,
     of: Type,
@@ -123,7 +123,7 @@ pub(super) fn load_vector(
     values
 }
 
-/// Stores elements one behind the other, at such an address.
+/// Stores adjacent elements at an address that is a multiple of their bytes or of 16.
 pub(super) fn store_vector(w: &mut Writer, of: Type, address: Reg, values: &[Reg]) {
     let (class, bytes) = (word_class(of), word_bytes(of));
     let words: Vec<Reg> = if of.size() >= 4 {
@@ -138,7 +138,7 @@ pub(super) fn store_vector(w: &mut Writer, of: Type, address: Reg, values: &[Reg
     }
 }
 
-/// Elements of less than 32 bits in a word.
+/// Packs elements of less than 32 bits into a word.
 fn pack(w: &mut Writer, of: Type, values: &[Reg]) -> Reg {
     let (word, bits) = (w.reg(Class::Bits32), 8 * of.size());
     for (value, at) in values.iter().zip((0..).step_by(bits)) {
@@ -159,7 +159,7 @@ fn word_bytes(of: Type) -> usize {
     of.size().max(4)
 }
 
-/// How many registers of which type a memory access moves.
+/// Returns the number and type of the registers that a memory access moves.
 fn shape(class: Class, group: &[Reg]) -> String {
     match group.len() {
         1 => format!(".{}", class.suffix()),
@@ -177,7 +177,8 @@ fn list(group: &[Reg]) -> String {
     }
 }
 
-/// One rounding an operation: `.rn` also keeps the assembler from fusing two into one.
+/// Writes arithmetic with one rounding for each operation. `.rn` also keeps the assembler from
+/// fusing two operations into one.
 pub(super) fn arithmetic(w: &mut Writer, op: Arithmetic, of: Type, a: Reg, b: Reg) -> Reg {
     if op == Arithmetic::Divide && !of.is_float() {
         return if of.size() <= 2 { divide_small(w, of, a, b) } else { divide(w, of, a, b) };
@@ -196,8 +197,8 @@ pub(super) fn arithmetic(w: &mut Writer, op: Arithmetic, of: Type, a: Reg, b: Re
     d
 }
 
-/// Integer division of 32 or 64 bits. By 0 it is 0; the smallest number by -1, which the
-/// instruction leaves open, is done by a negation.
+/// Writes an integer division of 32 or 64 bits. A division by 0 gives 0. The instruction leaves the
+/// smallest number divided by -1 open, so that case is done by a negation.
 fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     let (class, name) = (class(of), register(of));
     let [divisor, d, negated] = w.regs(class);
@@ -218,13 +219,16 @@ fn divide(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     d
 }
 
-/// Integer division of 8 or 16 bits, by floats. A quotient that is a whole number may come out a
-/// little less by the errors of the reciprocal and the product, together below `2^-21` of it; so it is
-/// made larger by `2^-18` of it first. That is at most `2^16 / b * 2^-18`, and so too little to reach
-/// the next whole number, which is `1 / b` away or more.
+/// Writes an integer division of 8 or 16 bits, by floats.
 ///
-/// Numbers become floats and back by where they stand beside `2^23`, since a device converts four at a
-/// time where it adds sixteen: with the instructions for it i8 came to 0.73 of a copy (H200).
+/// The errors of the reciprocal and the product are together below `2^-21` of the quotient. They
+/// may make a whole quotient a little less than it is, so `2^-18` of the quotient is added first.
+/// That is at most `2^16 / b * 2^-18`, and so too little to reach the next whole number, which is
+/// `1 / b` away or more.
+///
+/// Numbers become floats and back by their place relative to `2^23`, since a device converts four
+/// at a time where it adds sixteen. With the instructions for conversion, i8 reached 0.73 of a copy
+/// (H200).
 fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     let [d, sign] = w.regs(Class::Bits32);
     let [zero, negative] = w.regs(Class::Predicate);
@@ -232,7 +236,8 @@ fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     emit!(w, "rcp.approx.ftz.f32 {y}, {y};");
     emit!(w, "mul.rn.f32 {x}, {x}, 0f3F800020;");
     emit!(w, "mul.rn.f32 {x}, {x}, {y};");
-    // 2^23 and more has no fraction: towards zero, so of the quotient without its sign.
+    // From 2^23 on, floats have no fraction. The quotient is taken without its sign, so that it is
+    // rounded towards zero.
     emit!(w, "abs.f32 {x}, {x};");
     emit!(w, "add.rz.f32 {x}, {x}, 0f4B000000;");
     emit!(w, "mov.b32 {d}, {x};");
@@ -247,7 +252,8 @@ fn divide_small(w: &mut Writer, of: Type, a: Reg, b: Reg) -> Reg {
     d
 }
 
-/// An integer of less than 22 bits and its sign as a float: `1.5 * 2^23` and it, less the former.
+/// Returns an integer of less than 22 bits and its sign as a float: `1.5 * 2^23` plus the integer,
+/// less `1.5 * 2^23`.
 fn small_float(w: &mut Writer, value: Reg) -> Reg {
     let (bits, float) = (w.reg(Class::Bits32), w.reg(Class::Float32));
     emit!(w, "add.s32 {bits}, {value}, 0x4B400000;");
@@ -256,12 +262,12 @@ fn small_float(w: &mut Writer, value: Reg) -> Reg {
     float
 }
 
-/// A comparison, as 1 or 0.
+/// Writes a comparison, with the result 1 or 0.
 pub(super) fn comparison(w: &mut Writer, op: Comparison, of: Type, a: Reg, b: Reg) -> Reg {
     let (holds, d) = (w.reg(Class::Predicate), w.reg(Class::Bits32));
     let name = match op {
         Comparison::Equal => "eq",
-        // Of floats: true with a NaN.
+        // For floats, the comparison is true with a NaN.
         Comparison::NotEqual if of.is_float() => "neu",
         Comparison::NotEqual => "ne",
         Comparison::Less => "lt",
@@ -274,7 +280,7 @@ pub(super) fn comparison(w: &mut Writer, op: Comparison, of: Type, a: Reg, b: Re
     d
 }
 
-/// A value as another type, as Rust's `as` has it.
+/// Converts a value to another type, like Rust's `as`.
 pub(super) fn cast(w: &mut Writer, from: Type, to: Type, a: Reg) -> Reg {
     if from == to {
         return a;
@@ -319,7 +325,7 @@ pub(super) fn cast(w: &mut Writer, from: Type, to: Type, a: Reg) -> Reg {
                 }
                 emit!(w, "min.{target} {d}, {d}, {greatest};");
             }
-            // A NaN becomes 0, which the instruction does for some types only.
+            // A NaN becomes 0. The instruction does that for some types only.
             let nan = w.reg(Class::Predicate);
             emit!(w, "setp.nan.{source} {nan}, {a}, {a};");
             emit!(w, "selp.{} {d}, 0, {d}, {nan};", d.class.suffix());
@@ -328,13 +334,13 @@ pub(super) fn cast(w: &mut Writer, from: Type, to: Type, a: Reg) -> Reg {
     d
 }
 
-/// Returns the value that starts a reduction and changes nothing, of the type that is reduced or
-/// that it makes.
+/// Returns the value that starts a reduction and changes nothing, of the type of the values or of
+/// the result.
 pub(super) fn identity(op: Reduction, of: Type) -> String {
     let least = matches!(op, Reduction::Max | Reduction::Any);
     match op {
         Reduction::Sum | Reduction::Total => zero(of),
-        // Whether values are 0 is asked: 1 and 0 of any type.
+        // The reduction only asks if values are 0, so 1 and 0 of any type serve.
         Reduction::All if of != Type::Bool => one(of),
         Reduction::Any if of != Type::Bool => zero(of),
         Reduction::Min | Reduction::All | Reduction::Max | Reduction::Any => match of {
@@ -368,7 +374,7 @@ fn one(of: Type) -> String {
     }
 }
 
-/// Two values of the type that a reduction makes, into the first.
+/// Combines two values of the result's type into the first.
 pub(super) fn combine(w: &mut Writer, op: Reduction, of: Type, into: Reg, other: Reg) {
     let name = register(of);
     let extreme = match op {

@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use crate::Kernel;
 use crate::plan::BLOCK;
 
-/// The oldest device that a kernel is for.
+/// Oldest device that kernels are for.
 pub(super) const MAXWELL: &str = "sm_50";
-/// The oldest one with additions of doubles in memory.
+/// Oldest device with additions of doubles in memory.
 pub(super) const PASCAL: &str = "sm_60";
 
-/// Writes one instruction or more of a kernel's body.
+/// Writes one or more instructions of a kernel's body.
 macro_rules! emit {
     ($w:expr, $($arg:tt)*) => { $w.line(format_args!($($arg)*)) };
 }
@@ -41,7 +41,7 @@ impl Class {
         }
     }
 
-    /// The type that its registers are declared and moved with.
+    /// Returns the type with which registers of the class are declared and moved.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Class::Predicate => "pred",
@@ -66,7 +66,7 @@ impl fmt::Display for Reg {
     }
 }
 
-/// A place to jump to.
+/// A target of jumps.
 #[derive(Clone, Copy)]
 pub(super) struct Label(u32);
 
@@ -76,7 +76,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// A kernel's body as it is written.
+/// A kernel's body while it is written.
 #[derive(Default)]
 pub(super) struct Writer {
     body: String,
@@ -109,35 +109,35 @@ impl Writer {
         let _ = writeln!(self.body, "    {line}");
     }
 
-    /// An argument of 64 bits.
+    /// Loads an argument of 64 bits.
     pub(super) fn word(&mut self, index: usize) -> Reg {
         let word = self.reg(Class::Bits64);
         emit!(self, "ld.param.b64 {word}, [args+{}];", 8 * index);
         word
     }
 
-    /// The lower half of an argument.
+    /// Loads the lower half of an argument.
     pub(super) fn word32(&mut self, index: usize) -> Reg {
         let word = self.reg(Class::Bits32);
         emit!(self, "ld.param.b32 {word}, [args+{}];", 8 * index);
         word
     }
 
-    /// An argument that is an address of global memory.
+    /// Loads an argument that is an address of global memory.
     pub(super) fn address(&mut self, index: usize) -> Reg {
         let (word, address) = (self.word(index), self.reg(Class::Bits64));
         emit!(self, "cvta.to.global.u64 {address}, {word};");
         address
     }
 
-    /// A special register of 32 bits.
+    /// Reads a special register of 32 bits.
     pub(super) fn special(&mut self, name: &str) -> Reg {
         let value = self.reg(Class::Bits32);
         emit!(self, "mov.u32 {value}, %{name};");
         value
     }
 
-    /// This thread's number among all, and how many there are.
+    /// Returns this thread's number among all threads, and their count.
     pub(super) fn thread_of_all(&mut self) -> (Reg, Reg) {
         let [thread, block, blocks] =
             ["tid.x", "ctaid.x", "nctaid.x"].map(|name| self.special(name));
@@ -148,7 +148,8 @@ impl Writer {
         (first, all)
     }
 
-    /// `dividend / divisor` and the rest. Most numbers fit into 32 bits, where it is much faster.
+    /// Writes `dividend / divisor` and the rest. Most numbers fit into 32 bits, for which the
+    /// division is much faster.
     pub(super) fn divide(&mut self, dividend: Reg, divisor: Reg) -> (Reg, Reg) {
         let [quotient, rest, high] = self.regs(Class::Bits64);
         let [a, b, q, r] = self.regs(Class::Bits32);
@@ -174,7 +175,7 @@ impl Writer {
         (quotient, rest)
     }
 
-    /// Divides where the divisor is often 1.
+    /// Writes a division that is skipped if the divisor is 1, which is often.
     pub(super) fn divide_unless_one(&mut self, dividend: Reg, divisor: Reg) -> (Reg, Reg) {
         let [quotient, rest] = self.regs(Class::Bits64);
         let one = self.reg(Class::Predicate);
@@ -190,7 +191,7 @@ impl Writer {
         (quotient, rest)
     }
 
-    /// `base + index * bytes`.
+    /// Returns `base + index * bytes`.
     pub(super) fn at(&mut self, base: Reg, index: Reg, bytes: usize) -> Reg {
         let address = self.reg(Class::Bits64);
         match index.class {
@@ -200,7 +201,7 @@ impl Writer {
         address
     }
 
-    /// The module: the body's end is the kernel's.
+    /// Returns the module's text. The kernel ends where its body ends.
     pub(super) fn module(&self, kernel: &Kernel, target: &str, shared: Option<usize>) -> String {
         let mut text = format!(
             ".version 7.0\n.target {target}\n.address_size 64\n\n.visible .entry {}(\n    .param .align 8 .b8 args[{}]\n)\n.reqntid {BLOCK}, 1, 1\n{{\n",

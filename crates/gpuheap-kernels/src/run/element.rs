@@ -1,4 +1,4 @@
-//! Elements in Rust: how they lie in memory and what is done with them.
+//! Elements in Rust: their bytes in memory, and the operations on them.
 
 use crate::{Arithmetic, Comparison, Reduction};
 
@@ -64,7 +64,7 @@ pub(super) trait Element: Copy {
     /// Value that no element is less than.
     const LEAST: Self;
 
-    /// From its bytes, which are as many as it has.
+    /// Reads an element from its bytes.
     fn load(bytes: &[u8]) -> Self;
     fn store(self, bytes: &mut [u8]);
 
@@ -73,9 +73,9 @@ pub(super) trait Element: Copy {
     fn smaller(self, other: Self) -> Self;
     fn larger(self, other: Self) -> Self;
 
-    /// Without loss.
+    /// Returns the value, without loss.
     fn value(self) -> Value;
-    /// As Rust's `as` from the value's first type.
+    /// Converts a value, like Rust's `as` from the value's first type.
     fn of(value: Value) -> Self;
 
     /// Returns the value that starts a reduction and changes nothing.
@@ -87,7 +87,7 @@ pub(super) trait Element: Copy {
         }
     }
 
-    /// One value out of two, of the type that the reduction makes.
+    /// Returns the operation that combines two values of the result's type.
     fn combine(op: Reduction) -> fn(Self, Self) -> Self {
         match op {
             Reduction::Sum | Reduction::Total => Self::arithmetic(Arithmetic::Add),
@@ -97,7 +97,7 @@ pub(super) trait Element: Copy {
     }
 }
 
-/// A value that each element has without loss.
+/// A value that holds any element without loss.
 #[derive(Clone, Copy)]
 pub(super) enum Value {
     Integer(i128),
@@ -247,7 +247,7 @@ impl Element for Flag {
         u8::from(self.0).store(bytes);
     }
 
-    /// No kernel asks for it: the bytes are worked on as `u8`.
+    /// No kernel computes with `Bool`: the bytes are computed with as `u8`.
     fn arithmetic(_: Arithmetic) -> fn(Flag, Flag) -> Flag {
         |_, b| b
     }

@@ -7,7 +7,7 @@ use crate::run::element::{Element, Flag, with_type};
 use crate::run::memory::{CHUNK, Memory, chunks, word};
 use crate::run::strided::gather;
 
-/// Where an operand's elements are, and a buffer for them.
+/// An operand: where its elements are, and a buffer for them.
 struct Operand {
     source: Source,
     /// The address, or the bits of the scalar.
@@ -16,7 +16,7 @@ struct Operand {
 }
 
 impl Operand {
-    /// A scalar is written into the whole buffer once.
+    /// Creates an operand. A scalar is written into the whole buffer once.
     fn new(source: Source, word: u64, size: usize) -> Operand {
         let mut buffer = vec![0; CHUNK * size];
         if source == Source::Scalar {
@@ -28,7 +28,7 @@ impl Operand {
         Operand { source, word, buffer }
     }
 
-    /// Puts the elements of one chunk into its buffer.
+    /// Reads the elements of one chunk into the buffer.
     fn fetch<M: Memory>(
         &mut self,
         offset: i64,

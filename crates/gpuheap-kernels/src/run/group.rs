@@ -79,7 +79,7 @@ fn add_up<T: Element, A: Element, M: Memory>(
     memory.write(bad, &place)
 }
 
-/// The group that a key names, if there is one.
+/// Returns the group that a key names; `None` for a key outside of the groups.
 fn group_of<K: Element>(key: &[u8], groups: u64) -> Option<u64> {
     match K::load(key).value() {
         Value::Integer(key) => u64::try_from(key).ok().filter(|key| *key < groups),

@@ -1,34 +1,34 @@
-//! The memory that a kernel works on, and the chunks in which it goes through it.
+//! Memory that a kernel works on, and the chunks in which the kernel goes through it.
 
-/// The memory that a kernel works on.
+/// Memory that a kernel works on.
 pub trait Memory {
-    /// Why bytes cannot be had.
+    /// Error of a read or write.
     type Error;
 
-    /// Reads the bytes from an address on.
+    /// Reads the bytes from `address` on into `into`.
     ///
     /// # Errors
     ///
-    /// Where some of them cannot be read.
+    /// If some of the bytes cannot be read.
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Self::Error>;
 
-    /// Writes the bytes from an address on.
+    /// Writes `from` to the bytes from `address` on.
     ///
     /// # Errors
     ///
-    /// Where some of them cannot be written.
+    /// If some of the bytes cannot be written.
     fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Self::Error>;
 }
 
-/// How many elements are worked on at a time.
+/// Elements worked on at a time.
 pub(super) const CHUNK: usize = 4096;
 
-/// An argument; 0 for one that was left out.
+/// Returns an argument; 0 for a missing one.
 pub(super) fn word(words: &[u64], index: usize) -> u64 {
     words.get(index).copied().unwrap_or(0)
 }
 
-/// A count in chunks, as the first element's place and how many.
+/// Splits a count into chunks, as the first element's index and the number of elements.
 pub(super) fn chunks(count: u64) -> impl Iterator<Item = (u64, usize)> {
     let chunk = CHUNK as u64;
     (0..count.div_ceil(chunk)).map(move |i| (i * chunk, chunk.min(count - i * chunk) as usize))

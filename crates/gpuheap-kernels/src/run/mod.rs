@@ -1,4 +1,4 @@
-//! The kernels in Rust: the same operations in the same order, where the order matters.
+//! Kernels in Rust: the operations of the PTX, in its order where the order matters.
 
 mod element;
 mod elementwise;
@@ -14,11 +14,12 @@ use crate::kernel::{Kind, Path};
 pub use memory::Memory;
 
 impl Kernel {
-    /// Does what a launch of the kernel with these words does, to the last bit, whatever its grid.
+    /// Runs a launch of the kernel with these words. The result is that of the PTX to the last bit,
+    /// whatever its grid.
     ///
     /// # Errors
     ///
-    /// The memory's first; what was done before stays.
+    /// The memory's first error. What was written before it stays written.
     pub fn run<M: Memory>(&self, words: &[u64], memory: &mut M) -> Result<(), M::Error> {
         match self.0 {
             Kind::Elementwise { path: Path::Flat, does, of, left, right } => {

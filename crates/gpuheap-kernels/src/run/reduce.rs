@@ -1,5 +1,5 @@
-//! Reductions, in the order that the plan fixes: lanes of a piece each in the order of the
-//! elements, then the lanes by halves.
+//! Reductions, in the order that the plan fixes. Each lane of a piece takes its elements in order,
+//! then the lanes are combined by halves.
 
 use crate::plan::{BLOCK, VECTOR};
 use crate::run::element::{Element, with_type};
@@ -80,7 +80,7 @@ fn columns_of<T: Element, A: Element, M: Memory>(
             let count = chunk.min(n - first);
             for (column, width) in chunks(inner) {
                 let mut totals = vec![A::identity(op); width];
-                // As many rows at a time as fit; one where they are cut.
+                // Several whole rows are read at a time if they fit, else one part of a row.
                 let most = if width as u64 == inner { (CHUNK / width) as u64 } else { 1 };
                 let mut at = 0;
                 while at < count {
@@ -107,7 +107,7 @@ fn columns_of<T: Element, A: Element, M: Memory>(
     Ok(())
 }
 
-/// Where the pieces of an axis start; an empty axis has one.
+/// Returns the index at which each piece of an axis starts. An empty axis has one piece.
 fn pieces(n: u64, chunk: u64) -> impl Iterator<Item = u64> {
     (0..n.div_ceil(chunk).max(1)).map(move |piece| piece * chunk)
 }

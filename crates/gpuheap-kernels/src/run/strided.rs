@@ -4,11 +4,11 @@ use crate::access::axes;
 use crate::plan::for_each_row;
 use crate::run::memory::{CHUNK, Memory, chunks, word};
 
-/// Up to this stride, bytes, elements are read with what is between them. Memory is mapped in much
-/// larger pieces, so that what is between two elements can be read where they can.
+/// Longest stride at which elements are read together with the bytes between them. Memory is mapped
+/// in much larger pieces, so the bytes between two readable elements can be read too.
 const NEAR: u64 = 64;
 
-/// Reads elements that lie apart, close together.
+/// Reads elements that lie apart into adjacent ones.
 pub(super) fn gather<M: Memory>(
     memory: &mut M,
     address: u64,
@@ -45,7 +45,7 @@ pub(super) fn gather<M: Memory>(
     Ok(())
 }
 
-/// Writes elements that lie close together to places apart, and nothing between them.
+/// Writes adjacent elements to places apart, and nothing between them.
 fn scatter<M: Memory>(
     memory: &mut M,
     address: u64,

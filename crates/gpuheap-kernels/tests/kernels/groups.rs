@@ -4,7 +4,7 @@ use gpuheap_kernels::group_sum;
 
 use crate::support::*;
 
-/// Sums and bad keys by the kernel.
+/// Returns the sums and the bad keys that the kernel finds.
 fn summed<T: Native, S: Native, K: Native>(
     values: Option<&[T]>,
     keys: &[K],

@@ -1,5 +1,5 @@
-//! The kernels' plans and their Rust, against naive Rust on plain memory. That the PTX does the same
-//! is shown on a GPU, by the conformance suite of `gpuheap-emu`.
+//! Plans and Rust of the kernels, against naive Rust on plain memory. The conformance suite of
+//! `gpuheap-emu` shows on a GPU that the PTX gives equal results.
 #![allow(clippy::unwrap_used)]
 
 mod groups;

@@ -1,4 +1,4 @@
-//! Names and the form of the PTX.
+//! Names of the kernels, and the form of their PTX.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ fn every_module_is_well_formed() {
     }
 }
 
-/// Every register is declared, and every label that is jumped to is there once.
+/// Asserts that every register is declared, and every label that is jumped to is there once.
 fn check_names(name: &str, text: &str) {
     for (prefix, declared) in text.lines().filter_map(|line| {
         let (prefix, count) = line.trim().strip_prefix(".reg .")?.split_once('<')?;

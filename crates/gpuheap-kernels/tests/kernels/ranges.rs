@@ -7,7 +7,7 @@ use gpuheap_kernels::{
     group_sum, reduce,
 };
 
-/// Memory that keeps which bytes were used; all of them are 0.
+/// Memory that records the bytes used. All of them are 0.
 #[derive(Default)]
 struct Used {
     read: BTreeSet<u64>,
@@ -54,8 +54,8 @@ fn check(launches: Vec<Launch>) {
             let into = if access.writes { &mut written } else { &mut read };
             into.extend(bytes(&access.region));
         }
-        // Gaps may be read along, and sums that no key names or bad rows that there are none of are
-        // not touched: what is said is what may be used.
+        // The Rust may also read the gaps between elements. Sums that no key names, and the count
+        // of bad rows without any, are said but not touched.
         let is_sum = launch.kernel.name().contains("_groups_");
         assert!(is_sum || used.read.is_superset(&read), "{launch:?}");
         assert!(is_sum || used.written == written, "{launch:?}");

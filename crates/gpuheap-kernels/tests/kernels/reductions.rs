@@ -1,4 +1,4 @@
-//! Reductions, in passes to the end.
+//! Reductions, in all their passes.
 
 use gpuheap_kernels::{Reduction, Type, partials, reduce};
 
@@ -19,7 +19,7 @@ const SHAPES: [(usize, usize, usize); 12] = [
     (1, 2, 5000),
 ];
 
-/// All passes; the results as they lie in `[outer, inner]`.
+/// Runs all passes and returns the results of `[outer, inner]`.
 fn reduced<T: Native, R: Native>(
     op: Reduction,
     (outer, mut n, inner): (usize, usize, usize),
@@ -134,7 +134,7 @@ fn sums_of_floats_are_doubles_and_exact_where_they_can_be() {
     }
     let tenths = vec![0.1_f64; 1 << 20];
     let [sum] = reduced::<f64, f64>(Reduction::Sum, (1, 1 << 20, 1), &tenths)[..] else { panic!() };
-    // Added up by halves at the end, the error stays far below that of one after the other.
+    // Sums by halves keep the error far below that of a sum one after the other.
     assert!((sum - 104_857.6).abs() < 1e-9, "{sum}");
     let with_infinity = [1.0_f32, f32::INFINITY, 3.0];
     assert_eq!(reduced::<f32, f64>(Reduction::Sum, (1, 3, 1), &with_infinity), [f64::INFINITY]);

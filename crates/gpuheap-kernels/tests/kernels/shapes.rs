@@ -1,11 +1,11 @@
-//! Plans of strided work, against indices worked out one by one.
+//! Plans of strided work, against indices computed one by one.
 
 use gpuheap_kernels::{Arithmetic, Operand, Type, arithmetic, cast, copy};
 use proptest::prelude::*;
 
 use crate::support::*;
 
-/// The indices of every element, in row-major order.
+/// Returns the indices of every element, in row-major order.
 fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     shape.iter().fold(vec![vec![]], |all, &length| {
         let longer = |index: Vec<usize>| {
@@ -19,7 +19,7 @@ fn place(index: &[usize], strides: &[isize]) -> isize {
     index.iter().zip(strides).map(|(&i, &stride)| i as isize * stride).sum()
 }
 
-/// How far the elements reach before and behind the first.
+/// Returns how far the elements reach before and behind the first.
 fn reach(shape: &[usize], strides: &[isize]) -> (usize, usize) {
     let mut reach = (0, 0);
     for (&length, &stride) in shape.iter().zip(strides) {
@@ -38,7 +38,7 @@ proptest! {
     ) {
         let shape: Vec<usize> = axes.iter().map(|axis| axis.0).collect();
         prop_assume!(shape.iter().product::<usize>() < 20_000);
-        // Some broadcast.
+        // Some axes are broadcast.
         let left: Vec<isize> = axes.iter().map(|axis| if axis.3 == 0 { 0 } else { axis.1 }).collect();
         let right: Vec<isize> = axes.iter().map(|axis| if axis.3 == 1 { 0 } else { axis.2 }).collect();
         let mut memory = Plain::default();
@@ -76,7 +76,7 @@ proptest! {
     ) {
         let shape: Vec<usize> = lengths.iter().map(|axis| axis.0).collect();
         prop_assume!(shape.iter().product::<usize>() < 5_000);
-        // Places that do not meet: axes in some order, with gaps, some backwards.
+        // The places do not overlap: axes in some order, with gaps, some backwards.
         let mut axes: Vec<usize> = (0..shape.len()).collect();
         let mut random = Random(order);
         for last in (1..axes.len()).rev() {
@@ -141,7 +141,7 @@ fn what_lies_together_is_flat_and_what_is_large_is_split() {
     assert_eq!(name(add(&[1, 4, 5], odd, odd)), "gpuheap_flat_add_f32_array_array");
     assert_eq!(name(add(&[3, 0, 5], whole, rows)), "");
 
-    // More elements than 31 bits count are one launch where they lie together, several where not.
+    // More elements than 31 bits count take one launch if they are adjacent, else several.
     assert_eq!(cast(Type::I8, Type::F32, 1 << 33, 0, 1 << 40).len(), 1);
     let (row, strides) = (1 << 33, [0, 1]);
     let launches = add(&[3, row], at(1 << 40, &[row as isize, 1]), at(1 << 36, &strides));
@@ -150,7 +150,7 @@ fn what_lies_together_is_flat_and_what_is_large_is_split() {
     for launch in &launches {
         let words = launch.words.as_slice();
         assert!(words[0] < 1 << 31 && words[2] == next, "{launch:?}");
-        // Counted in vectors.
+        // The count is in vectors.
         next += 16 * words[0];
     }
     assert_eq!(next, 0x1000 + 4 * 3 * row as u64);

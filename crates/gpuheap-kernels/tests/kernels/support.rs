@@ -1,16 +1,16 @@
-//! Plain memory, and elements in it.
+//! Plain memory and its elements.
 
 use gpuheap_kernels::{Launch, Memory, Operand};
 
-/// Where the memory starts.
+/// First address of the memory.
 const BASE: u64 = 0x7000_0000;
 
-/// Memory with an address; what is outside of it is an error.
+/// Memory with an address. A use outside of it is an error.
 #[derive(Default)]
 pub(crate) struct Plain(Vec<u8>);
 
 impl Plain {
-    /// Puts values behind what is there, and gives their address.
+    /// Appends values and returns their address.
     pub(crate) fn put<T: Native>(&mut self, values: &[T]) -> u64 {
         self.0.resize(self.0.len().next_multiple_of(16) + 16, 0xa5);
         let address = BASE + self.0.len() as u64;
@@ -18,7 +18,7 @@ impl Plain {
         address
     }
 
-    /// Room for values.
+    /// Appends room for values and returns its address.
     pub(crate) fn room<T: Native>(&mut self, count: usize) -> u64 {
         self.0.resize(self.0.len().next_multiple_of(16) + 16, 0xa5);
         let address = BASE + self.0.len() as u64;
@@ -59,15 +59,15 @@ impl Memory for Plain {
     }
 }
 
-/// A Rust type that elements are of.
+/// A Rust type of elements.
 pub(crate) trait Native: Copy + PartialEq + std::fmt::Debug {
     const OF: gpuheap_kernels::Type;
     const SIZE: usize = size_of::<Self>();
     fn bytes(self) -> Vec<u8>;
     fn from_bytes(bytes: &[u8]) -> Self;
-    /// Its bits, zero-extended; one and the same for all NaNs.
+    /// Returns the bits, zero-extended, with one pattern for all NaNs.
     fn bits(self) -> u64;
-    /// Values at which something goes wrong if it can.
+    /// Returns values at the edges of the type, where mistakes show.
     fn edges() -> Vec<Self>;
 }
 
@@ -95,7 +95,7 @@ macro_rules! native {
     )*};
 }
 
-/// A NaN first, for floats.
+/// For floats, the first edge is a NaN.
 macro_rules! natives {
     (integers $($i:ident $I:ident),*; floats $($f:ident $F:ident),*) => {
         $(native! { $i $I [$i::MAX, $i::MIN, 0, 1, 2, 3, 7, 100, $i::MAX - 1, $i::MIN + 1, $i::MAX / 2, 0_i8.wrapping_sub(1) as $i]; })*

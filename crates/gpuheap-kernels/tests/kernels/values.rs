@@ -6,13 +6,13 @@ use gpuheap_kernels::{
 
 use crate::support::*;
 
-/// All pairs of edges: the left and the right sides.
+/// Returns all pairs of edges: the left and the right sides.
 fn pairs<T: Native>() -> (Vec<T>, Vec<T>) {
     let edges = T::edges();
     edges.iter().flat_map(|a| edges.iter().map(|b| (*a, *b))).unzip()
 }
 
-/// Runs an operation array by array, and scalar by array and array by scalar for each pair.
+/// Runs an operation array by array, and for each pair also scalar by array and array by scalar.
 fn computed<T: Native, R: Native>(
     plan: impl Fn(usize, u64, Operand<'_>, Operand<'_>) -> Vec<gpuheap_kernels::Launch>,
 ) -> Vec<u64> {
