@@ -1,4 +1,4 @@
-//! Rules for arrays: `ndarray`'s and ours.
+//! Rules for arrays: those of `ndarray` and of gpuheap.
 
 use ndarray::{Array, Data, Dimension};
 

@@ -1,4 +1,4 @@
-//! The way back to the host.
+//! Download of structures to the host.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::array::storage::Storage;
 use crate::array::{ArrayBase, DeviceArray, Element, Hold};
 use crate::error::{Error, ErrorKind};
 
-/// The host, as where structures are brought back to.
+/// The host, as the destination of a structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Host;
 
 impl Host {
-    /// The same structure with its arrays as `ndarray`'s, by the [rules](crate::adapt#rules); what is
-    /// of the host already is cloned. Waits for what the arrays were last used for.
+    /// Downloads a structure, by the [rules](crate::adapt#rules): its arrays become arrays of
+    /// `ndarray`. Host data in it is cloned. Waits for the last use of each array.
     ///
-    /// Small arrays that were uploaded together are read together, when the second of them is asked for.
-    /// A rule that writes one of them after that, in the midst of the call, gets the bytes from before
-    /// the write by [`Adapt::adapt`], and what it wrote by
-    /// [`to_vec`](crate::DeviceArray::to_vec).
+    /// Small arrays that were uploaded together are read together, when the second of them is
+    /// requested. Suppose a rule writes to one of them after that, during the call.
+    /// [`Adapt::adapt`] then returns the bytes from before the write;
+    /// [`to_vec`](crate::DeviceArray::to_vec) returns the bytes written.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -36,27 +36,27 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// The array was freed; bytes that are no valid elements; a driver error.
+    /// An array was freed; its bytes are not valid elements; a driver error.
     pub fn adapt<V: Adapt<Download> + ?Sized>(self, value: &V) -> Result<V::Output, Error> {
         value.adapt(&Download { blocks: RefCell::default() })
     }
 }
 
-/// The way back to the host: what [`Adapt`] is asked with by [`Host::adapt`].
+/// A download to the host: the `To` of [`Adapt`] that [`Host::adapt`] passes to each rule.
 pub struct Download {
-    /// Blocks with several arrays, by their addresses on the host.
+    /// Blocks that hold several arrays, by address of the host's handle.
     blocks: RefCell<FxHashMap<usize, Block>>,
 }
 
-/// A block of which one array was asked for, and all of it once there was a second.
+/// A block of small arrays. It is read as a whole when a second array of it is requested.
 struct Block {
-    /// Holds the address.
+    /// Keeps the address in use.
     whole: Arc<Storage>,
     bytes: Option<Vec<u8>>,
 }
 
 impl Download {
-    /// An array's elements with its shape.
+    /// Returns an array's elements with its shape.
     pub(super) fn array<S: Hold, T: Element, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
@@ -69,7 +69,8 @@ impl Download {
             .map_err(|error| ErrorKind::WrongShape.error(error.to_string()))
     }
 
-    /// The elements of an array that was uploaded together with others that are read too.
+    /// Returns the elements of an array that was uploaded together with others, and is read
+    /// together with them.
     fn with_others<S: Hold, T: Element, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
@@ -78,7 +79,7 @@ impl Download {
         if source.is_empty() || size_of::<T>() == 0 {
             return Ok(None);
         }
-        // Another thread may be writing one of the others in place.
+        // Another thread may be writing to one of the others in place.
         if source.kind().is_host_accessible() {
             return Ok(None);
         }
@@ -91,7 +92,7 @@ impl Download {
         let bytes = match &block.bytes {
             Some(bytes) => bytes,
             None => {
-                // Behind what the arrays were used for.
+                // Ordered after the last use of each array.
                 block.whole.use_on(Some(stream), |_, _| Ok(()))?;
                 let length = block.whole.bytes() as usize;
                 let all = DeviceArray::<u8>::over(block.whole.clone(), Ix1(length)).to_vec()?;
@@ -103,7 +104,7 @@ impl Download {
             return Ok(None);
         };
         let read = |bytes| bytemuck::checked::try_pod_read_unaligned(bytes).ok();
-        // What is no element is for the array to tell about.
+        // Bytes that are not valid elements: reading this array alone reports them.
         Ok(bytes.chunks_exact(size_of::<T>()).map(read).collect())
     }
 }

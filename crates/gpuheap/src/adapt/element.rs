@@ -1,45 +1,45 @@
-//! Elements of arrays, and what becomes of their types.
+//! Elements of arrays, and the conversion of their types.
 
 use num_complex::Complex;
 
 use crate::array::Element;
 
-/// An element of arrays that says what [`cu`](crate::Target::cu) and
-/// [`narrow`](crate::Target::narrow) make of it. Numbers, `bool`, `char` and arrays of these are;
-/// a struct of your own derives [`Adapt`](macro@crate::Adapt) with `#[adapt(element)]`, and is kept.
+/// An element of arrays that [`cu`](crate::Target::cu) and [`narrow`](crate::Target::narrow) know
+/// how to convert. Numbers, `bool`, `char` and arrays of these are `Plain`. A struct of the program
+/// derives [`Adapt`](macro@crate::Adapt) with `#[adapt(element)]`; both leave it unchanged.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an element of an array that is adapted",
     note = "numbers, `bool`, `char` and arrays of them can; a struct of plain data derives `gpuheap::Adapt` with `#[adapt(element)]`"
 )]
 pub trait Plain: Element {
-    /// What `cu` makes of it.
+    /// Type of the element after `cu`.
     type Cu: Element;
-    /// What `narrow` makes of it.
+    /// Type of the element after `narrow`.
     type Narrow: Element;
 
-    /// The same number, as near as may be.
+    /// Converts the element by the rule of `cu`, to the nearest value.
     fn cu(self) -> Self::Cu;
 
-    /// The same number, as near as may be.
+    /// Converts the element by the rule of `narrow`, to the nearest value.
     fn narrow(self) -> Self::Narrow;
 }
 
-/// What becomes of element types on the way up: [`Same`], [`Cu`] or [`Narrow`].
+/// A conversion of element types during an upload: [`Same`], [`Cu`] or [`Narrow`].
 pub trait ElementRule: 'static {
-    /// What becomes of `T`.
+    /// Type that `T` is converted to.
     type Of<T: Plain>: Element;
 
-    /// What becomes of an element.
+    /// Converts an element.
     fn of<T: Plain>(element: T) -> Self::Of<T>;
 }
 
-/// Nothing: elements stay.
+/// No conversion: elements keep their type.
 pub enum Same {}
 
-/// Numbers become `f32`, or complex ones of it.
+/// Conversion of numbers to `f32`, and of complex numbers to `Complex<f32>`.
 pub enum Cu {}
 
-/// Floats of 64 bits become those of 32.
+/// Conversion of 64-bit floats to 32 bits.
 pub enum Narrow {}
 
 impl ElementRule for Same {
@@ -87,7 +87,7 @@ macro_rules! plain {
     };
 }
 
-/// Integers, and complex numbers of them.
+/// Integers and complex integers.
 macro_rules! integers {
     ($($integer:ty)*) => {
         plain! {

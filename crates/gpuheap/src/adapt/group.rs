@@ -1,7 +1,7 @@
-//! What becomes of many of a type: one array, or as many structures.
+//! Adaptation of many values of one type: as one array, or as a vector of structures.
 //!
-//! A `Vec<f32>` is an array to be uploaded, a `Vec` of structures is a vector of what becomes of
-//! them. Every type says which it is: were it decided by what traits a type happens to have, both
+//! A `Vec<f32>` is uploaded as an array; a `Vec` of structures becomes a vector of adapted
+//! structures. Each type names its own rule. If the traits that a type implements decided, both
 //! rules would fit a number.
 
 use ndarray::{Array, ArrayView, Dimension, Ix1};
@@ -10,25 +10,26 @@ use super::{Adapt, Download, ElementRule, Plain, Upload};
 use crate::array::DeviceArray;
 use crate::error::{Error, ErrorKind};
 
-/// What can stand in a vector that is adapted. Derived together with [`Adapt`](macro@crate::Adapt).
+/// A type that may be the item of an adapted vector. Derived together with
+/// [`Adapt`](macro@crate::Adapt).
 #[diagnostic::on_unimplemented(
     message = "there is no rule for how to adapt many of `{Self}`",
     note = "derive `gpuheap::Adapt` for a struct or an enum of your own, with `#[adapt(element)]` if it is plain data that arrays are made of"
 )]
 pub trait Item {
-    /// [`Elements`] or [`Structures`].
+    /// Rule for many values of this type: [`Elements`] or [`Structures`].
     type Group: Groups;
 }
 
-/// Many of them are an array on the device.
+/// Rule for elements: many values are one array on the device.
 pub enum Elements {}
 
-/// Many of them are as many of what becomes of one.
+/// Rule for structures: each value is adapted on its own.
 pub enum Structures {}
 
-/// [`Elements`] or [`Structures`].
+/// A rule for many values of a type: [`Elements`] or [`Structures`].
 pub trait Groups {
-    /// What a type is that holds this and another: elements only if both are.
+    /// Rule of a type that holds this type and another: [`Elements`] only if both have that rule.
     type With<Other: Groups>: Groups;
 }
 
@@ -40,30 +41,30 @@ impl Groups for Structures {
     type With<Other: Groups> = Structures;
 }
 
-/// What becomes of many `T` on the way to `To`.
+/// Adaptation of many `T` for `To`.
 pub trait Group<T, To>: Groups {
-    /// Of a vector or a slice of them.
+    /// Result for a vector or a slice.
     type Vec;
-    /// Of exactly so many.
+    /// Result for an array of `N` items.
     type Fixed<const N: usize>;
-    /// Of an array of `ndarray`.
+    /// Result for an array of `ndarray`.
     type Array<D: Dimension>;
 
-    /// Makes that of it.
+    /// Adapts a slice.
     ///
     /// # Errors
     ///
     /// The errors of [`Adapt::adapt`].
     fn vec(items: &[T], to: &To) -> Result<Self::Vec, Error>;
 
-    /// The same.
+    /// Adapts a Rust array.
     ///
     /// # Errors
     ///
     /// The errors of [`Adapt::adapt`].
     fn fixed<const N: usize>(items: &[T; N], to: &To) -> Result<Self::Fixed<N>, Error>;
 
-    /// The same.
+    /// Adapts an array of `ndarray`.
     ///
     /// # Errors
     ///
@@ -91,7 +92,7 @@ impl<T: Plain, R: ElementRule> Group<T, Upload<R>> for Elements {
         let shape = items.raw_dim();
         match items.as_standard_layout().as_slice() {
             Some(elements) => to.array::<R, _, _>(elements, shape),
-            // Never: a standard layout is a slice.
+            // Unreachable: an array in standard layout is a slice.
             None => to.array::<R, _, _>(&items.iter().copied().collect::<Vec<T>>(), shape),
         }
     }

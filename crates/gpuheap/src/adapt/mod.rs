@@ -1,6 +1,7 @@
-//! Whole structures moved to the device and back.
+//! Transfer of whole structures to the device and back.
 //!
-//! [`Target::adapt`] keeps a structure and uploads what it is made of; [`Host`] brings it back:
+//! [`Target::adapt`] uploads the arrays inside a structure and keeps the rest. [`Host`] downloads
+//! it again:
 //!
 //! ```
 //! use gpuheap::{Adapt, Device, DeviceArray, Host};
@@ -27,50 +28,52 @@
 //!
 //! | from | to the device | to the host |
 //! |---|---|---|
-//! | `Vec<T>`, `[T]`, `[T; N]` of [elements](Plain) | [`DeviceArray<T>`] | itself |
-//! | the same of anything else, such as of arrays | itself, each item adapted | the same |
+//! | `Vec<T>`, `[T]`, `[T; N]` of [elements](Plain) | [`DeviceArray<T>`] | unchanged |
+//! | `Vec`, slice or array of other items, such as of arrays | the same container, each item adapted | the same container, each item adapted |
 //! | arrays and views of `ndarray`, of elements | [`DeviceArray<T, D>`] | an array |
-//! | the same of anything else | an array, each item adapted | the same |
+//! | arrays and views of `ndarray`, of other items | an array, each item adapted | an array, each item adapted |
 //! | [`DeviceArray`], [`DeviceView`], [`DeviceViewMut`] | a copy on the target | an array of `ndarray` |
-//! | [`SharedArray`] | the same handle if it is there already, in that kind of memory; else a copy | an array of `ndarray` |
-//! | [`Diagonal`] and the other wrappers, tuples, `Option` | itself, what is in it adapted | the same |
-//! | `Box`, `Rc`, `Arc` | one of its own, what is in it adapted | the same |
-//! | `Result`, `HashMap`, `BTreeMap` | itself, values adapted, errors and keys cloned | the same |
-//! | references | what they point to, adapted | the same |
-//! | numbers, `bool`, `char`, `String`, `()`, ranges, `PhantomData` | itself | itself |
-//! | sparse matrices of `sprs`, with the feature of that name | `DeviceCsMat` | back from it |
-//! | structs and enums that derive [`Adapt`] | the same type with adapted parameters | the same |
+//! | [`SharedArray`] | a handle to the same array, if it is on the target's device in the target's kind of memory; else a copy | an array of `ndarray` |
+//! | [`Diagonal`] and the other wrappers, tuples, `Option` | the wrapper, its content adapted | the wrapper, its content adapted |
+//! | `Box`, `Rc`, `Arc` | a new pointer, its content adapted | a new pointer, its content adapted |
+//! | `Result`, `HashMap`, `BTreeMap` | the container, values adapted, errors and keys cloned | the container, values adapted, errors and keys cloned |
+//! | references | the referenced value, adapted | the referenced value, adapted |
+//! | numbers, `bool`, `char`, `String`, `()`, ranges, `PhantomData` | unchanged | unchanged |
+//! | sparse matrices of `sprs`, with the feature `sprs` | `DeviceCsMat` | a matrix of `sprs` |
+//! | structs and enums that derive [`Adapt`] | the type with adapted parameters | the type with adapted parameters |
 //! | [`Leaf`] of host data, for elements of other crates | [`DeviceArray`] | |
 //!
-//! Anything else does not compile. A number in a structure is no array and stays what it is, so a
-//! count stays a count. A vector that went up comes back as `ndarray`'s array of one axis: an array
-//! on the device does not remember what it was made from.
+//! Any other type is a compile error. A number in a structure is not an array, and stays unchanged:
+//! a count stays a count. An uploaded vector comes back as an `ndarray` array of one axis, because
+//! an array on the device does not record its source.
 //!
 //! # Element types
 //!
-//! `adapt` never changes one. [`Target::cu`] does, and [`Target::narrow`] less so:
+//! `adapt` never changes the type of elements. [`Target::cu`] converts numbers to `f32`;
+//! [`Target::narrow`] converts 64-bit floats alone:
 //!
 //! | elements | `adapt` | `narrow` | `cu` |
 //! |---|---|---|---|
 //! | `f64` | | `f32` | `f32` |
 //! | `f32` | | | |
-//! | `half`'s, with the feature of that name | | | `f32` |
+//! | those of `half`, with the feature `half` | | | `f32` |
 //! | integers | | | `f32` |
 //! | `Complex<f64>` | | `Complex<f32>` | `Complex<f32>` |
 //! | other `Complex` | | | `Complex<f32>` |
-//! | `bool`, `char`, your own | | | |
+//! | `bool`, `char`, types of the program | | | |
 //!
-//! Values are rounded to the nearest, as by `as`; what is too large for `f32` becomes infinite. The
-//! indices of sparse matrices stay. Arrays of numbers that are on the target's device already are
-//! [cast](crate::ArrayBase::cast) there; others are converted on the host.
+//! Values are rounded to the nearest, as by `as`; values too large for `f32` become infinite. The
+//! indices of sparse matrices keep their type. Arrays of numbers on the target's device are
+//! [cast](crate::ArrayBase::cast) there; other arrays are converted on the host.
 //!
 //! # Small arrays
 //!
-//! Of a structure with thousands of small arrays, those of at most 16 KiB are uploaded together, in
-//! blocks of about 1 MiB: one allocation and one copy each. The arrays are independent of each
-//! other in all else; the memory of a block goes back to the pool when its last array went. Down
-//! they come together too, unless they were used on streams of their own meanwhile, or the host can
-//! reach their memory.
+//! A structure may hold thousands of small arrays. Arrays of at most 16 KiB are uploaded together,
+//! in blocks of about 1 MiB: one allocation and one copy a block. In all other respects the arrays
+//! are independent. The memory of a block returns to the pool when its last array is freed.
+//!
+//! Small arrays are downloaded together too, unless they were used on different streams since, or
+//! the host can access their memory directly.
 
 mod arrays;
 mod download;
@@ -93,12 +96,12 @@ use crate::error::Error;
 #[cfg(doc)]
 use crate::{DeviceArray, DeviceView, DeviceViewMut, Diagonal, SharedArray, Target};
 
-/// A rule for what becomes of a type on the way to a device, where `To` is [`Upload`], or back from
-/// it, where it is [`Download`].
+/// A rule for adapting a type to a device, with [`Upload`] as `To`, or to the host, with
+/// [`Download`] as `To`.
 ///
-/// There are [rules](self#rules) for what data is usually made of. For a struct or an enum the
-/// derive macro of the same name makes one: all that is to be adapted is a type parameter, or holds
-/// one, because its type changes.
+/// gpuheap has [rules](self#rules) for the usual types of data. The derive macro of the same name
+/// makes a rule for a struct or an enum. Each field to be adapted has to be, or to contain, a type
+/// parameter, because its type changes.
 ///
 /// ```
 /// use gpuheap::{Adapt, Device, Diagonal};
@@ -124,7 +127,7 @@ use crate::{DeviceArray, DeviceView, DeviceViewMut, Diagonal, SharedArray, Targe
 /// # Ok(()) }
 /// ```
 ///
-/// A plain struct that is to be an element of arrays derives it with `#[adapt(element)]`:
+/// A plain struct derives its rule with `#[adapt(element)]` to be an element of arrays:
 ///
 /// ```
 /// use bytemuck::{Pod, Zeroable};
@@ -145,8 +148,8 @@ use crate::{DeviceArray, DeviceView, DeviceViewMut, Diagonal, SharedArray, Targe
 /// # Ok(()) }
 /// ```
 ///
-/// By hand, a rule adapts what is inside. Arrays that it gets so may be uploaded after it returned,
-/// and are not to be used before:
+/// A rule written by hand adapts the fields. The arrays that it receives may be uploaded only after
+/// it returns; the rule must not use them:
 ///
 /// ```
 /// use gpuheap::{Adapt, Error};
@@ -168,14 +171,14 @@ use crate::{DeviceArray, DeviceView, DeviceViewMut, Diagonal, SharedArray, Targe
     note = "a struct of plain data that is an element of arrays derives it with `#[adapt(element)]`"
 )]
 pub trait Adapt<To> {
-    /// What becomes of it.
+    /// Type of the adapted value.
     type Output;
 
-    /// Makes that of it.
+    /// Adapts the value.
     ///
     /// # Errors
     ///
-    /// As for [making arrays](Target::uninit) on the way up and for
-    /// [reading them](crate::ArrayBase::to_vec) on the way down.
+    /// On upload, the errors of [making arrays](Target::uninit). On download, the errors of
+    /// [reading them](crate::ArrayBase::to_vec).
     fn adapt(&self, to: &To) -> Result<Self::Output, Error>;
 }

@@ -1,4 +1,4 @@
-//! Rules for what the standard library has.
+//! Rules for types of the standard library.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hash};
@@ -13,8 +13,8 @@ use super::{Adapt, ElementRule, Elements, Group, Groups, Item, Structures, Uploa
 use crate::array::{DeviceArray, HostData};
 use crate::error::Error;
 
-/// A type that adapting leaves as it is. A field with no type parameter in it has to be of one: its
-/// type cannot change.
+/// A type that adapting leaves unchanged. A field without a type parameter has to be of such a
+/// type.
 #[diagnostic::on_unimplemented(
     message = "a field of type `{Self}` is not left as it is by adapting, and its type cannot change",
     note = "make what is to be adapted a type parameter of the struct, or mark the field with `#[adapt(same)]` to have it cloned"
@@ -24,8 +24,8 @@ pub trait Stays<To>: Adapt<To, Output = Self> + Sized {}
 #[diagnostic::do_not_recommend]
 impl<To, T: Adapt<To, Output = T>> Stays<To> for T {}
 
-/// Host data with elements for which [`Plain`](super::Plain) cannot be implemented, because their
-/// type is another crate's: it is uploaded as one array, whose elements stay.
+/// Host data whose elements are of another crate's type, for which [`Plain`](super::Plain) cannot
+/// be implemented. It is uploaded as one array, and its elements keep their type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leaf<A>(pub A);
 
@@ -123,8 +123,8 @@ impl<T: Item + ?Sized> Item for &T {
     type Group = T::Group;
 }
 
-/// What points to one value points to what becomes of it. Several handles to one value become as many
-/// values: adapting sees them one at a time.
+/// Pointers: the result points to the adapted value. Several pointers to one value become pointers
+/// to several values, because each is adapted on its own.
 macro_rules! pointers {
     ($($pointer:ident)*) => {
         $(

@@ -10,8 +10,7 @@ use super::{Adapt, Download, ElementRule, Item, Plain, Same, Structures, Upload}
 use crate::array::{DeviceArray, Element};
 use crate::error::{Error, ErrorKind};
 
-/// A compressed sparse matrix on the device: what becomes of `sprs`' matrices and views when they
-/// are adapted.
+/// A compressed sparse matrix on the device: the result of adapting a matrix or view of `sprs`.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -27,13 +26,14 @@ use crate::error::{Error, ErrorKind};
 pub struct DeviceCsMat<N, I = usize, Iptr = I> {
     /// Compressed dimension: rows or columns.
     pub storage: CompressedStorage,
-    /// Rows and columns.
+    /// Number of rows and of columns.
     pub shape: (usize, usize),
-    /// Where each row, or column, begins in the other two, and where the last one ends.
+    /// Offset of each compressed row or column in `indices` and `values`, and the end of the last
+    /// one.
     pub starts: DeviceArray<Iptr>,
-    /// The column, or row, of each value.
+    /// Column (or row) of each value.
     pub indices: DeviceArray<I>,
-    /// What is not zero.
+    /// Nonzero values.
     pub values: DeviceArray<N>,
 }
 

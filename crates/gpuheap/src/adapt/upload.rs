@@ -1,4 +1,4 @@
-//! The way to the device.
+//! Upload of structures to a device.
 
 use std::any::TypeId;
 use std::cell::{Cell, RefCell};
@@ -15,19 +15,20 @@ use crate::array::target::Target;
 use crate::array::{ArrayBase, DeviceArray, Hold, SharedArray, UninitArray};
 use crate::error::{Error, ErrorKind};
 
-/// Arrays of at most so many bytes are uploaded together: below it a driver call costs more than
+/// Limit, in bytes, of arrays that are uploaded together: below it, a driver call costs more than
 /// copying the bytes once more.
 const SMALL: usize = 16 << 10;
-/// As soon as so many bytes wait, they are uploaded: memory goes back a block at a time.
+/// Size, in bytes, at which waiting arrays are uploaded. Their memory is given back a block at a
+/// time.
 const BLOCK: usize = 1 << 20;
-/// Where in their block small arrays begin: at multiples of these bytes.
+/// Alignment, in bytes, of small arrays in their block.
 const ALIGN: usize = STAGED_ALIGN as usize;
-/// Elements of other types are made so many bytes at a time.
+/// Bytes of elements that are converted at a time, if their type changes.
 const CHUNK: usize = 4 << 20;
 
 impl Target {
-    /// The same structure with its arrays on the device, in this kind of memory: the
-    /// [rules](crate::adapt#rules). Element types stay. The value may be changed as soon as this
+    /// Uploads a structure, by the [rules](crate::adapt#rules): its arrays are made on the device,
+    /// in the target's kind of memory. Element types stay. The value may be changed as soon as this
     /// returns.
     ///
     /// ```
@@ -40,15 +41,15 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// As [`array`](Target::array). What was uploaded by then is freed. Small arrays get their memory
-    /// together, so that a rule which ignores the error of one of them cannot save the others.
+    /// The errors of [`array`](Target::array). Arrays uploaded until then are freed. Small arrays
+    /// share an allocation. If it fails, all of them fail, even if a rule ignores the error of one.
     #[track_caller]
     pub fn adapt<V: Adapt<Upload> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         Upload::<Same>::new(self, Location::caller()).run(value)
     }
 
-    /// The same with numbers as `f32`, and complex ones as `Complex<f32>`, deep inside structures:
-    /// the [element types](crate::adapt#element-types).
+    /// Uploads a structure with its numbers as `f32` and its complex numbers as `Complex<f32>`, at
+    /// any depth. See the [element types](crate::adapt#element-types).
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -68,7 +69,8 @@ impl Target {
         Upload::<Cu>::new(self, Location::caller()).run(value)
     }
 
-    /// The same with floats of 64 bits as such of 32.
+    /// Uploads a structure with its 64-bit floats as 32-bit floats. See the [element
+    /// types](crate::adapt#element-types).
     ///
     /// # Errors
     ///
@@ -79,22 +81,23 @@ impl Target {
     }
 }
 
-/// The way to the device, with a rule for element types: what [`Adapt`] is asked with by
-/// [`Target::adapt`], [`Target::cu`] and [`Target::narrow`].
+/// An upload to a device, with a conversion of element types: the `To` of [`Adapt`] that
+/// [`Target::adapt`], [`Target::cu`] and [`Target::narrow`] pass to each rule.
 pub struct Upload<R = Same> {
     target: Target,
     at: &'static Location<'static>,
     staged: RefCell<Staged>,
-    /// Why small arrays got no memory, if that failed. The rules that made them were told nothing.
+    /// Error of the allocation for small arrays, if it failed. The rules that made the arrays did
+    /// not see it.
     failed: Cell<Option<Error>>,
     rule: PhantomData<fn() -> R>,
 }
 
-/// Small arrays that wait.
+/// Small arrays that wait for their upload.
 #[derive(Default)]
 struct Staged {
     bytes: Vec<u8>,
-    /// With where in the bytes they begin.
+    /// Each array with its offset in the bytes.
     parts: Vec<(Arc<Storage>, usize)>,
 }
 
@@ -106,7 +109,7 @@ impl<R: ElementRule> Upload<R> {
 
     pub(crate) fn run<V: Adapt<Upload<R>> + ?Sized>(&self, value: &V) -> Result<V::Output, Error> {
         let adapted = value.adapt(self)?;
-        // A rule may have made nothing of the error, which is that of other rules' arrays too.
+        // A rule may have ignored the error, which other rules' arrays share.
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -114,17 +117,17 @@ impl<R: ElementRule> Upload<R> {
         Ok(adapted)
     }
 
-    /// Where it leads to.
+    /// Returns the target of the upload.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Where in the program it was asked for.
+    /// Returns the line of the program that started the upload.
     pub(super) fn made(&self) -> &'static Location<'static> {
         self.at
     }
 
-    /// An array of elements, which become what `Q` says.
+    /// Uploads elements as an array, converted by `Q`.
     pub(super) fn array<Q: ElementRule, T: Plain, D: Dimension>(
         &self,
         elements: &[T],
@@ -149,8 +152,8 @@ impl<R: ElementRule> Upload<R> {
         Ok(array)
     }
 
-    /// A copy of an array on a device, converted there where its type changes and a kernel does so;
-    /// else by way of the host.
+    /// Copies an array of a device. If its type changes, it is converted on the device if a kernel
+    /// can, and otherwise on the host.
     pub(super) fn copy<Q: ElementRule, S: Hold, T: Plain, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
@@ -167,7 +170,7 @@ impl<R: ElementRule> Upload<R> {
         array.into_reinterpreted()
     }
 
-    /// The same handle, or one of a copy.
+    /// Returns the same handle, or a handle to a copy.
     pub(super) fn share<T: Plain, D: Dimension>(
         &self,
         source: &SharedArray<T, D>,
@@ -182,7 +185,7 @@ impl<R: ElementRule> Upload<R> {
         source.clone().into_reinterpreted()
     }
 
-    /// An array that is uploaded with others.
+    /// Stages an array for an upload together with others.
     fn stage<Q: ElementRule, T: Plain, D: Dimension>(
         &self,
         elements: &[T],
@@ -193,7 +196,7 @@ impl<R: ElementRule> Upload<R> {
         let storage = Arc::new(Storage::new(target, target.kind, bytes as u64, Memory::Staged, at));
         target.join(&storage)?;
         let array = DeviceArray::over(storage.clone(), shape);
-        // Before anything is borrowed: element types of the program are converted by its own code.
+        // Before anything is borrowed: the program's own code converts its element types.
         let converted: Vec<Q::Of<T>>;
         let content = if is_kept::<Q, T>() {
             bytes_of(elements)
@@ -244,7 +247,7 @@ impl<R: ElementRule> Upload<R> {
     }
 }
 
-/// Returns `true` if elements stay what they are, so that their bytes can be uploaded.
+/// Returns `true` if elements keep their type, so that their bytes can be uploaded unchanged.
 fn is_kept<Q: ElementRule, T: Plain>() -> bool {
     TypeId::of::<T>() == TypeId::of::<Q::Of<T>>()
 }

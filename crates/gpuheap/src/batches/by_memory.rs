@@ -1,4 +1,4 @@
-//! Batches of an array's rows, as many at a time as there is memory for.
+//! Batches of an array's rows, sized by the available memory.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,10 +18,10 @@ use crate::size::Bytes;
 use crate::stream::Stream;
 
 impl Target {
-    /// The rows of an array of the host's (its leading axis) in batches of as many as take at most
-    /// `fraction` of what the heap may still take: what its limit leaves, and the device, with the
-    /// cached memory of all heaps of this process counted as free. Fewer if memory runs out all the
-    /// same. See [`RowBatches`].
+    /// Uploads the rows of a host array (its leading axis) in batches. A batch takes at most
+    /// `fraction` of the memory that the heap may still take: the rest of its limit and of the
+    /// device, counting the cached memory of all heaps of this process as free. If memory runs out
+    /// all the same, batches shrink. See [`RowBatches`].
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -40,7 +40,7 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// A fraction that is not above 0 and at most 1; an array with no axis; a driver error.
+    /// The fraction is not above 0 and at most 1; the array has no axis; a driver error.
     #[track_caller]
     pub fn batches_by_memory<'a, T: Element, S: Data<Elem = T>, D: Dimension>(
         &self,
@@ -86,37 +86,37 @@ impl Target {
 
 /// Batches of an array's rows. From [`Target::batches_by_memory`].
 ///
-/// An iterator of results, each a [`DeviceArray`] of some rows, [`rows`](RowBatches::rows), which is
-/// freed when the next one's turn comes, as with [`Batches`](crate::Batches). Where there is no memory
-/// for a batch, it and all later ones have half the rows. One row that does not fit is an error, and
-/// the last.
+/// An iterator of results. Each is a [`DeviceArray`] of the rows [`rows`](RowBatches::rows). It is
+/// freed when the next batch's turn comes, as with [`Batches`](crate::Batches). If a batch does not
+/// fit in memory, that batch and all later ones have half the rows. If a single row does not fit,
+/// the iterator returns an error and ends.
 #[must_use = "batches are uploaded when they are iterated over"]
 pub struct RowBatches<'a, T, D> {
     asked: Asked,
     array: ArrayView<'a, T, D>,
-    /// How many rows there are.
+    /// Number of rows.
     total: usize,
-    /// The bytes of one.
+    /// Bytes of a row.
     row: u64,
-    /// What the batches that are there at one time may take together, bytes.
+    /// Bytes that all batches on the device may take together.
     share: u64,
     /// Rows of a batch.
     chunk: usize,
-    /// The first row that is not on the device yet or was.
+    /// The first row that was not uploaded yet.
     begun: usize,
     ahead: VecDeque<(Range<usize>, Uploaded<T, D>)>,
     most: usize,
     side: Option<Stream>,
     current: Option<Turn>,
-    /// Those of the current batch.
+    /// Rows of the current batch.
     rows: Range<usize>,
 }
 
 type Uploaded<T, D> = Result<Batch<DeviceArray<T, D>>, Error>;
 
 impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
-    /// Uploads up to `count` batches ahead, as [`Batches::prefetch`](crate::Batches::prefetch) does.
-    /// All that are there at one time share the fraction, so batches are smaller. There is no
+    /// Uploads up to `count` batches ahead, as [`Batches::prefetch`](crate::Batches::prefetch)
+    /// does. All batches on the device share the fraction, so each is smaller. There is no
     /// `prefetch_on`, because a thread that uploads ahead could not take a halved batch back.
     pub fn prefetch(mut self, count: usize) -> Self {
         self.most = count;
@@ -124,14 +124,15 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
         self
     }
 
-    /// The rows of the current batch, or of the one that could not be uploaded, where `next` gave an
-    /// error; none where there is neither.
+    /// Returns the rows of the current batch. If `next` returned an error, they are the rows that
+    /// could not be uploaded. Empty before the first batch and after the last.
     pub fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }
 
-    /// Gives the current batch back, because the work on it took more memory than there is: it is
-    /// freed, and its rows come again in batches of half as many, as do all later ones.
+    /// Frees the current batch and halves the batch size, for work on the batch that ran out of
+    /// memory. The rows of the batch come again, in batches of half as many rows, as do all later
+    /// rows.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -154,7 +155,7 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
     ///
     /// # Errors
     ///
-    /// A batch of one row, which is then still the current one; no current batch.
+    /// The batch has one row (it then stays the current one); there is no current batch.
     pub fn halve(&mut self) -> Result<(), Error> {
         if self.current.is_none() || self.rows.len() < 2 {
             let (kind, why) = match &self.current {
@@ -181,7 +182,7 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
         Ok(())
     }
 
-    /// As [`Batches::keep`](crate::Batches::keep).
+    /// Keeps an array beyond the batch's turn, as [`Batches::keep`](crate::Batches::keep) does.
     pub fn keep<A: Handle>(&self, array: A) -> A {
         match &self.current {
             Some(turn) => turn.scope().keep(array),
@@ -189,11 +190,11 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
         }
     }
 
-    /// So many rows that the batches that are there at one time take their share together.
+    /// Chooses the number of rows such that all batches on the device take their share together.
     fn choose(&mut self) {
         let mut each = self.share / (self.most as u64).saturating_add(1);
         if each >= GRANULE {
-            // The driver hands out whole ones.
+            // The driver hands out whole granules.
             each -= each % GRANULE;
         }
         let rows = each.checked_div(self.row).unwrap_or(u64::MAX);
@@ -207,7 +208,7 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
         }
     }
 
-    /// The rows that are next.
+    /// Returns the rows of the next batch.
     fn next_rows(&self) -> Option<Range<usize>> {
         let end = self.begun.saturating_add(self.chunk).min(self.total);
         (self.begun < self.total).then_some(self.begun..end)
@@ -220,12 +221,12 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
         })
     }
 
-    /// Uploads ahead, beside the device's work on the current batch.
+    /// Uploads ahead, while the device works on the current batch.
     fn fill(&mut self) {
         while self.ahead.len() < self.most
             && let Some(rows) = self.next_rows()
         {
-            // Where there is no stream beside, rows are uploaded at their turn.
+            // Without a second stream, rows are uploaded at their turn.
             let Ok(side) = self.side() else { return self.most = self.ahead.len() };
             let uploaded = self.upload(&rows, Some(&side));
             if ran_out(&uploaded) {
@@ -244,7 +245,7 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
         Ok(self.side.insert(side).clone())
     }
 
-    /// Uploads as many of the next rows as there is memory for.
+    /// Uploads as many of the next rows as fit in memory.
     fn upload_next(&mut self) -> Option<(Range<usize>, Uploaded<T, D>)> {
         loop {
             let rows = self.next_rows()?;
@@ -265,7 +266,7 @@ impl<T: Element, D: Dimension> RowBatches<'_, T, D> {
     }
 }
 
-/// The error of a row that there is no memory for.
+/// Returns the error for a row that does not fit in memory.
 fn too_large(error: Error, row: usize) -> Error {
     match error.out_of_memory() {
         Some(evidence) => Fault::Row(row, evidence.clone()).into(),
@@ -295,7 +296,8 @@ impl<T: Element, D: Dimension> Iterator for RowBatches<'_, T, D> {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         let (ahead, left) = (self.ahead.len(), self.total - self.begun);
-        // Halved once more, there may be as many as rows; and an error may be the last.
+        // If the size is halved again, there may be as many batches as rows; the last item may be
+        // an error.
         (ahead + usize::from(left > 0), Some(ahead + left))
     }
 }

@@ -1,4 +1,4 @@
-//! Data larger than the device: uploaded a batch at a time, and freed as it goes.
+//! Data larger than the device: uploaded in batches, each freed before the next.
 
 mod by_memory;
 mod prefetch;
@@ -22,8 +22,8 @@ use crate::stream::Stream;
 use turn::{Asked, Batch, Turn, ran_out};
 
 impl Target {
-    /// The items of an iterator [adapted](Target::adapt) one after the other: each is uploaded when
-    /// its turn comes, and freed when the next one's comes.
+    /// [Adapts](Target::adapt) the items of an iterator one after another. Each is uploaded at its
+    /// turn, and freed at the turn of the next one.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -48,11 +48,12 @@ impl Target {
 }
 
 impl Device {
-    /// The same on the device's own heap and that heap's own stream.
+    /// Adapts items in batches on the device's own heap and that heap's own stream, as
+    /// [`Target::batches`] does.
     ///
     /// # Errors
     ///
-    /// As [`Device::heap`] and [`Heap::target`](crate::Heap::target).
+    /// The errors of [`Device::heap`] and [`Heap::target`](crate::Heap::target).
     #[track_caller]
     pub fn batches<I>(&self, items: I) -> Result<Batches<I::IntoIter>, Error>
     where
@@ -63,21 +64,26 @@ impl Device {
     }
 }
 
-/// What becomes of an iterator's items on a device. From [`Target::batches`].
+/// The adapted items of an iterator, one at a time. From [`Target::batches`].
 ///
-/// An iterator of results: a batch that could not be uploaded is an error, and the next call goes on
-/// with the next one.
+/// An iterator of results. If a batch cannot be uploaded, the result is an error, and the next call
+/// continues with the next item.
 ///
-/// # What is freed
+/// # Lifetime of a batch
 ///
-/// The next call of `next`, and dropping this, free what was uploaded for a batch, in stream order
-/// and without waiting, whoever has a handle to it: its later use is an error that says so. Not freed
-/// are arrays of the device's that were in the items already (a
-/// [`SharedArray`](crate::SharedArray) that adapting leaves where it is), and what the program made
-/// of a batch, unless it has the batch's own memory: an operator that uses the batch up, as
-/// `batch * 2.0` does, gives it on.
+/// The next call of `next` frees the memory that was uploaded for a batch, in stream order and
+/// without waiting. Dropping the iterator does so too. Handles to that memory that still exist
+/// return an error when they are used.
 ///
-/// The end of the [scope](crate::Scope) that a batch was uploaded in frees it too, whether its turn
+/// Two kinds of arrays are not freed:
+///
+/// * Arrays that were on the device already (a [`SharedArray`](crate::SharedArray) that adapting
+///   leaves in place).
+/// * Arrays that the program computed from a batch, unless they reuse the batch's memory. An
+///   operator that consumes the batch, as `batch * 2.0` does, passes the memory on.
+///
+/// The end of the [scope](crate::Scope) that a batch was uploaded in frees it too, even before its
+/// turn and even if the iterator was forgotten. A batch that was uploaded ahead is then an error.
 /// came or not, also if these batches were forgotten. A batch that was ahead is an error then.
 ///
 /// ```
@@ -98,21 +104,21 @@ impl Device {
 ///
 /// # Prefetching
 ///
-/// Uploading and computing take turns unless batches are uploaded ahead:
+/// Without prefetching, uploads and computation alternate:
 ///
 /// | | for a loop that | uploads |
 /// |---|---|---|
-/// | [`prefetch`](Batches::prefetch) | enqueues work and does not wait for it | in `next`, beside that work |
+/// | [`prefetch`](Batches::prefetch) | enqueues work and does not wait for it | in `next`, while that work runs |
 /// | [`prefetch_on`](Batches::prefetch_on) | waits for results, such as by `to_vec` | on a thread of its own |
 ///
-/// Either way a batch that is handed out is on the target's stream, so the order of work on it is as
-/// without, and at most the current batch and those ahead have memory. The current one has it until
-/// its turn ends, also where the program drops it before.
+/// Both hand a batch out on the target's stream, so the order of work is the same as without
+/// prefetching. Only the current batch and those uploaded ahead hold memory. The current batch
+/// holds it until its turn ends, even if the program drops the batch earlier.
 ///
 /// # Element types
 ///
-/// They stay; [`cu`](Batches::cu) and [`narrow`](Batches::narrow) change them as
-/// [`Target::cu`] and [`Target::narrow`] do.
+/// Elements keep their types, unless [`cu`](Batches::cu) or [`narrow`](Batches::narrow) convert
+/// them as [`Target::cu`] and [`Target::narrow`] do.
 #[must_use = "batches are uploaded when they are iterated over"]
 pub struct Batches<I, R = Same>
 where
@@ -120,21 +126,21 @@ where
 {
     asked: Asked,
     items: I,
-    /// `true` if the items came to their end.
+    /// `true` if the iterator of items has ended.
     is_over: bool,
-    /// An item that there was no memory for ahead of its turn.
+    /// An item whose upload ahead of its turn ran out of memory.
     parked: Option<I::Item>,
-    /// What was uploaded ahead.
+    /// Batches uploaded ahead.
     ahead: VecDeque<Uploaded<I::Item, R>>,
-    /// How many may be ahead.
+    /// Most batches that may be uploaded ahead.
     most: usize,
-    /// What they are uploaded on.
+    /// Stream of the uploads ahead.
     side: Option<Stream>,
     current: Option<Turn>,
     rule: PhantomData<fn() -> R>,
 }
 
-/// What an upload of an item came to.
+/// Result of an item's upload.
 type Uploaded<T, R> = Result<Batch<<T as Adapt<Upload<R>>>::Output>, Error>;
 
 impl<I: Iterator<Item: Adapt<Upload>>> Batches<I> {
@@ -142,8 +148,8 @@ impl<I: Iterator<Item: Adapt<Upload>>> Batches<I> {
         Batches::with_rule(asked, items, 0)
     }
 
-    /// The same with numbers as `f32`, by the rules of [`Target::cu`]. To be said before the first
-    /// batch: those that were uploaded ahead by then are freed and not uploaded again.
+    /// Converts numbers to `f32`, by the rules of [`Target::cu`]. Call it before the first batch:
+    /// batches uploaded ahead until then are freed and not uploaded again.
     pub fn cu(self) -> Batches<I, Cu>
     where
         I::Item: Adapt<Upload<Cu>>,
@@ -151,8 +157,8 @@ impl<I: Iterator<Item: Adapt<Upload>>> Batches<I> {
         self.ruled()
     }
 
-    /// The same with floats of 64 bits as such of 32, by the rules of [`Target::narrow`]. To be said
-    /// before the first batch, as [`cu`](Batches::cu).
+    /// Converts 64-bit floats to 32 bits, by the rules of [`Target::narrow`]. Call it before the
+    /// first batch, for the reason given at [`cu`](Batches::cu).
     pub fn narrow(self) -> Batches<I, Narrow>
     where
         I::Item: Adapt<Upload<Narrow>>,
@@ -186,19 +192,19 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<I, R> {
         }
     }
 
-    /// Uploads up to `count` batches ahead, on a stream beside the target's: in `next`, before the
-    /// turn of the current batch ends, so that the device's work on that one goes on meanwhile. One
-    /// is enough where batches and the work on them are alike; more even out what is not.
+    /// Uploads up to `count` batches ahead, on a second stream. `next` starts these uploads before
+    /// the turn of the current batch ends, so that they run beside the device's work on it. One
+    /// batch ahead is enough if all batches take about as long; more smooth out differences.
     ///
-    /// Where there is no memory for so many, fewer are ahead from then on. Several that are said one
-    /// after the other count by the last.
+    /// If memory runs out for that many, fewer are uploaded ahead from then on. If it is called
+    /// several times, the last `count` applies.
     pub fn prefetch(self, count: usize) -> Batches<I, R> {
         Batches { most: count, ..self }
     }
 
-    /// Moves an array of the current batch, or one that was made of its memory, out of its turn, as
-    /// [`Scope::keep`](crate::Scope::keep) does of a scope. What is not of the current batch is left
-    /// as it is.
+    /// Keeps an array of the current batch, or one that reuses its memory, beyond the batch's turn,
+    /// as [`Scope::keep`](crate::Scope::keep) does for a scope. Any other array is returned
+    /// unchanged.
     pub fn keep<A: Handle>(&self, array: A) -> A {
         match &self.current {
             Some(turn) => turn.scope().keep(array),
@@ -218,17 +224,17 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<I, R> {
         item
     }
 
-    /// Uploads ahead, beside the device's work on the current batch.
+    /// Uploads ahead, while the device works on the current batch.
     fn fill(&mut self) {
         while self.ahead.len() < self.most {
-            // Each item is uploaded at its turn where there is no stream beside.
+            // Without a second stream, each item is uploaded at its turn.
             let Ok(side) = self.side() else { return self.most = self.ahead.len() };
             let Some(item) = self.item() else { return };
             let upload = |target: &Target| upload::<R, _>(&item, target, &self.asked);
             let uploaded = self.asked.upload(Some(&side), upload);
             if ran_out(&uploaded) {
-                // There may be enough at its turn. To try as much again at every turn would take
-                // the time that this is to save.
+                // Memory may suffice at the item's turn. A new attempt at every turn would take the
+                // time that prefetching is to save.
                 self.most = self.ahead.len();
                 self.parked = Some(item);
                 return;
@@ -259,7 +265,7 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Iterator for Batches<I
     type Item = Result<<I::Item as Adapt<Upload<R>>>::Output, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // The first is to be had as soon as it is there.
+        // The first batch is returned as soon as it is uploaded.
         if self.current.is_some() {
             self.fill();
         }

@@ -1,4 +1,4 @@
-//! Batches that a thread of their own uploads.
+//! Batches that a second thread uploads.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -18,8 +18,8 @@ use crate::error::{Error, ErrorKind};
 use crate::stream::Stream;
 
 impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<I, R> {
-    /// Has a thread of `scope` pull the items and upload up to `count` batches ahead, on a stream of
-    /// their own: while the program waits for a result, the next batch is on its way.
+    /// Starts a thread of `scope` that pulls the items and uploads up to `count` batches ahead, on
+    /// a second stream. While the program waits for a result, the next batch is being uploaded.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -36,17 +36,17 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<I, R> {
     /// # Ok(()) }
     /// ```
     ///
-    /// The thread ends when the items do, or after the upload that it is at when the batches are
-    /// dropped. Batches that are forgotten instead keep it waiting, and with it the end of `scope`.
-    /// If the items' iterator panics, so does `next` when all batches before were handed out. Where
-    /// there is no memory for so many batches, fewer are ahead from then on.
+    /// The thread ends with the items. If the batches are dropped, it ends after its current
+    /// upload. If they are forgotten instead, it waits forever, and so does the end of `scope`. If
+    /// the items' iterator panics, `next` panics once all earlier batches were handed out. If
+    /// memory runs out for `count` batches, fewer are uploaded ahead from then on.
     ///
-    /// What it makes belongs to the scope that is this thread's [now](crate::Heap::thread_scope), if
-    /// any: when that ends, later batches are errors.
+    /// Its arrays belong to the calling thread's [current scope](crate::Heap::thread_scope), if
+    /// any. When that scope ends, later batches are errors.
     ///
     /// # Errors
     ///
-    /// A stream or a thread that cannot be had. The items are dropped then.
+    /// The stream or the thread cannot be created. The items are then dropped.
     pub fn prefetch_on<'scope>(
         mut self,
         scope: &'scope thread::Scope<'scope, '_>,
@@ -59,7 +59,7 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<I, R> {
         let side = self.side()?;
         let hint = self.size_hint();
         let Batches { mut asked, items, is_over, parked, ahead, current, .. } = self;
-        // The thread has none of this one's scopes.
+        // The new thread has none of the calling thread's scopes.
         let within = asked.target.scope();
         asked.target = asked.target.within(within);
         let state = State { ready: ahead, asks: false, is_closed: false, end: None };
@@ -76,21 +76,21 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Batches<I, R> {
     }
 }
 
-/// Batches that a thread uploads ahead. From [`Batches::prefetch_on`]; in all else as [`Batches`].
+/// Batches that a thread uploads ahead, otherwise as [`Batches`]. From [`Batches::prefetch_on`].
 pub struct FedBatches<'scope, I, R = Same>
 where
     I: Iterator<Item: Adapt<Upload<R>>>,
 {
     asked: Asked,
     desk: Arc<Desk<I::Item, R>>,
-    /// How many are left.
+    /// Bounds of the number of batches left.
     hint: (usize, Option<usize>),
     is_over: bool,
     current: Option<Turn>,
     scope: PhantomData<&'scope ()>,
 }
 
-/// Where the thread lays what it uploaded.
+/// The place through which the thread hands over its uploads.
 struct Desk<T: Adapt<Upload<R>>, R> {
     state: Mutex<State<T, R>>,
     changed: Condvar,
@@ -100,15 +100,15 @@ struct State<T: Adapt<Upload<R>>, R> {
     ready: VecDeque<Uploaded<T, R>>,
     /// `true` if the program has no batch and waits for one.
     asks: bool,
-    /// `true` if nobody wants more.
+    /// `true` if no more batches are wanted.
     is_closed: bool,
-    /// What the thread ended by, where it did.
+    /// How the thread ended, if it has.
     end: Option<End>,
 }
 
 enum End {
     Over,
-    /// The payload, of a type whose own destructor may panic: it is passed on or never dropped.
+    /// The panic's payload. Its type's destructor may panic, so it is passed on or never dropped.
     Panicked(ManuallyDrop<Box<dyn Any + Send>>),
 }
 
@@ -121,7 +121,7 @@ impl<T: Adapt<Upload<R>>, R> Desk<T, R> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `is_time`; false where nobody wants more.
+    /// Waits until `is_time`; returns `false` if no more batches are wanted.
     fn wait_until(&self, is_time: impl Fn(&State<T, R>) -> bool) -> bool {
         let mut state = self.lock();
         while !state.is_closed && !is_time(&state) {
@@ -132,13 +132,13 @@ impl<T: Adapt<Upload<R>>, R> Desk<T, R> {
 }
 
 impl<T: Adapt<Upload<R>>, R> State<T, R> {
-    /// Returns `true` if no batch has memory but the one that is to be uploaded.
+    /// Returns `true` if only the batch that is to be uploaded would hold memory.
     fn is_alone(&self) -> bool {
         self.asks && self.ready.is_empty()
     }
 }
 
-/// What the thread has.
+/// State of the uploading thread.
 struct Feeder<T: Adapt<Upload<R>>, R> {
     desk: Arc<Desk<T, R>>,
     asked: Asked,
@@ -175,7 +175,7 @@ impl<R: ElementRule, T: Adapt<Upload<R>>> Feeder<T, R> {
             }
             let mut state = desk.lock();
             if state.is_closed {
-                // Freed with the lock let go.
+                // Freed after the lock is released.
                 drop(state);
                 return;
             }
@@ -192,7 +192,7 @@ impl<R: ElementRule, T: Adapt<Upload<R>>> Feeder<T, R> {
 }
 
 impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> FedBatches<'_, I, R> {
-    /// As [`Batches::keep`].
+    /// Keeps an array beyond the batch's turn, as [`Batches::keep`] does.
     pub fn keep<A: Handle>(&self, array: A) -> A {
         match &self.current {
             Some(turn) => turn.scope().keep(array),
@@ -200,7 +200,7 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> FedBatches<'_, I, R> {
         }
     }
 
-    /// Waits for the next batch on the desk.
+    /// Waits for the next uploaded batch.
     fn take(&mut self) -> Option<Uploaded<I::Item, R>> {
         let mut state = self.desk.lock();
         loop {
@@ -232,7 +232,7 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> Iterator for FedBatche
         if self.is_over {
             return None;
         }
-        // The thread is not there in a forked child, and may have held the lock.
+        // In a forked child the thread does not exist, and may have held the lock.
         if let Err(gone) = self.asked.target.stream().context().check_alive()
             && self.asked.target.heap().is_forked()
         {
@@ -266,7 +266,7 @@ impl<R: ElementRule, I: Iterator<Item: Adapt<Upload<R>>>> FusedIterator for FedB
 
 impl<I: Iterator<Item: Adapt<Upload<R>>>, R> Drop for FedBatches<'_, I, R> {
     fn drop(&mut self) {
-        // In a forked child the thread is not there, and may have held the lock.
+        // In a forked child the thread does not exist, and may have held the lock.
         if self.asked.target.heap().is_forked() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The turn of a batch: from its upload until what was made for it is freed.
+//! The turn of a batch: from its upload until its memory is freed.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -10,32 +10,34 @@ use crate::error::Error;
 use crate::heap::retry::RunsOut;
 use crate::stream::Stream;
 
-/// Where batches go, and where in the program they were asked for.
+/// Target of the batches, and the line of the program that asked for them.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) target: Target,
     pub(super) at: &'static Location<'static>,
 }
 
-/// What was uploaded for one batch. Its end, which is when this is dropped, frees that in stream
-/// order, and no array that was there before or was made since.
+/// Memory uploaded for one batch. Dropping it ends the batch's turn: it frees that memory in stream
+/// order. Arrays that existed before, or were made since, are untouched.
 pub(super) struct Turn {
     scope: Scope,
-    /// Kept until then although the program drops it. A loop drops a batch just before the next
-    /// upload, which would take that memory, and so wait for the work that it is to run beside.
+    /// Storages kept until the turn ends, although the program drops the batch. A loop drops a
+    /// batch just before the next upload. That upload would reuse the memory, and so wait for the
+    /// work that it is to run beside.
     held: Vec<Arc<Storage>>,
 }
 
-/// A batch on the device whose turn has not come.
+/// A batch on the device before its turn.
 pub(super) struct Batch<V> {
     value: V,
     turn: Turn,
-    /// The stream it was uploaded on, and the end of that, where it is not the target's.
+    /// The second stream that it was uploaded on, and the event at the end of the upload; `None`
+    /// for the target's stream.
     side: Option<(Stream, crate::Event)>,
 }
 
 impl Asked {
-    /// Uploads a batch with `work`, on the target's own stream or on another one.
+    /// Uploads a batch with `work`, on the target's stream or on a second one.
     pub(super) fn upload<V>(
         &self,
         side: Option<&Stream>,
@@ -54,7 +56,8 @@ impl Asked {
         let side = match side {
             Some(side) => {
                 let members = turn.scope.state().members();
-                // Before the mark: a use by another thread in between is behind it or is noted.
+                // Before the event is recorded: another thread's use in between is ordered after
+                // it, or is noted.
                 members.iter().for_each(|storage| storage.end_upload());
                 Some((side.clone(), side.record()?))
             }
@@ -63,16 +66,17 @@ impl Asked {
         Ok(Batch { value, turn, side })
     }
 
-    /// What is to be seen to when a turn ended and the next upload is on another stream: it is to
-    /// wait for what was just freed, and not for the work on the next batch.
+    /// Prepares an upload on the second stream, after a turn ended. The upload waits for the memory
+    /// just freed, but not for the work on the next batch.
     pub(super) fn turn_ended(&self) {
         self.target.heap().fence(self.target.memory_kind());
     }
 }
 
 impl<V> Batch<V> {
-    /// Begins its turn: it is on the target's stream, which waits for its upload and for later uses
-    /// of its arrays, and not for later uploads; the host does not wait. `is_held` until the turn's end, whatever the program drops.
+    /// Begins the turn: moves the batch to the target's stream. The stream waits for the batch's
+    /// upload and for later uses of its arrays, but not for later uploads. The host does not wait.
+    /// If `is_held`, the memory stays until the turn's end, whatever the program drops.
     pub(super) fn begin(self, asked: &Asked, is_held: bool) -> Result<(V, Turn), Error> {
         let Batch { value, mut turn, side } = self;
         turn.scope.state().check_batch()?;
@@ -90,7 +94,7 @@ impl<V> Batch<V> {
 }
 
 impl Turn {
-    /// What frees it, to keep something from that.
+    /// Returns the scope that frees the batch, from which an array can be kept.
     pub(super) fn scope(&self) -> &Scope {
         &self.scope
     }
@@ -98,13 +102,13 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        // A destructor reports and carries on: the heap counts what failed.
+        // A destructor reports and continues: the heap counts frees that failed.
         let _ = self.scope.state().end();
         self.held.clear();
     }
 }
 
-/// Returns `true` if memory ran out, so that the same may succeed when there is more.
+/// Returns `true` if memory ran out, so that a retry with more free memory may succeed.
 pub(super) fn ran_out<V>(result: &Result<V, Error>) -> bool {
     result.as_ref().is_err_and(RunsOut::is_out_of_memory)
 }
