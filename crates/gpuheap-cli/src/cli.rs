@@ -136,7 +136,7 @@ pub(crate) struct ReplayArguments {
 
     /// Hard limit of what a pool may take from the driver
     #[arg(long, value_name = "SIZE", value_parser = limit, allow_hyphen_values = true)]
-    pub(crate) limit: Option<Size>,
+    pub(crate) limit: Option<TypedLimit>,
 
     /// Freed bytes that the pool `driver` keeps, 0 for none [default: all]
     #[arg(long, value_name = "SIZE", value_parser = size_or_zero, allow_hyphen_values = true)]
@@ -190,6 +190,13 @@ pub(crate) enum AskedCard {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TypedSize {
     pub(crate) bytes: u64,
+    pub(crate) typed: String,
+}
+
+/// A limit, and how it was written.
+#[derive(Clone, Debug)]
+pub(crate) struct TypedLimit {
+    pub(crate) size: Size,
     pub(crate) typed: String,
 }
 
@@ -322,13 +329,13 @@ fn size(text: &str) -> Result<Size, String> {
 }
 
 /// A size that a pool can take something of.
-fn limit(text: &str) -> Result<Size, String> {
+fn limit(text: &str) -> Result<TypedLimit, String> {
     match size(text)? {
         Size::Bytes(bytes) if bytes < GRANULE => Err(format!(
             "'{text}' is less than the 2 MiB that a device hands out at a time; write bytes \
              (10000000), a unit (100M, 1.5GiB) or a share of the device (50%)"
         )),
-        size => Ok(size),
+        size => Ok(TypedLimit { size, typed: text.trim().to_owned() }),
     }
 }
 

@@ -64,7 +64,8 @@ impl Program {
     /// Returns whether the program gets through under settings that were not recorded on `capacity`
     /// of a device's `total` bytes, whatever the speed of host and device: the upper end of
     /// [`torch_peak`](Self::torch_peak) on a large device is not more than that, or all its
-    /// completions get through on memory that is smaller by as much as that end is above their median.
+    /// completions get through on memory that is smaller by as much as that end is above their
+    /// median.
     ///
     /// `true` for the recorded settings, under which the recording says what was completed.
     pub(crate) fn is_sure_to_fit(&self, settings: &Settings, total: u64, capacity: u64) -> bool {

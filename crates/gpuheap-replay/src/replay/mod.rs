@@ -38,6 +38,8 @@ pub struct Options {
     pub device: DeviceChoice,
     /// The most that a pool may take from the driver.
     pub limit: Option<Size>,
+    /// The limit as the user wrote it.
+    pub limit_typed: Option<String>,
     /// How much gpuheap's pool `driver` keeps of what is freed.
     pub release_threshold: Option<Size>,
     /// How far the streams of an emulated device are behind the host.
@@ -53,6 +55,7 @@ impl Default for Options {
             check: None,
             device: DeviceChoice::Default,
             limit: None,
+            limit_typed: None,
             release_threshold: None,
             delay: None,
             find_minimum: false,
@@ -131,6 +134,8 @@ pub struct TraceReport {
     pub device: DeviceUsed,
     /// The most that a pool could take from the driver, bytes; `None` if no limit was asked for.
     pub limit: Option<u64>,
+    /// The limit as the user wrote it.
+    pub limit_typed: Option<String>,
     /// Facts that the recording has of its own allocator.
     pub recorded: Recorded,
     /// `true` if the file is cut off: figures are those of the part before.
@@ -441,6 +446,7 @@ pub fn replay(
             }),
             summary: bench.trace.summary(),
             limit: bench.memory().limit,
+            limit_typed: options.limit_typed.clone(),
             device: bench.device,
             recorded,
             gaps,

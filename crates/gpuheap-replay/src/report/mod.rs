@@ -53,7 +53,8 @@ fn header(text: &mut String, report: &TraceReport) {
             Amount(summary.peak_live_bytes)
         ),
     );
-    let limit = report.limit.map(|limit| format!(", limited to {}", Amount(limit)));
+    let typed = |limit| report.limit_typed.clone().unwrap_or_else(|| Amount(limit).to_string());
+    let limit = report.limit.map(|limit| format!(", limited to {}", typed(limit)));
     let device = device_words(&report.device, &report.recorded);
     paragraph(text, &format!("replayed on {device}{}", limit.unwrap_or_default()));
     text.push('\n');

@@ -62,27 +62,35 @@ pub(crate) fn paragraph(text: &mut String, words: &str) {
     hanging(text, "", "", words);
 }
 
-/// Adds words after `first`, with `indent` before each further line.
+/// Adds words after `first`, with `indent` before each further line. A word that is wider than a line
+/// is broken after its commas.
 pub(crate) fn hanging(text: &mut String, first: &str, indent: &str, words: &str) {
     let mut column = first.chars().count();
     text.push_str(first);
+    let room = WIDTH - indent.chars().count();
     let mut is_start = true;
     for word in words.split(' ') {
-        let width = word.chars().count();
-        if !is_start && column + 1 + width > WIDTH {
-            text.truncate(text.trim_end().len());
-            text.push('\n');
-            text.push_str(indent);
-            column = indent.chars().count();
-            is_start = true;
+        let is_wide = word.chars().count() > room;
+        let pieces: Vec<&str> = match is_wide {
+            true => word.split_inclusive(',').collect(),
+            false => vec![word],
+        };
+        for (number, piece) in pieces.into_iter().enumerate() {
+            let width = piece.chars().count();
+            let blank = usize::from(!is_start && number == 0);
+            if !is_start && column + blank + width > WIDTH {
+                text.truncate(text.trim_end().len());
+                text.push('\n');
+                text.push_str(indent);
+                column = indent.chars().count();
+            } else if blank == 1 {
+                text.push(' ');
+                column += 1;
+            }
+            text.push_str(piece);
+            column += width;
+            is_start = false;
         }
-        if !is_start {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += width;
-        is_start = false;
     }
     text.truncate(text.trim_end().len());
     text.push('\n');
@@ -219,5 +227,10 @@ mod tests {
         hanging(&mut text, "  1. ", "     ", &"word ".repeat(100));
         assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
         assert_eq!(text.split_whitespace().count(), 101);
+        let name = "setting:12,".repeat(12);
+        let mut text = String::new();
+        paragraph(&mut text, &format!("With {name} it gets through."));
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert!(text.replace('\n', "").contains(&format!("With {name}")), "{text}");
     }
 }
