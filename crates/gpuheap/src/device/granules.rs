@@ -6,8 +6,8 @@ use rustc_hash::FxHashMap;
 
 /// How many heaps have small allocations in each granule of a device.
 ///
-/// Each heap counts the whole granule as reserved, so that a free of another heap takes no heap past
-/// its limit. The device counts the granule once.
+/// Each heap counts the whole granule as reserved, so that a free of another heap takes no heap
+/// past its limit. The device counts the granule once.
 #[derive(Debug, Default)]
 pub(crate) struct Granules(Mutex<Counts>);
 

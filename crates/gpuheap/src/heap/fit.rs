@@ -27,7 +27,8 @@ pub enum Fit {
         /// Bytes that it would take at most, whichever stream it is for. More than `take` if the cache
         /// could serve it with memory that another stream still uses: a heap that has taken little
         /// rather takes new memory than make a stream wait. How much is little is in the
-        /// [guide](crate::guide::streams).
+        /// [guide](crate::guide::streams). If `stitched` maps a range together, it may take a few MiB more
+        /// than this too.
         at_most: u64,
     },
     /// The driver calls enough memory free, and may refuse it all the same. On WSL2, where Windows
