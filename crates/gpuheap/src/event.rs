@@ -1,4 +1,4 @@
-//! Events: points of streams that can be waited for.
+//! Events: points of streams that the host or another stream can wait for.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use gpuheap_pool::Completed;
 use crate::device::{Context, ContextError};
 use crate::error::{Error, ErrorKind};
 
-/// A point of a stream, made by [`Stream::record`](crate::Stream::record): it is reached when the
-/// work that the stream was given before is done.
+/// A point of a stream, made by [`Stream::record`](crate::Stream::record). The event is reached
+/// when all work enqueued before it has completed.
 ///
-/// It outlives its stream, and may be used from any thread.
+/// An event may outlive its stream, and may be used from any thread.
 pub struct Event {
     context: Arc<Context>,
     raw: CUevent,
     timed: bool,
-    /// The moment that it marks, of the work of a stream.
+    /// Number of the event among those of its context.
     moment: u64,
     completed: Arc<Completed>,
 }
 
 impl Event {
-    /// Marks this point of a stream of `context`.
+    /// Records an event at the current point of a stream of `context`.
     pub(crate) fn record(
         context: &Arc<Context>,
         stream: CUstream,
@@ -36,25 +36,25 @@ impl Event {
         let flags = if timed { 0 } else { CU_EVENT_DISABLE_TIMING };
         // SAFETY: the pointer is valid for the call.
         check("cuEventCreate", unsafe { context.driver().cuEventCreate(&mut raw, flags) })?;
-        // First, so that an event that cannot be recorded is destroyed.
+        // The wrapper exists first, so that an event that cannot be recorded is destroyed.
         let (context, completed) = (context.clone(), completed.clone());
         let mut event = Event { context, raw, timed, moment: 0, completed };
-        // Before it is recorded: what is freed from here on may be used behind it.
+        // Before the record: memory freed from here on may be reused by work after the event.
         event.moment = event.context.moments.begin();
-        // SAFETY: the event is ours and the stream is alive, which its user promises.
+        // SAFETY: this object owns the event, and the caller keeps the stream alive for the call.
         let recorded = unsafe { event.context.driver().cuEventRecord(raw, stream) };
         check("cuEventRecord", recorded)?;
         Ok(event)
     }
 
-    /// Returns `true` if it is reached. Does not wait.
+    /// Returns `true` if the event is reached. Does not wait.
     ///
     /// # Errors
     ///
-    /// What the work before it failed with.
+    /// The error of the work before the event; a driver error.
     pub fn is_done(&self) -> Result<bool, Error> {
         let _current = self.context.enter()?;
-        // SAFETY: the event is ours.
+        // SAFETY: this object owns the event.
         match unsafe { self.context.driver().cuEventQuery(self.raw) } {
             CUresult::ERROR_NOT_READY => Ok(false),
             code => {
@@ -65,37 +65,37 @@ impl Event {
         }
     }
 
-    /// Blocks this thread until it is reached.
+    /// Blocks this thread until the event is reached.
     ///
     /// # Errors
     ///
-    /// What the work before it failed with.
+    /// The error of the work before the event; a driver error.
     pub fn synchronize(&self) -> Result<(), Error> {
         let _current = self.context.enter()?;
-        // SAFETY: the event is ours.
+        // SAFETY: this object owns the event.
         let waited = unsafe { self.context.driver().cuEventSynchronize(self.raw) };
         check("cuEventSynchronize", waited)?;
         self.note_reached();
         Ok(())
     }
 
-    /// Notes that what its stream was given before is completed.
+    /// Notes that all work before the event has completed.
     fn note_reached(&self) {
         self.context.moments.complete(&self.completed, self.moment);
     }
 
-    /// The moment that it marks.
+    /// Returns the event's number among those of its context.
     pub(crate) fn moment(&self) -> u64 {
         self.moment
     }
 
-    /// The time on the device from `earlier` to this one, to about half a microsecond. Does not
-    /// wait: both must be reached.
+    /// Returns the time on the device from `earlier` to this event, to about half a microsecond.
+    /// Does not wait: both events must be reached.
     ///
     /// # Errors
     ///
-    /// Events that keep no time, that are not reached yet, that are of two devices, or of which
-    /// `earlier` is the later one.
+    /// An event keeps no time, or is not reached yet; the events are of two devices; `earlier` is
+    /// the later event.
     pub fn elapsed_since(&self, earlier: &Event) -> Result<Duration, Error> {
         let refused = |kind: ErrorKind, text: String| Err(kind.error(text));
         if !self.timed || !earlier.timed {
@@ -106,7 +106,7 @@ impl Event {
             );
         }
         if !self.context.is_same(&earlier.context) {
-            // A context from before a reset has the name of the one after it.
+            // A context from before a reset has the same handle as the one after it.
             self.context.check_alive()?;
             earlier.context.check_alive()?;
             return refused(
@@ -121,7 +121,7 @@ impl Event {
         }
         let mut milliseconds = 0.0;
         let _current = self.context.enter()?;
-        // SAFETY: the pointer is valid for the call and both events are ours.
+        // SAFETY: the pointer is valid for the call, and both events are alive.
         let asked = unsafe {
             self.context.driver().cuEventElapsedTime(&mut milliseconds, earlier.raw, self.raw)
         };
@@ -158,7 +158,8 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: the event is ours and is not used again; work that waits for it still does.
+            // SAFETY: this object owns the event and does not use it again; work that waits for it
+            // still does.
             let _: CUresult = unsafe { self.context.driver().cuEventDestroy_v2(self.raw) };
         }
     }

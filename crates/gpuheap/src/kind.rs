@@ -1,4 +1,4 @@
-//! The kinds of memory that a heap hands out or knows of.
+//! The kinds of memory that a heap hands out or knows about.
 
 use std::fmt;
 
@@ -7,27 +7,27 @@ use serde::Serialize;
 use crate::device::DeviceInfo;
 use crate::error::{Error, ErrorKind};
 
-/// Where memory lives and who may touch it.
+/// Kind of memory: where it lives, and which side may access it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// The device's own memory; the host reads it by copies.
+    /// Device memory; the host accesses it by copies.
     Device,
-    /// Managed by the driver, which moves pages to whoever touches them.
+    /// Managed memory: the driver migrates pages to the processor that touches them.
     Unified,
-    /// Page-locked memory of the host, mapped for the device.
+    /// Pinned (page-locked) host memory, mapped for the device.
     Pinned,
-    /// Memory of the program's own, page-locked and mapped for the device while it is registered.
+    /// Memory of the program, page-locked and mapped for the device while it is registered.
     Registered,
 }
 
 impl MemoryKind {
-    /// All of them, in the order in which they are shown.
+    /// All kinds, in the order in which they are displayed.
     pub const ALL: [MemoryKind; 4] =
         [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned, MemoryKind::Registered];
 
-    /// One word for it.
+    /// Returns the kind's name, one word.
     pub fn name(self) -> &'static str {
         match self {
             MemoryKind::Device => "device",
@@ -37,12 +37,12 @@ impl MemoryKind {
         }
     }
 
-    /// Returns `true` if the host may read and write it in place.
+    /// Returns `true` if the host may read and write the memory in place.
     pub fn is_host_accessible(self) -> bool {
         self != MemoryKind::Device
     }
 
-    /// Refuses to allocate what a device cannot have.
+    /// Refuses a kind of memory that the device does not support.
     pub(crate) fn check(self, info: &DeviceInfo) -> Result<(), Error> {
         match self {
             MemoryKind::Unified if !info.managed_memory => {

@@ -1,7 +1,7 @@
-//! Bytes that a piece of code allocates, their peak, and its time in memory management.
+//! Bytes that a section of code allocates, their peak, and its time in memory management.
 //!
-//! Every thread counts for itself, and only while it is in a block of [`allocated!`](crate::allocated)
-//! or [`time!`](crate::time). The clock is read in the latter alone.
+//! Each thread counts for itself, and only inside a block of [`allocated!`](crate::allocated) or
+//! [`time!`](crate::time). Only `time!` reads the clock.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,11 +12,11 @@ use serde::Serialize;
 
 use crate::size::Bytes;
 
-/// Runs its body in place and evaluates to its value and what this thread allocated in it, of any
-/// kind, from any heap: `(value, `[`Allocated`]`)`.
+/// Runs its body in place, and evaluates to `(value, `[`Allocated`]`)`: the body's value, and the
+/// allocations of this thread during the body, of any kind and from any heap.
 ///
-/// `?`, `return` and `break` leave the body as they leave any block. Blocks may be nested; an outer one
-/// counts what the inner ones do.
+/// `?`, `return` and `break` leave the body as they leave any block. Blocks may be nested; an outer
+/// block also counts the allocations of the inner ones.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -38,8 +38,8 @@ macro_rules! allocated {
     }};
 }
 
-/// Runs its body in place and evaluates to its value and how long it took, with what this thread
-/// allocated in it and its time in memory management: `(value, `[`Timed`]`)`.
+/// Runs its body in place, and evaluates to `(value, `[`Timed`]`)`: the body's value, its duration,
+/// and this thread's allocations and time in memory management.
 ///
 /// `?`, `return` and `break` leave the body as they leave any block. Blocks may be nested.
 ///
@@ -59,7 +59,7 @@ macro_rules! time {
     }};
 }
 
-/// Allocations of a thread in a piece of code.
+/// Allocations of a thread in a section of code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Allocated {
@@ -67,35 +67,35 @@ pub struct Allocated {
     pub bytes: u64,
     /// Number of allocations.
     pub allocations: u64,
-    /// Most bytes that were live at once beyond those live at the start, of what this thread allocated
-    /// and freed. Memory that another thread frees stays live here. [`RegionUsage::peak`] is the peak of
-    /// one heap, of all threads.
+    /// The most bytes that were live at once, beyond those live at the start. Counts what this
+    /// thread allocated, less what this thread freed: memory that another thread frees stays live
+    /// here. [`RegionUsage::peak`] is the peak of one heap, over all threads.
     ///
     /// [`RegionUsage::peak`]: crate::RegionUsage::peak
     pub peak: u64,
 }
 
-/// Duration of a piece of code.
+/// Duration of a section of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Timed {
-    /// Time from its start to its end.
+    /// Time from start to end.
     pub elapsed: Duration,
     /// Allocations of the thread.
     pub allocated: Allocated,
-    /// The thread's time in allocating and freeing.
+    /// Time that this thread spent in allocating and freeing.
     pub memory_management: Duration,
 }
 
 impl Timed {
-    /// The share of memory management in the time, from 0 to 1.
+    /// Returns the fraction of the time spent in memory management, from 0 to 1.
     pub fn share(&self) -> f64 {
         let elapsed = self.elapsed.as_secs_f64();
         if elapsed > 0.0 { self.memory_management.as_secs_f64() / elapsed } else { 0.0 }
     }
 }
 
-/// `3 GPU allocations: 4.000 MiB, peak 2.000 MiB`. A peak of all the bytes is left out.
+/// `3 GPU allocations: 4.000 MiB, peak 2.000 MiB`. The peak is left out if it equals the total.
 impl fmt::Display for Allocated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.allocations == 1 { "" } else { "s" };
@@ -104,8 +104,8 @@ impl fmt::Display for Allocated {
     }
 }
 
-/// `  0.001234 seconds (3 GPU allocations: 4.000 MiB, 12.34% memory management)`; what is zero is
-/// left out.
+/// `  0.001234 seconds (3 GPU allocations: 4.000 MiB, 12.34% memory management)`; zeros are left
+/// out.
 impl fmt::Display for Timed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:10.6} seconds", self.elapsed.as_secs_f64())?;
@@ -120,17 +120,17 @@ impl fmt::Display for Timed {
 }
 
 thread_local! {
-    /// How many blocks of `allocated!` and `time!` this thread is in. A request outside of them looks at
-    /// nothing else here.
+    /// Number of blocks of `allocated!` and `time!` that this thread is in. A request outside of
+    /// them reads nothing else here.
     static BLOCKS: Cell<u32> = const { Cell::new(0) };
-    /// How many of them are of `time!`.
+    /// Number of blocks of `time!` among them.
     static TIMED: Cell<u32> = const { Cell::new(0) };
     /// Allocations and frees of this thread in blocks.
     static COUNTS: Cell<Counts> =
         const { Cell::new(Counts { bytes: 0, allocations: 0, live: 0, peak: 0 }) };
     /// This thread's time in memory management in `time!` blocks.
     static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-    /// `true` while its time is being taken already: the ladder calls functions that free.
+    /// `true` while this thread's time is measured already: reclaim steps call functions that free.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -139,13 +139,13 @@ thread_local! {
 struct Counts {
     bytes: u64,
     allocations: u64,
-    /// Bytes allocated less bytes freed. Negative where more is freed.
+    /// Bytes allocated less bytes freed. Negative if more was freed.
     live: i64,
-    /// The most that `live` was since the innermost block began.
+    /// Maximum of `live` since the innermost block began.
     peak: i64,
 }
 
-/// Notes an allocation of this thread.
+/// Counts an allocation of this thread.
 #[inline]
 pub(crate) fn note(bytes: u64) {
     if BLOCKS.get() != 0 {
@@ -153,7 +153,7 @@ pub(crate) fn note(bytes: u64) {
     }
 }
 
-/// Notes that this thread freed an allocation.
+/// Counts a free by this thread.
 #[inline]
 pub(crate) fn note_freed(bytes: u64) {
     if BLOCKS.get() != 0 {
@@ -177,7 +177,7 @@ fn count_freed(bytes: u64) {
     COUNTS.set(Counts { live: counts.live.wrapping_sub_unsigned(bytes), ..counts });
 }
 
-/// Takes this thread's time in memory management until it is dropped, in blocks of `time!`.
+/// Measures this thread's time in memory management until it is dropped, in blocks of `time!`.
 #[inline]
 pub(crate) fn memory_management() -> Option<Spending> {
     if BLOCKS.get() == 0 {
@@ -186,10 +186,10 @@ pub(crate) fn memory_management() -> Option<Spending> {
     Spending::begin()
 }
 
-/// While it lives, this thread is in memory management.
+/// A measurement of time in memory management, from creation to drop.
 pub(crate) struct Spending {
     start: Instant,
-    /// Time spent before.
+    /// Time spent before the measurement.
     before: Duration,
 }
 
@@ -207,18 +207,18 @@ impl Drop for Spending {
     fn drop(&mut self) {
         let spent = self.start.elapsed();
         INSIDE.set(false);
-        // A block of a reclaimer, which this time includes, may have added its own.
+        // A nested block in a reclaimer, which this time includes, may have added its own time.
         SPENT.set(self.before.saturating_add(spent));
     }
 }
 
-/// Measurement of [`allocated!`](crate::allocated) while its body runs. However the body is left, the
-/// measurement ends with it.
+/// Measurement of [`allocated!`](crate::allocated) while its body runs. However the body is left,
+/// the measurement ends with it.
 #[doc(hidden)]
 #[must_use]
 pub struct Counting {
     before: Counts,
-    /// It is about the thread that it was made on.
+    /// The measurement belongs to the thread that began it.
     on_this_thread: PhantomData<*const ()>,
 }
 
@@ -245,20 +245,20 @@ impl Counting {
 impl Drop for Counting {
     fn drop(&mut self) {
         let counts = COUNTS.get();
-        // The peak of a block is one of those around it.
+        // The peak of an inner block is a lower bound of the outer one's.
         COUNTS.set(Counts { peak: counts.peak.max(self.before.peak), ..counts });
         BLOCKS.set(BLOCKS.get().saturating_sub(1));
     }
 }
 
-/// Measurement of [`time!`](crate::time) while its body runs. However the body is left, the measurement
-/// ends with it.
+/// Measurement of [`time!`](crate::time) while its body runs. However the body is left, the
+/// measurement ends with it.
 #[doc(hidden)]
 #[must_use]
 pub struct Timing {
     counting: Option<Counting>,
     spent: Duration,
-    /// `true` if the block is part of memory management, as in a reclaimer.
+    /// `true` if the block is itself part of memory management, as in a reclaimer.
     inside: bool,
     start: Instant,
 }
@@ -292,7 +292,7 @@ impl Drop for Timing {
 mod tests {
     use super::*;
 
-    /// Returns `true` if the clock would be read now.
+    /// Returns `true` if memory management would be timed now.
     fn is_timed() -> bool {
         memory_management().is_some()
     }

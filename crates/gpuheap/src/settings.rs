@@ -1,7 +1,7 @@
-//! What the environment says: read once, at the first use of a default.
+//! Settings of the environment: read once, at the first use of a default.
 //!
-//! [`TABLE`] is the one place that knows the variables: their errors, `docs/environment.md` (a test
-//! compares) and [`Settings`] come from it. What a builder is told wins over it.
+//! [`TABLE`] is the only list of the variables. Their errors, `docs/environment.md` (a test
+//! compares) and [`Settings`] come from it. A builder's settings take precedence.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -15,33 +15,34 @@ use crate::say;
 use crate::size::Size;
 use crate::track::Tracking;
 
-/// What the environment says; `None` where it says nothing.
+/// Settings of the environment; `None` for a variable that is not set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Settings {
-    /// The device that is opened by default.
+    /// Device that is opened by default.
     pub(crate) device: Option<String>,
-    /// The policy.
+    /// Pool of a new heap.
     pub(crate) pool: Option<PoolKind>,
-    /// What is never exceeded.
+    /// Hard limit of reserved memory.
     pub(crate) hard_limit: Option<Size>,
-    /// Above this, cached memory is given back.
+    /// Soft limit: reserved memory above which cached memory is given back.
     pub(crate) soft_limit: Option<Size>,
-    /// What is kept of each allocation.
+    /// Level of detail recorded for each allocation.
     pub(crate) track: Option<Tracking>,
-    /// `true` if memory is zeroed before it can be cached.
+    /// `true` if freed memory is zeroed before it is cached.
     pub(crate) zero_on_free: Option<bool>,
     /// `true` if memory is zeroed before it is handed out.
     pub(crate) zero_on_alloc: Option<bool>,
-    /// How much more than the peak may be taken before memory is moved, as a part of the peak.
+    /// Memory that may be reserved beyond the peak before memory is moved, as a fraction of the
+    /// peak.
     pub(crate) slack: Option<f64>,
-    /// How many free blocks are looked at for one that a stream may use at once.
+    /// Number of free blocks that are searched for one that a stream may use at once.
     pub(crate) search_depth: Option<usize>,
-    /// How much a `driver` heap's pool keeps of what is freed.
+    /// Freed memory that the pool of a `driver` heap keeps.
     pub(crate) release_threshold: Option<Size>,
 }
 
 impl Settings {
-    /// Those of this process, read at the first call.
+    /// Returns the settings of this process, read at the first call.
     ///
     /// # Errors
     ///
@@ -52,12 +53,12 @@ impl Settings {
         read.as_ref().map_err(Error::clone)
     }
 
-    /// Reads every variable of the table through `lookup`. One that is empty is not set; case and
-    /// blanks around a value do not matter.
+    /// Parses every variable of the table, read through `lookup`. An empty variable counts as not
+    /// set. Case and blanks around a value do not matter.
     ///
     /// # Errors
     ///
-    /// A value that means nothing, by variable, value, and what would do.
+    /// A value has no meaning. The error names the variable, its value and the accepted values.
     pub(crate) fn parse(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Settings, Error> {
         let mut settings = Settings::default();
         for setting in &TABLE {
@@ -81,14 +82,14 @@ impl Settings {
     }
 }
 
-/// Warnings about this process's environment, read at the first call: one for each variable that has
-/// the library's prefix and is no setting, so that a slip shows.
+/// Returns warnings about this process's environment, read at the first call. There is one for each
+/// variable that has the library's prefix but is not a setting: a typo is reported.
 pub(crate) fn warnings() -> &'static [String] {
     static WARNINGS: OnceLock<Vec<String>> = OnceLock::new();
     WARNINGS.get_or_init(|| unknown_names(std::env::vars_os()))
 }
 
-/// Logs [`warnings`] at the first call. To be called with no lock held.
+/// Logs [`warnings`] at the first call. Call it with no lock held.
 pub(crate) fn warn_once() {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.swap(true, Ordering::Relaxed) {
@@ -104,7 +105,7 @@ pub(crate) fn warn_once() {
     }
 }
 
-/// A warning for each variable that is set, has the prefix of settings and is none.
+/// Returns a warning for each variable that has the prefix of settings but is not one.
 fn unknown_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<String> {
     let is_unknown = |name: &str| {
         name.starts_with("GPUHEAP_")
@@ -122,13 +123,13 @@ fn unknown_names(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<S
         )
     };
     let mut warnings: Vec<_> = names.filter(|name| is_unknown(name)).map(warning).collect();
-    // The environment has no order.
+    // The environment is unordered.
     warnings.sort();
     warnings
 }
 
-/// The setting whose name has the most in common with `name`: the length of the longest common
-/// subsequence, as a share of both lengths. An edit distance would take `GPUHEAP_SOFT_LIMIT` for
+/// Returns the setting whose name is most similar to `name`, by the length of their longest common
+/// subsequence as a fraction of both lengths. An edit distance would take `GPUHEAP_SOFT_LIMIT` for
 /// `GPUHEAP_MEMORY_LIMIT`.
 fn nearest(name: &str) -> &'static str {
     let likeness = |known: &str| {
@@ -147,34 +148,34 @@ fn nearest(name: &str) -> &'static str {
     best.unwrap_or_default()
 }
 
-/// What variables begin with that are for our tests and for the emulated `libcuda.so.1`.
+/// Prefixes of variables for gpuheap's tests and for the emulated `libcuda.so.1`.
 const OTHERS: [&str; 4] =
     ["GPUHEAP_TEST_", "GPUHEAP_SOAK_", "GPUHEAP_HOSTILE_", "GPUHEAP_EMULATED_"];
 
-/// Names that variables had before, each with today's: they work until the next release, and
-/// [`warn_once`] says so at debug level.
+/// Former names of variables, each with its new name. They work until the next release;
+/// [`warn_once`] logs their use at debug level.
 const FORMER_NAMES: [(&str, &str); 1] = [("GPUHEAP_LOOK", "GPUHEAP_SEARCH_DEPTH")];
 
-/// One variable of the environment.
+/// A variable of the environment.
 struct Setting {
     variable: &'static str,
-    /// What it chooses.
+    /// Meaning of the variable.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
     what: &'static str,
-    /// What is so where it is not set.
+    /// Behavior if the variable is not set.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
     default: &'static str,
-    /// What says the same in a program, and wins.
+    /// Method of a builder that sets the same and takes precedence.
     #[cfg_attr(not(test), allow(dead_code, reason = "for the documentation's table"))]
     method: &'static str,
-    /// The values that it takes.
+    /// Returns the accepted values.
     takes: fn() -> String,
-    /// Puts a value into the settings, or says what is wrong with it.
+    /// Stores a value in the settings, or returns what is wrong with it.
     read: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
 impl Setting {
-    /// The name that the variable had before, if it had one.
+    /// Returns the variable's former name, if it has one.
     fn former_name(&self) -> Option<&'static str> {
         let known = FORMER_NAMES.iter().find(|(_, current)| *current == self.variable)?;
         Some(known.0)
@@ -292,7 +293,7 @@ const TABLE: [Setting; 10] = [
         method: "`HeapBuilder::release_threshold`",
         takes: || format!("0, {}", sizes()),
         read: |settings, text| {
-            // Nothing else that takes a size takes zero.
+            // No other size may be zero.
             let kept = if text == "0" { Size::Bytes(0) } else { size(text)? };
             settings.release_threshold = Some(kept);
             Ok(())
@@ -300,7 +301,7 @@ const TABLE: [Setting; 10] = [
     },
 ];
 
-/// A share of something, as a part of it.
+/// Parses a percentage as a fraction.
 fn share(text: &str) -> Result<f64, String> {
     let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     let percent = percent.filter(|percent| (0.0..=1000.0).contains(percent));

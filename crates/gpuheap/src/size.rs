@@ -1,8 +1,8 @@
-//! Sizes in bytes as people write them.
+//! Sizes in bytes, as people write them.
 
 use std::fmt;
 
-/// A size as written in an option or in the environment: bytes, or a share of the device.
+/// A size in an option or the environment: bytes, or a percentage of the device's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Size {
@@ -12,7 +12,7 @@ pub enum Size {
     Percent(f64),
 }
 
-/// Why a text is no size. Its text names what was written and what is accepted.
+/// A text that is not a size. The error's text names what was written and what is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeError {
     text: String,
@@ -20,15 +20,15 @@ pub struct SizeError {
 }
 
 impl Size {
-    /// Reads `10000`, `100M`, `1.5GiB`, `50%`.
+    /// Parses a size such as `10000`, `100M`, `1.5GiB` or `50%`.
     ///
-    /// `k`, `M`, `G`, `T`, `P`, `E` are powers of 1000, `Ki`, `Mi`, `Gi`, `Ti`, `Pi`, `Ei` powers of
-    /// 1024, each with or without a final `B`; the case of letters does not matter. A fraction needs
-    /// a unit.
+    /// `k`, `M`, `G`, `T`, `P`, `E` are powers of 1000; `Ki`, `Mi`, `Gi`, `Ti`, `Pi`, `Ei` are
+    /// powers of 1024. Each may end with `B`, and the case of letters does not matter. A fractional
+    /// number needs a unit.
     ///
     /// # Errors
     ///
-    /// Anything else, zero included: nothing that takes a size means anything by zero.
+    /// Any other text, and zero: no setting that takes a size has a meaning for zero.
     pub fn parse(text: &str) -> Result<Size, SizeError> {
         let fail = |reason| SizeError { text: text.to_owned(), reason };
         let trimmed = text.trim();
@@ -52,7 +52,7 @@ impl Size {
         if factor == 1 && number.contains('.') {
             return Err(fail("a fraction of a byte"));
         }
-        // Whole numbers exactly: a u64 does not fit into an f64.
+        // Whole numbers are parsed exactly: a u64 does not fit into an f64.
         let bytes = match number.parse::<u64>() {
             Ok(whole) => whole.checked_mul(factor),
             Err(_) => {
@@ -66,7 +66,7 @@ impl Size {
         }
     }
 
-    /// The bytes that this is of a device with `total` bytes.
+    /// Returns the size in bytes, for a device with `total` bytes.
     pub fn of(self, total: u64) -> u64 {
         match self {
             Size::Bytes(bytes) => bytes,
@@ -76,8 +76,8 @@ impl Size {
 }
 
 impl SizeError {
-    /// What is wrong with the text, for callers that accept less than [`Size::parse`] does and
-    /// give advice of their own.
+    /// Returns the reason for the rejection, for callers that accept fewer texts than
+    /// [`Size::parse`] and give their own advice.
     pub fn reason(&self) -> &'static str {
         self.reason
     }
@@ -115,8 +115,9 @@ impl fmt::Display for SizeError {
 
 impl std::error::Error for SizeError {}
 
-/// Shows bytes with a binary unit and three decimals: `8.000 KiB`; below 1 KiB as `8 bytes`. With
-/// `{:#}` rounded up and not to the nearest: what is said to be enough is so when it is typed again.
+/// Displays bytes with a binary unit and three decimals: `8.000 KiB`; below 1 KiB as `8 bytes`.
+/// `{:#}` rounds up instead of to the nearest: a size that is said to suffice then suffices when it
+/// is typed again.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub u64);
 

@@ -1,32 +1,33 @@
-//! Kinds of errors, by which a program tells them apart.
+//! Kinds of errors, for programs.
 
 use super::{Error, Fault};
 
-/// The kind of an [`Error`], by which a program decides what to do about it.
+/// Kind of an [`Error`], by which a program decides how to handle it.
 ///
-/// Texts are for people and may change; kinds do not.
+/// Kinds are stable. Texts are for people and may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Memory of the device, or that the driver hands out, ran out. If a heap was asked for the
-    /// memory, [`Error::out_of_memory`] has the figures.
+    /// Out of memory: on the device, or of a kind that the driver hands out. If a heap refused the
+    /// request, [`Error::out_of_memory`] has the figures.
     OutOfMemory,
     /// The host lacks the memory or the thread that the call needs.
     HostResources,
-    /// The array was freed before it was used. [`Error::is_freed`] says so too.
+    /// The array was freed before its use. [`Error::is_freed`] is then true.
     Freed,
-    /// The memory is borrowed by the host, still being adapted, or not reached by its stream yet. The
-    /// same call can succeed later.
+    /// The memory is borrowed by the host, still being adapted, or not reached by its stream yet. A
+    /// later attempt can succeed.
     Busy,
     /// A scope or a batch ended before the call.
     Ended,
-    /// The context ended: in a forked child, or after a reset. [`Error::is_gone`] says so too.
+    /// The context ended: in a forked child, or after a reset. [`Error::is_gone`] is then true.
     Gone,
     /// A shape, a length, an axis, an index or a range that does not fit the array.
     WrongShape,
     /// Elements of another type, size or alignment than the memory holds.
     WrongType,
-    /// Arrays, streams, events or pointers of devices or contexts that cannot be used together.
+    /// Arrays, streams, events or pointers of different devices or contexts, which cannot be used
+    /// together.
     WrongDevice,
     /// The array's [kind of memory](crate::MemoryKind) does not allow the call.
     WrongMemory,
@@ -34,28 +35,28 @@ pub enum ErrorKind {
     Overlap,
     /// More elements or bytes than any memory holds.
     TooLarge,
-    /// Bytes on the device that mean nothing as the type that they are read as, or keys out of range.
+    /// Bytes on the device that are not valid values of the requested type, or keys out of range.
     InvalidData,
-    /// Another argument that the call cannot be made with.
+    /// Another argument that the call does not accept.
     InvalidArgument,
     /// A pointer that cannot be wrapped: the driver does not know the memory behind it.
     BadPointer,
-    /// A name, a limit or another setting that means nothing or contradicts another one, from a
-    /// builder or from the environment.
+    /// A name, a limit or another setting, of a builder or of the environment, that is unknown or
+    /// contradicts another one.
     BadSetting,
     /// The heap does not [track](crate::Tracking) allocations.
     NotTracked,
     /// The device, its driver or its platform cannot do it.
     Unsupported,
-    /// A stream in whose order memory cannot be kept or waited for.
+    /// A stream that memory cannot be ordered on, or that cannot be waited for.
     StreamUnusable,
     /// A stream is capturing a graph, which the call would break.
     Capturing,
-    /// Code of the program that the library called panicked.
+    /// A callback of the program panicked.
     Panicked,
-    /// The machine lacks the device, or a driver that can be used.
+    /// The machine lacks the device, or a usable driver.
     NoDevice,
-    /// A driver call failed: [`Error::driver`] has its name and code.
+    /// A driver call failed. [`Error::driver`] has its name and code.
     Driver,
 }
 

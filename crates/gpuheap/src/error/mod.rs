@@ -19,40 +19,39 @@ pub(crate) use freed::Freed;
 pub use kind::ErrorKind;
 pub use out_of_memory::{Cause, Consumer, OutOfMemory};
 
-/// Anything that gpuheap cannot do.
+/// An error of any gpuheap call.
 ///
-/// It is one pointer wide. Its text says what, where, the numbers involved and what to do. Programs
-/// tell errors apart by [`kind`](Error::kind), and find the figures of memory that ran out with
-/// [`out_of_memory`](Error::out_of_memory).
+/// It is one pointer wide. Its text says what failed, on what, the numbers and what to do. A
+/// program tells errors apart by [`kind`](Error::kind). If memory ran out,
+/// [`out_of_memory`](Error::out_of_memory) has the figures.
 #[derive(Clone)]
 pub struct Error(Box<Fault>);
 
 #[derive(Clone)]
 pub(crate) enum Fault {
     OutOfMemory(OutOfMemory),
-    /// A row of a batch that does not fit, by its number.
+    /// A row of a batch, by its number, that does not fit in memory.
     Row(usize, OutOfMemory),
-    /// A request that cannot be served as it was made: a name that means nothing, a limit, a stream
-    /// of another device.
+    /// A request that is invalid: an unknown name, a limit, a stream of another device.
     Refused(ErrorKind, String),
-    /// The machine's driver cannot be used.
+    /// The machine's driver cannot be opened.
     Open(OpenError),
     Driver(DriverError),
-    /// A kernel of the library, by its name, that could not be loaded or launched.
+    /// A kernel of the library, by name, that could not be loaded or launched.
     #[cfg_attr(
         not(feature = "arithmetic"),
         expect(dead_code, reason = "arithmetic has the kernels")
     )]
     Kernel(String, DriverError),
     StreamUnusable,
-    /// An array whose memory was freed before it.
+    /// An array whose memory was freed before its use.
     Freed(Freed),
-    /// The context cannot be used any more: after a fork, or after a reset.
+    /// The context ended: after a fork or a reset.
     Gone(Gone),
 }
 
 impl Error {
-    /// The kind of error, for a program to act on.
+    /// Returns the kind of error, for a program to act on.
     ///
     /// ```
     /// use gpuheap::{Device, ErrorKind};
@@ -74,7 +73,7 @@ impl Error {
         }
     }
 
-    /// The figures of a request that a heap had no memory for. `None` for all other errors.
+    /// Returns the figures of a request that a heap had no memory for. `None` for all other errors.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match &*self.0 {
             Fault::OutOfMemory(evidence) | Fault::Row(_, evidence) => Some(evidence),
@@ -82,17 +81,17 @@ impl Error {
         }
     }
 
-    /// Returns whether an array was used after it was freed.
+    /// Returns `true` if an array was used after it was freed.
     pub fn is_freed(&self) -> bool {
         matches!(&*self.0, Fault::Freed(_))
     }
 
-    /// Returns whether the context ended: in a forked child, or after a reset.
+    /// Returns `true` if the context ended: in a forked child, or after a reset.
     pub fn is_gone(&self) -> bool {
         matches!(&*self.0, Fault::Gone(_))
     }
 
-    /// Adds the lines that hold the most of the memory that ran out.
+    /// Adds the lines of the program that hold the most of the memory that ran out.
     pub(crate) fn with_consumers(mut self, top: impl FnOnce(MemoryKind) -> Vec<Consumer>) -> Error {
         if let Fault::OutOfMemory(evidence) = &mut *self.0 {
             evidence.consumers = top(evidence.kind);
@@ -100,7 +99,7 @@ impl Error {
         self
     }
 
-    /// The driver call that failed. `None` for an error of the library itself.
+    /// Returns the driver call that failed. `None` for an error of the library itself.
     pub fn driver(&self) -> Option<DriverError> {
         match &*self.0 {
             Fault::Driver(error) | Fault::Kernel(_, error) => Some(*error),
@@ -139,7 +138,7 @@ impl From<SourceError> for Error {
     }
 }
 
-/// Text of an error of [`ErrorKind::Capturing`].
+/// Text of an [`ErrorKind::Capturing`] error.
 pub(crate) const CAPTURING: &str = "a stream is capturing a graph, which this would break: it can be \
     neither waited for nor made to wait for others, copy from or to plain host memory, or have \
     memory of the none and driver pools (use the split pool); do this before the capture begins or \
@@ -195,7 +194,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Writes the text of [`Display`](fmt::Display), which is then what `main`, `unwrap` and `expect` show.
+/// Writes the text of [`Display`](fmt::Display), so that `main`, `unwrap` and `expect` show it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

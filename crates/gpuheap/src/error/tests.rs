@@ -1,4 +1,4 @@
-//! Texts of the evidence, from figures that no device has to be brought to.
+//! Tests of the evidence's texts, on made-up figures.
 
 use crate::{Cause, MemoryKind, OutOfMemory, PoolKind, Step};
 
@@ -90,7 +90,7 @@ fn a_pool_that_moves_pages_is_not_sent_for_one() {
     assert!(fragmented.remedy().ends_with(&unnamed), "{}", fragmented.remedy());
 }
 
-/// Nothing that is live, or nothing that is cached, is not said to be freed.
+/// Advice to free memory does not name live or cached memory if there are 0 bytes of it.
 #[test]
 fn what_nobody_holds_is_not_said_to_be_freed() {
     let mut full = evidence(MemoryKind::Device, Cause::DeviceFull, false);
@@ -99,7 +99,7 @@ fn what_nobody_holds_is_not_said_to_be_freed() {
     let mut limit = evidence(MemoryKind::Device, Cause::Limit, false);
     (limit.live, limit.live_blocks, limit.reserved) = (0, 0, 0);
     assert_eq!(limit.remedy(), "raise the limit by 44.000 MiB");
-    // On WSL2 the driver calls more free than there is.
+    // On WSL2 the driver reports more memory as free than there is.
     let full = evidence(MemoryKind::Device, Cause::DeviceFull, true);
     assert!(full.remedy().starts_with("free at least 44.000 MiB first"), "{}", full.remedy());
 }

@@ -1,4 +1,4 @@
-//! Two moments compared.
+//! The change between two moments.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::stack::CallStack;
 use super::{MemoryKind, Tracking};
 use crate::Bytes;
 
-/// How much was outstanding at each site at one moment.
+/// Outstanding allocations of each site at one moment.
 #[derive(Clone)]
 pub struct Snapshot {
     tracking: Tracking,
@@ -28,19 +28,19 @@ impl Snapshot {
         Snapshot { tracking, taken: Instant::now(), sites }
     }
 
-    /// Allocations that were outstanding.
+    /// Returns the number of outstanding allocations.
     pub fn allocations(&self) -> u64 {
         self.sites.iter().map(|(_, allocations, _)| allocations).sum()
     }
 
-    /// Their bytes, as requested.
+    /// Returns the bytes of the outstanding allocations, as requested.
     pub fn bytes(&self) -> u64 {
         self.sites.iter().map(|(_, _, bytes)| bytes).sum()
     }
 
-    /// What is outstanding here and was not in `earlier`, and the other way round, by site.
+    /// Returns the change since `earlier`, by site: growth and decrease.
     ///
-    /// Both are of the same heap: sites of two heaps are never the same.
+    /// Both snapshots have to be of the same heap, because sites of two heaps are always different.
     pub fn diff(&self, earlier: &Snapshot) -> Diff {
         let mut sites: FxHashMap<*const Site, (&Arc<Site>, i64, i64)> = FxHashMap::default();
         for (sign, snapshot) in [(1, self), (-1, earlier)] {
@@ -51,7 +51,7 @@ impl Snapshot {
             }
         }
         let changed = sites.into_values().filter(|(_, allocations, bytes)| {
-            // As many allocations of other sizes are a change too.
+            // An equal number of allocations with other sizes is a change too.
             *allocations != 0 || *bytes != 0
         });
         let show = |(site, allocations, bytes): (&Arc<Site>, i64, i64)| Change {
@@ -91,37 +91,37 @@ impl fmt::Debug for Snapshot {
     }
 }
 
-/// What changed between two moments.
+/// Change of the outstanding allocations between two moments.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Diff {
-    /// What is remembered of an allocation; with [`Tracking::Off`] nothing is known.
+    /// Level of detail of the records; with [`Tracking::Off`] nothing is known.
     pub tracking: Tracking,
     /// The time between the moments; seconds in JSON.
     #[serde(rename = "elapsed_seconds", serialize_with = "seconds")]
     pub elapsed: Duration,
-    /// How many more allocations are outstanding.
+    /// Growth of the number of outstanding allocations.
     pub allocations: i64,
-    /// How many more bytes, as requested.
+    /// Growth of their bytes, as requested.
     pub bytes: i64,
     /// The sites that changed, the largest growth first and the largest decrease last.
     pub changes: Vec<Change>,
 }
 
-/// What changed at one site.
+/// Change at one site.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Change {
     /// The line that allocated.
     #[serde(serialize_with = "line")]
     pub at: &'static Location<'static>,
-    /// The kind of the memory.
+    /// Kind of the memory.
     pub kind: MemoryKind,
-    /// How many more allocations are outstanding.
+    /// Growth of the number of outstanding allocations.
     pub allocations: i64,
-    /// How many more bytes, as requested.
+    /// Growth of their bytes, as requested.
     pub bytes: i64,
-    /// How the line was reached.
+    /// Stack that led to the line.
     pub stack: CallStack,
 }
 
@@ -131,7 +131,8 @@ impl Diff {
         self.changes.is_empty()
     }
 
-    /// The same as JSON, by the names of the fields. They stay as they are. Looks the stacks up.
+    /// Returns the change as JSON, keyed by the names of the fields, which are stable. Resolves the
+    /// stacks.
     pub fn to_json(&self) -> String {
         // Names, numbers and texts: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()
@@ -161,7 +162,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// `-8.000 KiB in 2 allocations`; these have a sign where theirs is another one.
+/// Change as text: `-8.000 KiB in 2 allocations`. The number of allocations has a sign if it
+/// differs from that of the bytes.
 struct More {
     bytes: i64,
     allocations: i64,

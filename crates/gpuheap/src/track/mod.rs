@@ -1,11 +1,10 @@
-//! Who allocated what is outstanding: the sites, ages and threads of allocations that were not
-//! freed.
+//! Tracking of outstanding allocations: their sites, ages and threads.
 //!
-//! * This module: what is recorded, at an allocation and at its free.
-//! * [`site`]: the places in code that allocate, each kept once.
-//! * [`stack`]: stacks, captured as addresses and resolved when they are shown.
-//! * [`thread`]: threads, and what they leave behind at their end.
-//! * [`report`] and [`diff`]: what people and programs read.
+//! * This module: records, made at an allocation and removed at its free.
+//! * [`site`]: the places in code that allocate, each stored once.
+//! * [`stack`]: stacks, captured as addresses and resolved when they are displayed.
+//! * [`thread`]: threads, and the allocations that they leave behind at their end.
+//! * [`report`] and [`diff`]: reports for people and programs.
 
 mod diff;
 mod report;
@@ -37,25 +36,25 @@ use crate::program::Callback;
 use site::Sites;
 use thread::{ThreadEndHandler, Threads};
 
-/// How much is remembered of each outstanding allocation.
+/// Amount of detail recorded for each outstanding allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Tracking {
-    /// Nothing.
+    /// No record.
     #[default]
     Off,
-    /// The line that allocated, the thread and the time.
+    /// The allocating line, the thread and the time.
     Counts,
-    /// These and the whole stack.
+    /// The allocating line, the thread, the time and the whole stack.
     Backtraces,
 }
 
 impl Tracking {
-    /// All of them, in the order in which they are shown.
+    /// All levels, in the order in which they are displayed.
     pub const ALL: [Tracking; 3] = [Tracking::Off, Tracking::Counts, Tracking::Backtraces];
 
-    /// The name that settings and the command line use.
+    /// Returns the name that settings and the command line use.
     pub fn name(self) -> &'static str {
         match self {
             Tracking::Off => "off",
@@ -64,11 +63,11 @@ impl Tracking {
         }
     }
 
-    /// The tracking of that name.
+    /// Returns the tracking with that name.
     ///
     /// # Errors
     ///
-    /// A text that lists the names, for any other.
+    /// No tracking has that name; the error's text lists the names.
     pub fn parse(name: &str) -> Result<Tracking, UnknownTracking> {
         Tracking::ALL
             .into_iter()
@@ -83,7 +82,7 @@ impl fmt::Display for Tracking {
     }
 }
 
-/// No tracking has that name. Its text lists the names that there are.
+/// A name that no tracking has. The error's text lists the names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownTracking(String);
 
@@ -96,21 +95,21 @@ impl fmt::Display for UnknownTracking {
 
 impl std::error::Error for UnknownTracking {}
 
-/// What is outstanding of one heap, its memory of all kinds together.
+/// Outstanding allocations of one heap, of all kinds of memory.
 pub(crate) struct Tracker {
     tracking: Tracking,
-    /// Itself, for what a thread remembers of the trackers in which it allocated.
+    /// The tracker itself: a thread remembers the trackers in which it allocated.
     this: Weak<Tracker>,
     state: Mutex<State>,
 }
 
-/// An allocation that a tracker knows of.
+/// Identifier of a tracked allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TrackId(NonZeroU32);
 
 #[derive(Default)]
 struct State {
-    /// By identifier; `None` where an allocation was freed.
+    /// Records by identifier; `None` for a freed allocation.
     records: Vec<Option<Record>>,
     vacant: Vec<u32>,
     sites: Sites,
@@ -128,18 +127,18 @@ struct Record {
 }
 
 impl Tracker {
-    /// With nothing outstanding.
+    /// Makes a tracker without outstanding allocations.
     pub(crate) fn new(tracking: Tracking) -> Arc<Tracker> {
         Arc::new_cyclic(|this| Tracker { tracking, this: this.clone(), state: Mutex::default() })
     }
 
-    /// How much it remembers.
+    /// Returns the amount of detail recorded.
     pub(crate) fn tracking(&self) -> Tracking {
         self.tracking
     }
 
-    /// An allocation was handed out to the line `at`, which a chain of `#[track_caller]` brought
-    /// here. `None` with tracking off.
+    /// Records an allocation at the line `at`, which a chain of `#[track_caller]` passed on.
+    /// Returns `None` with tracking off.
     #[inline]
     pub(crate) fn allocated(
         &self,
@@ -154,7 +153,7 @@ impl Tracker {
         }
     }
 
-    /// It came back. Twice is harmless, until its identifier is used again.
+    /// Removes a freed allocation. A second call is harmless, until the identifier is used again.
     pub(crate) fn freed(&self, id: TrackId) {
         let index = id.0.get() - 1;
         let mut state = self.lock();
@@ -167,12 +166,12 @@ impl Tracker {
         state.threads.freed(record.thread);
     }
 
-    /// What is outstanding, by site.
+    /// Returns the outstanding allocations, by site.
     pub(crate) fn leaks(&self) -> Leaks {
         self.leaks_of(None)
     }
 
-    /// Every outstanding allocation, the oldest first.
+    /// Returns every outstanding allocation, the oldest first.
     pub(crate) fn outstanding(&self) -> Vec<Outstanding> {
         let now = Instant::now();
         let state = self.lock();
@@ -193,13 +192,14 @@ impl Tracker {
         all.into_iter().map(show).collect()
     }
 
-    /// How much is outstanding at each site at this moment: the cost is one step a site, however
-    /// many allocations there are.
+    /// Returns how much is outstanding at each site now. Costs one step for each site, however many
+    /// allocations there are.
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot::new(self.tracking, self.lock().sites.outstanding())
     }
 
-    /// The few lines that hold the most of a kind of memory, most bytes first. Looks up no stack.
+    /// Returns the few lines that hold the most of a kind of memory, most bytes first. Resolves no
+    /// stack.
     pub(crate) fn consumers(&self, kind: MemoryKind) -> Vec<Consumer> {
         const SHOWN: usize = 3;
         let mut lines: FxHashMap<&'static Location<'static>, Consumer> = FxHashMap::default();
@@ -216,13 +216,13 @@ impl Tracker {
         lines
     }
 
-    /// What is told when a thread ends that left allocations behind or handed them on, instead of
-    /// writing it to the standard error. It is called on that thread at its very end, with no lock
-    /// held; what it panics with is dropped.
+    /// Sets a handler for threads that end with outstanding allocations, in place of the report to
+    /// stderr. It is called on that thread at its very end, without a lock held. A panic of the
+    /// handler is dropped.
     pub(crate) fn set_on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
         let handler: ThreadEndHandler = Arc::new(Callback::new(Box::new(handler)));
         let old = self.lock().on_thread_end.replace(handler);
-        // Without the lock: what it captured may be tracked here.
+        // Without the lock: captures of the old handler may be tracked here.
         drop(old);
     }
 
@@ -235,13 +235,13 @@ impl Tracker {
         kind: MemoryKind,
         at: &'static Location<'static>,
     ) -> Option<TrackId> {
-        // The stack and the thread before the lock: they are most of the time.
+        // The stack and the thread before the lock: they take most of the time.
         let key = site::Key::here(at, kind, self.tracking);
         let thread = thread::place_in(self);
         let time = Instant::now();
         let mut state = self.lock();
         let state = &mut *state;
-        // Four billion outstanding allocations do not fit: what is beyond them is not tracked.
+        // Identifiers end at four billion outstanding allocations; any beyond are not tracked.
         let index = match state.vacant.pop() {
             Some(index) => index,
             None => u32::try_from(state.records.len()).ok().filter(|index| *index < u32::MAX)?,
@@ -256,7 +256,7 @@ impl Tracker {
         NonZeroU32::new(index + 1).map(TrackId)
     }
 
-    /// What is outstanding by site, of all threads or of one.
+    /// Returns the outstanding allocations by site, of all threads or of one.
     fn leaks_of(&self, thread: Option<u32>) -> Leaks {
         struct Group {
             allocations: u64,
@@ -305,7 +305,7 @@ impl Tracker {
         };
         let sites = groups.into_iter().map(show).collect();
         drop(state);
-        // Without the lock: stacks may be looked up, which takes long.
+        // Without the lock: resolving stacks takes long.
         Leaks::new(self.tracking, sites)
     }
 

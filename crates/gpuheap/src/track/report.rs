@@ -1,4 +1,4 @@
-//! What is outstanding, as people and programs read it.
+//! Reports of outstanding allocations, for people and programs.
 
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -12,60 +12,60 @@ use super::stack::CallStack;
 use super::{MemoryKind, Tracking};
 use crate::Bytes;
 
-/// What is outstanding, by the site that allocated it: the line, with backtraces the whole stack.
+/// Outstanding allocations, by site: the allocating line, or with backtraces the whole stack.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Leaks {
-    /// What is remembered of an allocation; with [`Tracking::Off`] nothing is known.
+    /// Level of detail of the records; with [`Tracking::Off`] nothing is known.
     pub tracking: Tracking,
-    /// Allocations that are outstanding.
+    /// Number of outstanding allocations.
     pub allocations: u64,
-    /// Their bytes, as requested.
+    /// Bytes of the outstanding allocations, as requested.
     pub bytes: u64,
-    /// Where they were made, the most bytes first.
+    /// Sites of the allocations, the most bytes first.
     pub sites: Vec<Leak>,
 }
 
-/// What is outstanding of one site.
+/// Outstanding allocations of one site.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Leak {
     /// The line that allocated.
     #[serde(serialize_with = "line")]
     pub at: &'static Location<'static>,
-    /// The kind of the memory.
+    /// Kind of the memory.
     pub kind: MemoryKind,
-    /// Allocations that are outstanding.
+    /// Number of outstanding allocations.
     pub allocations: u64,
-    /// Their bytes, as requested.
+    /// Bytes of the outstanding allocations, as requested.
     pub bytes: u64,
-    /// The time since the first of them was made; seconds in JSON.
+    /// Time since the oldest of them was allocated; seconds in JSON.
     #[serde(rename = "oldest_seconds", serialize_with = "seconds")]
     pub oldest: Duration,
-    /// The time since the last of them was made; seconds in JSON.
+    /// Time since the youngest of them was allocated; seconds in JSON.
     #[serde(rename = "youngest_seconds", serialize_with = "seconds")]
     pub youngest: Duration,
-    /// Which threads made them, the most bytes first.
+    /// Threads that allocated them, the most bytes first.
     pub threads: Vec<ThreadShare>,
-    /// How the line was reached.
+    /// Stack that led to the line.
     pub stack: CallStack,
 }
 
-/// What one thread allocated of something.
+/// Outstanding allocations of one thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ThreadShare {
-    /// The thread's name, as the system knows it: of a longer one the first 15 bytes. A thread without
-    /// one has that of the thread that started it, or is `unnamed`.
+    /// The thread's name in the operating system, at most 15 bytes. A thread without a name has
+    /// that of the thread that started it, or is `unnamed`.
     pub name: String,
-    /// What the system knows it by; `None` where that cannot be told. Used again by other threads
-    /// once it ended.
+    /// The thread's id in the operating system; `None` if it is unknown. Another thread may get the
+    /// id once this one ended.
     pub id: Option<u64>,
-    /// `true` if it ended.
+    /// `true` if the thread ended.
     pub ended: bool,
-    /// Allocations of it that are outstanding.
+    /// Number of outstanding allocations of the thread.
     pub allocations: u64,
-    /// Their bytes, as requested.
+    /// Bytes of the outstanding allocations, as requested.
     pub bytes: u64,
 }
 
@@ -73,29 +73,30 @@ pub struct ThreadShare {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Outstanding {
-    /// Where the device sees it; zero for zero bytes.
+    /// Address on the device; 0 for an allocation of zero bytes.
     pub address: u64,
-    /// Its size as requested, bytes.
+    /// Size as requested, in bytes.
     pub bytes: u64,
-    /// The kind of its memory.
+    /// Kind of the memory.
     pub kind: MemoryKind,
-    /// The time since it was made; seconds in JSON.
+    /// Time since the allocation; seconds in JSON.
     #[serde(rename = "age_seconds", serialize_with = "seconds")]
     pub age: Duration,
-    /// The thread that made it.
+    /// The thread that allocated.
     pub thread: ThreadShare,
     /// The line that allocated.
     #[serde(serialize_with = "line")]
     pub at: &'static Location<'static>,
-    /// How the line was reached.
+    /// Stack that led to the line.
     pub stack: CallStack,
 }
 
-/// For tests: that nothing is outstanding.
+/// Asserts, for tests, that no allocation is outstanding.
 ///
 /// # Panics
 ///
-/// With the report if something is. Also with tracking off, as nothing is known then.
+/// If an allocation is outstanding, with the report. Also with tracking off, because nothing is
+/// known then.
 #[track_caller]
 pub fn assert_no_leaks(leaks: &Leaks) {
     assert!(
@@ -124,12 +125,13 @@ impl Leaks {
         }
     }
 
-    /// Returns `true` if nothing is known to be outstanding.
+    /// Returns `true` if no outstanding allocation is known.
     pub fn is_empty(&self) -> bool {
         self.sites.is_empty()
     }
 
-    /// The same as JSON, by the names of the fields. They stay as they are. Looks the stacks up.
+    /// Returns the report as JSON, keyed by the names of the fields, which are stable. Resolves the
+    /// stacks.
     pub fn to_json(&self) -> String {
         // Names, numbers and texts: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()
@@ -157,8 +159,8 @@ impl Leak {
     }
 }
 
-/// Makes one of those that read the same: a loop that the compiler unrolled has a stack for each
-/// turn. Only where several are of one line are their stacks looked up.
+/// Merges entries whose stacks read alike: a loop that the compiler unrolled has a stack for each
+/// iteration. Resolves stacks only for lines with several entries.
 pub(super) fn merge_alike<T>(
     all: Vec<T>,
     site: impl Fn(&T) -> (&'static Location<'static>, MemoryKind, &CallStack),
@@ -222,7 +224,7 @@ impl fmt::Display for Leak {
     }
 }
 
-/// How many threads of a site are listed: the fields have all.
+/// Most threads of a site that are displayed; the fields have all.
 const THREADS: usize = 8;
 
 impl fmt::Display for ThreadShare {
@@ -253,7 +255,7 @@ impl fmt::Display for Many {
     }
 }
 
-/// A time in the unit that people would say it in.
+/// A duration in the unit that people would use.
 pub(super) struct Age(pub(super) Duration);
 
 impl fmt::Display for Age {

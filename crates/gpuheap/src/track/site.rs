@@ -1,4 +1,4 @@
-//! The places in code that allocate, each kept once with what is outstanding from it.
+//! The places in code that allocate, each stored once with its outstanding allocations.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use rustc_hash::FxHashMap;
 use super::stack::{self, CallStack};
 use super::{MemoryKind, Tracking};
 
-/// A place in code: a line, and with backtraces the stack that led there.
+/// A place in code: a line, and with backtraces the stack that led to it.
 pub(super) struct Site {
     pub(super) at: &'static Location<'static>,
     pub(super) kind: MemoryKind,
     pub(super) stack: CallStack,
 }
 
-/// What a site is found by: line, kind and stack in one slice, so that one look-up does.
+/// Key of a site: line, kind and stack in one slice, for a single look-up.
 pub(super) struct Key {
     words: [usize; 2 + stack::DEPTH],
     len: usize,
 }
 
 impl Key {
-    /// The key of the stack that this is called on.
+    /// Makes the key of the calling stack.
     pub(super) fn here(
         at: &'static Location<'static>,
         kind: MemoryKind,
@@ -38,7 +38,7 @@ impl Key {
         Key { words, len: 2 + frames }
     }
 
-    /// One that no stack has.
+    /// Makes a key that no stack has.
     #[cfg(test)]
     pub(super) fn made_up(number: usize) -> Key {
         let mut words = [0; 2 + stack::DEPTH];
@@ -55,14 +55,14 @@ impl Key {
     }
 }
 
-/// All sites of a tracker.
+/// The sites of a tracker.
 pub(super) struct Sites {
     by_key: FxHashMap<Box<[usize]>, u32>,
-    /// The compiler may keep the same line at several addresses: the one that stands for it.
+    /// The canonical address of each line: the compiler may store a line at several addresses.
     lines: FxHashMap<Location<'static>, &'static Location<'static>>,
     all: Vec<Entry>,
     vacant: Vec<u32>,
-    /// At how many sites those with nothing outstanding are forgotten.
+    /// Number of sites at which those without outstanding allocations are removed.
     sweep_at: usize,
 }
 
@@ -87,7 +87,7 @@ impl Default for Sites {
 }
 
 impl Sites {
-    /// Counts an allocation of the site with that key.
+    /// Counts an allocation of the key's site.
     pub(super) fn allocated(
         &mut self,
         key: &Key,
@@ -115,13 +115,13 @@ impl Sites {
         &self.all[index as usize].site
     }
 
-    /// Sites with something outstanding: allocations and bytes.
+    /// Returns the sites with outstanding allocations, with their number and bytes.
     pub(super) fn outstanding(&self) -> Vec<(Arc<Site>, u64, u64)> {
         let busy = self.all.iter().filter(|entry| entry.allocations > 0);
         busy.map(|entry| (entry.site.clone(), entry.allocations, entry.bytes)).collect()
     }
 
-    /// How many are known.
+    /// Returns the number of known sites.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.all.len() - self.vacant.len()
@@ -135,7 +135,8 @@ impl Sites {
         let line: &'static Location<'static> = self.lines.entry(*at).or_insert(at);
         let mut words: Box<[usize]> = key.words().into();
         if !std::ptr::eq(line, at) {
-            // Under the line's own address, and under this one as another name for the same site.
+            // Stored under the line's canonical address, and under this address as an alias of the
+            // site.
             words[0] = std::ptr::from_ref(line).addr();
             if let Some(&index) = self.by_key.get(&words) {
                 self.by_key.insert(key.words().into(), index);
@@ -162,8 +163,9 @@ impl Sites {
         index
     }
 
-    /// Forgets sites with nothing outstanding, or a program whose stacks never repeat would fill
-    /// the memory with them. A site that a snapshot holds stays: a later one is compared by it.
+    /// Removes sites without outstanding allocations. Otherwise a program whose stacks never repeat
+    /// would fill the memory with them. A site in a snapshot stays, because a later snapshot is
+    /// compared by it.
     fn sweep(&mut self) {
         let all = &self.all;
         let mut gone = vec![false; all.len()];

@@ -1,4 +1,4 @@
-//! Stacks: captured as addresses, resolved to names and lines when they are shown.
+//! Stacks: captured as addresses, resolved to names and lines when they are displayed.
 
 use std::fmt;
 use std::panic::Location;
@@ -7,17 +7,17 @@ use std::sync::{Arc, OnceLock};
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
-/// How many frames of a stack are kept, gpuheap's own included.
+/// Most frames that are kept of a stack, gpuheap's own included.
 pub(super) const DEPTH: usize = 64;
 
-/// Writes the return addresses of this thread's stack, innermost first, and says how many. What
-/// does not fit is left out.
+/// Writes the return addresses of this thread's stack, innermost first, and returns their number.
+/// Frames that do not fit are left out.
 #[inline(never)]
 pub(super) fn capture(addresses: &mut [usize]) -> usize {
     let mut len = 0;
     backtrace::trace(|frame| {
         let address = frame.ip().addr();
-        // The stack of a thread may end with a return to nowhere.
+        // The outermost frame of a thread may have a null return address.
         match addresses.get_mut(len) {
             Some(place) if address != 0 => *place = address,
             _ => return false,
@@ -28,11 +28,11 @@ pub(super) fn capture(addresses: &mut [usize]) -> usize {
     len
 }
 
-/// The stack of an allocation, the caller of gpuheap first.
+/// The stack of an allocation, from the caller of gpuheap outward.
 ///
-/// Its names and lines are looked up when they are first asked for, which reads the program's debug
-/// information and takes milliseconds to seconds once; a clone shares them. With
-/// [`Tracking::Counts`](crate::Tracking::Counts) it is one frame, of which only the line is known.
+/// Names and lines are resolved when they are first requested. That reads the program's debug
+/// information, and takes milliseconds to seconds once; clones share the result. With
+/// [`Tracking::Counts`](crate::Tracking::Counts) the stack is one frame, with only its line known.
 #[derive(Clone)]
 pub struct CallStack(Arc<Inner>);
 
@@ -46,26 +46,28 @@ struct Inner {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Frame {
-    /// Its name, without the compiler's hash. `None` where the program has no symbol for it.
+    /// The function's name, without the compiler's hash. `None` if the program has no symbol for
+    /// it.
     pub name: Option<String>,
-    /// Its source file, as short as it is known: relative to the workspace for the program's own.
+    /// Source file, in its shortest known form: relative to the workspace for the program's own
+    /// files.
     pub file: Option<String>,
-    /// The line of the call, from 1.
+    /// Line of the call, from 1.
     pub line: Option<u32>,
-    /// `true` if it was inlined into the frame that follows.
+    /// `true` if the function was inlined into the frame that follows.
     pub inlined: bool,
-    /// Where the call returns to; `None` for a frame of which only the line is known.
+    /// Return address; `None` for a frame of which only the line is known.
     pub address: Option<u64>,
 }
 
 struct Resolved {
     frames: Vec<Frame>,
-    /// Of which crate of the standard library each frame is, if it is of one.
+    /// For each frame, the crate of the standard library that it belongs to, if any.
     library: Vec<Option<&'static str>>,
     missing: Missing,
 }
 
-/// What a program does not say about its stacks.
+/// Debug information that the program lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
     Nothing,
@@ -78,23 +80,24 @@ impl CallStack {
         CallStack(Arc::new(Inner { at, addresses: addresses.into(), resolved: OnceLock::new() }))
     }
 
-    /// Its frames, innermost first; at least one. May take seconds the first time.
+    /// Returns the frames, innermost first; at least one. May take seconds the first time.
     pub fn frames(&self) -> &[Frame] {
         &self.resolved().frames
     }
 
-    /// Returns `true` if the program was built without line tables, so that all lines but the first
-    /// are unknown. May take seconds the first time.
+    /// Returns `true` if the program was built without line tables: all lines but the first are
+    /// then unknown. May take seconds the first time.
     pub fn lacks_line_tables(&self) -> bool {
         self.resolved().missing != Missing::Nothing
     }
 
-    /// How many frames were captured, gpuheap's own and none that was inlined; costs nothing.
+    /// Returns the number of captured frames, gpuheap's own included and inlined ones not. Resolves
+    /// nothing.
     pub fn depth(&self) -> usize {
         self.0.addresses.len()
     }
 
-    /// Returns `true` if it was too deep to be kept whole.
+    /// Returns `true` if the stack was too deep to be kept whole.
     pub fn is_cut(&self) -> bool {
         self.depth() == DEPTH
     }
@@ -104,8 +107,8 @@ impl CallStack {
     }
 }
 
-/// ` [1] name at file:line` a frame, each on a line of its own and the last without its end. Frames
-/// of the standard library are counted where several follow each other.
+/// Displays each frame as ` [1] name at file:line` on its own line; the last has no line end.
+/// Consecutive frames of the standard library are replaced by their number.
 impl fmt::Display for CallStack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let resolved = self.resolved();
@@ -158,8 +161,8 @@ impl Serialize for CallStack {
     }
 }
 
-/// `name at file:line [inlined]`, with the address where there is no name, and neither where only
-/// the line is known.
+/// Displays `name at file:line [inlined]`. A frame without a name shows its address. A frame with
+/// only a line shows neither.
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.name, self.address) {
@@ -178,7 +181,7 @@ impl fmt::Display for Frame {
     }
 }
 
-/// All that the program's debug information says of these addresses.
+/// Resolves these addresses by the program's debug information.
 fn resolve(addresses: &[usize]) -> Vec<Frame> {
     let mut frames = Vec::with_capacity(addresses.len());
     for &address in addresses {
@@ -195,7 +198,7 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
                 name: symbol.name().map(|name| format!("{name:#}")),
                 file: symbol.filename().map(|file| file.to_string_lossy().into_owned()),
                 line: symbol.lineno(),
-                // The function itself comes last, after what was inlined into it.
+                // The function itself comes last, after those inlined into it.
                 inlined: true,
                 ..unknown.clone()
             });
@@ -209,7 +212,8 @@ fn resolve(addresses: &[usize]) -> Vec<Frame> {
     frames
 }
 
-/// Leaves what the caller wrote: from the frame of the line `at` to where the thread starts.
+/// Reduces the frames to those of the caller: from the frame of the line `at` to the start of the
+/// thread.
 fn tidy(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
     let first = caller(&frames, at);
     let missing = match first {
@@ -247,7 +251,7 @@ fn tidy(mut frames: Vec<Frame>, at: &Location<'_>) -> Resolved {
 }
 
 impl Resolved {
-    /// The crates of the frames from `at` on, as far as these are all of the standard library.
+    /// Returns the crates of the consecutive frames of the standard library, from `at` on.
     fn run_of_library(&self, at: usize) -> Vec<&'static str> {
         self.library.iter().skip(at).map_while(|name| *name).collect()
     }
@@ -255,8 +259,9 @@ impl Resolved {
 
 const LIBRARY: [&str; 3] = ["core", "alloc", "std"];
 
-/// Which frame is that of the line `at`: by file and line; by file, where the line tables say
-/// another line of the same call; by name, where there are no line tables.
+/// Returns the index of the frame of the line `at`. It is found by file and line. If the line
+/// tables give another line of the same call, it is found by file. Without line tables, it is found
+/// by name.
 fn caller(frames: &[Frame], at: &Location<'_>) -> Option<usize> {
     let in_file = |frame: &Frame| frame.file.as_deref().is_some_and(|file| is_file(file, at));
     frames
@@ -265,13 +270,14 @@ fn caller(frames: &[Frame], at: &Location<'_>) -> Option<usize> {
         .or_else(|| frames.iter().position(|frame| in_file(frame) && !is_ours(frame)))
         .or_else(|| {
             let first = frames.iter().position(|frame| !is_ours(frame) && !is_glue(frame))?;
-            // With no name it may be ours, and with it all up to the first that has one.
+            // A frame without a name may be gpuheap's own, and then so may all frames up to the
+            // first named one.
             (frames[first].name.is_some() && !is_start(&frames[first])).then_some(first)
         })
 }
 
-/// Returns `true` if the line tables' `file`, an absolute path, is the file of `at`, which the
-/// compiler was mostly given as a relative one.
+/// Returns `true` if `file`, an absolute path from the line tables, is the file of `at`, usually a
+/// relative path.
 fn is_file(file: &str, at: &Location<'_>) -> bool {
     let rest = file.strip_suffix(at.file());
     rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('/'))
@@ -281,14 +287,15 @@ fn is_ours(frame: &Frame) -> bool {
     has_prefix(frame, &["gpuheap", "backtrace"])
 }
 
-/// What the compiler and the standard library put between a caller and what it calls. By file as
-/// well: of line tables alone names come without their crates.
+/// Returns `true` for a frame that the compiler or the standard library puts between a caller and
+/// its callee. Files are compared too: with line tables alone, names lack their crates.
 fn is_glue(frame: &Frame) -> bool {
     has_prefix(frame, &LIBRARY)
         || frame.file.as_deref().is_some_and(|file| file.starts_with("/rustc/"))
 }
 
-/// Of which crate of the standard library a frame is: by its file, else by its name.
+/// Returns the crate of the standard library that a frame belongs to, by its file or else by its
+/// name.
 fn library(frame: &Frame) -> Option<&'static str> {
     let file = frame
         .file
@@ -299,7 +306,8 @@ fn library(frame: &Frame) -> Option<&'static str> {
     by_file.or_else(|| LIBRARY.into_iter().find(|name| has_prefix(frame, &[*name])))
 }
 
-/// Where the standard library starts a thread, the main one included: it marks that itself.
+/// Returns `true` for the frame in which the standard library starts a thread, the main one
+/// included.
 fn is_start(frame: &Frame) -> bool {
     frame.name.as_deref().is_some_and(|name| name.contains("__rust_begin_short_backtrace"))
 }
@@ -310,8 +318,8 @@ fn has_prefix(frame: &Frame, crates: &[&str]) -> bool {
     crates.iter().any(|one| name.strip_prefix(one).is_some_and(|rest| rest.starts_with("::")))
 }
 
-/// Drops what the paths of the caller's workspace begin with, as the line tables and `at` differ by
-/// it, and what the paths of the standard library begin with.
+/// Removes the prefix of the caller's workspace from paths, in which the line tables and `at`
+/// differ, and the prefix of the standard library.
 fn shorten(frames: &mut [Frame], at: &Location<'_>) {
     let workspace = frames.first().and_then(|first| first.file.as_deref());
     let workspace =
@@ -344,7 +352,8 @@ mod tests {
         }
     }
 
-    /// The frames that are left, and the last line of the text if it is about what is missing.
+    /// Returns the remaining frames, and the last line of the text if it is about missing
+    /// information.
     fn shown(frames: Vec<Frame>, at: &'static Location<'static>) -> Vec<String> {
         let addresses = vec![0x1000; frames.len()];
         let stack = CallStack::new(at, &addresses);
@@ -437,7 +446,7 @@ mod tests {
     #[test]
     fn with_no_symbols_the_first_frame_is_the_line_alone() {
         let at = Location::caller();
-        // The C library may have symbols though the program has none.
+        // The C library may have symbols although the program has none.
         let frames = vec![frame("", "", 0), frame("", "", 0), frame("start_thread", "", 0)];
         let lines = shown(frames, at);
         assert_eq!(lines[0], format!(" [1] at {}:{}", at.file(), at.line()));

@@ -1,4 +1,4 @@
-//! Threads that allocate, and what they leave behind at their end.
+//! Threads that allocate, and the allocations that they leave behind at their end.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,22 +12,22 @@ use super::report::{Leaks, ThreadShare};
 use crate::program::Callback;
 use crate::{fork, program};
 
-/// What is called with what a thread left behind.
+/// Handler that is called with the allocations that a thread left behind.
 pub(crate) type ThreadEndHandler = Arc<Callback<Box<dyn Fn(&ThreadEnd) + Send + Sync>>>;
 
-/// What a thread that ended had allocated and not freed.
+/// Allocations that a thread made and had not freed when it ended.
 ///
-/// Another thread may own it by now, and free it later: that is not known here. What the
-/// thread-local variables of the thread itself free at its end may be part of it.
+/// Another thread may own them by now and free them later; that is not known here. Memory that the
+/// thread's own thread-local variables free at its end may be included.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct ThreadEnd {
-    /// The thread's name, as the system knows it: of a longer one the first 15 bytes. A thread without
-    /// one has that of the thread that started it, or is `unnamed`.
+    /// The thread's name in the operating system, at most 15 bytes. A thread without a name has
+    /// that of the thread that started it, or is `unnamed`.
     pub name: String,
-    /// What the system knows it by; `None` where that cannot be told.
+    /// The thread's id in the operating system; `None` if it is unknown.
     pub id: Option<u64>,
-    /// What it left, by site.
+    /// Allocations left behind, by site.
     pub leaks: Leaks,
 }
 
@@ -41,10 +41,11 @@ impl fmt::Display for ThreadEnd {
     }
 }
 
-/// File with the name that threads have unless they or a thread that started them are given one.
+/// File with the process's name, which a thread inherits unless it, or a thread that started it, is
+/// given a name.
 const PROGRAM: &str = "/proc/self/comm";
 
-/// A thread's names.
+/// Name and id of a thread.
 #[derive(Debug)]
 struct Identity {
     name: String,
@@ -54,12 +55,12 @@ struct Identity {
 
 impl Identity {
     fn of_this_thread() -> Identity {
-        // `/proc/thread-self` leads to `PID/task/TID`.
+        // `/proc/thread-self` links to `PID/task/TID`.
         let task = std::fs::read_link("/proc/thread-self").ok();
         let id = task.and_then(|task| task.file_name()?.to_str()?.parse().ok());
         let is_main = id == Some(u64::from(std::process::id()));
-        // The system's names: `std::thread::current` panics in destructors that run after those of
-        // thread-local variables, such as a pthread key's.
+        // Read from the system: `std::thread::current` panics in destructors that run after those
+        // of thread-local variables, such as that of a pthread key.
         let name = |of| std::fs::read(of).ok();
         let own = name("/proc/thread-self/comm").filter(|own| Some(own) != name(PROGRAM).as_ref());
         let name = match own {
@@ -71,7 +72,7 @@ impl Identity {
     }
 }
 
-/// The threads of one tracker.
+/// The threads of a tracker.
 #[derive(Default)]
 pub(super) struct Threads {
     all: Vec<Place>,
@@ -79,10 +80,10 @@ pub(super) struct Threads {
 }
 
 struct Place {
-    /// `None` for a thread that allocates when its thread-local variables are gone.
+    /// `None` for a thread that allocates after its thread-local variables were destroyed.
     thread: Option<Arc<Identity>>,
-    /// The allocations that are outstanding, and one for the thread until its end was reported: at
-    /// zero the place is used again.
+    /// Number of outstanding allocations, plus one until the thread's end is reported. At zero the
+    /// place is reused.
     holds: u64,
     ended: bool,
 }
@@ -114,7 +115,7 @@ impl Threads {
         self.leave(index);
     }
 
-    /// Its thread is at its end. Whether something of it is outstanding.
+    /// Marks the thread as ended. Returns `true` if it has outstanding allocations.
     fn end(&mut self, index: u32) -> bool {
         let place = &mut self.all[index as usize];
         place.ended = true;
@@ -129,7 +130,7 @@ impl Threads {
         }
     }
 
-    /// That a thread has this much of something.
+    /// Returns the thread's share, with these allocations and bytes.
     pub(super) fn share(&self, index: u32, allocations: u64, bytes: u64) -> ThreadShare {
         let place = &self.all[index as usize];
         let thread = place.thread.as_deref();
@@ -142,15 +143,15 @@ impl Threads {
         }
     }
 
-    /// How many places there are.
+    /// Returns the number of places.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 }
 
-/// This thread's place in a tracker, from its first allocation there until its end. `None` when its
-/// thread-local variables are gone already.
+/// Returns this thread's place in a tracker, which it keeps from its first allocation there to its
+/// end. Returns `None` if its thread-local variables were destroyed already.
 pub(super) fn place_in(tracker: &Tracker) -> Option<u32> {
     THREAD.try_with(|guard| guard.place_in(tracker)).ok()
 }
@@ -163,18 +164,18 @@ thread_local! {
     };
 }
 
-/// Dropped at the thread's end.
+/// A thread-local value whose drop reports the thread's end.
 struct Guard {
     thread: Arc<Identity>,
     places: RefCell<Vec<(Weak<Tracker>, u32)>>,
-    /// The count of forks when it was made.
+    /// Number of forks when the guard was made.
     forks: u32,
 }
 
 impl Guard {
     fn place_in(&self, tracker: &Tracker) -> u32 {
         let mut places = self.places.borrow_mut();
-        // A weak pointer keeps its address from being used again.
+        // A weak pointer keeps its address from being reused.
         let known = places.iter().find(|(other, _)| std::ptr::eq(other.as_ptr(), tracker));
         if let Some((_, place)) = known {
             return *place;
@@ -189,13 +190,15 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.forks != fork::count() {
-            // The trackers are the parent's, and another thread of it may have held their locks.
+            // The trackers belong to the parent, and another thread of it may have held their
+            // locks.
             std::mem::forget(self.places.take());
             return;
         }
         for (tracker, place) in self.places.take() {
             let Some(tracker) = tracker.upgrade() else { continue };
-            // The main thread's end is the program's: what it holds then was not left behind.
+            // The main thread's end is the end of the program: its allocations were not left
+            // behind.
             if tracker.lock().threads.end(place) && !self.thread.is_main {
                 report(&tracker, &self.thread, place);
             }
@@ -204,7 +207,8 @@ impl Drop for Guard {
     }
 }
 
-/// Tells what is outstanding of an ended thread. Others may have freed all of it by now.
+/// Reports the outstanding allocations of an ended thread. Other threads may have freed all of them
+/// by now.
 fn report(tracker: &Tracker, thread: &Identity, place: u32) {
     let leaks = tracker.leaks_of(Some(place));
     if leaks.is_empty() {
@@ -214,7 +218,7 @@ fn report(tracker: &Tracker, thread: &Identity, place: u32) {
     let Some(handler) = tracker.lock().on_thread_end.clone() else {
         return say(&end.to_string());
     };
-    // A panic that left a destructor of a thread-local variable would end the process.
+    // A panic out of a destructor of a thread-local variable would end the process.
     let told = program::run(|| handler.get().map_or((), |handler| handler(&end)));
     if let Err(text) = told {
         say(&format!(
@@ -224,7 +228,7 @@ fn report(tracker: &Tracker, thread: &Identity, place: u32) {
     }
 }
 
-/// Writes to stderr. A closed stderr is no reason to fail.
+/// Writes to stderr. A closed stderr is ignored.
 fn say(text: &str) {
     let _ = std::io::stderr().write_all(format!("gpuheap: {text}\n").as_bytes());
 }
