@@ -14,20 +14,20 @@ use crate::front;
 
 /// A stream of one device. Clones are the same stream.
 ///
-/// The driver's stream is destroyed once no clone is left and no heap needs it to order what was
-/// freed on it, so a stream may be dropped before the blocks that were used on it. One that somebody
-/// else made ([`Device::foreign_stream`]) is never destroyed here, and heaps are told of its end by
-/// [`Heap::retire`](crate::Heap::retire), unless it is an
-/// [unannounced](Device::unannounced_stream) one.
+/// The driver's stream is destroyed once no clone is left and no heap needs it for the order of a
+/// free. A stream may therefore be dropped before the blocks that were used on it.
 ///
-/// A stream that was retired [refuses](Stream::is_retired) all work from then on. What it was given
-/// before can still be waited for, by the host and by other streams.
+/// A foreign stream ([`Device::foreign_stream`]) is never destroyed here.
+/// [`Heap::retire`](crate::Heap::retire) announces its end to a heap, unless the stream is an
+/// [unannounced](Device::unannounced_stream) one. A retired stream [refuses](Stream::is_retired)
+/// all further work. The host and other streams can still wait for its earlier work.
 ///
-/// A thread's own default stream (`CU_STREAM_PER_THREAD`) cannot be had as one of these: its handle
-/// means another stream on every thread, and a `Stream` may go to any.
+/// A thread's own default stream (`CU_STREAM_PER_THREAD`) cannot be a `Stream`: its handle means a
+/// different stream on each thread, and a `Stream` may be sent to any thread.
 #[derive(Clone)]
 pub struct Stream {
-    /// Held by the program's clones and not by heaps, which see by it that the last one went.
+    /// Held by the program's clones but not by heaps: a heap thus sees that the last clone was
+    /// dropped.
     inner: Arc<InUse>,
 }
 
@@ -41,40 +41,40 @@ struct Handle {
     raw: CUstream,
     id: u64,
     origin: Origin,
-    /// How far its work is known to have got.
+    /// Progress: the work of the stream that is known to have completed.
     completed: Arc<Completed>,
-    /// Work that can be waited for since a heap was told of the stream's end. Read-locked by each
-    /// call that gives a foreign stream work, so that no work comes after its end was noted.
+    /// State to wait for, set once a heap was told of the stream's end. Each call that enqueues
+    /// work on a foreign stream holds the read lock, so that no work follows the recorded end.
     retired: RwLock<Option<Retired>>,
     /// `true` once `retired` is set.
     is_retired: AtomicBool,
 }
 
-/// Waitable state of a stream that was retired.
+/// State of a retired stream that can be waited for.
 #[derive(Clone)]
 enum Retired {
-    /// An event that comes after all its work.
+    /// An event after all its work.
     At(Arc<Event>),
-    /// Nothing, because all its work is completed.
+    /// Nothing to wait for: all its work has completed.
     Completed,
-    /// Nothing that is known: the stream may have ended before anything was recorded.
+    /// No known state: the stream may have ended before an event was recorded.
     Unknown,
 }
 
-/// Who ends a stream.
+/// Owner of a stream, which ends it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// The last reference to it here.
+    /// This library, with the last reference.
     Owned,
-    /// Nobody: a default stream.
+    /// The driver: a default stream, which never ends.
     Default,
-    /// Whoever made it, who says so before.
+    /// Its creator, who announces its end.
     Foreign,
-    /// Whoever made it, in silence.
+    /// Its creator, without announcement.
     Unannounced,
 }
 
-/// A heap's hold on a stream.
+/// A heap's reference to a stream.
 struct StreamGuard {
     handle: Arc<Handle>,
     in_use: Weak<InUse>,
@@ -133,7 +133,7 @@ impl Stream {
 
     /// # Safety
     ///
-    /// As [`Device::foreign_stream`], or, if it may end `unannounced`, as
+    /// The requirements of [`Device::foreign_stream`], or, if `unannounced`, of
     /// [`Device::unannounced_stream`].
     pub(crate) unsafe fn foreign(
         context: Arc<Context>,
@@ -153,7 +153,8 @@ impl Stream {
         let mut of = CUcontext::NULL;
         {
             let _current = context.enter()?;
-            // SAFETY: the pointer is valid for the call; the caller says that the stream is alive.
+            // SAFETY: the pointer is valid for the call; the caller guarantees that the stream is
+            // alive.
             let asked = unsafe { context.driver().cuStreamGetCtx(raw, &mut of) };
             check("cuStreamGetCtx", asked)?;
         }
@@ -169,14 +170,14 @@ impl Stream {
     }
 
     fn wrap(context: Arc<Context>, raw: CUstream, origin: Origin) -> Result<Stream, Error> {
-        // Made first, so that a stream whose id cannot be had is destroyed again.
+        // Made first, so that the stream is destroyed if its id cannot be queried.
         let (retired, is_retired) = (RwLock::new(None), AtomicBool::new(false));
         let mut handle =
             Handle { context, raw, id: 0, origin, completed: Arc::default(), retired, is_retired };
         let mut id = 0;
         {
             let _current = handle.context.enter_aside()?;
-            // The question for its number would break the capture (H200, driver 580).
+            // Querying its id would break the capture (H200, driver 580).
             if handle.context.is_capturing_inside(raw)? {
                 return Err(ErrorKind::Capturing.error(format!(
                     "the stream {:#x} is capturing a graph, and the driver says which stream a handle \
@@ -193,28 +194,28 @@ impl Stream {
         Ok(Stream { inner: Arc::new(InUse { handle: Arc::new(handle) }) })
     }
 
-    /// The driver's handle for it.
+    /// Returns the driver's handle.
     pub fn raw(&self) -> CUstream {
         self.handle().raw
     }
 
-    /// The driver's number for it, which no other stream of the process ever has.
+    /// Returns the driver's id of the stream, which no other stream of the process ever has.
     #[inline]
     pub fn id(&self) -> u64 {
         self.handle().id
     }
 
-    /// The device that it is of.
+    /// Returns the device of the stream.
     pub fn device(&self) -> Device {
         Device::from(self.context_arc().clone())
     }
 
-    /// Waits for its work.
+    /// Blocks until all work of the stream has completed.
     ///
     /// # Errors
     ///
-    /// What that work failed with. A stream that is [capturing](Stream::is_capturing) a graph, which
-    /// the wait would break. An unannounced stream that was retired, which may be gone.
+    /// The error of that work. The stream is [capturing](Stream::is_capturing) a graph, which the
+    /// wait would break. The stream is unannounced and was retired, so it may have ended.
     pub fn synchronize(&self) -> Result<(), Error> {
         let alive = match self.ask()? {
             Asked::Stream(alive) => alive,
@@ -245,12 +246,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns `true` if all the work that it was given is done. Does not wait.
+    /// Returns `true` if all work enqueued so far has completed. Does not wait.
     ///
     /// # Errors
     ///
-    /// What that work failed with. A stream that is [capturing](Stream::is_capturing) a graph, which
-    /// the question would break. An unannounced stream that was retired, which may be gone.
+    /// The error of that work. The stream is [capturing](Stream::is_capturing) a graph, which the
+    /// query would break. The stream is unannounced and was retired, so it may have ended.
     pub fn is_done(&self) -> Result<bool, Error> {
         let alive = match self.ask()? {
             Asked::Stream(alive) => alive,
@@ -277,17 +278,17 @@ impl Stream {
     }
 
     /// Returns `true` if a heap was told of the stream's end, by
-    /// [`Heap::retire`](crate::Heap::retire) or [`Heap::retire_all`](crate::Heap::retire_all). Such
-    /// a stream refuses work, and the library does not touch the driver's handle any more by this
-    /// object or its clones. If the driver's stream is alive after all, [`Device::foreign_stream`]
-    /// makes an object that can be used.
+    /// [`Heap::retire`](crate::Heap::retire) or [`Heap::retire_all`](crate::Heap::retire_all). A
+    /// retired stream refuses work, and gpuheap no longer uses the driver's handle through this
+    /// object or its clones. If the driver's stream is still alive, [`Device::foreign_stream`]
+    /// makes a usable object for it.
     pub fn is_retired(&self) -> bool {
         self.handle().is_retired()
     }
 
-    /// Returns `true` if it is capturing a graph: the work that it is given is recorded and does
-    /// not run. So is the legacy default stream while a stream does that it would have to wait for.
-    /// False for a stream that was [retired](Stream::is_retired).
+    /// Returns `true` if the stream is capturing a graph: enqueued work is recorded and does not
+    /// run. It is also `true` for the legacy default stream while a stream is capturing that it
+    /// would have to wait for. It is `false` for a [retired](Stream::is_retired) stream.
     ///
     /// # Errors
     ///
@@ -299,31 +300,32 @@ impl Stream {
         }
     }
 
-    /// Marks this point of the stream. The event keeps no time, which makes it cheap.
+    /// Records an event at the current point of the stream. The event keeps no time, so it is
+    /// cheap. Does not wait.
     ///
     /// # Errors
     ///
-    /// A stream that was [retired](Stream::is_retired); a driver error.
+    /// The stream was [retired](Stream::is_retired); a driver error.
     pub fn record(&self) -> Result<Event, Error> {
         self.record_as(false)
     }
 
-    /// The same with an event that keeps the time at which it was reached.
+    /// Records an event that keeps the time at which it was reached. Does not wait.
     ///
     /// # Errors
     ///
-    /// A stream that was [retired](Stream::is_retired); a driver error.
+    /// The stream was [retired](Stream::is_retired); a driver error.
     pub fn record_timed(&self) -> Result<Event, Error> {
         self.record_as(true)
     }
 
-    /// Makes the work that the stream is given from now on wait for `event`, which may be of
-    /// another device of the same driver. The host does not wait.
+    /// Makes all work that is enqueued from now on wait for `event`, which may be of another device
+    /// of the same driver. The host does not wait.
     ///
     /// # Errors
     ///
-    /// An event of another driver, such as an emulated device's on a real one's stream; a stream
-    /// that was [retired](Stream::is_retired); a driver error.
+    /// The event is of another driver, such as an event of an emulated device on the stream of a
+    /// real one; the stream was [retired](Stream::is_retired); a driver error.
     pub fn wait(&self, event: &Event) -> Result<(), Error> {
         let context = self.context();
         event.context().check_alive()?;
@@ -350,14 +352,14 @@ impl Stream {
         Ok(event)
     }
 
-    /// Notes that what the stream was given before `moment` is completed.
+    /// Notes that all work enqueued before `moment` has completed.
     fn note_completed(&self, moment: u64) {
         let Handle { context, id, completed, .. } = &*self.inner.handle;
         context.moments.complete(completed, moment);
         front::completed(context, Some(*id));
     }
 
-    /// Makes one driver call that gives the stream work.
+    /// Makes one driver call that enqueues work on the stream.
     pub(crate) fn enqueue(
         &self,
         function: &'static str,
@@ -369,13 +371,13 @@ impl Stream {
         Ok(check(function, call(self.context().driver()))?)
     }
 
-    /// Makes the work that it is given from now on wait for what `other` was given so far. Both or none
-    /// are part of a capture.
+    /// Makes all work that is enqueued from now on wait for the work enqueued on `other` so far.
+    /// Either both streams or neither are part of a capture.
     pub(crate) fn wait_for(&self, other: &Stream) -> Result<(), Error> {
         match other.ask()? {
             Asked::Stream(alive) => drop(alive),
             Asked::Retired(Retired::At(event)) => {
-                // The event is no part of a graph.
+                // The event would not be part of the graph.
                 self.refuse_capturing()?;
                 return self.wait(&event);
             }
@@ -393,17 +395,17 @@ impl Stream {
         self.wait(&other.record()?)
     }
 
-    /// Refuses what would break a capture, or could not be part of its graph.
+    /// Refuses an operation that would break a capture, or could not be part of its graph.
     pub(crate) fn refuse_capturing(&self) -> Result<(), Error> {
         if self.is_capturing()? { Err(SourceError::Capturing.into()) } else { Ok(()) }
     }
 
-    /// Makes a foreign stream refuse all work from now on, behind what it was given. Of an
-    /// unannounced one the handle is not touched: it may be gone.
+    /// Makes a foreign stream refuse all further work. An event is recorded after its earlier work.
+    /// The handle of an unannounced stream is not used, because the stream may have ended.
     pub(crate) fn retire(&self) -> Result<(), Error> {
         let handle = &self.inner.handle;
         handle.context.check_alive()?;
-        // Written under the lock, so that what is given to the stream is wholly before the event.
+        // Written under the lock, so that all enqueued work is before the event.
         let mut retired = handle.retired.write().unwrap_or_else(PoisonError::into_inner);
         if retired.is_some() {
             return Ok(());
@@ -422,8 +424,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Keeps a foreign stream open for work until the result is dropped: it is not retired
-    /// meanwhile. An error if it was.
+    /// Keeps a foreign stream from being retired until the result is dropped. Returns an error if
+    /// the stream is retired already.
     #[inline]
     pub(crate) fn accept_work(&self) -> Result<Option<Accepts<'_>>, Error> {
         match self.ask()? {
@@ -432,14 +434,14 @@ impl Stream {
         }
     }
 
-    /// Looks up if the stream was retired. A foreign stream is not retired before the result is
+    /// Returns how to query the stream. A foreign stream is not retired before the result is
     /// dropped.
     #[inline]
     fn ask(&self) -> Result<Asked<'_>, Error> {
         if !self.is_foreign() {
             return Ok(Asked::Stream(None));
         }
-        // Before the lock is taken: a thread of a forked child's parent may have held it.
+        // Before the lock is taken: in a forked child, a thread of the parent may have held it.
         self.context().check_alive()?;
         let retired = self.handle().retired.read().unwrap_or_else(PoisonError::into_inner);
         Ok(match &*retired {
@@ -448,7 +450,7 @@ impl Stream {
         })
     }
 
-    /// Refuses a stream that was retired.
+    /// Refuses a retired stream.
     pub(crate) fn refuse_retired(&self) -> Result<(), Error> {
         if self.is_retired() { Err(self.refused()) } else { Ok(()) }
     }
@@ -475,13 +477,13 @@ impl Stream {
         Box::new(StreamGuard { handle: self.inner.handle.clone(), in_use })
     }
 
-    /// Returns `true` if it may end without anybody being told.
+    /// Returns `true` if the stream may end without announcement.
     #[inline]
     pub(crate) fn is_unannounced(&self) -> bool {
         self.handle().origin == Origin::Unannounced
     }
 
-    /// Returns `true` if somebody else made it and will end it.
+    /// Returns `true` if other code made the stream and will end it.
     pub(crate) fn is_foreign(&self) -> bool {
         self.handle().is_foreign()
     }
@@ -501,7 +503,8 @@ impl Handle {
         self.is_retired.load(Ordering::Acquire)
     }
 
-    /// Notes what can be waited for; an event or a completed wait is never replaced by less.
+    /// Stores the state to wait for. An event or a completed wait is never replaced by a weaker
+    /// state.
     fn retire_as(&self, how: Retired) {
         let mut retired = self.retired.write().unwrap_or_else(PoisonError::into_inner);
         if matches!(*retired, None | Some(Retired::Unknown)) {
@@ -511,15 +514,15 @@ impl Handle {
     }
 }
 
-/// Where questions about a stream are answered.
+/// Source of the answer to a query about a stream.
 enum Asked<'a> {
-    /// By the driver. A foreign stream is not retired meanwhile.
+    /// The driver. A foreign stream is not retired meanwhile.
     Stream(Option<Accepts<'a>>),
-    /// By the state that was noted when the stream was retired.
+    /// The state that was stored when the stream was retired.
     Retired(Retired),
 }
 
-/// While it lives, a foreign stream is not retired.
+/// Permission to use a foreign stream: the stream is not retired while this exists.
 pub(crate) struct Accepts<'a> {
     _retired: RwLockReadGuard<'a, Option<Retired>>,
 }
@@ -529,7 +532,8 @@ impl Drop for Handle {
         if self.origin == Origin::Owned
             && let Ok(_current) = self.context.enter()
         {
-            // SAFETY: the stream is ours and is not used again; its work runs on.
+            // SAFETY: this object owns the stream and does not use it again; its enqueued work
+            // still runs.
             let _: CUresult = unsafe { self.context.driver().cuStreamDestroy_v2(self.raw) };
         }
     }

@@ -1,4 +1,4 @@
-//! Memory that ran out: the evidence, and what would have helped.
+//! Evidence of a request that ran out of memory, and its remedy.
 
 use std::fmt;
 use std::panic::Location;
@@ -10,92 +10,100 @@ use crate::heap::ladder::Step;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 
-/// Why there is no memory for a request, with the numbers as they stood when the last step of the
-/// ladder had failed. All sizes are bytes.
+/// Figures of a request that ran out of memory, taken after the last reclaim step had failed. All
+/// sizes are bytes.
 ///
-/// Advice in the text is enough by itself: a limit raised by [`limit_short_by`], or memory freed so
-/// that [`device_short_by`] bytes more go back to the device. Freed blocks count as far as whole
-/// segments become free, for only these go back; a single block of at least the requested size is
-/// enough too. On WSL2, whose driver calls more free than there is, the figures are the least. So is
-/// that of `pinned_limit`, which is set when the heap is built, if a pool has memory live: with a higher
-/// limit it may have taken larger segments for that. With nothing live, and for `none`, it is exact.
+/// Each piece of advice in the text suffices on its own: raise the limit by [`limit_short_by`], or
+/// free memory so that [`device_short_by`] more bytes return to the device. Freed blocks count only
+/// if whole segments become free, because only those return. One freed block of at least the
+/// requested size is enough too.
+///
+/// Two figures are lower bounds:
+///
+/// * On WSL2 the driver reports more memory as free than there is.
+/// * `pinned_limit` is set when the heap is built. With a higher limit, a pool with live memory may
+///   have taken larger segments for that memory. With nothing live, and for the pool `none`, the
+///   figure is exact.
 ///
 /// [`limit_short_by`]: OutOfMemory::limit_short_by
 /// [`device_short_by`]: OutOfMemory::device_short_by
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutOfMemory {
-    /// What was asked for.
+    /// Size of the request.
     pub requested: u64,
-    /// Of what kind of memory.
+    /// Kind of memory requested.
     pub kind: MemoryKind,
-    /// The policy.
+    /// The heap's pool.
     pub pool: PoolKind,
-    /// What is in the way.
+    /// Reason why the request failed.
     pub cause: Cause,
-    /// How many bytes more would have had to go back to the driver for the request to succeed,
-    /// whichever blocks they are of: the larger of the next two. `None` if that is not known.
+    /// Bytes that would have had to return to the driver for the request to succeed, whichever
+    /// blocks they belong to. It is the larger of the next two fields. `None` if it is not known.
     pub short_by: Option<u64>,
-    /// By how much the hard limit is too low.
+    /// Bytes by which the hard limit is too low.
     pub limit_short_by: u64,
-    /// By how much too little of the device is free. `None` if the driver does not say how much is
-    /// free, or refuses what it calls free.
+    /// Bytes by which the device's free memory is too small. `None` if the driver does not report
+    /// free memory, or refuses memory that it reports as free.
     pub device_short_by: Option<u64>,
-    /// Bytes that the request would take from the driver, by the driver's rounding, with all that
-    /// is cached given back.
+    /// Bytes that the request would take from the driver, in the driver's rounding, after all
+    /// cached memory was given back.
     pub needed: u64,
-    /// Handed out, as requested.
+    /// Live bytes, as requested.
     pub live: u64,
-    /// Handed out, the policy's rounding included.
+    /// Live bytes, with the pool's rounding.
     pub live_blocks: u64,
-    /// Freed, their streams not known to be there yet.
+    /// Bytes freed on streams that are not known to have reached the free.
     pub pending: u64,
-    /// Held by the pool and free, pending ones included.
+    /// Free bytes in the pool, pending ones included.
     pub cached: u64,
-    /// The largest of these in one piece.
+    /// Largest contiguous piece of the cached bytes.
     pub largest_cached_block: u64,
-    /// Of these, bytes that only other streams may use.
+    /// Cached bytes that only other streams may use.
     pub cached_on_other_streams: u64,
-    /// Taken from the driver by this heap, by the driver's rounding if the driver says.
+    /// Bytes that this heap took from the driver, in the driver's rounding if the driver reports
+    /// it.
     pub reserved: u64,
-    /// Taken from the driver by other heaps of this process on the device; for unified memory also by
-    /// this heap's device memory, for pinned memory the pinned memory of other heaps.
+    /// Bytes that other heaps of this process took on the device. For unified memory, this heap's
+    /// device memory is included. For pinned memory, it is the pinned memory of other heaps.
     pub other_heaps: u64,
-    /// Of that, bytes that are cached: free, pending ones included. The rest is live.
+    /// Cached bytes among those of the other heaps: free, pending ones included. The rest is live.
     pub other_heaps_cached: u64,
-    /// Taken by others: other libraries of this process, contexts, other processes. `None` if the
-    /// driver does not say.
+    /// Bytes that other libraries of this process, contexts and other processes hold. `None` if the
+    /// driver does not report it.
     pub foreign: Option<u64>,
-    /// The device's memory; of the host, and so below, for pinned memory. `None` if it is not known.
+    /// Size of the device's memory. For pinned memory, here and below, of the host's. `None` if it
+    /// is not known.
     pub device: Option<u64>,
-    /// Bytes of it that the driver called free. `None` if it does not say.
+    /// Bytes of it that the driver reports as free. `None` if it does not report them.
     pub device_free: Option<u64>,
-    /// The heap's hard limit for this kind of memory.
+    /// Hard limit of the heap for this kind of memory.
     pub limit: Option<u64>,
-    /// `true` if the limit cannot be raised as far as would be needed: the pool of a `driver` heap
-    /// is built with it.
+    /// `true` if the limit cannot be raised as far as needed: the pool of a `driver` heap is built
+    /// with it.
     pub limit_is_fixed: bool,
-    /// `true` if the device is one that Windows lends to Linux.
+    /// `true` if the device is a Windows GPU under WSL2.
     pub on_wsl2: bool,
-    /// With tracking on, the lines that hold the most of this kind of memory, most bytes first.
+    /// Lines of the program that hold the most of this kind of memory, most bytes first. Filled
+    /// with tracking on.
     pub consumers: Vec<Consumer>,
-    /// The steps of the ladder, in order, with the bytes that each gave back to the driver.
+    /// Reclaim steps that were tried, in order, with the bytes that each returned to the driver.
     pub tried: Vec<(Step, u64)>,
 }
 
-/// A line of the program and what it holds.
+/// A line of the program, with its outstanding allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Consumer {
     /// The line that allocated.
     pub at: &'static Location<'static>,
-    /// Allocations of it that are outstanding.
+    /// Number of outstanding allocations of the line.
     pub allocations: u64,
-    /// Their bytes, as requested.
+    /// Bytes of these allocations, as requested.
     pub bytes: u64,
 }
 
-/// What is in the way of a request.
+/// Reason why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -104,25 +112,26 @@ pub enum Cause {
     LargerThanDevice,
     /// The request alone is larger than the hard limit.
     LargerThanLimit,
-    /// What is live and the request together exceed the hard limit.
+    /// Live memory and the request together exceed the hard limit.
     Limit,
-    /// What is live and the request together exceed the device.
+    /// Live memory and the request together exceed the device.
     DeviceFull,
-    /// Enough bytes are cached, in pieces that are too small.
+    /// Enough bytes are cached, but each piece is too small.
     Fragmentation,
-    /// Other heaps of this process hold what is missing, and cannot give it back by themselves.
+    /// Other heaps of this process hold the missing memory, and cannot give it back on their own.
     OtherHeaps,
-    /// Other libraries and processes hold what is missing.
+    /// Other libraries and processes hold the missing memory.
     Foreign,
-    /// The driver refuses memory that it calls free, or gives no more of this kind of memory. Which
-    /// request would succeed is not known.
+    /// The driver refuses memory that it reports as free, or gives no more of this kind of memory.
+    /// It is not known which request would succeed.
     Refused,
-    /// A stream is capturing a graph, and can neither wait for what others freed nor be waited for.
+    /// A stream is capturing a graph: it cannot wait for frees on other streams, and cannot be
+    /// waited for.
     Capture,
 }
 
 impl Cause {
-    /// One word for it, as in the JSON of `gpuheap replay`.
+    /// Returns the cause's name, one word, as in the JSON of `gpuheap replay`.
     pub fn name(self) -> &'static str {
         match self {
             Cause::LargerThanDevice => "larger_than_device",
@@ -158,21 +167,21 @@ impl fmt::Display for Cause {
 }
 
 impl OutOfMemory {
-    /// What would have made the request succeed, in one sentence.
+    /// Returns what would have made the request succeed, in one sentence.
     pub fn remedy(&self) -> String {
         self.remedy_naming("")
     }
 
-    /// The text of the error for a program that knows this library by other names: `knobs` is where a
-    /// limit is set, in its words, such as "the flag --limit".
+    /// Returns the error's text for a program that sets limits under its own names. `knobs` names
+    /// the place, such as "the flag --limit".
     pub fn text_naming(&self, knobs: &str) -> String {
         let mut text = String::new();
-        // A string takes all that is written.
+        // Writing to a string never fails.
         let _ = self.write(&mut text, knobs);
         text
     }
 
-    /// The same with `knobs` after the limit that is to be raised.
+    /// Returns the remedy, with `knobs` after the limit that is to be raised.
     fn remedy_naming(&self, knobs: &str) -> String {
         let on_host = self.is_on_host();
         let place = if on_host { "host" } else { "device" };
@@ -234,7 +243,7 @@ impl OutOfMemory {
         }
     }
 
-    /// How the limit is to be raised.
+    /// Returns how to raise the limit.
     fn raised(&self, knobs: &str) -> String {
         let short = self.amount(self.limit_short_by);
         match self.limit_is_fixed {
@@ -247,13 +256,13 @@ impl OutOfMemory {
         }
     }
 
-    /// Returns `true` if the pool of a heap that is built with a higher limit may take more for what is
+    /// Returns `true` if a heap that is built with a higher limit may take more memory for what is
     /// live now.
     fn may_take_larger_segments(&self) -> bool {
         self.pool != PoolKind::None && self.live_blocks > 0
     }
 
-    /// Names the memory that has to be free as well if the limit is raised.
+    /// Names the memory that also has to be free if the limit is raised.
     fn freed_beside(&self) -> String {
         match self.device_short_by {
             None | Some(0) => String::new(),
@@ -261,14 +270,14 @@ impl OutOfMemory {
         }
     }
 
-    /// Names the memory of this heap that is to be freed, if that can be enough.
+    /// Names the memory of this heap to free, if freeing it can be enough.
     fn freed_here(&self) -> Option<String> {
         let short = self.short_by?;
         let is_there = self.live_blocks > 0 && self.reserved >= short;
         is_there.then(|| format!("free {} first, in whole segments", self.amount(short)))
     }
 
-    /// Names the memory of the device or the host that is to be freed, by any program.
+    /// Names the memory of the device or the host to free, by any program.
     fn freed(&self) -> String {
         let short = self.amount(self.device_short_by.unwrap_or(0));
         match self.freed_here() {
@@ -284,7 +293,7 @@ impl OutOfMemory {
         }
     }
 
-    /// A number of bytes that is enough when it is typed again.
+    /// Formats a number of bytes such that it is enough when it is typed again.
     fn amount(&self, bytes: u64) -> String {
         let least = if self.on_wsl2 && !self.is_on_host() { "at least " } else { "" };
         format!("{least}{:#}", Bytes(bytes))
@@ -314,7 +323,7 @@ impl OutOfMemory {
     }
 }
 
-/// A figure that the driver may not have told.
+/// Formats a figure that the driver may not have reported.
 fn or_unknown(bytes: Option<u64>) -> String {
     bytes.map_or("an unknown amount".to_owned(), |bytes| Bytes(bytes).to_string())
 }
@@ -326,7 +335,7 @@ impl OutOfMemory {
 
     fn because(&self) -> String {
         let on_host = self.is_on_host();
-        // A request that only the pool's rounding makes too large.
+        // A request that exceeds the bound only through the pool's rounding.
         let rounded = |bound: Option<u64>| match bound {
             Some(bound) if self.requested <= bound => format!(
                 "the request, which the {} pool rounds up to {},",
@@ -404,7 +413,7 @@ impl OutOfMemory {
     }
 }
 
-/// The figures, without those that are zero.
+/// The figures, without zeros.
 impl OutOfMemory {
     fn pool_text(&self) -> String {
         let mut parts = Vec::new();
