@@ -1,12 +1,12 @@
-//! Cost of an allocation and its free through the C functions, beside the same in Rust:
-//! `cargo bench -p gpuheap-capi --bench pairs`, on the emulator or, with `GPUHEAP_DEVICE=cuda:0`, on a
-//! GPU.
+//! Cost of an allocation and its free through the C functions, beside the cost in Rust. Run with
+//! `cargo bench -p gpuheap-capi --bench pairs`, on the emulator or, with `GPUHEAP_DEVICE=cuda:0`,
+//! on a GPU.
 //!
 //! * `pair`: an allocation that hits and its free, with a stream for each thread;
 //! * `live`: each thread exchanges a random one of 1,000 live blocks for one of another size;
 //! * `passed`: what one thread allocates is freed by another.
 //!
-//! Nanoseconds a pair and thread, and millions of pairs a second of all threads.
+//! Prints nanoseconds per pair and thread, and millions of pairs per second of all threads.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "it is what it is for")]
@@ -59,7 +59,7 @@ fn main() {
 }
 
 fn show(what: &str, bytes: u64, pairs: u64, threads: usize, work: impl Fn() -> f64) {
-    // The best of some: a machine that others use too is only ever slower.
+    // The best of some runs: other load on the machine only makes a run slower.
     let seconds = (0..5).map(|_| work()).fold(f64::INFINITY, f64::min);
     let pairs = pairs as f64;
     println!(
@@ -79,7 +79,7 @@ fn rust_pairs(device: &Device, pool: PoolKind, bytes: u64, pairs: u64, threads: 
     })
 }
 
-/// A program of C with a heap and a stream for each thread: the seconds that it took.
+/// Runs a C program with a heap and a stream for each thread. Returns the seconds that it took.
 fn run(
     device: &Device,
     pool: PoolKind,
@@ -90,13 +90,13 @@ fn run(
     let client = Client(gpuheap_heap::new(device, &heap));
     let streams: Vec<_> = (0..threads).map(|_| device.stream().unwrap()).collect();
     let seconds = timed(&streams, |stream| work(client, raw(stream)));
-    // SAFETY: open, and used no more.
+    // SAFETY: the heap is open, and no thread uses it any more.
     assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
     seconds
 }
 
-/// Allocated on one thread and freed on another, in batches, so that it is not the hand-over that is
-/// measured.
+/// Times blocks that one thread allocates and another frees, in batches, so that the hand-over is
+/// not part of the measurement.
 fn passed(device: &Device, pool: PoolKind, pairs: u64) -> f64 {
     const BATCH: u64 = 100;
     let heap = Heap::builder(device).pool(pool).build().unwrap();
@@ -118,12 +118,13 @@ fn passed(device: &Device, pool: PoolKind, pairs: u64) -> f64 {
         drop(sender);
     });
     let seconds = begun.elapsed().as_secs_f64();
-    // SAFETY: open, and used no more.
+    // SAFETY: the heap is open, and no thread uses it any more.
     assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
     seconds
 }
 
-/// Does `work` on a thread for each stream, all begun at once: the seconds until the last is done.
+/// Runs `work` on a thread for each stream, all started at once. Returns the seconds until the last
+/// one is done.
 fn timed(streams: &[Stream], work: impl Fn(&Stream) + Sync) -> f64 {
     let start = Arc::new(Barrier::new(streams.len() + 1));
     let mut begun = Instant::now();

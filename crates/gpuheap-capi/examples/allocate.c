@@ -2,9 +2,9 @@
  *
  *     cc -std=c99 allocate.c -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi
  *
- * It runs on the device that GPUHEAP_DEVICE names: cuda:0 is a GPU, emulated:1GiB needs none. What
- * it passes as a stream is 0, the default stream; a program of yours passes its cudaStream_t or
- * CUstream, and the addresses to its kernels.
+ * Runs on the device that GPUHEAP_DEVICE names: cuda:0 is a GPU, emulated:1GiB needs none. The example
+ * uses the default stream, 0. Your program passes its cudaStream_t or CUstream, and passes the
+ * addresses to its kernels.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 static const uint64_t MIB = 1 << 20;
 
-/* Ends the program if a call that has to work did not. */
+/* Ends the program if a call failed that has to succeed. */
 static void check(gpuheap_status status) {
   if (status != GPUHEAP_STATUS_OK) {
     fprintf(stderr, "%s\n", gpuheap_last_error());
@@ -53,18 +53,18 @@ int main(void) {
   check(gpuheap_free(heap, large));
   show(heap, "freed");
 
-  /* What cannot be done is a status, and a text that says what to do. */
+  /* A failed call returns a status, and a text that says what to do. */
   if (gpuheap_free(heap, large) == GPUHEAP_STATUS_UNKNOWN_ADDRESS)
     printf("a second free is refused\n");
   if (gpuheap_allocate(heap, 100 * MIB, NULL, &too_large) == GPUHEAP_STATUS_OUT_OF_MEMORY)
     printf("%s\n", gpuheap_last_error());
 
-  /* The driver gets its memory back when the program says. */
+  /* Cached memory returns to the driver when the program says so. */
   check(gpuheap_free(heap, small));
   check(gpuheap_reclaim_all(heap, &bytes));
   printf("something went back: %s\n", bytes > 0 ? "yes" : "no");
 
-  /* Asked for its length first, as by snprintf. */
+  /* The first call asks for the length of the text, as with snprintf. */
   check(gpuheap_memory_status(heap, NULL, 0, &length));
   text = malloc(length + 1);
   if (text == NULL)

@@ -1,9 +1,11 @@
-//! Allocations by address.
+//! Live allocations by address.
 //!
-//! Every address has two places that it may have, by its hash. Who allocates claims one that is free,
-//! and who frees takes what is there, each by one exchange: no lock, and as each place has its own cache
-//! lines, threads meet in none unless they pass an address on. What finds no place free, because tens
-//! of thousands are allocated, is in maps with a lock each.
+//! Each address hashes to two candidate places. An allocation claims a free place with one atomic
+//! exchange, and a free takes the entry out with another. No lock is taken. Each place has cache
+//! lines of its own, so threads contend only if they pass an address on.
+//!
+//! If both places are taken, because tens of thousands of blocks are live, the entry goes into one
+//! of the sharded maps, each behind a lock.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -12,19 +14,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-/// A power of two. All of them have 2 MiB, and room for what most programs have live at once.
+/// Number of places, a power of two. Together they take 2 MiB, enough for what most programs have
+/// live at once.
 const PLACES: usize = 1 << 14;
 
-/// Power of two: more than threads meet.
+/// Number of map shards, a power of two: more than there are threads likely to collide.
 const SHARDS: usize = 64;
 
-/// A place with nothing in it.
+/// Address of a place with no entry.
 const FREE: u64 = 0;
 
-/// One that somebody fills or empties at this moment.
+/// Address of a place that a thread is filling or emptying at this moment.
 const BUSY: u64 = 1;
 
-/// Allocations by address: `T` is what is kept of each.
+/// Live allocations by address. `T` is the entry kept for each.
 pub(crate) struct Blocks<T> {
     places: Box<[Place<T>]>,
     shards: Box<[Shard<T>]>,
@@ -33,18 +36,18 @@ pub(crate) struct Blocks<T> {
 /// Room for one allocation, in cache lines of its own.
 #[repr(align(128))]
 struct Place<T> {
-    /// Where the allocation is that is here, or [`FREE`] or [`BUSY`]. Who exchanged it for the latter
-    /// has the place to itself.
+    /// Address of the allocation in this place, or [`FREE`] or [`BUSY`]. The thread that sets it to
+    /// [`BUSY`] owns the place.
     address: AtomicU64,
     bytes: AtomicU64,
-    /// There while `address` is an address.
+    /// Entry of the allocation, initialized while `address` is neither [`FREE`] nor [`BUSY`].
     block: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: `block` is touched by one thread at a time, which has made the place busy.
+// SAFETY: only the thread that set the place to `BUSY` touches `block`, so one thread at a time.
 unsafe impl<T: Send> Sync for Place<T> {}
 
-/// A cache line each, so that two locks are not in one.
+/// One shard in a cache line of its own, so that two locks never share a line.
 #[repr(align(128))]
 struct Shard<T>(Mutex<FxHashMap<u64, (u64, T)>>);
 
@@ -56,39 +59,42 @@ impl<T> Blocks<T> {
         }
     }
 
-    /// Keeps a block of `bytes` until it is taken. Two that are there are never at one address.
+    /// Keeps the entry of a block of `bytes` until it is taken. Two live blocks never have one
+    /// address.
     #[inline]
     pub(crate) fn put(&self, address: u64, bytes: u64, block: T) {
         let [first, second] = self.places_of(address);
         if first.claim(FREE) {
-            // SAFETY: claimed as free.
+            // SAFETY: this thread claimed the first place when it was free.
             unsafe { first.fill(address, bytes, block) };
         } else if second.claim(FREE) {
-            // SAFETY: likewise.
+            // SAFETY: this thread claimed the second place when it was free.
             unsafe { second.fill(address, bytes, block) };
         } else {
             self.shard(address).insert(address, (bytes, block));
         }
     }
 
-    /// The block at an address, to whoever asks first.
+    /// Takes the entry at an address. If several threads ask, the first one gets it.
     #[inline]
     pub(crate) fn take(&self, address: u64) -> Option<T> {
         let [first, second] = self.places_of(address);
         if address <= BUSY {
             None
         } else if first.claim(address) {
-            // SAFETY: claimed with the address, so with its block.
+            // SAFETY: this thread claimed the first place while it held `address`, so its entry is
+            // there.
             Some(unsafe { first.empty() })
         } else if second.claim(address) {
-            // SAFETY: likewise.
+            // SAFETY: this thread claimed the second place while it held `address`, so its entry is
+            // there.
             Some(unsafe { second.empty() })
         } else {
             self.shard(address).remove(&address).map(|(_, block)| block)
         }
     }
 
-    /// The size of one that is not freed meanwhile.
+    /// Returns the size of the block at `address`, which no thread frees meanwhile.
     pub(crate) fn bytes(&self, address: u64) -> Option<u64> {
         if address <= BUSY {
             return None;
@@ -102,7 +108,7 @@ impl<T> Blocks<T> {
         }
     }
 
-    /// The two that an address may have.
+    /// Returns the two candidate places of an address.
     #[inline]
     fn places_of(&self, address: u64) -> [&Place<T>; 2] {
         let at = hash(address, PLACES);
@@ -116,10 +122,11 @@ impl<T> Blocks<T> {
     }
 }
 
-/// A number below `of`, a power of two.
+/// Hashes an address to a number below `of`, a power of two.
 #[inline]
 fn hash(address: u64, of: usize) -> usize {
-    // Blocks begin at multiples of 512, larger ones of MiB: all bits above count.
+    // Blocks begin at multiples of 512 bytes, larger ones at multiples of 1 MiB, so the hash mixes
+    // all bits above the lowest nine.
     let hash = (address >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (hash >> (u64::BITS - of.ilog2())) as usize
 }
@@ -133,11 +140,11 @@ impl<T> Place<T> {
         }
     }
 
-    /// Makes the place busy, if it is as it is said to be: whoever does has it to itself until it is
-    /// filled or emptied.
+    /// Sets the place to [`BUSY`] if its address is `from`. The claiming thread then owns the place
+    /// until it fills or empties it.
     #[inline]
     fn claim(&self, from: u64) -> bool {
-        // Looked at first: where it is otherwise, the line stays with whoever uses it.
+        // A load first: if the address differs, the cache line stays with the thread that uses it.
         self.address.load(Ordering::Relaxed) == from
             && self
                 .address
@@ -145,23 +152,28 @@ impl<T> Place<T> {
                 .is_ok()
     }
 
+    /// Stores an entry in a claimed place.
+    ///
     /// # Safety
     ///
-    /// The caller claimed it when it was free.
+    /// The calling thread claimed the place when it was free.
     #[inline]
     unsafe fn fill(&self, address: u64, bytes: u64, block: T) {
         self.bytes.store(bytes, Ordering::Relaxed);
-        // SAFETY: the caller has the place to itself.
+        // SAFETY: the calling thread claimed the place, so no other thread touches it.
         unsafe { (*self.block.get()).write(block) };
         self.address.store(address, Ordering::Release);
     }
 
+    /// Takes the entry out of a claimed place.
+    ///
     /// # Safety
     ///
-    /// The caller claimed it when it had an address.
+    /// The calling thread claimed the place when it held an address.
     #[inline]
     unsafe fn empty(&self) -> T {
-        // SAFETY: the caller has the place to itself, with a block in it, and it ends as free.
+        // SAFETY: the calling thread owns the place, the entry is initialized, and the place ends
+        // as free.
         let block = unsafe { (*self.block.get()).assume_init_read() };
         self.address.store(FREE, Ordering::Release);
         block
@@ -171,7 +183,8 @@ impl<T> Place<T> {
 impl<T> Drop for Place<T> {
     fn drop(&mut self) {
         if *self.address.get_mut() > BUSY {
-            // SAFETY: it has an address, so a block, and is not used again.
+            // SAFETY: the place has an address, so its entry is initialized. The table is being
+            // dropped, so no thread reads the entry again.
             unsafe { self.block.get_mut().assume_init_drop() };
         }
     }
@@ -185,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// More than there are places under Miri would take minutes.
+    /// Under Miri, more blocks than there are places would take minutes.
     const MANY: u64 = if cfg!(miri) { 300 } else { 3 * PLACES as u64 };
 
     #[test]
@@ -195,7 +208,7 @@ mod tests {
             blocks.put(address, address + 1, (address, counted.clone()));
         }
         assert_eq!(Arc::strong_count(&counted) as u64, MANY + 1);
-        // Every third stays.
+        // Every third block stays.
         for address in (1..=MANY).map(|n| n * 512).filter(|address| address % 3 != 0) {
             assert_eq!(blocks.bytes(address), Some(address + 1));
             assert_eq!(blocks.take(address).map(|(address, _)| address), Some(address));
@@ -213,7 +226,8 @@ mod tests {
         let same = (1..).map(|n| n * 512).filter(|address| hash(*address, PLACES) == at);
         let same: Vec<u64> = same.take(5).collect();
         same.iter().for_each(|address| blocks.put(*address, *address, *address));
-        // The first, whose place is then free while the others are elsewhere.
+        // Frees the first block, which leaves its place free while the other entries are in the
+        // maps.
         for address in &same {
             assert_eq!(blocks.bytes(*address), Some(*address));
             assert_eq!(blocks.take(*address), Some(*address));
@@ -231,7 +245,7 @@ mod tests {
         assert_eq!(blocks.take(512), Some(7));
     }
 
-    /// Two that put and take at few places at once, and hand each other what they put.
+    /// Two threads put and take at few places, and pass each other the blocks that they put.
     #[test]
     fn threads_meet_in_a_place_and_lose_nothing() {
         let (blocks, rounds) = (Blocks::new(), if cfg!(miri) { 50 } else { 20_000 });
@@ -259,8 +273,8 @@ mod tests {
         });
     }
 
-    /// One takes what the other puts and takes back a little later, each time after another while,
-    /// until the first had many.
+    /// One thread takes the blocks that the other puts and takes back a little later. The delay
+    /// varies until the first thread got many.
     #[test]
     fn of_two_that_take_at_once_one_has_it() {
         let (blocks, many) = (Blocks::new(), if cfg!(miri) { 10 } else { 4_000 });

@@ -1,8 +1,8 @@
-//! The functions. Their documentation is the header's.
+//! The C functions. Their documentation becomes that of the header.
 //!
-//! Preconditions of all of them, a C programmer's custom, are not said at each: pointers are valid
-//! for what is read and written through them, texts end with a null, a heap is from `gpuheap_open`
-//! and nobody closes it meanwhile.
+//! Some preconditions hold for every function, as is usual in C, and are not repeated. Pointers are
+//! valid for the reads and writes made through them. Texts end with a null. A heap comes from
+//! `gpuheap_open`, and no thread closes it during the call.
 #![allow(clippy::missing_safety_doc, reason = "see above")]
 
 use std::ffi::{c_char, c_void};
@@ -14,13 +14,13 @@ use crate::handle::gpuheap_heap;
 use crate::options::gpuheap_options;
 use crate::statistics::gpuheap_statistics;
 
-/// Opens a device and makes a heap of its memory. Takes no memory yet; blocks while the driver makes
-/// the device's context, about 0.1 s.
+/// Opens a device and makes a heap of its memory. Takes no device memory yet. Blocks while the
+/// driver makes the device's context, about 0.1 s.
 ///
-/// device: "cuda:0" (a real one by its number), "emulated:16GiB" (one of this process, over host
-/// memory), or null for the one of GPUHEAP_DEVICE, else the first real GPU, else an emulated one.
-/// options: null for what the environment says.
-/// heap: where the heap goes; null if this fails.
+/// device: "cuda:0" for a real device by its number, "emulated:16GiB" for an emulated one over host
+/// memory of this process. If null, GPUHEAP_DEVICE names the device; if that is unset too, the
+/// first real GPU is opened, else an emulated one. options: null to take every option from the
+/// environment. heap: receives the heap; null on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_open(
     device: *const c_char,
@@ -28,50 +28,55 @@ pub unsafe extern "C" fn gpuheap_open(
     heap: *mut *mut gpuheap_heap,
 ) -> gpuheap_status {
     enter("gpuheap_open", || {
-        // SAFETY: null or the caller's variable.
+        // SAFETY: `heap` is null or valid for a write.
         unsafe { write(heap, "where the heap goes", std::ptr::null_mut()) }?;
-        // SAFETY: null or a C string.
+        // SAFETY: `device` is null or a C string.
         let device = match unsafe { text(device, "the device") }? {
             Some(name) => Device::open(name)?,
             None => Device::open_default()?,
         };
         let (mut builder, mut unannounced) = (Heap::builder(&device), false);
         if !options.is_null() {
-            // SAFETY: not null, so options with the size that they say, and with texts.
+            // SAFETY: `options` is not null, so it points to options of the size stated there, with
+            // valid texts.
             let options = unsafe { gpuheap_options::read(options) }?;
             unannounced = options.has_unannounced_streams()?;
-            // SAFETY: likewise.
+            // SAFETY: the texts of `options` are null or C strings.
             builder = unsafe { options.apply(builder) }?;
         }
         let opened = gpuheap_heap::with_streams(&device, &builder.build()?, unannounced);
-        // SAFETY: the caller's variable, as it is not null.
+        // SAFETY: `heap` is not null by now, so it is valid for a write.
         unsafe { write(heap, "where the heap goes", opened) }
     })
 }
 
-/// Ends a heap: after a wait for all work of the device everything goes back to the driver, what is
-/// still allocated too. No other thread may use the heap meanwhile; what uses it afterwards gets
-/// GPUHEAP_STATUS_GONE. The streams that it was used with may be gone by now, even unannounced if the
-/// heap was not used since and has no idle trim, which uses it by itself. The wait breaks a capture of a
-/// graph that a stream of the device is at.
+/// Ends a heap. Waits for all work of the device, then returns all of the heap's memory to the
+/// driver, also what is still allocated.
 ///
-/// The heap is gone whatever is returned: anything but GPUHEAP_STATUS_OK says what may not have gone
-/// back. Null is fine. A program need not close its heaps before it ends.
+/// No other thread may use the heap during the call. Later calls with the heap return
+/// GPUHEAP_STATUS_GONE. The heap's streams may already be destroyed. Streams destroyed unannounced
+/// are fine only if the heap was not used since and has no idle trim, which uses the heap by
+/// itself. If a stream of the device is capturing a graph, the wait breaks the capture.
+///
+/// The heap is closed whatever is returned: any status but GPUHEAP_STATUS_OK says what may not have
+/// been returned to the driver. A null heap is fine. A program need not close its heaps before it
+/// ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_close(heap: *mut gpuheap_heap) -> gpuheap_status {
-    // SAFETY: null or from gpuheap_open, and nobody uses it any more.
+    // SAFETY: `heap` is null or from gpuheap_open, and no other thread uses it any more.
     enter("gpuheap_close", || unsafe { gpuheap_heap::close(heap) })
 }
 
-/// Memory for use on a stream from this point of it on, aligned to 512 bytes, not initialised. A
-/// request that the cache serves does not wait for the device. Before it gives up for want of memory
-/// it waits for frees in flight and gives cached memory back, also that of the process's other heaps.
+/// Allocates memory for use on a stream, ordered after the work already enqueued there. The memory
+/// is aligned to 512 bytes and not initialised. A request that the cache serves does not wait for
+/// the device. Before the request fails for lack of memory, the heap waits for frees in flight and
+/// returns cached memory to the driver, also that of the process's other heaps.
 ///
-/// stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy default
-/// stream. A thread's own default stream (0x2) is refused: it means another one on every thread.
-/// Before a stream is destroyed, gpuheap_stream_ended has to be called, unless the heap was opened for
-/// unannounced_streams.
-/// address: where the address goes; null if this fails, and for 0 bytes, which need no free.
+/// stream: a CUstream or cudaStream_t of the heap's device that is alive; null for the legacy
+/// default stream. A thread's own default stream (0x2) is refused, because that handle means a
+/// different stream on every thread. Before a stream is destroyed, call gpuheap_stream_ended,
+/// unless the heap was opened for unannounced_streams. address: receives the address; null on
+/// failure, and for 0 bytes, which need no free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocate(
     heap: *mut gpuheap_heap,
@@ -80,9 +85,10 @@ pub unsafe extern "C" fn gpuheap_allocate(
     address: *mut *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_allocate", || {
-        // SAFETY: null or the caller's variable.
+        // SAFETY: `address` is null or valid for a write.
         unsafe { write(address, "where the address goes", std::ptr::null_mut()) }?;
-        // SAFETY: null or from gpuheap_open; the stream is alive; not null by now.
+        // SAFETY: `heap` is null or from gpuheap_open, the stream is alive, and `address` is not
+        // null by now.
         unsafe {
             address.write(gpuheap_heap::get(heap)?.allocate(bytes, stream)? as *mut c_void);
         }
@@ -90,20 +96,22 @@ pub unsafe extern "C" fn gpuheap_allocate(
     })
 }
 
-/// Gives memory back in the order of the stream that it was allocated on: it may still be in use
-/// there, and on no other stream. That stream may have ended, if that was announced; where streams end
-/// unannounced it is alive, or gpuheap_free_on is called. Any thread may free what another allocated.
-/// Does not wait for the device, unless memory goes back to the driver by it.
+/// Frees memory in the order of the stream that it was allocated on. Work on that stream may still
+/// use the memory; no other stream may. Any thread may free memory that another thread allocated.
+/// Does not wait for the device, unless the free returns memory to the driver.
 ///
-/// With GPUHEAP_STATUS_UNKNOWN_ADDRESS nothing was freed; with GPUHEAP_STATUS_DRIVER it is freed all
-/// the same. Null is fine.
+/// The stream may have ended by now, if that was announced. If streams end unannounced, the stream
+/// has to be alive; otherwise call gpuheap_free_on.
+///
+/// GPUHEAP_STATUS_UNKNOWN_ADDRESS: nothing was freed. GPUHEAP_STATUS_DRIVER: the memory is freed
+/// all the same. A null address is fine.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_free(
     heap: *mut gpuheap_heap,
     address: *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_free", || {
-        // SAFETY: null or from gpuheap_open.
+        // SAFETY: `heap` is null or from gpuheap_open.
         let heap = unsafe { gpuheap_heap::get(heap) }?;
         if address.is_null() {
             return Ok(());
@@ -112,11 +120,12 @@ pub unsafe extern "C" fn gpuheap_free(
     })
 }
 
-/// Gives memory back in the order of another stream than the one that it was allocated on. That stream
-/// comes after all work on the memory: it has waited, by an event, for the stream that the memory was
-/// allocated on, at a point after the allocation, and for each other stream that used the memory.
-/// Otherwise what is allocated next meets work that is not over. The stream is as for
-/// gpuheap_allocate; where it is refused, nothing is freed.
+/// Frees memory in the order of another stream than the one that it was allocated on. That stream
+/// must be ordered after all work on the memory. It has waited, by an event, for the allocating
+/// stream, at a point after the allocation. It has also waited for each other stream that used the
+/// memory. Without these waits a later allocation may overlap work that is still running.
+///
+/// The stream follows the rules of gpuheap_allocate. If the stream is refused, nothing is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_free_on(
     heap: *mut gpuheap_heap,
@@ -124,49 +133,53 @@ pub unsafe extern "C" fn gpuheap_free_on(
     stream: *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_free_on", || {
-        // SAFETY: null or from gpuheap_open.
+        // SAFETY: `heap` is null or from gpuheap_open.
         let heap = unsafe { gpuheap_heap::get(heap) }?;
         if address.is_null() {
             return Ok(());
         }
-        // First, so that the block stays where it is if there is no such stream.
+        // The stream comes first, so that the block stays allocated if the stream is refused.
         // SAFETY: the stream is alive.
         let stream = unsafe { heap.live_stream(stream) }?;
-        // SAFETY: the stream comes after all other work on the memory, which the caller says.
+        // SAFETY: the caller ordered the stream after all other work on the memory.
         unsafe { heap.take(address)?.free_on_unchecked(stream) }.map_err(Failure::after_free)
     })
 }
 
-/// Says that a stream is about to be destroyed. To be called before that, when all work on the heap's
-/// memory was given to it. Afterwards the heap does not touch the handle any more, and what was freed
-/// on the stream is handed out again once the stream got there. Does not wait for the device. What
-/// was allocated on the stream may live on, and be freed later.
+/// Announces that a stream is about to be destroyed. Call it before the stream is destroyed, after
+/// all work on the heap's memory was enqueued there. Does not wait for the device. The heap does
+/// not touch the handle afterwards. Memory freed on the stream is handed out again once the stream
+/// has reached the free. Memory allocated on the stream may stay live and be freed later.
 ///
-/// A stream that ends unannounced is undefined behaviour: the driver may crash when the heap asks it
-/// how far that stream has got, and where the driver gave the handle to a new stream, memory goes to
-/// that one while the old one's work on it still runs.
+/// Destroying a stream without announcing it is undefined behaviour. The driver may crash when the
+/// heap queries the stream's progress. If the driver gave the handle to a new stream, memory goes
+/// to the new stream while work of the old one still uses it.
 ///
-/// Once for a stream, to each heap that it was used with, while no other thread is in a call with it, and
-/// after all work on memory that was allocated before, unless that is freed on another stream. If
-/// this fails the heap still needs the stream: call it again. A stream that the heap never saw, or a
-/// default stream, is fine and changes nothing. With unannounced_streams it need not be called, and spares
-/// the heap what it keeps of the stream; then the stream may have ended already, if its handle is not
-/// another one's yet. No event marks the end of such a stream: memory that is freed on it after this call
-/// is handed out again only once the heap waited for the whole device since that free, in
-/// gpuheap_reclaim or gpuheap_reclaim_all, or for a request that would fail otherwise. While a
-/// stream that the heap knows captures a graph, it does not wait.
+/// Call it once for a stream, for each heap that the stream was used with. No other thread may be
+/// in a call with the stream. All work on memory allocated on the stream comes before the call,
+/// unless that memory is freed on another stream. If the call fails, the heap still needs the
+/// stream: call it again. A default stream, or a stream that the heap never saw, is fine and
+/// changes nothing.
+///
+/// With unannounced_streams the call is optional, and releases what the heap keeps for the stream.
+/// The stream may then have ended already, if its handle does not yet mean a new stream. No event
+/// marks the end of such a stream. Memory freed on it after this call is therefore handed out again
+/// only once the heap has waited for the whole device after that free. The heap waits for the
+/// device in gpuheap_reclaim, in gpuheap_reclaim_all, and for a request that would fail otherwise.
+/// While a stream that the heap knows is capturing a graph, the heap does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_stream_ended(
     heap: *mut gpuheap_heap,
     stream: *mut c_void,
 ) -> gpuheap_status {
     enter("gpuheap_stream_ended", || {
-        // SAFETY: null or from gpuheap_open.
+        // SAFETY: `heap` is null or from gpuheap_open.
         unsafe { gpuheap_heap::get(heap) }?.stream_ended(stream)
     })
 }
 
-/// How many bytes were asked for at an address that is allocated.
+/// Reads the requested size, in bytes, of the allocation at an address. Does not wait for the
+/// device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_allocation_size(
     heap: *mut gpuheap_heap,
@@ -177,17 +190,16 @@ pub unsafe extern "C" fn gpuheap_allocation_size(
         if bytes.is_null() {
             return Err(Failure::refused("where the size goes is a null pointer"));
         }
-        // SAFETY: null or from gpuheap_open; the caller's variable.
+        // SAFETY: `heap` is null or from gpuheap_open, and `bytes` is valid for a write.
         unsafe { bytes.write(gpuheap_heap::get(heap)?.bytes(address)?) };
         Ok(())
     })
 }
 
-/// Gives cached memory back to the driver until at least that many bytes went, in few pieces and little
-/// more than asked for. Waits for frees in flight.
+/// Returns cached memory to the driver until at least that many bytes are returned, in few segments
+/// and little more than asked for. Waits for frees in flight.
 ///
-/// given_back: where the bytes that went are written, less than asked for where less was cached; null
-/// if nobody wants to know.
+/// given_back: receives the bytes returned, fewer than asked for if less was cached; may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_reclaim(
     heap: *mut gpuheap_heap,
@@ -195,33 +207,35 @@ pub unsafe extern "C" fn gpuheap_reclaim(
     given_back: *mut u64,
 ) -> gpuheap_status {
     enter("gpuheap_reclaim", || {
-        // SAFETY: null or from gpuheap_open; null or the caller's variable.
+        // SAFETY: `heap` is null or from gpuheap_open, and `given_back` is null or valid for a
+        // write.
         unsafe { note(given_back, gpuheap_heap::get(heap)?.heap().reclaim(bytes)?) };
         Ok(())
     })
 }
 
-/// Gives all cached memory back to the driver. Waits for frees in flight.
+/// Returns all cached memory to the driver. Waits for frees in flight.
 ///
-/// given_back: as for gpuheap_reclaim.
+/// given_back: receives the bytes returned; may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_reclaim_all(
     heap: *mut gpuheap_heap,
     given_back: *mut u64,
 ) -> gpuheap_status {
     enter("gpuheap_reclaim_all", || {
-        // SAFETY: null or from gpuheap_open; null or the caller's variable.
+        // SAFETY: `heap` is null or from gpuheap_open, and `given_back` is null or valid for a
+        // write.
         unsafe { note(given_back, gpuheap_heap::get(heap)?.heap().reclaim_all()?) };
         Ok(())
     })
 }
 
-/// Changes the limits, in bytes taken from the driver, 0 for none, and gives cached memory above them
-/// back, for which it waits for frees in flight. What is live stays: a heap above its limit takes
-/// nothing more. The hard limit of the pool "driver" cannot be raised above the one that it was made
-/// with. What is refused changes nothing.
+/// Changes the limits, in bytes taken from the driver; 0 removes a limit. Cached memory above the
+/// new limits is returned to the driver, after a wait for frees in flight. Live memory stays: a
+/// heap above its limit takes nothing more. The hard limit of the pool "driver" cannot be raised
+/// above the one that it was made with. A refused call changes nothing.
 ///
-/// given_back: as for gpuheap_reclaim.
+/// given_back: receives the bytes returned; may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_set_limits(
     heap: *mut gpuheap_heap,
@@ -232,16 +246,17 @@ pub unsafe extern "C" fn gpuheap_set_limits(
     enter("gpuheap_set_limits", || {
         let limit = |bytes| (bytes > 0).then_some(bytes);
         let limits = Limits { soft: limit(soft), hard: limit(hard) };
-        // SAFETY: null or from gpuheap_open; null or the caller's variable.
+        // SAFETY: `heap` is null or from gpuheap_open, and `given_back` is null or valid for a
+        // write.
         unsafe { note(given_back, gpuheap_heap::get(heap)?.heap().set_limits(limits)?) };
         Ok(())
     })
 }
 
-/// Reads what the heap holds at this moment. Does not wait for the device, unless there is a soft
-/// limit: then cached memory above it goes back to the driver first.
+/// Reads the heap's statistics at this moment. Does not wait for the device, with one exception: if
+/// there is a soft limit, cached memory above it is returned to the driver first.
 ///
-/// statistics: its size has to be set to sizeof(gpuheap_statistics).
+/// statistics: receives the figures; set its size to sizeof(gpuheap_statistics) before the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_get_statistics(
     heap: *mut gpuheap_heap,
@@ -251,7 +266,8 @@ pub unsafe extern "C" fn gpuheap_get_statistics(
         if statistics.is_null() {
             return Err(Failure::refused("where the statistics go is a null pointer"));
         }
-        // SAFETY: not null, so statistics with the size that they say; null or from gpuheap_open.
+        // SAFETY: `statistics` is not null, so it has the size stated there. `heap` is null or from
+        // gpuheap_open.
         unsafe {
             let size = gpuheap_statistics::size_of(statistics)?;
             let usage = gpuheap_heap::get(heap)?.heap().usage()?;
@@ -261,14 +277,13 @@ pub unsafe extern "C" fn gpuheap_get_statistics(
     })
 }
 
-/// The heap and its device for people, in several lines of UTF-8: what is taken, allocated and
-/// cached, the limits and, with tracking on, what is outstanding. Does not wait for the device.
+/// Writes a status text for people about the heap and its device, several lines of UTF-8. It shows
+/// the memory taken, allocated and cached, the limits and, with tracking on, the outstanding
+/// allocations. Does not wait for the device.
 ///
-/// Writes as much as there is room for and a null, which always ends the text; nothing for a capacity
-/// of 0.
-/// buffer: may be null if capacity is 0.
-/// length: where the length of the whole text goes, its null not counted; null if nobody wants to
-/// know.
+/// The text is cut to fit the buffer and always ends with a null; for a capacity of 0 nothing is
+/// written. buffer: may be null if capacity is 0. length: receives the length of the whole text
+/// without its null; may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuheap_memory_status(
     heap: *mut gpuheap_heap,
@@ -280,24 +295,24 @@ pub unsafe extern "C" fn gpuheap_memory_status(
         if buffer.is_null() && capacity > 0 {
             return Err(Failure::refused("the buffer is a null pointer, of a capacity above 0"));
         }
-        // SAFETY: null or from gpuheap_open.
+        // SAFETY: `heap` is null or from gpuheap_open.
         let text = unsafe { gpuheap_heap::get(heap)?.heap().memory_status() }?.to_string();
         if let Some(room) = capacity.checked_sub(1) {
             let fits = (0..=room.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
             let fits = fits.unwrap_or(0);
-            // SAFETY: the buffer has more than these bytes.
+            // SAFETY: the buffer has room for these bytes and a null.
             unsafe {
                 buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), fits);
                 buffer.add(fits).write(0);
             }
         }
-        // SAFETY: null or the caller's variable.
+        // SAFETY: `length` is null or valid for a write.
         unsafe { note(length, text.len()) };
         Ok(())
     })
 }
 
-/// Writes a result that not everybody wants.
+/// Writes an optional result; does nothing if `result` is null.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Entry of every function: no panic leaves it, and what fails becomes a status and a text.
+//! Entry of every C function: catches panics, and turns a failure into a status and a text.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -6,37 +6,37 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use gpuheap::{Error, ErrorKind};
 
-/// How a call went.
+/// Outcome of a call.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum gpuheap_status {
-    /// It did what it says.
+    /// The call succeeded.
     Ok = 0,
-    /// There is no memory for the request, after everything was tried to make some, or none for a
-    /// driver call.
+    /// Out of memory, for the request after every reclaim step, or for a driver call.
     OutOfMemory = 1,
-    /// The request means nothing or cannot be done: a null pointer, a name, a limit, a stream.
+    /// The request is invalid or cannot be met: a null pointer, an unknown name, a limit, a stream.
     Refused = 2,
-    /// No allocation of this heap is at the address: it was freed before, or is somebody else's.
+    /// No allocation of this heap is at the address: it was freed before, or another heap or
+    /// library owns it.
     UnknownAddress = 3,
-    /// A driver call failed for another reason than memory; the text has its name and code.
+    /// A driver call failed for a reason other than memory; the text has its name and code.
     Driver = 4,
-    /// The machine lacks the device, or a driver that can be used.
+    /// The machine lacks the device or a usable driver.
     Unavailable = 5,
-    /// The heap can be used no more: it was closed, this is a forked child, or the device was reset
+    /// The heap is no longer usable: it was closed, this is a forked child, or the device was reset
     /// through gpuheap.
     Gone = 6,
-    /// A bug of gpuheap's, caught. The text is for its issue tracker.
+    /// A bug in gpuheap, caught. Please report the text to gpuheap's issue tracker.
     Internal = 7,
 }
 
-/// Returns the text of this thread's last call that did not return GPUHEAP_STATUS_OK, in UTF-8:
-/// what, where, the numbers, what to do. It may have several lines. Empty if there was none; never
-/// null. Valid until this thread's next call that fails, or its end.
+/// Returns the text of the calling thread's last failed call, in UTF-8: what failed, where, the
+/// numbers, and what to do. It may have several lines. Empty if no call of the thread failed; never
+/// null. Valid until the thread's next failing call, or until the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuheap_last_error() -> *const c_char {
-    // A thread that is about to end may have let go of its text.
+    // While a thread ends, its text may be destroyed already.
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
@@ -44,7 +44,7 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// A call that failed. One pointer, so that a call that does not is cheap.
+/// A failed call. One pointer wide, so that a call that succeeds stays cheap.
 pub(crate) struct Failure(Box<(gpuheap_status, String)>);
 
 impl Failure {
@@ -57,8 +57,8 @@ impl Failure {
         Failure::new(gpuheap_status::Refused, text)
     }
 
-    /// A free that failed after the memory was taken out of the program's hands: no other status
-    /// may say that it was not.
+    /// Failure of a free that already took the memory from the program. Its status is
+    /// GPUHEAP_STATUS_DRIVER or GPUHEAP_STATUS_GONE: any other would mean that nothing was freed.
     pub(crate) fn after_free(error: Error) -> Failure {
         let mut failure = Failure::from(error);
         if failure.0.0 != gpuheap_status::Gone {
@@ -71,7 +71,7 @@ impl Failure {
 impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Failure {
-        // C's names for what the text would have the program change.
+        // The text names options of the C interface where the library names those of Rust.
         let text = match error.out_of_memory() {
             Some(evidence) => evidence.text_naming(
                 "gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT",
@@ -82,7 +82,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// The status of each kind of error of the library.
+/// Status of each kind of the library's errors.
 const STATUSES: &[(ErrorKind, gpuheap_status)] = &[
     (ErrorKind::OutOfMemory, gpuheap_status::OutOfMemory),
     (ErrorKind::HostResources, gpuheap_status::Refused),
@@ -114,10 +114,10 @@ fn status_of(kind: ErrorKind) -> gpuheap_status {
     known.map_or(gpuheap_status::Refused, |(_, status)| *status)
 }
 
-/// Runs the work of the function `name`.
+/// Runs the work of the C function `name`.
 #[inline]
 pub(crate) fn enter(name: &str, work: impl FnOnce() -> Result<(), Failure>) -> gpuheap_status {
-    // What a panic left half done is behind locks whose poison is looked past, as in the library.
+    // After a panic the state is behind locks, whose poison is ignored, as in the library.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => gpuheap_status::Ok,
         failed => keep(name, failed),
@@ -139,14 +139,14 @@ fn keep(name: &str, failed: std::thread::Result<Result<(), Failure>>) -> gpuheap
             Failure::new(gpuheap_status::Internal, text)
         }
     };
-    // A null cannot be in the texts, and is not worth losing one for.
+    // The texts contain no null; one would become a space rather than lose the text.
     let (status, text) = *failure.0;
     let text = CString::new(format!("{name}: {text}").replace('\0', " "));
     let _ = LAST.try_with(|last| *last.borrow_mut() = text.unwrap_or_default());
     status
 }
 
-/// Text that C gave; `None` where it gave none.
+/// Reads a text from C; `None` if the pointer is null.
 ///
 /// # Safety
 ///
@@ -155,7 +155,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<
     if text.is_null() {
         return Ok(None);
     }
-    // SAFETY: not null, so a C string that lives that long.
+    // SAFETY: not null, so a C string that lives for `'a`.
     let text = unsafe { CStr::from_ptr(text) };
     match text.to_str() {
         Ok(text) => Ok(Some(text)),
@@ -166,7 +166,8 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<
     }
 }
 
-/// Writes where a result has to go. By the pointer alone: C's variable need not be initialised.
+/// Writes a required result. Uses only the raw pointer, because C's variable need not be
+/// initialised.
 ///
 /// # Safety
 ///
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
 
     fn last() -> String {
-        // SAFETY: never null, and this thread makes no call meanwhile.
+        // SAFETY: never null, and this thread makes no other call before the copy.
         unsafe { CStr::from_ptr(gpuheap_last_error()) }.to_str().unwrap().to_owned()
     }
 
@@ -217,7 +218,7 @@ mod tests {
         }
     }
 
-    /// Errors of the library as it makes them.
+    /// Errors as the library constructs them.
     #[test]
     fn an_error_becomes_the_status_of_its_kind() {
         let device = gpuheap::Device::open("emulated:64MiB").unwrap();

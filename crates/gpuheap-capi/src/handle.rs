@@ -12,23 +12,24 @@ use crate::blocks::Blocks;
 use crate::entry::{Failure, gpuheap_status};
 use crate::streams::Streams;
 
-/// The memory of one device. From gpuheap_open; ended by gpuheap_close.
+/// A heap: the memory of one device. Made by gpuheap_open, ended by gpuheap_close.
 ///
-/// 128 bytes stay of each that was closed, so that its use is an error and no crash.
+/// A closed heap keeps 128 bytes, so that a later use is an error and not a crash.
 #[allow(non_camel_case_types, reason = "named as in C")]
-// Cache lines of its own, because every call of every thread reads it.
+// Aligned to cache lines of its own, because every call of every thread reads it.
 #[repr(align(128))]
 pub struct gpuheap_heap {
-    /// Null once it is closed.
+    /// The open heap; null once the handle is closed.
     open: AtomicPtr<Open>,
-    /// The one that was closed before it.
+    /// The handle that was closed before this one.
     closed_before: AtomicPtr<gpuheap_heap>,
 }
 
-/// The one that was closed last: they can be reached, so that no search for leaks finds them.
+/// The handle that was closed last. The list keeps closed handles reachable, so that leak checkers
+/// do not report them.
 static CLOSED: AtomicPtr<gpuheap_heap> = AtomicPtr::new(ptr::null_mut());
 
-/// A heap that was not closed.
+/// A heap that is not closed.
 pub(crate) struct Open {
     blocks: Blocks<Block>,
     streams: Streams,
@@ -37,16 +38,18 @@ pub(crate) struct Open {
 }
 
 impl gpuheap_heap {
-    /// A handle over a heap of `device`, to be given to C and ended by
-    /// [`gpuheap_close`](crate::gpuheap_close). That lets go of the foreign streams of all who hold the
-    /// heap ([`Heap::retire_all`]): their [`Stream`]s refuse work after it. Whoever closes the handle
-    /// sees to it that the driver's streams get no more work on memory that was allocated before.
+    /// Makes a handle for C over a heap of `device`, to be ended by
+    /// [`gpuheap_close`](crate::gpuheap_close).
+    ///
+    /// Closing the handle retires the foreign streams of every holder of the heap
+    /// ([`Heap::retire_all`]): their [`Stream`]s refuse work afterwards. The closing caller ensures
+    /// that the driver's streams get no more work on memory allocated before.
     pub fn new(device: &Device, heap: &Heap) -> *mut gpuheap_heap {
         gpuheap_heap::with_streams(device, heap, false)
     }
 
-    /// Makes a handle as [`new`](gpuheap_heap::new) does, for streams that may end `unannounced`,
-    /// as [`Device::unannounced_stream`] has them.
+    /// Makes a handle as [`new`](gpuheap_heap::new) does, for streams that may end `unannounced`
+    /// ([`Device::unannounced_stream`]).
     pub fn with_streams(device: &Device, heap: &Heap, unannounced: bool) -> *mut gpuheap_heap {
         let open = Open {
             blocks: Blocks::new(),
@@ -60,39 +63,42 @@ impl gpuheap_heap {
         }))
     }
 
-    /// The device and the heap behind it; none once it is closed.
+    /// Returns the device and the heap behind the handle; `None` once it is closed.
     pub fn inside(&self) -> Option<(Device, Heap)> {
-        // SAFETY: null, or what `with_streams` made; nobody closes it while it is used.
+        // SAFETY: `open` is null or made by `with_streams`, and no thread closes the handle during
+        // its use.
         let open = unsafe { self.open.load(Ordering::Acquire).as_ref() };
         open.map(|open| (open.device.clone(), open.heap.clone()))
     }
 
-    /// Returns what a pointer from C points to, if it may be used. Called before any lock is taken:
-    /// a thread of a forked child's parent may have held it.
+    /// Returns the open heap behind a pointer from C. Runs before any lock is taken: in a forked
+    /// child a thread of the parent may have held it.
     ///
     /// # Safety
     ///
-    /// `heap` is null or from [`new`](gpuheap_heap::new), and is not closed during `'a`. It may have
-    /// been closed before.
+    /// `heap` is null or from [`new`](gpuheap_heap::new), and is not closed during `'a`. It may
+    /// have been closed before.
     #[inline]
     pub(crate) unsafe fn get<'a>(heap: *const gpuheap_heap) -> Result<&'a Open, Failure> {
-        // SAFETY: as the caller says; what was once opened is never freed.
+        // SAFETY: `heap` is null or a handle, and handles are never freed.
         let heap = unsafe { heap.as_ref() };
         let heap = heap.ok_or_else(|| Failure::refused("the heap is a null pointer"))?;
-        // SAFETY: null, or what `with_streams` made and nobody closes meanwhile.
+        // SAFETY: `open` is null or made by `with_streams`, and no thread closes the handle during
+        // `'a`.
         let open = unsafe { heap.open.load(Ordering::Acquire).as_ref() };
         let open = open.ok_or_else(closed)?;
         open.heap.check_alive()?;
         Ok(open)
     }
 
-    /// Ends it: what is still allocated is freed, on no stream, after a wait for the device.
+    /// Closes the heap: waits for the device, then frees what is still allocated, on no stream.
     ///
     /// # Safety
     ///
-    /// `heap` is null or from [`new`](gpuheap_heap::new), and nobody uses it meanwhile.
+    /// `heap` is null or from [`new`](gpuheap_heap::new), and no other thread uses it during the
+    /// call.
     pub(crate) unsafe fn close(heap: *mut gpuheap_heap) -> Result<(), Failure> {
-        // SAFETY: as the caller says; what was once opened is never freed.
+        // SAFETY: `heap` is null or a handle, and handles are never freed.
         let Some(handle) = (unsafe { heap.as_ref() }) else { return Ok(()) };
         let open = handle.open.swap(ptr::null_mut(), Ordering::AcqRel);
         if open.is_null() {
@@ -106,7 +112,8 @@ impl gpuheap_heap {
                 Err(now) => last = now,
             }
         }
-        // SAFETY: made by `with_streams`, and nobody had it since the exchange.
+        // SAFETY: `open` was made by `with_streams`, and the exchange left this thread as its only
+        // owner.
         unsafe { Box::from_raw(open) }.close()
     }
 }
@@ -116,18 +123,18 @@ impl Open {
         &self.heap
     }
 
-    /// Memory for use on a stream; a null address for no bytes.
+    /// Allocates memory for use on a stream; for zero bytes the address is null.
     ///
     /// # Safety
     ///
-    /// The stream is as [`Streams::get`] asks.
+    /// The stream satisfies the contract of [`Streams::get`].
     #[inline]
     pub(crate) unsafe fn allocate(&self, bytes: u64, stream: *mut c_void) -> Result<u64, Failure> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the contract of `Streams::get`.
         let found = unsafe { self.stream(stream) }?;
         let block = match self.heap.allocate(bytes, found) {
             Err(_) if found.is_retired() => {
-                // SAFETY: as the caller says.
+                // SAFETY: the caller keeps the contract of `Streams::get`.
                 self.heap.allocate(bytes, unsafe { self.stream_anew(stream, found.id()) }?)?
             }
             allocated => allocated?,
@@ -139,59 +146,59 @@ impl Open {
         Ok(address)
     }
 
-    /// Takes the block at an address out, to be freed.
+    /// Takes the block at an address out of the table, to be freed.
     #[inline]
     pub(crate) fn take(&self, address: *mut c_void) -> Result<Block, Failure> {
         self.blocks.take(address as u64).ok_or_else(|| unknown(address))
     }
 
-    /// The size of the allocation at an address as requested, bytes.
+    /// Returns the requested size, in bytes, of the allocation at an address.
     pub(crate) fn bytes(&self, address: *mut c_void) -> Result<u64, Failure> {
         self.blocks.bytes(address as u64).ok_or_else(|| unknown(address))
     }
 
-    /// The stream of a handle.
+    /// Returns the stream of a handle.
     ///
     /// # Safety
     ///
-    /// As [`Streams::get`].
+    /// The stream satisfies the contract of [`Streams::get`].
     #[inline]
     pub(crate) unsafe fn stream(&self, raw: *mut c_void) -> Result<&Stream, Failure> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the contract of `Streams::get`.
         Ok(unsafe { self.streams.get(&self.device, &self.heap, CUstream(raw as usize)) }?)
     }
 
-    /// The stream of a handle, made anew if somebody retired all streams of the heap.
+    /// Returns the stream of a handle, made anew if all streams of the heap were retired.
     ///
     /// # Safety
     ///
-    /// As [`Streams::get`].
+    /// The stream satisfies the contract of [`Streams::get`].
     pub(crate) unsafe fn live_stream(&self, raw: *mut c_void) -> Result<&Stream, Failure> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the contract of `Streams::get`.
         let found = unsafe { self.stream(raw) }?;
         if !found.is_retired() {
             return Ok(found);
         }
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the contract of `Streams::get`.
         unsafe { self.stream_anew(raw, found.id()) }
     }
 
-    /// The stream of a handle, made anew in place of the retired one with the driver's `id`.
+    /// Makes the stream of a handle anew, in place of the retired one with the driver's `id`.
     ///
     /// # Safety
     ///
-    /// As [`Streams::get`].
+    /// The stream satisfies the contract of [`Streams::get`].
     #[cold]
     unsafe fn stream_anew(&self, raw: *mut c_void, id: u64) -> Result<&Stream, Failure> {
         self.streams.supersede(CUstream(raw as usize), id);
-        // SAFETY: as the caller says.
+        // SAFETY: the caller keeps the contract of `Streams::get`.
         unsafe { self.stream(raw) }
     }
 
-    /// The stream is about to end.
+    /// Retires a stream that is about to end.
     pub(crate) fn stream_ended(&self, raw: *mut c_void) -> Result<(), Failure> {
         let raw = CUstream(raw as usize);
-        // One that was never used here is of no interest.
+        // A stream that was never used with this heap needs nothing.
         let Some(stream) = self.streams.find(raw) else { return Ok(()) };
         self.heap.retire(&stream)?;
         self.streams.forget(raw, stream.id());
@@ -201,8 +208,8 @@ impl Open {
     fn close(self: Box<Open>) -> Result<(), Failure> {
         let waited = self.heap.retire_all();
         if self.heap.check_alive().is_err() {
-            // A forked child, in which another thread of the parent may have been changing what it is
-            // made of; or the device was reset, and there is nothing to be freed.
+            // Two cases leave the heap as it is. In a forked child, another thread of the parent
+            // may have been changing it. After a device reset there is nothing to free.
             std::mem::forget(self);
             return Ok(waited?);
         }
@@ -260,7 +267,7 @@ mod tests {
     fn nothing_is_kept_of_a_stream_that_ended() {
         let device = Device::open("emulated:1GiB").unwrap();
         let handle = gpuheap_heap::new(&device, &Heap::new(&device).unwrap());
-        // SAFETY: not closed before the end.
+        // SAFETY: the handle is closed only at the end of the test.
         let open = unsafe { gpuheap_heap::get(handle) }.ok().unwrap();
         let raw = stream_of_the_program(&device);
         let pointer = raw.0 as *mut c_void;
@@ -276,18 +283,18 @@ mod tests {
         let device = Device::open("emulated:1GiB").unwrap();
         let heap = Heap::new(&device).unwrap();
         let handle = gpuheap_heap::new(&device, &heap);
-        // SAFETY: not closed before the end.
+        // SAFETY: the handle is closed only at the end of the test.
         let open = unsafe { gpuheap_heap::get(handle) }.ok().unwrap();
         let raw = stream_of_the_program(&device);
         let pointer = raw.0 as *mut c_void;
         // SAFETY: the stream is alive to the end of the test.
         assert!(unsafe { open.allocate(1000, pointer) }.is_ok());
-        // SAFETY: as above.
+        // SAFETY: the stream is alive to the end of the test.
         let found: &Stream = unsafe { open.stream(pointer) }.ok().unwrap();
         let alive = std::sync::Arc::downgrade(&open.streams.find(raw).unwrap());
         heap.retire_all().unwrap();
-        // What another thread does, between this one's search and its question.
-        // SAFETY: as above.
+        // Another thread may do this between this thread's search and its question. SAFETY: the
+        // stream is alive to the end of the test.
         assert!(unsafe { open.allocate(1000, pointer) }.is_ok());
         assert!(alive.upgrade().is_some());
         assert!(found.is_retired());

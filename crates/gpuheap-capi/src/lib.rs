@@ -1,12 +1,11 @@
-//! gpuheap for C and whatever can call C: other languages, and the allocator hooks of other
-//! libraries.
+//! gpuheap for C, for languages that call C, and for the allocator hooks of other libraries.
 //!
-//! The functions are documented in `include/gpuheap.h`, which cbindgen makes of this crate. A Rust
-//! program uses the crate `gpuheap` instead; from here it takes [`gpuheap_heap::new`], to hand a heap
-//! of its own to C.
+//! The functions are documented in `include/gpuheap.h`, which cbindgen generates from this crate. A
+//! Rust program uses the crate `gpuheap` instead. To hand a heap of its own to C, it uses
+//! [`gpuheap_heap::new`] from this crate.
 //!
-//! Every function is entered through `entry.rs`: no panic leaves it, what fails becomes a
-//! status and a text. Nothing here locks in a forked child.
+//! Every function is entered through `entry.rs`, which catches panics and turns a failure into a
+//! status and a text. In a forked child no function takes a lock.
 
 mod blocks;
 mod calls;

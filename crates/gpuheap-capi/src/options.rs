@@ -8,46 +8,47 @@ use gpuheap::{HeapBuilder, PoolKind, Tracking};
 
 use crate::entry::{Failure, text};
 
-/// Options that gpuheap_open makes a heap of. Set all of it to zero and size to
-/// sizeof(gpuheap_options): what is zero is as the environment says (the variables GPUHEAP_*), and
-/// by default as said here.
+/// Options for gpuheap_open. Set all of it to zero, and size to sizeof(gpuheap_options). A zero
+/// option takes its value from the environment (variables GPUHEAP_*), else the default stated here.
 ///
-/// Later versions add fields at the end. A program that was compiled with fewer gets their defaults;
-/// one that sets more than the library knows is refused.
+/// Later versions add fields at the end. A program compiled with fewer fields gets their defaults.
+/// A program that sets more fields than the library knows is refused.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gpuheap_options {
     /// sizeof(gpuheap_options).
     pub size: usize,
-    /// How memory is cached: "stitched" (the default; "split" where the device
-    /// has no virtual memory management), "split", "binned", "simple", "driver" or "none".
+    /// Name of the pool: "stitched" (the default; "split" if the device has no virtual memory
+    /// management), "split", "binned", "simple", "driver" or "none".
     pub pool: *const c_char,
-    /// Record that is kept of each allocation for gpuheap_memory_status: "off" (the default),
-    /// "counts" or "backtraces". Only the last one says where: the lines of a C program are in its
-    /// stacks alone.
+    /// Record kept of each allocation for gpuheap_memory_status: "off" (the default), "counts" or
+    /// "backtraces". Only "backtraces" says where: the lines of a C program appear in its stacks
+    /// alone.
     pub tracking: *const c_char,
-    /// Bytes never to be exceeded by what is taken from the driver; 0: as the environment
-    /// says, else none, and on WSL2 80 % of what is free.
+    /// Hard limit, in bytes taken from the driver, never exceeded. 0: from the environment, else
+    /// none, but on WSL2 80 % of the free memory.
     pub hard_limit: u64,
-    /// Bytes above which cached memory is given back; 0: as the environment says,
-    /// else none.
+    /// Soft limit, in bytes; cached memory above it is returned to the driver. 0: from the
+    /// environment, else none.
     pub soft_limit: u64,
-    /// Give all cached memory back once nothing was allocated or freed for that many milliseconds,
-    /// from a thread that the heap has for it; 0: no such thread.
+    /// Milliseconds without an allocation or a free after which all cached memory is returned to
+    /// the driver, by a thread of the heap's own. 0: no such thread.
     pub idle_trim_milliseconds: u64,
-    /// Fill memory with zeros when it is freed: 1, or -1 for not, whatever the environment says.
+    /// Fill memory with zeros when it is freed. 1: yes; -1: no, whatever the environment says.
     pub zero_on_free: i32,
-    /// Fill memory with zeros when it is allocated: 1, or -1 for not, whatever the environment says.
+    /// Fill memory with zeros when it is allocated. 1: yes; -1: no, whatever the environment says.
     pub zero_on_alloc: i32,
-    /// 1: take nothing from the environment.
+    /// 1: take no option from the environment.
     pub without_environment: i32,
-    /// 1: streams may end without gpuheap_stream_ended, for hooks that are not told of it. A stream has to
-    /// be alive in the calls that it is passed to, and in gpuheap_free of what was allocated on it. For
-    /// that every free asks the driver whether the stream captures a graph and records an event (140 ns
-    /// on an H200), with 32 of them in use asks about older ones too (130 ns each, one or two), and the
-    /// driver is asked at every call with a stream whether its handle is a new one's. Frees go past the
-    /// caches of threads.
+    /// 1: streams may end without gpuheap_stream_ended, for allocator hooks that are not told of
+    /// it. A stream has to be alive in the calls that it is passed to, and in gpuheap_free of
+    /// memory allocated on it.
+    ///
+    /// This costs driver calls. Every free asks whether the stream is capturing a graph and records
+    /// an event (140 ns on an H200). With 32 events in use, a free also queries one or two older
+    /// ones (130 ns each). Every call with a stream asks whether its handle means a new stream.
+    /// Frees bypass the thread caches.
     pub unannounced_streams: i32,
 }
 
@@ -56,12 +57,12 @@ impl gpuheap_options {
     ///
     /// # Safety
     ///
-    /// `options` is valid for reads of the bytes that its size says.
+    /// `options` is valid for reads of as many bytes as its size field states.
     pub(crate) unsafe fn read(options: *const gpuheap_options) -> Result<gpuheap_options, Failure> {
-        /// Of the first version, which every program has at least.
+        /// Size of the first version, which every program has at least.
         const FIRST: usize = offset_of!(gpuheap_options, unannounced_streams) + size_of::<i32>();
         const OURS: usize = size_of::<gpuheap_options>();
-        // SAFETY: the size comes first, so it is there.
+        // SAFETY: the size is the first field, so it is there.
         let size = unsafe { (&raw const (*options).size).read_unaligned() };
         if size < FIRST {
             return Err(Failure::refused(format!(
@@ -70,7 +71,7 @@ impl gpuheap_options {
             )));
         }
         let bytes = options.cast::<u8>();
-        // SAFETY: as many bytes as the size says may be read.
+        // SAFETY: as many bytes as the size field states may be read.
         let more = (OURS..size).any(|at| unsafe { bytes.add(at).read() } != 0);
         if more {
             return Err(Failure::refused(format!(
@@ -80,20 +81,21 @@ impl gpuheap_options {
             )));
         }
         let mut read = MaybeUninit::<gpuheap_options>::zeroed();
-        // SAFETY: both have these bytes, and every value of every field is one, zero included.
+        // SAFETY: both have these bytes, and every bit pattern of every field is valid, zero
+        // included.
         unsafe {
             bytes.copy_to_nonoverlapping(read.as_mut_ptr().cast(), size.min(OURS));
             Ok(read.assume_init())
         }
     }
 
-    /// Tells a builder what is said here.
+    /// Applies these options to a heap builder.
     ///
     /// # Safety
     ///
     /// The texts are null or C strings.
     pub(crate) unsafe fn apply(&self, mut builder: HeapBuilder) -> Result<HeapBuilder, Failure> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller passes texts that are null or C strings.
         let (pool, tracking) =
             unsafe { (text(self.pool, "the pool")?, text(self.tracking, "the tracking")?) };
         if let Some(pool) = pool {
@@ -125,7 +127,7 @@ impl gpuheap_options {
         Ok(builder)
     }
 
-    /// Returns whether streams may end unannounced.
+    /// Returns `true` if streams may end unannounced.
     pub(crate) fn has_unannounced_streams(&self) -> Result<bool, Failure> {
         Ok(switch("unannounced_streams", self.unannounced_streams)? == Some(true))
     }

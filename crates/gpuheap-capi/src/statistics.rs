@@ -1,4 +1,4 @@
-//! Figures of a heap, as C reads them.
+//! Statistics of a heap, as C reads them.
 
 use std::mem::{offset_of, size_of};
 
@@ -6,45 +6,45 @@ use gpuheap::Usage;
 
 use crate::entry::Failure;
 
-/// Memory of the device that a heap holds at one moment, in bytes unless said otherwise. Set size
-/// to sizeof(gpuheap_statistics) before gpuheap_get_statistics; later versions add fields at the
-/// end, of which a program gets as many as it was compiled with.
+/// Statistics of a heap at one moment, in bytes unless stated otherwise. Set size to
+/// sizeof(gpuheap_statistics) before gpuheap_get_statistics. Later versions add fields at the end;
+/// a program gets the fields that it was compiled with.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct gpuheap_statistics {
     /// sizeof(gpuheap_statistics).
     pub size: usize,
-    /// Handed out, as requested.
+    /// Bytes allocated, as requested.
     pub live: u64,
     /// The high-water mark of live.
     pub live_peak: u64,
-    /// Handed out, rounding included.
+    /// Bytes allocated, rounding included.
     pub live_blocks: u64,
-    /// How many allocations are handed out.
+    /// Number of live allocations.
     pub live_allocations: u64,
-    /// Freed, their streams not known to be there yet; part of cached.
+    /// Bytes freed whose stream is not known to have reached the free; part of cached.
     pub pending: u64,
-    /// Free, and held for the next request.
+    /// Bytes free, kept for the next request.
     pub cached: u64,
-    /// The largest of these in one piece.
+    /// The largest cached block in one piece.
     pub largest_cached_block: u64,
-    /// Counted by the driver for the heap, its own rounding included.
+    /// Bytes that the driver counts for the heap, the driver's own rounding included.
     pub reserved: u64,
     /// The high-water mark of reserved.
     pub reserved_peak: u64,
-    /// How many allocations were ever made.
+    /// Number of allocations ever made.
     pub allocations: u64,
-    /// Their bytes, as requested.
+    /// Bytes ever allocated, as requested.
     pub allocated_bytes: u64,
-    /// How many were freed.
+    /// Number of allocations ever freed.
     pub frees: u64,
-    /// How many frees there were during which a driver call failed. Their memory is accounted for
-    /// all the same.
+    /// Number of frees during which a driver call failed. Their memory is accounted for all the
+    /// same.
     pub failed_frees: u64,
-    /// Bytes ever given back to the driver.
+    /// Bytes ever returned to the driver.
     pub given_back: u64,
-    /// How many driver calls were made for memory, order and figures.
+    /// Number of driver calls made for memory, stream order and statistics.
     pub driver_calls: u64,
 }
 
@@ -70,15 +70,15 @@ impl gpuheap_statistics {
         }
     }
 
-    /// The size that the program says.
+    /// Reads the size that the program set.
     ///
     /// # Safety
     ///
-    /// `statistics` is valid for reads of a size.
+    /// `statistics` is valid for reads of its size field.
     pub(crate) unsafe fn size_of(statistics: *const gpuheap_statistics) -> Result<usize, Failure> {
-        /// Of the first version, which every program has at least.
+        /// Size of the first version, which every program has at least.
         const FIRST: usize = offset_of!(gpuheap_statistics, driver_calls) + size_of::<u64>();
-        // SAFETY: the size comes first.
+        // SAFETY: the size is the first field, and the caller made it readable.
         let size = unsafe { (&raw const (*statistics).size).read_unaligned() };
         if size < FIRST {
             return Err(Failure::refused(format!(
@@ -90,7 +90,8 @@ impl gpuheap_statistics {
         Ok(size)
     }
 
-    /// Writes as much as there is room for, and zeros to what the library does not know.
+    /// Writes as many fields as the program has room for, and zeros to fields that the library does
+    /// not know.
     ///
     /// # Safety
     ///
@@ -99,7 +100,7 @@ impl gpuheap_statistics {
         self.size = size;
         let known = size.min(size_of::<gpuheap_statistics>());
         let (from, to) = ((&raw const self).cast::<u8>(), to.cast::<u8>());
-        // SAFETY: both have as many bytes.
+        // SAFETY: both are valid for as many bytes.
         unsafe {
             to.copy_from_nonoverlapping(from, known);
             to.add(known).write_bytes(0, size - known);

@@ -1,8 +1,8 @@
 //! The program's streams, by handle.
 //!
-//! The driver is asked once what a handle stands for. That is allowed because the program says when
-//! a stream ends: until then its handle means nothing else. Where it need not say so, the driver is
-//! asked at every use.
+//! The driver is asked once which stream a handle means. One question is enough because the program
+//! announces the end of a stream: until then its handle means no other stream. If streams may end
+//! unannounced, the driver is asked at every use.
 
 use std::cell::Cell;
 use std::ptr;
@@ -16,16 +16,16 @@ use rustc_hash::FxHashMap;
 /// The streams of one heap.
 pub(crate) struct Streams {
     known: Mutex<FxHashMap<CUstream, Arc<Stream>>>,
-    /// Streams that were retired while the program goes on with them: another thread may be using
+    /// Streams that were retired while the program still uses them: another thread may be reading
     /// the object. One for each stream that is used again after a `Heap::retire_all`.
     superseded: Mutex<Vec<Arc<Stream>>>,
     version: Version,
-    /// Streams end unannounced.
+    /// `true` if streams may end unannounced.
     pub(crate) unannounced: bool,
 }
 
-/// Which streams are known: a number that no table had before, and this one only until a stream of it
-/// is forgotten. Threads read it at every call, so its cache line is its own.
+/// Version of the table: a number that no table had before, renewed when a stream is forgotten.
+/// Every call of every thread reads the version, so it has a cache line of its own.
 #[repr(align(128))]
 struct Version(AtomicU64);
 
@@ -41,7 +41,7 @@ thread_local! {
 struct Found {
     version: u64,
     raw: CUstream,
-    /// There while its table has that version.
+    /// Valid while its table has the version stored here.
     stream: *const Stream,
 }
 
@@ -55,12 +55,13 @@ impl Streams {
         Streams { known: Mutex::default(), superseded: Mutex::default(), version, unannounced }
     }
 
-    /// The stream of a handle.
+    /// Returns the stream of a handle.
     ///
     /// # Safety
     ///
-    /// As [`Device::foreign_stream`], or [`Device::unannounced_stream`] where streams end so. The stream
-    /// is not [forgotten](Streams::forget) while the result is used.
+    /// The caller keeps the contract of [`Device::foreign_stream`], or of
+    /// [`Device::unannounced_stream`] if streams end unannounced. The stream is not
+    /// [forgotten](Streams::forget) while the result is used.
     #[inline]
     pub(crate) unsafe fn get(
         &self,
@@ -73,28 +74,28 @@ impl Streams {
             return unsafe { self.ask(device, heap, raw) };
         }
         let version = self.version.0.load(Ordering::Acquire);
-        // Handles are addresses.
+        // Handles are addresses, so their lowest bits do not differ.
         let place = (raw.0 >> 4 ^ raw.0 >> 9) % RECENT;
         let found = FOUND.with(|found| found[place].get());
         if found.version == version && found.raw == raw {
-            // SAFETY: this table's, by its version, and still there, for it has that version now; the
-            // caller says that it stays.
+            // SAFETY: the version shows that this table found the stream and has not forgotten it.
+            // The caller does not forget it while the result is used.
             return Ok(unsafe { &*found.stream });
         }
         // SAFETY: the caller keeps this function's contract.
         let found = unsafe { self.search(device, raw) }?;
         FOUND.with(|recent| recent[place].set(found));
-        // SAFETY: just found, and the caller says that it stays.
+        // SAFETY: just found, and the caller does not forget the stream while the result is used.
         Ok(unsafe { &*found.stream })
     }
 
-    /// The stream of a handle, if it was ever used here.
+    /// Returns the stream of a handle; `None` if it was never used with this heap.
     pub(crate) fn find(&self, raw: CUstream) -> Option<Arc<Stream>> {
         self.lock().get(&raw).cloned()
     }
 
-    /// Forgets the retired stream with the driver's `id`, and keeps the object: the stream itself
-    /// goes on, and other threads may be about to ask whether it is retired.
+    /// Forgets the retired stream with the driver's `id`, but keeps the object. The driver's stream
+    /// lives on, and other threads may be about to ask whether the object is retired.
     pub(crate) fn supersede(&self, raw: CUstream, id: u64) {
         let mut known = self.lock();
         if known.get(&raw).is_some_and(|stream| stream.id() == id && stream.is_retired()) {
@@ -107,8 +108,9 @@ impl Streams {
         self.superseded.lock().unwrap_or_else(PoisonError::into_inner).extend(stream);
     }
 
-    /// From now on the handle may mean another stream than that with the driver's `id`, and may
-    /// do so already, where another thread said so too. A default stream always means the same.
+    /// Forgets the stream with the driver's `id`, whose handle may mean another stream from now on.
+    /// Another thread may have announced the end too, so the handle may mean a new stream already.
+    /// A default stream's handle always means the same stream.
     pub(crate) fn forget(&self, raw: CUstream, id: u64) {
         let mut known = self.lock();
         if !is_default(raw) && known.get(&raw).is_some_and(|stream| stream.id() == id) {
@@ -117,9 +119,11 @@ impl Streams {
         }
     }
 
+    /// Asks the driver which stream a handle means, and enters it in the table.
+    ///
     /// # Safety
     ///
-    /// As [`Device::foreign_stream`].
+    /// The caller keeps the contract of [`Device::foreign_stream`].
     #[cold]
     unsafe fn search(&self, device: &Device, raw: CUstream) -> Result<Found, Error> {
         let mut known = self.lock();
@@ -130,22 +134,26 @@ impl Streams {
             known = self.lock();
             known.entry(raw).or_insert_with(|| Arc::new(stream));
         }
-        // With the lock held, under which the version changes.
+        // The version changes only under this lock, so the value is current.
         let version = self.version.0.load(Ordering::Relaxed);
         let stream = Arc::as_ptr(&known[&raw]);
         Ok(Found { version, raw, stream })
     }
 
+    /// Returns the stream of a handle whose stream may have changed unannounced.
+    ///
     /// # Safety
     ///
-    /// As [`Device::unannounced_stream`].
+    /// The caller keeps the contract of [`Device::unannounced_stream`].
     unsafe fn ask(&self, device: &Device, heap: &Heap, raw: CUstream) -> Result<&Stream, Error> {
         let mut known = self.lock();
         if let Some(stream) = known.get(&raw).filter(|stream| !stream.is_retired()) {
-            // One that captures a graph does not say its number, and the question breaks the capture.
+            // A stream that is capturing a graph does not tell its id, and the question would break
+            // the capture.
             if !stream.is_capturing()? && id_of(device, raw)? == stream.id() {
                 let stream = Arc::as_ptr(stream);
-                // SAFETY: as below.
+                // SAFETY: the table keeps the stream until its handle means another one, and the
+                // caller keeps the stream alive.
                 return Ok(unsafe { &*stream });
             }
         }
@@ -157,7 +165,8 @@ impl Streams {
             Some(ended) => heap.retire(&ended)?,
             None => {}
         }
-        // SAFETY: it stays until its handle means another stream, and the caller says that it is alive.
+        // SAFETY: the table keeps the stream until its handle means another one, and the caller
+        // keeps the stream alive.
         Ok(unsafe { &*stream })
     }
 
@@ -166,21 +175,21 @@ impl Streams {
     }
 }
 
-/// A default stream is there as long as the device.
+/// Returns `true` for a default stream, which lives as long as the device.
 fn is_default(raw: CUstream) -> bool {
     raw == CUstream::NULL || raw == CUstream::LEGACY
 }
 
-/// A version that no table has had.
+/// Returns a version that no table has had.
 fn unused() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// The driver's number for a stream that is alive.
+/// Returns the driver's id of a stream that is alive.
 fn id_of(device: &Device, raw: CUstream) -> Result<u64, Error> {
     let mut id = 0;
-    // SAFETY: the pointer is valid for the call, the stream alive.
+    // SAFETY: the pointer is valid for the call, and the stream is alive.
     let asked = device.with_current(|driver| unsafe { driver.cuStreamGetId(raw, &mut id) })?;
     check("cuStreamGetId", asked)?;
     Ok(id)

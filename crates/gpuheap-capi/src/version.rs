@@ -1,12 +1,12 @@
-//! Which version this is.
+//! Version of the library.
 
 use std::ffi::{CStr, c_char};
 
-/// The version that the header is of, as in MAJOR.MINOR.PATCH.
+/// Major part of the header's version, MAJOR.MINOR.PATCH.
 pub const GPUHEAP_VERSION_MAJOR: u32 = 0;
-/// See GPUHEAP_VERSION_MAJOR.
+/// Minor part of the header's version, MAJOR.MINOR.PATCH.
 pub const GPUHEAP_VERSION_MINOR: u32 = 1;
-/// See GPUHEAP_VERSION_MAJOR.
+/// Patch part of the header's version, MAJOR.MINOR.PATCH.
 pub const GPUHEAP_VERSION_PATCH: u32 = 0;
 
 const VERSION: &CStr =
@@ -15,7 +15,7 @@ const VERSION: &CStr =
         Err(_) => panic!("a version has no null"),
     };
 
-/// The version of the library that was loaded, such as "0.1.0". Never null; needs no freeing.
+/// Returns the version of the loaded library, such as "0.1.0". Never null, and not to be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuheap_version() -> *const c_char {
     VERSION.as_ptr()
@@ -25,7 +25,7 @@ pub extern "C" fn gpuheap_version() -> *const c_char {
 mod tests {
     use super::*;
 
-    /// The numbers are written out, because the header's generator reads no environment.
+    /// The numbers are written out, because cbindgen reads no environment.
     #[test]
     fn the_numbers_are_the_packages() {
         let numbers = [GPUHEAP_VERSION_MAJOR, GPUHEAP_VERSION_MINOR, GPUHEAP_VERSION_PATCH];

@@ -1,5 +1,5 @@
-//! C and C++ programs, compiled against the header and both libraries. Needs a C and a C++ compiler:
-//! `CC` and `CXX`, else `cc` and `c++`.
+//! C and C++ programs, compiled against the header and both libraries. Needs a C and a C++
+//! compiler: `CC` and `CXX`, else `cc` and `c++`.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -22,7 +22,7 @@ larger than the limit; raise the limit by 38.000 MiB";
 fn the_example_runs_with_the_shared_library() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile_example(&folder, &["-L", &text(built("")), "-lgpuheap_capi"]);
-    // By its own name and not by the path that it was linked with.
+    // The program finds the library by its soname, not by the path that it was linked with.
     let alone = tempfile::tempdir().unwrap();
     std::fs::copy(built("libgpuheap_capi.so"), alone.path().join("libgpuheap_capi.so")).unwrap();
     assert_prints(run(Command::new(program).env("LD_LIBRARY_PATH", alone.path())));
@@ -63,7 +63,7 @@ fn what_a_program_cannot_have_is_said_on_its_stderr() {
 fn the_header_is_cplusplus_too() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("program.cpp");
-    // Members in C++'s own way, and a function in C's.
+    // C++ sets members in its own way and uses a function declared in C.
     let program = "#include <gpuheap.h>\n#include <gpuheap.h>\n\
         int main() { gpuheap_options options{}; options.size = sizeof options;\n\
         gpuheap_heap *heap = nullptr;\n\
@@ -76,7 +76,7 @@ fn the_header_is_cplusplus_too() {
     run(Command::new(program).env("LD_LIBRARY_PATH", built("")));
 }
 
-/// It runs where there are PyTorch and a GPU; here it is compiled.
+/// The example runs only with PyTorch and a GPU, so here it is only compiled.
 #[test]
 fn the_allocator_for_pytorch_compiles() {
     let folder = tempfile::tempdir().unwrap();
@@ -87,7 +87,7 @@ fn the_allocator_for_pytorch_compiles() {
     compile(&folder, compiler, &source, &[&shared[..], &libraries].concat());
 }
 
-/// Nothing but the interface can be seen of the shared library.
+/// The shared library exports nothing but the interface.
 #[test]
 fn the_shared_library_exports_what_the_header_declares() {
     let listed =
@@ -96,7 +96,7 @@ fn the_shared_library_exports_what_the_header_declares() {
     let header = std::fs::read_to_string(include_folder().join("gpuheap.h")).unwrap();
     let declares = |name: &&str| header.contains(&format!("{name}("));
     assert!(exported.iter().all(declares), "{exported:?}");
-    // Comments begin otherwise.
+    // Comment lines begin with another character.
     let code = header.lines().filter(|line| line.starts_with(|first: char| first.is_alphabetic()));
     let functions = code.filter(|line| line.contains("gpuheap_") && line.contains('(')).count();
     assert_eq!(exported.len(), functions, "{exported:?}");
@@ -120,7 +120,7 @@ fn include_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// A library of this package, which cargo builds beside the tests.
+/// Returns the path of a library of this package, which cargo builds beside the tests.
 fn built(name: &str) -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().join(name)
 }

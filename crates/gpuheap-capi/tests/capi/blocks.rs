@@ -9,7 +9,7 @@ use crate::support::emulated;
 
 const BYTES: u64 = 1000;
 
-/// The kinds of what is found in a program of C.
+/// Returns the kinds of findings in a C program.
 fn found(pool: PoolKind, program: impl Fn(&Program<'_>)) -> Vec<FindingKind> {
     let mut kinds = Vec::new();
     for schedule in [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(3)] {
@@ -52,7 +52,7 @@ impl Program<'_> {
 
 #[test]
 fn planted_bugs_in_memory_that_c_holds_are_found() {
-    // A block of another pool is the driver's own allocation: a write beyond it fails.
+    // With any other pool, a block is the driver's own allocation, and a write beyond it fails.
     for pool in [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let clean = found(pool, |program| {
             let memory = program.allocate();

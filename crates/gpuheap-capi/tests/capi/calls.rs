@@ -1,4 +1,4 @@
-//! Each function does what it says.
+//! Behaviour of each C function.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
@@ -99,10 +99,10 @@ fn limits_hold_and_lowering_them_gives_back() {
         assert_eq!(client.allocate(32 * MIB, CUstream::NULL).unwrap_err(), Status::OutOfMemory);
         let error = last_error();
         assert!(error.starts_with("gpuheap_allocate: out of GPU memory: 32.000 MiB"), "{error}");
-        // By the names of this interface.
+        // The text names the options of this interface.
         let knobs = "(gpuheap_options.hard_limit, gpuheap_set_limits or GPUHEAP_MEMORY_LIMIT)";
         assert!(error.contains(knobs) && !error.contains("::"), "{error}");
-        // None again.
+        // Removes the limits.
         assert_eq!(gpuheap_set_limits(client.0, 0, 0, ptr::null_mut()), Status::Ok);
     }
     let memory = client.allocate(32 * MIB, CUstream::NULL).unwrap();
@@ -188,16 +188,16 @@ fn options_choose_what_the_heap_is_made_of() {
     assert_eq!(client.free(memory), Status::Ok);
     client.assert_all_returned("options");
 
-    // None at all, and those of a program that is newer than the library but uses nothing new.
+    // Null options, and options of a newer program that uses nothing new.
     let mut newer = MaybeUninit::<[gpuheap_options; 2]>::zeroed();
-    // SAFETY: as above; all zeros are options.
+    // SAFETY: all pointers are valid, and all zeros are valid options.
     unsafe {
         assert_eq!(gpuheap_open(name.as_ptr(), ptr::null(), &mut heap), Status::Ok);
         assert_eq!(gpuheap_close(heap), Status::Ok);
         (*newer.as_mut_ptr())[0].size = 2 * size_of::<gpuheap_options>();
         assert_eq!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap), Status::Ok);
         assert_eq!(gpuheap_close(heap), Status::Ok);
-        // Its last field is one that this library does not know.
+        // The newer program sets a field that this library does not know.
         (*newer.as_mut_ptr())[1].unannounced_streams = 1;
         assert_eq!(gpuheap_open(name.as_ptr(), newer.as_ptr().cast(), &mut heap), Status::Refused);
     }
@@ -234,7 +234,7 @@ fn closing_frees_what_is_still_allocated_whatever_became_of_the_streams() {
             freed.fill(&device, 4, stream);
             assert_eq!(client.free(freed), Status::Ok);
         }
-        // In silence, with their work not done.
+        // Destroys the streams unannounced, with their work not done.
         streams.into_iter().for_each(|stream| destroy_stream(&device, stream));
         let touched = || {
             let calls = ["cuEventRecord", "cuStreamWaitEvent", "cuMemFreeAsync"];
@@ -242,7 +242,7 @@ fn closing_frees_what_is_still_allocated_whatever_became_of_the_streams() {
             calls.map(count)
         };
         let before = touched();
-        // SAFETY: the heap is open, and nobody uses it any more.
+        // SAFETY: the heap is open, and no thread uses it any more.
         assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok, "{}", last_error());
         assert_eq!(touched(), before, "{pool}: a stream that is gone was used");
         device.synchronize().unwrap();

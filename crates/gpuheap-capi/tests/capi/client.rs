@@ -1,4 +1,4 @@
-//! A program of C, as far as the functions can tell.
+//! A C program as seen by the functions.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -16,9 +16,9 @@ pub(crate) use gpuheap_capi::gpuheap_status as Status;
 #[derive(Clone, Copy)]
 pub(crate) struct Client(pub(crate) *mut gpuheap_heap);
 
-// SAFETY: that the functions may be called from any thread is what they say.
+// SAFETY: the functions promise to be callable from any thread.
 unsafe impl Send for Client {}
-// SAFETY: likewise.
+// SAFETY: the functions promise to be callable from any thread.
 unsafe impl Sync for Client {}
 
 impl Client {
@@ -27,7 +27,7 @@ impl Client {
         Client(gpuheap_heap::new(device, &heap))
     }
 
-    /// Makes a client whose streams end unannounced, with zeros for what is freed if asked.
+    /// Makes a client whose streams end unannounced, which zeroes freed memory if asked.
     pub(crate) fn with_unannounced_streams(
         device: &Device,
         pool: PoolKind,
@@ -39,7 +39,7 @@ impl Client {
 
     /// Returns the device and the heap behind it, as a Rust program sees them.
     pub(crate) fn inside(&self) -> (Device, Heap) {
-        // SAFETY: what was once opened stays.
+        // SAFETY: a handle that was once opened is never freed.
         unsafe { &*self.0 }.inside().unwrap()
     }
 
@@ -79,12 +79,13 @@ impl Client {
         now
     }
 
-    /// All is back, then it is closed, and the checks found nothing.
+    /// Asserts that all memory is returned, closes the heap, and asserts that the checks found
+    /// nothing.
     pub(crate) fn assert_all_returned(self, what: &str) {
         let (device, heap) = self.inside();
         support::assert_memory_returned(&device, &heap, what);
         drop(heap);
-        // SAFETY: the heap is open, and nobody uses it any more.
+        // SAFETY: the heap is open, and no thread uses it any more.
         assert_eq!(unsafe { gpuheap_close(self.0) }, Status::Ok, "{what}");
         if let Some(emulator) = device.emulator() {
             let used = emulator.usage(device.ordinal());
@@ -108,7 +109,7 @@ pub(crate) struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// Fills it on a stream; runs later.
+    /// Enqueues a fill of the memory on a stream.
     pub(crate) fn fill(self, device: &Device, tag: u8, stream: CUstream) {
         let filled = device.with_current(|driver| {
             let (address, bytes) = (self.address as u64, self.bytes as usize);
@@ -128,12 +129,12 @@ pub(crate) fn last_error() -> String {
     unsafe { CStr::from_ptr(gpuheap_last_error()) }.to_str().unwrap().to_owned()
 }
 
-/// A device with room to spare.
+/// Opens a device with room to spare.
 pub(crate) fn device(schedule: Schedule) -> Device {
     support::device(1 << 30, schedule)
 }
 
-/// A stream of the program's own.
+/// Makes a stream that the program owns.
 pub(crate) fn make_stream(device: &Device) -> CUstream {
     let mut stream = CUstream::NULL;
     let made = device.with_current(|driver| {
@@ -144,9 +145,9 @@ pub(crate) fn make_stream(device: &Device) -> CUstream {
     stream
 }
 
-/// Makes `later` wait for what `earlier` was given so far.
+/// Makes `later` wait for all work enqueued on `earlier` so far.
 pub(crate) fn order(device: &Device, earlier: CUstream, later: CUstream) {
-    // SAFETY: the streams are alive; the test makes no use of them but through their handles.
+    // SAFETY: the streams are alive, and the test uses them only through their handles.
     let [earlier, later] =
         [earlier, later].map(|raw| unsafe { device.foreign_stream(raw) }.unwrap());
     support::order(device, &earlier, &later);

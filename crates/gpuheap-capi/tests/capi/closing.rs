@@ -1,4 +1,4 @@
-//! The end of a heap whose streams went first, and frees that fail.
+//! Closing a heap whose streams ended first, and frees that fail.
 
 use gpuheap::PoolKind;
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
@@ -10,7 +10,7 @@ use crate::support::{assert_no_findings, emulated};
 
 const LARGE: u64 = 30 << 20;
 
-/// A kernel's error shows in the next wait, and so in that of a close.
+/// A kernel's error appears in the next wait, and so in the wait of a close.
 #[test]
 fn a_close_whose_wait_fails_touches_no_stream_that_is_gone() {
     for pool in PoolKind::ALL {
@@ -27,14 +27,14 @@ fn a_close_whose_wait_fails_touches_no_stream_that_is_gone() {
         emulator.set_faults(FaultPlan::new([fault]));
         let calls = || ["cuEventRecord", "cuStreamWaitEvent"].map(|name| emulator.calls_of(name));
         let before = calls();
-        // SAFETY: the client's heap, which nobody uses after this.
+        // SAFETY: the client's heap, which no thread uses after this.
         assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Driver);
         assert_eq!(calls(), before, "{pool}");
         assert_no_findings(&device, pool.name());
     }
 }
 
-/// A free that took the memory out of the program's hands is never said to have been refused.
+/// A free that took the memory from the program never returns a refusal.
 #[test]
 fn a_free_that_fails_in_the_driver_is_a_free() {
     for pool in [PoolKind::None, PoolKind::Driver] {
@@ -49,7 +49,7 @@ fn a_free_that_fails_in_the_driver_is_a_free() {
         assert_eq!(client.free_on(memory, stream), Status::Driver, "{pool}: {}", last_error());
         assert_eq!(client.free_on(memory, stream), Status::UnknownAddress);
         emulator.set_faults(FaultPlan::default());
-        // SAFETY: the client's heap, which nobody uses after this.
+        // SAFETY: the client's heap, which no thread uses after this.
         assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok);
     }
 }

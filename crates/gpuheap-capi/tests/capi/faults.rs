@@ -1,5 +1,5 @@
-//! Every driver call of a program fails in turn: each time a status with a text or a success, and
-//! nothing lost.
+//! Fails every driver call of a program in turn. Each time every C call returns a success, or a
+//! status with a text, and nothing is lost.
 
 use gpuheap::PoolKind;
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
@@ -10,7 +10,8 @@ use crate::client::{Client, Status, destroy_stream, last_error, make_stream};
 use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::{assert_no_findings, emulated};
 
-/// A program's life with one call failing: whether it saw a failure, and whether it got that far.
+/// Runs a program with its `nth` driver call failing. Returns whether a C call failed, and whether
+/// the program made that many driver calls.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(2));
     let emulator = device.emulator().unwrap().clone();
@@ -33,12 +34,12 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
             }
         }
         if !held.is_empty() {
-            // The other stream's is kept, to be freed on it.
+            // The other stream's block is kept, to be freed on that stream.
             note(client.free(held.remove(0).0));
         }
         let ended = note(client.stream_ended(streams[0]));
         for (memory, stream) in held {
-            // One that cannot be freed on its stream now was not freed at all.
+            // A block that cannot be freed on its stream now was not freed at all.
             if stream == streams[1] && note(client.free_on(memory, stream)) == Status::Refused {
                 panic!("{what}: {}", last_error());
             } else if stream == streams[0] {
@@ -71,8 +72,8 @@ fn a_failure_of_any_one_call_is_a_status_or_is_made_good() {
     }
 }
 
-/// Runs the life of a program whose streams end unannounced. Memory that could not be fenced at its
-/// free is kept until the heap ends, and never handed out too early.
+/// Runs a program whose streams end unannounced. Memory that could not be fenced at its free is
+/// kept until the heap ends, and is never handed out too early.
 fn run_unannounced(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::OnDemand);
     let emulator = device.emulator().unwrap().clone();
@@ -114,7 +115,7 @@ fn run_unannounced(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let got_there = emulator.calls() - start >= nth;
     emulator.set_faults(FaultPlan::default());
     destroy_stream(&device, streams[1]);
-    // SAFETY: the heap is open, and nobody uses it any more.
+    // SAFETY: the heap is open, and no thread uses it any more.
     assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Ok, "{what}: {}", last_error());
     let used = emulator.usage(0);
     assert_eq!((used.plain, used.pools), (0, 0), "{what}");
@@ -142,7 +143,7 @@ fn closing_says_what_failed_and_closes_all_the_same() {
         client.allocate(30 << 20, CUstream::NULL).unwrap().fill(&device, 1, CUstream::NULL);
         let fault = Fault::nth("cuCtxSynchronize", 1, CUresult::ERROR_UNKNOWN);
         emulator.set_faults(FaultPlan::new([fault]));
-        // SAFETY: the heap is open, and nobody uses it any more.
+        // SAFETY: the heap is open, and no thread uses it any more.
         assert_eq!(unsafe { gpuheap_close(client.0) }, Status::Driver, "{pool}");
         assert!(last_error().contains("cuCtxSynchronize"), "{}", last_error());
         emulator.set_faults(FaultPlan::default());

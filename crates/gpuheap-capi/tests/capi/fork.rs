@@ -1,4 +1,4 @@
-//! A fork without exec: the child gets a status from every function, and hangs at no lock.
+//! A fork without exec: in the child every function returns a status, and none blocks on a lock.
 #![cfg(unix)]
 
 use std::ptr;
@@ -18,7 +18,7 @@ fn a_forked_child_gets_a_status() {
     let memory = client.allocate(1 << 20, CUstream::NULL).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Others hold the locks at any moment.
+        // Other threads hold the locks at any moment.
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -62,20 +62,21 @@ fn child(client: Client, memory: crate::client::Memory) -> i32 {
     }
 }
 
-/// The exit code of a child that runs `work`, if it ends by itself in good time.
+/// Forks a child that runs `work`. Returns its exit code, if it ends by itself in good time.
 fn end_of(work: impl FnOnce() -> i32) -> Option<i32> {
-    // SAFETY: the child calls what is made for it, allocates little, and ends by `_exit`; glibc
+    // SAFETY: the child calls functions made for it, allocates little, and ends by `_exit`. glibc
     // keeps its allocator usable in a child.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: ends a child that hangs; then ends it without what the parent registered.
+        // SAFETY: `alarm` ends a child that hangs, and `_exit` ends it without the parent's exit
+        // handlers.
         unsafe {
             libc::alarm(20);
             libc::_exit(work());
         }
     }
     let mut status = 0;
-    // SAFETY: the pointer is valid, and the child is ours.
+    // SAFETY: the pointer is valid, and this process forked the child.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status))
 }

@@ -1,4 +1,4 @@
-//! Requests that cannot be met: each is a status and a text, and changes nothing.
+//! Requests that cannot be met: each returns a status and a text, and changes nothing.
 
 use std::ffi::{CStr, c_char};
 use std::ptr;
@@ -58,9 +58,9 @@ fn a_heap_that_was_closed_is_refused() {
     let client = Client::new(&device, PoolKind::Split);
     let memory = client.allocate(1000, CUstream::NULL).unwrap();
     let heap = client.0;
-    // SAFETY: nobody uses the heap meanwhile.
+    // SAFETY: no other thread uses the heap.
     assert_eq!(unsafe { gpuheap_close(heap) }, Status::Ok);
-    // As it may have been given the memory of the one that was closed.
+    // Another heap may get the memory of the closed one.
     let another = Client::new(&device, PoolKind::Split);
     let (mut bytes, mut length) = (0, 0);
     let mut statistics = another.statistics();
@@ -69,7 +69,7 @@ fn a_heap_that_was_closed_is_refused() {
     gone(client.free(memory));
     gone(client.free_on(memory, CUstream::NULL));
     gone(client.stream_ended(CUstream::NULL));
-    // SAFETY: the pointers are valid; what was once opened may be asked.
+    // SAFETY: the pointers are valid, and a handle that was once opened may be passed.
     unsafe {
         gone(gpuheap_allocation_size(heap, memory.address, &mut bytes));
         gone(gpuheap_reclaim(heap, 1, &mut bytes));
@@ -140,7 +140,7 @@ fn a_device_that_is_not_there_is_unavailable() {
     // SAFETY: all pointers are valid.
     let status = unsafe { gpuheap_open(c"cuda:4711".as_ptr(), ptr::null(), &mut heap) };
     assert!(heap.is_null());
-    // With no driver there is none to ask, and a driver that is there knows no such device.
+    // Without a driver the machine lacks the device. With a driver, the device's number is unknown.
     assert!(matches!(status, Status::Unavailable | Status::Driver | Status::Refused), "{status:?}");
     assert!(last_error().starts_with("gpuheap_open: "), "{}", last_error());
     if !std::path::Path::new("/dev/nvidiactl").exists() {
@@ -193,12 +193,13 @@ fn a_stream_of_the_thread_or_of_another_context_is_refused() {
     assert_says(client.allocate(1, foreign).unwrap_err(), Status::Refused, "another context");
     assert_says(client.free_on(memory, foreign), Status::Refused, "another context");
 
-    // Nothing was freed by any of this.
+    // None of these calls freed anything.
     assert_eq!((client.statistics().live_allocations, client.free(memory)), (1, Status::Ok));
     client.assert_all_returned("streams");
 }
 
-/// A stream of a context of the program's own; both stay, for nothing can be done about it here.
+/// Makes a stream of a context that the program made itself. Both stay to the end, because the test
+/// cannot destroy them.
 fn stream_of_another_context(device: &Device) -> CUstream {
     let (mut context, mut popped) = (CUcontext::NULL, CUcontext::NULL);
     let driver = device.driver();

@@ -10,7 +10,7 @@ use crate::support::emulated;
 
 const SCHEDULES: [Schedule; 3] = [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(5)];
 
-/// The emulator's device is so small that the second block must have the memory of the first.
+/// The emulator's device is so small that the second block must reuse the memory of the first.
 #[test]
 fn memory_of_a_stream_that_ended_is_used_on_others_in_order() {
     for (pool, schedule) in PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)))
@@ -74,7 +74,8 @@ fn memory_is_had_and_freed_on_a_stream_that_is_captured() {
             for stream in [stream, unknown] {
                 let mut graph = CUgraph::NULL;
                 let ended = device.with_current(|driver| {
-                    // SAFETY: the stream is alive, the pointer valid, the graph this test's own.
+                    // SAFETY: the stream is alive, the pointer is valid, and the graph is this
+                    // test's own.
                     unsafe {
                         check("cuStreamEndCapture", driver.cuStreamEndCapture(stream, &mut graph))?;
                         check("cuGraphDestroy", driver.cuGraphDestroy(graph))
@@ -110,8 +111,8 @@ fn memory_crosses_between_streams_in_order() {
     }
 }
 
-/// After the announcement nothing of the stream is touched: on the emulator a handle that is gone is
-/// an error of the call that uses it, and a finding.
+/// After the announcement the heap does not touch the stream. On the emulator, a call with a stale
+/// handle fails and is a finding.
 #[test]
 fn every_use_of_a_heap_goes_on_after_its_streams_ended() {
     for pool in PoolKind::ALL {
@@ -127,7 +128,7 @@ fn every_use_of_a_heap_goes_on_after_its_streams_ended() {
                 kept.push(client.allocate(bytes, stream).unwrap());
             }
             assert_eq!(client.stream_ended(stream), Status::Ok);
-            // Saying so twice is fine while the handle is not a new stream's.
+            // A second announcement is fine while the handle does not mean a new stream.
             assert_eq!(client.stream_ended(stream), Status::Ok);
             destroy_stream(&device, stream);
             if round % 4 == 3 {
@@ -157,8 +158,8 @@ fn the_end_of_streams_that_do_not_matter_changes_nothing() {
     client.assert_all_returned("no matter");
 }
 
-/// Memory that one stream leaves behind goes to others, though it ended in silence at once; the
-/// emulator's device is so small that they must have it.
+/// Memory of a stream that ended unannounced goes to other streams. The emulator's device is so
+/// small that they must reuse that memory.
 #[test]
 fn streams_may_end_unannounced_where_the_heap_was_opened_for_it() {
     let cases = PoolKind::ALL.into_iter().flat_map(|pool| SCHEDULES.map(|s| (pool, s)));
@@ -179,7 +180,7 @@ fn streams_may_end_unannounced_where_the_heap_was_opened_for_it() {
             client.statistics();
             let memory = client.allocate(40 << 20, other).unwrap();
             memory.fill(&device, round, other);
-            // Of a stream that is no more, in the order of one that is.
+            // Frees a block of a stream that ended, in the order of a stream that is alive.
             assert_eq!(client.free_on(outlives, kept), Status::Ok);
             match round % 3 {
                 0 => assert_eq!(client.free(memory), Status::Ok),
@@ -189,7 +190,7 @@ fn streams_may_end_unannounced_where_the_heap_was_opened_for_it() {
                 }
                 _ => {
                     assert_eq!(client.free(memory), Status::Ok);
-                    // May be said all the same, and late.
+                    // An announcement is allowed all the same, even after the end.
                     destroy_stream(&device, other);
                     assert_eq!(client.stream_ended(other), Status::Ok);
                     continue;
@@ -202,7 +203,7 @@ fn streams_may_end_unannounced_where_the_heap_was_opened_for_it() {
     }
 }
 
-/// Every handle means another stream, and in a heap of its own another one still.
+/// Every handle means a different stream later, and yet another one in a different heap.
 #[test]
 fn one_thread_may_use_many_heaps_and_streams() {
     let devices = [emulated(1 << 30, Schedule::Seeded(3)), emulated(1 << 30, Schedule::Seeded(4))];
@@ -211,7 +212,7 @@ fn one_thread_may_use_many_heaps_and_streams() {
         .map(|device| [PoolKind::Split, PoolKind::Binned].map(|pool| Client::new(device, pool)))
         .map(Vec::from)
         .collect();
-    // The emulators give out the same handles.
+    // Emulators of several devices give out equal handles.
     let streams: Vec<[CUstream; 20]> =
         devices.iter().map(|device| [(); 20].map(|()| make_stream(device))).collect();
     assert_eq!(streams[0], streams[1]);
@@ -234,7 +235,7 @@ fn one_thread_may_use_many_heaps_and_streams() {
     heaps.into_iter().flatten().for_each(|client| client.assert_all_returned("many"));
 }
 
-/// A Rust program that shares the heap may retire all of its streams while C goes on using them.
+/// A Rust program that shares the heap may retire all its streams while C still uses them.
 #[test]
 fn a_stream_that_was_retired_beside_c_is_made_anew_with_one_question() {
     for unannounced in [false, true] {
@@ -256,7 +257,7 @@ fn a_stream_that_was_retired_beside_c_is_made_anew_with_one_question() {
     }
 }
 
-/// The reason for the announcement: without it the heap asks about a stream that is gone.
+/// Reason for the announcement: without it the heap queries a stream that no longer exists.
 #[test]
 fn a_stream_that_ends_in_silence_is_missed() {
     let device = emulated(1 << 30, Schedule::OnDemand);

@@ -11,8 +11,8 @@ use crate::support::{on_real_gpu, random::Random};
 
 const THREADS: usize = 16;
 
-/// Each thread has a stream, allocates on it, and hands every other block to its neighbour, which
-/// frees it in the order of the stream that it was allocated on.
+/// Each thread allocates on its own stream and passes every other block to its neighbour. The
+/// neighbour frees the block in the order of the stream that it was allocated on.
 #[test]
 fn threads_free_what_others_allocated() {
     for pool in PoolKind::ALL {
@@ -55,8 +55,8 @@ fn threads_free_what_others_allocated() {
     }
 }
 
-/// Streams come and go on every thread while the others go on with theirs, and addresses that are
-/// nobody's are tried all along.
+/// Streams come and go on every thread while other threads use theirs. All along, addresses that
+/// the heap does not own are tried.
 #[test]
 fn threads_end_streams_under_each_other() {
     for pool in [PoolKind::Split, PoolKind::Binned, PoolKind::None] {
@@ -95,13 +95,13 @@ fn threads_end_streams_under_each_other() {
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        // Their streams are no more, and their threads neither.
+        // The streams and the threads of these blocks have ended.
         left.iter().flatten().for_each(|memory| assert_eq!(client.free(*memory), Status::Ok));
         client.assert_all_returned(pool.name());
     }
 }
 
-/// Of many that free one address at once, one does.
+/// If many threads free one address at once, exactly one free succeeds.
 #[test]
 fn one_of_many_frees() {
     let device = device(Schedule::Immediate);
