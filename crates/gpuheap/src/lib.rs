@@ -14,7 +14,6 @@
 //! device is included.
 //!
 //! The whole life of an array:
-//! The whole life of an array:
 //!
 //! ```
 //! use gpuheap::{Device, DeviceArray, Heap, PoolKind, Tracking, allocated};

@@ -84,7 +84,6 @@ impl Device {
 ///
 /// The end of the [scope](crate::Scope) that a batch was uploaded in frees it too, even before its
 /// turn and even if the iterator was forgotten. A batch that was uploaded ahead is then an error.
-/// came or not, also if these batches were forgotten. A batch that was ahead is an error then.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {

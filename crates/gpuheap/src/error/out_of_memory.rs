@@ -18,12 +18,12 @@ use crate::size::Bytes;
 /// if whole segments become free, because only those return. One freed block of at least the
 /// requested size is enough too.
 ///
-/// Two figures are lower bounds:
+/// Figures are lower bounds in two cases:
 ///
-/// * On WSL2 the driver reports more memory as free than there is.
-/// * `pinned_limit` is set when the heap is built. With a higher limit, a pool with live memory may
-///   have taken larger segments for that memory. With nothing live, and for the pool `none`, the
-///   figure is exact.
+/// * On WSL2, where the driver reports more memory as free than there is.
+/// * For `pinned_limit`, which is set when the heap is built, if a pool has live memory: with a
+///   higher limit it may have taken larger segments for that memory. With nothing live, and for the
+///   pool `none`, the figure is exact.
 ///
 /// [`limit_short_by`]: OutOfMemory::limit_short_by
 /// [`device_short_by`]: OutOfMemory::device_short_by
@@ -46,7 +46,7 @@ pub struct OutOfMemory {
     /// Bytes by which the device's free memory is too small. `None` if the driver does not report
     /// free memory, or refuses memory that it reports as free.
     pub device_short_by: Option<u64>,
-    /// Bytes that the request would take from the driver, in the driver's rounding, after all
+    /// Bytes that the request would take from the driver, rounded up as the driver does, after all
     /// cached memory was given back.
     pub needed: u64,
     /// Live bytes, as requested.
@@ -61,8 +61,7 @@ pub struct OutOfMemory {
     pub largest_cached_block: u64,
     /// Cached bytes that only other streams may use.
     pub cached_on_other_streams: u64,
-    /// Bytes that this heap took from the driver, in the driver's rounding if the driver reports
-    /// it.
+    /// Bytes that this heap took from the driver, with the driver's own rounding if it is known.
     pub reserved: u64,
     /// Bytes that other heaps of this process took on the device. For unified memory, this heap's
     /// device memory is included. For pinned memory, it is the pinned memory of other heaps.

@@ -1,4 +1,4 @@
-//! What a heap is made of.
+//! Configuration of a heap.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -22,18 +22,18 @@ use crate::size::Size;
 use crate::source::{OrderedSource, PlainSource};
 use crate::track::{Tracker, Tracking};
 
-/// What a thread keeps for a stream at most, unless the heap's builder says otherwise: what a program
-/// uses again and again fits, and of what it does not, little is out of the others' reach.
+/// Default limit, in bytes, of a thread's cache for a stream. The working set of a program fits,
+/// and little that is no longer used stays out of other threads' reach.
 const THREAD_CACHE: u64 = 256 << 20;
 const THREAD_CACHE_SHARE: u64 = 64;
 
-/// Slack is at most so many times the peak.
+/// Upper bound of the slack, as a multiple of the peak.
 const MOST_SLACK: f64 = 10.0;
 
-/// A policy and where its memory comes from.
+/// A policy and the source of its memory.
 pub(crate) type Parts = (Box<dyn Policy>, Box<dyn MemorySource>);
 
-/// Chooses what a heap is made of.
+/// Builder of a heap: pool, limits and settings.
 #[derive(Clone, Debug)]
 pub struct HeapBuilder {
     device: Device,
@@ -76,105 +76,112 @@ impl HeapBuilder {
         }
     }
 
-    /// The policy. Unless said otherwise `stitched`; on a device without virtual memory management
-    /// `split`, in whose place it is there, and the [status](crate::MemoryStatus) says why.
+    /// Sets the pool. The default is `stitched`. On a device without virtual memory management,
+    /// `split` takes its place, and the [status](crate::MemoryStatus) says why.
     pub fn pool(mut self, pool: PoolKind) -> HeapBuilder {
         self.pool = Some(pool);
         self
     }
 
-    /// Sets the hard limit: the heap never takes more than `bytes` of the device's memory from the
-    /// driver. At least 2 MiB, which is what the driver hands out at a time; with the `driver` pool
-    /// 32 MiB.
+    /// Sets the hard limit: the heap never reserves more than `bytes` of device memory. At least 2
+    /// MiB, the driver's granularity; with the `driver` pool at least 32 MiB.
     pub fn hard_limit(mut self, bytes: u64) -> HeapBuilder {
         self.hard = Some(bytes);
         self
     }
 
-    /// Bytes above which cached memory is given back at the next call that finds it out of use.
+    /// Sets the soft limit in bytes. If the heap has reserved more, cached memory is given back to
+    /// the driver at the next call that finds it unused.
     pub fn soft_limit(mut self, bytes: u64) -> HeapBuilder {
         self.soft = Some(bytes);
         self
     }
 
-    /// Bytes never to be exceeded by pinned memory of the host.
+    /// Sets the limit of pinned memory: the heap never reserves more than `bytes` of pinned host
+    /// memory.
     pub fn pinned_limit(mut self, bytes: u64) -> HeapBuilder {
         self.pinned_limit = Some(bytes);
         self
     }
 
-    /// Sets whether what is freed is filled with zeros, its rounding included, before anything else
-    /// can have it. For data that must not be read by the next tenant.
+    /// Sets whether freed memory is filled with zeros, its rounding included, before it can be
+    /// reused. For data that a later owner must not read.
     pub fn zero_on_free(mut self, zero: bool) -> HeapBuilder {
         self.zero_on_free = Some(zero);
         self
     }
 
-    /// Sets whether what is allocated is filled with zeros, its rounding included.
+    /// Sets whether allocated memory is filled with zeros, its rounding included.
     pub fn zero_on_alloc(mut self, zero: bool) -> HeapBuilder {
         self.zero_on_alloc = Some(zero);
         self
     }
 
-    /// How much is remembered of each outstanding allocation; nothing unless said otherwise.
+    /// Sets the amount of detail recorded for each outstanding allocation. The default is none.
     pub fn track(mut self, tracking: Tracking) -> HeapBuilder {
         self.track = Some(tracking);
         self
     }
 
-    /// Takes nothing from the environment, and no limit by default on WSL2: what is not said here
-    /// is as if no variable were set.
+    /// Ignores the environment: settings that are not made here have their defaults, as if no
+    /// variable were set. There is no default limit on WSL2 either.
     pub fn without_environment(mut self) -> HeapBuilder {
         self.environment = false;
         self
     }
 
-    /// Has a thread give all cached memory back, of all kinds, once nothing was allocated or freed
-    /// for as long as `after`, or up to twice that. No thread unless this is set.
+    /// Starts a thread that gives all cached memory of all kinds back to the driver, once the heap
+    /// was idle for `after` to twice `after`. Idle means that nothing was allocated or freed.
+    /// Without this call there is no such thread.
     pub fn idle_trim(mut self, after: Duration) -> HeapBuilder {
         self.idle_trim = Some(after);
         self
     }
 
-    /// Bytes that each thread may keep, for each stream, of what it freed, for its own next requests:
-    /// what needs no lock. Unless said otherwise a 64th of the device's memory, or of the hard limit,
-    /// and at most 256 MiB; with zero all threads share the pool at every call. What other threads
-    /// free of a thread's blocks may come to a quarter of that besides. What they keep counts as
-    /// cached, and all of it goes back to the pool before a request fails.
+    /// Sets the bytes that each thread may cache, for each stream, of the memory that it freed. The
+    /// thread's next requests are served from its cache without a lock. The default is 1/64 of the
+    /// device's memory, or of the hard limit, and at most 256 MiB. With zero, every call of a
+    /// thread goes to the shared pool.
     ///
-    /// The pools `stitched`, `split` and `binned` have such caches, the others do not.
+    /// Blocks of a thread that other threads free are cached too, up to a quarter of `bytes` more.
+    /// Memory in these caches counts as cached, and all of it returns to the pool before a request
+    /// fails.
+    ///
+    /// The pools `stitched`, `split` and `binned` have such caches; the others do not.
     pub fn thread_cache(mut self, bytes: u64) -> HeapBuilder {
         self.thread_cache = Some(bytes);
         self
     }
 
-    /// How much more than the peak of what is live the `stitched` pool takes from the driver before it
-    /// maps free memory together, as a part of the peak: 0.04 unless said otherwise. Less packs
-    /// tighter, more saves time where a program does not repeat itself; `benches/peers/RESULTS.md` has the
-    /// curve. Said here, it stays; unless said, the pool goes up to 0.35 for a program that makes it
-    /// map again and again. Below zero and no number count as zero, more than 10 as 10.
+    /// Sets the slack of the `stitched` pool, as a fraction of the peak of live memory. The pool
+    /// reserves up to that much beyond the peak before it maps free pieces into one range. The
+    /// default is 0.04. Less slack packs memory tighter; more saves time if a program does not
+    /// repeat itself. `benches/peers/RESULTS.md` has the curve.
+    ///
+    /// A slack set here is fixed. The default grows up to 0.35 for a program that makes the pool
+    /// map again and again. A negative value and NaN count as 0, and values above 10 as 10.
     pub fn slack(mut self, part: f64) -> HeapBuilder {
         self.slack = Some(part);
         self
     }
 
-    /// How many free blocks the `stitched` pool looks at for one that a stream may use without waiting
-    /// for another: 8 unless said otherwise.
+    /// Sets the number of free blocks that the `stitched` pool searches for one that a stream may
+    /// use without waiting for another stream. The default is 8.
     pub fn search_depth(mut self, blocks: usize) -> HeapBuilder {
         self.search_depth = Some(blocks);
         self
     }
 
-    /// Bytes that the pool of a `driver` heap keeps of what is freed
-    /// (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`): all unless said otherwise. With zero it keeps nothing
-    /// beyond the next wait for a stream, an event or the device. A lower soft limit wins. Other
-    /// pools ignore it.
+    /// Sets the bytes of freed memory that the pool of a `driver` heap keeps
+    /// (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`). The default is all. With zero it keeps nothing beyond
+    /// the next wait for a stream, an event or the device. A lower soft limit takes precedence.
+    /// Other pools ignore this setting.
     pub fn release_threshold(mut self, bytes: u64) -> HeapBuilder {
         self.release_threshold = Some(bytes);
         self
     }
 
-    /// How large copies of pageable memory are staged.
+    /// Sets how large copies of pageable memory are staged.
     #[doc(hidden)]
     pub fn staging(mut self, staging: Staging) -> HeapBuilder {
         let Staging { threads, piece, slots, threshold } = staging;
@@ -183,18 +190,18 @@ impl HeapBuilder {
         self
     }
 
-    /// Makes the heap. Takes no memory yet.
+    /// Builds the heap. It reserves no memory yet.
     ///
-    /// What is not said here is taken from the environment, which is read once in a process. On WSL2
-    /// a heap that was given no hard limit at all gets one of 80 % of what is free: its host lends
-    /// more than it has, and other programs of the host pay for it.
+    /// Settings that are not made here come from the environment, which is read once in a process.
+    /// On WSL2, a heap without any hard limit gets one of 80 % of the free memory. There the host
+    /// lends more memory than it has, at the expense of the host's other programs.
     ///
     /// # Errors
     ///
-    /// A device that is gone; a variable of the environment that means nothing; a soft limit above
-    /// the hard one; a hard limit below what the pool takes at a time; a thread for
-    /// [`idle_trim`](HeapBuilder::idle_trim) that cannot be had; `driver` on a device without
-    /// stream-ordered pools; a driver error.
+    /// The device's context has ended; an environment variable is invalid; the soft limit is above
+    /// the hard one; the hard limit is below what the pool takes at a time; the thread for
+    /// [`idle_trim`](HeapBuilder::idle_trim) cannot be started; the pool is `driver` and the device
+    /// has no stream-ordered pools; a driver error.
     pub fn build(self) -> Result<Heap, Error> {
         if self.environment {
             settings::warn_once();
@@ -204,7 +211,7 @@ impl HeapBuilder {
         Ok(heap)
     }
 
-    /// Makes the heap as [`build`](HeapBuilder::build) does, and logs nothing.
+    /// Builds the heap as [`build`](HeapBuilder::build) does, without logging.
     pub(crate) fn build_silently(mut self) -> Result<Heap, Error> {
         let context = self.device.context().clone();
         context.check_alive()?;
@@ -252,7 +259,7 @@ impl HeapBuilder {
     fn tuning(&self) -> Tuning {
         let mut tuning = Tuning::default();
         if let Some(part) = self.slack {
-            // As much as the variable takes; a number that is none becomes zero.
+            // At most what the variable accepts; NaN becomes zero.
             tuning.slack = (part.clamp(0.0, MOST_SLACK) * 1000.0) as u64;
             tuning.most_slack = tuning.slack;
         }
@@ -260,7 +267,7 @@ impl HeapBuilder {
         tuning
     }
 
-    /// Takes from the environment what was not said.
+    /// Fills in the settings of the environment that the builder left open.
     fn complete(&mut self, context: &Context, settings: &Settings) {
         let total = context.total_memory();
         let bytes = |size: Option<Size>| size.map(|size| size.of(total));
@@ -324,9 +331,9 @@ impl HeapBuilder {
     }
 }
 
-/// A policy over plain allocations of a kind, and which one it is. Only device memory has virtual
-/// memory and stream-ordered pools of the driver's, so `stitched` and `driver` heaps keep their other
-/// kinds by `split`.
+/// Returns a policy over plain allocations of a kind, and its name. Only device memory has virtual
+/// memory and stream-ordered pools of the driver, so `stitched` and `driver` heaps use `split` for
+/// their other kinds of memory.
 pub(crate) fn policy_and_source(
     context: &Arc<Context>,
     kind: MemoryKind,

@@ -1,4 +1,4 @@
-//! Whether a request would succeed, and what stands in its way.
+//! Forecast of a request: whether it would succeed, and which memory stands in its way.
 
 use std::fmt;
 
@@ -18,129 +18,138 @@ use crate::size::Bytes;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Fit {
-    /// It would.
+    /// The request would succeed.
     #[non_exhaustive]
     Yes {
-        /// Bytes that it would take from the driver; none if the cache can serve it. If `stitched`
-        /// maps a range together, it may take a few MiB more than this.
+        /// Bytes that it would take from the driver; 0 if the cache can serve it. If `stitched`
+        /// maps free pieces into one range, it may take a few MiB more.
         take: u64,
-        /// Bytes that it would take at most, whichever stream it is for. More than `take` if the cache
-        /// could serve it with memory that another stream still uses: a heap that has taken little
-        /// rather takes new memory than make a stream wait. How much is little is in the
-        /// [guide](crate::guide::streams). If `stitched` maps a range together, it may take a few MiB more
-        /// than this too.
+        /// Upper bound of the bytes that it would take from the driver, on any stream. It exceeds
+        /// `take` if the cache could serve the request with memory that another stream still uses.
+        /// A heap that has reserved little takes new memory instead of making a stream wait; the
+        /// [guide](crate::guide::streams) says how much is little. If `stitched` maps free pieces
+        /// into one range, it may take a few MiB more than this too.
         at_most: u64,
     },
-    /// The driver calls enough memory free, and may refuse it all the same. On WSL2, where Windows
-    /// lends memory that it may not have, this is said of a request that would leave less than a
-    /// fifth of what the heap could have at most. On any device it is said of a request that would
-    /// leave no more than one that the driver refused before, until the driver grants such a request,
-    /// and of one that needs more memory if the driver does not say how much is free. It is said too
-    /// of a request that needs free memory which may lie beside memory in use: in a pool of the
-    /// driver's that another heap has (it gives back whole steps of 32 MiB, and does not say in which
-    /// of them something is live), or in a granule of 2 MiB that small segments of several heaps share.
+    /// The driver reports enough memory as free, but may refuse it. The forecast says so in these
+    /// cases:
+    ///
+    /// * On WSL2, where Windows lends memory that it may not have, the request would leave less
+    ///   than a fifth of the most that the heap could have.
+    /// * The driver refused a request that left as much memory as this one would, or more. That
+    ///   holds until the driver grants such a request.
+    /// * The request needs more memory, and the driver does not report how much is free.
+    /// * The request needs free memory that may lie beside memory in use. That may be in another
+    ///   heap's pool of the driver, which gives back whole steps of 32 MiB and does not report
+    ///   which of them are in use. Or it is in a granule of 2 MiB that small segments of several
+    ///   heaps share.
     #[non_exhaustive]
     Perhaps {
-        /// Bytes that it would take from the driver.
+        /// Bytes that the request would take from the driver.
         take: u64,
-        /// Bytes that the driver would call free before that, with all that is cached given back. `None`
-        /// if it does not say.
+        /// Bytes that the driver would report as free before the request, after all cached memory
+        /// was given back. `None` if it does not report them.
         free: Option<u64>,
     },
-    /// It would not, even after all that is cached went back.
+    /// The request would fail, even after all cached memory was given back.
     #[non_exhaustive]
     No {
-        /// How many bytes more would have to be free, or allowed: enough whichever memory that is.
-        /// Free pieces beside live blocks are not counted on, because they go back to the driver with
-        /// these. `stitched`, which could use two such pieces, may do with less by their bytes. For
-        /// the other pools the figure is the least. On WSL2 it may be too low, and if the driver does not
-        /// say how much is free.
+        /// Bytes that would have to be freed, or allowed, for the request to succeed: enough
+        /// whichever memory they belong to. Free pieces beside live blocks are left out, because
+        /// they return to the driver together with those blocks. `stitched` could use two such
+        /// pieces, so it may need fewer bytes. For the other pools the figure is a lower bound. The
+        /// figure may be too low on WSL2, and if the driver does not report how much is free.
         short_by: u64,
-        /// What is in the way, as [`OutOfMemory`](crate::OutOfMemory) would say.
+        /// Reason for the failure, as [`OutOfMemory`](crate::OutOfMemory) would give it.
         cause: Cause,
-        /// Things that could make room, each enough by itself unless [all](Fit::No::needs_all) are
-        /// needed. Empty if nothing could: a request larger than the device.
+        /// Obstacles whose removal could make room. Each is enough on its own, unless
+        /// [all](Fit::No::needs_all) are needed. Empty if nothing helps: the request is larger than
+        /// the device.
         would_have_to_go: Vec<InTheWay>,
-        /// `true` if all of them have to go, `false` if one is enough.
+        /// `true` if all of them have to be removed, `false` if one is enough.
         needs_all: bool,
     },
 }
 
-/// One thing that could make room for a request.
+/// An obstacle whose removal could make room for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum InTheWay {
-    /// The hard limit, which is too low by this many bytes.
+    /// The hard limit, with the bytes by which it is too low.
     Limit(u64),
-    /// The hard limit that a `driver` heap was built with, which is too low by this many bytes and
-    /// cannot be raised: another heap is to be built.
+    /// The hard limit that a `driver` heap was built with, with the bytes by which it is too low.
+    /// It cannot be raised: build another heap.
     BuiltLimit(u64),
-    /// Memory that is live in this heap, this many bytes of it.
+    /// Live memory of this heap, in bytes.
     Live(u64),
-    /// Memory of this heap and of other heaps of this process that was freed on streams that capture a
-    /// graph, this many bytes: it can be waited for once the captures end.
+    /// Bytes of this process's heaps that were freed on streams that are capturing a graph. They
+    /// can be waited for once the captures end.
     Captured(u64),
-    /// Memory that other heaps of this process cannot give back by themselves, this many bytes: live,
-    /// or in segments that are in use.
+    /// Bytes that other heaps of this process cannot give back on their own: live, or in segments
+    /// that are in use.
     OtherHeaps(u64),
     /// Bytes of the device that others hold: other libraries of this process, contexts, other
     /// processes.
     Others(u64),
 }
 
-/// How a request would go, by the figures, once all frees are over.
+/// Forecast of a request by the figures, after all frees have completed.
 pub(crate) enum Foreseen {
-    /// It is served. It takes so many bytes from the driver. Of the memory that is free then, the driver
-    /// may keep `may_stay` bytes, which share a piece of the device with memory in use.
+    /// The request is served, and takes `take` bytes from the driver. Of the memory that is then
+    /// free, the driver may keep `may_stay` bytes, which share a piece of the device with memory in
+    /// use.
     Served { take: u64, figures: Figures, may_stay: u64 },
-    /// It lacks something, with what is cached given back, as the figures say.
+    /// The request lacks memory, as the figures say, after all cached memory was given back.
     Lacking(Figures, Lack, Captured),
 }
 
-/// Bytes freed in captures of graphs, if the end of these captures is enough for a request.
+/// Bytes freed in captures of graphs, if the end of these captures makes room for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Captured(Option<u64>);
 
 impl Captured {
-    /// The obstacle to a request of `bytes` that lacks something.
+    /// Returns the cause of the failure of a request of `bytes`.
     pub(crate) fn judge(self, bytes: u64, figures: &Figures, lack: &Lack) -> Cause {
         if self.0.is_some() { Cause::Capture } else { figures.judge(bytes, lack) }
     }
 }
 
 impl Fit {
-    /// Returns `true` if the request would succeed, without a perhaps.
+    /// Returns `true` if the request would succeed for certain.
     pub fn is_yes(&self) -> bool {
         matches!(self, Fit::Yes { .. })
     }
 }
 
 impl Heap {
-    /// Says whether [`allocate`](Heap::allocate) would serve a request of `bytes` now. If not, how
-    /// many bytes are missing and what would have to go. Takes nothing, gives nothing back and waits
-    /// for nothing; it looks through what is cached.
+    /// Forecasts whether [`allocate`](Heap::allocate) would serve a request of `bytes` now. If not,
+    /// it returns the missing bytes and the obstacles. It takes and gives back nothing and does not
+    /// wait; it searches the cached memory.
     ///
-    /// Pending frees count as over and cached memory as given back, as the ladder would see to, that of
-    /// other heaps of this process included. What was freed on a stream that captures a graph counts as
-    /// in use, because the ladder cannot wait for it. A request on that stream itself may get it, and
-    /// so may succeed that this says no to. If such a stream has frees in a `driver` heap that it had not
-    /// reached before the capture, all free memory of that heap counts as in use for other heaps: the
-    /// driver does not say which of it is.
-    /// Registered reclaimers are not asked, so a request may succeed that this says no to.
+    /// Pending frees count as completed. Cached memory counts as given back, that of other heaps of
+    /// this process included, because the reclaim steps would do both. Registered reclaimers are
+    /// not called. A request may therefore succeed although the forecast is [`No`](Fit::No).
     ///
-    /// A yes may come too late: other threads and other processes go on. And it is about bytes; of
-    /// `driver` heaps and on a nearly full device the driver decides by what it keeps to itself.
-    /// There the answer is close: a pool of the driver's may hold bytes in pieces that are too
-    /// small, and a request of up to 2 MiB may still find room in a granule that is in use.
+    /// Memory freed on a stream that is capturing a graph counts as in use, because the reclaim
+    /// steps cannot wait for it. A request on that stream itself may get it, and so succeed against
+    /// the forecast. Such a stream may have frees in a `driver` heap that it had not reached before
+    /// the capture. All free memory of that heap then counts as in use for other heaps, because the
+    /// driver does not report which part is.
     ///
-    /// If the driver does not say how much is free, and the answer depends on that, it is
+    /// A forecast may be out of date at once: other threads and other processes continue. It is
+    /// also only about bytes. For `driver` heaps and on a nearly full device, the driver decides by
+    /// memory that it does not report. The forecast is close there, but not exact: a driver's pool
+    /// may hold bytes in pieces that are too small, and a request of up to 2 MiB may still fit into
+    /// a granule that is in use.
+    ///
+    /// If the driver does not report how much is free, and the forecast depends on it, it is
     /// [`Perhaps`](Fit::Perhaps).
     ///
     /// # Errors
     ///
-    /// A forked child; a device that was reset. A driver error, if it does not say how much its
-    /// pool holds (`driver` heaps).
+    /// The process is a forked child; the device was reset; for a `driver` heap, the driver cannot
+    /// report the size of its pool.
     pub fn would_fit(&self, bytes: u64) -> Result<Fit, Error> {
         self.handle.context.check_alive()?;
         let is_wsl2 = self.handle.context.is_wsl2();
@@ -179,7 +188,7 @@ impl State {
         let beyond = bytes.max(needed).saturating_sub(figures.capacity);
         let short_by = match lack.short_by() {
             Some(short_by) => short_by,
-            // Too large for the device, however much is free.
+            // The request is too large for the device, however much is free.
             None if beyond > 0 => beyond,
             None => return Ok(Fit::Perhaps { take: needed, free }),
         };
@@ -188,13 +197,14 @@ impl State {
         Ok(Fit::No { short_by, cause, would_have_to_go, needs_all })
     }
 
-    /// Bytes that a request takes on the stream that gets the least of the cache, if it takes `take` on
-    /// the one that gets the most.
+    /// Returns the bytes that a request takes from the driver on the stream that can use the least
+    /// of the cache. `take` are the bytes on the stream that can use the most.
     fn taken_at_most(&mut self, bytes: u64, take: u64, others: OtherHeaps) -> u64 {
         if !self.has_spare(bytes) {
             return take;
         }
-        // What is not known to be over is taken for in use. A failure leaves more of that.
+        // Work that is not known to have completed counts as in use. If the poll fails, more of it
+        // does.
         let _ = self.poll();
         let unreached = self.order.unreached();
         if unreached.is_empty() {
@@ -204,13 +214,13 @@ impl State {
         let now = self.figures(MemoryKind::Device, None, others);
         let taking = match now.free() {
             Some(_) => self.first_take(&forecast, &now),
-            // The driver does not say, and may grant what the policy wants first.
+            // The driver does not report it, and may grant the policy's first choice.
             None => forecast.takings.first().copied(),
         };
         taking.map_or(take, |taking| taking.bytes.max(take))
     }
 
-    /// Looks ahead to the end of the ladder.
+    /// Forecasts a request up to the last reclaim step.
     pub(crate) fn foresee(
         &mut self,
         bytes: u64,
@@ -236,7 +246,7 @@ impl State {
         }
     }
 
-    /// Looks ahead, with what is stuck counted as in use.
+    /// Forecasts a request, with memory of captures counted as in use.
     fn foresee_with(
         &mut self,
         bytes: u64,
@@ -254,7 +264,7 @@ impl State {
         }
         let regained = self.regained(&forecast)?;
         let ordered = self.source.is_stream_ordered();
-        // A heap's own pool of the driver's is dealt with below.
+        // A `driver` heap's own pool is dealt with below.
         let own = if ordered { 0 } else { self.may_stay(&forecast)? };
         let may_stay = own.saturating_add(others.may_stay);
         let spare: u64 = forecast.spare.iter().map(|segment| segment.bytes).sum();
@@ -272,24 +282,24 @@ impl State {
             others: others.without_spare(),
             ..now
         };
-        // The driver itself orders streams that reuse what its pool keeps.
+        // The driver itself orders streams that reuse memory of its pool.
         let reused = if ordered { self.source.regained(&forecast.spare)? } else { 0 };
         if !refused && (forecast.is_cached || reused >= bytes) {
             return Ok(Foreseen::Served { take: 0, figures, may_stay: 0 });
         }
         let lack_of = |source: &dyn MemorySource, figures: &Figures, take: u64| {
             let growth = source.growth(take);
-            // On a nearly full device a pool of the driver's takes less than its step.
+            // On a nearly full device, a driver's pool takes less than its step.
             figures.lack(growth, if ordered { round_up(take, GRANULE) } else { growth })
         };
         if !refused && lack_of(&*self.source, &figures, forecast.take).is_none() {
             return Ok(Foreseen::Served { take: forecast.take, figures, may_stay });
         }
-        // What is called enough does not count on what may stay.
+        // Memory that may stay does not count for a certain answer.
         let figures = figures.without(may_stay);
         let lack = lack_of(&*self.source, &figures, forecast.take_whole);
         if ordered && regained < now.reserved {
-            // Memory that shares a step of the driver's pool with something in use may stay.
+            // Memory that shares a step of the driver's pool with memory in use may stay.
             let figures = self.figures(kind, None, others);
             let lack = lack_of(&*self.source, &figures, forecast.take_whole);
             return Ok(Foreseen::Lacking(figures, lack, Captured::default()));
@@ -297,7 +307,8 @@ impl State {
         Ok(Foreseen::Lacking(figures, lack, Captured::default()))
     }
 
-    /// The policy's way to serve with the cache as it is, if there is memory for that.
+    /// Returns the policy's way to serve the request from the cache as it is, if there is memory
+    /// for it.
     fn first_take(&self, forecast: &Forecast, now: &Figures) -> Option<Taking> {
         let is_there = |taking: &&Taking| {
             let growth = self.source.growth(taking.bytes);
@@ -309,7 +320,7 @@ impl State {
         forecast.takings.iter().find(is_there).copied()
     }
 
-    /// Lists the things that could make room, and says whether all of them are needed.
+    /// Returns the obstacles, and whether all of them have to be removed.
     fn in_the_way(
         &self,
         figures: &Figures,
@@ -332,12 +343,12 @@ impl State {
         let live = |of| live(of).filter(|live| *live > 0).map(InTheWay::Live);
         let others = |of| figures.foreign().filter(|held| is_enough(*held, of));
         let others = |of| others(of).map(InTheWay::Others);
-        // What is stuck there needs no free.
+        // Memory of captures there needs no free.
         let heaps = figures.others.reserved.saturating_sub(figures.others.stuck);
         let heaps = |of| is_enough(heaps, of).then_some(InTheWay::OtherHeaps(heaps));
         let captured = captured.0.map(InTheWay::Captured);
         match limit {
-            // Nothing that is freed helps as long as that is so.
+            // While the limit is below the request, no free helps.
             Some(limit) if cause == Cause::LargerThanLimit && on_device == 0 => {
                 (vec![limit], false)
             }
@@ -362,12 +373,12 @@ impl State {
     }
 }
 
-/// On WSL2 a request is certain to be served only if this part of what the heap could have stays
-/// free. As much is left by the limit that a heap has there by default.
+/// Fraction (1/N) of the memory that a heap could have on WSL2, which a request has to leave free
+/// to be certain of success. The default limit of a heap there leaves as much.
 const LENT_SHARE: u64 = 5;
 
 impl InTheWay {
-    /// How many bytes it is about.
+    /// Returns the bytes of the obstacle.
     pub fn bytes(self) -> u64 {
         match self {
             InTheWay::Limit(bytes)

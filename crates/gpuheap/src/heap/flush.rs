@@ -1,4 +1,4 @@
-//! Giving everything back, and saying what is left and why.
+//! Flush: gives all cached memory back, and reports what is left and why.
 
 use std::fmt;
 use std::ptr;
@@ -14,57 +14,56 @@ use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::track::Leak;
 
-/// What a flush gave back, and what is left and why, in bytes. From [`Heap::flush`] and
+/// Report of a flush: bytes given back, bytes left and their reason. From [`Heap::flush`] and
 /// [`Device::flush`].
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct FlushReport {
-    /// What [`Device::open`] calls the device.
+    /// Name that [`Device::open`] takes for the device.
     pub device: String,
-    /// By kind; those that the heaps never handed out are missing.
+    /// Kinds of memory that the heaps ever handed out.
     pub kinds: Vec<FlushedKind>,
-    /// What other heaps of this process hold of the device's memory; none after a flush of the
-    /// device.
+    /// Bytes of the device's memory in other heaps of this process; 0 after a flush of the device.
     pub other_heaps: u64,
-    /// Of that, what is free: flushing those heaps, or the device, gives it back.
+    /// Free bytes among them: a flush of those heaps, or of the device, gives them back.
     pub other_heaps_cached: u64,
-    /// What the device has in use beyond its heaps: contexts, modules, other libraries and other
-    /// processes, which cannot be told apart here. Unified memory that is on the device counts here
-    /// too. `None` if the driver does not say how much is free.
+    /// Bytes of the device in use outside its heaps: contexts, modules, other libraries and other
+    /// processes, which cannot be told apart here. Unified memory that is on the device is
+    /// included. `None` if the driver does not report how much is free.
     pub context_and_others: Option<u64>,
-    /// Bytes that the driver calls free. `None` if it does not say.
+    /// Bytes that the driver reports as free. `None` if it does not report them.
     pub device_free: Option<u64>,
-    /// The device's memory.
+    /// Size of the device's memory.
     pub device_total: u64,
-    /// With tracking on, the sites that what is live comes from, most bytes first.
+    /// With tracking on, the sites of the live allocations, most bytes first.
     pub sites: Vec<Leak>,
 }
 
-/// What a flush did to one kind of memory, in bytes unless said otherwise.
+/// Result of a flush for one kind of memory, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FlushedKind {
-    /// Which.
+    /// Kind of memory.
     pub kind: MemoryKind,
-    /// What the driver got back.
+    /// Bytes returned to the driver.
     pub given_back: u64,
-    /// What is still handed out, rounding included: live arrays and blocks.
+    /// Bytes still allocated, rounding included: live arrays and blocks.
     pub live: u64,
-    /// How many they are.
+    /// Number of live allocations.
     pub live_allocations: u64,
-    /// What is free and could not go: it shares segments with what is live.
+    /// Free bytes that could not be returned, because they share segments with live memory.
     pub still_cached: u64,
 }
 
 impl Heap {
-    /// Gives back all that the heap has cached, of all kinds: waits for the frees in flight, empties
-    /// the pools of device, unified and pinned memory, trims the driver's own. What is live stays,
-    /// and the report says what that is. If the driver does not say how much of the device is free, what
-    /// was given back is reported all the same.
+    /// Returns all cached memory of all kinds to the driver. It waits for frees in flight, empties
+    /// the pools of device, unified and pinned memory, and trims the driver's own pool. Live memory
+    /// stays, and the report lists it. If the driver does not report how much of the device is
+    /// free, the report has the returned bytes all the same.
     ///
     /// # Errors
     ///
-    /// A driver error, in waiting and giving back.
+    /// A driver error in waiting or in giving back.
     pub fn flush(&self) -> Result<FlushReport, Error> {
         flush(&self.handle.context, std::slice::from_ref(self.handle.inner()))
     }
@@ -83,12 +82,12 @@ impl Device {
 }
 
 impl FlushReport {
-    /// What the driver got back, of all kinds.
+    /// Returns the bytes given back to the driver, of all kinds.
     pub fn given_back(&self) -> u64 {
         self.kinds.iter().map(|kind| kind.given_back).sum()
     }
 
-    /// Returns the figures as JSON, by the names of the fields. They stay as they are.
+    /// Returns the figures as JSON, keyed by the names of the fields, which are stable.
     pub fn to_json(&self) -> String {
         // Names, numbers and texts: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()
@@ -108,7 +107,7 @@ fn flush(context: &Context, heaps: &[Arc<Inner>]) -> Result<FlushReport, Error> 
     for heap in heaps {
         let stats = heap.registered.usage().stats;
         if stats.live > 0 {
-            // The program's own, and none of it cached.
+            // Registered memory belongs to the program, and none of it is cached.
             kinds.push(FlushedKind {
                 kind: MemoryKind::Registered,
                 given_back: 0,
@@ -165,12 +164,12 @@ impl FlushedKind {
 }
 
 impl Inner {
-    /// The memory of each kind that was asked for so far.
+    /// Returns the stores of all kinds of memory used so far.
     pub(crate) fn stores(&self) -> impl Iterator<Item = &Store> {
         [Some(&self.device), self.unified.get(), self.pinned.get()].into_iter().flatten()
     }
 
-    /// Waits for frees in flight and gives everything back that is cached: the bytes that went.
+    /// Waits for frees in flight and gives all cached memory back. Returns the bytes given back.
     pub(crate) fn reclaim_every_kind(&self) -> Result<u64, Error> {
         self.stores().map(|store| store.reclaim(u64::MAX)).sum()
     }
@@ -178,12 +177,12 @@ impl Inner {
 
 impl Holder for Inner {
     fn before_reset(&self) {
-        // Nothing may use the device while it is reset.
+        // Nothing may use the device during the reset.
         if let Some(idle) = self.idle.get() {
             idle.pause();
         }
-        // Memory that does not go now goes with the context, as live memory does. Live memory of a
-        // pool of the driver's stays with that pool instead (H200, driver 580).
+        // Memory that stays now is freed with the context, as live memory is. Live memory of a
+        // driver's pool stays with that pool instead (H200, driver 580).
         for store in self.stores() {
             let _ = store.reclaim(u64::MAX);
         }
@@ -196,11 +195,11 @@ impl Holder for Inner {
         if is_reset {
             for store in self.stores() {
                 let mut state = store.lock();
-                // What threads keep is gone, which they do not ask about.
+                // The memory in threads' caches has ended, which the threads do not check.
                 state.close(|_| true);
                 state.source.after_reset();
             }
-            // Blocks may be what it lived by, and none of them comes back.
+            // The heap may have been kept alive by blocks alone, and none of them will be freed.
             self.end_if_over();
         }
     }

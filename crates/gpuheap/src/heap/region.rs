@@ -1,4 +1,4 @@
-//! Account of a heap over a part of a program.
+//! Use of a heap over a section of a program.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use crate::heap::store::State;
 use crate::heap::usage::StatsDelta;
 use crate::kind::MemoryKind;
 
-/// A part of a program whose peak of live memory is watched: from [`Heap::region`]. Regions may be nested
-/// or overlap, and end in any order and on any thread.
+/// A section of a program whose peak of live memory is recorded. From [`Heap::region`]. Regions may
+/// be nested or overlap, and end in any order and on any thread.
 ///
-/// It sees what all threads do with the heap.
+/// A region includes the allocations of all threads in the heap.
 #[must_use]
 pub struct Region {
     heap: Heap,
@@ -28,33 +28,33 @@ pub struct Region {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RegionUsage {
-    /// Live when the region began.
+    /// Bytes live when the region began.
     pub live_before: u64,
-    /// Live now.
+    /// Bytes live now.
     pub live: u64,
-    /// The high-water mark of `live` since the region began, with what was live before. Exact if one
-    /// thread uses the heap; else off by as much as [`live_peak`](AllocStats::live_peak).
+    /// High-water mark of `live` since the region began, including memory live before. Exact if one
+    /// thread uses the heap; otherwise off by as much as [`live_peak`](AllocStats::live_peak).
     pub live_peak: u64,
-    /// Allocations made and freed, and memory taken and given back.
+    /// Allocations and frees, and bytes taken and given back, since the region began.
     pub since: StatsDelta,
 }
 
 impl RegionUsage {
-    /// Most bytes that were live at once beyond those live when the region began.
+    /// Returns the most bytes that were live at once, beyond those live when the region began.
     pub fn peak(&self) -> u64 {
         self.live_peak.saturating_sub(self.live_before)
     }
 }
 
-/// A heap's record of one region.
+/// A heap's record of a region.
 pub(crate) struct Watched {
     number: u64,
     peak: u64,
 }
 
 impl Heap {
-    /// Begins to watch the peak of the device memory that is live, until the result is dropped. Does not
-    /// wait for the device.
+    /// Begins to record the peak of live device memory, until the region is dropped. Does not wait
+    /// for the device.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -70,13 +70,13 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// A forked child; a device that was reset.
+    /// The process is a forked child; the device was reset.
     pub fn region(&self) -> Result<Region, Error> {
         self.region_of(MemoryKind::Device)
     }
 
-    /// Begins to watch the peak of one kind of memory as [`region`](Heap::region) does. Registered memory
-    /// is watched as pinned memory, of which it is no part.
+    /// Begins to record the peak of one kind of memory, as [`region`](Heap::region) does. For
+    /// registered memory it records pinned memory, which does not include registered memory.
     ///
     /// # Errors
     ///
@@ -91,9 +91,9 @@ impl Heap {
         Ok(Region { heap: self.clone(), kind, number, before })
     }
 
-    /// Begins a region of device memory that leaves the caches of threads as they are, for
-    /// [`carried_peak`](Region::carried_peak). Emptied for it, the caches would be of no use to a program
-    /// with a scope for each request.
+    /// Begins a region of device memory without flushing threads' caches, for
+    /// [`carried_peak`](Region::carried_peak). If each region flushed them, they would be of no use
+    /// to a program with a scope for each request.
     pub(crate) fn carried_region(&self) -> Result<Region, Error> {
         self.check_alive()?;
         let number = new_number();
@@ -112,12 +112,12 @@ fn new_number() -> u64 {
 }
 
 impl Region {
-    /// Returns the use of the heap since the region began. The region goes on. Does not wait for
-    /// the device.
+    /// Returns the use of the heap since the region began, and continues the region. Does not wait
+    /// for the device.
     ///
     /// # Errors
     ///
-    /// A forked child; a device that was reset.
+    /// The process is a forked child; the device was reset.
     pub fn usage(&self) -> Result<RegionUsage, Error> {
         self.heap.check_alive()?;
         let mut state = self.heap.store(self.kind).lock();
@@ -128,8 +128,9 @@ impl Region {
         Ok(RegionUsage { live_before: self.before.live, live: now.live, live_peak, since })
     }
 
-    /// Most bytes that were live at once beyond those live when the region began. Leaves the caches of
-    /// threads as they are; with several threads it is off by as much as [`RegionUsage::peak`].
+    /// Returns the most bytes that were live at once, beyond those live when the region began. Does
+    /// not flush threads' caches. With several threads it is off by as much as
+    /// [`RegionUsage::peak`].
     pub(crate) fn carried_peak(&self) -> Result<u64, Error> {
         self.heap.check_alive()?;
         let mut state = self.heap.store(self.kind).lock();
@@ -140,7 +141,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // In a forked child another thread of the parent may have held the lock.
+        // In a forked child, another thread of the parent may have held the lock.
         if !self.heap.is_forked() {
             self.heap.store(self.kind).lock().regions.retain(|one| one.number != self.number);
         }
@@ -154,13 +155,13 @@ impl fmt::Debug for Region {
 }
 
 impl State {
-    /// Begins to watch the peak of a region with `live` bytes.
+    /// Begins to record the peak of a region, from `live` bytes.
     fn watch(&mut self, number: u64, live: u64) {
         self.note_peak();
         self.regions.push(Watched { number, peak: live });
     }
 
-    /// The high-water mark of a region by the account as it is.
+    /// Returns the high-water mark of a region, by the statistics as they are.
     fn live_peak_of(&mut self, number: u64) -> u64 {
         self.note_peak();
         let region = self.regions.iter().find(|one| one.number == number);

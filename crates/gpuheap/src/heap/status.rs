@@ -1,4 +1,4 @@
-//! A heap's memory at a glance.
+//! A summary of a heap's memory.
 
 use std::fmt;
 
@@ -12,12 +12,13 @@ use crate::kind::MemoryKind;
 use crate::size::Bytes;
 use crate::track::{Many, Outstanding};
 
-/// What a heap and its device hold at one moment, in bytes. From [`Heap::memory_status`].
+/// Memory of a heap and its device at one moment, in bytes. From [`Heap::memory_status`].
 ///
-/// Its text is for people. The line "Effective" is about the whole device and all its processes,
-/// contexts included, as the driver says; "CUDA" is what this heap took of it; the line of the pool
-/// says what of that is handed out and what is kept for the next request. Limits, what other heaps of
-/// this process took, the other kinds of memory and, with tracking on, the outstanding allocations follow, where there are any:
+/// The text is for people. The line "Effective" shows the use of the whole device by all processes,
+/// contexts included, as the driver reports it. "CUDA" shows the memory that this heap took. The
+/// line of the pool divides it into allocated and cached memory. If there are any, these follow:
+/// limits, memory of this process's other heaps, other kinds of memory, and, with tracking on,
+/// outstanding allocations.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -37,72 +38,74 @@ use crate::track::{Many, Outstanding};
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct MemoryStatus {
-    /// What [`Device::open`](crate::Device::open) calls the device.
+    /// Name that [`Device::open`](crate::Device::open) takes for the device.
     pub device: String,
-    /// The policy.
+    /// Pool in use.
     pub pool: PoolKind,
-    /// Where that is not the policy that was asked for, because the device cannot have it: why.
+    /// Why `pool` differs from the requested pool, if it does: the device does not support that
+    /// one.
     pub fallback: Option<String>,
-    /// Variables of the environment that have the library's prefix and are no setting, a warning
-    /// for each. Empty for a heap that was built without the environment.
+    /// Warnings, one for each environment variable that has the library's prefix but is not a
+    /// setting. Empty for a heap built without the environment.
     pub warnings: Vec<String>,
-    /// The device's memory.
+    /// Size of the device's memory.
     pub device_total: u64,
-    /// Bytes of it that are in use by all processes, as the driver says. `None` if it does not say.
+    /// Bytes of it in use by all processes, as the driver reports. `None` if the driver does not.
     pub device_used: Option<u64>,
     /// Bytes of the device's memory that other heaps of this process took.
     pub other_heaps: u64,
-    /// Of that, what is free, frees in flight included. A request that finds the device full has it
-    /// given back.
+    /// Free bytes among those of the other heaps, frees in flight included. If a request finds the
+    /// device full, they are given back for it.
     pub other_heaps_cached: u64,
-    /// Bytes of the device's memory that the heap took, as asked of the driver; of a `driver` heap
-    /// what the driver's pool holds.
+    /// Bytes of the device's memory that the heap took, as requested from the driver. For a
+    /// `driver` heap, the bytes in the driver's pool.
     pub taken: u64,
-    /// Of that, what is handed out, the policy's rounding included.
+    /// Allocated bytes among them, with the pool's rounding.
     pub allocated: u64,
-    /// Of that, what is not handed out, frees in flight included.
+    /// Bytes among them that are not allocated, frees in flight included.
     pub cached: u64,
-    /// Of the cached bytes, those whose stream is not known to have got to their free.
+    /// Cached bytes whose stream is not known to have reached their free.
     pub pending: u64,
-    /// The largest cached block in one piece.
+    /// Largest contiguous cached block.
     pub largest_free_block: u64,
-    /// The soft limit of the device's memory.
+    /// Soft limit of the device's memory.
     pub soft_limit: Option<u64>,
-    /// The hard limit of the device's memory.
+    /// Hard limit of the device's memory.
     pub hard_limit: Option<u64>,
-    /// The limit of pinned memory.
+    /// Limit of pinned memory.
     pub pinned_limit: Option<u64>,
     /// Unified memory.
     pub unified: KindStatus,
     /// Pinned memory.
     pub pinned: KindStatus,
-    /// Memory of the program's own that is registered.
+    /// Registered memory, which belongs to the program.
     pub registered: KindStatus,
     /// With tracking on, every outstanding allocation, oldest first. The text shows the first 50.
     pub outstanding: Vec<Outstanding>,
 }
 
-/// What a heap holds of one kind of memory besides the device's own, in bytes.
+/// Memory of a heap of one kind other than device memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct KindStatus {
-    /// Handed out and cached.
+    /// Allocated and cached bytes.
     pub taken: u64,
-    /// Handed out, rounding included.
+    /// Allocated bytes, rounding included.
     pub allocated: u64,
-    /// Free and kept.
+    /// Free bytes that the pool keeps.
     pub cached: u64,
 }
 
 impl Heap {
-    /// The figures of the heap and its device at this moment, for people ([`Display`](fmt::Display))
-    /// and programs ([`to_json`](MemoryStatus::to_json)). Does not wait for the device. If the driver
-    /// does not say how much of the device is in use, that figure is `None`, "unknown" and `null`.
+    /// Returns the figures of the heap and its device now, for people ([`Display`](fmt::Display))
+    /// and programs ([`to_json`](MemoryStatus::to_json)). Does not wait for the device. If the
+    /// driver does not report how much of the device is in use, that figure is `None`, "unknown"
+    /// and `null`.
     ///
     /// # Errors
     ///
-    /// A forked child; a device that was reset. A driver error, if it does not say how much its
-    /// pool holds (`driver` heaps).
+    /// The process is a forked child; the device was reset; for a `driver` heap, the driver cannot
+    /// report the size of its pool.
     #[doc(alias = "memory_info")]
     pub fn memory_status(&self) -> Result<MemoryStatus, Error> {
         let inner = &*self.handle;
@@ -153,14 +156,14 @@ impl KindStatus {
 }
 
 impl MemoryStatus {
-    /// Returns the figures as JSON, by the names of the fields. They stay as they are.
+    /// Returns the figures as JSON, keyed by the names of the fields, which are stable.
     pub fn to_json(&self) -> String {
         // Names, numbers and texts: nothing here can fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// How many outstanding allocations are listed: the field has all.
+/// Most outstanding allocations that the text lists; the field has all.
 const SHOWN: usize = 50;
 
 impl fmt::Display for MemoryStatus {

@@ -1,61 +1,61 @@
-//! What a heap holds at one moment.
+//! Memory of a heap at one moment.
 
 use gpuheap_pool::AllocStats;
 use serde::Serialize;
 
-/// What a heap holds at one moment, in bytes unless said otherwise.
+/// Memory of a heap at one moment, in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Handed out, as requested.
+    /// Live bytes, as requested.
     pub live: u64,
-    /// Handed out, rounding included.
+    /// Live bytes, rounding included.
     pub live_blocks: u64,
-    /// The high-water mark of `live`: [exact](AllocStats::live_peak) where one thread uses the heap.
-    /// [`Heap::region`](crate::Heap::region) has that of a part of the program.
+    /// High-water mark of `live`: [exact](AllocStats::live_peak) if one thread uses the heap.
+    /// [`Heap::region`](crate::Heap::region) gives the peak of a section of the program.
     pub live_peak: u64,
-    /// Freed, their streams not known to be there yet.
+    /// Bytes freed on streams that are not known to have reached the free.
     pub pending: u64,
-    /// Held by the pool and free, pending ones included.
+    /// Free bytes in the pool, pending ones included.
     pub cached: u64,
-    /// The largest of these in one piece.
+    /// Largest contiguous piece of the cached bytes.
     pub largest_cached_block: u64,
-    /// What the driver counts for this heap, its own rounding included.
+    /// Bytes taken from the driver, with the driver's own rounding.
     pub reserved: u64,
-    /// The high-water mark of `reserved`.
+    /// High-water mark of `reserved`.
     pub reserved_peak: u64,
-    /// Driver calls made for memory, order and figures, a count; those that make the context
-    /// current are not in it.
+    /// Number of driver calls for memory, ordering and figures. Calls that make the context current
+    /// are not counted.
     pub driver_calls: u64,
-    /// The account.
+    /// Statistics of the heap.
     pub stats: AllocStats,
 }
 
-/// What happened in a heap between two moments. From [`Usage::since`].
+/// Allocations and frees of a heap between two moments. From [`Usage::since`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct StatsDelta {
-    /// Allocations.
+    /// Number of allocations.
     pub allocations: u64,
-    /// Their bytes, as requested.
+    /// Bytes of these allocations, as requested.
     pub allocated_bytes: u64,
-    /// Frees.
+    /// Number of frees.
     pub frees: u64,
     /// Bytes taken from the driver.
     pub taken: u64,
-    /// Bytes given back to it.
+    /// Bytes given back to the driver.
     pub given_back: u64,
 }
 
 impl Usage {
-    /// What happened since `before`, an earlier moment of the same heap.
+    /// Returns the change since `before`, an earlier moment of the same heap.
     pub fn since(&self, before: &Usage) -> StatsDelta {
         StatsDelta::between(&self.stats, &before.stats)
     }
 }
 
 impl StatsDelta {
-    /// Returns the difference between two states of one account.
+    /// Returns the difference between two states of the same statistics.
     pub(crate) fn between(now: &AllocStats, before: &AllocStats) -> StatsDelta {
         let between = |count: fn(&AllocStats) -> u64| count(now).saturating_sub(count(before));
         StatsDelta {
