@@ -5,6 +5,7 @@
 //! function of these facts:
 //!
 //! * [`status::of`] accounts for the memory of each device, by process.
+//! * [`diagnose`] has every rule look, and reports what they find ([`RULES`]).
 //!
 //! No CUDA context is created, so that looking changes nothing. A fact that cannot be read is left
 //! out with its reason ([`Skipped`]); it is never guessed.
@@ -25,10 +26,17 @@
 
 #![deny(unsafe_code)]
 
+mod doctor;
+mod evidence;
 pub mod machine;
+mod rule;
+mod rules;
 mod source;
 pub mod status;
 mod words;
 
+pub use doctor::{Report, diagnose};
 pub use machine::Machine;
+pub use rule::{Finding, Rule, Severity};
+pub use rules::RULES;
 pub use source::{Here, Recording, RecordingError, Skipped, Source, Why};

@@ -1,5 +1,6 @@
 //! A machine's facts, read once through a source.
 
+mod examine;
 mod host;
 mod nvml;
 mod probe;
@@ -14,6 +15,15 @@ pub use self::host::Host;
 pub use self::nvml::{Gpu, Kind, Listed, Nvml, NvmlFailure};
 pub use self::process::Process;
 use crate::source::{Skipped, Source, Why};
+
+/// A message of the kernel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message {
+    /// Seconds after boot.
+    pub seconds: f64,
+    /// The text.
+    pub text: String,
+}
 
 /// A machine's facts.
 #[derive(Debug, Clone)]
@@ -32,6 +42,18 @@ pub struct Machine {
     pub visible: BTreeMap<u32, u32>,
     /// Visible processes whose descriptors could not be read; `None` if none was looked at.
     pub unreadable: Option<usize>,
+    /// The kernel's log; empty before [`examine`](Machine::examine), as all that follows.
+    pub log: Vec<Message>,
+    /// Paths of `libcuda.so.1`, the one that programs load first.
+    pub libcuda: Vec<String>,
+    /// Ids of Docker's running containers; `None` if not known.
+    pub running_containers: Option<Vec<String>>,
+    /// Numbers of Slurm's jobs; `None` if not known.
+    pub running_jobs: Option<Vec<String>>,
+    /// Bytes of page cache on NUMA nodes that are a device's memory.
+    pub device_nodes: BTreeMap<u32, u64>,
+    /// Pairs of processes that share an open file of a device.
+    pub shared: Vec<(u32, u32)>,
     /// What could not be looked at, with the reason.
     pub skipped: Vec<(&'static str, Skipped)>,
     source: Arc<dyn Source>,
@@ -82,15 +104,69 @@ impl Machine {
             processes: scan.processes,
             visible: scan.visible,
             unreadable: scan.unreadable,
+            log: Vec::new(),
+            libcuda: Vec::new(),
+            running_containers: None,
+            running_jobs: None,
+            device_nodes: BTreeMap::new(),
+            shared: Vec::new(),
             skipped,
             source,
         }
     }
 
-    /// Takes further samples of processes that may be stuck or idle: sets [`Process::is_stuck`] and
-    /// [`Process::busy_lately`]. Blocks for 2 seconds if there are such processes.
-    pub fn watch(&mut self) {
+    /// Reads what the rules need beyond [`read`](Machine::read), and takes further samples of what may
+    /// pass by itself. Blocks for 20 seconds at most, on a healthy machine for less than one.
+    pub fn examine(&mut self) {
+        self.settle();
         process::sample(&*self.source, &mut self.processes);
+        let source = self.source.clone();
+        let log = probe::limited(&source, Duration::from_secs(5), |source| source.kernel_log());
+        let log = log.and_then(|log| log);
+        self.log = self.keep("kernel log", log.map(|log| examine::messages(&log)));
+        let libcuda = if self.host.is_wsl { examine::libcuda(&*source) } else { Ok(Vec::new()) };
+        self.libcuda = self.keep("ldconfig", libcuda);
+        let containers = examine::containers(&*source, &self.processes);
+        self.running_containers = self.keep("docker", containers.transpose());
+        let jobs = examine::jobs(&*source, &self.processes);
+        self.running_jobs = self.keep("squeue", jobs.transpose());
+        self.device_nodes = examine::device_nodes(&*source, self.devices());
+        let shared = examine::shared(&*source, &self.processes);
+        self.shared = self.keep("kcmp", shared);
+    }
+
+    /// Asks NVML twice more, half a second apart, if much memory is unaccounted, and keeps the answer
+    /// with the least: a process that starts or ends is between two lists.
+    fn settle(&mut self) {
+        for _ in 0..2 {
+            let unaccounted = self.unaccounted();
+            if unaccounted <= 512 << 20 {
+                return;
+            }
+            self.source.pause(Duration::from_millis(500));
+            let before = self.nvml.clone();
+            self.nvml = limited_nvml(&self.source);
+            if self.nvml.is_err() || self.unaccounted() > unaccounted {
+                self.nvml = before;
+            }
+        }
+    }
+
+    fn unaccounted(&self) -> i64 {
+        let accounts = self.devices().iter().map(|gpu| {
+            let listed = gpu.processes.iter().filter_map(|listed| listed.bytes);
+            let listed = listed.fold(0, u64::saturating_add);
+            i64::try_from(gpu.used.saturating_sub(listed)).unwrap_or(i64::MAX)
+        });
+        accounts.max().unwrap_or(0)
+    }
+
+    /// Returns what was looked at, or nothing and keeps the reason.
+    fn keep<T: Default>(&mut self, probe: &'static str, looked: Result<T, Skipped>) -> T {
+        looked.unwrap_or_else(|reason| {
+            self.skipped.push((probe, reason));
+            T::default()
+        })
     }
 
     /// Returns the devices, none if NVML does not answer.

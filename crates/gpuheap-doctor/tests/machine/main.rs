@@ -1,4 +1,6 @@
 //! Recorded machines: what is said of them.
 
+mod mutated;
+mod rules;
 mod status;
 mod support;

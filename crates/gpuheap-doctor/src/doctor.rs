@@ -1,0 +1,99 @@
+//! All rules on one machine, and their findings as people and programs read them.
+
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::rule::{Finding, Severity};
+use crate::rules::RULES;
+use crate::words::{cut, hanging};
+
+/// What the rules found on a machine.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    schema: u32,
+    /// The driver's version; empty if unknown.
+    pub driver: String,
+    /// Devices that the driver names.
+    pub devices: usize,
+    /// Rules that looked.
+    pub rules: usize,
+    /// The findings, the worst first.
+    pub findings: Vec<Finding>,
+    /// What could not be looked at, with the reason.
+    pub skipped: Vec<SkippedProbe>,
+}
+
+/// A look that was left out.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SkippedProbe {
+    /// What was to be looked at.
+    pub probe: &'static str,
+    /// Why it was not.
+    pub reason: String,
+}
+
+/// Has every rule look at a machine that was [examined](Machine::examine).
+pub fn diagnose(machine: &Machine) -> Report {
+    let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule.look(machine)).collect();
+    findings.sort_by_key(|finding| finding.severity);
+    let skipped = machine.skipped.iter();
+    Report {
+        schema: 1,
+        driver: machine.nvml.as_ref().map_or_else(|_| String::new(), |nvml| nvml.driver.clone()),
+        devices: machine.devices().len(),
+        rules: RULES.len(),
+        findings,
+        skipped: skipped
+            .map(|(probe, skipped)| SkippedProbe { probe, reason: skipped.text.clone() })
+            .collect(),
+    }
+}
+
+impl Report {
+    /// Returns `true` if nothing worse than [`Severity::Info`] was found.
+    pub fn is_healthy(&self) -> bool {
+        self.findings.iter().all(|finding| finding.severity == Severity::Info)
+    }
+
+    /// Renders the report for a terminal of `width` columns; with `all`, what only informs and what
+    /// was skipped too.
+    pub fn render(&self, width: usize, all: bool) -> String {
+        let mut text = String::new();
+        for finding in
+            self.findings.iter().filter(|finding| all || finding.severity != Severity::Info)
+        {
+            let mark = match finding.severity {
+                Severity::Fail => '✗',
+                Severity::Warning => '!',
+                Severity::Info => 'i',
+            };
+            hanging(&mut text, &format!("{mark} {}  ", finding.rule), INDENT, &finding.fact, width);
+            hanging(&mut text, INDENT, INDENT, &finding.cause, width);
+            text.push_str(&format!("{INDENT}$ {}\n", finding.command));
+        }
+        if text.is_empty() {
+            let count = |number: usize, noun: &str| {
+                format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+            };
+            let devices = count(self.devices, "GPU");
+            text = format!("nothing found: {devices}, {}\n", count(self.rules, "rule"));
+        }
+        if all {
+            for skipped in &self.skipped {
+                let line = format!("- skipped: {}: {}", skipped.probe, skipped.reason);
+                text.push_str(&cut(&line, width));
+                text.push('\n');
+            }
+        }
+        text
+    }
+
+    /// Renders the report as JSON, which `docs/doctor.schema.json` describes.
+    pub fn to_json(&self) -> String {
+        // Numbers, texts and lists are always JSON.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+}
+
+/// The indent below a finding's mark and id.
+const INDENT: &str = "       ";

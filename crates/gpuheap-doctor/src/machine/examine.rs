@@ -1,0 +1,104 @@
+//! Facts that only rules need: the kernel's log, other programs' lists, the linker's cache.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::proc::meminfo;
+use super::process::Process;
+use super::{Gpu, Message};
+use crate::source::{Skipped, Source, Why};
+
+/// Time that a command of others gets.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Parses `[seconds] text` in each line, with anything before the bracket.
+pub(super) fn messages(log: &str) -> Vec<Message> {
+    let message = |line: &str| {
+        let (_, rest) = line.split_once('[')?;
+        let (seconds, text) = rest.split_once(']')?;
+        Some(Message { seconds: seconds.trim().parse().ok()?, text: text.trim().to_owned() })
+    };
+    log.lines().filter_map(message).collect()
+}
+
+/// Returns the paths of `libcuda.so.1` in the order in which the linker finds them.
+pub(super) fn libcuda(source: &dyn Source) -> Result<Vec<String>, Skipped> {
+    let cache = source.run(&["ldconfig", "-p"], PATIENCE);
+    let cache = cache.or_else(|_| source.run(&["/sbin/ldconfig", "-p"], PATIENCE))?;
+    let path = |line: &str| {
+        let (name, path) = line.split_once("=>")?;
+        name.trim().starts_with("libcuda.so.1").then(|| path.trim().to_owned())
+    };
+    Ok(cache.lines().filter_map(path).collect())
+}
+
+/// Returns the ids of the containers that run, if a process is in one of Docker's.
+pub(super) fn containers(
+    source: &dyn Source,
+    processes: &[Process],
+) -> Option<Result<Vec<String>, Skipped>> {
+    let is_needed =
+        |process: &Process| process.container.is_some() && process.cgroup.contains("docker");
+    processes.iter().any(is_needed).then(|| {
+        let ids = source.run(&["docker", "ps", "-q", "--no-trunc"], PATIENCE)?;
+        Ok(ids.lines().map(|line| line.trim().to_owned()).collect())
+    })
+}
+
+/// Returns the numbers of Slurm's jobs, if a process belongs to one.
+pub(super) fn jobs(
+    source: &dyn Source,
+    processes: &[Process],
+) -> Option<Result<Vec<String>, Skipped>> {
+    let is_needed = |process: &Process| process.cgroup.contains("/job_");
+    processes.iter().any(is_needed).then(|| {
+        let jobs = source.run(&["squeue", "-h", "-o", "%A"], PATIENCE)?;
+        Ok(jobs.lines().map(|line| line.trim().to_owned()).collect())
+    })
+}
+
+/// Returns the bytes of page cache on the NUMA nodes that are devices' memory.
+pub(super) fn device_nodes(source: &dyn Source, devices: &[Gpu]) -> BTreeMap<u32, u64> {
+    let cache = |node: u32| {
+        let folder = format!("/sys/devices/system/node/node{node}");
+        let processors = source.read(&format!("{folder}/cpulist")).unwrap_or_default();
+        if !processors.trim_ascii().is_empty() {
+            return None;
+        }
+        let text = source.read(&format!("{folder}/meminfo")).ok()?;
+        let text = String::from_utf8_lossy(&text).replace(&format!("Node {node} "), "");
+        Some((node, meminfo(&text, "FilePages")?))
+    };
+    devices.iter().filter_map(|gpu| gpu.numa_node).filter_map(cache).collect()
+}
+
+/// Returns pairs of processes of which a descriptor of a device is one open file.
+pub(super) fn shared(
+    source: &dyn Source,
+    processes: &[Process],
+) -> Result<Vec<(u32, u32)>, Skipped> {
+    let mut pairs = Vec::new();
+    let holders: Vec<&Process> =
+        processes.iter().filter(|process| !process.holds.is_empty()).take(64).collect();
+    for (index, one) in holders.iter().enumerate() {
+        for other in &holders[index + 1..] {
+            let mut is_shared = false;
+            for (number, path) in one.holds.iter().take(64) {
+                // A child has the descriptor under the parent's number.
+                if !other.holds.contains(&(*number, path.clone())) {
+                    continue;
+                }
+                match source.is_same_file((one.pid, *number), (other.pid, *number)) {
+                    Ok(is_same) => is_shared |= is_same,
+                    // One of the two has ended, or belongs to another user.
+                    Err(skipped) if skipped.why != Why::Missing => {}
+                    Err(skipped) => return Err(skipped),
+                }
+            }
+            if is_shared {
+                pairs.push((one.pid, other.pid));
+            }
+        }
+    }
+    Ok(pairs)
+}

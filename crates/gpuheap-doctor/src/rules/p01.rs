@@ -1,0 +1,56 @@
+//! P01: memory of a process that has ended.
+
+use crate::evidence::{self, accounts};
+use crate::machine::{Machine, Process};
+use crate::rule::{Finding, Rule, Severity};
+use crate::status::Place;
+use crate::words::mib;
+
+pub(super) const RULE: Rule = Rule {
+    id: "P01",
+    severity: Severity::Fail,
+    title: "memory of a process that has ended",
+    explanation: "The driver frees memory when the last descriptor of its device file is closed, and lists \
+                  it under the process that opened it. A child inherits the descriptor when its parent \
+                  forks: workers of a data loader or of multiprocessing do. If the parent dies and a child \
+                  lives on, the memory stays, under the pid of a process that is gone. Ending the children \
+                  frees it. Programs avoid it by starting workers with spawn in place of fork.",
+    look,
+};
+
+/// Returns a finding for each process that is listed with memory and has ended.
+fn look(machine: &Machine) -> Vec<Finding> {
+    if crate::status::can_hide(machine) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (gpu, account) in accounts(machine) {
+        for row in account.processes.iter().filter(|row| row.place == Place::Ended) {
+            let size = row.bytes.map_or_else(|| "memory".to_owned(), mib);
+            let fact = format!(
+                "{}: {size} is listed under pid {}, which has ended",
+                evidence::name(gpu),
+                row.pid
+            );
+            let heirs: Vec<&Process> = evidence::heirs(machine, row.pid);
+            let (cause, command) = match (heirs.as_slice(), machine.unreadable) {
+                ([], Some(0)) => (
+                    "No process has the device open any more; the driver may still be cleaning up.".to_owned(),
+                    "gpuheap status".to_owned(),
+                ),
+                ([], _) => (
+                    "A child that inherited its device file keeps it; not every process is yours to read.".to_owned(),
+                    "sudo gpuheap doctor".to_owned(),
+                ),
+                (heirs, _) => (
+                    format!("A child inherited its device file and keeps it open: {}.", evidence::list(heirs)),
+                    format!("kill {}", evidence::pids(heirs, " ")),
+                ),
+            };
+            let finding =
+                RULE.found(fact, cause, command).with_pids(heirs.iter().map(|heir| heir.pid));
+            found.push(finding.with_bytes(row.bytes.unwrap_or(0)));
+        }
+    }
+    found
+}

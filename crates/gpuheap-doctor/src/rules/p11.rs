@@ -1,0 +1,39 @@
+//! P11: many contexts.
+
+use crate::evidence::{self, accounts};
+use crate::machine::{Kind, Machine};
+use crate::rule::{Finding, Rule, Severity};
+use crate::words::mib;
+
+pub(super) const RULE: Rule = Rule {
+    id: "P11",
+    severity: Severity::Warning,
+    title: "many contexts",
+    explanation: "Each process that touches a device pays for a context of some 200 to 700 MiB, even if it \
+                  computes elsewhere. Workers that forget to choose a device all open device 0.",
+    look,
+};
+
+/// Returns a finding for each device on which several processes hold little more than a context.
+fn look(machine: &Machine) -> Vec<Finding> {
+    accounts(machine)
+        .filter_map(|(gpu, account)| {
+            let mut small: Vec<u64> = account
+                .processes
+                .iter()
+                .filter(|row| row.kind != Kind::Graphics)
+                .filter_map(|row| row.bytes.filter(|bytes| (200 << 20..=700 << 20).contains(bytes)))
+                .collect();
+            small.sort_unstable();
+            let least = *small.first()?;
+            small.retain(|&bytes| bytes <= least + least / 10);
+            if small.len() < 3 {
+                return None;
+            }
+            let sum = small.iter().sum();
+            let fact = format!("{}: {} processes hold {} each, {} together", evidence::name(gpu), small.len(), mib(least), mib(sum));
+            let cause = "Each is hardly more than a context; choose a device for each worker by CUDA_VISIBLE_DEVICES.";
+            Some(RULE.found(fact, cause, format!("nvidia-smi pmon -c 1 -i {}", gpu.index)))
+        })
+        .collect()
+}

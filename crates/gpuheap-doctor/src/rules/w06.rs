@@ -1,0 +1,33 @@
+//! W06: memory that Windows did not keep on the card.
+
+use crate::evidence;
+use crate::machine::Machine;
+use crate::rule::{Finding, Rule, Severity};
+use crate::words::age;
+
+pub(super) const RULE: Rule = Rule {
+    id: "W06",
+    severity: Severity::Fail,
+    title: "memory that Windows did not keep on the card",
+    explanation: "Windows decides what stays on the card. If it cannot keep what a program needs, a call \
+                  fails with \"device not ready\", although memory looks free. Leave 15 to 20 % of the \
+                  card free, and do not use PyTorch's expandable segments.",
+    look,
+};
+
+/// Returns a finding if Windows refused to keep a program's memory on the card.
+fn look(machine: &Machine) -> Vec<Finding> {
+    evidence::logged(machine, "dxgkio_make_resident: Ioctl failed: -12")
+        .map(|(count, ago)| {
+            RULE.found(
+                format!(
+                    "Windows refused to keep memory on the card {count} times, last {} ago",
+                    age(ago)
+                ),
+                "Too little was left on the card; leave 15 to 20 % of it free.",
+                "unset PYTORCH_CUDA_ALLOC_CONF",
+            )
+        })
+        .into_iter()
+        .collect()
+}

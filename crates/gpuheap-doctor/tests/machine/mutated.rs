@@ -1,0 +1,59 @@
+//! Machines of which some files are missing, empty, unreadable or garbled.
+
+use gpuheap_doctor::{Machine, RULES, Recording, Why, diagnose, status};
+use proptest::prelude::*;
+
+use crate::rules::fixtures;
+use crate::support::{named, recording};
+
+/// All machines and fixtures.
+fn recordings() -> Vec<Recording> {
+    let fixtures = RULES.iter().flat_map(|rule| fixtures(rule.id, "")).map(|file| recording(&file));
+    let machines = ["h200_idle", "h200_training", "several_users", "wsl2"].map(named);
+    fixtures.chain(machines).collect()
+}
+
+/// Does to a section what `how` stands for.
+fn mutate(recording: Recording, name: &str, how: u8, junk: &str) -> Recording {
+    let text = recording.text(name).unwrap_or_default().to_owned();
+    match how % 8 {
+        0 => recording.without(name, Why::Missing),
+        1 => recording.without(name, Why::Denied),
+        2 => recording.without(name, Why::TimedOut),
+        3 => recording.with(name, ""),
+        4 => recording.with(name, junk),
+        5 => recording.with(name, &text.replace(|c: char| c.is_ascii_digit(), "9")),
+        6 => recording.with(name, &text.chars().rev().collect::<String>()),
+        _ => {
+            let half = text.chars().count() / 2;
+            recording.with(name, &text.chars().take(half).collect::<String>())
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn nothing_panics(
+        which in any::<prop::sample::Index>(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), ".{0,40}"), 1..6),
+    ) {
+        let all = recordings();
+        let mut recording = all[which.index(all.len())].clone();
+        for (section, how, junk) in changes {
+            let names: Vec<String> = recording.names().map(str::to_owned).collect();
+            let name = &names[section.index(names.len())];
+            recording = mutate(recording, name, how, &junk);
+        }
+        let mut machine = Machine::read(recording);
+        machine.examine();
+        let report = diagnose(&machine);
+        report.render(80, true);
+        report.to_json();
+        status::render(&status::of(&machine), "580", 80);
+        // A probe that panicked on its thread says so.
+        let panicked = report.skipped.iter().any(|skipped| skipped.reason.contains("panicked"));
+        prop_assert!(!panicked, "{:?}", report.skipped);
+    }
+}

@@ -1,0 +1,108 @@
+//! Each rule on its own fixtures, and all rules on healthy machines.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use gpuheap_doctor::{Machine, RULES, Recording, Report, Severity, diagnose};
+
+use crate::support::{named, recording};
+
+/// Reads a recorded machine and has all rules look.
+pub(crate) fn report(recording: Recording) -> Report {
+    let mut machine = Machine::read(recording);
+    machine.examine();
+    diagnose(&machine)
+}
+
+fn rules() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/rules")
+}
+
+/// Returns the fixtures of a rule whose names begin with `kind`.
+pub(crate) fn fixtures(id: &str, kind: &str) -> Vec<PathBuf> {
+    let folder = rules().join(id.to_lowercase());
+    let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
+    let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
+    files.retain(|file| file.file_name().unwrap().to_str().unwrap().starts_with(kind));
+    files.sort();
+    files
+}
+
+#[test]
+fn every_file_is_in_the_list_and_has_an_id_of_its_own() {
+    let ids: BTreeSet<String> = RULES.iter().map(|rule| rule.id.to_lowercase()).collect();
+    assert_eq!(ids.len(), RULES.len());
+    let files = std::fs::read_dir(rules()).unwrap().map(|file| file.unwrap().path());
+    let files = files.filter(|file| file.extension().is_some_and(|kind| kind == "rs"));
+    let names: BTreeSet<String> = files
+        .map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned())
+        .filter(|name| name != "mod")
+        .collect();
+    assert_eq!(ids, names);
+}
+
+#[test]
+fn every_rule_fires_on_its_fixtures_and_keeps_quiet_on_the_others() {
+    for rule in RULES {
+        for (kind, fires) in [("fires", true), ("quiet", false)] {
+            let files = fixtures(rule.id, kind);
+            assert!(!files.is_empty(), "{} has no fixture {kind}", rule.id);
+            for file in files {
+                let text = std::fs::read_to_string(&file).unwrap();
+                assert!(text.contains("\n# origin: "), "{} has no origin", file.display());
+                let report = report(recording(&file));
+                let found = report.findings.iter().any(|finding| finding.rule == rule.id);
+                assert_eq!(found, fires, "{}: {report:#?}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn no_rule_warns_on_a_healthy_machine() {
+    let bare = Recording::parse("== /dev/null\n== /proc/sys/kernel/osrelease\n6.8.0\n").unwrap();
+    for machine in [named("h200_idle"), named("h200_training"), named("wsl2"), bare] {
+        let report = report(machine);
+        assert!(report.is_healthy(), "{report:#?}");
+        assert_eq!(report.render(80, false).lines().count(), 1);
+    }
+}
+
+#[test]
+fn findings_fit_into_their_form() {
+    for rule in RULES {
+        for file in fixtures(rule.id, "fires") {
+            for finding in report(recording(&file)).findings {
+                assert!(!finding.command.contains('\n'), "{finding:?}");
+                assert!(finding.cause.ends_with('.'), "{finding:?}");
+                assert!(!finding.fact.ends_with('.'), "{finding:?}");
+                for text in [&finding.fact, &finding.cause] {
+                    assert!(text.chars().count() <= 160, "{finding:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn all_findings_at_80_columns() {
+    let mut text = String::new();
+    for rule in RULES {
+        for file in fixtures(rule.id, "fires") {
+            let mut report = report(recording(&file));
+            report.findings.retain(|finding| finding.rule == rule.id);
+            report.skipped.clear();
+            text.push_str(&report.render(80, true));
+        }
+    }
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn worst_comes_first() {
+    let severities = |report: Report| -> Vec<Severity> {
+        report.findings.iter().map(|finding| finding.severity).collect()
+    };
+    let found = severities(report(named("several_users")));
+    assert!(found.is_sorted() && found.len() > 2, "{found:?}");
+}
