@@ -1,6 +1,7 @@
 //! How do I allocate and free GPU memory, and see that it happened?
 //!
-//! One array from its making to its end, with the heap's figures at each step.
+//! One array from its allocation to its free, with three figures at each step: the device's, as the
+//! driver counts all processes and contexts; this heap's; and the pool's.
 //!
 //!     cargo run --bin allocate_and_free
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin allocate_and_free
@@ -12,7 +13,7 @@ use gpuheap::{Device, Heap, PoolKind};
 fn main() -> Result<(), gpuheap::Error> {
     let device =
         Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:4GiB"))?;
-    // A heap of our own, so that nothing else is in its figures. `device.heap()` is the shared one.
+    // A heap for this program part alone. `device.heap()` is shared by the whole process.
     let heap = Heap::builder(&device).pool(PoolKind::Binned).build()?;
     let target = heap.target()?;
     show("at first", &heap)?;
@@ -31,19 +32,17 @@ fn main() -> Result<(), gpuheap::Error> {
     let between = heap.usage()?.driver_calls - calls;
     println!("another one: {between} calls of the driver\n");
 
-    // A free is a drop that tells what went wrong, if anything.
+    // `free` does what a drop does, and returns the error if the free fails.
     array.fill(7)?.free()?;
 
-    // Only now does the driver get it back, and with it everybody else.
+    // Only this gives the memory back to the driver. From here on other processes can allocate it.
     let bytes = heap.reclaim_all()?;
-    println!("reclaimed {bytes} bytes");
+    println!("reclaimed {bytes} bytes\n");
     show("at last", &heap)
 }
 
 fn show(when: &str, heap: &Heap) -> Result<(), gpuheap::Error> {
     let status = heap.memory_status()?.to_string();
-    // The first line is about the whole device and all its processes.
-    let own: Vec<&str> = status.lines().skip(1).collect();
-    println!("{when}:\n  {}\n", own.join("\n  "));
+    println!("{when}:\n  {}\n", status.replace('\n', "\n  "));
     Ok(())
 }

@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     heap.flush()?;
     show("flushed: now it is the driver's", &heap)?;
 
-    // What nobody will ever free: of the device's own memory and of the host's.
+    // Arrays that are never freed: one of device memory and one of pinned host memory.
     std::mem::forget(target.zeroed::<u8, _>(BYTES)?);
     std::mem::forget(target.kind(MemoryKind::Pinned).zeroed::<u8, _>(1 << 20)?);
     heap.flush()?;
@@ -60,7 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let fresh = Heap::new(&device)?;
     show("reset: the context ended, with all that was in it", &fresh)?;
 
-    // What is older than the reset says so. It crashes nothing and frees nothing twice.
+    // An object that is older than the reset returns an error. It frees nothing twice.
     println!("\nan old target, after the reset:");
     match target.zeroed::<u8, _>(1) {
         Ok(_) => println!("  works"),

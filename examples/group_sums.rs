@@ -1,11 +1,17 @@
 //! How do I aggregate a table by group that is larger than GPU memory?
 //!
-//! Sums and means of columns, by group, of data ten times as large as the memory for it.
+//! Two tables, each with a limit on GPU memory that is a fraction of its size.
+//!
+//! * Few groups: the sums of all groups stay on the device, and batches of rows are added to them.
+//! * A million rows whose float keys are nearly all different: the table of sums is as large as the
+//!   data, so the batches are ranges of groups. The host sorts the rows by key and numbers groups.
 //!
 //!     cargo run --bin group_sums
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin group_sums
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::collections::HashMap;
 
 use gpuheap::ndarray::{Array1, Array2, Axis};
 use gpuheap::{Device, DeviceArray, Error, Heap};
@@ -15,6 +21,13 @@ const COLUMNS: usize = 3;
 const GROUPS: usize = 5;
 
 fn main() -> Result<(), Error> {
+    let device =
+        Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:4GiB"))?;
+    few_groups(&device)?;
+    float_keys(&device)
+}
+
+fn few_groups(device: &Device) -> Result<(), Error> {
     // A table on the host: three columns of numbers, and a key for each row.
     let values = Array2::from_shape_fn((ROWS, COLUMNS), |(row, column)| {
         (row % 7 * (row % GROUPS) + column) as f64
@@ -22,13 +35,11 @@ fn main() -> Result<(), Error> {
     let keys = Array1::from_shape_fn(ROWS, |row| (row % GROUPS) as u8);
     let bytes = (values.len() * size_of::<f64>() + keys.len()) as u64;
 
-    let device =
-        Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:4GiB"))?;
-    let heap = Heap::builder(&device).hard_limit(bytes / 10).build()?;
+    let heap = Heap::builder(device).hard_limit(bytes / 10).build()?;
     let target = heap.target()?;
     println!("{} KiB of data under a limit of {} KiB", bytes >> 10, (bytes / 10) >> 10);
 
-    // What stays on the device: a sum for each group and column, and a count for each group.
+    // The device keeps a sum for each group and column, and a count for each group.
     let mut sums: DeviceArray<f64, _> = target.zeroed((GROUPS, COLUMNS))?;
     let mut counts: DeviceArray<u64> = target.zeroed(GROUPS)?;
 
@@ -59,12 +70,67 @@ fn main() -> Result<(), Error> {
         println!();
     }
 
-    // On the host, to compare with. The numbers are whole, so that the order of adding is no matter.
+    // On the host, to compare with. The numbers are whole, so the order of the additions is free.
     let mut host = Array2::<f64>::zeros((GROUPS, COLUMNS));
     for (row, &key) in values.axis_iter(Axis(0)).zip(&keys) {
         let mut sum = host.row_mut(usize::from(key));
         sum += &row;
     }
     println!("\nthe same on the host: {}", host == sums);
+    Ok(())
+}
+
+fn float_keys(device: &Device) -> Result<(), Error> {
+    const MIB: u64 = 1 << 20;
+    const BATCH: usize = ROWS / 32;
+
+    let keys: Vec<f64> =
+        (0..ROWS).map(|row| (row * 7919 % (ROWS / 100 * 99)) as f64 / 3.0).collect();
+    let values: Vec<f64> = (0..ROWS).map(|row| (row % 1000) as f64).collect();
+
+    // Rows in the order of their keys, so that a group is a run of rows.
+    let mut order: Vec<usize> = (0..ROWS).collect();
+    order.sort_unstable_by(|&a, &b| keys[a].total_cmp(&keys[b]));
+
+    let heap = Heap::builder(device).hard_limit(3 * MIB).build()?;
+    let target = heap.target()?;
+    let mut groups: Vec<f64> = Vec::new(); // the key of each
+    let mut sums: Vec<f64> = Vec::new();
+    let (mut first, mut batches) = (0, 0);
+    while first < ROWS {
+        // A batch ends where a group does.
+        let mut end = ROWS.min(first + BATCH);
+        while end < ROWS && keys[order[end]] == keys[order[end - 1]] {
+            end += 1;
+        }
+        let rows = &order[first..end];
+
+        // The number of a row's group within the batch.
+        let before = groups.len();
+        let numbers: Vec<u32> = rows
+            .iter()
+            .map(|&row| {
+                if groups.len() == before || groups.last() != Some(&keys[row]) {
+                    groups.push(keys[row]);
+                }
+                (groups.len() - before - 1) as u32
+            })
+            .collect();
+        let column: Vec<f64> = rows.iter().map(|&row| values[row]).collect();
+
+        let batch =
+            target.array(&column)?.sum_by_key(&target.array(&numbers)?, groups.len() - before)?;
+        sums.extend(batch.to_vec()?);
+        (first, batches) = (end, batches + 1);
+    }
+    println!("\n{ROWS} rows, {} float keys, under a limit of {} KiB", groups.len(), 3 * MIB >> 10);
+    println!("{batches} batches, {} KiB at most", heap.usage()?.reserved_peak >> 10);
+
+    let mut host: HashMap<u64, f64> = HashMap::new();
+    for (key, value) in keys.iter().zip(&values) {
+        *host.entry(key.to_bits()).or_default() += value;
+    }
+    let is_equal = groups.iter().zip(&sums).all(|(key, sum)| host.get(&key.to_bits()) == Some(sum));
+    println!("the same on the host: {}", host.len() == groups.len() && is_equal);
     Ok(())
 }

@@ -1,6 +1,8 @@
-//! What is managed (unified) memory, and does it free itself?
+//! Does managed (unified) memory free itself, and what does it cost?
 //!
-//! Unified memory: one array that host and device both touch in place.
+//! Managed memory, which gpuheap calls unified, is one array that host and device both access in
+//! place. It does not free itself: it is freed at a drop like memory of any other kind, and what is
+//! forgotten stays until the process ends. `process_end` shows that end for both kinds.
 //!
 //!     cargo run --bin managed_memory
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin managed_memory
@@ -8,9 +10,12 @@
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
-use gpuheap::{Advice, Device, DeviceArray, Error, Location, MemoryKind};
+use std::time::Instant;
+
+use gpuheap::{Advice, Bytes, Device, DeviceArray, Error, Heap, Location, MemoryKind};
 
 const LENGTH: usize = 1 << 20;
+const BYTES: usize = 64 << 20;
 
 fn main() -> Result<(), Error> {
     let device =
@@ -26,46 +31,84 @@ fn main() -> Result<(), Error> {
     }
     println!("written by the host: {:?}", array.as_slice()?[..4].to_vec());
 
-    // Pages go to whoever touches them, one fault at a time, unless they are sent first. That
-    // takes a device that can share them; under WSL2 the driver moves all of it or nothing.
+    // Pages move to the side that accesses them, one fault at a time, unless they are prefetched.
+    // Prefetching takes a device with concurrent managed access. Under WSL2 the driver moves the
+    // whole allocation instead.
     if device.describe().concurrent_managed_access {
         array.advise(Advice::PreferredLocation(Location::Device))?;
         array.prefetch(Location::Device)?;
         println!("prefetched to the device, in stream order");
     } else {
         let error = array.prefetch(Location::Device).err();
-        println!("not prefetched: {}", error.map_or("no error".to_owned(), |e| e.to_string()));
+        let text = error.map_or("no error".to_owned(), |error| error.to_string());
+        println!(
+            "not prefetched:\n  {}",
+            text.replace(" with ", "\n  with ")
+                .replace(", because", ",\n  because")
+                .replace("; ", ";\n  ")
+        );
     }
 
     // The device writes the same memory.
     array.slice_mut(..LENGTH / 2)?.fill(-1.0)?;
 
-    // The borrow waits for that. While it lives, the memory stays, whatever is freed.
+    // The borrow waits for that write. While the borrow lives, the memory is not freed.
     {
         let seen = array.as_slice()?;
         println!("after the device: {:?} ... {:?}", &seen[..2], &seen[LENGTH - 2..]);
     }
 
-    // It counts in an account of its own, not in the device's.
+    // Each kind of memory has its own account.
     for kind in [MemoryKind::Device, MemoryKind::Unified] {
         println!("{kind} memory, live: {} bytes", heap.usage_of(kind)?.live);
     }
 
-    // The same with the device's own memory: two copies, and the device at its full speed. Which is
-    // better depends on how often the sides take turns.
+    // Device memory and two copies give the same result, with the device at its full speed. Copies
+    // get better the more often host and device take turns.
     let mut host: Vec<f32> = (0..LENGTH).map(|n| n as f32).collect();
     let mut own = target.array(&host)?;
     own.slice_mut(..LENGTH / 2)?.fill(-1.0)?;
     own.read_into(&mut host)?;
     println!("the same by copies: {}", host[..] == array.as_slice()?[..]);
 
-    // A kind is a choice of where an array is made; nothing else differs. Copies keep it.
+    // The kind is chosen when an array is made. `copy` keeps it; `copy_to` takes the target's.
     let copy = array.copy()?;
     let moved = array.copy_to(&target)?;
     println!("a copy is {}, one made elsewhere is {}", copy.kind(), moved.kind());
 
-    drop((array, copy));
+    drop((array, copy, moved, own));
     heap.flush()?;
     println!("unified memory at the end: {} bytes", heap.usage_of(MemoryKind::Unified)?.reserved);
+
+    println!("\nreleased to the driver; in use on the device by its own line:");
+    for kind in [MemoryKind::Device, MemoryKind::Unified] {
+        release(&heap, kind)?;
+    }
+    println!("\nforgotten, and then a flush:");
+    for kind in [MemoryKind::Device, MemoryKind::Unified] {
+        std::mem::forget(target.kind(kind).zeroed::<u8, _>(BYTES)?);
+        heap.flush()?;
+        let reserved = heap.usage_of(kind)?.reserved;
+        println!("  {kind} memory: {} stay until the process ends", Bytes(reserved));
+    }
+    Ok(())
+}
+
+/// Shows the device's own line around one array, and what it costs to give the array back.
+fn release(heap: &Heap, kind: MemoryKind) -> Result<(), Error> {
+    let line = || heap.memory_status().map(|status| status.device_used);
+    let show =
+        |used: Option<u64>| used.map_or("unknown".to_owned(), |used| Bytes(used).to_string());
+    let before = line()?;
+    // The device fills it, so that its pages are on the device.
+    let array = heap.target()?.kind(kind).filled(BYTES, 1_u8)?;
+    array.target().stream().synchronize()?;
+    let during = line()?;
+    let began = Instant::now();
+    array.release()?;
+    let took = began.elapsed().as_micros();
+    let [before, during, after] = [before, during, line()?].map(show);
+    println!("  {kind} memory: before {before}, with the array {during}, after {after}");
+    println!("    the release took {took} µs");
     Ok(())
 }

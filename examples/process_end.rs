@@ -1,27 +1,38 @@
 //! Why does dedicated GPU memory not clear after my program ended?
 //!
-//! Memory does not outlive its process, however the process ends.
+//! Memory does not outlive its process, however the process ends. If the figure stays up, a process
+//! still runs: a child, a worker, or a program in another container.
 //!
-//! This program starts itself as a child, which takes memory and ends by returning, by `exit`, or
-//! by an abort, in the middle of its work and with nothing freed. The parent watches what the
-//! driver calls free.
+//! This program starts itself as a child, which takes memory and ends in one of five ways: it frees
+//! everything first, returns, calls `exit`, or aborts with device memory or with unified memory.
+//! The parent reads the device's line (bytes in use, as the driver counts them) before, during and
+//! after, and how long the end took.
 //!
 //!     cargo run --bin process_end
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin process_end
 //!
-//! An emulated device is part of its process, so there the parent cannot see the child's memory,
-//! and what is shown is only that the child had it and is gone.
+//! An emulated device is a part of its process. There the parent cannot see the child's memory, so
+//! only the child's own figures are printed.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gpuheap::{Device, Heap};
+use gpuheap::{Bytes, Device, Heap, MemoryKind};
 
 const BYTES: usize = 512 << 20;
+
+/// How a child ends: its argument, and what the parent prints.
+const ENDS: [(&str, &str); 5] = [
+    ("frees", "it frees its memory and returns"),
+    ("returns", "it returns, with nothing freed"),
+    ("exits", "it calls exit, with nothing freed"),
+    ("aborts", "it aborts, with nothing freed"),
+    ("aborts_unified", "it aborts, and the memory is unified"),
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let device =
@@ -31,30 +42,37 @@ fn main() -> Result<(), Box<dyn Error>> {
         return hold_and_end(&heap, &how);
     }
     if device.is_emulated() {
-        println!("an emulated device: each process has its own, and sees only that\n");
+        println!("emulated device: the parent cannot see what its child has in use\n");
     }
-    for how in ["return", "exit", "abort"] {
+    for (how, text) in ENDS {
         let before = used(&heap)?;
         let mut child = start(how)?;
         let mut words = BufReader::new(child.stdout.take().ok_or("the child has no output")?);
         let mut line = String::new();
-        words.read_line(&mut line)?; // it holds its memory now
-        println!("{how}: the child says: {}", line.trim());
+        words.read_line(&mut line)?; // once it is there, the child holds its memory
+        println!("{text}\n  child: {}", line.trim());
         let during = used(&heap)?;
-        // The child ends when it is told to.
+
+        let told = Instant::now();
         child.stdin.take().ok_or("the child has no input")?.write_all(b"end\n")?;
+        let mut rest = String::new();
+        words.read_to_string(&mut rest)?;
         let status = child.wait()?;
-        let patience = Instant::now() + Duration::from_secs(30);
-        // The driver takes a process down in its own time, which is mostly none.
-        while used(&heap)? > before && Instant::now() < patience {
-            std::thread::sleep(Duration::from_millis(50));
+        let ended = told.elapsed();
+        // The driver takes the memory back at the end of the process, mostly before `wait` returns.
+        while used(&heap)? > before && told.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(5));
         }
-        let after = used(&heap)?;
-        println!("  it ended {}", if status.success() { "in good order" } else { "by a signal" });
+        let (back, after) = (told.elapsed(), used(&heap)?);
+
+        rest.lines().for_each(|line| println!("  child: {line}"));
+        let end = if status.success() { "in good order" } else { "by a signal" };
+        println!("  it ended {end}, {} ms after it was told to", ended.as_millis());
         if !device.is_emulated() {
-            let [before, during, after] = [before, during, after].map(|bytes| bytes >> 20);
-            println!("  in use before, during and after: {before}, {during}, {after} MiB");
-            println!("  all of it came back: {}", after <= before);
+            println!("  the device's line before: {}", Bytes(before));
+            println!("  while the child ran:      {}", Bytes(during));
+            println!("  after its end:            {}", Bytes(after));
+            println!("  all of it came back: {}, {} ms", after <= before, back.as_millis());
         }
     }
     Ok(())
@@ -65,19 +83,30 @@ fn start(how: &str) -> Result<Child, std::io::Error> {
     command.arg(how).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
 }
 
-/// The child: takes memory that nothing will free, has work in flight, and ends.
+/// The child: takes memory, has work in flight, and ends as it is told.
 fn hold_and_end(heap: &Heap, how: &str) -> Result<(), Box<dyn Error>> {
-    let mut array = heap.target()?.filled(BYTES, 1_u8)?;
-    let (mine, all) = (heap.usage()?.live >> 20, used(heap)? >> 20);
-    println!("I hold {mine} MiB, and the driver calls {all} MiB in use");
+    let kind = match how {
+        "aborts_unified" => MemoryKind::Unified,
+        _ => MemoryKind::Device,
+    };
+    let mut array = heap.target()?.kind(kind).filled(BYTES, 1_u8)?;
+    let live = heap.usage_of(kind)?.live;
+    println!("holds {} of {kind} memory; device in use: {}", Bytes(live), Bytes(used(heap)?));
     std::io::stdout().flush()?;
     std::io::stdin().read_line(&mut String::new())?;
     array.fill(2)?;
+    if how == "frees" {
+        let began = Instant::now();
+        array.release()?; // waits for the fill, then gives the memory to the driver
+        let took = began.elapsed().as_micros();
+        println!("released it in {took} µs; device in use: {}", Bytes(used(heap)?));
+        return Ok(());
+    }
     std::mem::forget(array);
     match how {
-        "exit" => std::process::exit(0),
-        "abort" => std::process::abort(),
-        _ => Ok(()),
+        "exits" => std::process::exit(0),
+        "returns" => Ok(()),
+        _ => std::process::abort(),
     }
 }
 

@@ -38,7 +38,7 @@ fn main() -> Result<(), Error> {
     println!("an array on the other stream took {taken} bytes from the driver");
     drop((b, c));
 
-    // 4. Threads that are to run beside each other have a stream each. Their arrays may go anywhere.
+    // 4. Threads that run beside each other have a stream each. Any thread may use their arrays.
     let threads: Vec<_> = (0..4_u32)
         .map(|number| {
             let (device, heap) = (device.clone(), heap.clone());

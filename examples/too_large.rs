@@ -1,4 +1,4 @@
-//! What do I do with data that is larger than GPU memory?
+//! How do I work on data that is larger than GPU memory?
 //!
 //! An array that is too large for the device: the error, and the same work in pieces.
 //!
@@ -40,7 +40,7 @@ fn main() -> Result<(), Error> {
         }
     }
 
-    // The same could have been asked before, without an error and without taking anything.
+    // `would_fit` answers beforehand, without an error and without taking memory.
     println!("\nwould it fit? {}", heap.would_fit(bytes)?);
     println!("would a quarter? {}", heap.would_fit(bytes / 4)?);
 

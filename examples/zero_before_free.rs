@@ -1,37 +1,127 @@
 //! Can others read what was in memory that I freed, and how do I leave nothing?
 //!
-//! What is left in memory that was freed, and how to leave nothing.
+//! A free does not erase. Within a process the next array that gets the memory can read what was
+//! in it, and with a pool that happens every time.
 //!
-//! A free does not erase. Whoever gets the memory next can read what was in it; within a process
-//! that is a later array, and with a pool it is so every time.
+//! The last part looks from another process. One child writes a marker to most of the free memory
+//! and gives it back to the driver. A second child allocates memory and counts the markers that it
+//! finds, once while the first still runs and once after its end. That takes a GPU: on an emulated
+//! device each process has memory of its own.
 //!
 //!     cargo run --bin zero_before_free
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin zero_before_free
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
-use gpuheap::{Device, Error, Heap, Target};
+use std::error::Error as StdError;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+
+use gpuheap::{Bytes, Device, Error, Heap, Target};
 
 const SECRET: &[u8; 24] = b"the key is 0451, tell no";
+/// A value that no other program writes in quantity.
+const MARKER: u64 = 0x0451_7E11_0451_7E11;
+/// The size of one allocation of the children.
+const PIECE: u64 = 256 << 20;
+/// Bytes that a child reads, at most: it copies them to the host.
+const READ: u64 = 1 << 30;
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), Box<dyn StdError>> {
     let device =
         Device::open(std::env::var("GPUHEAP_DEVICE").as_deref().unwrap_or("emulated:4GiB"))?;
+
+    match std::env::args().nth(1).as_deref() {
+        Some("write") => return write_and_release(&Heap::new(&device)?),
+        Some(_) => return count_markers(&Heap::new(&device)?),
+        None => {}
+    }
 
     let heap = Heap::builder(&device).build()?;
     println!("a heap as it comes:");
     write_free_and_look(&heap.target()?, &heap.target()?)?;
 
-    // The heap fills what is freed, rounding included, before anything else can have it. The fill
-    // is in stream order: nobody waits.
+    // The heap fills a freed block with zeros, its rounding included, before it hands it out again.
+    // The fill is in stream order: no thread waits.
     let heap = Heap::builder(&device).zero_on_free(true).build()?;
     println!("\na heap that is built with zero_on_free:");
     write_free_and_look(&heap.target()?, &heap.target()?)?;
 
-    // Or one target does, so that only what is worth it costs a fill.
+    // One target of a heap can do so alone, and only its arrays cost the fill.
     let heap = Heap::builder(&device).build()?;
     println!("\none target of a heap that does not:");
-    write_free_and_look(&heap.target()?.zero_on_free(true), &heap.target()?)
+    write_free_and_look(&heap.target()?.zero_on_free(true), &heap.target()?)?;
+
+    println!("\nanother process:");
+    if device.is_emulated() {
+        println!("  not measured on an emulated device: each process has memory of its own");
+        return Ok(());
+    }
+    drop(heap);
+    look_from_another_process()
+}
+
+/// Prints how many markers of one child another child finds.
+fn look_from_another_process() -> Result<(), Box<dyn StdError>> {
+    let mut writer = start("write")?;
+    let mut words = BufReader::new(writer.stdout.take().ok_or("the child has no output")?);
+    let mut line = String::new();
+    words.read_line(&mut line)?; // once it is there, the memory is with the driver again
+    println!("  {}", line.trim());
+    println!("  while it still runs, another process finds {}", finding()?);
+    writer.stdin.take().ok_or("the child has no input")?.write_all(b"end\n")?;
+    writer.wait()?;
+    println!("  after its end, another process finds {}", finding()?);
+    Ok(())
+}
+
+/// Returns what a child that counts markers printed.
+fn finding() -> Result<String, Box<dyn StdError>> {
+    let mut reader = start("read")?;
+    let mut text = String::new();
+    reader.stdout.take().ok_or("the child has no output")?.read_to_string(&mut text)?;
+    reader.wait()?;
+    Ok(text.trim().to_owned())
+}
+
+fn start(part: &str) -> Result<Child, std::io::Error> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(part).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+}
+
+/// The child that writes: fills three quarters of the free memory, and gives it back to the driver.
+fn write_and_release(heap: &Heap) -> Result<(), Box<dyn StdError>> {
+    let status = heap.memory_status()?;
+    let free = status.device_total - status.device_used.ok_or("the driver gives no figure")?;
+    let target = heap.target()?;
+    let pieces = (0..free / 4 * 3 / PIECE)
+        .map(|_| target.filled(PIECE as usize / size_of::<u64>(), MARKER))
+        .collect::<Result<Vec<_>, Error>>()?;
+    let written = pieces.len() as u64 * PIECE;
+    for piece in pieces {
+        piece.release()?; // waits for the fill
+    }
+    println!("a process wrote a marker to {} and gave it to the driver", Bytes(written));
+    std::io::stdout().flush()?;
+    std::io::stdin().read_line(&mut String::new())?;
+    Ok(())
+}
+
+/// The child that reads: allocates memory that it never wrote, and counts the markers in it.
+fn count_markers(heap: &Heap) -> Result<(), Box<dyn StdError>> {
+    let target = heap.target()?;
+    let mut held = Vec::new(); // so that no piece is read twice
+    let (mut found, mut read) = (0, 0);
+    while read < READ {
+        let Ok(piece) = target.uninit::<u64, _>(PIECE as usize / size_of::<u64>()) else { break };
+        // SAFETY: every bit pattern is a `u64`. The values are read only to be compared.
+        let piece = unsafe { piece.assume_written() };
+        found += piece.to_vec()?.iter().filter(|&&word| word == MARKER).count() as u64 * 8;
+        read += PIECE;
+        held.push(piece);
+    }
+    println!("{} of markers in {}", Bytes(found), Bytes(read));
+    Ok(())
 }
 
 /// Writes the secret, frees it, and reads what the next array finds in the same memory.
@@ -42,8 +132,8 @@ fn write_free_and_look(secret: &Target, other: &Target) -> Result<(), Error> {
 
     let next = other.uninit::<u8, _>(SECRET.len())?;
     let is_same = next.device_ptr(other.stream())? == address;
-    // SAFETY: any byte is a `u8`, and these were written, by the owner before. That it may be read
-    // at all takes `unsafe`: an array that nobody wrote cannot be read in safe code.
+    // SAFETY: every bit pattern is a `u8`, and the previous owner of the memory wrote these bytes.
+    // Safe code cannot read an array that was never written.
     let found = unsafe { next.assume_written() }.to_vec()?;
 
     let text = match found.iter().all(|&byte| byte == 0) {
