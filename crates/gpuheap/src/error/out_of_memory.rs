@@ -66,7 +66,7 @@ pub struct OutOfMemory {
     /// Bytes that other heaps of this process took on the device. For unified memory, this heap's
     /// device memory is included. For pinned memory, it is the pinned memory of other heaps.
     pub other_heaps: u64,
-    /// Cached bytes among those of the other heaps: free, pending ones included. The rest is live.
+    /// Cached bytes of `other_heaps`: free, pending ones included. The rest is live.
     pub other_heaps_cached: u64,
     /// Bytes that other libraries of this process, contexts and other processes hold. `None` if the
     /// driver does not report it.
@@ -74,7 +74,7 @@ pub struct OutOfMemory {
     /// Size of the device's memory. For pinned memory, here and below, of the host's. `None` if it
     /// is not known.
     pub device: Option<u64>,
-    /// Bytes of it that the driver reports as free. `None` if it does not report them.
+    /// Bytes of `device` that the driver reports as free. `None` if it does not report them.
     pub device_free: Option<u64>,
     /// Hard limit of the heap for this kind of memory.
     pub limit: Option<u64>,

@@ -25,7 +25,7 @@ pub struct FlushReport {
     pub kinds: Vec<FlushedKind>,
     /// Bytes of the device's memory in other heaps of this process; 0 after a flush of the device.
     pub other_heaps: u64,
-    /// Free bytes among them: a flush of those heaps, or of the device, gives them back.
+    /// Free bytes of `other_heaps`: a flush of those heaps, or of the device, gives them back.
     pub other_heaps_cached: u64,
     /// Bytes of the device in use outside its heaps: contexts, modules, other libraries and other
     /// processes, which cannot be told apart here. Unified memory that is on the device is

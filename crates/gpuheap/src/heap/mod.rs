@@ -49,7 +49,7 @@ use crate::size::Bytes;
 use crate::stream::Stream;
 use crate::track::{TrackId, Tracker, Tracking};
 
-/// The memory of one device, handed out in stream order.
+/// The memory of one device, allocated and freed in stream order.
 ///
 /// ```text
 /// Block ─► Heap ─► front: what each thread keeps of what it freed
@@ -61,39 +61,40 @@ use crate::track::{TrackId, Tracker, Tracking};
 ///            └─ reclaimers  callbacks that others registered
 /// ```
 ///
-/// Cheap to clone; clones are the same heap. It may be used from any thread. Metadata lives on the
-/// host. When the last clone and the last block are gone, everything goes back to the driver.
+/// Cheap to clone; clones are the same heap. A heap may be used from any thread. Its metadata lives
+/// on the host. When the last clone and the last block are dropped, all memory returns to the
+/// driver.
 ///
-/// A callback that a stream runs on the host (`cuLaunchHostFunc`) must neither allocate nor free:
-/// the driver forbids its calls there, and the heap may be waiting for that very stream with its
-/// lock held.
+/// A host callback of a stream (`cuLaunchHostFunc`) must neither allocate nor free. The driver
+/// forbids its calls there, and the heap may be waiting for that very stream with its lock held.
 #[derive(Clone)]
 pub struct Heap {
     handle: Arc<Handle>,
 }
 
-/// What clones of a heap, its blocks and its arrays share.
+/// State shared by a heap's clones, blocks and arrays.
 pub(crate) struct Inner {
     pub(crate) context: Arc<Context>,
     pool: PoolKind,
-    /// Bytes that a thread may keep for a stream of what it freed; none where threads keep nothing.
+    /// Limit, in bytes, of a thread's cache for a stream; `None` if threads have no caches.
     thread_cache: Option<u64>,
-    /// What the handles of the heap hold, while there are any.
+    /// State that the heap's clones share, while there are any.
     handle: Mutex<Weak<Handle>>,
-    /// There are none.
+    /// `true` once the last clone was dropped.
     closing: AtomicBool,
-    /// Why that is not the one that was asked for.
+    /// Why `pool` differs from the requested pool, if it does.
     fallback: Option<Fallback>,
-    /// Warnings about the environment that the heap was built by.
+    /// Warnings about the environment in which the heap was built.
     warnings: &'static [String],
     device: Store,
-    /// Made when the first memory of their kind is asked for.
+    /// Store of a kind of memory, made at the first request for that kind.
     unified: OnceLock<Store>,
     pinned: OnceLock<Store>,
-    /// Made when a target is first asked for without one.
+    /// Made when a target without a stream is first requested.
     stream: OnceLock<Stream>,
     staging: Staging,
-    /// What staging memory is allocated on: never given work. Made at the first large copy.
+    /// Stream of the allocations of staging memory. It never gets work. Made at the first large
+    /// copy.
     staging_stream: OnceLock<Stream>,
     pinned_limit: Option<u64>,
     registered: Registrations,
@@ -101,14 +102,15 @@ pub(crate) struct Inner {
     zero_on_free: bool,
     zero_on_alloc: bool,
     tracker: Arc<Tracker>,
-    /// The thread that gives cached memory back when nothing happens, where there is to be one.
+    /// Thread that gives cached memory back while the heap is idle, if one is configured.
     idle: OnceLock<IdleTrim>,
-    /// Shared by threads that hold the heap for a moment on behalf of another one.
+    /// Read-locked by threads that hold the heap for a moment on behalf of another heap.
     pub(crate) visits: Arc<RwLock<()>>,
 }
 
 impl Heap {
-    /// A heap as the environment says, by default with the policy `stitched` and no limits.
+    /// Makes a heap with the settings of the environment. The defaults are the pool `stitched` and
+    /// no limits.
     ///
     /// # Errors
     ///
@@ -117,43 +119,46 @@ impl Heap {
         Heap::builder(device).build()
     }
 
-    /// Chooses policy, limits and the rest.
+    /// Returns a builder, to choose pool, limits and other settings.
     pub fn builder(device: &Device) -> HeapBuilder {
         HeapBuilder::new(device)
     }
 
-    /// Memory for use on `stream` from this point of it on. A request that the cache serves does not
-    /// wait for the device; one that takes memory from the driver may, because giving unused
-    /// segments back for it does (`cuMemFree`). Where memory is short it climbs the ladder
-    /// ([`Step`](crate::Step)) before it gives up: it waits for frees in flight, those of other heaps
-    /// of this process on the device included, and has them give cached memory back.
+    /// Allocates `bytes` for use on `stream`, ordered after the work already enqueued there. A
+    /// request that the cache serves does not wait for the device. A request that takes memory from
+    /// the driver may wait, because giving unused segments back for it does (`cuMemFree`).
+    ///
+    /// If memory is short, the heap runs its reclaim steps ([`Step`](crate::Step)) before it fails.
+    /// It waits for frees in flight, including those of other heaps of this process on the device,
+    /// and makes these heaps give cached memory back.
     ///
     /// # Errors
     ///
-    /// [Out of memory](Error::out_of_memory), a stream of another device, or a driver call that
-    /// failed for another reason. The account is then as it was.
+    /// [Out of memory](Error::out_of_memory); the stream is of another device; a driver error.
+    /// After an error, the statistics are as before the call.
     #[inline]
     #[track_caller]
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
         Block::allocate(self.handle.inner(), bytes, stream, Location::caller())
     }
 
-    /// What the heap holds of the device's memory.
+    /// Returns how the heap uses the device's memory. Does not wait for the device.
     ///
     /// # Errors
     ///
-    /// A driver error, where it is asked.
+    /// A driver error, if the driver is queried.
     pub fn usage(&self) -> Result<Usage, Error> {
         self.handle.context.check_alive()?;
         self.handle.device.usage()
     }
 
-    /// The same for one kind of memory: device memory, and unified and pinned memory, each with a
-    /// pool of its own. Registered memory is the program's, so all of it is live.
+    /// Returns how the heap uses one kind of memory. Device, unified and pinned memory have a pool
+    /// each. Registered memory belongs to the program, so all of it is live. Does not wait for the
+    /// device.
     ///
     /// # Errors
     ///
-    /// A driver error, where it is asked.
+    /// A driver error, if the driver is queried.
     pub fn usage_of(&self, kind: MemoryKind) -> Result<Usage, Error> {
         self.handle.context.check_alive()?;
         match kind {
@@ -162,11 +167,13 @@ impl Heap {
         }
     }
 
-    /// Gives cached memory of the device back to the driver until at least `bytes` went, in few pieces
-    /// and little more than asked for: the smallest unused segment that covers what is left, else the
-    /// largest. With `stitched` the segments are chunks of 2 MiB and more. A `driver` pool gives back
-    /// all that it can. [`flush`](Heap::flush) does so with every kind. Waits for frees in flight. Returns the
-    /// bytes of the frees that succeeded, which is less where less was cached.
+    /// Returns at least `bytes` of cached device memory to the driver, if the pool has as many, and
+    /// waits for frees in flight. Returns the bytes whose return succeeded.
+    ///
+    /// It returns few segments, and little more than requested: the smallest unused segment that
+    /// covers the rest, or else the largest one. With `stitched`, segments are chunks of 2 MiB and
+    /// more. A `driver` pool gives back all that it can. [`flush`](Heap::flush) empties the pools
+    /// of every kind of memory.
     ///
     /// # Errors
     ///
@@ -176,8 +183,9 @@ impl Heap {
         self.handle.device.reclaim(bytes)
     }
 
-    /// The same with everything that is cached of the device's memory; [`flush`](Heap::flush) empties
-    /// the pools of the other kinds too.
+    /// Returns all cached device memory to the driver, and waits for frees in flight. Returns the
+    /// bytes whose return succeeded. [`flush`](Heap::flush) empties the pools of the other kinds
+    /// too.
     ///
     /// # Errors
     ///
@@ -187,23 +195,25 @@ impl Heap {
         self.reclaim(u64::MAX)
     }
 
-    /// Changes the limits, and gives cached memory above the new ones back, for which it waits for
-    /// frees in flight. What is live stays: a heap above its limit serves requests from its cache
-    /// and takes nothing more. So does one whose hard limit is below what its pool takes at a time,
-    /// which [`build`](HeapBuilder::build) refuses. Returns the bytes that went back.
+    /// Changes the limits, and gives cached memory above the new limits back, for which it waits
+    /// for frees in flight. Returns the bytes given back.
+    ///
+    /// Live memory stays: a heap above its limit serves requests from its cache and takes no more
+    /// memory. A hard limit below what the pool takes at a time has the same effect;
+    /// [`build`](HeapBuilder::build) refuses such a limit.
     ///
     /// # Errors
     ///
-    /// A soft limit above the hard one, and a hard limit above the one that a `driver` heap was
-    /// built with, to which the driver holds its pool: a new heap can have it. Neither changes
-    /// anything. A driver error; the limits may hold all the same.
+    /// The soft limit is above the hard one; the hard limit is above the one that a `driver` heap
+    /// was built with, which is fixed for its pool (build a new heap instead). In these cases
+    /// nothing changes. A driver error; the limits may be in force all the same.
     pub fn set_limits(&self, limits: Limits) -> Result<u64, Error> {
         self.handle.context.check_alive()?;
         limits::check(limits)?;
         self.handle.device.set_limits(limits)
     }
 
-    /// The limits in force; none once the device is gone.
+    /// Returns the limits in force; none once the device's context has ended.
     pub fn limits(&self) -> Limits {
         if self.handle.context.check_alive().is_err() {
             return Limits::default();
@@ -211,33 +221,33 @@ impl Heap {
         self.handle.device.lock().limits
     }
 
-    /// The policy.
+    /// Returns the pool in use.
     pub fn pool(&self) -> PoolKind {
         self.handle.pool
     }
 
-    /// Lets go of a stream that somebody else [made](Device::foreign_stream) and is about to end. To be
-    /// called before the stream is destroyed; afterwards the heap does not touch its handle any more,
-    /// and what was freed on it is handed out again once the stream got there. Does not wait for the
-    /// device.
+    /// Announces the end of a [foreign stream](Device::foreign_stream). Call it before the stream
+    /// is destroyed, on each heap that the stream was used with. The heap no longer uses the
+    /// driver's handle afterwards. Memory freed on the stream is reused once the stream has reached
+    /// the free. Does not wait for the device.
     ///
-    /// The [`Stream`] and its clones [refuse](Stream::is_retired) work from now on, so that nothing
-    /// comes after this. Blocks and arrays that were made on it may live on, be freed as ever, and be
-    /// used on other streams. Each heap that the stream was used with is told.
+    /// The [`Stream`] and its clones [refuse](Stream::is_retired) work from now on, so that no work
+    /// follows this call. Blocks and arrays made on the stream stay valid: they can be freed, and
+    /// used on other streams.
     ///
-    /// An [unannounced](Device::unannounced_stream) stream may be gone by then, so no event marks its
-    /// end. If memory is freed on it after this call, the heap hands it out once the whole device was
-    /// waited for since the free: by [`Device::synchronize`], by [`reclaim`](Heap::reclaim) or
-    /// [`flush`](Heap::flush), or by a request that would fail otherwise. The heap itself does not wait
-    /// for the device while one of the streams that it knows captures a graph.
+    /// An [unannounced](Device::unannounced_stream) stream may have ended before this call, so no
+    /// event marks its end. Memory freed on such a stream after this call is reused only after a
+    /// wait for the whole device. That wait is made by [`Device::synchronize`],
+    /// [`reclaim`](Heap::reclaim), [`flush`](Heap::flush), or a request that would otherwise fail.
+    /// While one of the streams known to the heap is capturing a graph, the heap itself does not
+    /// wait for the device.
     ///
-    /// Of all other streams a heap learns by itself when they end, and this does nothing.
+    /// For all other streams this call does nothing, because a heap learns of their end by itself.
     ///
     /// # Errors
     ///
-    /// A stream of another device, and one that is capturing a graph: neither changes anything. A
-    /// driver error: the heap then still needs the stream, which has to live until another call
-    /// succeeds.
+    /// The stream is of another device, or is capturing a graph; then nothing changes. A driver
+    /// error: the heap then still needs the stream, which has to live until a later call succeeds.
     pub fn retire(&self, stream: &Stream) -> Result<(), Error> {
         self.check_alive()?;
         self.check_device(stream)?;
@@ -247,41 +257,44 @@ impl Heap {
         self.handle.stores().try_for_each(|store| store.retire(stream))
     }
 
-    /// Lets go of all streams that others made, without touching their handles: it waits for all work of
-    /// the device instead. For the end of a program, where they may be gone already
-    /// ([`Device::foreign_stream`] says when). Their [`Stream`]s refuse work as after
-    /// [`retire`](Heap::retire), and blocks may live on and be freed. The wait breaks a capture of a
-    /// graph that a stream of the device is at.
+    /// Retires all foreign streams, without using their handles: it waits for all work of the
+    /// device instead. For the end of a program, where these streams may have ended already
+    /// ([`Device::foreign_stream`] says when). Their [`Stream`]s refuse work, as after
+    /// [`retire`](Heap::retire); blocks stay valid and can be freed. The wait breaks a capture of a
+    /// graph on any stream of the device.
     ///
     /// # Errors
     ///
-    /// What the device's work failed with, or a driver error. The streams are let go of all the
-    /// same, and what was freed on them is then kept until the device was waited for.
+    /// The error of the device's work; a driver error. The streams are retired all the same. Memory
+    /// freed on them is then kept until a wait for the device succeeds.
     pub fn retire_all(&self) -> Result<(), Error> {
         self.check_alive()?;
-        // Each store before the first error is returned.
+        // Every store is tried before the first error is returned.
         self.handle.stores().map(Store::retire_foreign).fold(Ok(()), Result::and)
     }
 
-    /// Refuses a heap that cannot be used. For a library that has locks of its own around a heap:
-    /// in a forked child it must take none, for another thread of the parent may have held it. Two
-    /// loads.
+    /// Returns an error if the heap cannot be used. For a library with its own locks around a heap:
+    /// in a forked child it must take none of them, because another thread of the parent may have
+    /// held one. Costs two loads.
     ///
     /// # Errors
     ///
-    /// A forked child; a device that was reset.
+    /// The process is a forked child; the device was reset.
     #[inline]
     pub fn check_alive(&self) -> Result<(), Error> {
         Ok(self.handle.context.check_alive()?)
     }
 
-    /// Registers something that can give memory back: it is asked for a number of bytes when this
-    /// heap is short, with no lock held, and says how many it gave back. It may use the heap, but is
-    /// not asked again while it does; another heap that it uses asks its own reclaimers. A panic of the
-    /// reclaimer, or of what it captured, ends there. It stays registered while the handle lives.
+    /// Registers a reclaimer: a function that gives memory back when this heap is short. It is
+    /// called with a number of bytes, without a lock held, and returns the bytes that it gave back.
+    /// It stays registered while the returned handle lives.
     ///
-    /// When another heap of the device is short, this one gives back what it has cached, but its
-    /// reclaimers are not asked: their locks may be ones that a thread of the other heap holds.
+    /// The reclaimer may use the heap, but is not called again while it does. Another heap that it
+    /// uses calls its own reclaimers. A panic of the reclaimer, or of the drop of its captures, is
+    /// caught.
+    ///
+    /// When another heap of the device is short, this heap gives its cached memory back without
+    /// calling its reclaimers. A thread of the other heap may hold a lock that they need.
     pub fn register_reclaimer(
         &self,
         reclaimer: impl Fn(u64) -> u64 + Send + Sync + 'static,
@@ -289,13 +302,13 @@ impl Heap {
         self.handle.reclaimers.register(reclaimer)
     }
 
-    /// The heap's own stream, made at the first call.
+    /// Returns the heap's own stream, made at the first call.
     pub(crate) fn own_stream(&self) -> Result<&Stream, Error> {
         self.check_alive()?;
         self.stream_in(&self.handle.stream)
     }
 
-    /// Logs that the heap is there, and how it is set.
+    /// Logs the opened heap and its settings.
     pub(crate) fn say_opened(&self) {
         if !say::is_wanted() {
             return;
@@ -327,22 +340,23 @@ impl Heap {
         Ok(slot.get_or_init(|| stream))
     }
 
-    /// Marks how far the streams with frees of a kind have got, so that who wants their blocks on
-    /// another stream waits for these frees and not for what comes after them.
+    /// Records an event on each stream with frees of a kind of memory. A stream that reuses such a
+    /// block then waits for these frees, and not for later work.
     pub(crate) fn fence(&self, kind: MemoryKind) {
         if self.handle.context.check_alive().is_ok() {
-            // What fails here is tried again when a block is wanted.
+            // A failure is retried when a block is requested.
             let _ = self.store(kind).lock().fence();
         }
     }
 
-    /// Bytes that may still be handed out of a kind of memory: as many as limit and device leave with
-    /// cached memory given back, that of other heaps of this process included.
+    /// Returns the bytes that may still be allocated of a kind of memory: those that limit and
+    /// device leave after all cached memory was given back, that of other heaps of this process
+    /// included.
     pub(crate) fn room(&self, kind: MemoryKind) -> Result<u64, Error> {
         self.handle.context.check_alive()?;
         kind.check(self.handle.context.info())?;
         let store = self.store(kind);
-        // Before the lock: it visits the other heaps.
+        // Before the lock is taken, because it locks the other heaps.
         let others = store.others();
         Ok(store.lock().room(others)?)
     }
@@ -351,22 +365,23 @@ impl Heap {
         self.handle.staging
     }
 
-    /// What staging memory is allocated on.
+    /// Returns the stream on which staging memory is allocated.
     pub(crate) fn staging_stream(&self) -> Result<&Stream, Error> {
         self.handle.context.check_alive()?;
         self.stream_in(&self.handle.staging_stream)
     }
 
-    /// Pinned memory for a copy that is made without it where there is none: nothing is waited for
-    /// or asked to give way. [`free_staging`](Heap::free_staging) takes it back.
+    /// Allocates pinned memory to stage a copy; `None` if the pool has none, and the copy is made
+    /// without it. It neither waits nor runs reclaim steps. [`free_staging`](Heap::free_staging)
+    /// takes it back.
     pub(crate) fn staging_lease(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
         self.handle.context.check_alive().ok()?;
         let _time = measure::memory_management();
         self.store(MemoryKind::Pinned).allocate_if_there(bytes, stream)
     }
 
-    /// Takes memory for a copy back in the order of `stream`, else of its own. It is no allocation of the
-    /// thread's, and no free.
+    /// Takes staging memory back in the order of `stream`, or else of its own stream. It counts as
+    /// neither an allocation nor a free of the thread.
     pub(crate) fn free_staging(
         &self,
         lease: Lease,
@@ -376,8 +391,8 @@ impl Heap {
         self.handle.inner().free(MemoryKind::Pinned, lease, stream, zeroed)
     }
 
-    /// Returns `true` if this is a forked child, in which another thread of the parent may have
-    /// held a lock.
+    /// Returns `true` in a forked child, in which another thread of the parent may have held a
+    /// lock.
     pub(crate) fn is_forked(&self) -> bool {
         self.handle.context.check_alive() == Err(Gone::Forked)
     }
@@ -386,7 +401,7 @@ impl Heap {
         Arc::ptr_eq(self.handle.inner(), other.handle.inner())
     }
 
-    /// Memory of a kind, accounted for, which the program asked for at `at`.
+    /// Allocates memory of a kind, counted, for the line `at` of the program.
     pub(crate) fn lease(
         &self,
         kind: MemoryKind,
@@ -398,7 +413,7 @@ impl Heap {
         Ok(self.handle.inner().lease(kind, bytes, stream, zeroed, at)?.0)
     }
 
-    /// Takes a lease back in the order of `stream`, else of its own.
+    /// Frees a lease in the order of `stream`, or else of its own stream.
     pub(crate) fn free(
         &self,
         kind: MemoryKind,
@@ -410,7 +425,7 @@ impl Heap {
         self.handle.inner().free(kind, lease, stream, zeroed)
     }
 
-    /// Counts memory that could not be given back, and stays accounted as live.
+    /// Counts memory whose free failed; it stays counted as live.
     pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
         self.handle.note_failed_free(kind);
     }
@@ -425,7 +440,8 @@ impl Heap {
         self.handle.device.lock().order.places()
     }
 
-    /// Waits for a lease's last use and gives its memory back to the driver: the bytes regained.
+    /// Waits for a lease's last use and returns its memory to the driver. Returns the bytes
+    /// regained.
     pub(crate) fn release(
         &self,
         kind: MemoryKind,
@@ -440,14 +456,14 @@ impl Heap {
         self.store(kind).release_lease(lease, stream, zeroed || self.handle.zero_on_free)
     }
 
-    /// Waits until the host may touch memory of a kind whose last use is on `stream`. Where that
-    /// works, [`end_host_use`](Heap::end_host_use) comes later.
+    /// Waits until the host may access memory of a kind whose last use is on `stream`. After
+    /// success, [`end_host_use`](Heap::end_host_use) has to follow.
     pub(crate) fn begin_host_use(&self, kind: MemoryKind, stream: &Stream) -> Result<(), Error> {
         let context = &self.handle.context;
         if kind != MemoryKind::Unified || !context.gate.begin_borrow() {
             return stream.synchronize();
         }
-        // The host may touch no managed memory while anything runs.
+        // The host may not access managed memory while any work runs.
         let idle = context.synchronize().map_err(Error::from).and_then(|()| stream.synchronize());
         idle.inspect_err(|_| context.gate.end_borrow())
     }
@@ -458,8 +474,8 @@ impl Heap {
         }
     }
 
-    /// Page-locks memory with `register`, and where the driver locks no more, climbs the ladder
-    /// over the pinned memory.
+    /// Page-locks memory with `register`. If the driver locks no more memory, runs the reclaim
+    /// steps on pinned memory.
     pub(crate) fn pin(
         &self,
         bytes: u64,
@@ -470,7 +486,7 @@ impl Heap {
         pinned.map_err(|error| self.handle.with_consumers(error))
     }
 
-    /// Remembers an allocation, where they are tracked.
+    /// Records an allocation, if tracking is on.
     pub(crate) fn track(
         &self,
         address: u64,
@@ -481,8 +497,8 @@ impl Heap {
         self.handle.tracker.allocated(address, bytes, kind, at)
     }
 
-    /// Tells an emulated device's checks of the parts of a block that are used on their own: their
-    /// addresses and bytes.
+    /// Reports the parts of a block that are used on their own to an emulated device's checks, by
+    /// address and size in bytes.
     pub(crate) fn note_parts(&self, parts: impl Iterator<Item = (u64, u64)>) {
         let context = &self.handle.context;
         let Some(checks) = context.block_checks() else { return };
@@ -497,7 +513,7 @@ impl Heap {
         self.handle.untrack(track);
     }
 
-    /// The account of registered memory.
+    /// Returns the statistics of registered memory.
     pub(crate) fn registered(&self) -> &Registrations {
         &self.handle.registered
     }
@@ -506,7 +522,7 @@ impl Heap {
         self.handle.zero_on_free
     }
 
-    /// Returns `true` if the device's memory is a stream-ordered pool's.
+    /// Returns `true` if device memory comes from a stream-ordered pool of the driver.
     pub(crate) fn is_stream_ordered(&self) -> bool {
         self.handle.pool == PoolKind::Driver
     }
@@ -519,7 +535,7 @@ impl Heap {
         self.handle.store(kind)
     }
 
-    /// A handle of a heap that may have none left.
+    /// Returns a clone of a heap that may have none left.
     pub(crate) fn of(inner: Arc<Inner>) -> Heap {
         let mut handle = inner.lock_handle();
         if let Some(handle) = handle.upgrade() {
@@ -534,8 +550,8 @@ impl Heap {
 }
 
 impl Inner {
-    /// What a request comes to that this thread's cache serves; nothing else is done here. Filling
-    /// with zeros, tracking and the pools that threads do not cache are [elsewhere](Inner::lease).
+    /// Allocates from this thread's cache, and does nothing else. Zero-filling, tracking and pools
+    /// without thread caches are handled by [`lease`](Inner::lease).
     #[inline]
     pub(crate) fn lease_kept(
         &self,
@@ -552,15 +568,16 @@ impl Inner {
         Some((lease, cache))
     }
 
-    /// This thread's cache for device memory on a stream, if requests are to go by it alone.
+    /// Returns this thread's cache for device memory on a stream, if requests may be served from it
+    /// alone.
     #[inline]
     pub(crate) fn cache_for(&self, stream: &Stream) -> Option<&'static ThreadCache> {
         let cache = ThreadCache::find(&self.device, stream.id())?;
         (cache.is_plain() && !cache.is_closed()).then_some(cache)
     }
 
-    /// Memory of a kind, accounted for, which the program asked for at `at`; and the cache of this
-    /// thread that it came through, if there is one.
+    /// Allocates memory of a kind, counted, for the line `at` of the program. Also returns the
+    /// cache of this thread that served it, if there is one.
     #[inline(never)]
     pub(crate) fn lease(
         self: &Arc<Inner>,
@@ -570,7 +587,7 @@ impl Inner {
         zeroed: bool,
         at: &'static Location<'static>,
     ) -> Result<(Lease, Option<&'static ThreadCache>), Error> {
-        // Before any lock is taken: a thread of a forked child's parent may have held it.
+        // Before any lock is taken: in a forked child, a thread of the parent may have held it.
         self.context.check_alive()?;
         kind.check(self.context.info())?;
         let _time = measure::memory_management();
@@ -589,8 +606,8 @@ impl Inner {
         Ok((lease, cache))
     }
 
-    /// The same where `cache`, which is this thread's, has nothing: device memory, neither filled nor
-    /// tracked.
+    /// Allocates device memory, neither filled nor tracked, if `cache` (this thread's) has no block
+    /// for it.
     #[inline(always)]
     pub(crate) fn lease_unkept(
         &self,
@@ -606,7 +623,7 @@ impl Inner {
         Ok(lease)
     }
 
-    /// Takes a lease back that `cache`, which is this thread's, does not keep as things are.
+    /// Frees a lease that `cache` (this thread's) does not keep.
     #[inline]
     pub(crate) fn free_unkept(
         &self,
@@ -618,7 +635,7 @@ impl Inner {
         self.device.free_locked(lease, None, false, Some(cache))
     }
 
-    /// Takes a lease back in the order of `stream`, else of its own.
+    /// Frees a lease in the order of `stream`, or else of its own stream.
     #[inline(never)]
     pub(crate) fn free(
         self: &Arc<Inner>,
@@ -628,8 +645,8 @@ impl Inner {
         zeroed: bool,
     ) -> Result<(), Error> {
         self.check_alive_for(lease)?;
-        // All work of a retired stream comes before what the heap knows of it, if the lease is of that
-        // stream; else it is waited for.
+        // If the lease is of the retired stream, all work of that stream is before the event that
+        // the heap recorded. Otherwise the stream is waited for.
         let stream = match stream {
             Some(stream) if stream.is_retired() => {
                 if stream.id() != lease.stream_id {
@@ -655,8 +672,8 @@ impl Inner {
         freed
     }
 
-    /// Takes a lease back in the order of its own stream and of `stream`. If these cannot be ordered,
-    /// it stays with the heap, accounted as live: nothing else may have its memory.
+    /// Frees a lease in the order of its own stream and of `stream`. If these cannot be ordered,
+    /// the memory stays counted as live, and is not reused.
     #[cold]
     pub(crate) fn free_ordered(
         self: &Arc<Inner>,
@@ -676,39 +693,40 @@ impl Inner {
         }
     }
 
-    /// Counts memory that could not be given back, and stays accounted as live.
+    /// Counts memory whose free failed; it stays counted as live.
     pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
         let mut state = self.store(kind).lock();
         state.stats.failed_frees += 1;
         state.lost += 1;
     }
 
-    /// Returns `true` if a block is handed out and taken back as it is: neither filled nor tracked.
+    /// Returns `true` if blocks are allocated and freed as they are: neither filled nor tracked.
     pub(crate) fn is_plain(&self) -> bool {
         let fills = self.zero_on_free || self.zero_on_alloc;
         !fills && self.context.block_checks().is_none() && self.tracker.tracking() == Tracking::Off
     }
 
-    /// Lets another device reach the virtual memory that the heap has mapped.
+    /// Gives another device access to the virtual memory that the heap has mapped.
     pub(crate) fn open_to(&self, reader: CUdevice) -> Result<(), SourceError> {
         self.device.lock().source.open_to(reader)
     }
 
-    /// Returns `true` if the last handle went.
+    /// Returns `true` once the last clone was dropped.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// Nobody can ask the heap for memory any more: threads keep nothing from here on, and the heap
-    /// ends with its last block.
+    /// Closes the heap after its last clone: no request can follow. Threads cache nothing from here
+    /// on, and the heap ends with its last block.
     pub(crate) fn close(&self) {
-        // Nothing is waited for in a forked child: another thread of the parent may have held it.
+        // In a forked child nothing waits for the lock: another thread of the parent may have held
+        // it.
         if self.context.check_alive() != Err(Gone::Forked) {
             self.end_if_over();
         }
     }
 
-    /// Logs that the last handle went, with the account of device memory.
+    /// Logs the end of the last clone, with the statistics of device memory.
     pub(crate) fn say_closed(&self) {
         if say::is_wanted() && self.context.check_alive() != Err(Gone::Forked) {
             let stats = self.device.lock().stats();
@@ -727,15 +745,15 @@ impl Inner {
         }
     }
 
-    /// Lets go of what keeps the heap alive, if nobody has a handle or a block of it.
+    /// Drops the state that keeps the heap alive, if it has neither clones nor blocks.
     #[cold]
     pub(crate) fn end_if_over(&self) {
-        // Held to the end: who asks for the heap again comes wholly before this or wholly after it.
+        // Held to the end: a new request for the heap comes wholly before or wholly after this.
         let handle = self.lock_handle();
         let has_ended = handle.strong_count() == 0;
         self.closing.store(has_ended, Ordering::Relaxed);
         let mut gone = Vec::new();
-        // After a reset no block can be given back.
+        // After a reset no block can be freed.
         if has_ended && self.context.check_alive() == Err(Gone::Reset) {
             gone = front::let_go(self, true);
         } else if has_ended {
@@ -744,7 +762,7 @@ impl Inner {
             }
             let is_over = |store: &Store| {
                 let state = store.lock();
-                // These count as live, and nobody has them.
+                // These allocations count as live, but no block holds them.
                 let nobodys = state.unzeroed.len() as u64 + state.lost;
                 state.stats.live_allocations == nobodys
             };
@@ -753,7 +771,7 @@ impl Inner {
             }
         }
         drop(handle);
-        // Without the lock: the last one ends the heap.
+        // Without the lock: dropping the last reference ends the heap.
         drop(gone);
     }
 
@@ -761,8 +779,8 @@ impl Inner {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a lease of which nothing can be given back. What a reset took is not outstanding any
-    /// more.
+    /// Refuses a lease whose memory cannot be given back. Memory that a reset freed is no longer
+    /// outstanding.
     fn check_alive_for(&self, lease: Lease) -> Result<(), Error> {
         let alive = self.context.check_alive();
         if alive == Err(Gone::Reset) {
@@ -778,14 +796,14 @@ impl Inner {
         }
     }
 
-    /// Names the lines that hold the most, where allocations are tracked.
+    /// Adds the lines that hold the most memory, if allocations are tracked.
     #[cold]
     fn with_consumers(&self, error: Error) -> Error {
         error.with_consumers(|kind| self.tracker.consumers(kind))
     }
 
-    /// The pooled memory of a kind. Registered memory is not pooled; what is said of it here is
-    /// said of pinned memory.
+    /// Returns the store of a kind of memory. Registered memory is not pooled; for it the store is
+    /// that of pinned memory.
     pub(crate) fn store(&self, kind: MemoryKind) -> &Store {
         let (slot, limit) = match kind {
             MemoryKind::Device => return &self.device,
@@ -804,9 +822,9 @@ impl Inner {
 }
 
 impl Device {
-    /// The device's own heap, as the environment says: the same one for everybody, for as long as
-    /// anybody uses it. A program that wants another policy or limits
-    /// [builds](Heap::builder) its own.
+    /// Returns the device's own heap, with the settings of the environment. All callers share it,
+    /// and it lives while any of them uses it. A program that needs another pool or other limits
+    /// [builds](Heap::builder) its own heap.
     ///
     /// # Errors
     ///

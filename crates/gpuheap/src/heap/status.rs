@@ -50,19 +50,20 @@ pub struct MemoryStatus {
     pub warnings: Vec<String>,
     /// Size of the device's memory.
     pub device_total: u64,
-    /// Bytes of it in use by all processes, as the driver reports. `None` if the driver does not.
+    /// Bytes of the device's memory in use by all processes. `None` if the driver does not report
+    /// them.
     pub device_used: Option<u64>,
     /// Bytes of the device's memory that other heaps of this process took.
     pub other_heaps: u64,
-    /// Free bytes among those of the other heaps, frees in flight included. If a request finds the
-    /// device full, they are given back for it.
+    /// Free bytes of `other_heaps`, frees in flight included. A request that finds the device full
+    /// makes those heaps give them back.
     pub other_heaps_cached: u64,
     /// Bytes of the device's memory that the heap took, as requested from the driver. For a
     /// `driver` heap, the bytes in the driver's pool.
     pub taken: u64,
-    /// Allocated bytes among them, with the pool's rounding.
+    /// Allocated bytes of `taken`, with the pool's rounding.
     pub allocated: u64,
-    /// Bytes among them that are not allocated, frees in flight included.
+    /// Bytes of `taken` that are not allocated, frees in flight included.
     pub cached: u64,
     /// Cached bytes whose stream is not known to have reached their free.
     pub pending: u64,
