@@ -338,7 +338,7 @@ impl<'t> Bench<'t> {
         let has_fraction = settings.memory_fraction().is_some();
         let device = if has_fraction { memory.total } else { memory.capacity() };
         let PeakRange { low, high } = self.program.torch_peak(settings, device);
-        // What is held is in the device: whether that is enough is another question.
+        // Memory that is held is in the device, so the range ends there.
         PeakRange { low: low.min(memory.capacity()), high: high.min(memory.capacity()) }
     }
 

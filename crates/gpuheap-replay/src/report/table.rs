@@ -95,8 +95,8 @@ fn notes(text: &mut String, report: &TraceReport) {
     }
 }
 
-/// The note under models of the driver: their error, as random programs on an H200 (580, 2026-11-22)
-/// measured it; `tests/pools` has the bounds.
+/// The note under models of the driver: their error, as random programs on an H200 measured it
+/// (driver 580, 2026-11-22); `tests/pools` has the bounds.
 fn closed_driver(report: &TraceReport) -> String {
     const ERRORS: [(&str, &str); 2] = [("cuda", "2 %"), ("rmm:async", "10 %")];
     let is_shown = |name: &str| report.pools.iter().any(|pool| pool.pool.base() == name);

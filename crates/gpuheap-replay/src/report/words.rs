@@ -62,8 +62,8 @@ pub(crate) fn paragraph(text: &mut String, words: &str) {
     hanging(text, "", "", words);
 }
 
-/// Adds words after `first`, with `indent` before each further line. A word that is wider than a line
-/// is broken after its commas.
+/// Adds words after `first`, with `indent` before each further line. A word that is wider than a
+/// line is broken after its commas.
 pub(crate) fn hanging(text: &mut String, first: &str, indent: &str, words: &str) {
     let mut column = first.chars().count();
     text.push_str(first);

@@ -13,8 +13,8 @@ pub(super) struct Resource {
 }
 
 /// Resources that get through on the device: those that call the driver rarely, then RMM's default
-/// and others that call it often, and of each kind the one with the least memory first. If none gets
-/// through, those that do on a device of any size, least memory first.
+/// and others that call it often. Of each kind the one with the least memory comes first. If none
+/// gets through, those that do on a device of any size, least memory first.
 pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     let mut budget = bench.budget();
     for passes in [true, false] {
