@@ -1,12 +1,13 @@
-//! How much a heap may take from the driver.
+//! Limits on the memory that a heap takes from the driver.
 
-/// The limits of one heap, in bytes taken from the driver; `None` for none.
+/// Limits of one heap, in bytes taken from the driver; `None` for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Above this, cached memory is given back at the next call of the heap that finds it out of
-    /// use.
+    /// Soft limit: cached memory above it is given back at the heap's next call that finds it out
+    /// of use.
     pub soft: Option<u64>,
-    /// This is never exceeded: an allocation that would is refused with an error. Below what the
-    /// pool takes at a time, 2 MiB or with `driver` 32 MiB, nothing more is taken.
+    /// Hard limit, never exceeded: an allocation that would exceed it is refused with an error. The
+    /// pool takes at least 2 MiB at a time, or 32 MiB with `driver`; if less than that is left, it
+    /// takes nothing more.
     pub hard: Option<u64>,
 }

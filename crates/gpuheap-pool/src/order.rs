@@ -1,29 +1,30 @@
-//! In which order streams may reuse each other's blocks.
+//! Stream order: when a stream may reuse a block that another stream freed.
 //!
-//! Every free gets a [`Ticket`]: its stream and a number that counts that stream's frees. A block
+//! Every free gets a [`Ticket`]: its stream, and a number that counts that stream's frees. A block
 //! may be handed out again
 //!
 //! * on its own stream at once, because the stream runs in order;
 //! * on another stream once that stream waits for a fence recorded at or after the free;
-//! * anywhere once such a fence is known to be reached.
+//! * on any stream once such a fence is known to be reached.
 //!
-//! A heap keeps a stream alive until what was freed on it is fenced. It cannot keep a foreign one, of
-//! whose end it is told before.
+//! A heap keeps a stream alive until every free on the stream is fenced. It cannot keep a foreign
+//! stream alive, so the program announces the end of a foreign stream first.
 //!
-//! Fences are recorded when somebody else wants a block, not at every free: recording one costs
-//! 140 ns on an H200, and most blocks are reused by their own stream. So a wait may cover work that
-//! the stream was given after the free. Only what is freed on a stream that can be named at no other
-//! time is fenced at once: one that may end unannounced, or a thread's own default stream.
+//! A fence is recorded when another stream wants a block, not at every free: recording one costs
+//! 140 ns on an H200, and most blocks are reused by their own stream. A wait for the fence may
+//! therefore cover work enqueued after the free. Two kinds of stream are fenced at every free,
+//! because the heap cannot name them later: a stream that may end unannounced, and a thread's own
+//! default stream.
 //!
-//! A stream keeps few fences. Where it has many, some that are reached are forgotten; where none is,
-//! the newest is recorded again and covers the later frees too. Whoever waits for it already waits for
-//! the point that it had.
+//! A stream keeps few fences. If it has too many, some that are reached are forgotten. If none is
+//! reached, the newest fence is recorded again, and then covers the later frees too. A stream that
+//! already waits for that fence still waits for its earlier point.
 //!
-//! Waits of the program itself are learnt of without a fence ([`Moments`]): each free is noted with
-//! its moment, and what was freed before a moment that is completed is over.
+//! The program's own waits are learnt without a fence ([`Moments`]). Each free is noted with its
+//! moment. Frees before a completed moment are completed.
 //!
-//! A stream that captures a graph is not fenced, and does not wait: both would break the capture. What
-//! is freed on it stays in flight for the others until the capture is over.
+//! A stream that is capturing a graph is not fenced and does not wait: both would break the
+//! capture. For other streams its frees stay in flight until the capture ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,101 +36,103 @@ use crate::source::{Fence, MemorySource, SourceError};
 use crate::stream::{StreamHandle, StreamRef, Ticket};
 use crate::stuck::Stuck;
 
-/// A heap's hold on a stream, which keeps the stream alive.
+/// Guard by which a heap keeps a stream alive.
 pub trait StreamGuard: Send {
-    /// Returns `true` if the program holds the stream no more. A default stream is never abandoned;
-    /// of a foreign one the program says so.
+    /// Returns `true` if the program has dropped the stream. A default stream is never abandoned. A
+    /// foreign stream is abandoned when the program announces its end.
     fn is_abandoned(&self) -> bool;
 
-    /// Returns `true` if somebody else made the stream and will end it.
+    /// Returns `true` if the stream is foreign: made, and later destroyed, by other code.
     fn is_foreign(&self) -> bool;
 
     /// Returns `true` if the stream will end unannounced.
     fn is_unannounced(&self) -> bool;
 
-    /// Returns `true` if the stream was retired, so that it may be gone.
+    /// Returns `true` if the stream was retired, so its handle may be stale.
     fn is_retired(&self) -> bool;
 
-    /// Returns the known progress of its context's work.
+    /// Returns the known progress of the work in the stream's context.
     fn moments(&self) -> &Arc<Moments>;
 
-    /// The moment before which its work is known to be completed.
+    /// Returns the moment before which the stream's work is known to be completed.
     fn completed(&self) -> u64;
 
-    /// Makes the stream refuse all work from now on, without touching its handle.
+    /// Makes the stream refuse all work from now on, without a driver call on its handle.
     fn refuse_work(&self);
 
-    /// Notes that all work of a stream that refuses more is completed.
+    /// Notes that all work is completed on a stream that refuses more.
     fn complete(&self);
 }
 
-/// What is known of the order of a heap's streams.
+/// Order of a heap's streams, as far as it is known.
 #[derive(Default)]
 pub struct Order {
     streams: Vec<StreamState>,
-    /// The slot that was last asked for: most often it is asked for again.
+    /// Slot of the stream that was named last: most often it is named again.
     last: u32,
-    /// The slots of which something may still be learnt: not those of streams that ended and whose
-    /// frees are over.
+    /// Slots of streams about which something may still be learnt. A stream that ended and whose
+    /// frees are completed is not among them.
     active: Vec<usize>,
-    /// Of these the one that was asked about last in turns.
+    /// Position in `active` of the stream that was polled last, as they are polled in turns.
     turn: usize,
-    /// How many of these were left when it was last asked how far they have got.
+    /// Number of active streams left after the last poll.
     left: usize,
-    /// The slots of the others, for new streams. Their numbers go on, so that what is known of old
-    /// tickets stays true; a block of the old stream that is freed later follows the new one, which
-    /// is later than it need be and never too early.
+    /// Slots of ended streams, for new streams. A slot's numbers continue, so old tickets stay
+    /// valid. If a block of the old stream is freed later, the free follows the new stream: later
+    /// than necessary, never too early.
     spare: Vec<usize>,
-    /// The slot of what is freed on streams that ended unannounced and whose slot another one has.
+    /// Slot for frees on streams that ended unannounced and whose slot has a new stream.
     orphans: Option<usize>,
-    /// Knowledge from the program's own waits, and how much of it is noted here.
+    /// Progress learnt from the program's own waits, and how much of it is noted in `streams`.
     moments: Option<Arc<Moments>>,
     learnt: u64,
-    /// `true` if all work before a free that is made now is completed.
+    /// `true` if all work before a free made now is completed.
     frees_completed: bool,
-    /// No stream is made to wait for another one now.
+    /// `true` if no stream may be made to wait for another one now.
     refuses_waits: bool,
     /// Slots of the streams that are not retired, by the driver's id.
     slots: FxHashMap<u64, u32>,
-    /// The driver's ids of streams that were retired, for whoever keeps something by stream.
+    /// The driver's ids of retired streams, for callers that keep data by stream.
     ended: Vec<u64>,
 }
 
-/// So many fences of a stream are kept: each is an event of the driver's.
+/// Maximum number of fences kept for a stream. Each is an event of the driver.
 const MOST_FENCES: usize = 32;
 
-/// About so many streams a request may ask.
+/// Number of streams, approximately, that one request may poll.
 const FEW: usize = 16;
 
-/// So many streams may be active before those that ended are looked for.
+/// Number of streams that may be active before ended streams are looked for.
 const CROWD: usize = 32;
 
 #[derive(Default)]
 struct StreamState {
     id: u64,
-    /// How many streams had the slot before.
+    /// Number of streams that used the slot before.
     turn: u32,
     raw: StreamHandle,
     /// Keeps the stream alive while frees on it may have to be fenced.
     guard: Option<Box<dyn StreamGuard>>,
-    /// The program let go of the stream, or is about to end it; its last fence covers all its work.
+    /// `true` if the program dropped the stream or is about to end it. Its last fence covers all
+    /// its work.
     retired: bool,
-    /// The stream may be named during its own calls alone: its frees are fenced at once.
+    /// `true` if the stream may be named only during its own calls. Its frees are fenced at once.
     transient: bool,
-    /// The number of the last free.
+    /// Number of the last free.
     freed: u64,
-    /// Every free up to this number is known to be over.
+    /// Last free that is known to be completed, with all frees before it.
     reached: u64,
     /// Fences not known to be reached, oldest first, each with the last free that it covers.
     fences: VecDeque<(u64, Fence)>,
-    /// Moments of frees that are not known to be over, oldest first, each with its last free.
+    /// Moments of frees not known to be completed, oldest first, each with its last free.
     moments: VecDeque<(u64, u64)>,
-    /// Frees of other streams, by slot, that this stream already waits for.
+    /// Frees of other streams, by slot, for which this stream already waits.
     after: FxHashMap<u32, u64>,
 }
 
-/// Moments of one stream that are kept apart. Of more the oldest counts as the one after it: the
-/// program waits for the stream so often only if nothing is ever asked of the heap in between.
+/// Maximum number of moments kept apart for one stream. Beyond that, the frees of the oldest moment
+/// count as those of the next one. A stream gets there only if the program waits often and calls
+/// nothing of the heap in between.
 const MOST_MOMENTS: usize = 8;
 
 impl StreamState {
@@ -141,7 +144,7 @@ impl StreamState {
         self.freed
     }
 
-    /// Notes the moment of the last free, which is now.
+    /// Notes that the last free was made in the current moment.
     #[inline]
     fn note_moment(&mut self, moments: Option<&Arc<Moments>>) {
         let Some(moments) = moments else { return };
@@ -160,9 +163,9 @@ impl StreamState {
         }
     }
 
-    /// Notes what the program learnt of the stream by its own waits.
+    /// Notes the progress of the stream that the program's own waits have shown.
     ///
-    /// Of a stream that was retired only a wait for the whole device says something.
+    /// For a retired stream, only a wait for the whole device shows progress.
     fn learn(&mut self, moments: &Moments, source: &mut dyn MemorySource) {
         let completed = match &self.guard {
             Some(guard) => guard.completed(),
@@ -186,8 +189,8 @@ impl StreamState {
         self.fences.back().map_or(self.reached, |(number, _)| *number)
     }
 
-    /// Forgets the two oldest fences, if they are reached: more than are made meanwhile. One that cannot
-    /// be asked about counts as not reached.
+    /// Forgets the two oldest fences if they are reached, which is more than are recorded
+    /// meanwhile. A fence whose query fails counts as not reached.
     fn forget_reached(&mut self, source: &mut dyn MemorySource) {
         for _ in 0..2 {
             let Some((number, fence)) = self.fences.front().copied() else { return };
@@ -202,26 +205,27 @@ impl StreamState {
 }
 
 impl Order {
-    /// The stream with the driver's `id`, if it was registered and did not end.
+    /// Returns the stream with the driver's `id`; `None` if it is not registered or has ended.
     pub fn known(&self, id: u64) -> Option<StreamRef> {
         let slot = *self.slots.get(&id)?;
         Some(self.of_slot(slot as usize))
     }
 
-    /// Returns `true` if what is freed on a stream is fenced at once, because it can be named at no
+    /// Returns `true` if frees on the stream are fenced at once, because it can be named at no
     /// other time.
     #[inline]
     pub fn is_transient(&self, stream: StreamRef) -> bool {
         self.streams[stream.slot()].transient
     }
 
-    /// The driver's id of a stream that was retired; each is said once.
+    /// Returns the driver's id of a retired stream, each only once.
     #[inline]
     pub fn next_ended(&mut self) -> Option<u64> {
         self.ended.pop()
     }
 
-    /// The stream with the driver's `id`, registered at its first use with what keeps it alive.
+    /// Returns the stream with the driver's `id`. At its first use the stream is registered, with
+    /// the guard that keeps it alive.
     pub fn stream(
         &mut self,
         id: u64,
@@ -237,10 +241,11 @@ impl Order {
             self.last = slot;
             return StreamRef { slot, turn: self.streams[slot as usize].turn, raw };
         }
-        // A program that makes streams also ends them.
+        // A program that makes streams also ends them, so this is the time to look for ended ones.
         self.retire_abandoned(source);
         if self.active.len() >= CROWD.max(2 * self.left) {
-            // For their places alone: where it fails they are asked again when there are more.
+            // This poll only frees slots. If it fails, the streams are polled again when there are
+            // more of them.
             let _ = self.poll(source);
             self.left = self.active.len();
         }
@@ -251,9 +256,9 @@ impl Order {
             self.moments = Some(guard.moments().clone());
         }
         let unannounced = guard.as_ref().is_some_and(|guard| guard.is_unannounced());
-        // A transient stream must not inherit blocks that are freed when it cannot be named: a
-        // per-thread default stream none, an unannounced one those of its like, which are freed by
-        // now.
+        // A transient stream must not inherit a slot whose blocks may be freed while the stream
+        // cannot be named. A per-thread default stream therefore takes no used slot. An unannounced
+        // stream takes only the slot of another unannounced one, whose blocks are freed by now.
         let spare =
             self.spare.iter().rposition(|slot| self.streams[*slot].transient == unannounced);
         let is_retired = guard.as_ref().is_some_and(|guard| guard.is_retired());
@@ -264,8 +269,8 @@ impl Order {
         });
         let StreamState { freed, reached, turn, .. } = self.streams[slot];
         let turn = turn.wrapping_add(1);
-        // One that was retired meanwhile may be gone, so its handle is left alone. Nothing is known of
-        // its work: what is freed on it is for nobody before the device was waited for.
+        // A stream retired meanwhile may no longer exist, so its handle is not used. Its progress
+        // is unknown: memory freed on it is reused only after a wait for the whole device.
         let retired = is_retired;
         let guard = guard.filter(|_| !retired);
         let transient = unannounced || retired || raw == StreamHandle::PER_THREAD;
@@ -287,12 +292,13 @@ impl Order {
         StreamRef { slot: slot as u32, turn, raw }
     }
 
-    /// Notes a free on `stream` and numbers it.
+    /// Notes a free on `stream` and returns its ticket.
     ///
-    /// Only a transient stream makes driver calls here, a few: it cannot be named later, so its fence is
-    /// recorded at once. Where that fails, the stream's next free covers this one too. A stream that
-    /// ended has no work after its last fence, which covers the free; of a transient one that is not
-    /// known, so nothing does.
+    /// Only a transient stream makes driver calls here, a few: it cannot be named later, so its
+    /// fence is recorded at once. If that fails, the stream's next fence covers this free too.
+    ///
+    /// The last fence of an ended stream covers this free, because the stream has no work after it.
+    /// If a transient stream ended, its last fence may not cover the free, so no fence does.
     #[inline]
     pub fn freed(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         if self.frees_completed {
@@ -306,7 +312,7 @@ impl Order {
         Ticket { slot: stream.slot, number }
     }
 
-    /// Numbers a free on a stream that ended, or that may do so unannounced.
+    /// Numbers a free on a stream that ended, or that may end unannounced.
     #[cold]
     fn freed_at_an_end(&mut self, stream: StreamRef, source: &mut dyn MemorySource) -> Ticket {
         let stream = if self.is_orphaned(stream) { self.orphanage() } else { stream };
@@ -321,15 +327,15 @@ impl Order {
         Ticket { slot: stream.slot, number }
     }
 
-    /// Says whether the work before what is freed from now on is known to be completed. Tickets then
-    /// have the number zero, which every stream has reached.
+    /// Sets whether work before later frees counts as completed. If so, tickets get the number
+    /// zero, which every stream has reached.
     #[inline]
     pub fn frees_as_completed(&mut self, completed: bool) {
         self.frees_completed = completed;
     }
 
-    /// Says whether [`order_after`](Order::order_after) refuses to make a stream wait, as it does for a
-    /// stream that captures a graph: there is memory to spare.
+    /// Sets whether [`order_after`](Order::order_after) refuses to make a stream wait, as it does
+    /// for a capturing stream. Used while there is memory to spare.
     #[inline]
     pub fn refuse_waits(&mut self, refuses: bool) {
         self.refuses_waits = refuses;
@@ -342,7 +348,8 @@ impl Order {
         moment == 0 || guard.is_some_and(|guard| moment <= guard.completed())
     }
 
-    /// Notes what the program learnt by its own waits since this was called last. Makes no driver call.
+    /// Notes the progress that the program's own waits have shown since the last call. Makes no
+    /// driver call.
     #[inline]
     pub fn learn(&mut self, source: &mut dyn MemorySource) {
         if let Some(moments) = &self.moments
@@ -361,15 +368,15 @@ impl Order {
         }
     }
 
-    /// Returns `true` if the block of `ticket` may be used on `stream` as things are.
+    /// Returns `true` if the block of `ticket` may be used on `stream` now, with no new wait.
     pub fn is_usable_on(&self, ticket: Ticket, stream: StreamRef) -> bool {
         ticket.slot == stream.slot
             || self.is_fence_reached(ticket)
             || self.after(stream, ticket.slot) >= ticket.number
     }
 
-    /// Fences the stream with the driver's `id`, all its work covered, and lets go of it, because the
-    /// program is about to end it. Where that fails it is as it was.
+    /// Retires the stream with the driver's `id`, which the program is about to end: fences all its
+    /// work and drops the guard. If fencing fails, nothing changes.
     pub fn retire(&mut self, id: u64, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         match self.slots.get(&id) {
             Some(&slot) => self.retire_slot(slot as usize, source),
@@ -377,13 +384,13 @@ impl Order {
         }
     }
 
-    /// The heap's holds on the foreign streams that it knows.
+    /// Returns the guards of the foreign streams that the heap knows.
     pub fn foreign(&self) -> impl Iterator<Item = &dyn StreamGuard> {
         let guards = self.active.iter().filter_map(|&slot| self.streams[slot].guard.as_deref());
         guards.filter(|guard| guard.is_foreign())
     }
 
-    /// The driver's ids of these streams.
+    /// Returns the driver's ids of the foreign streams that the heap knows.
     pub fn foreign_ids(&self) -> impl Iterator<Item = u64> {
         let states = self.active.iter().map(|&slot| &self.streams[slot]);
         let foreign = |guard: &dyn StreamGuard| guard.is_foreign();
@@ -392,9 +399,9 @@ impl Order {
             .map(|state| state.id)
     }
 
-    /// Lets go of all foreign streams without touching them. What is freed on them later counts as
-    /// freed now: they refuse more work. Unless that is `completed`, it is for nobody before the device
-    /// was waited for.
+    /// Retires all foreign streams without a driver call on their handles. They refuse more work,
+    /// so a later free on one counts as made now. Unless their work is `completed`, that memory is
+    /// reused only after a wait for the whole device.
     pub fn retire_foreign(&mut self, completed: bool) {
         for &slot in &self.active {
             let state = &mut self.streams[slot];
@@ -409,28 +416,29 @@ impl Order {
         }
     }
 
-    /// The stream that a block's stream stands for now, if any: itself, the one that has its slot
-    /// since, or none where nothing can be put on it any more.
+    /// Returns the stream that now stands for a block's stream: itself, or the newer stream in its
+    /// slot. `None` if work can be enqueued on neither.
     #[inline]
     pub fn current(&self, stream: StreamRef) -> Option<StreamRef> {
         let state = &self.streams[stream.slot()];
         (!state.retired && !self.is_orphaned(stream)).then(|| self.of_slot(stream.slot()))
     }
 
-    /// The same after the call that the stream was named for.
+    /// Returns the stream that stands for a block's stream after the call that named it: itself, or
+    /// the newer stream in its slot. `None` if the stream is transient or takes no more work.
     #[inline]
     pub fn current_later(&self, stream: StreamRef) -> Option<StreamRef> {
         self.current(stream).filter(|stream| !self.streams[stream.slot()].transient)
     }
 
-    /// How many places for streams there are.
+    /// Returns the number of slots for streams.
     #[cfg(any(test, feature = "testing"))]
     pub fn places(&self) -> usize {
         self.streams.len()
     }
 
-    /// Returns `true` if something was freed on a retired stream that no fence covers: a wait for the
-    /// whole device is needed before it can be handed out.
+    /// Returns `true` if there are frees on retired streams that no fence covers. Their memory can
+    /// be reused only after a wait for the whole device.
     pub fn needs_device(&self) -> bool {
         self.active.iter().chain(&self.orphans).any(|&slot| {
             let state = &self.streams[slot];
@@ -438,7 +446,7 @@ impl Order {
         })
     }
 
-    /// All work of the device is over, so every free is.
+    /// Notes that all work of the device, and so every free, is completed.
     pub fn all_over(&mut self, source: &mut dyn MemorySource) {
         for state in &mut self.streams {
             state.reached = state.freed;
@@ -448,24 +456,24 @@ impl Order {
         }
     }
 
-    /// Returns `true` if the work before `ticket` is known to be over.
+    /// Returns `true` if the work before `ticket` is known to be completed.
     pub fn is_fence_reached(&self, ticket: Ticket) -> bool {
         self.streams[ticket.slot()].reached >= ticket.number
     }
 
-    /// Returns `true` if another stream could wait for the work before `ticket` as things are, or
-    /// need not.
+    /// Returns `true` if another stream can wait for the work before `ticket` now, or need not
+    /// wait.
     pub fn is_fenced(&self, ticket: Ticket) -> bool {
         self.streams[ticket.slot()].fenced() >= ticket.number
     }
 
-    /// The last free of `stream` that is known to be over.
+    /// Returns the last free on the stream in `slot` that is known to be completed.
     pub fn reached(&self, slot: usize) -> u64 {
         self.streams[slot].reached
     }
 
-    /// Makes `stream` wait for the work before `ticket`, if it does not already; the host does not
-    /// wait.
+    /// Makes `stream` wait for the work before `ticket`, unless it already does. Does not block the
+    /// host.
     pub fn order_after(
         &mut self,
         stream: StreamRef,
@@ -483,7 +491,7 @@ impl Order {
             source.order_after(stream, fence).map(|()| number)
         });
         let number = number.map_err(|error| match error {
-            // No more can be done with this stream now than with one that is gone.
+            // A capturing stream can be waited for as little as one that no longer exists.
             SourceError::Capturing => SourceError::StreamUnusable,
             error => error,
         })?;
@@ -491,7 +499,7 @@ impl Order {
         Ok(())
     }
 
-    /// Makes `stream` wait for all that `other` was given so far; the host does not wait.
+    /// Makes `stream` wait for all work enqueued on `other` so far. Does not block the host.
     pub fn follow(
         &mut self,
         stream: StreamRef,
@@ -501,12 +509,13 @@ impl Order {
         if stream.slot == other.slot && !self.is_orphaned(other) {
             return Ok(());
         }
-        // As if a block were freed there now.
+        // Numbered as a block freed on that stream now would be.
         let ticket = self.freed(other, source);
         self.order_after(stream, ticket, source)
     }
 
-    /// A fence behind all that `stream` was given so far; `None` if nothing of it is left to wait for.
+    /// Returns a fence behind all work enqueued on `stream` so far; `None` if all of it is
+    /// completed.
     pub fn mark(
         &mut self,
         stream: StreamRef,
@@ -519,8 +528,8 @@ impl Order {
         together(source, |source| self.fence(ticket, source)).map(|(_, fence)| Some(fence))
     }
 
-    /// Asks the driver how far every stream with frees has got, recording a fence where there is
-    /// none yet.
+    /// Polls the progress of every stream with frees in flight. Records a fence for frees that have
+    /// none.
     pub fn poll(&mut self, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         self.learn(source);
         together(source, |source| {
@@ -540,8 +549,8 @@ impl Order {
         Ok(())
     }
 
-    /// The same of the stream of `ticket` and a few others, in turns: what one request may cost
-    /// where there are thousands. All of them where there are no more than these.
+    /// Polls the stream of `ticket` and a few others, in turns: one request must not poll thousands
+    /// of streams. If there are only a few streams, polls all of them.
     pub fn poll_some(
         &mut self,
         ticket: Option<Ticket>,
@@ -562,17 +571,18 @@ impl Order {
         })
     }
 
-    /// Returns `true` if there are so few streams that each request may ask about all of them.
+    /// Returns `true` if there are few enough streams for each request to poll all of them.
     #[inline]
     pub fn is_few(&self) -> bool {
         self.active.len() <= FEW
     }
 
-    /// Asks how far one stream has got.
+    /// Polls the progress of one stream.
     fn ask(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         if self.streams[slot].reached < self.streams[slot].freed {
             self.fence_all(slot, source)?;
-            // The newest answers for all, which is the usual case; else from the oldest on.
+            // Usually the newest fence is reached, and so all are. If it is not, the fences are
+            // queried from the oldest on.
             let newest = self.streams[slot].fences.back().copied();
             let all = match newest {
                 Some((_, fence)) => source.is_fence_reached(fence)?,
@@ -591,12 +601,12 @@ impl Order {
         Ok(())
     }
 
-    /// Returns `true` if one of its streams is capturing a graph: work of the whole device cannot
-    /// be waited for then.
+    /// Returns `true` if one of the heap's streams is capturing a graph. Waiting for the whole
+    /// device is not possible then.
     pub fn is_any_capturing(&self, source: &mut dyn MemorySource) -> Result<bool, SourceError> {
         for &slot in &self.active {
             let state = &self.streams[slot];
-            // One that may have ended cannot be asked: a real driver crashes by its handle.
+            // A stream that may have ended is not queried: a real driver crashes on a stale handle.
             if state.retired || state.transient {
                 continue;
             }
@@ -607,8 +617,8 @@ impl Order {
         Ok(false)
     }
 
-    /// The frees that no wait can end now. A stream that cannot be asked whether it captures counts as
-    /// one that does.
+    /// Returns the frees that no wait can complete now. A stream counts as capturing if the query
+    /// fails.
     pub fn stuck(&mut self, source: &mut dyn MemorySource) -> Stuck {
         self.learn(source);
         let mut stuck = Stuck::default();
@@ -616,12 +626,14 @@ impl Order {
         let pending = || self.active.iter().copied().chain(self.orphans).filter(is_pending);
         for slot in pending().filter(|slot| !self.streams[*slot].retired) {
             let state = &self.streams[slot];
-            // A transient stream cannot be asked. What it has no fence for was freed in a capture.
+            // A transient stream cannot be queried. Its frees without a fence were made during a
+            // capture.
             if state.transient || source.is_capturing(self.of_slot(slot)).unwrap_or(true) {
                 stuck.add(slot, state.fenced());
             }
         }
-        // These are over when the work of the device is, which no capture lets anybody wait for.
+        // These frees are completed when the device's work is. No wait for the device is possible
+        // during a capture.
         let mut ended = pending().filter(|slot| self.streams[*slot].retired).peekable();
         if ended.peek().is_some() && self.is_any_capturing(source).unwrap_or(true) {
             ended.for_each(|slot| stuck.add(slot, self.streams[slot].fenced()));
@@ -629,7 +641,8 @@ impl Order {
         stuck
     }
 
-    /// The frees that are not known to be over: what was freed is for other streams only after a wait.
+    /// Returns the frees that are not known to be completed. Other streams may reuse their memory
+    /// only after a wait.
     pub fn unreached(&self) -> Stuck {
         let mut unreached = Stuck::default();
         for &slot in self.active.iter().chain(&self.orphans) {
@@ -641,8 +654,8 @@ impl Order {
         unreached
     }
 
-    /// The newest fence of every stream whose frees are not all known to be over. One that is
-    /// capturing a graph may have none.
+    /// Returns the newest fence of every stream with frees in flight. A capturing stream may have
+    /// none.
     pub fn pending(&mut self, source: &mut dyn MemorySource) -> Result<Vec<Fence>, SourceError> {
         let mut fences = Vec::new();
         self.learn(source);
@@ -658,8 +671,8 @@ impl Order {
         })
     }
 
-    /// Fences the streams that the program let go of, all their work covered, and lets go of them
-    /// too. One that cannot be fenced now is kept for the next time.
+    /// Retires the streams that the program dropped: fences all their work and drops their guards.
+    /// A stream that cannot be fenced now is kept for the next call.
     fn retire_abandoned(&mut self, source: &mut dyn MemorySource) {
         for at in 0..self.active.len() {
             let slot = self.active[at];
@@ -676,7 +689,7 @@ impl Order {
         source: &mut dyn MemorySource,
     ) -> Result<(), SourceError> {
         if !self.streams[slot].transient {
-            // As if one more block were freed: blocks that are live now come after that.
+            // Counted as one more free, so that blocks that are live now come after it.
             self.streams[slot].freed += 1;
             self.record(slot, source)?;
         }
@@ -688,14 +701,15 @@ impl Order {
         Ok(())
     }
 
-    /// Returns `true` if a stream ended unannounced. Its last work is covered by nothing, so that its
-    /// blocks must not follow the stream that has its slot now or gets it later.
+    /// Returns `true` if the stream ended unannounced. No fence covers its last work, so its blocks
+    /// must not follow the stream that uses its slot now or later.
     fn is_orphaned(&self, stream: StreamRef) -> bool {
         let state = &self.streams[stream.slot()];
         state.transient && (state.retired || state.turn != stream.turn)
     }
 
-    /// The slot for frees of such streams: they are over when all work of the device is.
+    /// Returns the slot for frees of streams that ended unannounced. These are completed when all
+    /// work of the device is.
     fn orphanage(&mut self) -> StreamRef {
         let slot = *self.orphans.get_or_insert_with(|| {
             let state = StreamState { retired: true, transient: true, ..Default::default() };
@@ -714,7 +728,7 @@ impl Order {
         self.streams[waiter.slot()].after.get(&on).copied().unwrap_or(0)
     }
 
-    /// The oldest fence that covers `ticket`, with the last free that it covers.
+    /// Returns the oldest fence that covers `ticket`, with the last free that it covers.
     fn fence(
         &mut self,
         ticket: Ticket,
@@ -735,13 +749,13 @@ impl Order {
             return Ok(());
         }
         match self.record(slot, source) {
-            // Its frees stay in flight, and are fenced when the capture is over.
+            // Frees of a capturing stream stay in flight, and are fenced after the capture.
             Err(SourceError::Capturing) => Ok(()),
             recorded => recorded,
         }
     }
 
-    /// Fences all frees of a stream, by one fence more or by a later point of the newest.
+    /// Fences all frees of a stream, with one more fence or by recording the newest one again.
     fn record(&mut self, slot: usize, source: &mut dyn MemorySource) -> Result<(), SourceError> {
         let state = &mut self.streams[slot];
         if state.fenced() >= state.freed {
@@ -766,8 +780,7 @@ impl Order {
     }
 }
 
-/// Makes calls that belong together: the way into the driver and out of it takes as long as one of
-/// them.
+/// Makes driver calls in one group: entering and leaving the driver takes as long as one call.
 fn together<R>(source: &mut dyn MemorySource, calls: impl FnOnce(&mut dyn MemorySource) -> R) -> R {
     struct Held<'a>(&'a mut dyn MemorySource);
 
@@ -786,7 +799,7 @@ mod tests {
     use super::*;
     use crate::testing::Model;
 
-    /// A stream that can be named during its own calls alone, and an ordinary one.
+    /// Returns a transient stream and an ordinary one.
     fn streams(order: &mut Order, model: &mut Model) -> (StreamRef, StreamRef) {
         let transient = order.stream(1, StreamHandle::PER_THREAD, || None, model);
         (transient, order.stream(2, StreamHandle(20), || None, model))
@@ -846,7 +859,7 @@ mod tests {
             (ticket, clock)
         };
         (0..100).for_each(|_| drop(free(&mut model, None)));
-        // The question, and the record.
+        // The query, and the recording.
         let late = [free(&mut model, Some(1)), free(&mut model, Some(2))];
         let last = free(&mut model, None);
         for (ticket, clock) in late.iter().chain([&last]) {

@@ -1,60 +1,61 @@
-//! How far work is known to have got, by what the program waited for.
+//! Progress of streams, as learnt from the program's own waits.
 //!
-//! A context counts *moments*: each wait of the host begins one, and each event marks one. A free that
-//! was made in an earlier moment than a completed wait is completed too. So a wait costs two additions
-//! and a free one load, no lock is taken by either, and heaps look only if something was learnt.
+//! A context counts *moments*: each wait of the host begins one, and each event marks one. If a
+//! wait completes, a free that was made in an earlier moment is completed too. A wait costs two
+//! additions and a free one load. Neither takes a lock, and heaps check for completed frees only if
+//! something was learnt.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The moments of one context.
+/// Moments of one context.
 #[derive(Debug, Default)]
 pub struct Moments {
-    /// The one that began last.
+    /// Moment that began last.
     last: AtomicU64,
-    /// How often it was learnt that work is completed.
+    /// Number of times that work became known to be completed.
     learnt: AtomicU64,
-    /// The context's whole work before this moment is completed.
+    /// Moment before which the context's whole work is completed.
     completed: Completed,
 }
 
-/// The moment before which a stream's work is known to be completed.
+/// Moment before which a stream's work is known to be completed.
 #[derive(Debug, Default)]
 pub struct Completed(AtomicU64);
 
 impl Moments {
-    /// The moment that began last.
+    /// Returns the moment that began last.
     pub fn now(&self) -> u64 {
         self.last.load(Ordering::SeqCst)
     }
 
-    /// Begins a moment: work that was given to a stream before is before it.
+    /// Begins a moment. Work enqueued on a stream before this call belongs to an earlier moment.
     pub fn begin(&self) -> u64 {
         self.last.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Notes that what a stream was given before `moment` is completed.
+    /// Notes that work enqueued on `stream` before `moment` is completed.
     pub fn complete(&self, stream: &Completed, moment: u64) {
         if stream.0.fetch_max(moment, Ordering::SeqCst) < moment {
             self.learnt.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Notes that what all streams were given before `moment` is completed.
+    /// Notes that work enqueued on any stream before `moment` is completed.
     pub fn complete_all(&self, moment: u64) {
         self.complete(&self.completed, moment);
     }
 
-    /// The moment before which the work of a stream is completed.
+    /// Returns the moment before which the stream's work is completed.
     pub fn completed(&self, stream: &Completed) -> u64 {
         stream.0.load(Ordering::SeqCst).max(self.completed.0.load(Ordering::SeqCst))
     }
 
-    /// The moment before which the work of all streams is completed.
+    /// Returns the moment before which the work of all streams is completed.
     pub fn completed_by_all(&self) -> u64 {
         self.completed.0.load(Ordering::SeqCst)
     }
 
-    /// A number that changes whenever something is learnt.
+    /// Returns a number that changes whenever work becomes known to be completed.
     pub fn learnt(&self) -> u64 {
         self.learnt.load(Ordering::SeqCst)
     }

@@ -1,53 +1,56 @@
-//! What a heap has taken, handed out and got back, in bytes and counts.
+//! Statistics of a heap, in bytes and counts.
 
 use std::ops::{Deref, DerefMut};
 
-/// Statistics of one heap. Exact whenever no call of another thread is on its way: a failed call
-/// leaves it as it was.
+/// Statistics of one heap. Exact whenever no other thread is in a call of the heap. A failed call
+/// leaves them as they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AllocStats {
-    /// Bytes handed out, as requested.
+    /// Bytes allocated, as requested.
     pub live: u64,
-    /// Allocations handed out. Those of zero bytes count here and in no figure of bytes.
+    /// Number of live allocations. An allocation of zero bytes counts here, but adds no bytes.
     pub live_allocations: u64,
-    /// Bytes handed out, each allocation's rounding included.
+    /// Bytes allocated, each allocation's rounding included.
     pub live_blocks: u64,
-    /// The high-water mark of [`live`](AllocStats::live). Exact where one thread uses the heap, on however
-    /// many streams. Threads count for themselves between calls that share anything, so with several
-    /// of them it may be too high or too low, by no more than all of them may keep for themselves:
-    /// `HeapBuilder::thread_cache` for each thread and stream, and a quarter
-    /// more.
+    /// The high-water mark of [`live`](AllocStats::live). Exact if one thread uses the heap, on
+    /// however many streams.
+    ///
+    /// With several threads it may be too high or too low, because each thread counts for itself
+    /// between calls that share anything. The error is at most what all threads together may cache:
+    /// `HeapBuilder::thread_cache` for each thread and stream, and a quarter more.
     pub live_peak: u64,
-    /// Bytes taken from the driver and not given back, as asked of it.
+    /// Bytes taken from the driver and not given back, as requested from the driver.
     pub taken: u64,
-    /// Allocations ever made, those of zero bytes included.
+    /// Number of allocations ever made, those of zero bytes included.
     pub allocations: u64,
-    /// Bytes ever handed out, as requested.
+    /// Bytes ever allocated, as requested.
     pub allocated_bytes: u64,
-    /// Allocations ever freed, those of zero bytes included.
+    /// Number of allocations ever freed, those of zero bytes included.
     pub frees: u64,
     /// Bytes ever given back to the driver.
     pub given_back: u64,
-    /// Frees during which a driver call failed. Their blocks are accounted for all the same.
+    /// Number of frees during which a driver call failed. Their blocks are accounted for all the
+    /// same.
     pub failed_frees: u64,
 }
 
 impl AllocStats {
-    /// Bytes taken and not handed out: cached, pending ones included.
+    /// Returns the cached bytes: taken from the driver and not allocated, pending ones included.
     pub fn cached(&self) -> u64 {
         self.taken.saturating_sub(self.live_blocks)
     }
 }
 
-/// Statistics while they are kept, with two figures that only the heap itself asks for.
+/// Running statistics, with two figures that only the heap itself uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunningStats {
     stats: AllocStats,
-    /// The high-water mark of `live` since a region of the program last looked at it.
+    /// The high-water mark of `live` since it was last taken.
     recent_peak: u64,
-    /// Bytes that the driver called free beyond what it refused, the most that was seen. `None` if it
-    /// refused nothing, or has granted memory since though no more was left free.
+    /// Largest excess of the driver's free bytes over a request that it refused, in bytes. `None`
+    /// if the driver refused nothing. `None` also after the driver granted memory although no more
+    /// was left free.
     pub refused_margin: Option<u64>,
 }
 
@@ -67,9 +70,9 @@ impl DerefMut for RunningStats {
     }
 }
 
-// Sums wrap: a free may be carried over before the allocation that another thread counted.
+// Sums wrap: a thread may carry over a free before another thread carries over its allocation.
 impl RunningStats {
-    /// An allocation of `bytes` was handed out in a block of `block` bytes.
+    /// Counts an allocation of `bytes` in a block of `block` bytes.
     #[inline]
     pub fn allocated(&mut self, bytes: u64, block: u64) {
         self.live = self.live.wrapping_add(bytes);
@@ -80,7 +83,7 @@ impl RunningStats {
         self.reached(self.live as i64);
     }
 
-    /// That allocation came back.
+    /// Counts the free of an allocation of `bytes` in a block of `block` bytes.
     #[inline]
     pub fn freed(&mut self, bytes: u64, block: u64) {
         self.live = self.live.wrapping_sub(bytes);
@@ -89,13 +92,13 @@ impl RunningStats {
         self.frees += 1;
     }
 
-    /// What the high-water mark would be with `bytes` more.
+    /// Returns the high-water mark that an allocation of `bytes` more would give.
     #[inline]
     pub fn peak_with(&self, bytes: u64) -> u64 {
         self.live_peak.max(self.known_live().saturating_add(bytes))
     }
 
-    /// What a thread counted for itself.
+    /// Adds the counts of a thread.
     #[inline]
     pub fn moved(&mut self, moved: Moved) {
         self.reached((self.live as i64).wrapping_add(moved.high as i64));
@@ -108,7 +111,7 @@ impl RunningStats {
         self.frees += moved.frees;
     }
 
-    /// So much was live for a moment.
+    /// Raises the high-water marks to `live` bytes.
     #[inline]
     fn reached(&mut self, live: i64) {
         let live = u64::try_from(live).unwrap_or(0);
@@ -116,44 +119,45 @@ impl RunningStats {
         self.recent_peak = self.recent_peak.max(live);
     }
 
-    /// The high-water mark of `live` since this was called last.
+    /// Returns the high-water mark of `live` since the last call, and begins anew.
     pub fn take_recent_peak(&mut self) -> u64 {
         let live = self.known_live();
         std::mem::replace(&mut self.recent_peak, live).max(live)
     }
 
-    /// Bytes handed out, as far as threads carried over what they counted; zero if so far they carried
-    /// over more frees.
+    /// Returns the live bytes that threads have carried over so far. Zero if they carried over more
+    /// frees than allocations.
     #[inline]
     pub fn known_live(&self) -> u64 {
         u64::try_from(self.live as i64).unwrap_or(0)
     }
 
-    /// The driver gave `bytes`.
+    /// Counts `bytes` as taken from the driver.
     pub fn took(&mut self, bytes: u64) {
         self.taken += bytes;
     }
 
-    /// The driver has `bytes` again.
+    /// Counts `bytes` as given back to the driver.
     pub fn gave_back(&mut self, bytes: u64) {
         self.taken -= bytes;
         self.given_back += bytes;
     }
 }
 
-/// What a thread did without the heap's lock, since that was last carried over. Differences wrap.
+/// Counts of a thread's calls without the heap's lock, since they were last carried over.
+/// Differences wrap.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
-    /// Allocations, those of zero bytes included.
+    /// Number of allocations, those of zero bytes included.
     pub allocations: u64,
-    /// Bytes of these, as requested.
+    /// Bytes of these allocations, as requested.
     pub allocated_bytes: u64,
-    /// Frees, those of zero bytes included.
+    /// Number of frees, those of zero bytes included.
     pub frees: u64,
-    /// By how much more is live.
+    /// Increase of live bytes.
     pub live: u64,
-    /// By how much more is live, each allocation's rounding included.
+    /// Increase of live bytes, each allocation's rounding included.
     pub live_blocks: u64,
-    /// By how much more was live at the most in between.
+    /// Largest increase of live bytes in between.
     pub high: u64,
 }

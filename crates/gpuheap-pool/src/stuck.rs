@@ -1,27 +1,27 @@
-//! Frees that no wait can end now.
+//! Frees that no wait can complete now.
 
 use crate::stream::Ticket;
 
-/// The frees of streams that capture a graph and have no fence for them: what was freed is for no other
-/// stream before the capture ends.
+/// Unfenced frees on streams that are capturing a graph. No other stream can use their memory
+/// before the capture ends.
 #[derive(Debug, Default)]
 pub struct Stuck {
-    /// Places of streams in the heap's table, each with the last free that can be waited for.
+    /// Slot of each stream, with the last of its frees that can be waited for.
     streams: Vec<(usize, u64)>,
 }
 
 impl Stuck {
-    /// Adds the frees of one stream after the free `waitable`.
+    /// Adds the frees of one stream, from the one after `waitable`.
     pub fn add(&mut self, slot: usize, waitable: u64) {
         self.streams.push((slot, waitable));
     }
 
-    /// Returns `true` if a wait can end every free.
+    /// Returns `true` if a wait can complete every free.
     pub fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
 
-    /// Returns `true` if the free of `ticket` is one of these.
+    /// Returns `true` if no wait can complete the free of `ticket` now.
     pub fn holds(&self, ticket: Ticket) -> bool {
         let is_after =
             |(slot, waitable): &(usize, u64)| *slot == ticket.slot() && ticket.number > *waitable;

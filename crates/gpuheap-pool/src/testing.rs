@@ -1,4 +1,4 @@
-//! A memory source and policies for tests, and how many cases a test runs.
+//! A memory source and policies for tests, and the number of cases that a test runs.
 
 use proptest::prelude::ProptestConfig;
 
@@ -8,13 +8,13 @@ use crate::{
     SourceError, Split, Stitched, StreamHandle, StreamRef, Stuck,
 };
 
-/// So many, or an eighth of them where an interpreter runs the tests, a thousand times slower.
+/// Returns `many`, or an eighth of it under Miri, which runs the tests a thousand times slower.
 pub const fn fewer(many: usize) -> usize {
     if cfg!(miri) { many / 8 } else { many }
 }
 
-/// How a property is tested: on so many cases, or on two where an interpreter runs the tests, which
-/// has no folder to keep failures in.
+/// Returns the configuration of a property test with `cases` cases. Under Miri two cases run, and
+/// no failures are kept, because Miri has no folder for them.
 pub fn cases(cases: u32) -> ProptestConfig {
     if cfg!(miri) {
         return ProptestConfig {
@@ -27,7 +27,7 @@ pub fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, ..ProptestConfig::default() }
 }
 
-/// `split` without its order: every block is its first stream's.
+/// `split` without stream order: a test policy whose blocks all belong to its first stream.
 #[derive(Default)]
 pub struct IgnoresStreams(Split);
 
@@ -81,16 +81,16 @@ impl Policy for IgnoresStreams {
     }
 }
 
-/// What a [`Watched`] policy is about to be asked.
+/// Call that a [`Watched`] policy is about to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// To take a block back.
+    /// A free of a block.
     Free,
-    /// To look through all that it has.
+    /// A release, which looks through all free blocks.
     Release,
 }
 
-/// `stitched`, and what is told of a call before it is made.
+/// `stitched` with a callback that is told of each call before it is made.
 pub struct Watched<F>(pub Stitched, pub F);
 
 impl<F: FnMut(Asked) + Send> Policy for Watched<F> {

@@ -1,8 +1,8 @@
-//! `binned`: powers of two from one byte to 128 MiB, cached for each bin.
+//! `binned`: powers of two from one byte to 128 MiB, cached by bin.
 //!
-//! A request is rounded up to a power of two, so a block wastes less than half of itself. Within a
-//! bin the last block freed is used first. Above 128 MiB nothing is rounded and nothing is cached:
-//! such a block goes back to the driver once its stream got to its free.
+//! A request is rounded up to a power of two, so less than half of a block is wasted. In a bin the
+//! last block freed is reused first. Above 128 MiB nothing is rounded and nothing is cached: such a
+//! block is given back to the driver once its stream has reached the free.
 
 use super::free_list::FreeList;
 use super::slab::Slab;
@@ -13,7 +13,7 @@ use crate::stats::RunningStats;
 use crate::stream::StreamRef;
 use crate::stuck::Stuck;
 
-/// The largest bin, 128 MiB, as a power of two; bin `n` holds blocks of `2^n` bytes.
+/// Exponent of the largest bin, 128 MiB. Bin `n` holds blocks of `2^n` bytes.
 const LARGEST_BIN: u32 = 27;
 
 /// The policy `binned`.
@@ -21,7 +21,7 @@ const LARGEST_BIN: u32 = 27;
 pub struct Binned {
     live: Slab<Segment>,
     bins: Vec<FreeList>,
-    /// Blocks above the largest bin that wait for their stream in order to go back.
+    /// Freed blocks above the largest bin, which wait for their stream before they are given back.
     unpooled: FreeList,
 }
 
@@ -108,8 +108,8 @@ impl Policy for Binned {
         while released < target {
             let left = target - released;
             let covering = bin(left).min(self.bins.len());
-            // One of the smallest bin that covers what is left, else as many of the largest bin as
-            // that takes.
+            // One block of the smallest bin that covers the rest of the target; else blocks of the
+            // largest bin that has any, as many as the rest takes.
             let mut next = 0;
             for at in (covering..self.bins.len()).chain((0..covering).rev()) {
                 let most = if at >= covering { 1 } else { left >> at << at };
@@ -173,12 +173,12 @@ impl Policy for Binned {
     }
 }
 
-/// The bin of `bytes`; above [`LARGEST_BIN`] there is none.
+/// Returns the bin of `bytes`; above [`LARGEST_BIN`] no such bin exists.
 fn bin(bytes: u64) -> usize {
     (u64::BITS - (bytes - 1).leading_zeros()) as usize
 }
 
-/// The size of the block for a request of `bytes`.
+/// Returns the block size for a request of `bytes`.
 fn rounded(bytes: u64) -> u64 {
     if bin(bytes) > LARGEST_BIN as usize { bytes } else { Rounding::PowersOfTwo.round(bytes) }
 }

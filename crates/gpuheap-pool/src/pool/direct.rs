@@ -1,8 +1,8 @@
 //! `none` and `driver`: a driver call for every request.
 //!
-//! `driver` stands over a stream-ordered pool of the driver's, which takes frees in the order of
-//! their stream. `none` stands over plain allocations: a free waits on the host until its stream got
-//! there, and then gives the memory back (`cuMemFree`), so nothing is cached.
+//! `driver` uses a stream-ordered pool of the driver, which takes frees in the order of their
+//! stream. `none` uses plain allocations: a free blocks the host until its stream has reached it,
+//! then gives the memory back (`cuMemFree`). So `none` caches nothing.
 
 use rustc_hash::FxHashMap;
 
@@ -18,10 +18,12 @@ use crate::stuck::Stuck;
 #[derive(Debug, Default)]
 pub struct Direct {
     live: Slab<Segment>,
-    /// Freed and not given back yet: the stream captures a graph, or a driver call failed.
+    /// Segments freed but not given back yet: their stream is capturing a graph, or a driver call
+    /// failed.
     waiting: Vec<(Ticket, Segment)>,
-    /// Number of the last free that a pool of the driver's was given on each stream, by its place. Until
-    /// a stream got there, the pool cannot give that memory back to the device.
+    /// Number of the last free on each stream that was passed to a pool of the driver, by the
+    /// stream's slot. Until the stream reaches that free, the pool cannot give its memory back to
+    /// the device.
     given: FxHashMap<usize, u64>,
 }
 
@@ -61,16 +63,16 @@ impl Policy for Direct {
                     let last = self.given.entry(ticket.slot()).or_default();
                     *last = ticket.number.max(*last);
                 }
-                // Tried again at the next allocation, so that a failed free loses nothing.
+                // Tried again at the next allocation, so that a failed free loses no memory.
                 Err(_) => self.waiting.push((ticket, segment)),
             }
-            // A graph that is being captured cannot have the free: it waits.
+            // A free cannot be part of a graph under capture: the segment waits.
             return if given_back == Err(SourceError::Capturing) { Ok(()) } else { given_back };
         }
         let ticket = environment.order.freed(stream, environment.source);
         self.waiting.push((ticket, segment));
         if !environment.source.is_stream_ordered() {
-            // A stream that captures a graph has no fence to wait for: what it freed waits on.
+            // A capturing stream has no fence to wait for, so its frees keep waiting.
             for fence in environment.order.pending(environment.source)? {
                 environment.source.wait(fence)?;
             }
@@ -103,7 +105,7 @@ impl Policy for Direct {
         _address: u64,
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError> {
-        // Nothing is kept: what waits for its stream goes now.
+        // Nothing is cached, so every segment that can be given back is.
         self.release(u64::MAX, environment)
     }
 
@@ -113,7 +115,7 @@ impl Policy for Direct {
         let held = held.iter().map(|(_, segment)| segment.bytes);
         let spare = over.iter().map(|(_, segment)| *segment).collect();
         let mut given = self.given.iter().map(|(slot, number)| Ticket::new(*slot as u32, *number));
-        // What a pool of the driver's has already is not known here.
+        // The free memory in a pool of the driver is unknown here.
         Forecast {
             take: bytes,
             take_whole: bytes,

@@ -1,4 +1,4 @@
-//! Free blocks that are whole segments: what `simple` keeps, and each bin of `binned`.
+//! Free list of whole segments: the cache of `simple`, and each bin of `binned`.
 
 use super::{Cached, Environment, Shortage};
 use crate::order::Order;
@@ -16,8 +16,8 @@ impl FreeList {
         self.blocks.push((ticket, segment));
     }
 
-    /// The last freed block that `fits` and may be used on `stream`: as things are, else as they
-    /// are once the driver was asked, else by making `stream` wait.
+    /// Takes the last freed block that `fits` and may be used on `stream`. If none may be used at
+    /// once, polls the driver, then makes `stream` wait.
     pub(super) fn find(
         &mut self,
         stream: StreamRef,
@@ -27,7 +27,8 @@ impl FreeList {
         if let Some(found) = self.open(stream, environment.order, &fits) {
             return Ok(Some(found));
         }
-        // The oldest that fits has been waiting longest, so its fence is the likeliest to be reached.
+        // The oldest block that fits has been waiting longest, so its fence is the likeliest to be
+        // reached.
         let Some(oldest) = self.blocks.iter().position(|(_, segment)| fits(segment.bytes)) else {
             return Ok(None);
         };
@@ -41,14 +42,14 @@ impl FreeList {
                 self.blocks.remove(oldest);
                 Ok(Some(segment))
             }
-            // One of the streams can be given no work; the block stays with its account.
+            // One of the streams takes no work now, so the block stays where it is.
             Err(SourceError::StreamUnusable) => Ok(None),
             Err(error) => Err(Shortage::Failed(error)),
         }
     }
 
-    /// Gives blocks back until `target` bytes went: the smallest that covers what is left of it,
-    /// else the largest.
+    /// Gives blocks back until `target` bytes are given back: the smallest that covers the rest of
+    /// the target, else the largest.
     pub(super) fn release(
         &mut self,
         target: u64,
@@ -78,7 +79,7 @@ impl FreeList {
         failed.map_or(Ok(released), Err)
     }
 
-    /// Gives the block at `address` back, if it is here and out of use.
+    /// Gives the block at `address` back, if it is in this list and out of use.
     pub(super) fn release_at(
         &mut self,
         address: u64,
@@ -94,7 +95,7 @@ impl FreeList {
         Ok(segment.bytes)
     }
 
-    /// The segments that are free once all frees are over but those that are stuck.
+    /// Returns the segments that are free once all frees but the stuck ones are completed.
     pub(super) fn segments(&self, stuck: &Stuck) -> impl Iterator<Item = Segment> {
         let is_free = |(ticket, _): &&(Ticket, Segment)| !stuck.holds(*ticket);
         self.blocks.iter().filter(is_free).map(|(_, segment)| *segment)
@@ -104,7 +105,7 @@ impl FreeList {
         self.blocks.is_empty()
     }
 
-    /// Bytes that are stuck.
+    /// Returns the bytes of blocks whose frees are stuck.
     pub(super) fn stuck(&self, stuck: &Stuck) -> u64 {
         let is_stuck = |(ticket, _): &&(Ticket, Segment)| stuck.holds(*ticket);
         self.blocks.iter().filter(is_stuck).map(|(_, segment)| segment.bytes).sum()

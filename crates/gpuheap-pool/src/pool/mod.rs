@@ -9,8 +9,8 @@
 //! | [`stitched`](PoolKind::Stitched) | pages at addresses of its own | the smallest range that fits, else maps pages into one |
 //! | [`driver`](PoolKind::Driver) | a pool of the driver's own | as the driver does |
 //!
-//! A policy decides over block descriptors and reaches the driver only through the
-//! [`Environment`] that it is handed, so each is tested with no driver at all.
+//! A policy manages block descriptors. It reaches the driver only through the [`Environment`] that
+//! it is handed, so each policy is tested without a driver.
 
 mod binned;
 mod direct;
@@ -40,31 +40,31 @@ use crate::stats::RunningStats;
 use crate::stream::{StreamRef, Ticket};
 use crate::stuck::Stuck;
 
-/// A policy by its name.
+/// Policy of a pool, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PoolKind {
-    /// No pool: `cuMemAlloc` for each request and `cuMemFree` for each free. A free waits on the
-    /// host for its stream's work, and nothing is cached. Only what is freed on a stream that
-    /// captures a graph is kept, as pending, until the capture is over.
+    /// No pool: `cuMemAlloc` for each request and `cuMemFree` for each free. A free blocks the host
+    /// until its stream's work is completed, and nothing is cached. Only memory freed on a
+    /// capturing stream is kept, as pending, until the capture ends.
     None,
-    /// One list of whole blocks, for reading.
+    /// One list of whole blocks; simple enough to read.
     Simple,
-    /// Powers of two from one byte to 128 MiB, cached for each bin; larger ones are not cached.
+    /// Powers of two from one byte to 128 MiB, cached by bin. Larger blocks are not cached.
     Binned,
     /// Best fit over segments that are split and coalesced.
     Split,
-    /// Best fit over physical pages that are mapped into one range where no free range is large
-    /// enough. `split` where the device has no virtual memory of this kind.
+    /// Best fit over physical pages. If no free range is large enough, free pages are mapped into
+    /// one range. On a device without virtual memory management this is `split`.
     Stitched,
-    /// A stream-ordered pool of the driver's. It keeps what is freed up to the
-    /// release threshold (`HeapBuilder::release_threshold`), by default all of it.
+    /// A stream-ordered pool of the driver. It keeps freed memory up to the release threshold
+    /// (`HeapBuilder::release_threshold`), by default all of it.
     Driver,
 }
 
 impl PoolKind {
-    /// All of them, in the order in which they are shown.
+    /// All pools, in the order in which they are shown.
     pub const ALL: [PoolKind; 6] = [
         PoolKind::None,
         PoolKind::Simple,
@@ -74,7 +74,7 @@ impl PoolKind {
         PoolKind::Driver,
     ];
 
-    /// The name that settings and the command line use.
+    /// Returns the name that settings and the command line use.
     pub fn name(self) -> &'static str {
         match self {
             PoolKind::None => "none",
@@ -86,7 +86,7 @@ impl PoolKind {
         }
     }
 
-    /// The name that a `MemoryStatus` prints.
+    /// Returns the name that a `MemoryStatus` prints.
     pub fn title(self) -> &'static str {
         match self {
             PoolKind::None => "NonePool",
@@ -98,11 +98,11 @@ impl PoolKind {
         }
     }
 
-    /// The policy of that name.
+    /// Returns the policy of that name.
     ///
     /// # Errors
     ///
-    /// A text that lists the names, for any other.
+    /// [`UnknownPool`] for any other name; its text lists the names.
     pub fn parse(name: &str) -> Result<PoolKind, UnknownPool> {
         PoolKind::ALL
             .into_iter()
@@ -111,33 +111,34 @@ impl PoolKind {
     }
 }
 
-/// What each thread keeps of a policy's blocks.
+/// Blocks of a policy that each thread caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptByThreads {
-    /// How sizes are rounded up.
+    /// Rounding of sizes.
     pub rounding: Rounding,
-    /// Up to which size a few are kept of each size.
+    /// Largest size, in bytes, of which a few blocks each are cached.
     pub small: u64,
-    /// The same where several threads use the pool, which would wait for each other.
+    /// Largest size, in bytes, of which a few blocks each are cached if several threads use the
+    /// pool and would wait for each other.
     pub small_shared: u64,
-    /// `true` if the last larger one that was freed is kept.
+    /// `true` if the last larger block that was freed is cached.
     pub large: bool,
 }
 
 impl KeptByThreads {
-    /// Returns what threads keep of the blocks of `pool`; `None` if they keep none. `simple` is for
-    /// reading, `none` keeps nothing, and of `driver` the driver decides.
+    /// Returns which blocks of `pool` threads cache; `None` if they cache none. `simple` is for
+    /// reading, `none` caches nothing, and with `driver` the driver decides.
     pub fn of(pool: PoolKind) -> Option<KeptByThreads> {
         match pool {
-            // A block of one bin is as good as another, so nothing is lost by it.
+            // Blocks of one bin are interchangeable, so caching them costs no utilisation.
             PoolKind::Binned => Some(KeptByThreads {
                 rounding: Rounding::PowersOfTwo,
                 small: u64::MAX,
                 small_shared: u64::MAX,
                 large: false,
             }),
-            // Larger ones that are handed out again where they lie, and not by best fit, cost
-            // `gpt_train_short` 0.06 to 0.15 of utilisation and `serve_threads` 0.03 to 0.1.
+            // Reusing larger blocks in place instead of by best fit costs `gpt_train_short` 0.06 to
+            // 0.15 of utilisation and `serve_threads` 0.03 to 0.1.
             PoolKind::Split => Some(KeptByThreads {
                 rounding: Rounding::Units,
                 small: 256 << 10,
@@ -155,17 +156,18 @@ impl KeptByThreads {
     }
 }
 
-/// How a policy rounds sizes up.
+/// Rounding of sizes by a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// To multiples of 512 bytes.
+    /// Rounds up to multiples of 512 bytes.
     Units,
-    /// To powers of two.
+    /// Rounds up to powers of two.
     PowersOfTwo,
 }
 
 impl Rounding {
-    /// The block for a request of `bytes`, which is not zero and has a block that is cached.
+    /// Returns the block size for a request of `bytes`, which is not zero and whose block is
+    /// cached.
     #[inline]
     pub fn round(self, bytes: u64) -> u64 {
         match self {
@@ -174,13 +176,13 @@ impl Rounding {
         }
     }
 
-    /// The rounding as a number.
+    /// Returns the rounding as a number.
     #[inline]
     pub fn number(self) -> u64 {
         u64::from(self == Rounding::PowersOfTwo)
     }
 
-    /// The rounding of that [number](Rounding::number).
+    /// Returns the rounding with that [number](Rounding::number).
     #[inline]
     pub fn from_number(number: u64) -> Rounding {
         if number == 0 { Rounding::Units } else { Rounding::PowersOfTwo }
@@ -193,7 +195,7 @@ impl fmt::Display for PoolKind {
     }
 }
 
-/// No policy has that name. Its text lists the names that there are.
+/// Error for a name that no policy has. Its text lists the names of all policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPool(String);
 
@@ -206,7 +208,7 @@ impl fmt::Display for UnknownPool {
 
 impl std::error::Error for UnknownPool {}
 
-/// The policy of that kind, with nothing taken.
+/// Makes the policy of that kind, with nothing taken.
 pub fn new_policy(pool: PoolKind, tuning: Tuning) -> Box<dyn Policy> {
     match pool {
         PoolKind::None | PoolKind::Driver => Box::new(Direct::default()),
@@ -217,32 +219,32 @@ pub fn new_policy(pool: PoolKind, tuning: Tuning) -> Box<dyn Policy> {
     }
 }
 
-/// A block that a policy handed out: its key is the policy's own and says nothing to others.
+/// Block that a policy handed out. The key has a meaning only within the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRef {
-    /// Which block.
+    /// Key of the block within its policy.
     pub key: u32,
-    /// Where the device sees it.
+    /// Device address.
     pub address: u64,
-    /// Its size, rounding included.
+    /// Size in bytes, rounding included.
     pub bytes: u64,
 }
 
-/// What keeps a policy from serving a request.
+/// Reason for which a policy cannot serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shortage {
     /// Taking this many bytes would exceed the hard limit.
     Limit(u64),
-    /// The device has not this many bytes.
+    /// The device does not have this many bytes.
     Device(u64),
-    /// The driver refused this many bytes that a caller takes past the policy.
+    /// The driver refused this many bytes, which a caller takes without the policy.
     Beside(u64),
     /// The driver failed in another way.
     Failed(SourceError),
 }
 
 impl Shortage {
-    /// About how many bytes are missing.
+    /// Returns how many bytes are missing, approximately.
     pub fn missing(&self) -> u64 {
         match *self {
             Shortage::Limit(missing) | Shortage::Device(missing) | Shortage::Beside(missing) => {
@@ -253,16 +255,16 @@ impl Shortage {
     }
 }
 
-/// How much of a policy's memory is not in use.
+/// Memory of a policy that is not in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cached {
-    /// Bytes free, pending ones included.
+    /// Free bytes, pending ones included.
     pub bytes: u64,
-    /// Of these, bytes whose stream is not known to have got to their free.
+    /// Pending bytes: free, but their stream is not known to have reached the free.
     pub pending: u64,
-    /// The largest block in one piece.
+    /// Largest free block in one piece, in bytes.
     pub largest: u64,
-    /// Of these bytes, those that only other streams than the one asked about may use at once.
+    /// Free bytes that only other streams than the requesting one may use at once.
     pub on_other_streams: u64,
 }
 
@@ -280,58 +282,59 @@ impl Cached {
     }
 }
 
-/// What a policy could do for a request once every free so far is over.
+/// Forecast of a policy for a request, with all frees so far completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {
-    /// What it would take from the driver with the cache as it is, in the order in which it tries. If
-    /// there is memory for none of these, cached memory is given back for the request.
+    /// Memory that the policy would take from the driver with the cache as it is, in the order in
+    /// which it tries. If there is memory for none of these, it gives cached memory back for the
+    /// request.
     pub takings: Vec<Taking>,
-    /// `true` if something cached holds it in one piece.
+    /// `true` if a cached block holds the request in one piece.
     pub is_cached: bool,
-    /// The least that it would take from the driver for it otherwise, bytes.
+    /// Least that the policy would take from the driver otherwise, in bytes.
     pub take: u64,
-    /// Bytes that it would take if no cached piece was a part of the request. What is missing is
-    /// counted with this figure: pieces beside live blocks go back to the driver with these.
+    /// Bytes that the policy would take if no cached piece became part of the request. Missing
+    /// memory is counted with this figure, because such pieces are given back to the driver with
+    /// the others.
     pub take_whole: u64,
-    /// The segments that nobody uses, which the driver could have back.
+    /// Segments without a live block, which could be given back to the driver.
     pub spare: Vec<Segment>,
-    /// The largest free piece of the other segments.
+    /// Largest free piece of the other segments, in bytes.
     pub largest_left: u64,
-    /// Bytes that are free and [stuck](Stuck), which the other figures count as in use.
+    /// Bytes that are free but [stuck](Stuck). The other figures count them as in use.
     pub stuck: u64,
-    /// `true` if frees that a pool of the driver's was given are stuck. How much of the pool that is, the
-    /// driver does not say.
+    /// `true` if frees that were passed to a pool of the driver are stuck. The driver does not say
+    /// how much of its pool that is.
     pub driver_is_stuck: bool,
 }
 
 /// Memory that a policy would take from the driver for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taking {
-    /// Bytes; none if something cached holds the request.
+    /// Bytes; zero if a cached block holds the request.
     pub bytes: u64,
-    /// Bytes that it gives back before, at least.
+    /// Bytes that the policy gives back first, at least.
     pub after: u64,
 }
 
 impl Taking {
-    /// So many bytes, with nothing given back before.
+    /// Taking of `bytes`, with nothing given back first.
     pub fn of(bytes: u64) -> Taking {
         Taking { bytes, after: 0 }
     }
 }
 
-/// What a policy may reach while it works: the driver behind limits and statistics, and the order of
-/// streams.
+/// Environment of a policy's calls: the memory source, the stream order, statistics and limits.
 pub struct Environment<'a> {
-    /// Where memory comes from.
+    /// Source of memory.
     pub source: &'a mut dyn MemorySource,
-    /// Which stream may use what.
+    /// Order of streams: which stream may use which block.
     pub order: &'a mut Order,
-    /// What was taken.
+    /// Statistics of the heap.
     pub stats: &'a mut RunningStats,
-    /// How much may be taken.
+    /// Limits of the heap.
     pub limits: Limits,
-    /// Segments that are out of use and that the driver did not take back when it was asked.
+    /// Segments that are out of use, but that the driver failed to take back.
     pub stranded: &'a mut Vec<Segment>,
 }
 
@@ -342,7 +345,7 @@ impl Environment<'_> {
         let ordered = self.source.is_stream_ordered();
         if let Some(limit) = self.limits.hard {
             let reserved = self.reserved()?;
-            // A pool of the driver's may have the bytes already.
+            // A pool of the driver may have the bytes already.
             let kept = if ordered { reserved.saturating_sub(self.stats.taken) } else { 0 };
             if reserved.saturating_add(growth) > limit && kept < bytes {
                 return Err(Shortage::Limit(growth));
@@ -356,7 +359,7 @@ impl Environment<'_> {
                     Some(limit) => self.reserved()?.saturating_add(growth) > limit,
                     None => false,
                 };
-                // On a nearly full device a pool of the driver's takes less than its step.
+                // On a nearly full device a pool of the driver takes less than its step.
                 let least = round_up(bytes, GRANULE);
                 return Err(if by_limit {
                     Shortage::Limit(growth)
@@ -369,7 +372,8 @@ impl Environment<'_> {
         self.stats.took(segment.bytes);
         self.note_grant(before);
         if ordered && let Some(limit) = self.limits.hard {
-            // What the pool kept was in pieces, or cannot be asked about: not taken after all.
+            // The pool's free memory was in pieces, or is unknown, so the driver took more: it is
+            // given back.
             let reserved = self.reserved();
             if !matches!(reserved, Ok(reserved) if reserved <= limit) {
                 if self.give_back(segment).is_err() {
@@ -396,39 +400,40 @@ impl Environment<'_> {
         Ok(chunk)
     }
 
-    /// Bytes reserved before the driver is asked for more, if the driver refused some before.
+    /// Returns the bytes reserved before the next driver call, if the driver refused a request
+    /// before.
     fn before_grant(&mut self) -> Option<u64> {
         self.stats.refused_margin.and_then(|_| self.source.reserved().ok())
     }
 
-    /// Forgets a refusal that leaves nothing to go by: the driver has granted memory since, and called
-    /// no more free after that than after what it refused.
+    /// Drops a recorded refusal that no longer tells anything: the driver granted memory since, and
+    /// reported no more free bytes after the grant than after the refusal.
     fn note_grant(&mut self, before: Option<u64>) {
         let (Some(margin), Some(before)) = (self.stats.refused_margin, before) else { return };
-        // A pool of the driver's serves some requests without taking anything.
+        // A pool of the driver serves some requests without taking anything.
         let has_grown = self.source.reserved().is_ok_and(|reserved| reserved > before);
         if has_grown && self.source.device_memory().is_ok_and(|(free, _)| free <= margin) {
             self.stats.refused_margin = None;
         }
     }
 
-    /// Refuses `bytes` more than the hard limit allows.
+    /// Returns an error if `bytes` more would exceed the hard limit.
     pub fn allow(&mut self, bytes: u64) -> Result<(), Shortage> {
         let Some(limit) = self.limits.hard else { return Ok(()) };
         let allowed = self.reserved()?.saturating_add(bytes) <= limit;
         if allowed { Ok(()) } else { Err(Shortage::Limit(bytes)) }
     }
 
-    /// Gives physical memory back to the driver that is mapped nowhere.
+    /// Gives physical memory back to the driver. The chunk is mapped nowhere.
     pub fn destroy(&mut self, chunk: Chunk, bytes: u64) -> Result<(), SourceError> {
         self.pages()?.destroy(chunk)?;
         self.stats.gave_back(bytes);
         Ok(())
     }
 
-    /// Memory and addresses apart.
+    /// Returns the calls for physical memory and addresses.
     pub fn pages(&mut self) -> Result<&mut dyn Pages, SourceError> {
-        // Such a policy is built over no other source.
+        // Policies that need pages are built only over sources that have them.
         self.source.pages().ok_or(SourceError::OutOfMemory)
     }
 
@@ -436,15 +441,15 @@ impl Environment<'_> {
         self.source.reserved().map_err(Shortage::Failed)
     }
 
-    /// Gives a segment back to the driver; its last use is known to be over.
+    /// Gives a segment back to the driver. Its last use is known to be completed.
     pub fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
         self.source.give_back(segment)?;
         self.stats.gave_back(segment.bytes);
         Ok(())
     }
 
-    /// Gives a segment back to the driver at this point of `stream`; for sources that are
-    /// stream-ordered.
+    /// Gives a segment back to the driver in the order of `stream`. Only for stream-ordered
+    /// sources.
     pub fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
         self.source.give_back_on(segment, stream)?;
         self.stats.gave_back(segment.bytes);
@@ -452,12 +457,12 @@ impl Environment<'_> {
     }
 }
 
-/// How blocks are kept and found. All calls for one policy come one at a time.
+/// A policy: how free blocks are kept and found. Calls for one policy never overlap.
 pub trait Policy: Send {
-    /// A block of at least `bytes`, which is not zero, usable on `stream` from this point on: from
-    /// what is cached, else from the driver.
+    /// Allocates a block of at least `bytes`, not zero, for use on `stream`, ordered after the work
+    /// enqueued there. The block comes from the cache, else from the driver.
     ///
-    /// What is found or taken on the way stays in order and in the statistics whatever fails after it.
+    /// If the call fails, memory found or taken on the way stays cached and counted.
     fn allocate(
         &mut self,
         bytes: u64,
@@ -465,8 +470,8 @@ pub trait Policy: Send {
         environment: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage>;
 
-    /// The same of what is cached, nothing taken from the driver for it; none where nothing fits. Of
-    /// policies whose blocks [threads keep](KeptByThreads).
+    /// Allocates a block from the cache alone; `None` if no cached block fits. Only for policies
+    /// whose blocks [threads cache](KeptByThreads).
     fn reuse(
         &mut self,
         _bytes: u64,
@@ -476,7 +481,7 @@ pub trait Policy: Send {
         Ok(None)
     }
 
-    /// Takes a block back whose last use is on `stream`.
+    /// Frees a block whose last use is on `stream`.
     fn free(
         &mut self,
         key: u32,
@@ -484,17 +489,18 @@ pub trait Policy: Send {
         environment: &mut Environment<'_>,
     ) -> Result<(), SourceError>;
 
-    /// Gives cached memory back to the driver until `target` bytes went, large segments before
-    /// small ones and no more than need be; only what is known to be out of use. The bytes that
-    /// went.
+    /// Gives at least `target` bytes of cached memory back to the driver, as far as it is known to
+    /// be out of use. Large segments go before small ones, and no more than necessary. Returns the
+    /// bytes given back.
     fn release(
         &mut self,
         target: u64,
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError>;
 
-    /// The same of what became free since it was looked at last, as far as the policy notes that: for
-    /// who asks at every free. Only with a soft limit.
+    /// Gives back at least `target` bytes of the memory freed since the last call, as far as the
+    /// policy notes it. Returns the bytes given back. For callers that ask at every free; only with
+    /// a soft limit.
     fn release_freed(
         &mut self,
         target: u64,
@@ -503,26 +509,27 @@ pub trait Policy: Send {
         self.release(target, environment)
     }
 
-    /// Returns `true` if there may be something for [`release_freed`](Policy::release_freed).
+    /// Returns `true` if [`release_freed`](Policy::release_freed) may find memory to give back.
     fn has_freed(&self) -> bool {
         true
     }
 
-    /// Gives the segment that holds `address` back to the driver if nothing of it is in use: the
-    /// bytes that went.
+    /// Gives the segment that holds `address` back to the driver if no block of it is in use.
+    /// Returns the bytes given back.
     fn release_at(
         &mut self,
         address: u64,
         environment: &mut Environment<'_>,
     ) -> Result<u64, SourceError>;
 
-    /// What it could do for a request of `bytes`, which is not zero, if no work were in flight.
+    /// Returns what the policy could do for a request of `bytes`, not zero, if no work were in
+    /// flight.
     fn forecast(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast;
 
-    /// What is not in use, seen from `stream`.
+    /// Returns the memory that is not in use, seen from `stream`.
     fn cached(&self, stream: Option<StreamRef>, order: &Order) -> Cached;
 
-    /// Every block that is handed out, for tests of overlap.
+    /// Returns every live block, for tests of overlap.
     #[cfg(any(test, feature = "testing"))]
     fn live(&self) -> Vec<Segment>;
 }

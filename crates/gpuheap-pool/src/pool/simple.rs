@@ -1,7 +1,7 @@
-//! `simple`: one list of whole blocks, first fit, for reading.
+//! `simple`: one list of whole blocks, first fit, simple enough to read.
 //!
-//! A request takes a cached block that is not much larger than it: by 1 MiB for requests up to
-//! 32 MiB, by 4 MiB above. Blocks are neither split nor merged.
+//! A request takes a cached block that exceeds it by at most 1 MiB for requests up to 32 MiB, by at
+//! most 4 MiB above. Blocks are neither split nor merged.
 
 use super::free_list::FreeList;
 use super::slab::Slab;
@@ -12,7 +12,7 @@ use crate::stats::RunningStats;
 use crate::stream::StreamRef;
 use crate::stuck::Stuck;
 
-/// Requests up to this size may waste [`SMALL_WASTE`], larger ones [`LARGE_WASTE`].
+/// Requests up to this size may waste [`SMALL_WASTE`] bytes, larger ones [`LARGE_WASTE`].
 const SMALL: u64 = 32 << 20;
 const SMALL_WASTE: u64 = 1 << 20;
 const LARGE_WASTE: u64 = 4 << 20;
@@ -99,7 +99,7 @@ impl Policy for Simple {
     }
 }
 
-/// Returns `true` if a cached block is large enough for `bytes` and not too large.
+/// Returns a predicate: `true` if a cached block is large enough for `bytes` and not too large.
 fn fits(bytes: u64) -> impl Fn(u64) -> bool {
     let most = bytes.saturating_add(if bytes <= SMALL { SMALL_WASTE } else { LARGE_WASTE });
     move |block| bytes <= block && block <= most

@@ -1,38 +1,38 @@
-//! Free blocks by size: the smallest that fits, at a cost that does not depend on how many there
-//! are.
+//! Free blocks by size. Finds the smallest that fits, at a cost that does not depend on their
+//! number.
 //!
-//! Up to 2 MiB every size has a bin of its own, found through a bitmap; above, where a device has
-//! room for few blocks, a tree. With a tree for all sizes an event cost 260 ns at 1,000 live blocks
-//! and 730 ns at 100,000, most of it in missing the cache on the way down.
+//! Up to 2 MiB every size has a bin of its own, found through a bitmap. Larger blocks, of which a
+//! device holds few, are in a tree. With a tree for all sizes an event cost 260 ns at 1,000 live
+//! blocks and 730 ns at 100,000, most of it in cache misses on the way down.
 
 use std::collections::BTreeSet;
 
-/// What every size is rounded up to: the alignment that the driver gives (H200, driver 580).
+/// Unit of sizes, in bytes: the alignment of the driver's allocations (H200, driver 580).
 pub(super) const ROUNDING: u64 = 512;
 
-/// How many sizes have a bin, one for each multiple of [`ROUNDING`]: up to 2 MiB.
+/// Number of sizes with a bin, one for each multiple of [`ROUNDING`], up to 2 MiB.
 const BINS: usize = 4096;
 const WORDS: usize = BINS / 64;
 const _: () = assert!(WORDS == u64::BITS as usize);
 
-/// A free block's size and key.
+/// Size and key of a free block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
-    /// A multiple of [`ROUNDING`], or a size that is asked for; not zero.
+    /// A multiple of [`ROUNDING`], or the size of a request; not zero.
     pub(super) bytes: u64,
     pub(super) key: u32,
 }
 
 impl Entry {
-    /// The number of its size, where that has a bin.
+    /// Returns the number of the entry's size; `None` if that size has no bin.
     fn size(self) -> Option<usize> {
         let size = (self.bytes.div_ceil(ROUNDING) as usize).wrapping_sub(1);
         (size < BINS).then_some(size)
     }
 }
 
-/// Where each block stands in its bin, by key; one table for all shelves, since a block stands on
-/// one at most.
+/// Position of each block in its bin, by key. One table serves all bins, since a block is in one at
+/// most.
 #[derive(Debug, Default)]
 pub(super) struct Positions(Vec<u32>);
 
@@ -47,11 +47,11 @@ impl Positions {
 
 #[derive(Debug)]
 pub(super) struct SizeBins {
-    /// Which sizes have blocks in their bins, and which words of that are not zero.
+    /// Bit set of the sizes with blocks in their bins, and the bit set of its non-zero words.
     bitmap: [u64; WORDS],
     summary: u64,
-    /// Where the bin of each size stands in `bins`, [`NO_BIN`] for none; empty before the first one.
-    /// With a hash map a pair took 120 instructions more.
+    /// Index in `bins` of each size's bin, or [`NO_BIN`]. Empty before the first bin. With a hash
+    /// map a pair took 120 instructions more.
     places: Vec<u16>,
     bins: Vec<Bin>,
     large: Large,
@@ -60,7 +60,7 @@ pub(super) struct SizeBins {
 
 const NO_BIN: u16 = u16::MAX;
 
-/// Blocks of one size; the last one in is the first one out, as its memory is the likeliest to be in the
+/// Blocks of one size, last in first out: the last one's memory is the likeliest to be in the
 /// device's cache.
 #[derive(Debug)]
 struct Bin {
@@ -124,7 +124,7 @@ impl SizeBins {
         self.len -= 1;
     }
 
-    /// The smallest block of at least `bytes`.
+    /// Returns the smallest block of at least `bytes`.
     pub(super) fn best(&self, bytes: u64) -> Option<Entry> {
         if self.len == 0 {
             return None;
@@ -146,7 +146,7 @@ impl SizeBins {
         self.len
     }
 
-    /// The best block of `size` and the larger ones that have bins.
+    /// Returns the smallest block of at least `size` that is in a bin.
     fn binned(&self, size: usize) -> Option<Entry> {
         let first = size / 64;
         let here = self.bitmap[first] & (u64::MAX << (size % 64));
@@ -180,8 +180,9 @@ impl SizeBins {
     }
 }
 
-/// The blocks whose sizes have no bins. The last one in is kept apart: a program that takes again what it
-/// just freed never touches the tree, which would cost such a pair 320 instructions more than 1,040.
+/// Blocks whose sizes have no bins. The last one inserted is kept apart, so that a program that
+/// allocates again what it just freed never touches the tree. Through the tree such a pair cost 320
+/// instructions more than 1,040.
 #[derive(Debug, Default)]
 struct Large {
     tree: BTreeSet<Entry>,
@@ -248,7 +249,7 @@ mod tests {
                 }
                 let (bytes, key) = naive.swap_remove(index.index(naive.len()));
                 size_bins.remove(Entry { bytes, key }, &mut positions);
-                // Twice is harmless.
+                // Removing an entry twice is harmless.
                 size_bins.remove(Entry { bytes, key }, &mut positions);
             }
             let mut left: Vec<_> = size_bins.iter().map(|entry| (entry.bytes, entry.key)).collect();

@@ -1,6 +1,6 @@
 //! Descriptors in one vector, named by their index.
 
-/// A vector whose holes are used again.
+/// A vector that reuses its holes.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     entries: Vec<Option<T>>,

@@ -4,19 +4,20 @@
 //! segment ├──── live ────┼── free ──┼─ live ─┼────── free ──────┤   blocks, linked by address
 //! ```
 //!
-//! Sizes are rounded up to 512 bytes. A free block belongs to the stream that freed it until that
-//! work is known to be over; then it is anybody's. A request takes the smallest block that fits:
+//! Sizes are rounded up to 512 bytes. A free block belongs to the stream that freed it until the
+//! work before the free is known to be completed. From then on it is shared: any stream may use it.
+//! A request takes the smallest block that fits:
 //!
-//! 1. of its own stream and of anybody's;
-//! 2. the same once more, after the driver was asked how far other streams got;
-//! 3. of another stream, which it then waits for;
-//! 4. of all streams' blocks together, merged, which it then waits for;
-//! 5. else of a new segment from the driver. Where segments that nobody uses cover it, they are
-//!    given back first: the same bytes, taken again in one piece. On `two_streams` of the example
-//!    traces this lifts utilisation from 0.34 to 0.93, on `llama_ckpt` from 0.64 to 0.88.
+//! 1. among its own stream's blocks and the shared ones;
+//! 2. among these again, after polling how far other streams got;
+//! 3. among another stream's blocks, and waits for that stream;
+//! 4. among all streams' blocks, merged, and waits for these streams;
+//! 5. else from a new segment of the driver. If segments without a live block cover the new one,
+//!    they are given back first: equal bytes, taken again in one piece. On `two_streams` of the
+//!    example traces this lifts utilisation from 0.34 to 0.93, on `llama_ckpt` from 0.64 to 0.88.
 //!
-//! Small requests have segments of their own, so that a small block that lives long does not split
-//! a large range. Only when no segment can be had does one class take from the other.
+//! Small requests have segments of their own, so that a long-lived small block does not split a
+//! large range. One class takes from the other only if no segment can be taken.
 
 use std::collections::BTreeSet;
 
@@ -29,16 +30,17 @@ use crate::stats::RunningStats;
 use crate::stream::{StreamRef, Ticket};
 use crate::stuck::Stuck;
 
-/// Requests up to this size are small. Replaying the example traces, 256 KiB and 64 KiB do alike;
-/// 1 MiB costs `gpt_train_short` 0.06 of utilisation and more growth on others.
+/// Largest small request, in bytes. Replaying the example traces, 256 KiB and 64 KiB give equal
+/// results; 1 MiB costs `gpt_train_short` 0.06 of utilisation and makes other traces grow more.
 const SMALL: u64 = 256 << 10;
-/// What small requests are carved from.
+/// Size of a segment for small requests.
 const SMALL_SEGMENT: u64 = GRANULE;
-/// Large requests below this share segments of [`LARGE_SEGMENT`]; others get their own.
+/// Large requests below this size share segments of [`LARGE_SEGMENT`]; each larger one takes its
+/// own segment.
 const SHARED: u64 = 10 << 20;
 const LARGE_SEGMENT: u64 = 20 << 20;
 
-/// The size of a new segment for a request, if there is memory for it.
+/// Returns the size of a new segment for a request, if there is memory for it.
 fn wanted(bytes: u64, small: bool) -> u64 {
     match bytes {
         _ if small => SMALL_SEGMENT,
@@ -67,7 +69,7 @@ struct Block {
     state: Packed,
 }
 
-/// Another block's key, or none, in four bytes.
+/// Key of another block, or [`Link::NONE`], in four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Link(u32);
 
@@ -82,13 +84,13 @@ impl Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Live,
-    /// Freed by a stream whose work before it may still run.
+    /// Freed by a stream whose work before the free may still run.
     Streams(Ticket),
-    /// Free for anybody.
+    /// Free and shared: any stream may use the block.
     Anybodys,
 }
 
-/// A [`State`] in twelve bytes and not in 24.
+/// A [`State`] packed into 12 bytes instead of 24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(4))]
 struct Packed {
@@ -111,7 +113,7 @@ impl From<State> for Packed {
     }
 }
 
-// The cost of an event with 100,000 blocks live is that of missing the cache.
+// With 100,000 live blocks, cache misses make up the cost of an event, so blocks are kept small.
 const _: () = assert!(size_of::<Option<Block>>() == 40);
 
 impl Block {
@@ -123,32 +125,32 @@ impl Block {
         }
     }
 
-    /// Returns `true` if its free is one that no wait can end now.
+    /// Returns `true` if no wait can complete the block's free now.
     fn is_stuck(&self, stuck: &Stuck) -> bool {
         matches!(self.state(), State::Streams(ticket) if stuck.holds(ticket))
     }
 
-    /// Returns `true` if it is its segment.
+    /// Returns `true` if the block spans its whole segment.
     fn is_whole(&self) -> bool {
         self.before == Link::NONE && self.after == Link::NONE
     }
 }
 
-/// The free blocks of one class of sizes.
+/// Free blocks of one size class.
 #[derive(Debug, Default)]
 struct Free {
     anybodys: SizeBins,
-    /// Of these, those that are a whole segment, and their sum.
+    /// Shared blocks that span a whole segment, and their sum in bytes.
     whole: BTreeSet<Entry>,
     whole_bytes: u64,
-    /// By the slot of the stream.
+    /// Blocks that belong to a stream, by its slot.
     streams: Vec<Owned>,
 }
 
 #[derive(Debug, Default)]
 struct Owned {
     size_bins: SizeBins,
-    /// How far the stream was known to have got when its blocks were last looked through.
+    /// Last free that the stream was known to have reached when its blocks were last searched.
     settled: u64,
 }
 
@@ -193,7 +195,7 @@ impl Free {
         }
     }
 
-    /// The best block that `stream` may use as things are.
+    /// Returns the best block that `stream` may use without a wait.
     fn best(&self, bytes: u64, stream: StreamRef) -> Option<u32> {
         let own = self.streams.get(stream.slot()).and_then(|owned| owned.size_bins.best(bytes));
         if let Some(own) = own.filter(|own| own.bytes == bytes) {
@@ -201,7 +203,8 @@ impl Free {
         }
         let anybodys = self.anybodys.best(bytes);
         match (own, anybodys) {
-            // Its own first where they are equal: others cannot use that one.
+            // If two blocks are equal, the stream's own is taken: other streams cannot use that
+            // one.
             (Some(own), Some(other)) => {
                 Some(if own.bytes <= other.bytes { own.key } else { other.key })
             }
@@ -209,7 +212,7 @@ impl Free {
         }
     }
 
-    /// The best block of the other streams.
+    /// Returns the best block of the other streams.
     fn best_of_others(&self, bytes: u64, stream: StreamRef) -> Option<u32> {
         let others = self.streams.iter().enumerate().filter(|(slot, _)| *slot != stream.slot());
         others.filter_map(|(_, owned)| owned.size_bins.best(bytes)).min().map(|found| found.key)
@@ -239,7 +242,7 @@ impl Policy for Split {
         let small = rounded <= SMALL;
         let key = match self.grow(rounded, small, stream, environment) {
             Ok(key) => key,
-            // Rather than fail, one class takes from the other.
+            // One class takes from the other rather than fail.
             Err(shortage) => self
                 .find(rounded, !small, stream, environment)
                 .map_err(Shortage::Failed)?
@@ -269,7 +272,8 @@ impl Policy for Split {
             return Ok(());
         }
         let ticket = environment.order.freed(stream, environment.source);
-        // The stream of a block may have ended before it, and all its work with it.
+        // The block's stream may have ended before the block was freed, with all its work
+        // completed.
         let over = environment.order.is_fence_reached(ticket);
         self.put(key, if over { State::Anybodys } else { State::Streams(ticket) });
         Ok(())
@@ -313,8 +317,8 @@ impl Policy for Split {
         let small = rounded <= SMALL;
         let (mut own, mut spare) = (false, 0);
         let free = |link: Link| self.free_neighbour(link).filter(|block| !block.is_stuck(stuck));
-        // Frees that are over merge whatever stream they were on, so each run of free blocks counts
-        // as one. It is measured from its first block on. What is stuck counts as live.
+        // Completed frees merge whatever stream they were on, so each run of free blocks counts as
+        // one block. A run is measured from its first block. Stuck blocks count as live.
         for entry in self.small.all().chain(self.large.all()) {
             let Some(first) = self.blocks.get(entry.key) else { continue };
             if first.is_stuck(stuck) {
@@ -385,7 +389,7 @@ impl Split {
         if small { &mut self.small } else { &mut self.large }
     }
 
-    /// Steps 1 to 4 of the module's list.
+    /// Finds a free block by steps 1 to 4 of the module's list.
     fn find(
         &mut self,
         bytes: u64,
@@ -416,8 +420,8 @@ impl Split {
         Ok(self.class(small).best(bytes, stream))
     }
 
-    /// Makes `stream` wait for the stream that freed `key`; false where one of them can be
-    /// given no work.
+    /// Makes `stream` wait for the stream that freed `key`. Returns `false` if one of the two
+    /// streams takes no work now.
     fn wait_for(
         &mut self,
         key: u32,
@@ -434,7 +438,7 @@ impl Split {
         }
     }
 
-    /// Makes `stream` wait for all others and the owner of all their free blocks, which merge.
+    /// Makes `stream` wait for all other streams and take over their free blocks, which merge.
     fn adopt(
         &mut self,
         small: bool,
@@ -447,7 +451,7 @@ impl Split {
             others.flat_map(|(_, owned)| owned.size_bins.iter().map(|entry| entry.key)).collect()
         };
         for key in others {
-            // A merge on the way may have taken it up.
+            // An earlier merge may have absorbed the block.
             let owned_by_another = self.blocks.get(key).is_some_and(|block| match block.state() {
                 State::Streams(ticket) => ticket.slot() != stream.slot(),
                 _ => false,
@@ -461,8 +465,8 @@ impl Split {
         Ok(())
     }
 
-    /// Blocks whose stream is known to have got past their free become anybody's. They are looked
-    /// through only when the stream got further: a program with one stream never pays for it.
+    /// Makes blocks shared whose stream is known to have reached the free. Blocks are searched only
+    /// if their stream got further, so a program with one stream never pays for it.
     fn settle(&mut self, order: &Order) {
         for small in [true, false] {
             for slot in 0..self.class(small).streams.len() {
@@ -473,13 +477,13 @@ impl Split {
                 }
                 owned.settled = reached;
                 let mut keys: Vec<u32> = owned.size_bins.iter().map(|entry| entry.key).collect();
-                // As they were freed, so that what was used last is used next: in the order of the
-                // bins `serve_threads` loses 0.06 of utilisation.
+                // In the order of their frees, so that the last one used is used next. In the order
+                // of the bins, `serve_threads` loses 0.06 of utilisation.
                 keys.sort_unstable_by_key(|key| {
                     self.blocks.get(*key).map_or(0, |block| block.state.number)
                 });
                 for key in keys {
-                    // A merge on the way may have taken it up.
+                    // An earlier merge may have absorbed the block.
                     let over = self.blocks.get(key).is_some_and(|block| match block.state() {
                         State::Streams(t) => t.slot() == slot && t.number <= reached,
                         _ => false,
@@ -493,7 +497,7 @@ impl Split {
         }
     }
 
-    /// A new segment that holds `bytes`, as one free block.
+    /// Takes a new segment that holds `bytes`, as one free block.
     fn grow(
         &mut self,
         bytes: u64,
@@ -526,7 +530,7 @@ impl Split {
         Ok(key)
     }
 
-    /// Takes a free block out of its set, and what it has above `bytes` back into it.
+    /// Removes a free block from its bin, and puts the part above `bytes` back.
     fn hand_out(&mut self, key: u32, bytes: u64) -> BlockRef {
         self.take_out(key);
         let Some(block) = self.blocks.get_mut(key) else {
@@ -570,7 +574,7 @@ impl Split {
         }
     }
 
-    /// Makes a block that is in no set free, merged with its neighbours where `state` allows.
+    /// Frees a block that is in no bin, merged with its neighbours where `state` allows.
     fn put(&mut self, key: u32, state: State) {
         let Some(block) = self.blocks.get(key) else { return };
         let (before, after) = (block.before, block.after);
@@ -592,8 +596,8 @@ impl Split {
         }
     }
 
-    /// Returns `true` if a block may merge with one that is in `state`. One that is anybody's may
-    /// become a stream's: it is settled again with the rest.
+    /// Returns `true` if a block may merge with a neighbour in `state`. A shared block may become a
+    /// stream's again, and is settled with the others.
     fn merges(&self, neighbour: u32, state: State) -> bool {
         match (self.blocks.get(neighbour).map(Block::state), state) {
             (Some(State::Anybodys), _) => true,
@@ -602,7 +606,7 @@ impl Split {
         }
     }
 
-    /// Makes one block of two neighbours.
+    /// Merges two neighbours into one block.
     fn join(&mut self, first: u32, second: u32) {
         let Some(second) = self.blocks.remove(second) else { return };
         if let Some(block) = self.blocks.get_mut(first) {
@@ -614,7 +618,7 @@ impl Split {
         }
     }
 
-    /// Gives a segment that nobody uses back, whose only block is `key`.
+    /// Gives back a segment without a live block, whose only block is `key`.
     fn give_back(
         &mut self,
         key: u32,
@@ -627,7 +631,8 @@ impl Split {
         Ok(segment.bytes)
     }
 
-    /// Of the segments that nobody uses the smallest of at least `bytes`, else the largest.
+    /// Of the segments without a live block, returns the smallest of at least `bytes`, else the
+    /// largest.
     fn whole_for(&self, bytes: u64) -> Option<(u32, Segment)> {
         let covering = [&self.small, &self.large]
             .map(|free| free.whole.range(Entry { bytes, key: 0 }..).next().copied());

@@ -1,5 +1,5 @@
-//! Every policy against a naive model, with no driver: no overlap, no unordered reuse, an exact
-//! statistics, everything returned at the end.
+//! Every policy against a naive model without a driver. Checks for overlap and unordered reuse,
+//! that the statistics are exact, and that everything is returned at the end.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ enum Action {
         bytes: u64,
         stream: usize,
     },
-    /// Frees the `index`th live block, counted around, after work on a stream of one's own.
+    /// Frees the live block with this index, modulo their number, after work on `stream`.
     Free {
         index: usize,
         stream: usize,
@@ -27,7 +27,7 @@ enum Action {
     Release {
         bytes: u64,
     },
-    /// Begins a capture on a stream, or ends the one that there is.
+    /// Begins a capture on a stream, or ends the current one.
     Capture {
         stream: usize,
     },
@@ -39,9 +39,9 @@ enum Action {
 
 const STREAMS: usize = 4;
 
-/// Bytes. The model looks at each page, of which an interpreter can do few.
+/// Bytes. The model visits each page, and Miri can do so for few.
 const LARGE: u64 = if cfg!(miri) { 8 << 20 } else { 200 << 20 };
-/// What `binned` keeps no bin for.
+/// A size for which `binned` has no bin.
 const BEYOND_BINS: u64 = if cfg!(miri) { LARGE } else { (128 << 20) + 1 };
 
 fn sizes() -> impl Strategy<Value = u64> {
@@ -70,13 +70,13 @@ struct Live {
     key: u32,
     bytes: u64,
     block: u64,
-    /// Where its bytes are.
+    /// Physical pieces of the block.
     pieces: Vec<(u64, u64)>,
-    /// The slot of the stream that used it last.
+    /// Slot of the stream that used the block last.
     user: usize,
 }
 
-/// The naive model: which bytes are whose, and the last work on every byte that was ever used.
+/// The naive model: the owner of each byte, and the last work on every byte ever used.
 struct World {
     policy: Box<dyn Policy>,
     model: Model,
@@ -86,9 +86,10 @@ struct World {
     stranded: Vec<Segment>,
     streams: Vec<StreamRef>,
     live: BTreeMap<u64, Live>,
-    /// Requests that failed.
+    /// Number of failed requests.
     refused: u64,
-    /// By byte of memory, not by address. By start: end, the stream that used the range last and how far it had got.
+    /// Used ranges of physical bytes, by start: end, the stream that used the range last, and that
+    /// stream's clock.
     used: BTreeMap<u64, (u64, usize, Clock)>,
 }
 
@@ -99,7 +100,7 @@ impl World {
         model.immediate = immediate;
         let streams = (0..STREAMS)
             .map(|n| {
-                // The last is a thread's own default stream, fenced at every free.
+                // The last stream is a thread's own default stream, fenced at every free.
                 let raw =
                     if n == STREAMS - 1 { StreamHandle::PER_THREAD } else { StreamHandle(n + 10) };
                 order.stream(100 + n as u64, raw, || None, &mut model)
@@ -178,7 +179,7 @@ impl World {
             return;
         };
         let Some(live) = self.live.remove(&start) else { return };
-        // The program itself must order the stream that frees after the one that used the block.
+        // The program itself must order the freeing stream after the one that used the block.
         let user = live.user;
         let capturing = |slot| self.model.capturing == Some(slot);
         // Streams have the slots of their numbers.
@@ -268,15 +269,15 @@ impl World {
         }
         (0..STREAMS).for_each(|slot| self.model.complete(slot));
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
-        // A fence that could not be recorded on a thread's own stream leaves its free pending until
-        // that stream's next one, or until the whole device was waited for, as here.
+        // A fence may have failed on a thread's own default stream. Its free then stays pending
+        // until that stream's next free, or until a wait for the whole device, as here.
         self.model.all_known();
         self.order.all_over(&mut self.model);
         self.order.poll(&mut self.model).map_err(|error| format!("{error:?}"))?;
         if self.limits.soft.is_some() {
             let released = self.act(|policy, env| policy.release_freed(u64::MAX, env));
             released.map_err(|error| format!("{error:?}"))?;
-            // What a failed growth left was never freed.
+            // Memory that a failed growth left was never freed.
             let grew = |action: &Action| !matches!(action, Action::Fail { .. });
             if self.stats.taken > 0 && self.refused == 0 && actions.iter().all(grew) {
                 return Err(format!("{} bytes were freed and not noted", self.stats.taken));

@@ -1,7 +1,7 @@
-//! Where a heap's memory comes from, and how streams are put in order.
+//! Sources of a heap's memory, and of the fences that order its streams.
 //!
-//! A [`Policy`](crate::Policy) decides over blocks; everything that reaches the driver goes through
-//! the two traits here, so that a policy can be tested with no driver at all.
+//! A [`Policy`](crate::Policy) manages blocks. All driver calls go through the two traits here, so
+//! a policy can be tested without a driver.
 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod model;
@@ -14,53 +14,54 @@ pub use pages::{Chunk, Pages};
 use crate::limits::Limits;
 use crate::stream::StreamRef;
 
-/// Memory taken from the driver: one allocation of its own.
+/// Memory taken from the driver, as one allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where the device sees it.
+    /// Device address.
     pub address: u64,
-    /// Its size as asked of the driver.
+    /// Size in bytes, as requested from the driver.
     pub bytes: u64,
 }
 
-/// A point of a stream.
+/// A fence: a recorded point of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fence(pub u32);
 
-/// Why a source could not do what it was asked.
+/// Failure of a memory source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceError {
     /// The device is out of memory.
     OutOfMemory,
-    /// A stream that can be given no work, so that it can neither be waited for nor be made to wait: a
-    /// thread's own default stream, or one that may have ended unannounced, whose fence could not be
-    /// recorded when it could be named; one that is capturing a graph; or one that was retired.
+    /// The stream takes no work now, so no stream can wait for it and it cannot wait. It is
+    /// capturing a graph, or was retired. Or it is a transient stream (a thread's own default
+    /// stream, or one that may have ended unannounced) whose fence could not be recorded while it
+    /// could be named.
     StreamUnusable,
-    /// The stream is capturing a graph, which does not allow this.
+    /// The stream is capturing a graph, which does not allow this call.
     Capturing,
-    /// The context cannot be used any more.
+    /// The context is no longer usable.
     Gone(Gone),
-    /// The host is in unified memory, which the device cannot stand.
+    /// The host is accessing unified memory, during which the device allows no such call.
     HostBorrowed,
     /// Any other failure of the driver.
     Driver(DriverFailure),
 }
 
-/// Call of the driver that failed in a way that a policy knows nothing of.
+/// A failed driver call of a kind that a policy does not handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverFailure {
-    /// The function, by its symbol.
+    /// Name of the driver function, by its symbol.
     pub function: &'static str,
-    /// The driver's code for the failure.
+    /// The driver's error code.
     pub code: i32,
 }
 
-/// Why a context can be used no more.
+/// Reason for which a context is no longer usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// It was opened before this process was forked off.
+    /// The context was opened before this process was forked off.
     Forked,
-    /// `Device::reset` ended it.
+    /// `Device::reset` ended the context.
     Reset,
 }
 
@@ -83,48 +84,49 @@ impl fmt::Display for Gone {
 /// A wait that can be carried out later.
 pub type Waiter = Box<dyn FnOnce() -> Result<(), SourceError> + Send>;
 
-/// What gives memory, takes it back, and orders streams.
+/// Source of memory and of stream order: the driver, or a model of it.
 ///
-/// Fences are made by [`record`](MemorySource::record) and given back by
+/// Fences are made by [`record`](MemorySource::record) and freed by
 /// [`forget`](MemorySource::forget).
 pub trait MemorySource: Send {
-    /// Takes `bytes`, which is not zero, for use on `stream` from this point on.
+    /// Takes `bytes`, not zero, for use on `stream`, ordered after the work enqueued there.
     fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError>;
 
-    /// Gives a segment back whose last use is over.
+    /// Gives a segment back whose last use is completed.
     fn give_back(&mut self, segment: Segment) -> Result<(), SourceError>;
 
-    /// Gives a segment back at this point of `stream`. Only where taking and giving back
-    /// [are work of a stream](MemorySource::is_stream_ordered).
+    /// Gives a segment back in the order of `stream`. Only for sources that are
+    /// [stream-ordered](MemorySource::is_stream_ordered).
     fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError>;
 
-    /// Returns `true` if taking and giving back are work of a stream.
+    /// Returns `true` if taking and giving back are enqueued on a stream.
     fn is_stream_ordered(&self) -> bool;
 
-    /// Bytes that the driver counts for what is taken, its own rounding included.
+    /// Returns the bytes that the driver counts for all segments taken, its own rounding included.
     fn reserved(&mut self) -> Result<u64, SourceError>;
 
-    /// Their high-water mark.
+    /// Returns the high-water mark of [`reserved`](MemorySource::reserved).
     fn reserved_peak(&mut self) -> Result<u64, SourceError>;
 
-    /// The most that taking `bytes` can add to [`reserved`](MemorySource::reserved).
+    /// Returns the most that taking `bytes` can add to [`reserved`](MemorySource::reserved).
     fn growth(&self, bytes: u64) -> u64;
 
-    /// By how much [`reserved`](MemorySource::reserved) would fall if these segments of it were
-    /// given back and nothing were kept.
+    /// Returns by how much [`reserved`](MemorySource::reserved) would fall if these segments were
+    /// given back and the driver kept nothing.
     fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError>;
 
-    /// Of the bytes that [`regained`](MemorySource::regained) gives for the same segments, those that
-    /// the driver may keep, because other memory may lie in the same piece of the device.
+    /// Returns how many of the [`regained`](MemorySource::regained) bytes of these segments the
+    /// driver may keep, because other memory may lie in the same piece of the device.
     fn may_stay(&mut self, _segments: &[Segment]) -> Result<u64, SourceError> {
         Ok(0)
     }
 
-    /// Gives back what the driver itself keeps and is out of use; the bytes that it regained.
+    /// Gives back memory that the driver itself caches and that is out of use. Returns the bytes
+    /// that the device regained.
     fn trim(&mut self) -> Result<u64, SourceError>;
 
-    /// Takes other limits, where the driver itself holds to them. False, and nothing changed, where a
-    /// hard limit cannot be raised any more.
+    /// Sets limits, if the driver itself enforces them. Returns `false`, with nothing changed, if a
+    /// hard limit can no longer be raised.
     fn limit(&mut self, limits: Limits) -> Result<bool, SourceError>;
 
     /// Returns `true` if the hard limit could be set to `hard` bytes.
@@ -132,7 +134,8 @@ pub trait MemorySource: Send {
         true
     }
 
-    /// Fills a block with zeros at this point of `stream`; with none, at once, and waits for it.
+    /// Fills a block with zeros in the order of `stream`. If `stream` is `None`, fills it at once
+    /// and waits.
     fn zero(
         &mut self,
         address: u64,
@@ -140,10 +143,11 @@ pub trait MemorySource: Send {
         stream: Option<StreamRef>,
     ) -> Result<(), SourceError>;
 
-    /// The most that could ever be taken, bytes.
+    /// Returns the most that could ever be taken, in bytes.
     fn capacity(&self) -> u64;
 
-    /// Free and total bytes of the device, all processes counted; of the host for pinned memory.
+    /// Returns the free and the total bytes of the device, all processes counted. For pinned
+    /// memory, those of the host.
     fn device_memory(&mut self) -> Result<(u64, u64), SourceError>;
 
     /// Returns `true` if `stream` is capturing a graph: then it is neither fenced nor made to wait.
@@ -151,18 +155,18 @@ pub trait MemorySource: Send {
         Ok(false)
     }
 
-    /// Marks this point of `stream`.
+    /// Records a fence at the current point of `stream`.
     fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError>;
 
-    /// Marks this point of `stream` with a fence that marked an earlier one. Whoever was made to wait
-    /// for it waits for the earlier one, the host for either. Where this fails, the fence marks the
-    /// earlier point or this one.
+    /// Records an existing fence of `stream` again, at the current point. A stream that already
+    /// waits for the fence waits for the earlier point; the host waits for either point. If the
+    /// call fails, the fence marks one of the two points.
     fn record_again(&mut self, fence: Fence, stream: StreamRef) -> Result<(), SourceError>;
 
-    /// Returns `true` if the stream has got past the fence.
+    /// Returns `true` if the stream has passed the fence.
     fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError>;
 
-    /// Makes `stream` wait for the fence; the host does not.
+    /// Makes `stream` wait for the fence. Does not block the host.
     fn order_after(&mut self, stream: StreamRef, fence: Fence) -> Result<(), SourceError>;
 
     /// Blocks the host until the fence is reached.
@@ -170,48 +174,50 @@ pub trait MemorySource: Send {
         self.waiter(fence)()
     }
 
-    /// What blocks the host until the fence is reached, to be called without the heap's lock. A
-    /// fence that is forgotten and used again in between makes it wait longer, never shorter.
+    /// Returns a wait that blocks the host until the fence is reached, to be called without the
+    /// heap's lock. If the fence is forgotten and used again in between, the wait takes longer,
+    /// never shorter.
     fn waiter(&mut self, fence: Fence) -> Waiter;
 
-    /// The fence is not needed any more.
+    /// Frees the fence.
     fn forget(&mut self, fence: Fence);
 
-    /// Has the calls up to [`let_go`](MemorySource::let_go) share the way into the driver and out of it.
-    /// Both are to be called on one thread, and the program not in between.
+    /// Begins a group of calls, up to [`let_go`](MemorySource::let_go), that enter and leave the
+    /// driver once. Both calls come from one thread, with no call of the program in between.
     fn hold(&mut self) {}
 
-    /// Ends what [`hold`](MemorySource::hold) began.
+    /// Ends the group that [`hold`](MemorySource::hold) began.
     fn let_go(&mut self) {}
 
-    /// Nobody could find out whether what is still taken is out of use: it stays as it is when this
-    /// goes, and is the context's or the process's.
+    /// Leaves the remaining memory allocated when the source is dropped, because it is unknown
+    /// whether it is in use. The context or the process frees it at its end.
     fn leave(&mut self) {}
 
-    /// The context was reset. What did not go with it goes back, live or not: nobody can use it.
+    /// Frees all memory that a reset of the context did not free, live or not: it is no longer
+    /// usable.
     fn after_reset(&mut self) {}
 
-    /// Memory and addresses apart, where this source has them.
+    /// Returns the calls for physical memory and addresses; `None` if this source has none.
     fn pages(&mut self) -> Option<&mut dyn Pages> {
         None
     }
 
-    /// Lets another device, by its ordinal, reach what is mapped so far; peer access is enabled.
+    /// Lets another device, by its ordinal, access what is mapped so far. Peer access is enabled.
     fn open_to(&mut self, _reader: i32) -> Result<(), SourceError> {
         Ok(())
     }
 
-    /// Driver calls made so far.
+    /// Returns the number of driver calls made so far.
     fn calls(&self) -> u64;
 }
 
-/// The granule in which the driver hands out device memory.
+/// Granule in which the driver hands out device memory.
 ///
 /// Measured on one H200, driver 580: allocations of up to 2 MiB share granules of 2 MiB, larger
 /// ones are rounded up to whole granules, and `cuMemGetInfo` moves in steps of 2 MiB.
 pub const GRANULE: u64 = 2 << 20;
 
-/// `bytes` rounded up to a multiple of `to`, a power of two; saturating at the last multiple.
+/// Rounds `bytes` up to a multiple of `to`, a power of two; saturates at the last multiple.
 #[inline]
 pub fn round_up(bytes: u64, to: u64) -> u64 {
     bytes.saturating_add(to - 1) & !(to - 1)

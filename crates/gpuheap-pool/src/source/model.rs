@@ -1,12 +1,12 @@
-//! A source with no driver behind it: a naive model of memory and of streams, for tests of the
+//! A memory source without a driver: a naive model of memory and streams, for tests of the
 //! policies.
 //!
-//! Streams are counters. Work is noted with [`Model::work`]; it is done when the test says so
-//! ([`Model::complete`]), or at once. A vector clock for each stream says which work of the others
+//! Streams are counters. [`Model::work`] notes work. The work is done when the test calls
+//! [`Model::complete`], or at once. A vector clock for each stream says which work of other streams
 //! it comes after.
 //!
-//! [`Pages`] are strict: chunks are mapped whole, over nothing else, and inside what is reserved;
-//! a mapping is taken away only when the host was told that the work on it is over.
+//! [`Pages`] are strict. Chunks are mapped whole, over no other mapping, and inside reserved
+//! addresses. A mapping is removed only once the host knows that the work on it is done.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,47 +17,48 @@ use super::{
 use crate::limits::Limits;
 use crate::stream::StreamRef;
 
-/// The capacity of a device on which memory is plenty, bytes. Tables have a place for each page of it,
-/// which an interpreter fills one by one.
+/// Capacity, in bytes, of a device with plenty of memory. Tables have an entry for each page of it,
+/// and Miri fills them one by one.
 pub const LARGE_DEVICE: u64 = if cfg!(miri) { 1 << 30 } else { 1 << 40 };
 
-/// How far every stream had got, by slot.
+/// Progress of every stream, by slot.
 pub type Clock = Vec<u64>;
 
-/// A device's memory and streams with no driver behind them.
+/// Memory and streams of a device without a driver.
 #[derive(Debug)]
 pub struct Model {
     capacity: u64,
     next_address: u64,
-    /// Segments by address, with what the driver counts for each.
+    /// Segments by address, with the bytes that the driver counts for each.
     taken: BTreeMap<u64, Segment>,
     reserved: u64,
     reserved_peak: u64,
-    /// By slot: what the stream comes after; its own entry counts its work.
+    /// Vector clock of each stream, by slot: the work that the stream comes after. Its own entry
+    /// counts its work.
     clocks: Vec<Clock>,
-    /// By slot: how much of its work is done.
+    /// Work done on each stream, by slot.
     done: Clock,
     /// `true` if work is done as soon as it is noted.
     pub immediate: bool,
     fences: HashMap<u32, (usize, Clock)>,
     next_fence: u32,
-    /// By slot: how much of its work the host was told to be done.
+    /// Work on each stream that the host knows to be done, by slot.
     known: Clock,
-    /// Chunks by number: where their bytes are, and how many.
+    /// Address and size of each chunk's bytes, by its number.
     chunks: HashMap<u32, Segment>,
     next_chunk: u32,
-    /// Ranges of addresses: start and length.
+    /// Reserved ranges of addresses: start and length.
     ranges: BTreeMap<u64, u64>,
-    /// By address: what is mapped there.
+    /// Mappings, by address.
     maps: BTreeMap<u64, Mapping>,
     calls: u64,
-    /// What the calls would have taken on an H200, nanoseconds.
+    /// Time that the calls would have taken on an H200, in nanoseconds.
     pub cost: u64,
-    /// How many calls changed memory or mappings.
+    /// Number of calls that changed memory or mappings.
     pub changes: u64,
-    /// Makes the call of this number fail.
+    /// Number of the call that fails.
     pub fail_call: Option<u64>,
-    /// The slot of a stream that captures a graph.
+    /// Slot of a stream that is capturing a graph.
     pub capturing: Option<usize>,
 }
 
@@ -65,15 +66,15 @@ pub struct Model {
 struct Mapping {
     chunk: u32,
     bytes: u64,
-    /// The last work on it, by slot.
+    /// Last work on the mapping, by slot.
     work: HashMap<usize, u64>,
 }
 
-/// Where the bytes of chunks are: above all addresses.
+/// First address of the chunks' bytes, above all device addresses.
 const PHYSICAL: u64 = 1 << 60;
 
 impl Model {
-    /// A device with `capacity` bytes that nothing is taken of.
+    /// Makes a device with `capacity` bytes, none of them taken.
     pub fn new(capacity: u64) -> Model {
         Model {
             capacity,
@@ -99,7 +100,7 @@ impl Model {
         }
     }
 
-    /// One more piece of work on a stream; what the stream now comes after.
+    /// Adds a piece of work to a stream. Returns the stream's clock.
     pub fn work(&mut self, stream: StreamRef) -> Clock {
         self.clock(stream.slot())[stream.slot()] += 1;
         if self.immediate {
@@ -108,14 +109,14 @@ impl Model {
         self.clocks[stream.slot()].clone()
     }
 
-    /// Everything noted so far on a stream is done, and what it came after too.
+    /// Completes all work noted on a stream so far, and the work that it came after.
     pub fn complete(&mut self, slot: usize) {
         let clock = self.clock(slot).clone();
         self.note_done(&clock);
     }
 
-    /// Returns `true` if work that ended at `end` on `owner` comes before what `stream` does next:
-    /// the stream waits for it, or it is done.
+    /// Returns `true` if work that ended at `end` on `owner` comes before the next work of
+    /// `stream`: the stream waits for it, or it is done.
     pub fn is_ordered(&mut self, owner: usize, end: &Clock, stream: StreamRef) -> bool {
         let position = end[owner];
         self.clock(stream.slot());
@@ -123,35 +124,35 @@ impl Model {
             || self.done.get(owner).copied().unwrap_or(0) >= position
     }
 
-    /// Everything is done, and the host knows.
+    /// Completes all work, and lets the host know.
     pub fn all_known(&mut self) {
         (0..self.clocks.len()).for_each(|slot| self.complete(slot));
         self.known.clone_from(&self.done);
     }
 
-    /// Bytes taken and not given back.
+    /// Returns the bytes taken and not given back.
     pub fn taken(&self) -> u64 {
         let segments: u64 = self.taken.values().map(|segment| segment.bytes).sum();
         segments + self.chunks.values().map(|chunk| chunk.bytes).sum::<u64>()
     }
 
-    /// How many chunks are mapped, once for each time.
+    /// Returns the number of mappings; a chunk mapped twice counts twice.
     pub fn mappings(&self) -> usize {
         self.maps.len()
     }
 
-    /// How many fences there are that were not forgotten.
+    /// Returns the number of fences that were not forgotten.
     pub fn fences(&self) -> usize {
         self.fences.len()
     }
 
-    /// Addresses that are reserved, bytes.
+    /// Returns the reserved addresses, in bytes.
     pub fn addresses(&self) -> u64 {
         self.ranges.values().sum()
     }
 
-    /// Where the bytes of a range are, whose addresses need not be in order; `None` where there is
-    /// nothing behind one of them.
+    /// Returns the physical pieces behind a range of addresses; their order need not be that of the
+    /// addresses. `None` if an address has no memory.
     pub fn physical(&self, address: u64, bytes: u64) -> Option<Vec<(u64, u64)>> {
         let end = address + bytes;
         if let Some((_, segment)) = self.taken.range(..=address).next_back()
@@ -231,7 +232,7 @@ impl MemorySource for Model {
         self.reserved += counted;
         self.reserved_peak = self.reserved_peak.max(self.reserved);
         let segment = Segment { address: self.next_address, bytes };
-        // A gap, so that neighbours in address are never neighbours in memory.
+        // The gap keeps segments with adjacent addresses from being adjacent in memory.
         self.next_address += counted + GRANULE;
         self.taken.insert(segment.address, segment);
         Ok(segment)
@@ -333,7 +334,7 @@ impl MemorySource for Model {
         for (mine, theirs) in clock.iter_mut().zip(&after) {
             *mine = (*mine).max(*theirs);
         }
-        // The wait is work of the stream: what is recorded after it is not reached before it.
+        // The wait is work of the stream: a fence recorded after it is not reached before it.
         self.work(stream);
         Ok(())
     }
@@ -387,7 +388,7 @@ impl Pages for Model {
             return Err(SourceError::OutOfMemory);
         }
         self.changes += 1;
-        // 8 us for 2 MiB, 35 for 32 MiB, 13 for 512 MiB.
+        // 8 µs for 2 MiB, 35 for 32 MiB, 13 for 512 MiB.
         self.cost += if bytes < 16 << 20 { 8_000 } else { 35_000 };
         self.reserved += bytes;
         self.reserved_peak = self.reserved_peak.max(self.reserved);
@@ -413,7 +414,7 @@ impl Pages for Model {
         for chunk in chunks {
             let bytes = self.chunks[&chunk.0].bytes;
             self.changes += 1;
-            // Access is paid for each handle.
+            // Access is set, and paid for, per handle.
             self.cost += if bytes < 16 << 20 { 26_000 } else { 51_000 };
             let below = self.maps.range(..at + bytes).next_back();
             assert!(below.is_none_or(|(start, map)| start + map.bytes <= at), "mapped over");
