@@ -141,7 +141,6 @@ mod batches;
 mod device;
 mod error;
 mod event;
-mod front;
 #[cfg(feature = "arithmetic")]
 pub mod guide;
 mod heap;
@@ -153,8 +152,10 @@ mod settings;
 mod size;
 mod source;
 mod stream;
+mod sync;
 #[cfg(test)]
 mod tests;
+mod thread_cache;
 mod track;
 
 #[cfg(feature = "arrays")]

@@ -10,7 +10,7 @@ use gpuheap_pool::{Completed, Moments, SourceError};
 use crate::device::{Context, Device};
 use crate::error::{Error, ErrorKind};
 use crate::event::Event;
-use crate::front;
+use crate::thread_cache;
 
 /// A stream of one device. Clones are the same stream.
 ///
@@ -348,7 +348,12 @@ impl Stream {
         let _alive = self.accept_work()?;
         let Handle { context, raw, id, completed, .. } = &*self.inner.handle;
         let event = Event::record(context, *raw, timed, completed)?;
-        front::marked(context, *id, event.moment(), context.moments.completed(completed));
+        thread_cache::marked(
+            context.number(),
+            *id,
+            event.moment(),
+            context.moments.completed(completed),
+        );
         Ok(event)
     }
 
@@ -356,7 +361,7 @@ impl Stream {
     fn note_completed(&self, moment: u64) {
         let Handle { context, id, completed, .. } = &*self.inner.handle;
         context.moments.complete(completed, moment);
-        front::completed(context, Some(*id));
+        thread_cache::completed(context.number(), Some(*id));
     }
 
     /// Makes one driver call that enqueues work on the stream.

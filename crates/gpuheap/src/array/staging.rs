@@ -20,8 +20,8 @@ use super::storage::Storage;
 use crate::error::Error;
 use crate::event::Event;
 use crate::heap::Heap;
+use crate::heap::lease::Lease;
 use crate::heap::staging::Staging;
-use crate::heap::store::Lease;
 use crate::kind::MemoryKind;
 use crate::stream::Stream;
 

@@ -17,10 +17,11 @@ use super::granules::Granules;
 use super::info::DeviceInfo;
 use crate::error::{Error, Fault};
 use crate::fork;
-use crate::front;
 use crate::heap::Inner;
 use crate::heap::siblings::Turn;
 use crate::source::{NoVirtualMemory, VirtualMemory, driver_error, failure, probe_virtual_memory};
+use crate::sync;
+use crate::thread_cache;
 
 /// The emulator behind an emulated device; in a build without the emulator no device has one.
 #[cfg(feature = "emulator")]
@@ -129,7 +130,7 @@ impl Context {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let forks = fork::watch();
         // Here, where a context takes a hundred times as long, and not at the first allocation.
-        front::prepare();
+        sync::prepare();
         let Origin { emulator, fallback } = origin;
         // Asked here and kept: the emulator answers behind its lock, which nothing may take in a
         // forked child, and names are shown there too.
@@ -284,7 +285,7 @@ impl Context {
             check("cuCtxSynchronize", unsafe { self.driver.cuCtxSynchronize() })?;
         }
         self.moments.complete_all(moment);
-        front::completed(self, None);
+        thread_cache::completed(self.number, None);
         Ok(())
     }
 

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use gpuheap_pool::Gone;
 
 use crate::error::Error;
-use crate::front::ThreadCache;
 use crate::heap::Inner;
-use crate::heap::store::Lease;
+use crate::heap::lease::Lease;
 use crate::kind::MemoryKind;
 use crate::measure;
 use crate::stream::Stream;
+use crate::thread_cache::ThreadCache;
 
 /// Memory of a device, owned: dropping it gives it back to its heap in the order of its stream.
 ///
@@ -22,13 +22,13 @@ use crate::stream::Stream;
 /// It may be dropped on any thread. Its heap lives for as long as it does.
 #[must_use]
 pub struct Block {
-    home: Home,
+    way: Way,
     lease: Lease,
     given_back: bool,
 }
 
 /// How a block gets back to its heap.
-enum Home {
+enum Way {
     /// Through the cache that it came through, which its heap keeps for as long as the block lives.
     /// There is no count for threads to share.
     Cache(&'static ThreadCache),
@@ -44,9 +44,7 @@ impl Block {
         at: &'static Location<'static>,
     ) -> Result<Block, Error> {
         match heap.lease_kept(bytes, stream) {
-            Some((lease, cache)) => {
-                Ok(Block { home: Home::Cache(cache), lease, given_back: false })
-            }
+            Some((lease, cache)) => Ok(Block { way: Way::Cache(cache), lease, given_back: false }),
             None => Block::allocate_unkept(heap, bytes, stream, at),
         }
     }
@@ -61,7 +59,7 @@ impl Block {
         match heap.cache_for(stream) {
             Some(cache) => {
                 let lease = heap.lease_unkept(bytes, stream, cache)?;
-                Ok(Block { home: Home::Cache(cache), lease, given_back: false })
+                Ok(Block { way: Way::Cache(cache), lease, given_back: false })
             }
             None => Block::allocate_elsewhere(heap, bytes, stream, at),
         }
@@ -76,8 +74,8 @@ impl Block {
         at: &'static Location<'static>,
     ) -> Result<Block, Error> {
         let (lease, cache) = heap.lease(MemoryKind::Device, bytes, stream, false, at)?;
-        let home = cache.map_or_else(|| Home::Heap(heap.clone()), Home::Cache);
-        Ok(Block { home, lease, given_back: false })
+        let way = cache.map_or_else(|| Way::Heap(heap.clone()), Way::Cache);
+        Ok(Block { way, lease, given_back: false })
     }
 
     /// Where the device sees it; zero for zero bytes.
@@ -157,7 +155,7 @@ impl Block {
             }
             // A foreign stream may have been retired and wrapped again. The cache of the retired one
             // was closed before that, and keeps nothing.
-            if let Home::Cache(cache) = self.home
+            if let Way::Cache(cache) = self.way
                 && cache.is_plain()
                 && self.keep(cache)
             {
@@ -174,10 +172,8 @@ impl Block {
     fn give_back(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
         self.given_back = true;
         measure::note_freed(self.lease.bytes);
-        match self.home {
-            Home::Cache(cache) if stream.is_none() && cache.is_plain() && self.keep(cache) => {
-                Ok(())
-            }
+        match self.way {
+            Way::Cache(cache) if stream.is_none() && cache.is_plain() && self.keep(cache) => Ok(()),
             _ => self.give_back_unkept(stream),
         }
     }
@@ -190,8 +186,8 @@ impl Block {
 
     #[inline(never)]
     fn give_back_unkept(&mut self, stream: Option<&Stream>) -> Result<(), Error> {
-        match self.home {
-            Home::Cache(cache) if stream.is_none() && cache.is_plain() => {
+        match self.way {
+            Way::Cache(cache) if stream.is_none() && cache.is_plain() => {
                 cache.free(self.lease).unwrap_or_else(|| self.give_back_elsewhere(stream))
             }
             _ => self.give_back_elsewhere(stream),
@@ -205,12 +201,15 @@ impl Block {
     }
 
     fn heap(&self) -> Result<Arc<Inner>, Error> {
-        match &self.home {
+        match &self.way {
             // Before its lock: in a forked child a thread of the parent may have held it.
-            Home::Cache(cache) if cache.is_forked() => Err(Gone::Forked.into()),
+            Way::Cache(cache) if cache.is_forked() => Err(Gone::Forked.into()),
             // Without a heap there are no blocks, unless the device was reset.
-            Home::Cache(cache) => Ok(cache.heap().ok_or(Gone::Reset)?),
-            Home::Heap(heap) => Ok(heap.clone()),
+            Way::Cache(cache) => {
+                let heap = cache.heap().ok_or(Gone::Reset)?.into_any();
+                Ok(heap.downcast().map_err(|_| Gone::Reset)?)
+            }
+            Way::Heap(heap) => Ok(heap.clone()),
         }
     }
 }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::front::this_thread;
 use crate::heap::{Heap, Inner, siblings};
 use crate::say;
 use crate::size::Bytes;
+use crate::sync::this_thread;
 
 /// A shorter time would be a busy loop.
 const SHORTEST: Duration = Duration::from_millis(1);

@@ -9,6 +9,7 @@ pub(crate) mod flush;
 pub(crate) mod idle;
 pub(crate) mod ladder;
 pub(crate) mod leaks;
+pub(crate) mod lease;
 pub(crate) mod limits;
 mod notes;
 pub(crate) mod reclaimers;
@@ -19,6 +20,7 @@ pub(crate) mod siblings;
 pub(crate) mod staging;
 pub(crate) mod status;
 pub(crate) mod store;
+mod thread_caches;
 pub(crate) mod usage;
 
 use std::fmt;
@@ -31,15 +33,16 @@ use gpuheap_pool::{Gone, Limits, PoolKind, SourceError, Tuning};
 
 use crate::device::{Context, Device};
 use crate::error::Error;
-use crate::front::{self, Handle, ThreadCache};
 use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
 use crate::heap::fallback::Fallback;
 use crate::heap::idle::IdleTrim;
+use crate::heap::lease::Lease;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::registrations::Registrations;
 use crate::heap::staging::Staging;
-use crate::heap::store::{FreeOn, Lease, Store};
+use crate::heap::store::{FreeOn, Store};
+use crate::heap::thread_caches::{Handle, let_go};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::measure;
@@ -47,12 +50,13 @@ use crate::say;
 use crate::settings;
 use crate::size::Bytes;
 use crate::stream::Stream;
+use crate::thread_cache::ThreadCache;
 use crate::track::{TrackId, Tracker, Tracking};
 
 /// The memory of one device, allocated and freed in stream order.
 ///
 /// ```text
-/// Block ─► Heap ─► front: what each thread keeps of what it freed
+/// Block ─► Heap ─► thread caches: what each thread keeps of what it freed
 ///            │        └► policy: none | simple | binned | split | stitched | driver
 ///            │             └► source: driver calls (plain, virtual memory, stream-ordered)
 ///            ├─ order       which stream may reuse what, and behind which fence
@@ -755,7 +759,7 @@ impl Inner {
         let mut gone = Vec::new();
         // After a reset no block can be freed.
         if has_ended && self.context.check_alive() == Err(Gone::Reset) {
-            gone = front::let_go(self, true);
+            gone = let_go(self, true);
         } else if has_ended {
             for store in self.stores() {
                 store.lock().close(|_| true);
@@ -767,7 +771,7 @@ impl Inner {
                 state.stats.live_allocations == nobodys
             };
             if self.stores().all(is_over) {
-                gone = front::let_go(self, false);
+                gone = let_go(self, false);
             }
         }
         drop(handle);

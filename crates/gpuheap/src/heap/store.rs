@@ -11,9 +11,9 @@ use gpuheap_pool::{
 
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
-use crate::front::{Biased, Kept, Locked, ThreadCache};
 use crate::heap::builder::Parts;
 use crate::heap::climb::{Attempt, Last, Missing};
+use crate::heap::lease::Lease;
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::region::Watched;
 use crate::heap::siblings::{self, OtherHeaps};
@@ -21,7 +21,8 @@ use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::source::{handle, raw};
 use crate::stream::Stream;
-use crate::track::TrackId;
+use crate::sync::{Biased, Locked};
+use crate::thread_cache::{Kept, ThreadCache};
 
 /// What is allocated on the side takes at most one part in so many of what a limit leaves: who
 /// asks for the rest meanwhile is to get it.
@@ -55,25 +56,6 @@ pub(crate) struct Store {
 /// On cache lines of its own: what threads read at every call is not to move with the lock.
 #[repr(align(128))]
 struct Apart<T>(T);
-
-/// What was handed out, as plain data: whoever holds it gives it back exactly once.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lease {
-    /// The stream on which it was allocated.
-    pub(crate) stream: StreamRef,
-    /// The driver's id of that stream.
-    pub(crate) stream_id: u64,
-    /// The policy's name for it; `None` for zero bytes.
-    pub(crate) key: Option<u32>,
-    /// Where the device sees it; zero for zero bytes.
-    pub(crate) address: u64,
-    /// Its size as requested.
-    pub(crate) bytes: u64,
-    /// Its size with the policy's rounding.
-    pub(crate) block_bytes: u64,
-    /// Its record, where allocations are tracked.
-    pub(crate) track: Option<TrackId>,
-}
 
 /// Which of two streams a free comes after both of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -673,7 +655,7 @@ impl State {
     }
 
     /// Has the policy take this thread's large blocks back before it places a large one: it then
-    /// finds free what would be free without the front, and a program that repeats itself gets the
+    /// finds free what would be free without the thread caches, and a program that repeats itself gets the
     /// places that it had. Kept past such a request, one large block a stream cost `serve_threads`
     /// three times the time, as requests found their places taken.
     fn give_large(&mut self, bytes: u64) {

@@ -15,11 +15,11 @@ mod imp {
     use std::sync::atomic::{Ordering, fence};
 
     #[inline]
-    pub(super) fn light() {
+    pub(crate) fn light() {
         fence(Ordering::SeqCst);
     }
 
-    pub(super) fn heavy() {
+    pub(crate) fn heavy() {
         fence(Ordering::SeqCst);
     }
 }
@@ -34,7 +34,7 @@ mod imp {
     static IS_ONE_SIDED: AtomicBool = AtomicBool::new(false);
 
     #[inline]
-    pub(super) fn light() {
+    pub(crate) fn light() {
         if IS_ONE_SIDED.load(Ordering::Relaxed) {
             compiler_fence(Ordering::SeqCst);
         } else {
@@ -42,7 +42,7 @@ mod imp {
         }
     }
 
-    pub(super) fn heavy() {
+    pub(crate) fn heavy() {
         fence(Ordering::SeqCst);
         if !IS_ONE_SIDED.load(Ordering::Relaxed) {
             return;
@@ -60,7 +60,7 @@ mod imp {
 
     /// Asks the kernel for it, once a process: a forked child has to ask for itself. Takes no lock,
     /// which another thread of the parent might have held; twice is harmless.
-    pub(super) fn prepare() {
+    pub(crate) fn prepare() {
         static PREPARED: AtomicU64 = AtomicU64::new(0);
         let process = u64::from(fork::count()) + 1;
         if PREPARED.load(Ordering::Acquire) == process {
@@ -80,19 +80,19 @@ mod imp {
 
 /// The cheap side's barrier, at every call.
 #[inline]
-pub(super) fn light() {
+pub(crate) fn light() {
     imp::light();
 }
 
 /// The other side's: whatever a thread wrote before its last [`light`] is seen after this, and
 /// whatever is read after a thread's next `light` sees what was written before this. A few
 /// microseconds.
-pub(super) fn heavy() {
+pub(crate) fn heavy() {
     imp::heavy();
 }
 
 /// To be called before the first of the others.
-pub(super) fn prepare() {
+pub(crate) fn prepare() {
     #[cfg(all(target_os = "linux", not(loom), not(miri)))]
     imp::prepare();
 }

@@ -2,7 +2,7 @@
 
 use gpuheap_pool::{Moved, RunningStats};
 
-use super::sync::Owned;
+use crate::sync::Owned;
 
 /// Counters of one thread for one store, whatever the stream, so that none bounces between threads and
 /// the peak of a thread alone is exact. A thread that holds the store's lock, and keeps the owner outside
@@ -13,7 +13,7 @@ use super::sync::Owned;
 #[derive(Debug)]
 // Cache lines of its own, because its thread writes to it at every call.
 #[repr(align(128))]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     allocations: Owned,
     allocated_bytes: Owned,
     frees: Owned,
@@ -25,7 +25,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub(super) fn new() -> Counts {
+    pub(crate) fn new() -> Counts {
         let zero = || Owned::new(0);
         Counts {
             allocations: zero(),
@@ -39,7 +39,7 @@ impl Counts {
 
     /// An allocation of `bytes` in a block of `block` bytes.
     #[inline]
-    pub(super) fn allocated(&self, bytes: u64, block: u64) {
+    pub(crate) fn allocated(&self, bytes: u64, block: u64) {
         self.allocations.add(1);
         self.allocated_bytes.add(bytes);
         self.live_blocks.add(block);
@@ -52,14 +52,14 @@ impl Counts {
 
     /// That allocation, or another thread's, came back.
     #[inline]
-    pub(super) fn freed(&self, bytes: u64, block: u64) {
+    pub(crate) fn freed(&self, bytes: u64, block: u64) {
         self.frees.add(1);
         self.live_blocks.sub(block);
         self.live.sub(bytes);
     }
 
     /// Carries everything over into `stats`.
-    pub(super) fn carry(&self, stats: &mut RunningStats) {
+    pub(crate) fn carry(&self, stats: &mut RunningStats) {
         stats.moved(Moved {
             allocations: self.allocations.take(),
             allocated_bytes: self.allocated_bytes.take(),

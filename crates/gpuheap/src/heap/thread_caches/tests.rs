@@ -11,6 +11,7 @@ use gpuheap_pool::{Stitched, Tuning};
 
 use super::*;
 use crate::emu::{Options, Profile};
+use crate::thread_cache::lock_free;
 use crate::{Block, Device, Heap, PoolKind, Stream};
 
 fn device() -> Device {
@@ -46,7 +47,7 @@ fn a_cache_that_is_given_back_twice_is_had_once() {
     // Whoever had it before is late.
     free(taken);
     assert_eq!(waiting(taken), 0, "it is this thread's by now");
-    taken.orphan();
+    taken.abandon();
     free(taken);
 }
 

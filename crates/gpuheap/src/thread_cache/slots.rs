@@ -7,7 +7,7 @@
 //!
 //! One thread at a time touches them, which is the business of whoever calls.
 
-use super::sync::Owned;
+use crate::sync::Owned;
 
 /// Blocks of one bin. Eight serve a thread with sixteen blocks in flight of twelve sizes (the work
 /// `threads` of `benches/peers`) without a miss; they lie in two cache lines.
@@ -52,7 +52,7 @@ const MARKS: u64 = MARKED | COMPLETED;
 
 /// One place.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     /// The bytes in the upper half, the key in the lower; zero where there is none.
     block: Owned,
     address: Owned,
@@ -60,14 +60,14 @@ pub(super) struct Slot {
 
 /// The places of one thread and stream.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     slots: Box<[Slot]>,
     /// A bit for each bin that may hold something.
     filled: [Owned; BINS.div_ceil(64)],
 }
 
 impl Slots {
-    pub(super) fn new() -> Slots {
+    pub(crate) fn new() -> Slots {
         Slots {
             slots: (0..BINS * DEPTH).map(|_| Slot::new()).collect(),
             filled: std::array::from_fn(|_| Owned::new(0)),
@@ -76,7 +76,7 @@ impl Slots {
 
     /// Keeps a block of at most [`LARGEST`], if there is a place for it.
     #[inline]
-    pub(super) fn put(&self, block: Kept) -> bool {
+    pub(crate) fn put(&self, block: Kept) -> bool {
         let bin = bin(block.bytes);
         if !self.places(bin).iter().any(|slot| slot.put(block)) {
             return false;
@@ -88,7 +88,7 @@ impl Slots {
 
     /// The smallest block of `bytes` to `most` in the bin of `bytes`, which is at most [`LARGEST`].
     #[inline]
-    pub(super) fn take(&self, bytes: u64, most: u64) -> Option<Kept> {
+    pub(crate) fn take(&self, bytes: u64, most: u64) -> Option<Kept> {
         let bin = bin(bytes);
         let (word, bit) = (&self.filled[bin / 64], 1 << (bin % 64));
         if word.get() & bit == 0 {
@@ -112,7 +112,7 @@ impl Slots {
     }
 
     /// Takes everything out; `moment` is that of marked ones.
-    pub(super) fn drain(&self, moment: u64, mut each: impl FnMut(Kept)) {
+    pub(crate) fn drain(&self, moment: u64, mut each: impl FnMut(Kept)) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.take();
             while bits != 0 {
@@ -126,13 +126,13 @@ impl Slots {
 
     /// Takes half of the bin of `bytes` out: what does not fit into a full one is then not the only
     /// block for which a lock is taken.
-    pub(super) fn drain_half(&self, bytes: u64, moment: u64, each: impl FnMut(Kept)) {
+    pub(crate) fn drain_half(&self, bytes: u64, moment: u64, each: impl FnMut(Kept)) {
         let taken = self.places(bin(bytes)).iter().filter_map(|slot| slot.take_marked(moment));
         taken.take(DEPTH / 2).for_each(each);
     }
 
     /// Marks all that it has as [`Slot::mark`] does.
-    pub(super) fn mark(&self, note: Note) {
+    pub(crate) fn mark(&self, note: Note) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.get();
             while bits != 0 {
@@ -150,18 +150,18 @@ impl Slots {
 }
 
 impl Slot {
-    pub(super) fn new() -> Slot {
+    pub(crate) fn new() -> Slot {
         Slot { block: Owned::new(0), address: Owned::new(0) }
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.block.get() == 0
     }
 
     /// Keeps a block of at most [`LARGEST`], if it is empty.
     #[inline]
-    pub(super) fn put(&self, block: Kept) -> bool {
+    pub(crate) fn put(&self, block: Kept) -> bool {
         let is_empty = self.is_empty();
         if is_empty {
             debug_assert_eq!(block.address & MARKS, 0, "an address is a multiple of 256");
@@ -173,12 +173,12 @@ impl Slot {
 
     /// What it has, if its size is as asked.
     #[inline]
-    pub(super) fn take_if(&self, fits: impl FnOnce(u64) -> bool) -> Option<Kept> {
+    pub(crate) fn take_if(&self, fits: impl FnOnce(u64) -> bool) -> Option<Kept> {
         if fits(self.block.get() >> 32) { self.take() } else { None }
     }
 
     #[inline]
-    pub(super) fn take(&self) -> Option<Kept> {
+    pub(crate) fn take(&self) -> Option<Kept> {
         let block = self.block.get();
         if block == 0 {
             return None;
@@ -189,7 +189,7 @@ impl Slot {
     }
 
     /// Takes the block out, with what is known of its free; `moment` is that of marked ones.
-    pub(super) fn take_marked(&self, moment: u64) -> Option<Kept> {
+    pub(crate) fn take_marked(&self, moment: u64) -> Option<Kept> {
         let marks = self.address.get() & MARKS;
         let before = match marks {
             0 => NEVER,
@@ -200,7 +200,7 @@ impl Slot {
     }
 
     /// Notes of its block, if it has one, what a wait or an event says of what was freed so far.
-    pub(super) fn mark(&self, note: Note) {
+    pub(crate) fn mark(&self, note: Note) {
         if self.is_empty() {
             return;
         }
@@ -217,7 +217,7 @@ impl Slot {
 
 /// Knowledge of all blocks that a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Note {
+pub(crate) enum Note {
     /// The work before their frees is completed.
     Completed,
     /// They were freed before a moment that the cache notes from now on; whether the one that it

@@ -1,16 +1,13 @@
 //! Which caches this thread has.
 
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{ThreadCache, end};
+use super::cache::ThreadCache;
 
 /// So many heaps and streams may have a cache on one thread. One more replaces the oldest.
 const MOST: usize = 64;
 
 thread_local! {
-    /// This thread among all that there ever were; zero before it is asked for.
-    static NUMBER: Cell<u64> = const { Cell::new(0) };
     /// The one that was found last. It has nothing to be dropped, which makes the look cheap.
     static LAST: Cell<Option<Entry>> = const { Cell::new(None) };
     static LOCAL: RefCell<Local> = const { RefCell::new(Local { entries: Vec::new() }) };
@@ -28,35 +25,10 @@ struct Entry {
     cache: &'static ThreadCache,
 }
 
-/// The number of this thread, which no other one ever has.
-#[cfg(loom)]
-pub(crate) fn thread() -> u64 {
-    loom::thread_local! {
-        static NUMBER: Cell<u64> = Cell::new(new_number());
-    }
-    NUMBER.with(Cell::get)
-}
-
-/// The number of this thread, which no other one ever has.
-#[cfg(not(loom))]
-#[inline]
-pub(crate) fn thread() -> u64 {
-    let number = NUMBER.get();
-    if number != 0 { number } else { new_number() }
-}
-
-#[cold]
-fn new_number() -> u64 {
-    static NUMBERS: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBERS.fetch_add(1, Ordering::Relaxed) + 1;
-    NUMBER.set(number);
-    number
-}
-
 /// This thread's cache for a store and a stream, by their numbers; it may be closed by now. None
 /// where there is none, or where the thread is at its end.
 #[inline]
-pub(super) fn find(store: u64, stream: u64) -> Option<&'static ThreadCache> {
+pub(crate) fn find(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     match LAST.get() {
         Some(last) if last.store == store && last.stream == stream => Some(last.cache),
         _ => search(store, stream),
@@ -75,7 +47,7 @@ fn search(store: u64, stream: u64) -> Option<&'static ThreadCache> {
 }
 
 /// Shows each of this thread's caches.
-pub(super) fn each(mut show: impl FnMut(&'static ThreadCache)) {
+pub(crate) fn each(mut show: impl FnMut(&'static ThreadCache)) {
     let _ = LOCAL.try_with(|local| {
         if let Ok(local) = local.try_borrow() {
             local.entries.iter().for_each(|entry| show(entry.cache));
@@ -85,13 +57,13 @@ pub(super) fn each(mut show: impl FnMut(&'static ThreadCache)) {
 
 /// Returns `true` if this thread can have caches: not at its very end, nor where a signal came in
 /// between.
-pub(super) fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     LOCAL.try_with(|local| local.try_borrow_mut().is_ok()).unwrap_or(false)
 }
 
 /// One of this thread's caches that is not used any more, taken off its list: of those of `store`,
 /// else of those that `is_free` says belong to no heap.
-pub(super) fn unused(
+pub(crate) fn unused(
     store: u64,
     is_free: impl Fn(&ThreadCache) -> bool,
 ) -> Option<&'static ThreadCache> {
@@ -107,7 +79,7 @@ pub(super) fn unused(
 }
 
 /// Remembers a cache. The one that has to make place for it, if any.
-pub(super) fn insert(
+pub(crate) fn insert(
     store: u64,
     stream: u64,
     cache: &'static ThreadCache,
@@ -126,6 +98,6 @@ pub(super) fn insert(
 impl Drop for Local {
     fn drop(&mut self) {
         LAST.set(None);
-        self.entries.drain(..).for_each(|entry| end(entry.cache));
+        self.entries.drain(..).for_each(|entry| entry.cache.end());
     }
 }

@@ -1,28 +1,28 @@
 //! Who may touch a cache: its owner, at nearly no cost, or whoever stopped it.
 
 use super::barrier;
-use super::sync::{AtomicBool, Ordering, pause};
+use super::shim::{AtomicBool, Ordering, pause};
 
 /// The owner passes in and out with plain stores. Another thread stops the gate, waits until the
 /// owner is out, and then has what is behind it to itself until it opens the gate again.
 ///
 /// Who stops gates holds the heap's lock, so there is one at a time.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     inside: AtomicBool,
     stopped: AtomicBool,
 }
 
 impl Gate {
     /// Stopped.
-    pub(super) fn new() -> Gate {
+    pub(crate) fn new() -> Gate {
         Gate { inside: AtomicBool::new(false), stopped: AtomicBool::new(true) }
     }
 
     /// Passes in, unless the gate is stopped. For the owner alone, which must pass
     /// [out](Gate::leave) soon: others may be waiting.
     #[inline]
-    pub(super) fn enter(&self) -> bool {
+    pub(crate) fn enter(&self) -> bool {
         self.inside.store(true, Ordering::Relaxed);
         barrier::light();
         // Pairs with the opening: what was done behind the gate is seen.
@@ -35,24 +35,24 @@ impl Gate {
 
     /// Passes out.
     #[inline]
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.inside.store(false, Ordering::Release);
     }
 
     /// Returns `true` if the owner is in. For the owner.
     #[inline]
-    pub(super) fn is_in(&self) -> bool {
+    pub(crate) fn is_in(&self) -> bool {
         self.inside.load(Ordering::Relaxed)
     }
 
     /// Lets nobody in any more; [`barrier::heavy`] and [`wait`](Gate::wait) come next.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
     /// Waits until the owner is out. It is in for nanoseconds, unless it is not running or in the
     /// driver.
-    pub(super) fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let mut times = 0;
         while self.inside.load(Ordering::Acquire) {
             pause(times);
@@ -61,7 +61,7 @@ impl Gate {
     }
 
     /// Lets the owner in again.
-    pub(super) fn open(&self) {
+    pub(crate) fn open(&self) {
         self.stopped.store(false, Ordering::Release);
     }
 }
@@ -73,7 +73,7 @@ mod tests {
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicU64;
 
-    use super::super::sync::Owned;
+    use super::super::shim::Owned;
     use super::*;
 
     /// Each adds one to a number with a load and a store: were both in at once, one would be lost.

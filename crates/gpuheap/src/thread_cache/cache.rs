@@ -1,22 +1,20 @@
 //! What one thread keeps of one stream's blocks.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use gpuheap_pool::{KeptByThreads, Rounding, RunningStats, StreamHandle, StreamRef};
 
-use super::barrier;
 use super::counts::Counts;
-use super::gate::Gate;
-use super::inbox::{Inbox, PLACES};
 use super::local;
-use super::lock::{Biased, Locked, Seat};
-use super::owner::Owner;
+use super::remote_frees::{PLACES, RemoteFrees};
 use super::slots::{Kept, LARGEST, NEVER, Note, Slot, Slots};
-use super::sync::{AtomicPtr, Ordering, Owned};
 use crate::error::Error;
 use crate::fork;
-use crate::heap::Inner;
-use crate::heap::store::Lease;
+use crate::heap::lease::Lease;
+use crate::sync::{
+    self, AtomicPtr, Biased, Gate, Locked, Ordering, Owned, Owner, Seat, this_thread,
+};
 
 /// The blocks that a thread freed on a stream, for its next requests on that stream.
 ///
@@ -64,14 +62,36 @@ pub(crate) struct ThreadCache {
     large: Slot,
     /// What other threads freed of the blocks that came through it, and how many of them found no
     /// slot.
-    inbox: Inbox,
+    remote_frees: RemoteFrees,
     unwanted: Owned,
     /// Where the next block is put in other caches' inboxes.
     next_place: Owned,
     /// Its thread's place at the lock of the store.
     seat: Seat,
-    heap: Owner<Inner>,
+    heap: Owner<Owning>,
 }
+
+/// What a cache needs of the heap that it is of.
+pub(crate) trait CacheOwner: Any + Send + Sync {
+    /// Takes back a block that no cache keeps. `own` is this thread's cache for the block's stream.
+    fn free_unkept(&self, lease: Lease, own: &'static ThreadCache) -> Result<(), Error>;
+
+    /// Returns `true` if the last handle of the heap went.
+    fn is_closing(&self) -> bool;
+
+    /// Ends the heap if it has neither a handle nor a block.
+    fn end_if_over(&self);
+
+    /// Closes and empties a cache of this thread, and leaves it to the heap's other threads. `false`
+    /// if it is none of the heap's caches.
+    fn close_cache(&self, cache: &'static ThreadCache) -> bool;
+
+    /// The heap as its own type.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+/// A cache's hold on its heap: a pointer of one word leads to it.
+pub(crate) struct Owning(Arc<dyn CacheOwner>);
 
 const OPEN: u64 = 0;
 const CLOSED: u64 = 1;
@@ -79,15 +99,17 @@ const CLOSED: u64 = 1;
 const SPENT: u64 = 2;
 
 /// What a cache is opened for.
-pub(super) struct Opening<'a> {
-    pub(super) heap: &'a Arc<Inner>,
-    pub(super) store: u64,
-    pub(super) stream: StreamRef,
-    pub(super) stream_id: u64,
-    pub(super) kept: KeptByThreads,
-    pub(super) small: u64,
-    pub(super) is_plain: bool,
-    pub(super) most: u64,
+pub(crate) struct Opening {
+    pub(crate) heap: Arc<dyn CacheOwner>,
+    /// The number of the heap's context.
+    pub(crate) context: u64,
+    pub(crate) store: u64,
+    pub(crate) stream: StreamRef,
+    pub(crate) stream_id: u64,
+    pub(crate) kept: KeptByThreads,
+    pub(crate) small: u64,
+    pub(crate) is_plain: bool,
+    pub(crate) most: u64,
 }
 
 /// A block may be this part of a request larger than it, so that programs whose sizes vary a little
@@ -128,7 +150,7 @@ impl ThreadCache {
     #[inline]
     fn take_small(&self, bytes: u64, most: u64) -> Option<Kept> {
         let taken = self.slots.take(bytes, most);
-        if taken.is_some() || !self.inbox.is_filled() {
+        if taken.is_some() || !self.remote_frees.is_filled() {
             return taken;
         }
         self.take_in();
@@ -136,7 +158,7 @@ impl ThreadCache {
     }
 
     /// Keeps a block that came through it and is freed on its stream, or where another thread frees it
-    /// has that one's cache keep it, or the [`Inbox`]; false where there is no room.
+    /// has that one's cache keep it, or the [`RemoteFrees`]; false where there is no room.
     #[inline]
     pub(crate) fn keep(&self, lease: &Lease) -> bool {
         if self.is_mine() { self.keep_own(lease) } else { self.keep_others(lease) }
@@ -188,7 +210,8 @@ impl ThreadCache {
             && block_bytes <= home.small.get()
             && block_bytes <= home.most.get() / (4 * PLACES) as u64;
         let block = Kept { key, address, bytes: block_bytes, before: NEVER };
-        let put = if fits { home.inbox.put(block, bytes, self.next_place.get()) } else { None };
+        let put =
+            if fits { home.remote_frees.put(block, bytes, self.next_place.get()) } else { None };
         if let Some(next) = put {
             self.next_place.set(next);
         }
@@ -200,7 +223,7 @@ impl ThreadCache {
     #[inline(never)]
     fn take_in(&self) {
         let mut unwanted = 0;
-        self.inbox.take(|block, asked| {
+        self.remote_frees.take(|block, asked| {
             let fits = self.held.get() + block.bytes <= self.most.get() && self.slots.put(block);
             if fits {
                 self.held.add(block.bytes);
@@ -221,7 +244,7 @@ impl ThreadCache {
     /// Takes out what other threads freed. With the store's lock held.
     pub(crate) fn take_unwanted(&self, mut each: impl FnMut(Kept)) {
         self.unwanted.set(0);
-        self.inbox.take(|block, asked| {
+        self.remote_frees.take(|block, asked| {
             self.counts().freed(asked, block.bytes);
             each(block);
             true
@@ -249,7 +272,7 @@ impl ThreadCache {
             return None;
         }
         let mut closing = None;
-        let work = |heap: &Inner| {
+        let work = |Owning(heap): &Owning| {
             let freed = heap.free_unkept(lease, own);
             if heap.is_closing() {
                 closing = own.heap();
@@ -316,7 +339,7 @@ impl ThreadCache {
 
     /// Notes that the work before all frees that it keeps is completed, if it is of that context and,
     /// where one is said, of that stream.
-    pub(super) fn note_completed(&self, context: u64, stream_id: Option<u64>) {
+    pub(crate) fn note_completed(&self, context: u64, stream_id: Option<u64>) {
         if self.is_of(context, stream_id) && self.gate.enter() {
             self.slots.mark(Note::Completed);
             self.large.mark(Note::Completed);
@@ -326,7 +349,7 @@ impl ThreadCache {
 
     /// Notes that all frees that it keeps were made before `moment`, if it is of that context and
     /// stream, whose work before `completed` is completed.
-    pub(super) fn note_moment(&self, context: u64, stream_id: u64, moment: u64, completed: u64) {
+    pub(crate) fn note_moment(&self, context: u64, stream_id: u64, moment: u64, completed: u64) {
         if self.is_of(context, Some(stream_id)) && self.gate.enter() {
             let earlier_completed = self.moment.get() <= completed;
             self.slots.mark(Note::Marked { earlier_completed });
@@ -375,7 +398,7 @@ impl ThreadCache {
             cache.gate.stop();
         }
         if is_others {
-            barrier::heavy();
+            sync::heavy();
         }
     }
 
@@ -389,7 +412,7 @@ impl ThreadCache {
     /// Returns `true` if it is the running thread's.
     #[inline]
     pub(crate) fn is_mine(&self) -> bool {
-        self.thread.get() == local::thread()
+        self.thread.get() == this_thread()
     }
 
     /// Bytes that it keeps, about: its owner may be at it.
@@ -399,7 +422,7 @@ impl ThreadCache {
 
     /// Returns `true` if it keeps anything, or others put something in.
     pub(crate) fn holds(&self) -> bool {
-        self.held.get() > 0 || self.unwanted.get() > 0 || self.inbox.is_filled()
+        self.held.get() > 0 || self.unwanted.get() > 0 || self.remote_frees.is_filled()
     }
 
     /// Has it keep at most so many bytes of what is freed from now on.
@@ -438,23 +461,23 @@ impl ThreadCache {
     }
 
     /// Returns `true` if the thread that had it ended, so that another one may have it.
-    pub(super) fn is_orphan(&self) -> bool {
+    pub(crate) fn is_abandoned(&self) -> bool {
         self.thread.get() == 0
     }
 
-    /// Has it be this thread's, of those that nobody has.
-    pub(super) fn claim(&self) {
-        self.thread.set(local::thread());
+    /// Assigns an unowned cache to the calling thread.
+    pub(crate) fn adopt(&self) {
+        self.thread.set(this_thread());
     }
 
     /// Leaves it to another thread of its heap. For its own thread.
-    pub(super) fn orphan(&self) {
+    pub(crate) fn abandon(&self) {
         self.thread.set(0);
     }
 
     /// Makes it count where this thread's other open caches of its store do, of `others`. With the
     /// store's lock held.
-    pub(super) fn join(&self, others: &[&'static ThreadCache]) {
+    pub(crate) fn join(&self, others: &[&'static ThreadCache]) {
         let mut others = others.iter().filter(|one| !one.is_closed() && one.is_mine());
         let joined =
             others.find(|one| !std::ptr::eq(**one, self)).map_or(&self.brought, |one| &one.counts);
@@ -479,10 +502,10 @@ impl ThreadCache {
     }
 
     /// Opens it for this thread, which it was made to [join](ThreadCache::join).
-    pub(super) fn open(&self, opening: &Opening<'_>) {
-        self.claim();
+    pub(crate) fn open(&self, opening: &Opening) {
+        self.adopt();
         self.store.set(opening.store);
-        self.context.set(opening.heap.context.number());
+        self.context.set(opening.context);
         self.moment.set(0);
         self.stream_id.set(opening.stream_id);
         self.slot.set(opening.stream.number());
@@ -494,7 +517,7 @@ impl ThreadCache {
         self.keeps_large.set(u64::from(large));
         self.is_plain.set(u64::from(opening.is_plain));
         self.most.set(opening.most);
-        self.heap.set(opening.heap);
+        self.heap.set(&Arc::new(Owning(opening.heap.clone())));
         // Whoever passed another lock by it is not to pass this one.
         self.seat.close();
         // Last: another thread that sees this sees for which stream it is.
@@ -504,7 +527,7 @@ impl ThreadCache {
 }
 
 impl ThreadCache {
-    pub(super) fn new() -> ThreadCache {
+    pub(crate) fn new() -> ThreadCache {
         let zero = || Owned::new(0);
         let brought: *mut Counts = Box::leak(Box::new(Counts::new()));
         ThreadCache {
@@ -528,7 +551,7 @@ impl ThreadCache {
             brought: AtomicPtr::new(brought),
             slots: Slots::new(),
             large: Slot::new(),
-            inbox: Inbox::new(),
+            remote_frees: RemoteFrees::new(),
             unwanted: zero(),
             next_place: zero(),
             seat: Seat::new(),
@@ -543,28 +566,28 @@ impl ThreadCache {
     }
 
     /// Its heap; none once no block of that heap is left.
-    pub(crate) fn heap(&self) -> Option<Arc<Inner>> {
-        self.heap.get()
+    pub(crate) fn heap(&self) -> Option<Arc<dyn CacheOwner>> {
+        self.heap.get().map(|owning| owning.0.clone())
     }
 
     /// Works on its heap, which it does not let go of meanwhile.
-    pub(super) fn with_heap<R>(&self, work: impl FnOnce(&Inner) -> R) -> Option<R> {
-        self.heap.locked(work)
+    pub(crate) fn with_heap<R>(&self, work: impl FnOnce(&dyn CacheOwner) -> R) -> Option<R> {
+        self.heap.locked(|Owning(heap)| work(&**heap))
     }
 
     /// Has caches let go of their heap: what held it.
-    pub(super) fn leave_heap(caches: &[&'static ThreadCache]) -> Vec<Arc<Inner>> {
+    pub(crate) fn leave_heap(caches: &[&'static ThreadCache]) -> Vec<Arc<Owning>> {
         Owner::take_all(caches.iter().map(|cache| &cache.heap))
     }
 
     /// Has it never be used again.
-    pub(super) fn spend(&self) {
+    pub(crate) fn spend(&self) {
         self.gate.stop();
         self.closed.set(SPENT);
     }
 
     /// Returns `true` if it may be opened for any heap.
-    pub(super) fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         // Not in a forked child, where another thread of the parent may have held the lock.
         self.closed.get() == CLOSED && !self.is_forked() && self.heap.is_none()
     }

@@ -1,16 +1,16 @@
-//! The atomics of the front: the standard library's, or loom's, which tries all orders of a test.
+//! Atomics: the standard library's, or loom's, which tries all orders of a test.
 
 #[cfg(loom)]
-pub(super) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 #[cfg(loom)]
-pub(super) use loom::sync::{Mutex, MutexGuard};
+pub(crate) use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(loom))]
-pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 #[cfg(not(loom))]
-pub(super) use std::sync::{Mutex, MutexGuard};
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
 /// Lets other threads go on, longer where that was done often already.
-pub(super) fn pause(times: u32) {
+pub(crate) fn pause(times: u32) {
     #[cfg(loom)]
     {
         let _ = times;
@@ -27,46 +27,46 @@ pub(super) fn pause(times: u32) {
 /// A number that one thread at a time touches, as a [`Gate`](super::gate::Gate) or the heap's lock
 /// sees to: loads and stores of the cheapest kind.
 #[derive(Debug)]
-pub(super) struct Owned(AtomicU64);
+pub(crate) struct Owned(AtomicU64);
 
 impl Owned {
-    pub(super) fn new(value: u64) -> Owned {
+    pub(crate) fn new(value: u64) -> Owned {
         Owned(AtomicU64::new(value))
     }
 
     #[inline]
-    pub(super) fn get(&self) -> u64 {
+    pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub(super) fn set(&self, value: u64) {
+    pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
     /// Sets, for threads that [acquire](Owned::acquire) it: they see what was set before.
-    pub(super) fn release(&self, value: u64) {
+    pub(crate) fn release(&self, value: u64) {
         self.0.store(value, Ordering::Release);
     }
 
     #[inline]
-    pub(super) fn acquire(&self) -> u64 {
+    pub(crate) fn acquire(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 
     /// Adds, and wraps.
     #[inline]
-    pub(super) fn add(&self, more: u64) {
+    pub(crate) fn add(&self, more: u64) {
         self.set(self.get().wrapping_add(more));
     }
 
     /// Subtracts, and wraps.
     #[inline]
-    pub(super) fn sub(&self, less: u64) {
+    pub(crate) fn sub(&self, less: u64) {
         self.set(self.get().wrapping_sub(less));
     }
 
-    pub(super) fn take(&self) -> u64 {
+    pub(crate) fn take(&self) -> u64 {
         let value = self.get();
         self.set(0);
         value

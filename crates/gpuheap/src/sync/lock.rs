@@ -12,8 +12,8 @@ use std::sync::PoisonError;
 
 use super::barrier;
 use super::gate::Gate;
-use super::local;
-use super::sync::{Mutex, MutexGuard};
+use super::shim::{Mutex, MutexGuard};
+use super::thread;
 
 /// So many times running a thread takes the mutex before it is seated.
 const PATIENCE: u32 = if cfg!(loom) { 0 } else { 64 };
@@ -73,7 +73,7 @@ impl<T> Biased<T> {
     pub(crate) fn lock(&self) -> Locked<'_, T> {
         // A panic behind a lock would be a bug of ours; the value is still the best there is.
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        turn.begin(local::thread());
+        turn.begin(thread::this_thread());
         Locked { lock: self, by: By::Mutex(turn), alone: PhantomData }
     }
 

@@ -9,11 +9,11 @@ use std::sync::{Arc, PoisonError};
 
 use super::barrier;
 use super::gate::Gate;
-use super::sync::{AtomicPtr, Mutex, MutexGuard, Ordering};
+use super::shim::{AtomicPtr, Mutex, MutexGuard, Ordering};
 
 /// A value that several threads share and one of them looks at often.
 #[derive(Debug)]
-pub(super) struct Owner<T> {
+pub(crate) struct Owner<T> {
     gate: Gate,
     /// What `kept` keeps, while the gate is open.
     there: AtomicPtr<T>,
@@ -31,7 +31,7 @@ impl Drop for Leaves<'_> {
 }
 
 impl<T> Owner<T> {
-    pub(super) fn new() -> Owner<T> {
+    pub(crate) fn new() -> Owner<T> {
         Owner { gate: Gate::new(), there: AtomicPtr::new(ptr::null_mut()), kept: Mutex::new(None) }
     }
 
@@ -41,7 +41,7 @@ impl<T> Owner<T> {
     ///
     /// It is called by one thread at a time, and not by what `work` calls.
     #[inline]
-    pub(super) unsafe fn with<R>(&self, work: impl FnOnce(&T) -> R) -> Option<R> {
+    pub(crate) unsafe fn with<R>(&self, work: impl FnOnce(&T) -> R) -> Option<R> {
         if !self.gate.enter() {
             return None;
         }
@@ -53,21 +53,21 @@ impl<T> Owner<T> {
     }
 
     /// The same for any thread, at the price of a lock.
-    pub(super) fn get(&self) -> Option<Arc<T>> {
+    pub(crate) fn get(&self) -> Option<Arc<T>> {
         self.lock().clone()
     }
 
     /// Works on it, holding the lock.
-    pub(super) fn locked<R>(&self, work: impl FnOnce(&T) -> R) -> Option<R> {
+    pub(crate) fn locked<R>(&self, work: impl FnOnce(&T) -> R) -> Option<R> {
         self.lock().as_deref().map(work)
     }
 
-    pub(super) fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         self.lock().is_none()
     }
 
     /// Puts one there, where there is none.
-    pub(super) fn set(&self, value: &Arc<T>) {
+    pub(crate) fn set(&self, value: &Arc<T>) {
         let mut kept = self.lock();
         let kept = kept.get_or_insert_with(|| value.clone());
         self.there.store(Arc::as_ptr(kept).cast_mut(), Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl<T> Owner<T> {
     }
 
     /// Takes all of them out.
-    pub(super) fn take_all<'a>(owners: impl Iterator<Item = &'a Owner<T>> + Clone) -> Vec<Arc<T>>
+    pub(crate) fn take_all<'a>(owners: impl Iterator<Item = &'a Owner<T>> + Clone) -> Vec<Arc<T>>
     where
         T: 'a,
     {

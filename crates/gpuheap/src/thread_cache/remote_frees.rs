@@ -13,15 +13,15 @@
 //! that is just being filled counts as empty for the one and as full for the others.
 
 use super::slots::{Kept, NEVER};
-use super::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Blocks that may wait.
-pub(super) const PLACES: usize = if cfg!(loom) { 2 } else { 64 };
+pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 64 };
 /// Places that are looked at for an empty one.
 const LOOK: usize = if cfg!(loom) { 2 } else { 4 };
 
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(crate) struct RemoteFrees {
     places: Box<[Place]>,
     /// `true` if something may have come since it was last looked through.
     filled: AtomicBool,
@@ -39,17 +39,17 @@ struct Place {
 /// A place that is being filled: no block, as it has no bytes.
 const BUSY: u64 = 1;
 
-impl Inbox {
-    pub(super) fn new() -> Inbox {
+impl RemoteFrees {
+    pub(crate) fn new() -> RemoteFrees {
         let zero = || AtomicU64::new(0);
         let empty = |_| Place { block: zero(), address: zero(), asked: zero() };
-        Inbox { places: (0..PLACES).map(empty).collect(), filled: AtomicBool::new(false) }
+        RemoteFrees { places: (0..PLACES).map(empty).collect(), filled: AtomicBool::new(false) }
     }
 
     /// Puts a block in that was requested as `asked` bytes, if there is an empty place from `at` on;
     /// where the next one should look.
     #[inline]
-    pub(super) fn put(&self, block: Kept, asked: u64, at: u64) -> Option<u64> {
+    pub(crate) fn put(&self, block: Kept, asked: u64, at: u64) -> Option<u64> {
         for at in (at..).take(LOOK) {
             let place = &self.places[at as usize % PLACES];
             // Acquired: what took the last block out is done with the address.
@@ -75,13 +75,13 @@ impl Inbox {
     /// Returns `true` if something came since it was last looked through. One that comes while it
     /// is may be seen with the next alone.
     #[inline]
-    pub(super) fn is_filled(&self) -> bool {
+    pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Relaxed)
     }
 
     /// Takes out what `wanted` says yes to, of a block and the bytes that it was requested as. For one
     /// thread at a time.
-    pub(super) fn take(&self, mut wanted: impl FnMut(Kept, u64) -> bool) {
+    pub(crate) fn take(&self, mut wanted: impl FnMut(Kept, u64) -> bool) {
         self.filled.store(false, Ordering::Relaxed);
         for place in &self.places {
             let block = place.block.load(Ordering::Acquire);
@@ -108,7 +108,7 @@ mod tests {
         Kept { key: number as u32, address: number << 20, bytes: number + 512, before: NEVER }
     }
 
-    fn take_all(inbox: &Inbox) -> Vec<Kept> {
+    fn take_all(inbox: &RemoteFrees) -> Vec<Kept> {
         let mut had = Vec::new();
         inbox.take(|kept, asked| {
             assert_eq!(asked, kept.bytes - 1);
@@ -129,7 +129,7 @@ mod tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = model.preemption_bound.or(Some(4));
         model.check(|| {
-            let inbox = Arc::new(Inbox::new());
+            let inbox = Arc::new(RemoteFrees::new());
             let (putting, taking) = (inbox.clone(), inbox.clone());
             let putting =
                 loom::thread::spawn(move || putting.put(block(1), block(1).bytes - 1, 0).is_some());
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_place_is_filled_again_while_it_is_taken_from() {
         loom::model(|| {
-            let inbox = Arc::new(Inbox::new());
+            let inbox = Arc::new(RemoteFrees::new());
             for number in 1..=PLACES as u64 {
                 assert!(inbox.put(block(number), block(number).bytes - 1, number).is_some());
             }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn it_holds_so_many_and_no_more() {
-        let inbox = Inbox::new();
+        let inbox = RemoteFrees::new();
         let block =
             |key: u32| Kept { key, address: u64::from(key) << 20, bytes: 512, before: NEVER };
         let (mut at, mut put) = (7, 0);
