@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpuheap_pool::PoolKind;
 
-use crate::device;
+use crate::device::{self, Device};
 use crate::error::{Error, ErrorKind};
 use crate::say;
 use crate::size::Size;
@@ -79,6 +79,27 @@ impl Settings {
             })?;
         }
         Ok(settings)
+    }
+}
+
+impl Device {
+    /// Opens the device that `GPUHEAP_DEVICE` names. If the variable is not set, opens the first real
+    /// GPU, or on a machine without one an emulated H200.
+    ///
+    /// The fall back to an emulated device is logged as a warning by crate `log`, with what was looked
+    /// for, and [`DeviceInfo::fallback`] keeps the reason. A machine that has a GPU whose driver does
+    /// not work is an error and no fall back. Blocks as [`open`](Device::open) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`open`](Device::open); a variable of the environment that means nothing; no
+    /// GPU, if gpuheap was built without its feature `emulator`.
+    pub fn open_default() -> Result<Device, Error> {
+        warn_once();
+        if let Some(name) = &Settings::get()?.device {
+            return Device::open(name);
+        }
+        Device::open_first()
     }
 }
 

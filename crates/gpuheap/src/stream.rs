@@ -114,6 +114,84 @@ impl gpuheap_pool::StreamGuard for StreamGuard {
     }
 }
 
+impl Device {
+    /// A stream of the device that does not wait for the default stream.
+    ///
+    /// # Errors
+    ///
+    /// A driver error.
+    pub fn stream(&self) -> Result<Stream, Error> {
+        Stream::new(self.context().clone())
+    }
+
+    /// The legacy default stream.
+    ///
+    /// # Errors
+    ///
+    /// A driver error.
+    pub fn default_stream(&self) -> Result<Stream, Error> {
+        Stream::legacy(self.context().clone())
+    }
+
+    /// A stream that somebody else made, by the driver's handle for it: `CUstream` and
+    /// `cudaStream_t` are the same. It is not destroyed here. The handle 0 is the legacy default
+    /// stream.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It stays alive until
+    /// each heap that the result was used with has been told of its end by
+    /// [`retire`](crate::Heap::retire), or is gone, and, where the result is used without a heap, until
+    /// the last use of it and of its clones before that.
+    ///
+    /// If streams ended before a heap was told, [`retire_all`](crate::Heap::retire_all) is the next
+    /// call with that heap, its blocks and its arrays since the first of them ended.
+    ///
+    /// Once a heap was told, the handle is used for no more work on memory that was allocated before,
+    /// unless that memory is freed on another stream behind the work.
+    ///
+    /// Use of the handle of a stream that ended in silence is undefined, also by a heap: a driver
+    /// may crash, and where it has given the handle to a new stream, memory goes to that one while
+    /// the old one's work on it still runs.
+    ///
+    /// # Errors
+    ///
+    /// A thread's own default stream (`CU_STREAM_PER_THREAD`), for the reason that [`Stream`]
+    /// gives; a stream of another context than the device's primary one; a driver error.
+    pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
+        // SAFETY: the caller keeps this function's contract.
+        unsafe { Stream::foreign(self.context().clone(), raw, false) }
+    }
+
+    /// The same of a stream whose end nobody announces, for hooks that are not told of it. What is freed
+    /// on it is fenced by an event at its free, so that heaps need the stream no more once all was
+    /// freed. [`Heap::retire`](crate::Heap::retire), also after its end, spares them what they keep of
+    /// it.
+    ///
+    /// Such a free asks the driver whether the stream captures a graph, and records the event (140 ns on
+    /// an H200). A heap keeps at most 32 events of a stream and uses them again: with that many, each
+    /// free asks about older ones too (130 ns a question, one or two of them), and where the device has
+    /// got to none, the newest is recorded again. Who then wants a block that was freed early waits for
+    /// the later frees with it.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It is alive
+    ///
+    /// * while clones of the result are used and not [retired](Stream::is_retired), and while arrays
+    ///   live whose last use was on it;
+    /// * when a block is freed that was allocated on it, unless that is
+    ///   [`free_on_unchecked`](crate::Block::free_on_unchecked) of another stream.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`foreign_stream`](Device::foreign_stream).
+    pub unsafe fn unannounced_stream(&self, raw: CUstream) -> Result<Stream, Error> {
+        // SAFETY: the caller keeps this function's contract.
+        unsafe { Stream::foreign(self.context().clone(), raw, true) }
+    }
+}
+
 impl Stream {
     pub(crate) fn new(context: Arc<Context>) -> Result<Stream, Error> {
         let mut raw = CUstream::NULL;

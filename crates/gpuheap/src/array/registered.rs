@@ -15,11 +15,10 @@ use super::element::Element;
 use super::storage::{Memory, Storage};
 use crate::array::target::Target;
 use crate::device::Context;
-use crate::error::{Error, ErrorKind, Freed};
+use crate::error::{Error, ErrorKind, Freed, failure};
 use crate::heap::Heap;
 use crate::kind::MemoryKind;
 use crate::measure;
-use crate::source::failure;
 use crate::stream::Stream;
 use crate::track::TrackId;
 

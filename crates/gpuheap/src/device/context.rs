@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use gpuheap_driver::{
     BlockChecks, CUcontext, CUdevice, CUresult, CUstream, CUstreamCaptureMode,
@@ -14,12 +14,12 @@ use gpuheap_pool::{Gone, Moments, SourceError};
 
 use super::gate::HostGate;
 use super::granules::Granules;
+use super::holders::{Holder, Holders, Visited};
 use super::info::DeviceInfo;
-use crate::error::{Error, Fault};
+use super::turn::Turn;
+use super::virtual_memory::{NoVirtualMemory, VirtualMemory};
+use crate::error::{Error, Fault, driver_error, failure};
 use crate::fork;
-use crate::heap::Inner;
-use crate::heap::siblings::Turn;
-use crate::source::{NoVirtualMemory, VirtualMemory, driver_error, failure, probe_virtual_memory};
 use crate::sync;
 use crate::thread_cache;
 
@@ -63,7 +63,7 @@ pub(crate) struct Context {
     readers: Mutex<Vec<CUdevice>>,
     /// What the probe of its virtual memory said, once it was made.
     virtual_memory: OnceLock<Result<VirtualMemory, NoVirtualMemory>>,
-    holders: Mutex<Vec<Registered>>,
+    pub(crate) holders: Holders,
     /// Taken by the request that reaches into other heaps at the end of the ladder.
     pub(crate) turn: Turn,
     /// Granules of the device in which several heaps have small allocations.
@@ -71,44 +71,17 @@ pub(crate) struct Context {
     /// Who may be at work: the device, or the host in unified memory.
     pub(crate) gate: HostGate,
     /// The device's own heap, while anything uses it.
-    pub(crate) heap: Mutex<Weak<Inner>>,
+    pub(crate) heap: Mutex<Option<Weak<dyn Holder>>>,
     /// State that a floor above keeps with the context, from its first use on.
     attachment: OnceLock<Box<dyn Attachment>>,
     /// Progress of its work, as far as it was learnt.
     pub(crate) moments: Arc<Moments>,
 }
 
-/// Heaps that a question kept alive. Dropped with no lock held: a heap that ends drops its callbacks,
-/// which are code of the program.
-pub(crate) type Visited = Vec<Arc<Inner>>;
-
 /// State that a floor above keeps with a context.
 pub(crate) trait Attachment: Any + Send + Sync {
     /// Gives back what it has of the driver's, because the context ends.
     fn end(&mut self, context: &Context);
-}
-
-/// What holds things of a context that must go before the context is reset.
-pub(crate) trait Holder: Send + Sync {
-    /// Gives back what a reset does not end: a stream-ordered pool outlives the context, with all
-    /// that is allocated from it (the emulator reports it as in use), and pinned memory is to be
-    /// unmapped by whoever mapped it. The context is still alive and idle. Must not panic.
-    fn before_reset(&self);
-
-    /// The context was reset, or the driver refused to.
-    fn after_reset(&self, _is_reset: bool) {}
-
-    /// The inside of the heap that it is, if it is one.
-    fn inner(self: Arc<Self>) -> Option<Arc<Inner>> {
-        None
-    }
-}
-
-/// A holder, and the lock that visitors of it share.
-#[derive(Clone)]
-struct Registered {
-    holder: Weak<dyn Holder>,
-    visits: Arc<RwLock<()>>,
 }
 
 /// Why a context could not do what it was asked.
@@ -157,7 +130,7 @@ impl Context {
             peers: Mutex::default(),
             readers: Mutex::default(),
             virtual_memory: OnceLock::new(),
-            holders: Mutex::default(),
+            holders: Holders::default(),
             turn: Turn::default(),
             granules: Granules::default(),
             gate,
@@ -253,13 +226,16 @@ impl Context {
         self.info.memory_pools
     }
 
-    /// Returns the virtual memory management of the device, or why it does not work: tried at the
-    /// first question.
-    pub(crate) fn virtual_memory(self: &Arc<Self>) -> Result<VirtualMemory, NoVirtualMemory> {
+    /// Returns what is known of the device's virtual memory, found out by `probe` at the first
+    /// question.
+    pub(crate) fn virtual_memory_by(
+        &self,
+        probe: impl FnOnce() -> Result<VirtualMemory, NoVirtualMemory>,
+    ) -> Result<VirtualMemory, NoVirtualMemory> {
         if let Some(known) = self.virtual_memory.get() {
             return *known;
         }
-        match probe_virtual_memory(self) {
+        match probe() {
             Err(passing) if passing.is_passing() => Err(passing),
             lasting => *self.virtual_memory.get_or_init(|| lasting),
         }
@@ -375,7 +351,7 @@ impl Context {
             is_new
         };
         let first = visited.len();
-        visited.extend(self.heaps());
+        visited.extend(self.holders.all());
         let opened = visited[first..].iter().try_for_each(|heap| heap.open_to(reader));
         if opened.is_err() && is_new {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -408,36 +384,6 @@ impl Context {
         }
     }
 
-    /// Registers `holder` to be told before the context is reset, for as long as it lives. A thread
-    /// that takes `visits` for writing waits until no [visit](Context::visit_heaps) keeps the
-    /// holder alive.
-    pub(crate) fn register_holder(&self, holder: Weak<dyn Holder>, visits: Arc<RwLock<()>>) {
-        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-        holders.retain(|known| known.holder.strong_count() > 0);
-        holders.push(Registered { holder, visits });
-    }
-
-    /// The heaps of the context that have a handle or a block. The caller drops them with no lock
-    /// held. Makes no handle: the logger is told when a last handle goes, and would be told of this one.
-    pub(crate) fn heaps(&self) -> Visited {
-        let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-        let holders = holders.iter().filter_map(|known| known.holder.upgrade());
-        holders.filter_map(Holder::inner).collect()
-    }
-
-    /// Calls `visit` with each heap of the context that has a handle or a block, one after the
-    /// other. The caller holds no lock of any heap. A heap that loses its last owner meanwhile ends
-    /// on this thread, before the next one is visited.
-    pub(crate) fn visit_heaps(&self, mut visit: impl FnMut(&Inner)) {
-        let known = self.holders.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for Registered { holder, visits } in known {
-            let _visit = visits.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(heap) = holder.upgrade().and_then(Holder::inner) {
-                visit(&heap);
-            }
-        }
-    }
-
     /// Free and total bytes of the device, all processes counted.
     pub(crate) fn memory(&self) -> Result<(u64, u64), ContextError> {
         let (mut free, mut total) = (0, 0);
@@ -459,11 +405,7 @@ impl Context {
             Err(ContextError::Gone(gone)) => return Err(gone.into()),
             Err(ContextError::Driver(_)) | Ok(()) => {}
         }
-        let holders = {
-            let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
-            holders.clone()
-        };
-        for holder in holders.iter().filter_map(|known| known.holder.upgrade()) {
+        for holder in self.holders.all() {
             holder.before_reset();
         }
         self.lost.store(true, Ordering::Relaxed);
@@ -471,7 +413,7 @@ impl Context {
         let reset = unsafe { self.driver.cuDevicePrimaryCtxReset_v2(self.ordinal()) };
         let reset = check("cuDevicePrimaryCtxReset_v2", reset);
         self.lost.store(reset.is_ok(), Ordering::Relaxed);
-        for holder in holders.iter().filter_map(|known| known.holder.upgrade()) {
+        for holder in self.holders.all() {
             holder.after_reset(reset.is_ok());
         }
         reset?;
@@ -636,6 +578,20 @@ mod tests {
         fn before_reset(&self) {
             self.1.lock().unwrap_or_else(PoisonError::into_inner).push(self.0.synchronize());
         }
+
+        fn after_reset(&self, _is_reset: bool) {}
+
+        fn open_to(&self, _reader: CUdevice) -> Result<(), SourceError> {
+            Ok(())
+        }
+
+        fn is_any_capturing(&self) -> bool {
+            false
+        }
+
+        fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+            self
+        }
     }
 
     #[test]
@@ -666,9 +622,9 @@ mod tests {
         let context = device.context().clone();
         let notes = Arc::new(Notes(context.clone(), Mutex::default()));
         let holder: Arc<dyn Holder> = notes.clone();
-        context.register_holder(Arc::downgrade(&holder), Arc::default());
+        context.holders.register(Arc::downgrade(&holder), Arc::default());
         let gone: Arc<dyn Holder> = Arc::new(Notes(context.clone(), Mutex::default()));
-        context.register_holder(Arc::downgrade(&gone), Arc::default());
+        context.holders.register(Arc::downgrade(&gone), Arc::default());
         drop(gone);
         // SAFETY: nothing else uses this device.
         let fresh = unsafe { device.reset() }?;

@@ -5,6 +5,7 @@ use std::fmt;
 use gpuheap_driver::{CUdevice_attribute, CUuuid, Driver, check};
 
 use crate::error::{Error, ErrorKind};
+use crate::kind::MemoryKind;
 use crate::size::Bytes;
 
 /// What a device is and can do. Its text is one short line of what tells devices apart; all of it is
@@ -148,5 +149,45 @@ impl fmt::Display for DeviceInfo {
             driver_version / 1000,
             driver_version % 1000 / 10
         )
+    }
+}
+
+/// What a device can have.
+impl MemoryKind {
+    /// Refuses a kind of memory that the device does not support.
+    pub(crate) fn check(self, info: &DeviceInfo) -> Result<(), Error> {
+        match self {
+            MemoryKind::Unified if !info.managed_memory => {
+                Err(ErrorKind::Unsupported.error(format!(
+                    "{} has no unified memory; use device memory, and pinned memory for what the \
+                     host touches",
+                    info.name
+                )))
+            }
+            MemoryKind::Registered => Err(ErrorKind::WrongMemory.error(
+                "registered memory is the program's own and cannot be allocated; hand a vector to \
+                 Target::register, or allocate pinned memory",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "emulator")]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    #[test]
+    fn what_a_device_lacks_is_refused_with_a_remedy() {
+        let mut info = Device::open("emulated:1GiB").unwrap().describe();
+        for kind in [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned] {
+            kind.check(&info).unwrap();
+        }
+        info.managed_memory = false;
+        let error = MemoryKind::Unified.check(&info).unwrap_err().to_string();
+        assert!(error.starts_with("emulated:1GiB has no unified memory; use device"), "{error}");
+        MemoryKind::Pinned.check(&info).unwrap();
     }
 }

@@ -5,27 +5,34 @@ mod context;
 mod emulated;
 mod gate;
 mod granules;
+mod holders;
 mod info;
 mod machine;
+mod turn;
+mod virtual_memory;
 
 use std::fmt;
 use std::sync::Arc;
 
-use gpuheap_driver::{CUstream, Driver};
+use gpuheap_driver::Driver;
 
 #[cfg(feature = "arithmetic")]
 pub(crate) use context::Attachment;
-pub(crate) use context::{Aside, Context, ContextError, Holder, Visited};
+pub(crate) use context::{Aside, Context, ContextError};
 #[cfg(feature = "emulator")]
 pub use emulated::profile;
 pub(crate) use gate::HostBorrowed;
+#[cfg(doc)]
+pub(crate) use holders::Holders;
+pub(crate) use holders::{Holder, Visited, is_visiting};
 pub use info::DeviceInfo;
+#[cfg(doc)]
+pub(crate) use turn::Turn;
+pub(crate) use virtual_memory::{NoVirtualMemory, VirtualMemory};
 
 use crate::error::{Error, ErrorKind};
 #[cfg(feature = "emulator")]
 use crate::say;
-use crate::settings::{self, Settings};
-use crate::stream::Stream;
 
 /// One device, real or emulated, with its primary context held.
 ///
@@ -50,28 +57,6 @@ impl Device {
             Name::Real(ordinal) => Ok(Device::from(machine::context(ordinal)?)),
             #[cfg(feature = "emulator")]
             Name::Emulated(profile) => Device::of_profile(name, profile, None),
-        }
-    }
-
-    /// Opens the device that `GPUHEAP_DEVICE` names. If the variable is not set, opens the first real
-    /// GPU, or on a machine without one an emulated H200.
-    ///
-    /// The fall back to an emulated device is logged as a warning by crate `log`, with what was looked
-    /// for, and [`DeviceInfo::fallback`] keeps the reason. A machine that has a GPU whose driver does
-    /// not work is an error and no fall back. Blocks as [`open`](Device::open) does.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](Device::open); a variable of the environment that means nothing; no
-    /// GPU, if gpuheap was built without its feature `emulator`.
-    pub fn open_default() -> Result<Device, Error> {
-        settings::warn_once();
-        if let Some(name) = &Settings::get()?.device {
-            return Device::open(name);
-        }
-        match machine::driver_if_any()? {
-            Ok(_) => Device::open("cuda:0"),
-            Err(reason) => Device::fall_back(reason),
         }
     }
 
@@ -113,82 +98,6 @@ impl Device {
     /// Returns `true` if it is an emulated one.
     pub fn is_emulated(&self) -> bool {
         self.context.info().is_emulated
-    }
-
-    /// A stream of the device that does not wait for the default stream.
-    ///
-    /// # Errors
-    ///
-    /// A driver error.
-    pub fn stream(&self) -> Result<Stream, Error> {
-        Stream::new(self.context.clone())
-    }
-
-    /// The legacy default stream.
-    ///
-    /// # Errors
-    ///
-    /// A driver error.
-    pub fn default_stream(&self) -> Result<Stream, Error> {
-        Stream::legacy(self.context.clone())
-    }
-
-    /// A stream that somebody else made, by the driver's handle for it: `CUstream` and
-    /// `cudaStream_t` are the same. It is not destroyed here. The handle 0 is the legacy default
-    /// stream.
-    ///
-    /// # Safety
-    ///
-    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It stays alive until
-    /// each heap that the result was used with has been told of its end by
-    /// [`retire`](crate::Heap::retire), or is gone, and, where the result is used without a heap, until
-    /// the last use of it and of its clones before that.
-    ///
-    /// If streams ended before a heap was told, [`retire_all`](crate::Heap::retire_all) is the next
-    /// call with that heap, its blocks and its arrays since the first of them ended.
-    ///
-    /// Once a heap was told, the handle is used for no more work on memory that was allocated before,
-    /// unless that memory is freed on another stream behind the work.
-    ///
-    /// Use of the handle of a stream that ended in silence is undefined, also by a heap: a driver
-    /// may crash, and where it has given the handle to a new stream, memory goes to that one while
-    /// the old one's work on it still runs.
-    ///
-    /// # Errors
-    ///
-    /// A thread's own default stream (`CU_STREAM_PER_THREAD`), for the reason that [`Stream`]
-    /// gives; a stream of another context than the device's primary one; a driver error.
-    pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
-        // SAFETY: the caller keeps this function's contract.
-        unsafe { Stream::foreign(self.context.clone(), raw, false) }
-    }
-
-    /// The same of a stream whose end nobody announces, for hooks that are not told of it. What is freed
-    /// on it is fenced by an event at its free, so that heaps need the stream no more once all was
-    /// freed. [`Heap::retire`](crate::Heap::retire), also after its end, spares them what they keep of
-    /// it.
-    ///
-    /// Such a free asks the driver whether the stream captures a graph, and records the event (140 ns on
-    /// an H200). A heap keeps at most 32 events of a stream and uses them again: with that many, each
-    /// free asks about older ones too (130 ns a question, one or two of them), and where the device has
-    /// got to none, the newest is recorded again. Who then wants a block that was freed early waits for
-    /// the later frees with it.
-    ///
-    /// # Safety
-    ///
-    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It is alive
-    ///
-    /// * while clones of the result are used and not [retired](Stream::is_retired), and while arrays
-    ///   live whose last use was on it;
-    /// * when a block is freed that was allocated on it, unless that is
-    ///   [`free_on_unchecked`](crate::Block::free_on_unchecked) of another stream.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`foreign_stream`](Device::foreign_stream).
-    pub unsafe fn unannounced_stream(&self, raw: CUstream) -> Result<Stream, Error> {
-        // SAFETY: the caller keeps this function's contract.
-        unsafe { Stream::foreign(self.context.clone(), raw, true) }
     }
 
     /// Waits for all work of the device's context.
@@ -274,6 +183,14 @@ impl Device {
 
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// Opens the first real GPU, or an emulated device where there is none.
+    pub(crate) fn open_first() -> Result<Device, Error> {
+        match machine::driver_if_any()? {
+            Ok(_) => Device::open("cuda:0"),
+            Err(reason) => Device::fall_back(reason),
+        }
     }
 
     /// Opens an emulated device in place of the GPU that was not found, for `reason`.

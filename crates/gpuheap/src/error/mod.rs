@@ -1,5 +1,6 @@
 //! The library's one error type.
 
+mod driver;
 mod freed;
 mod kind;
 mod out_of_memory;
@@ -13,8 +14,8 @@ use gpuheap_pool::{Gone, SourceError};
 
 use crate::device::HostBorrowed;
 use crate::kind::MemoryKind;
-use crate::source::driver_error;
 
+pub(crate) use driver::{driver_error, failure};
 pub(crate) use freed::Freed;
 pub use kind::ErrorKind;
 pub use out_of_memory::{Cause, Consumer, OutOfMemory};

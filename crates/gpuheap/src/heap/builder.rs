@@ -326,7 +326,7 @@ impl HeapBuilder {
             visits: Arc::default(),
         });
         let holder: Weak<dyn Holder> = Arc::<Inner>::downgrade(&inner);
-        inner.context.register_holder(holder, inner.visits.clone());
+        inner.context.holders.register(holder, inner.visits.clone());
         Heap::of(inner)
     }
 }

@@ -7,7 +7,8 @@ use gpuheap_pool::{Cached, Shortage, SourceError, StreamRef};
 use crate::error::{Cause, Error, Fault, OutOfMemory};
 use crate::heap::fit::Foreseen;
 use crate::heap::ladder::{LADDER, Step};
-use crate::heap::siblings::{self, MOST_ROUNDS, OtherHeaps};
+use crate::heap::other_heaps::OtherHeaps;
+use crate::heap::siblings::MOST_ROUNDS;
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
 use crate::say;
@@ -103,7 +104,7 @@ impl Store {
         let mut rounds = 0;
         loop {
             let others = self.others();
-            let is_capturing = siblings::is_any_capturing(&self.context);
+            let is_capturing = self.context.holders.is_any_capturing();
             let last = {
                 let mut state = self.lock();
                 state.hold_off();
@@ -183,7 +184,7 @@ impl Store {
                 if !self.lock().source.is_stream_ordered() {
                     return None;
                 }
-                if siblings::is_any_capturing(&self.context) {
+                if self.context.holders.is_any_capturing() {
                     return Some(0);
                 }
                 self.synchronize().and_then(|()| self.lock().source.trim())

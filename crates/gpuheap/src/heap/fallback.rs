@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use gpuheap_pool::PoolKind;
 
-use crate::device::Context;
-use crate::source::NoVirtualMemory;
+use crate::device::{Context, NoVirtualMemory};
 
 /// Why a heap keeps its memory by `split` and not by the policy that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

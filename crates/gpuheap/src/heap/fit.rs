@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::error::{Cause, Error};
 use crate::heap::Heap;
 use crate::heap::climb::{Figures, Lack};
-use crate::heap::siblings::OtherHeaps;
+use crate::heap::other_heaps::OtherHeaps;
 use crate::heap::store::State;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;

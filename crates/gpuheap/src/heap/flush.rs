@@ -1,14 +1,17 @@
 //! Flush: gives all cached memory back, and reports what is left and why.
 
+use std::any::Any;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
+use gpuheap_driver::CUdevice;
+use gpuheap_pool::SourceError;
 use serde::Serialize;
 
 use crate::device::{Context, Device, Holder};
 use crate::error::Error;
-use crate::heap::store::Store;
+use crate::heap::store::{State, Store};
 use crate::heap::{Heap, Inner, siblings};
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
@@ -77,7 +80,9 @@ impl Device {
     /// A driver error.
     pub fn flush(&self) -> Result<FlushReport, Error> {
         self.context().check_alive()?;
-        flush(self.context(), &self.context().heaps())
+        let heaps = self.context().holders.all().into_iter();
+        let heaps: Vec<_> = heaps.filter_map(|holder| holder.into_any().downcast().ok()).collect();
+        flush(self.context(), &heaps)
     }
 }
 
@@ -204,8 +209,20 @@ impl Holder for Inner {
         }
     }
 
-    fn inner(self: Arc<Self>) -> Option<Arc<Inner>> {
-        Some(self)
+    fn open_to(&self, reader: CUdevice) -> Result<(), SourceError> {
+        self.device.lock().source.open_to(reader)
+    }
+
+    fn is_any_capturing(&self) -> bool {
+        self.stores().any(|store| {
+            let mut state = store.lock();
+            let State { order, source, .. } = &mut *state;
+            order.is_any_capturing(&mut **source).unwrap_or(true)
+        })
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
     }
 }
 

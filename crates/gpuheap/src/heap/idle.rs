@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::heap::{Heap, Inner, siblings};
+use crate::device::is_visiting;
+use crate::heap::{Heap, Inner};
 use crate::say;
 use crate::size::Bytes;
 use crate::sync::this_thread;
@@ -80,7 +81,7 @@ impl Heap {
     pub fn close(self) {
         // In a forked child a thread that is no more may have held the lock. A thread that visits
         // heaps would wait for itself.
-        let can_wait = !self.is_forked() && !siblings::is_visiting();
+        let can_wait = !self.is_forked() && !is_visiting();
         let visits = can_wait.then(|| self.handle.visits.clone());
         self.let_go();
         if let Some(visits) = visits {

@@ -12,6 +12,7 @@ pub(crate) mod leaks;
 pub(crate) mod lease;
 pub(crate) mod limits;
 mod notes;
+mod other_heaps;
 pub(crate) mod reclaimers;
 pub(crate) mod region;
 pub(crate) mod registrations;
@@ -28,10 +29,10 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
-use gpuheap_driver::{BlockNote, CUdevice, CUstream};
+use gpuheap_driver::{BlockNote, CUstream};
 use gpuheap_pool::{Gone, Limits, PoolKind, SourceError, Tuning};
 
-use crate::device::{Context, Device};
+use crate::device::{Context, Device, Holder};
 use crate::error::Error;
 use crate::heap::block::Block;
 use crate::heap::builder::{HeapBuilder, policy_and_source};
@@ -710,11 +711,6 @@ impl Inner {
         !fills && self.context.block_checks().is_none() && self.tracker.tracking() == Tracking::Off
     }
 
-    /// Gives another device access to the virtual memory that the heap has mapped.
-    pub(crate) fn open_to(&self, reader: CUdevice) -> Result<(), SourceError> {
-        self.device.lock().source.open_to(reader)
-    }
-
     /// Returns `true` once the last clone was dropped.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
@@ -837,11 +833,13 @@ impl Device {
         self.context().check_alive()?;
         settings::warn_once();
         let mut shared = self.context().heap.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(inner) = shared.upgrade() {
+        let known = shared.as_ref().and_then(Weak::upgrade).map(Holder::into_any);
+        if let Some(inner) = known.and_then(|known| known.downcast().ok()) {
             return Ok(Heap::of(inner));
         }
         let heap = Heap::builder(self).build_silently()?;
-        *shared = Arc::downgrade(heap.handle.inner());
+        let holder: Weak<dyn Holder> = Arc::<Inner>::downgrade(heap.handle.inner());
+        *shared = Some(holder);
         drop(shared);
         heap.say_opened();
         Ok(heap)

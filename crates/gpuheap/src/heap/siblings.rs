@@ -4,148 +4,37 @@
 //! keep threads that do so at once from waiting for each other:
 //!
 //! * A thread holds the lock of one store at a time, and none of its own heap's while it visits
-//!   another ([`Context::visit_heaps`]).
-//! * The last attempts of the ladder take turns ([`Turn`]). A turn is taken with no store locked, and
-//!   is not waited for longer than [`LONGEST_TURN`].
+//!   another ([`Holders::visit`]).
+//! * The last attempts of the ladder take turns ([`Turn`](crate::device::Turn)). A turn is taken with no store locked, and
+//!   is not waited for longer than two seconds.
 //! * Nothing of the program is called meanwhile, the reclaimers of other heaps included: their locks
 //!   are known to the threads that use those heaps alone.
 //!
-//! [`Context::visit_heaps`]: crate::device::Context::visit_heaps
+//! [`Holders::visit`]: crate::device::Holders::visit
 
 #[cfg(test)]
 mod model;
-
-use std::cell::Cell;
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use gpuheap_pool::{Forecast, GRANULE, SourceError, Stuck};
 
 use crate::device::Context;
 use crate::heap::Inner;
+use crate::heap::other_heaps::OtherHeaps;
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
-
-/// How long a request waits for its turn. A turn ends when streams do that other heaps use; one that
-/// itself waits for the requesting thread would never end. Requests are then made at once.
-const LONGEST_TURN: Duration = Duration::from_secs(2);
 
 /// How often a request is tried again because other heaps gave something back since the last
 /// attempt. Bounds a request that competes with threads that keep allocating.
 pub(crate) const MOST_ROUNDS: u32 = 32;
 
-/// Bytes of one kind of memory that other heaps of this process hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OtherHeaps {
-    /// Bytes that the driver counts for them.
-    pub(crate) reserved: u64,
-    /// Of that, bytes that are free, pending ones included.
-    pub(crate) cached: u64,
-    /// Of these, bytes in whole segments, which the driver could have back.
-    pub(crate) spare: u64,
-    /// Of these, bytes that the driver may keep, because they share a piece of it with memory in use.
-    pub(crate) may_stay: u64,
-    /// Bytes in whole segments that the driver could have back once the captures of graphs end in which
-    /// they were freed.
-    pub(crate) stuck: u64,
-}
-
-impl OtherHeaps {
-    /// The figures once the spare segments are given back.
-    pub(crate) fn without_spare(self) -> OtherHeaps {
-        let left = |bytes: u64| bytes.saturating_sub(self.spare);
-        let (reserved, cached) = (left(self.reserved), left(self.cached));
-        OtherHeaps { reserved, cached, spare: 0, may_stay: 0, ..self }
-    }
-
-    /// The figures once no stream captures a graph.
-    pub(crate) fn after_captures(self) -> OtherHeaps {
-        OtherHeaps { spare: self.spare.saturating_add(self.stuck), stuck: 0, ..self }
-    }
-}
-
-/// Which request of a device may reach into other heaps at the end of its ladder.
-///
-/// Without turns, two requests that fail at once could each hold a part of what one of them needs.
-#[derive(Debug, Default)]
-pub(crate) struct Turn {
-    is_taken: Mutex<bool>,
-    ended: Condvar,
-}
-
-/// A turn, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Taken<'a>(&'a Turn);
-
-impl Turn {
-    /// Waits for the turn. `None` if it takes too long.
-    pub(crate) fn take(&self) -> Option<Taken<'_>> {
-        self.take_within(LONGEST_TURN)
-    }
-
-    fn take_within(&self, longest: Duration) -> Option<Taken<'_>> {
-        let end = Instant::now() + longest;
-        let mut is_taken = self.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
-        while *is_taken {
-            let left = end.checked_duration_since(Instant::now())?;
-            let waited = self.ended.wait_timeout(is_taken, left);
-            is_taken = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        *is_taken = true;
-        Some(Taken(self))
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        *self.0.is_taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.0.ended.notify_one();
-    }
-}
-
-thread_local! {
-    /// `true` while this thread visits heaps. Ending one drops its reclaimers, and what those own
-    /// may allocate: such a request reaches no other heaps.
-    static VISITING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Ends the visits of this thread, however that comes.
-struct Visiting;
-
-impl Drop for Visiting {
-    fn drop(&mut self) {
-        VISITING.set(false);
-    }
-}
-
 /// Calls `visit` with the heaps of the context, one after the other; with none if this thread is
 /// visiting already. The caller holds no lock of any heap.
-pub(crate) fn visit(context: &Context, visit: impl FnMut(&Inner)) {
-    if VISITING.replace(true) {
-        return;
-    }
-    let _visiting = Visiting;
-    context.visit_heaps(visit);
-}
-
-/// Returns `true` if this thread holds heaps of others on behalf of a request.
-pub(crate) fn is_visiting() -> bool {
-    VISITING.get()
-}
-
-/// Returns `true` if a stream of any heap of the context captures a graph, which a wait for the
-/// device would break. The caller holds no lock of any heap.
-pub(crate) fn is_any_capturing(context: &Context) -> bool {
-    // A heap that cannot be asked now may have a stream that captures.
-    let mut is_any = is_visiting();
-    visit(context, |heap| {
-        is_any |= heap.stores().any(|store| {
-            let mut state = store.lock();
-            let State { order, source, .. } = &mut *state;
-            order.is_any_capturing(&mut **source).unwrap_or(true)
-        });
+pub(crate) fn visit(context: &Context, mut visit: impl FnMut(&Inner)) {
+    context.holders.visit(|holder| {
+        if let Ok(heap) = holder.into_any().downcast::<Inner>() {
+            visit(&heap);
+        }
     });
-    is_any
 }
 
 impl Store {
@@ -173,7 +62,7 @@ impl Store {
             let state = store.lock();
             needs_device |= state.source.is_stream_ordered() || state.order.needs_device();
         });
-        if regained < bytes && needs_device && !is_any_capturing(&self.context) {
+        if regained < bytes && needs_device && !self.context.holders.is_any_capturing() {
             let _ = self.context.synchronize();
             self.visit_others(|store| {
                 if regained < bytes {
@@ -287,26 +176,5 @@ impl State {
             true => Ok(0),
             false => self.source.may_stay(&forecast.spare),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_turn_is_one_requests_at_a_time_and_not_waited_for_without_end() {
-        let turn = Turn::default();
-        let taken = turn.take();
-        assert!(taken.is_some());
-        assert!(turn.take_within(Duration::ZERO).is_none());
-        drop(taken);
-        std::thread::scope(|scope| {
-            let taken = turn.take_within(Duration::ZERO);
-            assert!(taken.is_some());
-            let next = scope.spawn(|| turn.take().is_some());
-            drop(taken);
-            assert!(next.join().unwrap_or(false));
-        });
     }
 }

@@ -14,9 +14,9 @@ use crate::error::{Error, ErrorKind};
 use crate::heap::builder::Parts;
 use crate::heap::climb::{Attempt, Last, Missing};
 use crate::heap::lease::Lease;
+use crate::heap::other_heaps::OtherHeaps;
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::region::Watched;
-use crate::heap::siblings::{self, OtherHeaps};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::source::{handle, raw};
@@ -520,7 +520,7 @@ impl Store {
         self.lock().poll()?;
         // With the lock let go: the question for captures locks each store of the device.
         let needs_device = self.lock().order.needs_device();
-        if needs_device && !siblings::is_any_capturing(&self.context) {
+        if needs_device && !self.context.holders.is_any_capturing() {
             self.context.synchronize()?;
             self.lock().poll()?;
         }

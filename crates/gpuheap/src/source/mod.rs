@@ -8,29 +8,16 @@ mod vmm;
 
 pub(crate) use ordered::{OrderedSource, POOL_STEP};
 pub(crate) use plain::PlainSource;
-pub(crate) use vmm::{NoVirtualMemory, VirtualMemory, probe as probe_virtual_memory};
 
-use gpuheap_driver::{CUresult, CUstream, DriverError};
-use gpuheap_pool::{DriverFailure, SourceError, StreamHandle, StreamRef};
+use gpuheap_driver::{CUresult, CUstream};
+use gpuheap_pool::{SourceError, StreamHandle, StreamRef};
 
 use crate::device::HostBorrowed;
+use crate::error::failure;
 
 /// Returns `Ok` for success, else the failure of `function` as a source says it.
 fn check(function: &'static str, code: CUresult) -> Result<(), SourceError> {
     gpuheap_driver::check(function, code).map_err(failure)
-}
-
-/// The failure of a driver call as a source says it.
-pub(crate) fn failure(error: DriverError) -> SourceError {
-    if error.is_out_of_memory() {
-        return SourceError::OutOfMemory;
-    }
-    SourceError::Driver(DriverFailure { function: error.function(), code: error.code().0 })
-}
-
-/// The failure of a driver call as the driver said it.
-pub(crate) fn driver_error(failure: DriverFailure) -> DriverError {
-    DriverError::new(failure.function, CUresult(failure.code))
 }
 
 impl From<HostBorrowed> for SourceError {

@@ -1,19 +1,18 @@
 //! Virtual memory of the driver's: addresses, physical memory, and what is mapped where.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use gpuheap_driver::{
     CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CU_MEM_ALLOC_GRANULARITY_MINIMUM, CUdevice,
     CUdevice_attribute, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemLocation, CUresult, Driver, DriverError,
+    CUmemLocation, CUresult, Driver,
 };
 use gpuheap_pool::{Chunk, GRANULE, Gone, Pages, SourceError};
 
-use super::{check, driver_error};
-use crate::device::Context;
-use crate::size::Bytes;
+use super::check;
+use crate::device::{Context, NoVirtualMemory, VirtualMemory};
+use crate::error::driver_error;
 
 /// The device's virtual memory management, with what one heap has of it. Whatever of that is left
 /// when it goes is given back, and has to be out of use by then, unless it was
@@ -54,45 +53,14 @@ struct Stray {
     chunks: Vec<Chunk>,
 }
 
-/// Why a device has no virtual memory to give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoVirtualMemory {
-    /// The device does not claim to have it.
-    Missing,
-    /// It claims to, and a call failed.
-    Refused(DriverError),
-    /// It comes in pieces that are too large to be handed out, bytes.
-    Coarse(u64),
-    /// It could not be tried, because not one granule was left.
-    Full,
-    /// The device cannot be used any more.
-    Gone(Gone),
-}
-
-impl NoVirtualMemory {
-    /// Returns `true` if it may be otherwise another time.
-    pub(crate) fn is_passing(&self) -> bool {
-        matches!(self, NoVirtualMemory::Full | NoVirtualMemory::Gone(_))
-    }
-}
-
-/// What has to be known of a device's virtual memory before it is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct VirtualMemory {
-    /// The least size of physical memory, bytes: a power of two.
-    pub(crate) granule: u64,
-    /// `true` if GPUDirect RDMA reaches physical memory that is made for it.
-    pub(crate) rdma: bool,
-}
-
 /// Tries a device's virtual memory: some set-ups of WSL2 claim to have it and refuse the calls, so
 /// each of them is made once, over one granule (about 70 µs on an H200).
-pub(crate) fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
+fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
     if !context.info().virtual_memory {
         return Err(NoVirtualMemory::Missing);
     }
     let tried = || -> Result<VirtualMemory, SourceError> {
-        let found = VirtualMemory::ask(context)?;
+        let found = ask(context)?;
         let mut vmm = Vmm::new(context.clone(), found);
         let bytes = vmm.granule();
         let address = vmm.reserve(bytes)?;
@@ -117,26 +85,33 @@ pub(crate) fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMe
     }
 }
 
-impl VirtualMemory {
-    fn ask(context: &Context) -> Result<VirtualMemory, SourceError> {
-        let (driver, device) = (context.driver(), context.ordinal());
-        let (mut rdma, mut granule) = (0, 0);
-        let properties = CUmemAllocationProp::device(device);
-        let attribute = CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
-        // The least one, so that little is lost to rounding. The one that the driver recommends, at
-        // which it maps best, is the same on an H200; how large chunks had better be is the
-        // policy's to say.
-        let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-        let _current = context.enter_aside()?;
-        // SAFETY: all pointers are valid for their calls.
-        unsafe {
-            let asked = driver.cuDeviceGetAttribute(&mut rdma, attribute, device);
-            check("cuDeviceGetAttribute", asked)?;
-            let asked = driver.cuMemGetAllocationGranularity(&mut granule, &properties, option);
-            check("cuMemGetAllocationGranularity", asked)?;
-        }
-        let granule = (granule as u64).next_power_of_two();
-        Ok(VirtualMemory { granule, rdma: rdma != 0 })
+/// Asks the driver for what has to be known before use.
+fn ask(context: &Context) -> Result<VirtualMemory, SourceError> {
+    let (driver, device) = (context.driver(), context.ordinal());
+    let (mut rdma, mut granule) = (0, 0);
+    let properties = CUmemAllocationProp::device(device);
+    let attribute = CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+    // The least one, so that little is lost to rounding. The one that the driver recommends, at
+    // which it maps best, is the same on an H200; how large chunks had better be is the
+    // policy's to say.
+    let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    let _current = context.enter_aside()?;
+    // SAFETY: all pointers are valid for their calls.
+    unsafe {
+        let asked = driver.cuDeviceGetAttribute(&mut rdma, attribute, device);
+        check("cuDeviceGetAttribute", asked)?;
+        let asked = driver.cuMemGetAllocationGranularity(&mut granule, &properties, option);
+        check("cuMemGetAllocationGranularity", asked)?;
+    }
+    let granule = (granule as u64).next_power_of_two();
+    Ok(VirtualMemory { granule, rdma: rdma != 0 })
+}
+
+impl Context {
+    /// Returns the virtual memory management of the device, or why it does not work: tried at the
+    /// first question.
+    pub(crate) fn virtual_memory(self: &Arc<Self>) -> Result<VirtualMemory, NoVirtualMemory> {
+        self.virtual_memory_by(|| probe(self))
     }
 }
 
@@ -388,28 +363,6 @@ impl Vmm {
 impl Drop for Vmm {
     fn drop(&mut self) {
         self.give_all_back();
-    }
-}
-
-impl fmt::Display for NoVirtualMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoVirtualMemory::Missing => f.write_str("the device has no virtual memory management"),
-            NoVirtualMemory::Refused(error) => {
-                write!(f, "the device claims virtual memory management and refuses it: {error}")
-            }
-            NoVirtualMemory::Coarse(granule) => {
-                let granule = Bytes(*granule);
-                write!(
-                    f,
-                    "the device's virtual memory comes in pieces of {granule}, which is too much"
-                )
-            }
-            NoVirtualMemory::Full => f.write_str(
-                "virtual memory management could not be tried: the device has no memory left",
-            ),
-            NoVirtualMemory::Gone(gone) => gone.fmt(f),
-        }
     }
 }
 

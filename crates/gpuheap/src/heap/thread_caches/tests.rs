@@ -9,8 +9,11 @@ use std::time::Duration;
 use gpuheap_pool::testing::{Asked, Watched};
 use gpuheap_pool::{Stitched, Tuning};
 
+use std::sync::Mutex;
+
 use super::*;
 use crate::emu::{Options, Profile};
+use crate::fork;
 use crate::thread_cache::lock_free;
 use crate::{Block, Device, Heap, PoolKind, Stream};
 
@@ -247,7 +250,7 @@ fn a_child_waits_for_no_lock_of_its_parent() {
         unsafe { libc::alarm(10) };
         free(cache);
         free(unused());
-        end(cache);
+        cache.end();
         // SAFETY: ends the child without running what the parent registered for its own end.
         unsafe { libc::_exit(0) }
     }

@@ -1,0 +1,107 @@
+//! The heaps of a context, as far as the context knows them: told of a reset, visited on behalf of
+//! each other.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use gpuheap_driver::CUdevice;
+use gpuheap_pool::SourceError;
+
+/// Holder of memory of a context: a heap.
+pub(crate) trait Holder: Any + Send + Sync {
+    /// Gives back what a reset does not end: a stream-ordered pool outlives the context, with all
+    /// that is allocated from it (the emulator reports it as in use), and pinned memory is to be
+    /// unmapped by its owner. The context is still alive and idle. Must not panic.
+    fn before_reset(&self);
+
+    /// Notes that the context was reset, or that the driver refused to.
+    fn after_reset(&self, is_reset: bool);
+
+    /// Lets another device reach the virtual memory that is mapped.
+    fn open_to(&self, reader: CUdevice) -> Result<(), SourceError>;
+
+    /// Returns `true` if a stream captures a graph, or may.
+    fn is_any_capturing(&self) -> bool;
+
+    /// The holder as its own type.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+/// Holders that a question kept alive. Dropped with no lock held: a heap that ends drops its callbacks,
+/// which are code of the program.
+pub(crate) type Visited = Vec<Arc<dyn Holder>>;
+
+/// The holders of a context.
+#[derive(Default)]
+pub(crate) struct Holders(Mutex<Vec<Registered>>);
+
+/// A holder, and the lock that visitors of it share.
+#[derive(Clone)]
+struct Registered {
+    holder: Weak<dyn Holder>,
+    visits: Arc<RwLock<()>>,
+}
+
+thread_local! {
+    /// `true` while this thread visits heaps. Ending one drops its reclaimers, and what those own
+    /// may allocate: such a request reaches no other heaps.
+    static VISITING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Ends the visits of this thread, however that comes.
+struct Visiting;
+
+impl Drop for Visiting {
+    fn drop(&mut self) {
+        VISITING.set(false);
+    }
+}
+
+/// Returns `true` if this thread holds heaps of others on behalf of a request.
+pub(crate) fn is_visiting() -> bool {
+    VISITING.get()
+}
+
+impl Holders {
+    /// Registers `holder` for as long as it lives. A thread that takes `visits` for writing waits until
+    /// no [visit](Holders::visit) keeps the holder alive.
+    pub(crate) fn register(&self, holder: Weak<dyn Holder>, visits: Arc<RwLock<()>>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|known| known.holder.strong_count() > 0);
+        known.push(Registered { holder, visits });
+    }
+
+    /// The holders that live. The caller drops them with no lock held. Makes no handle of a heap: the
+    /// logger is told when a last handle goes, and would be told of this one.
+    pub(crate) fn all(&self) -> Visited {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().filter_map(|known| known.holder.upgrade()).collect()
+    }
+
+    /// Calls `visit` with each holder that lives, one after the other; with none if this thread is
+    /// visiting already. The caller holds no lock of any heap. A heap that loses its last owner
+    /// meanwhile ends on this thread, before the next one is visited.
+    pub(crate) fn visit(&self, mut visit: impl FnMut(Arc<dyn Holder>)) {
+        if VISITING.replace(true) {
+            return;
+        }
+        let _visiting = Visiting;
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for Registered { holder, visits } in known {
+            let _visit = visits.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(holder) = holder.upgrade() {
+                visit(holder);
+            }
+        }
+    }
+
+    /// Returns `true` if a stream of any heap captures a graph, which a wait for the device would
+    /// break. The caller holds no lock of any heap.
+    pub(crate) fn is_any_capturing(&self) -> bool {
+        // A heap that cannot be asked now may have a stream that captures.
+        let mut is_any = is_visiting();
+        self.visit(|holder| is_any |= holder.is_any_capturing());
+        is_any
+    }
+}

@@ -1,0 +1,68 @@
+//! Turns of requests that reach into other heaps.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a request waits for its turn. A turn ends when streams do that other heaps use; one that
+/// itself waits for the requesting thread would never end. Requests are then made at once.
+const LONGEST_TURN: Duration = Duration::from_secs(2);
+
+/// Which request of a device may reach into other heaps at the end of its ladder.
+///
+/// Without turns, two requests that fail at once could each hold a part of what one of them needs.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    is_taken: Mutex<bool>,
+    ended: Condvar,
+}
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Taken<'a>(&'a Turn);
+
+impl Turn {
+    /// Waits for the turn. `None` if it takes too long.
+    pub(crate) fn take(&self) -> Option<Taken<'_>> {
+        self.take_within(LONGEST_TURN)
+    }
+
+    fn take_within(&self, longest: Duration) -> Option<Taken<'_>> {
+        let end = Instant::now() + longest;
+        let mut is_taken = self.is_taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *is_taken {
+            let left = end.checked_duration_since(Instant::now())?;
+            let waited = self.ended.wait_timeout(is_taken, left);
+            is_taken = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *is_taken = true;
+        Some(Taken(self))
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.0.is_taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.ended.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_one_requests_at_a_time_and_not_waited_for_without_end() {
+        let turn = Turn::default();
+        let taken = turn.take();
+        assert!(taken.is_some());
+        assert!(turn.take_within(Duration::ZERO).is_none());
+        drop(taken);
+        std::thread::scope(|scope| {
+            let taken = turn.take_within(Duration::ZERO);
+            assert!(taken.is_some());
+            let next = scope.spawn(|| turn.take().is_some());
+            drop(taken);
+            assert!(next.join().unwrap_or(false));
+        });
+    }
+}

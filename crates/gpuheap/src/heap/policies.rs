@@ -1,0 +1,30 @@
+//! Policies over their sources.
+
+use std::sync::Arc;
+
+use gpuheap_pool::{MemorySource, Policy, PoolKind, Tuning, new_policy};
+
+use crate::device::Context;
+use crate::kind::MemoryKind;
+use crate::source::PlainSource;
+
+/// A policy and where its memory comes from.
+pub(crate) type Parts = (Box<dyn Policy>, Box<dyn MemorySource>);
+
+/// A policy over plain allocations of a kind, and which one it is. Only device memory has virtual
+/// memory and stream-ordered pools of the driver's, so `stitched` and `driver` heaps keep their other
+/// kinds by `split`.
+pub(crate) fn policy_and_source(
+    context: &Arc<Context>,
+    kind: MemoryKind,
+    pool: PoolKind,
+    tuning: Tuning,
+) -> (PoolKind, Parts) {
+    let mut source = PlainSource::new(context.clone(), kind);
+    let pool = match pool {
+        PoolKind::Stitched if source.pages().is_none() => PoolKind::Split,
+        PoolKind::Driver => PoolKind::Split,
+        pool => pool,
+    };
+    (pool, (new_policy(pool, tuning), Box::new(source)))
+}
