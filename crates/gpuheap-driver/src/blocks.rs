@@ -1,73 +1,73 @@
-//! Notes of a heap's blocks to an emulated device.
+//! Reports of a heap's blocks to an emulated device.
 
 use std::ffi::c_int;
 
 use crate::types::{CUcontext, CUdeviceptr, CUstream};
 
-/// A block that a heap handed out of memory that it took from the driver.
+/// A block that a heap handed out from memory of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockNote {
-    /// The context of its device.
+    /// Context of the block's device.
     pub context: CUcontext,
-    /// Its first address.
+    /// First address.
     pub address: CUdeviceptr,
-    /// Its size as requested, bytes: what its user may use.
+    /// Size as requested, bytes: the bytes that its user may use.
     pub bytes: u64,
-    /// Its size with the heap's rounding, bytes.
+    /// Size with the heap's rounding, bytes.
     pub room: u64,
-    /// The stream in whose order it is used first, or freed.
+    /// Stream in whose order the block is first used, or freed.
     pub stream: CUstream,
 }
 
 /// An emulated device whose checks judge each block of a heap on its own.
 ///
-/// No real device has this. None of the functions blocks on the device or calls back.
+/// No real device implements this. None of the functions blocks on the device or calls back.
 pub trait BlockChecks: Send + Sync {
-    /// Records that a block was handed out. From now on `bytes` of it may be used.
+    /// Records that a block was handed out. From now on, `bytes` of it may be used.
     fn allocated(&self, block: &BlockNote);
 
-    /// Records that `bytes` of the live block may be used from now on. A heap that fills a whole block
-    /// with zeros says so before. Parts of it are one block again.
+    /// Records that `bytes` of the live block may be used from now on, and that parts of it are one
+    /// block again. A heap calls this before it fills a whole block with zeros.
     fn resized(&self, block: &BlockNote);
 
-    /// Records that a range of a live block is used on its own from now on: `bytes` at `address`. The
-    /// rest of the block may not be used, other parts apart.
+    /// Records that a part of a live block, `bytes` at `address`, is used on its own from now on.
+    /// Outside of its parts, the block may not be used.
     fn divided(&self, part: &BlockNote);
 
-    /// Records that a block was freed. What it holds counts as never written, unless the heap just
-    /// filled it with zeros.
+    /// Records that a block was freed. Its bytes count as never written, unless the heap has just
+    /// filled them with zeros.
     fn freed(&self, block: &BlockNote, zeroed: bool);
 }
 
-/// The symbol that an emulated libcuda has for [`BlockChecks`], with a null at its end, of the type
+/// Symbol by which an emulated libcuda exports [`BlockChecks`], with a null at its end. Its type is
 /// [`EmulatedBlock`]. It is not part of the driver API.
 pub const EMULATED_BLOCK: &str = "gpuheap_emulated_block\0";
 
-/// The function behind [`EMULATED_BLOCK`]: what happens, context, address, bytes, room, stream. Returns
-/// 1 if the checks are on, else 0.
+/// Function behind [`EMULATED_BLOCK`]: event, context, address, bytes, room, stream. Returns 1 if
+/// the checks are on, else 0.
 pub type EmulatedBlock =
     unsafe extern "C" fn(c_int, CUcontext, CUdeviceptr, u64, u64, CUstream) -> c_int;
 
-/// Event in the life of a block, as [`EmulatedBlock`] counts.
+/// Event in the life of a block, numbered for [`EmulatedBlock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum BlockEvent {
-    /// Nothing: asks whether the checks are on.
+    /// No event: asks if the checks are on.
     Ask = 0,
-    /// [`BlockChecks::allocated`].
+    /// A call of [`BlockChecks::allocated`].
     Allocated = 1,
-    /// [`BlockChecks::resized`].
+    /// A call of [`BlockChecks::resized`].
     Resized = 2,
-    /// [`BlockChecks::divided`].
+    /// A call of [`BlockChecks::divided`].
     Divided = 3,
-    /// [`BlockChecks::freed`], not zeroed.
+    /// A call of [`BlockChecks::freed`], not zeroed.
     Freed = 4,
-    /// [`BlockChecks::freed`], zeroed.
+    /// A call of [`BlockChecks::freed`], zeroed.
     FreedZeroed = 5,
 }
 
 impl BlockEvent {
-    /// The event with this number; `None` for a number that no event has.
+    /// Returns the event with this number; `None` for a number that no event has.
     pub fn from_number(number: c_int) -> Option<BlockEvent> {
         use BlockEvent::*;
         [Ask, Allocated, Resized, Divided, Freed, FreedZeroed]
@@ -76,19 +76,19 @@ impl BlockEvent {
     }
 }
 
-/// The checks behind an emulated libcuda's function.
+/// Checks behind an emulated libcuda's function.
 #[derive(Clone, Copy)]
 pub(crate) struct LibraryChecks {
     function: EmulatedBlock,
 }
 
 impl LibraryChecks {
-    /// The checks behind `function`, if they are on.
+    /// Returns the checks behind `function`, if they are on.
     ///
     /// # Safety
     ///
-    /// `function` is the symbol [`EMULATED_BLOCK`] of a library that is never unloaded while the result
-    /// lives.
+    /// `function` is the symbol [`EMULATED_BLOCK`] of a library that is not unloaded while the
+    /// result lives.
     pub(crate) unsafe fn new(function: EmulatedBlock) -> Option<LibraryChecks> {
         let checks = LibraryChecks { function };
         let nothing = BlockNote {
@@ -103,8 +103,8 @@ impl LibraryChecks {
 
     fn tell(&self, event: BlockEvent, block: &BlockNote) -> c_int {
         let BlockNote { context, address, bytes, room, stream } = *block;
-        // SAFETY: the function takes numbers and handles that it does not follow, and its library is
-        // loaded, which `new` was promised.
+        // SAFETY: the function takes numbers, and handles that it does not follow. Its library is
+        // loaded by the contract of `new`.
         unsafe { (self.function)(event as c_int, context, address, bytes, room, stream) }
     }
 }

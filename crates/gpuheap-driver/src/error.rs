@@ -1,30 +1,31 @@
-//! A failed driver call as a value.
+//! Failed driver calls as values.
 
 use std::fmt;
 
 use crate::{CUresult, function};
 
-/// A driver function that failed: which one, with what code.
+/// A failed driver call: its function and its code.
 ///
-/// Its text says what happened and, where the cause is known, what to do.
+/// The text says what happened and, if the cause is known, what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverError {
     function: &'static str,
     code: CUresult,
 }
 
-/// `Ok` for success, else an error that names `function`, the symbol that was called.
+/// Returns `Ok` for success, else an error that names `function`, the symbol that was called.
 pub fn check(function: &'static str, code: CUresult) -> Result<(), DriverError> {
     if code.is_success() { Ok(()) } else { Err(DriverError { function, code }) }
 }
 
 impl DriverError {
-    /// The failure of `function`, the symbol that was called, with a `code` that is not success.
+    /// Creates the error of `function`, the symbol that was called, with a `code` that is not
+    /// success.
     pub fn new(function: &'static str, code: CUresult) -> DriverError {
         DriverError { function, code }
     }
 
-    /// The symbol that was called, such as `cuMemAlloc_v2`.
+    /// Returns the symbol that was called, such as `cuMemAlloc_v2`.
     pub fn function(&self) -> &'static str {
         self.function
     }
@@ -34,7 +35,7 @@ impl DriverError {
         self.code
     }
 
-    /// Returns whether the driver said that memory ran out.
+    /// Returns whether the driver reported that memory ran out.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == CUresult::ERROR_OUT_OF_MEMORY
     }

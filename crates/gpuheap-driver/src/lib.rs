@@ -1,20 +1,19 @@
 //! The CUDA driver API as one table of functions, and the real libcuda found at run time.
 //!
 //! * [`cuda_functions!`] is the table: base name, the version of CUDA that brought each variant of
-//!   its ABI, the symbol exported for it, its signature. Everything else is made from it: the
-//!   [`Driver`] trait, the loader [`LibCuda`], and in other crates the emulator's exports.
+//!   its ABI, the symbol exported for it, its signature. The [`Driver`] trait, the loader
+//!   [`LibCuda`] and, in other crates, the emulator's exports are made from it.
 //! * [`Driver`] has one method for each symbol, under the name that CUDA gives it. [`LibCuda`]
-//!   calls the machine's driver; `gpuheap-emu` implements the same trait over host memory.
-//! * [`CUresult`] is an integer, so that a code from a newer driver is a number we do not know and
-//!   not undefined behaviour. [`check`] turns one into a [`DriverError`] that names the function.
+//!   calls the machine's driver; `gpuheap-emu` implements the trait over host memory.
+//! * [`CUresult`] is an integer, so that a code from a newer driver is an unknown number and not
+//!   undefined behaviour. [`check`] turns one into a [`DriverError`] that names the function.
 //!
-//! Nothing here needs a CUDA toolkit, neither to build nor to run; drivers 12.x and 13.x are
-//! supported.
+//! No CUDA toolkit is needed to build or to run. Drivers 12.x and 13.x are supported.
 //!
 //! ```
 //! match gpuheap_driver::LibCuda::open() {
 //!     Ok(driver) => println!("{}", gpuheap_driver::Driver::describe(&driver)),
-//!     Err(error) => println!("{error}"), // what is missing, where it was looked for, what to do
+//!     Err(error) => println!("{error}"), // what is missing, where it was searched, what to do
 //! }
 //! ```
 

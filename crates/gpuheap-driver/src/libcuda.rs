@@ -11,9 +11,9 @@ use crate::blocks::LibraryChecks;
 use crate::types::*;
 use crate::{BlockChecks, CUresult, Driver, EMULATED_BLOCK, EmulatedBlock, cuda_functions};
 
-/// Where libcuda is looked for, in this order. The first name goes through the system's loader
-/// (`LD_LIBRARY_PATH`, the loader's cache); the others are where distributions and WSL2 put it
-/// when that cache does not know it.
+/// Names and paths at which libcuda is looked for, in this order. The first goes through the
+/// system's loader (`LD_LIBRARY_PATH`, the loader's cache). The others are those of distributions
+/// and WSL2, for libraries that are not in that cache.
 pub const SEARCH_PATHS: &[&str] = if cfg!(windows) {
     &["nvcuda.dll"]
 } else {
@@ -28,12 +28,12 @@ pub const SEARCH_PATHS: &[&str] = if cfg!(windows) {
     ]
 };
 
-/// The oldest driver that gpuheap works with, as `cuDriverGetVersion` counts: 12.0.
+/// Oldest driver that gpuheap works with, 12.0, in the form of `cuDriverGetVersion`.
 const OLDEST_DRIVER: c_int = 12_000;
 
 macro_rules! libcuda {
     ([] $($(#[$doc:meta])* $base:ident [$since:literal $symbol:ident $(, $pt_since:literal $pt_symbol:ident)?] ($($arg:ident: $type:ty),*);)*) => {
-        /// One cell for each function, filled at its first use.
+        /// Cells for the functions' addresses, filled at the first use of each.
         #[allow(non_snake_case)]
         #[derive(Default)]
         struct Symbols {
@@ -56,7 +56,8 @@ macro_rules! libcuda {
                     unsafe { self.library.get(concat!(stringify!($symbol), "\0").as_bytes()) }.ok().map(|found| *found)
                 });
                 match symbol {
-                    // SAFETY: the caller keeps the C function's contract; the library is never unloaded while self lives.
+                    // SAFETY: the caller keeps the C function's contract. The library is not
+                    // unloaded while `self` lives.
                     Some(symbol) => unsafe { symbol($($arg),*) },
                     None => CUresult::MISSING_SYMBOL,
                 }
@@ -67,25 +68,27 @@ macro_rules! libcuda {
 
 cuda_functions!(libcuda);
 
-/// The real driver. Symbols are resolved at their first use; one that is missing makes its call
-/// return [`CUresult::MISSING_SYMBOL`].
+/// The real driver. Each symbol is resolved at its first use. A call of a missing symbol returns
+/// [`CUresult::MISSING_SYMBOL`].
 pub struct LibCuda {
     symbols: Symbols,
     library: Library,
     path: PathBuf,
     version: c_int,
-    /// Only of an emulated libcuda with its checks on.
+    /// Checks of an emulated libcuda, if they are on.
     block_checks: Option<LibraryChecks>,
 }
 
 impl LibCuda {
-    /// Finds and initialises the driver. Blocks while the driver initialises (up to seconds on a
-    /// machine with many devices); creates no context.
+    /// Finds and initialises the driver. Creates no context.
+    ///
+    /// Blocks while the driver initialises, which takes up to seconds on a machine with many
+    /// devices.
     ///
     /// # Errors
     ///
-    /// No library in any of [`SEARCH_PATHS`], one that is no CUDA driver, one older than 12.0, or
-    /// one that does not initialise.
+    /// [`OpenError`] if no library is at any of [`SEARCH_PATHS`], or if the one found is not a CUDA
+    /// driver, is older than 12.0, or does not initialise.
     pub fn open() -> Result<LibCuda, OpenError> {
         let mut tried = Vec::new();
         for path in SEARCH_PATHS {
@@ -98,20 +101,21 @@ impl LibCuda {
         Err(OpenError::NotFound { tried })
     }
 
-    /// Initialises the driver that is the library at `path`, or of that name. Blocks as
-    /// [`open`](LibCuda::open) does.
+    /// Initialises the driver that is the library at `path`, or of that name. Blocks like
+    /// [`open`](LibCuda::open).
     ///
     /// # Safety
     ///
-    /// The library is a CUDA driver, or one whose initialisers may run and that exports no symbol of
-    /// a driver's. Loading runs its initialisers, and its symbols are called with the signatures of
-    /// `cuda.h`.
+    /// The library is a CUDA driver, or one whose initialisers may run and that exports no symbol
+    /// of a driver. Loading runs its initialisers, and its symbols are called with the signatures
+    /// of `cuda.h`.
     ///
     /// # Errors
     ///
-    /// As [`open`](LibCuda::open).
+    /// [`OpenError`] if the library cannot be loaded, is not a CUDA driver, is older than 12.0, or
+    /// does not initialise.
     pub unsafe fn open_at(path: &Path) -> Result<LibCuda, OpenError> {
-        // SAFETY: the caller says what the library is.
+        // SAFETY: the caller promises the kind of library.
         match unsafe { Library::new(path) } {
             Ok(library) => LibCuda::initialise(library, path),
             Err(error) => {
@@ -120,7 +124,7 @@ impl LibCuda {
         }
     }
 
-    /// The version of CUDA that the driver supports, as 1000 × major + 10 × minor.
+    /// Returns the version of CUDA that the driver supports, as 1000 × major + 10 × minor.
     pub fn version(&self) -> i32 {
         self.version
     }
@@ -134,7 +138,7 @@ impl LibCuda {
             block_checks: None,
         };
         let path = || path.to_owned();
-        // The version first: a driver that is too old may not know how to say so in cuInit.
+        // The version is asked first: a driver that is too old may not report that from cuInit.
         let mut version = 0;
         // SAFETY: the pointer is valid for a write.
         match unsafe { driver.cuDriverGetVersion(&mut version) } {
@@ -167,11 +171,12 @@ impl LibCuda {
         }
     }
 
-    /// The checks of an emulated libcuda, if they are on.
+    /// Returns the checks of an emulated libcuda, if they are on.
     fn find_block_checks(&self) -> Option<LibraryChecks> {
         // SAFETY: gpuheap's emulated libcuda alone has this symbol, with this type.
         let found = unsafe { self.library.get::<EmulatedBlock>(EMULATED_BLOCK.as_bytes()) }.ok()?;
-        // SAFETY: it is that symbol, and the library is unloaded with `self`, after the result.
+        // SAFETY: the symbol is `EMULATED_BLOCK`. The library is unloaded with `self`, after the
+        // result.
         unsafe { LibraryChecks::new(*found) }
     }
 }
@@ -182,36 +187,37 @@ impl fmt::Debug for LibCuda {
     }
 }
 
-/// Why the machine's driver cannot be used. The text says what, where and what to do.
+/// Reason why the machine's driver cannot be used. The text says what failed, where, and what to
+/// do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No library could be loaded: each place with the loader's reason.
+    /// No library could be loaded.
     NotFound {
-        /// The places, in the order in which they were tried.
+        /// Names and paths in the order in which they were tried, each with the loader's reason.
         tried: Vec<(PathBuf, String)>,
     },
-    /// A library of that name that lacks what every driver has.
+    /// A library with the driver's name lacks a symbol that every driver has.
     NotADriver {
-        /// Where it is.
+        /// Path of the library.
         path: PathBuf,
         /// Symbol that it lacks.
         symbol: &'static str,
     },
-    /// A driver older than 12.0.
+    /// The driver is older than 12.0.
     TooOld {
-        /// Where it is.
+        /// Path of the library.
         path: PathBuf,
-        /// Its version, as 1000 × major + 10 × minor.
+        /// Version, as 1000 × major + 10 × minor.
         found: i32,
     },
-    /// A driver that is there and does not start.
+    /// The driver was found and does not initialise.
     Initialise {
-        /// Where it is.
+        /// Path of the library.
         path: PathBuf,
-        /// The function that failed.
+        /// Function that failed.
         function: &'static str,
-        /// Code that it returned.
+        /// Code that the function returned.
         code: CUresult,
     },
 }
@@ -282,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_library_that_is_not_there_is_an_error_that_says_where_it_was_looked_for() {
-        // SAFETY: there is no library.
+        // SAFETY: no library is at this path.
         let error = unsafe { LibCuda::open_at(Path::new("/nowhere/libcuda.so.1")) }.unwrap_err();
         assert!(matches!(&error, OpenError::NotFound { tried } if tried.len() == 1));
         let text = error.to_string();
@@ -292,7 +298,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_library_that_is_no_driver_is_an_error_that_names_what_it_lacks() {
-        // SAFETY: the C library's mathematics have no symbol of a driver's.
+        // SAFETY: the C library's mathematics have no symbol of a driver.
         let error = unsafe { LibCuda::open_at(Path::new("libm.so.6")) }.unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("libm.so.6 is no CUDA driver"), "{text}");

@@ -1,4 +1,4 @@
-//! `CUresult`: what a driver function returns.
+//! `CUresult`, the code that a driver function returns.
 
 use std::fmt;
 
@@ -7,12 +7,13 @@ macro_rules! results {
         impl CUresult {
             $(#[doc = concat!($text, ".")] pub const $name: CUresult = CUresult($code);)*
 
-            /// The name that `cuda.h` gives this code, or `None` for a code newer than this table.
+            /// Returns the name that `cuda.h` gives the code; `None` for a code newer than this
+            /// table.
             pub fn name(self) -> Option<&'static str> {
                 match self { $(Self::$name => Some(concat!("CUDA_", stringify!($name))),)* _ => None }
             }
 
-            /// Returns the meaning of the code, or `None` for a code newer than this table.
+            /// Returns the meaning of the code; `None` for a code newer than this table.
             pub fn text(self) -> Option<&'static str> {
                 match self { $(Self::$name => Some($text),)* _ => None }
             }
@@ -20,15 +21,15 @@ macro_rules! results {
     };
 }
 
-/// The integer that a driver function returns; any value is valid.
+/// Code that a driver function returns. Any integer is valid.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 #[must_use]
 pub struct CUresult(pub i32);
 
 impl CUresult {
-    /// Not a code of CUDA's: the loaded library has no such symbol. Returned by
-    /// [`LibCuda`](crate::LibCuda) instead of a call that cannot be made.
+    /// Code for a symbol that the loaded library lacks. It is not CUDA's own:
+    /// [`LibCuda`](crate::LibCuda) returns it instead of a call that cannot be made.
     pub const MISSING_SYMBOL: CUresult = CUresult(-1);
 
     /// Returns whether the call succeeded.

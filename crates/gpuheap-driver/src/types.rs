@@ -1,8 +1,8 @@
-//! The types of the driver API, laid out as `cuda.h` lays them out, under its names.
+//! Types of the driver API, with the layout and names of `cuda.h`.
 //!
-//! Handles are integers of a pointer's size: they are opaque, compared and passed on, never
-//! followed. Enumerations are integer newtypes, so that a value from a newer driver is a number
-//! and not undefined behaviour.
+//! Handles are integers of a pointer's size. They are opaque: compared and passed on, never
+//! followed. Enumerations are integer newtypes, so that a value from a newer driver is a number and
+//! not undefined behaviour.
 #![allow(non_camel_case_types, non_snake_case)]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -13,9 +13,9 @@ pub type CUdevice = c_int;
 pub type CUdeviceptr = u64;
 /// Physical memory of the virtual memory management.
 pub type CUmemGenericAllocationHandle = u64;
-/// A function that the driver calls when a stream gets to it.
+/// A function that the driver calls at a point of a stream.
 pub type CUhostFn = Option<unsafe extern "C" fn(data: *mut c_void)>;
-/// Function of a program's that a stream runs on the host, told which stream and with what status.
+/// A function of the program that a stream calls on the host, with the stream and its status.
 pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: crate::CUresult, data: *mut c_void)>;
 
@@ -41,7 +41,7 @@ macro_rules! handles {
 handles! {
     /// A context.
     CUcontext;
-    /// A context of a part of a device.
+    /// A context for a part of a device.
     CUgreenCtx;
     /// A stream. Null is the default stream.
     CUstream;
@@ -60,9 +60,9 @@ handles! {
 }
 
 impl CUstream {
-    /// The default stream that waits for all blocking streams, by its explicit handle.
+    /// Explicit handle of the default stream that waits for all blocking streams.
     pub const LEGACY: CUstream = CUstream(1);
-    /// The calling thread's own default stream.
+    /// Explicit handle of the calling thread's own default stream.
     pub const PER_THREAD: CUstream = CUstream(2);
 }
 
@@ -80,19 +80,19 @@ macro_rules! integers {
 integers! {
     /// A property of a device.
     CUdevice_attribute {
-        /// Threads in a block at most.
+        /// Most threads in a block.
         MAX_THREADS_PER_BLOCK = 1,
-        /// Threads in a block at most, first dimension.
+        /// Most threads in a block, first dimension.
         MAX_BLOCK_DIM_X = 2,
-        /// Second dimension.
+        /// Most threads in a block, second dimension.
         MAX_BLOCK_DIM_Y = 3,
-        /// Third dimension.
+        /// Most threads in a block, third dimension.
         MAX_BLOCK_DIM_Z = 4,
-        /// Blocks in a grid at most, first dimension.
+        /// Most blocks in a grid, first dimension.
         MAX_GRID_DIM_X = 5,
-        /// Second dimension.
+        /// Most blocks in a grid, second dimension.
         MAX_GRID_DIM_Y = 6,
-        /// Third dimension.
+        /// Most blocks in a grid, third dimension.
         MAX_GRID_DIM_Z = 7,
         /// Shared memory of a block, bytes.
         MAX_SHARED_MEMORY_PER_BLOCK = 8,
@@ -100,31 +100,31 @@ integers! {
         WARP_SIZE = 10,
         /// Largest pitch of a copy, bytes.
         MAX_PITCH = 11,
-        /// Clock, kHz.
+        /// Clock of the multiprocessors, kHz.
         CLOCK_RATE = 13,
-        /// Multiprocessors.
+        /// Number of multiprocessors.
         MULTIPROCESSOR_COUNT = 16,
-        /// 1 if host memory is the device's own.
+        /// 1 if the device uses the host's memory as its own.
         INTEGRATED = 18,
         /// 1 if host memory can be mapped for the device.
         CAN_MAP_HOST_MEMORY = 19,
-        /// 0: any number of contexts.
+        /// Compute mode; 0 allows any number of contexts.
         COMPUTE_MODE = 20,
-        /// 1 if kernels run beside each other.
+        /// 1 if kernels can run at the same time.
         CONCURRENT_KERNELS = 31,
         /// Place on the PCI bus: bus.
         PCI_BUS_ID = 33,
-        /// Place on the PCI bus: device.
+        /// Width of the memory bus, bits.
         PCI_DEVICE_ID = 34,
-        /// Memory clock, kHz.
+        /// Size of the L2 cache, bytes.
         MEMORY_CLOCK_RATE = 36,
         /// Memory bus, bits.
         GLOBAL_MEMORY_BUS_WIDTH = 37,
         /// L2 cache, bytes.
         L2_CACHE_SIZE = 38,
-        /// Threads on a multiprocessor at most.
+        /// Most threads on a multiprocessor.
         MAX_THREADS_PER_MULTIPROCESSOR = 39,
-        /// Copy engines.
+        /// Number of copy engines.
         ASYNC_ENGINE_COUNT = 40,
         /// 1 if host and device share one address space.
         UNIFIED_ADDRESSING = 41,
@@ -136,13 +136,13 @@ integers! {
         COMPUTE_CAPABILITY_MINOR = 76,
         /// 1 if streams have priorities.
         STREAM_PRIORITIES_SUPPORTED = 78,
-        /// 1 if managed memory can be had.
+        /// 1 if managed memory can be allocated.
         MANAGED_MEMORY = 83,
         /// 1 if the device is one of several on a board.
         MULTI_GPU_BOARD = 84,
         /// 1 if the device reads pageable host memory.
         PAGEABLE_MEMORY_ACCESS = 88,
-        /// 1 if host and device may touch managed memory at the same time.
+        /// 1 if host and device may use managed memory at the same time.
         CONCURRENT_MANAGED_ACCESS = 89,
         /// 1 if the device sees registered host memory at the host's address.
         CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
@@ -152,7 +152,7 @@ integers! {
         PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100,
         /// 1 if the host reads managed memory in place.
         DIRECT_MANAGED_MEM_ACCESS_FROM_HOST = 101,
-        /// 1 if there is virtual memory management.
+        /// 1 if the device has virtual memory management.
         VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
         /// 1 if physical memory can be shared by file descriptor.
         HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
@@ -160,82 +160,82 @@ integers! {
         GENERIC_COMPRESSION_SUPPORTED = 107,
         /// 1 if physical memory can be made for GPUDirect RDMA.
         GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
-        /// 1 if there are stream-ordered pools.
+        /// 1 if the device has stream-ordered pools.
         MEMORY_POOLS_SUPPORTED = 115,
         /// 1 if GPUDirect RDMA works.
         GPU_DIRECT_RDMA_SUPPORTED = 116,
-        /// How pools can be shared, as bits.
+        /// Ways in which pools can be shared, as bits.
         MEMPOOL_SUPPORTED_HANDLE_TYPES = 119,
     }
     /// A property of the memory that a pointer points to.
     CUpointer_attribute {
-        /// `CUcontext` it was allocated in.
+        /// `CUcontext` of the allocation.
         CONTEXT = 1,
         /// `c_uint`: a [`CUmemorytype`].
         MEMORY_TYPE = 2,
-        /// Where the device sees it.
+        /// Address at which the device sees the memory.
         DEVICE_POINTER = 3,
-        /// Where the host sees it.
+        /// Address at which the host sees the memory.
         HOST_POINTER = 4,
-        /// `c_uint`: whether synchronous copies always wait.
+        /// `c_uint`: 1 if synchronous copies always wait.
         SYNC_MEMOPS = 6,
         /// `u64`: a number that no other allocation ever has.
         BUFFER_ID = 7,
-        /// `c_uint`: whether it is managed memory.
+        /// `c_uint`: 1 for managed memory.
         IS_MANAGED = 8,
-        /// `c_int`: the device's ordinal.
+        /// `c_int`: ordinal of the device.
         DEVICE_ORDINAL = 9,
-        /// `c_int`: whether it can be shared by a legacy IPC handle.
+        /// `c_int`: 1 if a legacy IPC handle can share the memory.
         IS_LEGACY_CUDA_IPC_CAPABLE = 10,
         /// Start of the allocation, as the device sees it.
         RANGE_START_ADDR = 11,
-        /// Its size.
+        /// Size of the allocation, bytes.
         RANGE_SIZE = 12,
-        /// `c_int`: whether it is mapped.
+        /// `c_int`: 1 if the memory is mapped.
         MAPPED = 13,
-        /// `CUmemoryPool` it came from, or null.
+        /// `CUmemoryPool` of the allocation, or null.
         MEMPOOL_HANDLE = 17,
     }
     /// A property of a pool.
     CUmemPool_attribute {
-        /// `c_int`: whether a block may be reused on a stream that waits for its free.
+        /// `c_int`: 1 if a block may be reused on a stream that waits for its free.
         REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
-        /// `c_int`: whether a block whose free is done may be reused anywhere.
+        /// `c_int`: 1 if a block whose free is done may be reused on any stream.
         REUSE_ALLOW_OPPORTUNISTIC = 2,
-        /// `c_int`: whether the driver may make a stream wait in order to reuse a block.
+        /// `c_int`: 1 if the driver may make a stream wait in order to reuse a block.
         REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
-        /// `u64`: bytes that may stay reserved when a stream, event or context is waited for.
+        /// `u64`: bytes that may stay reserved when the host waits for a stream, event or context.
         RELEASE_THRESHOLD = 4,
-        /// `u64`: bytes taken from the device now.
+        /// `u64`: bytes reserved from the device.
         RESERVED_MEM_CURRENT = 5,
-        /// `u64`: their high-water mark.
+        /// `u64`: high-water mark of the bytes reserved.
         RESERVED_MEM_HIGH = 6,
-        /// `u64`: bytes handed out now.
+        /// `u64`: bytes handed out.
         USED_MEM_CURRENT = 7,
-        /// `u64`: their high-water mark.
+        /// `u64`: high-water mark of the bytes handed out.
         USED_MEM_HIGH = 8,
     }
-    /// Calls that a capture keeps threads from making.
+    /// Calls that a capture forbids threads.
     CUstreamCaptureMode {
-        /// Calls that may disturb it, on every thread.
+        /// Forbids calls that may disturb the capture, on every thread.
         GLOBAL = 0,
-        /// Calls that may disturb it, on the thread that began it.
+        /// Forbids calls that may disturb the capture, on the thread that began it.
         THREAD_LOCAL = 1,
-        /// Nothing.
+        /// Forbids no calls.
         RELAXED = 2,
     }
     /// Recording state of a stream.
     CUstreamCaptureStatus {
-        /// It runs its work.
+        /// The stream runs its work.
         NONE = 0,
-        /// It records.
+        /// The stream records a graph.
         ACTIVE = 1,
-        /// A capture that an error broke, and that was not ended yet.
+        /// The stream's capture was invalidated by an error and not ended yet.
         INVALIDATED = 2,
     }
-    /// Kind of place of a [`CUmemLocation`].
+    /// Kind of location of a [`CUmemLocation`].
     CUmemLocationType {
-        /// None.
+        /// No location.
         INVALID = 0,
         /// A device by ordinal.
         DEVICE = 1,
@@ -246,7 +246,7 @@ integers! {
         /// The NUMA node of the calling thread.
         HOST_NUMA_CURRENT = 4,
     }
-    /// Where memory is, for copies and for pointers.
+    /// Kind of memory, for copies and for pointers.
     CUmemorytype {
         /// The host.
         HOST = 1,
@@ -254,14 +254,14 @@ integers! {
         DEVICE = 2,
         /// A CUDA array.
         ARRAY = 3,
-        /// Told from the address.
+        /// Either kind. The address itself tells which.
         UNIFIED = 4,
     }
 }
 
-/// The device that stands for the host in the first form of advice and prefetch.
+/// Device that stands for the host in the first form of advice and prefetch.
 pub const CU_DEVICE_CPU: CUdevice = -1;
-/// The only kind of allocation that pools and physical memory have: pinned where it is.
+/// Only kind of allocation that pools and physical memory have: pinned where it is.
 pub const CU_MEM_ALLOCATION_TYPE_PINNED: c_int = 1;
 /// No access.
 pub const CU_MEM_ACCESS_FLAGS_PROT_NONE: c_int = 0;
@@ -269,49 +269,49 @@ pub const CU_MEM_ACCESS_FLAGS_PROT_NONE: c_int = 0;
 pub const CU_MEM_ACCESS_FLAGS_PROT_READ: c_int = 1;
 /// Reads and writes.
 pub const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: c_int = 3;
-/// The least size that physical memory comes in multiples of.
+/// Smallest granularity of physical memory.
 pub const CU_MEM_ALLOC_GRANULARITY_MINIMUM: c_int = 0;
-/// The size that the driver maps best.
+/// Granularity that the driver maps best.
 pub const CU_MEM_ALLOC_GRANULARITY_RECOMMENDED: c_int = 1;
-/// The stream does not wait for the legacy default stream, nor it for this one.
+/// Flag of a stream that neither waits for the legacy default stream nor is waited for by it.
 pub const CU_STREAM_NON_BLOCKING: c_uint = 1;
-/// The event keeps no time, which makes it cheaper.
+/// Flag of an event that keeps no time, which makes it cheaper.
 pub const CU_EVENT_DISABLE_TIMING: c_uint = 2;
-/// Managed memory that any stream may use.
+/// Flag of managed memory that any stream may use.
 pub const CU_MEM_ATTACH_GLOBAL: c_uint = 1;
-/// Managed memory that the host uses until a stream attaches it.
+/// Flag of managed memory that the host uses until a stream attaches it.
 pub const CU_MEM_ATTACH_HOST: c_uint = 2;
-/// Managed memory that only one stream uses.
+/// Flag of managed memory that only one stream uses.
 pub const CU_MEM_ATTACH_SINGLE: c_uint = 4;
-/// Pinned memory that counts as pinned in all contexts.
+/// Flag of pinned memory that counts as pinned in all contexts.
 pub const CU_MEMHOSTALLOC_PORTABLE: c_uint = 1;
-/// Pinned memory that the device sees.
+/// Flag of pinned memory that the device sees.
 pub const CU_MEMHOSTALLOC_DEVICEMAP: c_uint = 2;
-/// Pinned memory that the host writes and does not read.
+/// Flag of pinned memory that the host writes and does not read.
 pub const CU_MEMHOSTALLOC_WRITECOMBINED: c_uint = 4;
-/// `cuGetProcAddress`: the twins with a default stream for each thread.
+/// Flag of `cuGetProcAddress` for the twins with a default stream for each thread.
 pub const CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
-/// A device's identity.
+/// UUID of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CUuuid {
-    /// Its bytes.
+    /// Bytes of the UUID.
     pub bytes: [u8; 16],
 }
 
-/// A place that memory can be at.
+/// A location of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct CUmemLocation {
-    /// Kind of place.
+    /// Kind of location.
     pub kind: CUmemLocationType,
-    /// Which one: a device's ordinal or a NUMA node.
+    /// Number of the location: a device's ordinal or a NUMA node.
     pub id: c_int,
 }
 
 impl CUmemLocation {
-    /// A device.
+    /// Returns the location of a device.
     pub fn device(ordinal: CUdevice) -> CUmemLocation {
         CUmemLocation { kind: CUmemLocationType::DEVICE, id: ordinal }
     }
@@ -327,30 +327,30 @@ pub struct CUmemAccessDesc {
     pub flags: c_int,
 }
 
-/// Properties that physical memory is asked for with.
+/// Properties of physical memory to create.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUmemAllocationProp {
     /// [`CU_MEM_ALLOCATION_TYPE_PINNED`].
     pub kind: c_int,
-    /// How it can be shared, as bits; 0 for not at all.
+    /// Ways in which the memory can be shared, as bits; 0 for none.
     pub requested_handle_types: c_int,
-    /// Where.
+    /// Location of the memory.
     pub location: CUmemLocation,
-    /// Windows only; null.
+    /// Null, except on Windows.
     pub win32_handle_metadata: *mut c_void,
-    /// 1 for memory that compresses.
+    /// 1 for compressible memory.
     pub compression_type: u8,
-    /// 1 for memory that GPUDirect RDMA can reach.
+    /// 1 for memory that GPUDirect RDMA can use.
     pub gpu_direct_rdma_capable: u8,
-    /// 0.
+    /// Must be 0.
     pub usage: u16,
-    /// Zeros.
+    /// Must be zeros.
     pub reserved: [u8; 4],
 }
 
 impl CUmemAllocationProp {
-    /// Plain memory of a device.
+    /// Returns the properties of plain memory of a device.
     pub fn device(ordinal: CUdevice) -> CUmemAllocationProp {
         CUmemAllocationProp {
             kind: CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -365,28 +365,28 @@ impl CUmemAllocationProp {
     }
 }
 
-/// Properties that a pool is asked for with.
+/// Properties of a pool to create.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUmemPoolProps {
     /// [`CU_MEM_ALLOCATION_TYPE_PINNED`].
     pub kind: c_int,
-    /// How it can be shared, as bits; 0 for not at all.
+    /// Ways in which the pool can be shared, as bits; 0 for none.
     pub handle_types: c_int,
-    /// Where.
+    /// Location of the pool's memory.
     pub location: CUmemLocation,
-    /// Windows only; null.
+    /// Null, except on Windows.
     pub win32_security_attributes: *mut c_void,
-    /// Bytes at most, 0 for the driver's choice; drivers before 12.2 ignore it.
+    /// Limit of the pool, bytes; 0 for the driver's choice. Drivers before 12.2 ignore it.
     pub max_size: usize,
-    /// 0.
+    /// Must be 0.
     pub usage: u16,
-    /// Zeros.
+    /// Must be zeros.
     pub reserved: [u8; 54],
 }
 
 impl CUmemPoolProps {
-    /// A pool of a device's memory that is not shared and has no bound of its own.
+    /// Returns the properties of a device's pool that is not shared and has no limit of its own.
     pub fn device(ordinal: CUdevice) -> CUmemPoolProps {
         CUmemPoolProps {
             kind: CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -404,41 +404,41 @@ impl CUmemPoolProps {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CUDA_MEMCPY2D {
-    /// Where the source starts, bytes into its row.
+    /// Offset of the source in its row, bytes.
     pub srcXInBytes: usize,
-    /// And in which row.
+    /// Row in which the source starts.
     pub srcY: usize,
-    /// Where the source is.
+    /// Kind of the source's memory.
     pub srcMemoryType: CUmemorytype,
-    /// The source if it is the host's.
+    /// Address of a source in host memory.
     pub srcHost: *const c_void,
-    /// The source if it is a device's or told from the address.
+    /// Address of a source in device memory or of unified kind.
     pub srcDevice: CUdeviceptr,
-    /// The source if it is an array.
+    /// Handle of a source that is an array.
     pub srcArray: *mut c_void,
-    /// Bytes from row to row.
+    /// Distance of the source's rows, bytes.
     pub srcPitch: usize,
-    /// Where the target starts, bytes into its row.
+    /// Offset of the target in its row, bytes.
     pub dstXInBytes: usize,
-    /// And in which row.
+    /// Row in which the target starts.
     pub dstY: usize,
-    /// Where the target is.
+    /// Kind of the target's memory.
     pub dstMemoryType: CUmemorytype,
-    /// The target if it is the host's.
+    /// Address of a target in host memory.
     pub dstHost: *mut c_void,
-    /// The target if it is a device's or told from the address.
+    /// Address of a target in device memory or of unified kind.
     pub dstDevice: CUdeviceptr,
-    /// The target if it is an array.
+    /// Handle of a target that is an array.
     pub dstArray: *mut c_void,
-    /// Bytes from row to row.
+    /// Distance of the target's rows, bytes.
     pub dstPitch: usize,
-    /// Bytes of a row.
+    /// Bytes of each row.
     pub WidthInBytes: usize,
-    /// Rows.
+    /// Number of rows.
     pub Height: usize,
 }
 
-// The sizes that cuda.h's structures have on 64-bit machines.
+// Sizes of the structures of cuda.h on 64-bit machines.
 const _: () = {
     assert!(size_of::<CUmemLocation>() == 8);
     assert!(size_of::<CUmemAccessDesc>() == 12);
