@@ -1,4 +1,4 @@
-//! Behaviour that only an emulator has: capacity, profiles, failures by plan, schedules, several
+//! Behaviour that only an emulator has: capacity, profiles, planned failures, schedules, several
 //! devices.
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 const OUT_OF_MEMORY: CUresult = CUresult::ERROR_OUT_OF_MEMORY;
 
-/// An emulator with the primary context of device 0 current.
+/// Creates an emulator with the primary context of device 0 current.
 fn start(options: Options) -> Emulator {
     let gpu = Emulator::new(options);
     let mut context = CUcontext::NULL;
@@ -85,7 +85,7 @@ fn memory_that_was_touched_and_freed_costs_nothing() {
         ok!(gpu, cuMemFreeAsync(pooled, stream));
         ok!(gpu, cuMemFree_v2(plain));
     }
-    // The addresses of what was freed alone are over 100 MiB.
+    // The addresses of the freed blocks alone are over 100 MiB.
     assert!(resident_bytes() < before + 32 * MIB);
 }
 
@@ -131,7 +131,7 @@ fn usage_says_who_has_what() {
     ok!(gpu, cuMemFree_v2(block));
     ok!(gpu, cuMemRelease(handle));
     ok!(gpu, cuDevicePrimaryCtxRelease_v2(0));
-    // The default pool outlives the context and keeps what no synchronisation took.
+    // The default pool outlives the context and keeps memory that no synchronisation returned.
     assert_eq!(gpu.usage(0).context, 0);
 }
 
@@ -179,7 +179,7 @@ fn wsl2_is_short_of_what_it_lacks() {
     ok!(gpu, cuMemAllocHost_v2(&mut pinned, limit));
     ok!(gpu, cuMemFreeHost(pinned));
 
-    // The figure promises more than there is, and what is freed comes back late.
+    // The figure promises more memory than there is, and freed memory returns late.
     let (mut free, mut total, mut block) = (0, 0, 0);
     ok!(gpu, cuMemGetInfo_v2(&mut free, &mut total));
     assert_eq!(call!(gpu, cuMemAlloc_v2(&mut block, free)), OUT_OF_MEMORY);
@@ -322,14 +322,14 @@ fn freed_pool_memory_is_another_stream_s_once_its_work_is_done() {
     let (mut a, mut b) = (0, 0);
     ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
     ok!(gpu, cuMemFreeAsync(a, one));
-    // Its own stream has it at once, another one not before it is done.
+    // The stream of the free reuses its memory at once, another stream not before the free is done.
     ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
     ok!(gpu, cuMemFreeAsync(a, one));
     assert_eq!(call!(gpu, cuMemAllocAsync(&mut b, 32 << 20, two)), OUT_OF_MEMORY);
     gpu.advance(Duration::from_secs(10));
     ok!(gpu, cuMemAllocAsync(&mut b, 32 << 20, two));
     ok!(gpu, cuMemFreeAsync(b, two));
-    // With dependencies allowed the stream is made to wait.
+    // With internal dependencies allowed, the stream is made to wait.
     let mut yes = 1_i32;
     ok!(gpu, cuMemPoolSetAttribute(pool, dependencies, (&raw mut yes).cast()));
     ok!(gpu, cuMemAllocAsync(&mut a, 32 << 20, one));
@@ -413,7 +413,7 @@ fn devices_are_apart_and_peers_by_leave() {
     ok!(gpu, cuMemFree_v2(here));
 }
 
-/// Behaviour of two H200 with driver 580, with peer access or without.
+/// Behaves like two H200 with driver 580, with peer access and without.
 #[test]
 fn a_copy_to_another_devices_pool_is_a_peer_copy_alone() {
     let devices = vec![Profile::with_memory(GIB), Profile::with_memory(GIB)];
@@ -513,7 +513,7 @@ fn a_callback_must_not_call_the_driver() {
 }
 
 unsafe extern "C" fn wait_for_flag(data: *mut c_void) {
-    // SAFETY: as above.
+    // SAFETY: the test passes a flag that outlives the stream's work.
     let flag = unsafe { &*data.cast::<AtomicBool>() };
     while !flag.load(Ordering::SeqCst) {
         std::thread::yield_now();
@@ -551,7 +551,7 @@ fn threads_wait_for_a_callback_of_another_thread_with_no_lock_held() {
     ok!(gpu, cuStreamQuery(stream));
 }
 
-/// Code that allocates may build a slice of what a successful call wrote.
+/// A caller may build a slice of the result of a successful call.
 #[test]
 fn a_planned_success_is_no_fault() {
     let gpu = start(Options::default());
@@ -570,8 +570,8 @@ fn a_planned_success_is_no_fault() {
     }
 }
 
-/// Every field of a profile and of the options may have any value: what it makes impossible fails
-/// with a code.
+/// Every field of a profile and of the options may have any value. Calls that it makes impossible
+/// fail with a code.
 #[test]
 fn extreme_profiles_and_options_do_not_panic() {
     let t4 = Profile::t4;
@@ -618,7 +618,8 @@ fn use_a_little(gpu: &Emulator) {
     let (mut host, mut managed): (*mut c_void, CUdeviceptr) = (std::ptr::null_mut(), 0);
     let (mut free, mut total, mut name, mut value) = (0, 0, [0; 8], 0);
     let attributes = (1..150).map(CUdevice_attribute);
-    // SAFETY: all pointers are valid for their calls; handles may be null, which the emulator finds.
+    // SAFETY: all pointers are valid for their calls. Handles may be null, which the emulator
+    // finds.
     unsafe {
         gpu.cuInit(0);
         gpu.cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, 0);

@@ -1,4 +1,4 @@
-//! Misuse that the checks find, and use that they let pass, under every schedule.
+//! Misuse that the checks find, and use that they accept, under every schedule.
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::CString;
@@ -17,7 +17,7 @@ macro_rules! call {
 
 const CHUNK: usize = 4096;
 
-/// A context on a device, two streams that do not block, and a block of memory.
+/// A context on a device, two non-blocking streams, and a block of memory.
 struct Scene {
     gpu: Emulator,
     one: CUstream,
@@ -55,7 +55,7 @@ impl Scene {
         assert!(call!(self.gpu, cuEventDestroy_v2(event)).is_success());
     }
 
-    /// Loads the kernel of a launch, which stays, and launches it.
+    /// Loads the kernel of a launch, which stays loaded, and launches it.
     fn launch(&self, launches: &[Launch], stream: CUstream) -> CUresult {
         let [launch] = launches else { panic!("{launches:?}") };
         let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
@@ -82,7 +82,7 @@ impl Scene {
     }
 }
 
-/// Runs a program under every schedule and expects exactly these findings.
+/// Runs a program under every schedule and asserts exactly these findings.
 fn expect(kinds: &[FindingKind], program: impl Fn(&Scene)) {
     let lag = Schedule::Lag(Duration::from_millis(1));
     let seeds = (0..8).map(Schedule::Seeded);
@@ -111,7 +111,7 @@ fn a_block_over_a_live_one_is_found_and_both_are_named() {
         }
         checks.allocated(&block(second));
     };
-    // The last byte of the first one's rounding, its beginning, and all of it.
+    // The cases are the last byte of the first block's rounding, its beginning, and all of it.
     for second in [1023, 512, 0] {
         expect(&[FindingKind::OverlappingBlocks], |scene| {
             tell(scene, second, false);
@@ -216,7 +216,7 @@ fn a_wait_for_a_destroyed_stream_orders_the_stream_in_its_place() {
         scene.fill(scene.one);
         assert!(call!(scene.gpu, cuEventRecord(event, scene.one)).is_success());
         assert!(call!(scene.gpu, cuStreamDestroy_v2(scene.one)).is_success());
-        // Until the place of the destroyed stream is given out again, whenever that is.
+        // Repeats until the index of the destroyed stream is given out again.
         for _ in 0..8 {
             assert!(
                 call!(scene.gpu, cuStreamCreate(&mut next, CU_STREAM_NON_BLOCKING)).is_success()
@@ -344,7 +344,7 @@ fn bytes_that_were_never_written_are_found_on_their_way_to_the_host() {
         read(scene.block, CHUNK - 1, &mut host);
         assert_eq!(scene.gpu.findings().unwrap(), []);
         read(scene.block, CHUNK, &mut host);
-        // Copied on the device, the byte stays what it was.
+        // A copy on the device leaves the byte unwritten.
         assert!(call!(scene.gpu, cuMemcpyDtoD_v2(other, scene.block, CHUNK)).is_success());
         read(other, CHUNK - 1, &mut host);
         read(other, CHUNK, &mut host);
@@ -426,7 +426,7 @@ fn a_kernel_is_refused_and_says_so() {
         let mut module = CUmodule::NULL;
         let code = call!(scene.gpu, cuModuleLoadData(&mut module, c".version 8.0".as_ptr().cast()));
         assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED);
-        // There is no module that a kernel or a variable could be asked of.
+        // No module is loaded that could have a kernel or a variable.
         let (mut function, mut pointer, mut bytes) = (CUfunction::NULL, 0, 0);
         let name = c"name".as_ptr();
         for code in [
@@ -475,7 +475,7 @@ fn kernels_are_ordered_like_copies() {
         let text = &scene.gpu.findings().unwrap()[0].text;
         assert!(text.contains("cuLaunchKernel"), "{text}");
     });
-    // Two streams that write every second byte are not in each other's way.
+    // Two streams that write every second byte do not conflict.
     expect(&[], |scene| {
         scene.fill(scene.one);
         scene.order(scene.one, scene.two);
@@ -497,7 +497,7 @@ fn a_kernel_that_computes_with_bytes_never_written_is_found() {
         assert_eq!(scene.gpu.findings().unwrap(), []);
         let _ = scene.launch(&negate(scene.block, 101), scene.one);
     });
-    // A strided copy reads no gaps, and those between the places that it writes stay unwritten.
+    // A strided copy reads no gaps, and the gaps between the places that it writes stay unwritten.
     expect(&[FindingKind::Uninitialised; 2], |scene| {
         let fill = |at, count| call!(scene.gpu, cuMemsetD8Async(at, 1, count, scene.one));
         let (from, to) = (scene.block, scene.block + 1024);
@@ -511,7 +511,7 @@ fn a_kernel_that_computes_with_bytes_never_written_is_found() {
             scene.gpu.findings().unwrap().len()
         };
         assert_eq!([bring(to, 1), bring(to + 4, 1), bring(to, 5)], [0, 0, 1]);
-        // What was never written stays so where it is copied.
+        // Unwritten bytes stay unwritten in a copy.
         let _ = scene.launch(&copy(1, &[3], to + 64, &[1], from, &[4]), scene.one);
         assert_eq!([bring(to + 64, 1), bring(to + 66, 1), bring(to + 65, 1)], [1, 1, 2]);
     });

@@ -1,5 +1,5 @@
-//! Fate of handles, memory and queued work when their context ends, where a real device crashes or
-//! was not measured.
+//! Handles, memory and queued work after their context ends, in cases where a real device crashes
+//! or was not measured.
 #![allow(clippy::unwrap_used)]
 
 use gpuheap_driver::*;
@@ -21,7 +21,7 @@ macro_rules! ok {
 const MIB: usize = 1 << 20;
 const DESTROYED: CUresult = CUresult::ERROR_CONTEXT_IS_DESTROYED;
 
-/// An emulator that does its work on demand, with the primary context of device 0 current.
+/// Creates an emulator that does its work on demand, with the primary context of device 0 current.
 fn start(devices: usize) -> (Emulator, CUcontext) {
     let gpu = Emulator::new(Options {
         devices: vec![Profile::h200(); devices],
@@ -35,7 +35,7 @@ fn start(devices: usize) -> (Emulator, CUcontext) {
     (gpu, context)
 }
 
-/// A context of one's own, current, with a stream.
+/// Creates a context, made current, and a stream.
 fn own_context(gpu: &Emulator) -> (CUcontext, CUstream) {
     let (mut own, mut stream) = (CUcontext::NULL, CUstream::NULL);
     ok!(gpu, cuCtxCreate_v2(&mut own, 0, 0));
@@ -77,7 +77,7 @@ fn pool_memory_of_a_context_that_is_gone_is_no_leak_and_nobody_elses() {
     let mut pointer = 0;
     ok!(gpu, cuMemAllocAsync(&mut pointer, MIB, stream));
     ok!(gpu, cuCtxDestroy_v2(own));
-    // Another context in the place of the first does not take it along.
+    // A context that reuses the first one's index does not get its objects.
     let (other, stream) = own_context(&gpu);
     let mut context = other;
     let attribute = CUpointer_attribute::CONTEXT;
@@ -132,7 +132,7 @@ fn memory_freed_in_another_contexts_stream_is_given_back_once() {
     ok!(gpu, cuMemFreeAsync(pointer, stream));
     ok!(gpu, cuDevicePrimaryCtxReset_v2(0));
     ok!(gpu, cuCtxSetCurrent(own));
-    // The free is still queued: its place is not another stream's yet.
+    // The free is still queued, so no other stream may take its place yet.
     let (mut one, mut two) = (0, 0);
     ok!(gpu, cuMemAllocAsync(&mut one, 40 * MIB, CUstream::NULL));
     ok!(gpu, cuMemAllocAsync(&mut two, 40 * MIB, stream));

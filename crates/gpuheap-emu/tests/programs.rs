@@ -1,7 +1,7 @@
 //! Random programs over several streams against a model that does everything at the call.
 //!
-//! A program with every wait in place reads the same bytes under every schedule; with one wait
-//! left out, where that leaves two accesses unordered, the checker says so.
+//! A program with every wait in place reads equal bytes under every schedule. If one wait is left
+//! out, and two accesses are then unordered, the checker reports it.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
@@ -20,10 +20,10 @@ macro_rules! ok {
 
 const STREAMS: usize = 3;
 const BUFFERS: usize = 3;
-/// Beyond one page of the emulator's.
+/// More bytes than a page of the emulator has.
 const BYTES: usize = 70_000;
 
-/// One step; each runs on a stream and uses whole or part of buffers.
+/// A step, which runs on a stream and uses the whole or parts of buffers.
 #[derive(Clone, Debug)]
 enum Step {
     Fill {
@@ -40,7 +40,7 @@ enum Step {
         at: usize,
         bytes: usize,
     },
-    /// The buffer is freed and allocated anew on the stream, and filled.
+    /// Frees the buffer, allocates it anew on the stream, and fills it.
     Renew {
         stream: usize,
         buffer: usize,
@@ -57,7 +57,8 @@ impl Step {
         }
     }
 
-    /// The buffers it uses, and whether it writes them; whole, which is what the waits are by.
+    /// Returns the buffers that the step uses, each with true if it writes the buffer. Waits are by
+    /// whole buffers.
     fn uses(&self) -> Vec<(usize, bool)> {
         match *self {
             Step::Fill { buffer, .. } | Step::Renew { buffer, .. } => vec![(buffer, true)],
@@ -116,8 +117,8 @@ fn model(steps: &[Step]) -> Vec<Vec<u8>> {
     buffers
 }
 
-/// The steps that must wait for an earlier one on another stream, which is not reached otherwise:
-/// `(step, the step waited for)`.
+/// Returns the waits that steps need for earlier ones on other streams and that nothing else
+/// implies: `(step, the step waited for)`.
 fn waits(steps: &[Step]) -> Vec<(usize, usize)> {
     let mut waits = Vec::new();
     for (index, step) in steps.iter().enumerate() {
@@ -133,7 +134,7 @@ fn waits(steps: &[Step]) -> Vec<(usize, usize)> {
     waits
 }
 
-/// Runs the steps with these waits and gives what every buffer holds, and the emulator.
+/// Runs the steps with these waits. Returns the content of every buffer, and the emulator.
 fn run(steps: &[Step], waits: &[(usize, usize)], schedule: Schedule) -> (Vec<Vec<u8>>, Emulator) {
     let device = Profile::with_memory(1 << 30);
     let gpu = Emulator::new(Options { schedule, ..Options::with_device(device) });
@@ -209,7 +210,7 @@ fn ordered(steps: &[Step], waits: &[(usize, usize)], earlier: usize, later: usiz
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 60,
-        // Most waits of a random program are implied by others: such draws are passed over.
+        // Most waits of a random program are implied by others. Such draws are rejected.
         max_global_rejects: 100_000,
         failure_persistence: None,
         ..ProptestConfig::default()
@@ -237,7 +238,7 @@ proptest! {
         prop_assume!(!waits.is_empty());
         let (later, earlier) = waits.remove(which.index(waits.len()));
         prop_assume!(!ordered(&steps, &waits, earlier, later));
-        // A renewal makes the earlier step's buffer another one: no conflict is left then.
+        // After a renewal, the earlier step's buffer is another one, and no conflict is left.
         let renewed = steps[earlier + 1..later].iter().any(|step| matches!(step, Step::Renew { .. }));
         prop_assume!(!renewed);
         for schedule in [Schedule::Immediate, Schedule::OnDemand, Schedule::Seeded(1)] {

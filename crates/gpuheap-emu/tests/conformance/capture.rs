@@ -1,4 +1,4 @@
-//! Streams that record a graph, and what a capture forbids.
+//! Streams that record a graph, and the calls that a capture forbids.
 
 use gpuheap_driver::*;
 
@@ -14,7 +14,7 @@ fn begin(gpu: &Gpu<'_>, stream: CUstream, mode: Mode) {
     ok!(gpu, cuStreamBeginCapture_v2(stream, mode));
 }
 
-/// Ends a capture: its graph.
+/// Ends a capture and returns its graph.
 fn end(gpu: &Gpu<'_>, stream: CUstream) -> Result<CUgraph, CUresult> {
     let mut graph = CUgraph::NULL;
     let code = code!(gpu, cuStreamEndCapture(stream, &mut graph));
@@ -33,7 +33,7 @@ fn status(gpu: &Gpu<'_>, stream: CUstream) -> Status {
     status
 }
 
-/// Sets what captures keep this thread from doing: what was set.
+/// Sets which calls captures forbid this thread, and returns the previous setting.
 fn exchange(gpu: &Gpu<'_>, mut mode: Mode) -> Mode {
     ok!(gpu, cuThreadExchangeStreamCaptureMode(&mut mode));
     mode
@@ -131,7 +131,7 @@ fn a_relaxed_thread_may_do_what_it_likes_beside_a_capture() {
         for mode in [Mode::GLOBAL, Mode::THREAD_LOCAL, Mode::RELAXED] {
             begin(gpu, stream, mode);
             assert_eq!(exchange(gpu, Mode::RELAXED), Mode::GLOBAL);
-            // What a heap does while it serves a request.
+            // A heap makes these calls while it serves a request.
             let block = gpu.allocate(4 << 20);
             gpu.used();
             ok!(gpu, cuEventQuery(event));
@@ -205,7 +205,7 @@ fn an_event_of_a_capture_marks_no_work() {
         ok!(gpu, cuEventRecord(event, stream));
         end_well(gpu, stream);
         let captured = CUresult::ERROR_CAPTURED_EVENT;
-        // An H200's driver (580) calls the event's value invalid once the capture is over.
+        // The driver of an H200 (580) returns `INVALID_VALUE` once the capture has ended.
         let refused = [captured, CUresult::ERROR_INVALID_VALUE];
         assert!(refused.contains(&code!(gpu, cuEventQuery(event))));
         assert!(refused.contains(&code!(gpu, cuEventSynchronize(event))));

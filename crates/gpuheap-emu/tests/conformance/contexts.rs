@@ -166,8 +166,8 @@ fn the_flags_of_a_context_can_be_set() {
     });
 }
 
-/// All that can be seen of live pool memory over a reset is compared in one value, so that a driver
-/// that differs shows how.
+/// Compares everything that can be seen of live pool memory over a reset in one value, so that a
+/// different driver shows its differences.
 #[test]
 fn live_pool_memory_stays_over_a_reset_of_the_primary_context() {
     on_every_driver_unchecked(|gpu| {

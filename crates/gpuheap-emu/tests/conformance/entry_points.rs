@@ -1,5 +1,5 @@
-//! The table of functions, held against the driver of the machine: the emulator in process exports
-//! nothing to be asked for.
+//! The table of functions, compared with the machine's driver. The emulator in a process exports no
+//! symbols to compare.
 
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
@@ -7,7 +7,7 @@ use std::ptr;
 use gpuheap_driver::*;
 use libloading::Library;
 
-/// `cuGetProcAddress` with the legacy default stream, and with one for each thread.
+/// Flags of `cuGetProcAddress` for the legacy default stream, and for one for each thread.
 const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
@@ -17,7 +17,7 @@ fn the_table_is_the_real_driver_s() {
         return;
     }
     let driver = LibCuda::open().unwrap();
-    // SAFETY: it is loaded already.
+    // SAFETY: the library is loaded already.
     let load = |path: &&str| unsafe { Library::new(*path) }.ok();
     let library = SEARCH_PATHS.iter().find_map(load).unwrap();
     let wrong: Vec<String> = FUNCTIONS
@@ -35,8 +35,8 @@ fn the_table_is_the_real_driver_s() {
     assert!(wrong.is_empty(), "{}:\n{}", driver.describe(), wrong.join("\n"));
 }
 
-/// Checks that the driver exports a symbol, answers with it at the version that brought it, and not
-/// at the one before.
+/// Asserts that the driver exports a symbol, finds it at the version that brought it, and does not
+/// find it at the version before.
 fn compare(
     driver: &LibCuda,
     library: &Library,
@@ -45,13 +45,13 @@ fn compare(
     since: c_int,
     flags: u64,
 ) -> Result<(), String> {
-    // SAFETY: an address that is not called has no type to be wrong about.
+    // SAFETY: an address that is never called may have any type.
     let exported = unsafe { library.get::<*mut c_void>(symbol) }.map(|found| *found);
     let exported = exported.map_err(|_| "is not exported".to_owned())?;
     let ask = |version| {
         let base = CString::new(base).unwrap();
         let (mut found, mut status) = (ptr::null_mut(), 0);
-        // SAFETY: the name ends with a zero, both pointers are valid for the call.
+        // SAFETY: the name ends with a zero, and both pointers are valid for the call.
         let code = unsafe {
             driver.cuGetProcAddress_v2(base.as_ptr(), &mut found, version, flags, &mut status)
         };

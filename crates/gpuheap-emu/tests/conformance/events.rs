@@ -66,7 +66,7 @@ fn a_wait_is_for_the_last_record_before_it() {
         ok!(gpu, cuMemsetD8Async(a, 1, 4096, one));
         ok!(gpu, cuEventRecord(event, one));
         ok!(gpu, cuStreamWaitEvent(two, event, 0));
-        // Recorded again elsewhere, and destroyed: the wait stays what it was.
+        // The event is recorded again elsewhere and destroyed. The wait does not change.
         ok!(gpu, cuEventRecord(event, two));
         ok!(gpu, cuEventDestroy_v2(event));
         ok!(gpu, cuMemcpyDtoDAsync_v2(b, a, 4096, two));
@@ -91,7 +91,7 @@ fn an_event_is_recorded_in_streams_of_its_own_context() {
         let handle = CUresult::ERROR_INVALID_HANDLE;
         assert_eq!(code!(gpu, cuEventRecord(event, CUstream::NULL)), handle);
         assert_eq!(code!(gpu, cuEventRecord(event, outside)), handle);
-        // Any stream may wait for it.
+        // Any stream may wait for the event.
         ok!(gpu, cuStreamWaitEvent(CUstream::NULL, event, 0));
         ok!(gpu, cuStreamWaitEvent(outside, event, 0));
         ok!(gpu, cuEventSynchronize(event));

@@ -1,5 +1,5 @@
-//! Gpuheap's kernels: every one, launched through the driver, gives what its Rust gives on the same
-//! bytes, and touches no others. On a GPU this compares the PTX with the Rust.
+//! Every kernel of gpuheap, launched through the driver. It gives the result of its Rust on equal
+//! bytes, and changes no others. On a GPU, this compares the PTX with the Rust.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +14,7 @@ use gpuheap_kernels::{
 
 use crate::support::*;
 
-/// Bytes of device memory that all cases share.
+/// Device memory that all cases share, bytes.
 const ARENA: usize = 4 << 20;
 
 #[test]
@@ -54,7 +54,7 @@ struct Bench<'g, 'd> {
     gpu: &'g Gpu<'d>,
     arena: CUdeviceptr,
     loaded: RefCell<HashMap<Kernel, (CUmodule, CUfunction)>>,
-    /// The names of all kernels that were launched.
+    /// Names of the kernels that were launched.
     seen: RefCell<BTreeSet<String>>,
 }
 
@@ -94,8 +94,8 @@ impl<'g, 'd> Bench<'g, 'd> {
         assert_eq!(code, CUresult::SUCCESS, "{launch:?}");
     }
 
-    /// Uploads the image, launches, and compares with the Rust: every byte, and NaNs as NaNs where
-    /// the case says that floats are.
+    /// Uploads the image, launches, and compares every byte with the Rust. In the ranges of floats
+    /// that the case names, any NaN equals any other.
     fn compare(&self, image: Image, floats: &[(usize, Type, usize)], launches: &[Launch]) {
         self.gpu.upload(self.arena, &image.bytes);
         let mut expected = image;
@@ -122,7 +122,7 @@ impl<'g, 'd> Bench<'g, 'd> {
     }
 }
 
-/// Launches on a stream and gives the code.
+/// Launches on a stream and returns the code.
 fn launch_with(gpu: &Gpu<'_>, function: CUfunction, launch: &Launch, stream: CUstream) -> CUresult {
     let words = launch.words;
     let mut parameters = [words.as_slice().as_ptr().cast_mut().cast()];
@@ -147,8 +147,8 @@ impl Image {
         Image { base: bench.arena, bytes: Vec::new() }
     }
 
-    /// Puts bytes on a multiple of 64 bytes and some off it, with others around them. Gives their
-    /// place.
+    /// Appends bytes `off` bytes off a multiple of 64, with other bytes around them, and returns
+    /// their offset.
     fn put(&mut self, off: usize, data: &[u8]) -> usize {
         let place = self.bytes.len().next_multiple_of(64) + 64 + off;
         self.bytes.resize(place, 0xa5);
@@ -184,7 +184,7 @@ impl Memory for Image {
     }
 }
 
-/// Makes all NaNs the same.
+/// Replaces all NaNs by one NaN.
 fn same_nans(bytes: &mut [u8], of: Type) {
     for element in bytes.chunks_exact_mut(of.size()) {
         if of == Type::F32 && f32::from_le_bytes((&*element).try_into().unwrap()).is_nan() {
@@ -208,7 +208,7 @@ impl Random {
     }
 }
 
-/// The bits of values at which something goes wrong if it can.
+/// Returns the bits of values at which mistakes show.
 fn edges(of: Type) -> Vec<u64> {
     if !of.is_float() {
         let top = 1_u64 << (8 * of.size() - 1);
@@ -222,7 +222,7 @@ fn edges(of: Type) -> Vec<u64> {
     }
     let mut values =
         vec![0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 0.1, 10.0, 1e10, f64::INFINITY, f64::NAN];
-    // The limits of the integer types, and what is around them.
+    // The limits of the integer types, and the values next to them.
     for bits in [7, 8, 15, 16, 24, 31, 32, 53, 63, 64] {
         let limit = 2.0_f64.powi(bits);
         values.extend([limit - 1.0, limit - 0.5, limit, limit + 0.5, limit + 1.0]);
@@ -256,7 +256,7 @@ fn edges(of: Type) -> Vec<u64> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Edges and random bits in turn.
+/// Returns edges and random bits in turn.
 fn wild(of: Type, count: usize, random: &mut Random) -> Vec<u8> {
     let edges = edges(of);
     let mut bytes = Vec::new();
@@ -271,7 +271,7 @@ fn wild(of: Type, count: usize, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Finite values whose sum depends on the order.
+/// Returns finite values whose sum depends on the order.
 fn finite(of: Type, count: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..count {
@@ -287,7 +287,7 @@ fn finite(of: Type, count: usize, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// All pairs of edges, then pairs of random bits: the left and the right sides.
+/// Returns all pairs of edges, then pairs of random bits: the left and the right sides.
 fn pairs(of: Type, random: &mut Random) -> (Vec<u8>, Vec<u8>) {
     let edges = edges(of);
     let (mut left, mut right) = (Vec::new(), Vec::new());
@@ -346,7 +346,7 @@ fn flat(bench: &Bench<'_, '_>) {
     for (does, of) in operations() {
         let (left, right) = pairs(of, &mut random);
         let out_of = does.output(of);
-        // How many elements each array is off a multiple of 64 bytes; and how many there are.
+        // The offsets of the arrays from a multiple of 64 bytes, and the number of elements.
         let all = left.len() / of.size();
         let cases = [
             ([0, 0, 0], all),
@@ -367,7 +367,7 @@ fn flat(bench: &Bench<'_, '_>) {
             let launches = does.plan(of, &[count], image.address(out), [left, right]);
             bench.compare(image, &[(out, out_of, count)], &launches);
         }
-        // In place, where the types allow.
+        // The operation also runs in place, if the types allow.
         if out_of == of {
             let mut image = Image::new(bench);
             let [a, b] = [image.put(0, &left), image.put(0, &right)];
@@ -394,7 +394,7 @@ fn flat(bench: &Bench<'_, '_>) {
     }
 }
 
-/// An image with an output and two inputs, each some elements off.
+/// Returns an image with an output and two inputs, each some elements off.
 fn operands(
     bench: &Bench<'_, '_>,
     of: Type,
@@ -435,7 +435,7 @@ fn one_operand(bench: &Bench<'_, '_>) {
 fn strided(bench: &Bench<'_, '_>) {
     let mut random = Random(3);
     let ten = [2, 3, 2, 2, 2, 3, 2, 2, 2, 2];
-    // Alternating broadcasts, so that no two axes can be joined.
+    // Broadcasts alternate, so that no two axes can be joined.
     let odd = [2304, 0, 384, 0, 96, 0, 16, 0, 4, 0];
     let even = [0, 768, 0, 192, 0, 32, 0, 8, 0, 2];
     type Case<'a> = (&'a [usize], &'a [isize], &'a [isize]);
@@ -449,7 +449,7 @@ fn strided(bench: &Bench<'_, '_>) {
         (&[2000], &[-1], &[1]),
         (&[9, 9], &[-9, -1], &[9, -1]),
         (&ten, &odd, &even),
-        // Whole vectors along the innermost axis.
+        // This case has whole vectors along the innermost axis.
         (&[9, 64], &[64, 1], &[0, 1]),
         (&[9, 64], &[1, 0], &[64, 1]),
         (&[9, 32], &[64, 1], &[1, 0]),
@@ -486,7 +486,7 @@ fn strided(bench: &Bench<'_, '_>) {
     }
 }
 
-/// How many elements lie before and after the first one.
+/// Returns the number of elements before and after the first one.
 fn reach(shape: &[usize], strides: &[isize]) -> (usize, usize) {
     let mut reach = (0, 0);
     for (&length, &stride) in shape.iter().zip(strides) {
@@ -589,7 +589,7 @@ fn reductions(bench: &Bench<'_, '_>) {
                     let count = outer * n * inner;
                     for is_wild in [false, true] {
                         let make = if is_wild { wild } else { finite };
-                        // Without NaNs the smallest and the largest show more.
+                        // Without NaNs, the smallest and the largest value show more.
                         let mut values = make(of, count, &mut random);
                         if matches!(op, Reduction::Any | Reduction::All) && count % 2 == 0 {
                             values.fill(u8::from(op == Reduction::All));
@@ -598,7 +598,7 @@ fn reductions(bench: &Bench<'_, '_>) {
                     }
                 }
             }
-            // Zeros of both signs, and no others.
+            // This case has zeros of both signs, and no others.
             if of.is_float() {
                 let zeros: Vec<u8> = (0..100_u64)
                     .flat_map(|i| {
@@ -644,11 +644,11 @@ fn groups(bench: &Bench<'_, '_>) {
     let types = Type::ALL.iter().copied();
     for of in types.map(Some).chain([None]) {
         for &key in Type::ALL.iter().filter(|key| key.is_integer()) {
-            // The last has more sums than a block keeps for itself.
+            // The last case has more sums than a block keeps in its own memory.
             for (rows, inner, groups) in [(1, 1, 1), (5000, 1, 7), (999, 3, 100), (3000, 50, 120)] {
                 for is_bad in [false, true] {
                     let inner = if of.is_some() { inner } else { 1 };
-                    // Counting needs more groups for the same.
+                    // A count needs more groups for that.
                     let groups = if of.is_none() && groups == 120 { 5000 } else { groups };
                     let bits = random.next();
                     let mut key_of = |row: usize| match (is_bad, row % 10) {
@@ -681,7 +681,7 @@ fn sum_groups(
     let keys = image.put(0, keys);
     let count = rows * inner;
     let values = of.map(|of| {
-        // Additions of small whole numbers are exact in every order.
+        // Sums of small whole numbers are exact in every order.
         let values: Vec<u8> = match of {
             Type::F32 => {
                 (0..count).flat_map(|_| ((random.next() % 64) as f32).to_le_bytes()).collect()
@@ -723,7 +723,7 @@ fn a_module_has_its_kernel_until_it_is_unloaded() {
             code!(gpu, cuModuleGetGlobal_v2(&mut pointer, &mut bytes, module, c"other".as_ptr()));
         assert_eq!(code, CUresult::ERROR_NOT_FOUND);
 
-        // On a stream, and with memory of the host.
+        // This case is on a stream and uses host memory.
         let stream = gpu.stream();
         let pinned = gpu.pinned(64);
         pinned[..8].copy_from_slice(&[5, 0, 0, 0, 255, 255, 255, 255]);
@@ -733,14 +733,14 @@ fn a_module_has_its_kernel_until_it_is_unloaded() {
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(pinned[32..40], [251, 255, 255, 255, 1, 0, 0, 0]);
 
-        // A grid of nothing, and a block of another size than the kernel asks for.
+        // An empty grid, and a block of another size than the kernel requires.
         for (grid, block) in [(0, 256), (1, 128), (1, 2000)] {
             let wrong = Launch { grid, block, ..launch };
             let code = launch_with(gpu, function, &wrong, stream);
             assert_eq!(code, CUresult::ERROR_INVALID_VALUE, "{grid} x {block} on {}", gpu.name);
         }
         ok!(gpu, cuModuleUnload(module));
-        // A driver follows stale handles.
+        // A real driver follows stale handles.
         if emulated {
             assert_eq!(launch_with(gpu, function, &launch, stream), HANDLE);
             assert_eq!(code!(gpu, cuModuleUnload(module)), HANDLE);

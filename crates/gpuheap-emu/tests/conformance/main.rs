@@ -1,7 +1,7 @@
-//! Behaviour of every driver, the emulated and the real one: one suite over both.
+//! Behaviour of every driver, the emulated and the real one: one suite for both.
 //!
-//! It runs on the emulator under every schedule. With `GPUHEAP_TEST_DEVICE=cuda:0` it runs on
-//! that device instead; nothing here poisons a context.
+//! The suite runs on the emulator under every schedule. With `GPUHEAP_TEST_DEVICE=cuda:0` it runs
+//! on that device instead. No test poisons a context.
 #![allow(clippy::unwrap_used)]
 
 mod capture;

@@ -16,7 +16,7 @@ fn host_and_device_share_managed_memory() {
         ok!(gpu, cuMemAllocManaged(&mut pointer, MIB, CU_MEM_ATTACH_GLOBAL));
         ok!(gpu, cuMemsetD8_v2(pointer, 5, MIB));
         ok!(gpu, cuCtxSynchronize());
-        // SAFETY: managed memory is the host's as well, and the device is done with it.
+        // SAFETY: the host may use managed memory, and the device is done with it.
         let host = unsafe {
             std::slice::from_raw_parts_mut(
                 std::ptr::with_exposed_provenance_mut::<u8>(pointer as usize),

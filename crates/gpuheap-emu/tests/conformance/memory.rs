@@ -1,4 +1,4 @@
-//! Plain device memory: how much it takes, and what comes back.
+//! Plain device memory: the memory that allocations take and return.
 
 use gpuheap_driver::*;
 
@@ -9,7 +9,8 @@ const MIB: usize = 1 << 20;
 #[test]
 fn device_memory_moves_in_granules_of_two_mebibytes() {
     on_every_driver(|gpu| {
-        // Size of each allocation, how many, and the mebibytes that the device then has in use.
+        // The size of each allocation, the count, and the mebibytes that the device then has in
+        // use.
         for (bytes, count, mebibytes) in [
             (1, 24, 2),
             (512, 24, 2),
@@ -74,7 +75,7 @@ fn more_than_there_is_cannot_be_had() {
     on_every_driver(|gpu| {
         let (mut free, mut total) = (0, 0);
         ok!(gpu, cuMemGetInfo_v2(&mut free, &mut total));
-        // The real driver finds up to 60 MiB more than it says are free.
+        // The real driver finds up to 60 MiB more than it reports as free.
         for bytes in [usize::MAX, 1 << 50, total, free + 256 * MIB] {
             let mut pointer = 0;
             assert_eq!(

@@ -1,5 +1,5 @@
-//! Wrong arguments: the code that each gets. Findings are expected here, so that the emulator runs
-//! without its checks.
+//! Wrong arguments and the code that each gets. The emulator runs without its checks, because the
+//! findings are expected.
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};

@@ -1,5 +1,5 @@
-//! Calls on a thread that has no current context: what a handle or a pointer names says its context
-//! itself, the rest needs a current one.
+//! Calls on a thread without a current context. Handles and pointers tell their context; all other
+//! calls need a current one.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

@@ -15,7 +15,7 @@ struct Pool<'g, 'd> {
 }
 
 impl<'g, 'd> Pool<'g, 'd> {
-    /// A pool that keeps everything, with at most this much.
+    /// Creates a pool that keeps all its memory, with a limit of `max` bytes.
     fn new(gpu: &'g Gpu<'d>, max: usize) -> Self {
         let mut pool = CUmemoryPool::NULL;
         let properties = CUmemPoolProps { max_size: max, ..CUmemPoolProps::device(gpu.device) };
@@ -91,8 +91,9 @@ fn a_pool_grows_by_chunks_of_32_mebibytes() {
     });
 }
 
-/// Near the end the real driver takes and gives back memory of its own, so nothing here rests on what
-/// it says is free: the end is where it refuses, and the pool says itself what it has.
+/// Near the end of its memory, the real driver takes and returns memory of its own. The test
+/// therefore does not use the free memory that it reports: the end is the first refusal, and the
+/// pool reports its own memory.
 #[test]
 fn a_pool_takes_less_than_a_chunk_when_the_device_is_full() {
     const BLOCK: usize = 4 * MIB;
@@ -111,8 +112,9 @@ fn a_pool_takes_less_than_a_chunk_when_the_device_is_full() {
             }
         };
         assert_eq!(full, CUresult::ERROR_OUT_OF_MEMORY);
-        // The driver may keep some of what it gets back, so one block need not do. On an H200 it took
-        // less than a chunk on most days, and on others had to find a whole one.
+        // The driver may keep some of the memory that it gets back, so one block may not suffice.
+        // On an H200, the allocation took less than a chunk on most days, and on others needed a
+        // whole one.
         let mut freed = 0;
         let pooled = loop {
             gpu.free(blocks.pop().unwrap());

@@ -1,4 +1,4 @@
-//! The drivers that the suite runs on, and calls that must succeed.
+//! Drivers that the suite runs on, and calls that must succeed.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, OnceLock};
@@ -7,10 +7,10 @@ use std::time::Duration;
 use gpuheap_driver::*;
 use gpuheap_emu::{Emulator, Options, Schedule};
 
-/// Calls a function of the driver and gives its code.
+/// Calls a function of the driver and returns its code.
 macro_rules! code {
     ($gpu:expr, $function:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: the tests pass valid pointers; handles may be stale, which the driver finds.
+        // SAFETY: the tests pass valid pointers. Handles may be stale, which the driver finds.
         unsafe { $gpu.driver.$function($($arg),*) }
     };
 }
@@ -43,7 +43,7 @@ pub(crate) fn on_every_driver_unchecked(test: impl Fn(&Gpu<'_>)) {
     run(false, test);
 }
 
-/// Runs a test that takes long and has no order of streams in it: on the emulator once.
+/// Runs a long test without order between streams, on the emulator once.
 pub(crate) fn on_every_driver_once(test: impl Fn(&Gpu<'_>)) {
     if std::env::var_os("GPUHEAP_TEST_DEVICE").is_some() {
         return run(true, test);
@@ -58,10 +58,10 @@ fn run(checks: bool, test: impl Fn(&Gpu<'_>)) {
         let ordinal = wanted.strip_prefix("cuda:").expect("GPUHEAP_TEST_DEVICE is cuda:N");
         static REAL: OnceLock<Mutex<LibCuda>> = OnceLock::new();
         let real = REAL.get_or_init(|| Mutex::new(LibCuda::open().unwrap()));
-        // One test at a time: they look at the device's free memory.
+        // The tests run one at a time, because they look at the device's free memory.
         let real = real.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // What a test that failed left behind.
-        // SAFETY: no test runs besides.
+        // A failed test may have left memory behind.
+        // SAFETY: no other test runs.
         assert!(unsafe { real.cuDevicePrimaryCtxReset_v2(ordinal.parse().unwrap()) }.is_success());
         return with_context(&*real, wanted.clone(), ordinal.parse().unwrap(), &test);
     }
@@ -127,11 +127,11 @@ impl Gpu<'_> {
         data
     }
 
-    /// Pinned memory as a slice; the driver owns it.
+    /// Returns pinned memory as a slice. The driver owns it.
     pub(crate) fn pinned<'m>(&self, bytes: usize) -> &'m mut [u8] {
         let mut pointer: *mut c_void = std::ptr::null_mut();
         ok!(self, cuMemAllocHost_v2(&mut pointer, bytes));
-        // SAFETY: the driver just gave this block; tests free it at their end or not at all.
+        // SAFETY: the driver just gave this block. Tests free it at their end or not at all.
         unsafe {
             std::ptr::write_bytes(pointer.cast::<u8>(), 0, bytes);
             std::slice::from_raw_parts_mut(pointer.cast(), bytes)

@@ -38,7 +38,7 @@ fn physical_memory_moves_between_addresses_with_its_content() {
         ok!(gpu, cuMemMap(va, 8 * MIB, 0, a, 0));
         ok!(gpu, cuMemMap(va + 8 * M, 4 * MIB, 0, b, 0));
         assert_eq!(allow(gpu, va, 12 * MIB), CUresult::SUCCESS);
-        // Across the border between the two.
+        // The bytes go across the border between the two mappings.
         let data: Vec<u8> = (0..2 * MIB).map(|i| (i / 3) as u8).collect();
         gpu.upload(va + 7 * M, &data);
         assert_eq!(gpu.download(va + 7 * M, 2 * MIB), data);
