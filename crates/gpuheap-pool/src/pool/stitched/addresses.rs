@@ -1,4 +1,4 @@
-//! Addresses for stitched ranges: reserved in large pieces, handed out first fit, used again.
+//! Addresses for stitched ranges: reserved in large pieces, handed out first fit, reused.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    /// A range of addresses with nothing at them.
+    /// Takes a range of addresses with nothing mapped at them.
     pub(super) fn take(
         &mut self,
         bytes: u64,
@@ -60,7 +60,7 @@ impl Addresses {
         self.free.insert(address, bytes);
     }
 
-    /// Gives everything back that was reserved, nothing of it in use.
+    /// Gives all reserved addresses back. None of them is in use.
     pub(super) fn clear(&mut self, environment: &mut Environment<'_>) -> Result<(), SourceError> {
         self.free.clear();
         while let Some(segment) = self.reserved.last().copied() {
@@ -71,10 +71,10 @@ impl Addresses {
     }
 }
 
-/// Reserves addresses, a few times what the device has; less where that is refused.
+/// Reserves addresses, a few times the device's memory; fewer if that is refused.
 pub(super) fn reserve(bytes: u64, environment: &mut Environment<'_>) -> Result<Segment, Shortage> {
     const TIMES: u64 = 4;
-    /// No address is above this.
+    /// Upper bound of all addresses.
     const SPACE: u64 = 1 << 46;
     let capacity = environment.source.capacity();
     let wanted = capacity.saturating_mul(TIMES).max(bytes).min(SPACE).next_power_of_two();

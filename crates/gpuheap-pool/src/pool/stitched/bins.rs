@@ -1,22 +1,22 @@
-//! Free blocks by size: the smallest that fits, or nearly, without a tree.
+//! Free blocks by size, without a tree. Finds the smallest that fits, or nearly.
 //!
-//! Sizes up to 64 KiB have a bin each, larger ones share one with what is at most 1.6 % larger. Two
-//! levels of bit sets say which bins hold something; the blocks of a bin are linked through their
+//! Sizes up to 64 KiB have a bin each. Larger sizes share a bin with sizes up to 1.6 % larger. Two
+//! levels of bit sets say which bins hold blocks. The blocks of a bin are linked through their
 //! records, the last freed first.
 
 use super::blocks::{Blocks, NONE};
 use crate::pool::size_bins::ROUNDING;
 
-/// Bins of one power of two.
+/// Number of bins for each power of two.
 const PER_CLASS: usize = 64;
-/// Powers of two, the first one for all sizes below [`PER_CLASS`] units.
+/// Number of powers of two; the first one stands for all sizes below [`PER_CLASS`] units.
 const CLASSES: usize = 36;
-/// So many bins hold one size each.
+/// Number of bins that hold one size each.
 const EXACT: usize = 2 * PER_CLASS;
 
 #[derive(Debug)]
 pub(super) struct Bins {
-    /// Which bins of a class hold something, and which classes have such bins.
+    /// Bit set of each class's bins that hold blocks, and the bit set of such classes.
     bits: [u64; CLASSES],
     summary: u64,
     heads: Vec<u32>,
@@ -28,7 +28,7 @@ impl Default for Bins {
     }
 }
 
-/// The bin of a size.
+/// Returns the bin of a size.
 fn bin_of(bytes: u64) -> usize {
     let units = bytes.div_ceil(ROUNDING);
     if units < PER_CLASS as u64 {
@@ -82,8 +82,8 @@ impl Bins {
         }
     }
 
-    /// The smallest block of at least `bytes` that is `usable`, of the first few that fit; else the
-    /// first of these that is not and still `serves`.
+    /// Returns the smallest block of at least `bytes` that is `usable`, of the first few that fit.
+    /// If none is usable, returns the first of them that still `serves`.
     #[inline]
     pub(super) fn best(
         &self,
@@ -104,7 +104,7 @@ impl Bins {
                 let block = &blocks[key];
                 if block.bytes >= bytes {
                     left = left.saturating_sub(1);
-                    // Of equal ones the lowest: what lives long gathers at one end.
+                    // Of equal blocks the lowest, so that long-lived blocks gather at one end.
                     let rank = (block.bytes, block.address);
                     if usable(key) {
                         if rank < best {
@@ -129,7 +129,7 @@ impl Bins {
         found
     }
 
-    /// The keys of all blocks.
+    /// Returns the keys of all blocks.
     pub(super) fn keys<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = u32> + 'a {
         let heads = self.heads.iter().copied().filter(|head| *head != NONE);
         heads.flat_map(move |head| {
@@ -138,7 +138,7 @@ impl Bins {
         })
     }
 
-    /// The next bin that holds something.
+    /// Returns the next bin that holds blocks.
     fn after(&self, bin: usize) -> Option<usize> {
         let (class, sub) = (bin / PER_CLASS, bin % PER_CLASS);
         // Shifted in two steps: a shift by all bits would overflow.
@@ -155,10 +155,10 @@ impl Bins {
     }
 }
 
-/// What [`Bins::best`] found.
+/// Result of [`Bins::best`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Found {
     pub(super) usable: Option<u32>,
-    /// One that fits and is not usable as things are.
+    /// A block that fits but is not usable now.
     pub(super) other: Option<u32>,
 }

@@ -7,23 +7,23 @@ use crate::pool::size_bins::ROUNDING;
 use crate::stream::{StreamRef, Ticket};
 use crate::stuck::Stuck;
 
-/// No block.
+/// Key of no block.
 pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The record is not in use.
+    /// The record is free.
     Vacant,
-    /// Handed out at its primary address.
+    /// Live at its primary address.
     Live,
-    /// Handed out as a part of a stitched range.
+    /// Mapped: live as a part of a stitched range.
     Lent,
     Free,
-    /// Addresses with no memory behind them.
+    /// Addresses without memory.
     Gap,
 }
 
-/// When the last use of a free block is over, in twelve bytes.
+/// Last use of a free block, in twelve bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub(super) struct Last {
@@ -32,7 +32,7 @@ pub(super) struct Last {
 }
 
 impl Last {
-    /// It is over.
+    /// A last use that is completed.
     pub(super) const OVER: Last = Last { number: 0, slot: u32::MAX };
 
     pub(super) fn of(ticket: Ticket, order: &Order) -> Last {
@@ -56,11 +56,11 @@ impl Last {
     }
 }
 
-/// The part of a free block that its last use was of, in steps of [`STEP`]: nothing else of it is in
-/// use. Free memory takes its neighbour's last use over when they merge, and must be told from it
-/// where that use cannot be waited for, or need not be.
+/// Part of a free block that its last use covered, in steps of [`STEP`]. Nothing else of the block
+/// is in use. When free blocks merge, the merged block takes over one last use. The part tells
+/// which bytes that use covers, for uses that cannot be waited for or need not be.
 ///
-/// Each end is 40 bits, which covers addresses of 49 bits; of what is above them all counts as used.
+/// Each end is 40 bits, which covers addresses of 49 bits. Anything above counts as used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(2))]
 pub(super) struct Part {
@@ -70,20 +70,20 @@ pub(super) struct Part {
     to_above: u8,
 }
 
-/// The unit of a part's ends: what blocks are multiples of, so that a part is exact. With 64 KiB, a
-/// block of 5 MiB beside one in use was taken for 4.96.
+/// Unit of a part's ends: blocks are multiples of it, so a part is exact. With 64 KiB, a block of 5
+/// MiB beside one in use was taken for 4.96.
 const STEP: u64 = ROUNDING;
 
-/// The highest end that a part can hold: it stands for the end of the addresses.
+/// Highest end that a part can hold: it stands for the end of the addresses.
 const MOST: u64 = (1 << 40) - 1;
 
-/// Bytes to whose multiples a part is widened where blocks merge or a range is ordered. Exact ends gain
-/// nothing there, and cost `serve_threads` 0.007 of utilisation.
+/// Bytes to whose multiples a part is widened when blocks merge or a range is ordered. Exact ends
+/// gain nothing there, and cost `serve_threads` 0.007 of utilisation.
 const COARSE: u64 = 64 << 10;
 
-/// So much between two uses is not counted as used with them; less is, and is out of reach with what a
-/// capture freed at both sides of it. To count less would be dear: a block that does not merge is a
-/// worse fit for what comes (0.02 of `serve_threads` with an eighth of it).
+/// Bytes between two uses from which on they do not count as used with the two. Fewer bytes do, and
+/// so cannot be used between two frees of a capture. A smaller bound is expensive: a block that
+/// does not merge is a worse fit for later requests (0.02 of `serve_threads` with an eighth of it).
 const BETWEEN: u64 = 256 << 20;
 
 impl Part {
@@ -95,7 +95,7 @@ impl Part {
         Part { from: from as u32, to: to as u32, from_above, to_above }
     }
 
-    /// The part, widened to [`COARSE`] steps.
+    /// Returns the part, widened to [`COARSE`] steps.
     #[inline]
     fn coarse(self) -> (u64, u64) {
         const UNITS: u64 = COARSE / STEP;
@@ -103,7 +103,7 @@ impl Part {
         (self.from() / UNITS * UNITS, to)
     }
 
-    /// The part of these addresses.
+    /// Returns the part of these addresses.
     #[inline]
     fn of((from, to): (u64, u64)) -> Part {
         Part::new((from / STEP).min(MOST - 1), to.div_ceil(STEP).min(MOST))
@@ -134,16 +134,16 @@ pub(super) struct Block {
     pub(super) previous: u32,
     pub(super) last: Last,
     pub(super) part: Part,
-    /// The stitched range that it is mapped to.
+    /// Stitched range that the block is mapped to.
     pub(super) range: u32,
     pub(super) state: State,
-    /// `true` if it is small requests that it is for.
+    /// `true` if the block is for small requests.
     pub(super) small: bool,
-    /// `true` if it stands in the list of boundaries.
+    /// `true` if the block is in the list of boundaries.
     pub(super) boundary: bool,
-    /// `true` if it is in a bin.
+    /// `true` if the block is in a bin.
     pub(super) binned: bool,
-    /// `true` if the record stands in the list of what was left as it is, whatever it is by now.
+    /// `true` if the record is in the list of deferred merges, whatever its state is now.
     pub(super) listed: bool,
 }
 
@@ -157,24 +157,26 @@ impl Block {
         self.address + self.bytes
     }
 
-    /// From where to where its last use may not be over; from above to below where it is.
+    /// Returns start and end of the bytes whose last use may not be completed; start is above end
+    /// if it is completed.
     pub(super) fn in_use(&self, order: &Order) -> (u64, u64) {
         self.in_use_of(self.part.coarse(), order)
     }
 
-    /// From where to where a part, in units, may be in use.
+    /// Returns start and end of the bytes of a part, in units, that may be in use.
     fn in_use_of(&self, part: (u64, u64), order: &Order) -> (u64, u64) {
         if self.last.is_completed(order) { NOWHERE } else { self.used(part) }
     }
 
-    /// From where to where a part, in units, was used.
+    /// Returns start and end of the bytes of a part, in units, that were used.
     fn used(&self, (from, to): (u64, u64)) -> (u64, u64) {
         let to = if to == MOST { u64::MAX } else { to * STEP };
         let (from, to) = (self.address.max(from * STEP), self.end().min(to));
         if from < to { (from, to) } else { NOWHERE }
     }
 
-    /// From where to where no wait can end its last use now; from above to below where one can.
+    /// Returns start and end of the bytes whose last use no wait can complete now; start is above
+    /// end if a wait can.
     pub(super) fn stuck(&self, stuck: &Stuck) -> (u64, u64) {
         match self.last.ticket().filter(|ticket| stuck.holds(*ticket)) {
             Some(_) => self.used(self.part.coarse()),
@@ -182,17 +184,18 @@ impl Block {
         }
     }
 
-    /// Returns `true` if no wait can end its last use now.
+    /// Returns `true` if no wait can complete the block's last use now.
     pub(super) fn is_stuck(&self, stuck: &Stuck) -> bool {
         self.stuck(stuck) != NOWHERE
     }
 
-    /// From where to where its last use is not over, to the byte.
+    /// Returns start and end of the bytes whose last use is not completed, to the byte.
     pub(super) fn exactly_in_use(&self, order: &Order) -> (u64, u64) {
         self.in_use_of((self.part.from(), self.part.to()), order)
     }
 
-    /// Where `bytes` of it begin that are not in use, if there are so many in one piece.
+    /// Returns the start of `bytes` within the block that are not in use; `None` if no piece is
+    /// large enough.
     pub(super) fn unused(&self, bytes: u64, order: &Order) -> Option<u64> {
         let (from, to) = self.exactly_in_use(order);
         if from >= to || from - self.address >= bytes {
@@ -201,14 +204,14 @@ impl Block {
         (self.end() - to >= bytes).then_some(to)
     }
 
-    /// The last use of a range, as far as it is in this free block.
+    /// Returns the last use of a range, as far as the range is in this free block.
     pub(super) fn last_of(&self, address: u64, end: u64, order: &Order) -> Last {
         let (from, to) = self.in_use(order);
         if from < end && address < to { self.last } else { Last::OVER }
     }
 
-    /// When two neighbours' last use together is over, and what it is of, where they may become one:
-    /// where one stream's order covers both.
+    /// Returns the last use of two neighbours together, and its part. `None` if they may not merge:
+    /// no single stream's order covers both, or too many bytes between would count as used.
     #[inline(always)]
     pub(super) fn with(&self, other: &Block, order: &Order) -> Option<(Last, Part)> {
         let (first, second) = (self.last, other.last);
@@ -238,7 +241,8 @@ impl Block {
         if from < to { part } else { Part::NOTHING }
     }
 
-    /// What the last use of two neighbours is of; none where too much between would count as used.
+    /// Returns the part that two neighbours' last use covers together. `None` if too many bytes
+    /// between would count as used.
     #[inline]
     fn part_with(&self, other: &Block, order: &Order) -> Option<Part> {
         let part = |block: &Block| {
@@ -291,7 +295,7 @@ impl Blocks {
         self.records.get(key as usize).filter(|block| block.state != State::Vacant)
     }
 
-    /// The record stands in the list of what was left no more, whatever it is.
+    /// Notes that the record left the list of deferred merges, whatever its state.
     pub(super) fn unlist(&mut self, key: u32) {
         if let Some(record) = self.records.get_mut(key as usize) {
             record.listed = false;

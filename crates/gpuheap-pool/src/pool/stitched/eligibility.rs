@@ -1,8 +1,8 @@
-//! What of the free memory a stream can have.
+//! Eligibility: the free memory that a stream can use.
 //!
-//! A stream that captures a graph is not fenced, and does not wait; nor can one be fenced that ended
-//! unannounced. What was freed there is nobody else's for a time, and must not stand in the way of
-//! the rest.
+//! A capturing stream is not fenced and does not wait. A stream that ended unannounced cannot be
+//! fenced. For a time no other stream can use memory freed on them. That memory must not stand in
+//! the way of the rest.
 
 use super::blocks::Last;
 use crate::order::Order;
@@ -10,11 +10,11 @@ use crate::stream::StreamRef;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Eligibility {
-    /// All free memory: what is not out of use can be waited for, most often.
+    /// All free memory: if it is in use, it can be waited for in most cases.
     All,
-    /// What there is a fence to wait for. After a poll nothing else can be waited for.
+    /// Memory with a fence to wait for. After a poll nothing else can be waited for.
     Fenced,
-    /// What can be used with no wait, as the stream that asks cannot wait.
+    /// Memory that is usable without a wait, because the requesting stream cannot wait.
     Open,
 }
 
@@ -28,7 +28,8 @@ impl Eligibility {
         }
     }
 
-    /// What to count on where this was too much; none where no wait was needed.
+    /// Returns the next narrower eligibility, for when this one was too wide; `None` if this one
+    /// already needs no wait.
     pub(super) fn less(self) -> Option<Eligibility> {
         match self {
             Eligibility::All => Some(Eligibility::Fenced),

@@ -5,43 +5,43 @@ use std::collections::BTreeMap;
 use crate::pool::{Environment, Shortage};
 use crate::source::{Chunk, SourceError};
 
-/// The smallest and the largest chunk. Access costs 24 µs for each chunk of up to 512 MiB, giving
-/// one of that size back 136 µs (H200, driver 580): larger ones save nothing more.
+/// Smallest and largest chunk. Setting access costs 24 µs for each chunk of up to 512 MiB, and
+/// giving one of that size back 136 µs (H200, driver 580). Larger chunks save nothing more.
 pub(super) const LEAST: u64 = crate::source::GRANULE;
 const MOST: u64 = 512 << 20;
-/// A chunk is at most so much of what there is: what is free in a part of a chunk can begin or end a
-/// stitched range, and not stand inside it.
+/// Largest share of the total memory that one chunk may be, as a divisor. Free parts of a chunk can
+/// only begin or end a stitched range, not be inside it.
 const SHARE: u64 = 256;
 
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) chunk: Chunk,
     pub(super) bytes: u64,
-    /// The stitched ranges that it is mapped in, once for each mapping.
+    /// Stitched ranges in which the chunk is mapped, once for each mapping.
     pub(super) ranges: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// By primary address.
+    /// Chunks by primary address.
     pieces: BTreeMap<u64, Piece>,
-    /// Chunks that are mapped nowhere, as a call failed between.
+    /// Chunks that are mapped nowhere, because a call failed in between.
     loose: Vec<(Chunk, u64)>,
     bytes: u64,
 }
 
 impl Memory {
-    /// Bytes taken from the device.
+    /// Returns the bytes taken from the device.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Of these, bytes that are mapped nowhere.
+    /// Returns the bytes of chunks that are mapped nowhere.
     pub(super) fn loose_bytes(&self) -> u64 {
         self.loose.iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// How many chunks there are.
+    /// Returns the number of chunks.
     pub(super) fn count(&self) -> usize {
         self.pieces.len()
     }
@@ -50,13 +50,13 @@ impl Memory {
         self.pieces.is_empty() && self.loose.is_empty()
     }
 
-    /// The chunk whose primary range holds `address`.
+    /// Returns the chunk whose primary range holds `address`.
     pub(super) fn holding(&self, address: u64) -> Option<(u64, &Piece)> {
         let (primary, piece) = self.pieces.range(..=address).next_back()?;
         (address < primary + piece.bytes).then_some((*primary, piece))
     }
 
-    /// The chunks whose primary addresses a range touches.
+    /// Returns the chunks whose primary addresses overlap a range.
     pub(super) fn touching(&self, address: u64, end: u64) -> impl Iterator<Item = (u64, &Piece)> {
         let first = self.holding(address).map_or(address, |(primary, _)| primary);
         self.pieces.range(first..end).map(|(primary, piece)| (*primary, piece))
@@ -70,8 +70,8 @@ impl Memory {
         self.pieces.get_mut(&primary)
     }
 
-    /// Takes one chunk of at most `bytes`, which is a multiple of the granule, and maps it at its
-    /// primary address: the bytes that it has.
+    /// Takes one chunk of at most `bytes`, a multiple of the granule, and maps it at its primary
+    /// address. Returns the chunk's size.
     pub(super) fn add(
         &mut self,
         primary: u64,
@@ -98,7 +98,7 @@ impl Memory {
         Ok(size)
     }
 
-    /// Unmaps a chunk from its primary address; it is mapped nowhere else.
+    /// Unmaps a chunk from its primary address. It is mapped nowhere else.
     pub(super) fn unmap(
         &mut self,
         primary: u64,
@@ -111,7 +111,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives chunks that are mapped nowhere back to the device, until `target` bytes went.
+    /// Gives chunks that are mapped nowhere back to the device, until `target` bytes are given
+    /// back.
     pub(super) fn destroy(
         &mut self,
         target: u64,

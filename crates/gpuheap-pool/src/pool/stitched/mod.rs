@@ -1,4 +1,4 @@
-//! `stitched`: physical memory behind addresses of ours, so that free bytes are usable bytes.
+//! `stitched`: physical memory mapped at reserved addresses, so that all free bytes are usable.
 //!
 //! ```text
 //! primary    ├ live ┼─ a ─┼ live ┼── b ──┼ live ┼─ c ─┼─ live ─┼──────── gap ────────┤
@@ -7,27 +7,31 @@
 //!                  ├─── a ─┼───── b ─────┼─ c ───┤
 //! ```
 //!
-//! Every byte of memory has one primary address. Free blocks exist at primary addresses alone: linked
-//! by address, coalesced, in bins by size. A request takes
+//! Every byte of memory has one primary address. Free blocks exist at primary addresses alone:
+//! linked by address, coalesced, in bins by size. A request takes the first of these that serves
+//! it:
 //!
-//! 1. the place that it had when the program did the same before ([`placement_log`]), if that is free;
+//! 1. the place that an equal request had when the program did the same before ([`placement_log`]),
+//!    if that place is free;
 //! 2. the smallest free block at a primary address that fits and that its stream may use;
-//! 3. the same once more, after the driver was asked how far other streams got, and what was freed
-//!    by several streams merged;
-//! 4. one that another stream freed, or several did: a part of it that is completed by now, else all
-//!    of it, which the stream then waits for;
-//! 5. a stitched range that is all free, mapped already;
-//! 6. new memory, as long as there is at most `slack` more of it than was ever live;
-//! 7. a new stitched range: free chunks, and free parts of chunks at its ends, mapped one after the
-//!    other with no copy; with new memory for what is missing.
+//! 3. such a block again, after polling how far other streams got, and after merging the frees of
+//!    several streams;
+//! 4. a block that other streams freed: a part that is completed by now, else all of it, for which
+//!    the stream then waits;
+//! 5. a stitched range that is already mapped and all free;
+//! 6. new memory, as long as the total exceeds the high-water mark of live bytes by at most
+//!    `slack`;
+//! 7. a new stitched range: free chunks, with free parts of chunks at its ends, mapped one after
+//!    the other without a copy; new memory fills what is missing.
 //!
-//! No driver call is made in 1, 2 and 5 but for the order of streams. What a live range uses is marked
-//! as mapped at its primary address, so two addresses never have the same byte at once, and the order
-//! of streams is kept by physical byte. A chunk may be used through two addresses at once, at different bytes.
+//! Steps 1, 2 and 5 make no driver calls except for stream order. Bytes that a live range uses are
+//! marked as mapped at their primary addresses, so two addresses never use one byte at a time.
+//! Stream order is kept by physical byte. A chunk may be used through two addresses at once, at
+//! different bytes.
 //!
-//! Small requests are carved from blocks of 2 MiB, so that a small block that lives long does not
-//! split a large range; what is left empty goes back to the large ones, and before a request fails all
-//! that is free does.
+//! Small requests are carved from blocks of 2 MiB, so that a long-lived small block does not split
+//! a large range. Blocks that become empty return to the large ones. Before a request fails, all
+//! free memory of small requests does.
 
 mod addresses;
 mod bins;
@@ -62,37 +66,39 @@ use crate::stats::RunningStats;
 use crate::stream::StreamRef;
 use crate::stuck::Stuck;
 
-/// Requests up to this size are small.
+/// Largest small request, in bytes.
 const SMALL: u64 = 64 << 10;
-/// What small requests are carved from.
+/// Size of the blocks from which small requests are carved.
 const SMALL_RUN: u64 = 2 << 20;
-/// Of so many of them the places are remembered.
+/// Number of such blocks whose addresses are remembered.
 const MOST_SMALL_RUNS: usize = 1024;
 
-/// So many times as many blocks as the first few are looked at before a stream is made to wait.
+/// Factor by which the search widens before a stream is made to wait.
 const WIDE: usize = 8;
 
-/// How the policy trades packing against time.
+/// Trade-off of the policy between packing and time.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
-    /// How much more than the peak of live bytes may be taken before chunks are stitched, in
-    /// thousandths.
+    /// Memory that may be taken above the high-water mark of live bytes before chunks are stitched,
+    /// in thousandths.
     pub slack: u64,
-    /// How many free blocks are looked at for one that the stream may use at once.
+    /// Number of free blocks searched for one that the stream may use at once.
     pub search_depth: usize,
-    /// How many mappings of stitched ranges are kept for each chunk. What was not used for longest
-    /// goes first; twice as many at most, where what is pending cannot go.
+    /// Number of mappings of stitched ranges kept for each chunk. The range that is unused for
+    /// longest is unmapped first. If pending ranges cannot be unmapped, up to twice as many are
+    /// kept.
     pub maps: usize,
-    /// `true` if requests are placed where the same ones were before.
+    /// `true` if requests are placed where equal ones were before.
     pub follows: bool,
-    /// After so many mappings of stitched ranges more slack is given, up to `most_slack`: a program
-    /// that does not repeat itself would map for ever. 20,000 of them take half a second.
+    /// Number of mappings of stitched ranges after which slack grows, up to `most_slack`. A program
+    /// that does not repeat itself would otherwise map without end. 20,000 mappings take half a
+    /// second.
     pub patience: u64,
-    /// The most that slack grows to, in thousandths.
+    /// Upper bound of slack, in thousandths.
     pub most_slack: u64,
 }
 
-/// So many mappings more cost a thousandth of slack more.
+/// Number of mappings after which slack grows by one thousandth.
 const MAPS_A_THOUSANDTH: u64 = 64;
 
 impl Default for Tuning {
@@ -116,9 +122,9 @@ pub struct Stitched {
     memory: Memory,
     ranges: Ranges,
     placement_log: PlacementLog,
-    /// Where small requests had their blocks, the first one first.
+    /// Addresses of blocks for small requests, in the order of their first use.
     slabs: Vec<u64>,
-    /// The primary addresses of chunks that were all free at a free; noted where there is a soft limit.
+    /// Primary addresses of chunks that a free left all free. Noted only if there is a soft limit.
     freed: BTreeSet<u64>,
 }
 
@@ -241,12 +247,12 @@ impl Policy for Stitched {
 }
 
 impl Stitched {
-    /// An empty pool that is tuned so.
+    /// Makes an empty pool with this tuning.
     pub fn with(tuning: Tuning) -> Stitched {
         Stitched { tuning, ..Stitched::default() }
     }
 
-    /// Steps 1 to 5 of the module's list, and the others if the pool `grows`.
+    /// Allocates by steps 1 to 5 of the module's list, and by steps 6 and 7 if the pool `grows`.
     #[inline(always)]
     fn serve(
         &mut self,
@@ -264,8 +270,8 @@ impl Stitched {
         Ok(grant)
     }
 
-    // Results go from one of these to the next: as calls they cost a third of a request that is
-    // followed, for loads that wait for narrower stores.
+    // Results pass from one of these functions to the next. As calls they cost a third of a request
+    // that follows the log, for loads that wait for narrower stores.
     #[inline(always)]
     fn large(
         &mut self,
@@ -280,7 +286,7 @@ impl Stitched {
         let place = if self.tuning.follows { self.placement_log.place(bytes) } else { None };
         let mut grant = match place {
             Some(place) => match self.again(place, bytes, stream, environment)? {
-                // What small requests left empty may be what is in the way.
+                // Empty blocks of small requests may be in the way.
                 None if self.primary.reclaim_islands(environment.order) => {
                     self.again(place, bytes, stream, environment)?
                 }
@@ -309,8 +315,8 @@ impl Stitched {
         Ok(Some(grant))
     }
 
-    /// A block at a primary address becomes free; `notes` says whether to note the chunks that this
-    /// leaves empty.
+    /// Frees a block at a primary address. `notes` says whether to note the chunks that become all
+    /// free.
     #[inline]
     fn put(&mut self, key: u32, last: Last, notes: bool, order: &Order) {
         let block = &self.primary.blocks[key];
@@ -325,7 +331,7 @@ impl Stitched {
         }
     }
 
-    /// The place of a request the last time, if it is free.
+    /// Takes the place that the request had the last time, if it is free.
     #[inline(always)]
     fn again(
         &mut self,
@@ -347,7 +353,8 @@ impl Stitched {
         }
     }
 
-    /// Steps 2 to 4 of the module's list, all but waiting for several streams: a free block.
+    /// Takes a free block by steps 2 to 4 of the module's list, except that it does not wait for
+    /// several streams.
     #[inline]
     fn cached_at_home(
         &mut self,
@@ -371,7 +378,7 @@ impl Stitched {
             return Ok(None);
         }
         self.primary.reclaim_islands(environment.order);
-        // More than the first few before there is a wait or new memory.
+        // The search widens before a stream waits or new memory is taken.
         let wide = search_depth.saturating_mul(WIDE);
         let found = self.primary.find(bytes, small, wide, stream, environment.order);
         if found.usable.is_some() {
@@ -388,8 +395,8 @@ impl Stitched {
         self.within_eligibility(bytes, small, search_depth, stream, environment)
     }
 
-    /// Where there is no new memory: any free block that fits, however many are in its way, else all
-    /// that is free, whichever requests it was for, in one piece or in several.
+    /// Last search, when no new memory can be taken: any free block that fits, however many come
+    /// before it. Then all free memory, for small or large requests, in one piece or in several.
     #[cold]
     fn rather_than_fail(
         &mut self,
@@ -399,8 +406,8 @@ impl Stitched {
         environment: &mut Environment<'_>,
     ) -> Result<BlockRef, Shortage> {
         environment.order.poll(environment.source).map_err(Shortage::Failed)?;
-        // Of many streams only a few were asked so far, and what they freed merges now (the minute of
-        // sixteen threads with two streams each failed for 40 KiB with 44 free).
+        // So far only a few of many streams were polled, and their frees merge now. Without this,
+        // sixteen threads with two streams each failed after a minute for 40 KiB with 44 free.
         self.settle(environment.order);
         for small in [false, true] {
             if let Some(key) =
@@ -428,7 +435,7 @@ impl Stitched {
         }
     }
 
-    /// A free block where there is one that cannot be waited for.
+    /// Takes a free block in place of one that cannot be waited for.
     #[cold]
     fn within_eligibility(
         &mut self,
@@ -455,7 +462,7 @@ impl Stitched {
         Ok(None)
     }
 
-    /// Steps 4 to 7: where no free block at a primary address fits.
+    /// Allocates by steps 4 to 7 of the module's list, if no free block at a primary address fits.
     #[cold]
     fn find_more(
         &mut self,
@@ -476,7 +483,7 @@ impl Stitched {
             return Ok(None);
         }
         if !environment.order.is_few() {
-            // Before there is new memory all are asked.
+            // All streams are polled before new memory is taken.
             environment.order.poll(environment.source).map_err(Shortage::Failed)?;
             self.primary.join_boundaries(environment.order);
             if let Some(key) = self.cached_at_home(bytes, false, stream, environment)? {
@@ -495,15 +502,16 @@ impl Stitched {
         }
     }
 
-    /// Bytes up to which new memory is taken for a request rather than mapped together. What threads
-    /// keep is not live: the peak is the program's own.
+    /// Returns the total of bytes up to which new memory is taken for a request, rather than
+    /// stitched. Blocks in thread caches are not live: the high-water mark is the program's own.
     fn most_with(&self, bytes: u64, stats: &RunningStats) -> u64 {
         let peak = stats.peak_with(bytes);
         let more = u128::from(peak) * u128::from(self.slack()) / 1000;
         peak.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
     }
 
-    /// How much more than the peak of live bytes may be taken, in thousandths.
+    /// Returns the memory that may be taken above the high-water mark of live bytes, in
+    /// thousandths.
     fn slack(&self) -> u64 {
         let Tuning { slack, most_slack, patience, .. } = self.tuning;
         let more = self.ranges.mapped().saturating_sub(patience) / MAPS_A_THOUSANDTH;
@@ -532,7 +540,7 @@ impl Stitched {
         Ok(key.map(|key| self.hand_out(key, bytes)))
     }
 
-    /// A free block for small requests, from the large ones or from the driver.
+    /// Takes a block for small requests, from the free memory of large ones or from the driver.
     #[cold]
     fn slab(
         &mut self,
@@ -542,7 +550,7 @@ impl Stitched {
         environment: &mut Environment<'_>,
     ) -> Result<Option<u32>, Shortage> {
         let search_depth = self.tuning.search_depth;
-        // Where there was one before: what was placed around it finds its place again.
+        // At an earlier address, if possible: blocks placed around it then find their places again.
         let mut key = self.slabs.iter().find_map(|address| {
             let key = self.primary.run_at(*address, SMALL_RUN)?;
             let block = &self.primary.blocks[key];
@@ -579,7 +587,7 @@ impl Stitched {
         let mut length = (block.end() - address).min(SMALL_RUN);
         let mut last = block.last_of(address, address + length, environment.order);
         if length < SMALL_RUN && grown {
-            // Of several streams, after all of which this one comes.
+            // The memory was used by several streams, and `stream` comes after all of them.
             length = SMALL_RUN;
             let ticket = environment.order.freed(stream, environment.source);
             last = Last::of(ticket, environment.order);
@@ -598,7 +606,7 @@ impl Stitched {
             return;
         }
         if self.slabs.len() >= MOST_SMALL_RUNS {
-            // Those whose memory or addresses went make room.
+            // Entries whose memory or addresses were given back make room.
             let primary = &self.primary;
             self.slabs.retain(|slab| primary.holds_memory(*slab));
         }
@@ -607,7 +615,7 @@ impl Stitched {
         }
     }
 
-    /// The part of a free block that a request takes: its beginning.
+    /// Takes the beginning of a free block, as much as the request needs.
     #[inline]
     fn hand_out(&mut self, key: u32, bytes: u64) -> BlockRef {
         let address = self.primary.blocks[key].address;
@@ -615,7 +623,7 @@ impl Stitched {
         BlockRef { key, address, bytes }
     }
 
-    /// A range of primary addresses, if it is free.
+    /// Takes a range of primary addresses, if it is free.
     #[inline]
     fn at_primary(
         &mut self,
@@ -628,7 +636,8 @@ impl Stitched {
         self.in_run(first, address, bytes, stream, environment)
     }
 
-    /// The same where the block is known that its run begins with.
+    /// Takes a range of primary addresses, if it is free and the run of free blocks begins with a
+    /// known block.
     #[inline(always)]
     fn in_run(
         &mut self,
@@ -649,7 +658,7 @@ impl Stitched {
         Ok(Some(BlockRef { key, address, bytes }))
     }
 
-    /// The beginning of any stitched range that is free, of the first few that fit.
+    /// Takes the beginning of a stitched range that is free, one of the first few that fit.
     fn in_some_range(
         &mut self,
         bytes: u64,
@@ -665,7 +674,7 @@ impl Stitched {
         Ok(None)
     }
 
-    /// The beginning of a stitched range, if all of it is free.
+    /// Takes the beginning of a stitched range, if all of it is free.
     fn in_range(
         &mut self,
         id: u32,
@@ -699,7 +708,8 @@ impl Stitched {
         Ok(Some(BlockRef { key, address, bytes }))
     }
 
-    /// Takes free ranges of primary addresses for a stitched range: the keys of their blocks.
+    /// Takes free ranges of primary addresses for a stitched range. Returns the keys of their
+    /// blocks.
     fn lend(&mut self, runs: &[Segment], id: u32) -> Vec<u32> {
         let mut held = Vec::with_capacity(runs.len());
         for run in runs {
@@ -713,8 +723,8 @@ impl Stitched {
         held
     }
 
-    /// Makes `stream` come after all that free primary ranges were used for; false where that
-    /// cannot be had.
+    /// Makes `stream` wait for the last uses of free primary ranges. Returns `false` if one of them
+    /// cannot be waited for.
     fn order_run(
         &self,
         runs: &[Segment],
@@ -726,7 +736,8 @@ impl Stitched {
             let Some(first) = self.primary.run_at(run.address, run.bytes) else { return Ok(false) };
             let end = run.address + run.bytes;
             for block in self.primary.run(first, end) {
-                // New memory beside what a capture freed is open, though the two are one block by now.
+                // New memory may have merged with a block that a capture freed. Only the capture's
+                // part is in use.
                 let last = block.last_of(run.address, end, environment.order);
                 let Some(ticket) = last.ticket() else { continue };
                 if environment.order.is_usable_on(ticket, stream) {
@@ -746,11 +757,11 @@ impl Stitched {
     }
 }
 
-/// So many stitched ranges are looked at for one that is free.
+/// Number of stitched ranges searched for one that is free.
 const LOOK_RANGES: usize = 32;
 
-/// Makes `stream` wait for a free, if it has to; false where one of the streams can be given no
-/// work.
+/// Makes `stream` wait for a free, if necessary. Returns `false` if one of the streams takes no
+/// work now.
 fn wait_for(
     ticket: crate::stream::Ticket,
     stream: StreamRef,

@@ -1,52 +1,53 @@
-//! What was placed where, so that a program that does the same again gets the same places.
+//! Log of placements: a program that repeats itself gets the same places again.
 //!
-//! A program that repeats itself asks for the same sizes in the same order. Placed where they were
-//! the last time, its requests need the mappings that are there already; placed by best fit alone
-//! they would need others each time, as each round begins with other free ranges.
+//! Such a program requests equal sizes in equal order. With its blocks at their earlier places, the
+//! existing mappings fit. With best fit alone, each round would need other mappings, because it
+//! begins with other free ranges.
 //!
-//! The log is followed from the last place where the last few sizes were the same. A place is taken
-//! only if it is free: a wrong guess costs nothing but the look.
+//! The log is followed from the last position where the last few sizes were equal. A place is taken
+//! only if it is free: a wrong guess costs only the look-up.
 
-/// So many requests are remembered.
+/// Number of requests that are remembered.
 const LOG: usize = 1 << 17;
-/// How many sizes in a row have to be the same before the log is followed.
+/// Number of sizes in a row that have to be equal before the log is followed.
 const CONTEXT: u32 = 4;
-/// So many entries may be passed over where a request of the last time is not made.
+/// Number of entries that may be skipped if an earlier request is not made this time.
 const AHEAD: usize = 8;
-/// Made when it is first needed, which takes an interpreter seconds.
+/// Number of entries in the look-up table. The table is made when first needed, because under Miri
+/// that takes seconds.
 const TABLE: usize = if cfg!(miri) { 1 << 8 } else { 1 << 15 };
 
-/// Where a request was placed.
+/// Place of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// At a primary address, in the block with a key, if that is still there.
+    /// A primary address, and the key of the block there, if that block still exists.
     Primary(u64, u32),
-    /// In a stitched range.
+    /// A stitched range.
     Range(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     units: u32,
-    /// The key of a block or the number of a range.
+    /// Key of the block or number of the range.
     name: u32,
-    /// [`IN_RANGE`] for a range.
+    /// Primary address, or [`IN_RANGE`] for a stitched range.
     primary: u64,
 }
 
-/// Where in the log a few sizes in a row were, and more of their hash than their place in the table
-/// says: a program that does not repeat itself is spared a look at the log, which is megabytes
-/// apart (a fifth of the time of random sizes).
+/// Position in the log where a few sizes in a row occurred, and further bits of their hash. The
+/// bits spare a program that does not repeat itself the access to the log, which is megabytes
+/// apart. Without them that access was a fifth of the time for random sizes.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     check: u32,
     at: u32,
 }
 
-/// No primary address.
+/// Stands for no primary address.
 const IN_RANGE: u64 = u64::MAX;
 
-/// How far a log is followed.
+/// Position up to which the log is followed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Position {
     next: Option<usize>,
@@ -55,40 +56,41 @@ pub(super) struct Position {
 
 #[derive(Debug, Default)]
 pub(super) struct PlacementLog {
-    /// A ring.
+    /// Entries, as a ring.
     log: Vec<Entry>,
-    /// Requests ever noted.
+    /// Number of requests ever noted.
     count: usize,
-    /// The request that is the next one if the program goes on as it did.
+    /// Request that comes next if the program goes on as before.
     next: Option<usize>,
-    /// The request that was the last one with nothing else live.
+    /// Last request made while nothing else was live.
     began: Option<usize>,
-    /// By the hash of the last sizes: the request with which they were these.
+    /// Request at which the last sizes occurred, by their hash.
     table: Vec<Mark>,
-    /// The sizes before this one, hashed.
+    /// Hash of the sizes before this request.
     hash: u64,
-    /// `true` if the last request got the place that it had before.
+    /// `true` if the last request got its earlier place.
     followed: bool,
 }
 
 impl PlacementLog {
-    /// Nothing is live: the program may begin as it did the last time that this was so.
+    /// Notes that nothing is live: the program may begin as it did the last time when nothing was
+    /// live.
     pub(super) fn begin(&mut self) {
         self.next = self.began.replace(self.count);
     }
 
-    /// How far the log is followed, for a request that may be made once more.
+    /// Returns the current position, for a request that may be repeated.
     #[inline]
     pub(super) fn position(&self) -> Position {
         Position { next: self.next, began: self.began }
     }
 
-    /// Follows the log from there: what was asked for since was not had.
+    /// Returns to a position, because the requests made since then failed.
     pub(super) fn back_to(&mut self, position: Position) {
         Position { next: self.next, began: self.began } = position;
     }
 
-    /// Where this request was placed when the program did the same before.
+    /// Returns the place that this request had when the program did the same before.
     #[inline]
     pub(super) fn place(&mut self, bytes: u64) -> Option<Place> {
         let units = units(bytes);
@@ -106,13 +108,13 @@ impl PlacementLog {
         })
     }
 
-    /// Returns `true` if the program does what it did before.
+    /// Returns `true` if the program repeats what it did before.
     #[inline]
     pub(super) fn is_followed(&self) -> bool {
         self.followed
     }
 
-    /// Notes where a request was placed, and whether that is where it was before.
+    /// Notes the place of a request, and whether it is its earlier place.
     #[inline]
     pub(super) fn note(&mut self, bytes: u64, place: Place, followed: bool) {
         self.followed = followed;
@@ -139,11 +141,11 @@ impl PlacementLog {
         at < self.count && at + LOG > self.count && self.log[at % LOG].units == units
     }
 
-    /// The last request before which there were the same sizes as before this one.
+    /// Returns the last request that came after the same sizes as this one.
     fn look_up(&self, units: u32) -> Option<usize> {
         let (slot, check) = slot(self.hash_with(units));
         let mark = self.table.get(slot).filter(|mark| mark.check == check)?;
-        // The count goes on past what a mark holds; only the last of it are in the log.
+        // The count exceeds what a mark can hold, but only the last requests are in the log.
         let back = (self.count as u32).wrapping_sub(mark.at) as usize;
         let at = self.count.checked_sub(back)?;
         let same = self.is(at, units)
@@ -155,7 +157,7 @@ impl PlacementLog {
         same.then_some(at)
     }
 
-    /// The hash of the last few sizes, this one with them: what is older is shifted out.
+    /// Returns the hash of the last few sizes, this one included; older ones are shifted out.
     fn hash_with(&self, units: u32) -> u64 {
         let mixed = (u64::from(units).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 48;
         self.hash << (64 / CONTEXT) ^ mixed
@@ -166,7 +168,7 @@ fn units(bytes: u64) -> u32 {
     u32::try_from(bytes / crate::pool::size_bins::ROUNDING).unwrap_or(u32::MAX)
 }
 
-/// The place of a hash in the table, and what tells it from others there.
+/// Returns the table index of a hash, and the bits that tell it from others there.
 fn slot(hash: u64) -> (usize, u32) {
     let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let bits = TABLE.ilog2();
@@ -177,7 +179,8 @@ fn slot(hash: u64) -> (usize, u32) {
 mod tests {
     use super::*;
 
-    /// How many of a loop's requests are known, where another program comes between its rounds.
+    /// Returns how many requests of a loop are recognised if another program runs between its
+    /// rounds.
     fn known(placement_log: &mut PlacementLog) -> usize {
         let mut known = 0;
         for _ in 0..10 {
@@ -198,7 +201,7 @@ mod tests {
         (0..LOG).for_each(|_| placement_log.note(512, Place::Primary(1, 0), true));
         let first = known(&mut placement_log);
         assert!(first > 800, "{first} of 1000");
-        // As after so many more requests: the log is a ring, whose place stays.
+        // Simulates many more requests: the log is a ring, whose position stays.
         placement_log.count += ((1 << 32) - 50) / LOG * LOG;
         for _ in 0..LOG / 1000 + 1 {
             let later = known(&mut placement_log);

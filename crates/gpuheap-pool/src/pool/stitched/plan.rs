@@ -1,4 +1,4 @@
-//! Where new memory goes, and of what a new range is stitched.
+//! Placement of new memory, and plans for new stitched ranges.
 
 use super::addresses::reserve;
 use super::blocks::{Block, Last, State};
@@ -17,7 +17,7 @@ use crate::stuck::Stuck;
 struct Run {
     start: u64,
     end: u64,
-    /// The part that is whole chunks.
+    /// Part of the run that is whole chunks.
     whole: (u64, u64),
 }
 
@@ -26,51 +26,54 @@ impl Run {
         self.whole.1.saturating_sub(self.whole.0)
     }
 
-    /// What comes before its whole chunks and ends with a chunk; nothing inside of one.
+    /// Returns the bytes before the whole chunks, which end with a chunk; zero if the run has no
+    /// chunk border.
     fn before(self) -> u64 {
         if self.whole.0 <= self.whole.1 { self.whole.0 - self.start } else { 0 }
     }
 
-    /// What comes after them and begins with a chunk.
+    /// Returns the bytes after the whole chunks, which begin with a chunk.
     fn after(self) -> u64 {
         if self.whole.0 <= self.whole.1 { self.end - self.whole.1 } else { 0 }
     }
 
-    /// As the first one of a range: it must end with a chunk.
+    /// Returns the bytes that the run can give as the first one of a range: they must end with a
+    /// chunk.
     fn head(self) -> u64 {
         self.before() + self.whole()
     }
 
-    /// As the last one: it must begin with one.
+    /// Returns the bytes that the run can give as the last one of a range: they must begin with a
+    /// chunk.
     fn tail(self) -> u64 {
         self.whole() + self.after()
     }
 
-    /// What is left when all but what comes after its whole chunks is taken.
+    /// Returns the part left if everything up to the end of the whole chunks is taken.
     fn rest(self) -> Option<Run> {
         let left = Run { start: self.whole.1, end: self.end, whole: (self.whole.1, self.whole.1) };
         (self.after() > 0).then_some(left)
     }
 }
 
-/// How a range is put together.
+/// Packing of a range: how its pieces are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
-    /// Of few pieces, with new memory for what is missing. What they leave behind fits what comes next:
-    /// with all of it used, `serve_threads` needed 0.01 more memory.
+    /// Few pieces, with new memory for what is missing. The parts left over fit later requests.
+    /// With all parts used, `serve_threads` needed 0.01 more memory.
     Few,
-    /// Of as much as can be had.
+    /// As much free memory as possible.
     Most,
 }
 
-/// Of what a range is stitched, and how much it is short of what is asked for.
+/// Plan of a stitched range: its pieces, and the bytes that are missing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     pub(super) runs: Vec<Segment>,
     pub(super) missing: u64,
 }
 
-/// A part of a gap, and where the free piece begins that there is with memory behind it.
+/// Room for new memory: a part of a gap, and the start of the free piece that results.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     start: u64,
@@ -78,7 +81,8 @@ struct Room {
 }
 
 impl Room {
-    /// What the first `bytes` of the piece take of the blocks before and after.
+    /// Returns the parts of the blocks before and after the gap that the first `bytes` of the piece
+    /// take.
     fn beside(self, bytes: u64) -> Vec<Segment> {
         let between =
             |address: u64, end: u64| Segment { address, bytes: end.saturating_sub(address) };
@@ -89,8 +93,8 @@ impl Room {
     }
 }
 
-/// Of runs in order of their whole chunks, what holds `bytes` together: one as the head, then those
-/// with most whole chunks, and the shortest tail that is enough.
+/// Plans `bytes` from runs, in the order of their whole chunks. The plan has one run as the head,
+/// then the runs with most whole chunks, and the shortest sufficient tail.
 fn plan_of(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
     let leads = |run: &Run| match packing {
         Packing::Few => (run.head(), 0, run.start),
@@ -104,7 +108,7 @@ fn plan_of(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
             plan.missing -= length;
         }
     };
-    // What the runs that were taken leave.
+    // Parts left of the runs that were taken.
     let mut rests: Vec<Run> = Vec::new();
     let rest = |run: Run| run.rest().filter(|_| packing == Packing::Most);
     let first = (0..runs.len()).max_by_key(|at| leads(&runs[*at]));
@@ -116,7 +120,8 @@ fn plan_of(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
     let longest = runs.iter().chain(&rests).map(|run| run.tail()).max().unwrap_or(0);
     while plan.missing > 0 {
         let enough = |run: &&Run| run.tail() >= plan.missing;
-        // None is looked for where there is none: else each part would cost a walk over all.
+        // A tail is searched for only if some run can give one: otherwise each part would cost a
+        // walk over all runs.
         if longest >= plan.missing
             && let Some(tail) =
                 runs.iter().chain(&rests).filter(enough).min_by_key(|run| (run.tail(), run.start))
@@ -131,7 +136,7 @@ fn plan_of(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
                 rests.extend(rest(run));
             }
             None => {
-                // Not enough: what the best tail adds all the same.
+                // If no tail suffices, the best one is added all the same.
                 let most = runs.iter().chain(&rests).max_by_key(|run| (run.tail(), run.start));
                 if let Some(tail) = most.filter(|run| run.tail() > 0) {
                     take(tail.whole.0, tail.tail(), &mut plan);
@@ -143,15 +148,16 @@ fn plan_of(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
     plan
 }
 
-/// The bound on mappings counts at least so many chunks.
+/// Least number of chunks that the bound on mappings counts.
 const CHUNKS: usize = 32;
 
-/// How often new memory is put in for what a plan is missing.
+/// Number of times that new memory is added for what a plan is missing.
 const TRIES: usize = 3;
 
 impl Stitched {
-    /// New memory for a request in one piece at a primary address, unless there would be more than `most` bytes
-    /// in all: none then, and none where new memory is refused that stitching may do without.
+    /// Takes new memory for a request, in one piece at a primary address. Returns `None` if the
+    /// total would exceed `most` bytes. Returns `None` also if new memory is refused and stitching
+    /// may do without.
     pub(super) fn grow_for(
         &mut self,
         bytes: u64,
@@ -166,8 +172,8 @@ impl Stitched {
         }
     }
 
-    /// Puts memory behind a gap so that `bytes` are free in one piece, which `stream` comes after all
-    /// uses of: where they begin.
+    /// Puts memory into a gap so that `bytes` are free in one piece, and orders `stream` after all
+    /// its uses. Returns the piece's address.
     pub(super) fn grow_at_home(
         &mut self,
         bytes: u64,
@@ -193,7 +199,8 @@ impl Stitched {
             if exceeds(self.memory.bytes(), room.memory.bytes.saturating_sub(loose)) {
                 return Ok(None);
             }
-            // Before there is memory that cannot be used with what is beside it.
+            // The order comes first: new memory would be useless if the blocks beside it cannot be
+            // used.
             if self.order_run(&room.beside(bytes), stream, environment)? {
                 self.put_memory(room.memory.address, room.memory.bytes, environment)?;
                 return Ok(Some(room.start));
@@ -205,8 +212,8 @@ impl Stitched {
         }
     }
 
-    /// What to count on where `reach` was too much, cut from what cannot be had. New memory merges with
-    /// that again.
+    /// Narrows an eligibility that was too wide, and cuts completed parts from blocks that cannot
+    /// be used. New memory merges with those parts again.
     fn eligibility_less(
         &mut self,
         eligibility: Eligibility,
@@ -224,14 +231,14 @@ impl Stitched {
         }
     }
 
-    /// Puts new memory behind a part of a gap: all of it, or none where it cannot be had.
+    /// Puts new memory into a part of a gap. If the memory cannot be taken, nothing changes.
     fn put_memory(
         &mut self,
         address: u64,
         bytes: u64,
         environment: &mut Environment<'_>,
     ) -> Result<(), Shortage> {
-        // What is mapped nowhere is taken already.
+        // Chunks that are mapped nowhere are already counted as taken.
         environment.allow(bytes.saturating_sub(self.memory.loose_bytes()))?;
         let (mut at, end) = (address, address + bytes);
         while at < end {
@@ -254,7 +261,7 @@ impl Stitched {
         Ok(())
     }
 
-    /// Gives memory back that was put in just now; what fails leaves it cached.
+    /// Gives back memory that was just put in. If that fails, the memory stays cached.
     #[cold]
     fn take_back(&mut self, from: u64, to: u64, environment: &mut Environment<'_>) {
         let primaries: Vec<u64> =
@@ -264,7 +271,7 @@ impl Stitched {
         }
     }
 
-    /// Puts so much new memory behind gaps, wherever they are, and notes where that is.
+    /// Puts new memory into any gaps, and notes its addresses.
     fn grow_anywhere(
         &mut self,
         mut bytes: u64,
@@ -274,7 +281,7 @@ impl Stitched {
         bytes = round_up(bytes, LEAST);
         while bytes > 0 {
             let gaps = self.primary.gaps.iter().map(|gap| &self.primary.blocks[*gap]);
-            // The first that holds it, else the largest.
+            // The first gap that holds the memory, else the largest.
             let Some((_, _, address, length)) = gaps
                 .map(|gap| {
                     (gap.bytes < bytes, u64::MAX - gap.bytes.min(bytes), gap.address, gap.bytes)
@@ -293,8 +300,8 @@ impl Stitched {
         Ok(())
     }
 
-    /// The gap that needs the least memory for `bytes` in one piece, with what is within reach beside
-    /// it.
+    /// Returns the gap that needs the least new memory for `bytes` in one piece, together with the
+    /// eligible blocks beside it.
     fn room(
         &self,
         bytes: u64,
@@ -307,7 +314,8 @@ impl Stitched {
         })
     }
 
-    /// The same with the free blocks beside it that are `usable`.
+    /// Returns the gap that needs the least new memory for `bytes` in one piece, together with the
+    /// `usable` free blocks beside it.
     fn room_beside(&self, bytes: u64, usable: impl Fn(&Block) -> bool) -> Option<Room> {
         let usable = |block: &&Block| usable(block);
         let mut best: Option<Room> = None;
@@ -341,7 +349,8 @@ impl Stitched {
         best
     }
 
-    /// The first run of primary addresses of at least `bytes` that several streams have a part in.
+    /// Returns the first run of primary addresses of at least `bytes` in which several streams have
+    /// parts.
     pub(super) fn bounded_run(&self, bytes: u64) -> Option<u64> {
         let mut best = None;
         for key in self.primary.boundaries() {
@@ -356,8 +365,8 @@ impl Stitched {
         best.map(|(_, address)| address)
     }
 
-    /// Maps free chunks into one range, with new memory for what is missing; where that fails, what
-    /// was taken for it goes back.
+    /// Maps free chunks into one range, with new memory for what is missing. If that fails, new
+    /// memory is given back.
     pub(super) fn stitch(
         &mut self,
         bytes: u64,
@@ -385,7 +394,7 @@ impl Stitched {
     ) -> Result<BlockRef, Shortage> {
         let most = self.tuning.maps * self.memory.count().max(CHUNKS);
         if self.ranges.maps() > most {
-            // A program of one stream asks at no other time what is over.
+            // A program with one stream polls at no other time.
             environment.order.poll(environment.source).map_err(Shortage::Failed)?;
         }
         self.ranges.shrink(most, &mut self.memory, environment).map_err(Shortage::Failed)?;
@@ -394,11 +403,12 @@ impl Stitched {
         let plan = loop {
             let order = &*environment.order;
             let plan = self.plan(bytes, packing, |last| eligibility.allows(last, stream, order));
-            // Nothing to stitch with, too many mappings in use, or new memory that cannot be used.
+            // Stitching fails if no memory is free, too many mappings are in use, or new memory
+            // cannot be used.
             let crowded = self.ranges.maps() > 2 * most;
             if crowded || plan.missing > 0 && (plan.missing == bytes || tries == TRIES) {
                 match self.grow_at_home(bytes, None, stream, environment) {
-                    // Mappings more than there should be, rather than a failure.
+                    // Too many mappings are better than a failed request.
                     Err(Shortage::Limit(_) | Shortage::Device(_)) if plan.missing == 0 => {}
                     grown => {
                         let address = grown?.ok_or_else(none)?;
@@ -430,16 +440,16 @@ impl Stitched {
         grant.ok_or_else(none)
     }
 
-    /// The most that could be stitched without new memory, with nothing set apart for small requests:
-    /// all whole chunks, with the longest that comes before such ones and the longest that comes
+    /// Returns the most that could be stitched without new memory, with nothing set apart for small
+    /// requests. That is all whole chunks, the longest part before such chunks and the longest part
     /// after.
     pub(super) fn stitchable(&self, allowed: impl Fn(&Block) -> bool) -> u64 {
         let (head, tail, _) = self.edges(&allowed);
         head + tail + self.free_runs(allowed).map(Run::whole).sum::<u64>()
     }
 
-    /// What holds `bytes` together, or nearly: with [`Packing::Most`] [as much](Stitched::stitchable) as
-    /// is allowed.
+    /// Plans a range of `bytes`, or nearly. With [`Packing::Most`] the plan uses [as
+    /// much](Stitched::stitchable) as is allowed.
     pub(super) fn plan(
         &self,
         bytes: u64,
@@ -456,11 +466,11 @@ impl Stitched {
         plan_of(runs, bytes, packing)
     }
 
-    /// What a request would take from the driver with the cache as it is, all frees over but those that
-    /// are stuck: the steps of the module's list, one after the other, as each would end.
+    /// Returns what a request would take from the driver with the cache as it is, once all frees
+    /// but the stuck ones are completed. Follows the steps of the module's list in order.
     pub(super) fn takings(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Vec<Taking> {
         let islands = self.primary.islands();
-        // For large requests, once what small ones left empty is given to these.
+        // For large requests, after empty blocks of small requests are given to them.
         let is_completed = |block: &Block| !block.is_stuck(stuck);
         let usable = |block: &Block| {
             is_completed(block) && (block.is_free(false) || islands.contains(&block.address))
@@ -493,7 +503,7 @@ impl Stitched {
             let more = if missing == bytes { at_primary } else { round_up(missing, LEAST) };
             takings.push(Taking::of(more));
         }
-        // Rather than fail, with nothing set apart for small requests.
+        // Last step before a failure: nothing stays set apart for small requests.
         let all = |block: &Block| is_completed(block) && block.state == State::Free;
         let missing = match longest(&all) {
             longest if longest >= bytes => 0,
@@ -505,7 +515,7 @@ impl Stitched {
         takings
     }
 
-    /// Returns `true` if a stitched range, whose blocks are all `usable`, holds `bytes`.
+    /// Returns `true` if a stitched range whose blocks are all `usable` holds `bytes`.
     fn is_range_free(&self, bytes: u64, stuck: &Stuck, usable: impl Fn(&Block) -> bool) -> bool {
         self.ranges.fitting(bytes).take(LOOK_RANGES).any(|id| {
             let range =
@@ -533,14 +543,14 @@ impl Stitched {
         })
     }
 
-    /// The longest parts of free runs that could begin and end a range if no free chunk were left, and
-    /// the longest piece that would be.
+    /// Returns the longest parts of free runs that could begin and end a range if no free chunk
+    /// were left. Returns the longest free piece that would be left, too.
     pub(super) fn edges(&self, allowed: impl Fn(&Block) -> bool) -> (u64, u64, u64) {
         let (mut head, mut tail, mut longest) = (0, 0, 0);
         for run in self.free_runs(allowed) {
             let (before, after) = (run.before(), run.after());
             (head, tail) = (head.max(before), tail.max(after));
-            // With none of its chunks whole it stays as it is.
+            // A run without a whole chunk stays as it is.
             let whole = if run.whole() == 0 { run.end - run.start } else { 0 };
             longest = longest.max(before).max(after).max(whole);
         }

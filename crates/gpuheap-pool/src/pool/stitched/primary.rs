@@ -1,14 +1,14 @@
-//! The primary addresses of all physical memory: every byte has one, and what is known of the byte is
-//! kept there alone.
+//! Primary addresses of all physical memory. Every byte has one, and the byte's state is kept there
+//! alone.
 //!
 //! ```text
 //! arena  ├ live ┼ free ┼ mapped ┼─── free ───┼ live ┼────────────── gap ──────────────┤  blocks
 //!        ├ chunk ┼ chunk ┼──── chunk ──────┼ chunk┤                                    memory
 //! ```
 //!
-//! Blocks are linked by address; a table says for each page which block covers its first byte, so
-//! that an address leads to its block in a few steps. When blocks merge or split, the larger part
-//! keeps the record, so that the table costs what the smaller part has of pages.
+//! Blocks are linked by address. For each page, a table names the block that covers its first byte,
+//! so that an address leads to its block in a few steps. When blocks merge or split, the larger
+//! part keeps its record. The table then changes only for the pages of the smaller part.
 
 use rustc_hash::FxHashSet;
 
@@ -19,13 +19,13 @@ use crate::order::Order;
 use crate::source::Segment;
 use crate::stream::StreamRef;
 
-/// What the table of covering blocks goes by: the least that a chunk may be.
+/// Page size of the table of covering blocks, in bytes: the smallest chunk.
 const PAGE: u64 = crate::source::GRANULE;
 
-/// Free ranges of small requests that nothing is left in, so many of which are kept for the next.
+/// Number of empty free ranges of small requests that are kept for the next ones.
 const ISLANDS: usize = 2;
 
-/// So many boundaries may be noted before they are looked through.
+/// Number of boundaries that may be noted before stale ones are removed.
 const BOUNDARIES: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -35,13 +35,13 @@ pub(super) struct Primary {
     small: Bins,
     arenas: Vec<Arena>,
     pub(super) gaps: Vec<u32>,
-    /// Free blocks that could not merge with the one after them, as other streams freed it.
+    /// Free blocks that could not merge with the next one, because another stream freed it.
     boundaries: Vec<u32>,
-    /// How many of them are too many.
+    /// Number of boundaries at which stale ones are removed.
     crowded: usize,
-    /// Free blocks of small requests with none of them at either side.
+    /// Free blocks of small requests with no other block of small requests on either side.
     islands: Vec<u32>,
-    /// Blocks that were freed and left as they were, unless they have become something else since.
+    /// Freed blocks whose merge is deferred. Some may have become something else since.
     deferred: Vec<u32>,
 }
 
@@ -49,12 +49,12 @@ pub(super) struct Primary {
 struct Arena {
     base: u64,
     bytes: u64,
-    /// By page: the block that covers its first byte.
+    /// Block that covers the first byte of each page.
     cover: Vec<u32>,
 }
 
 impl Primary {
-    /// Takes addresses with nothing behind them.
+    /// Adds addresses without memory.
     pub(super) fn add_arena(&mut self, base: u64, bytes: u64) {
         let key = self.blocks.insert(Block {
             address: base,
@@ -76,7 +76,7 @@ impl Primary {
         self.arenas.push(Arena { base, bytes, cover: vec![key; (bytes / PAGE) as usize] });
     }
 
-    /// Addresses to be given back: the last ones, where there is nothing but a gap.
+    /// Returns the last arena if it is only a gap, so that its addresses can be given back.
     pub(super) fn arena_to_go(&self) -> Option<Segment> {
         let Arena { base, bytes, .. } = *self.arenas.last()?;
         let is_all = |gap: &Block| (gap.address, gap.bytes) == (base, bytes);
@@ -84,7 +84,7 @@ impl Primary {
         is_gap.then_some(Segment { address: base, bytes })
     }
 
-    /// They are given back.
+    /// Forgets the last arena, whose addresses were given back.
     pub(super) fn forget_arena(&mut self) {
         let Some(arena) = self.arenas.pop() else { return };
         let holds = |gap: &u32| self.blocks[*gap].address == arena.base;
@@ -93,7 +93,7 @@ impl Primary {
         }
     }
 
-    /// The best free block, of the first few.
+    /// Returns the best free block of the first few.
     #[inline]
     pub(super) fn find(
         &self,
@@ -106,7 +106,7 @@ impl Primary {
         self.find_among(bytes, small, search_depth, stream, order, |_| true)
     }
 
-    /// The same among those within `reach`.
+    /// Returns the best free block of the first few that `eligibility` allows.
     pub(super) fn find_within(
         &self,
         eligibility: Eligibility,
@@ -120,7 +120,7 @@ impl Primary {
         self.find_among(bytes, small, search_depth, stream, order, serves)
     }
 
-    /// The same among those that it `serves` to find.
+    /// Returns the best free block of the first few; a block that is not usable must pass `serves`.
     #[inline]
     fn find_among(
         &self,
@@ -136,8 +136,8 @@ impl Primary {
         bins.best(bytes, search_depth, &self.blocks, usable, serves)
     }
 
-    /// The beginning of a free block that a completed part of another one holds, of the first few that
-    /// would have to be waited for; that part is cut from it.
+    /// Cuts the completed part from a free block that would have to be waited for, one of the first
+    /// few. Returns the free block that this part becomes.
     #[cold]
     pub(super) fn find_unused(
         &mut self,
@@ -154,12 +154,12 @@ impl Primary {
         self.at(address)
     }
 
-    /// The keys of all free blocks.
+    /// Returns the keys of all free blocks.
     pub(super) fn all_free(&self) -> impl Iterator<Item = u32> + '_ {
         self.free(true).chain(self.free(false))
     }
 
-    /// The keys of all free blocks of one class.
+    /// Returns the keys of all free blocks of one class.
     pub(super) fn free(&self, small: bool) -> impl Iterator<Item = u32> + '_ {
         let bins = if small { &self.small } else { &self.large };
         let is_deferred = move |key: &u32| {
@@ -168,8 +168,8 @@ impl Primary {
         bins.keys(&self.blocks).chain(self.deferred.iter().copied().filter(is_deferred))
     }
 
-    /// A free block of large requests that begins at an address and has at least so many bytes, if
-    /// this is one: what spares the way by address.
+    /// Returns `key` if it is a free block of large requests at this address with at least this
+    /// size. That saves the search by address.
     #[inline]
     pub(super) fn is_at(&self, key: u32, address: u64, bytes: u64) -> bool {
         self.blocks.get(key).is_some_and(|block| {
@@ -177,7 +177,7 @@ impl Primary {
         })
     }
 
-    /// The block that holds `address`.
+    /// Returns the block that holds `address`.
     pub(super) fn at(&self, address: u64) -> Option<u32> {
         let holds = |arena: &&Arena| address >= arena.base && address - arena.base < arena.bytes;
         let arena = self.arenas.iter().find(holds)?;
@@ -191,22 +191,23 @@ impl Primary {
         }
     }
 
-    /// Returns `true` if there is memory at `address`.
+    /// Returns `true` if `address` has memory.
     pub(super) fn holds_memory(&self, address: u64) -> bool {
         self.at(address).is_some_and(|key| self.blocks[key].state != State::Gap)
     }
 
-    /// The run of free blocks, of large requests, that covers a range: its first block.
+    /// Returns the first block of the run of free blocks of large requests that covers a range.
     pub(super) fn run_at(&self, address: u64, bytes: u64) -> Option<u32> {
         self.run_of(address, bytes, |block| block.is_free(false))
     }
 
-    /// The same of all free blocks, whichever requests they are for.
+    /// Returns the first block of the run of free blocks, of either class, that covers a range.
     pub(super) fn free_at(&self, address: u64, bytes: u64) -> Option<u32> {
         self.run_of(address, bytes, |block| block.state == State::Free)
     }
 
-    /// The first block of the run of blocks that `belong` which covers a range.
+    /// Returns the first block of the run of blocks for which `belong` holds and that covers a
+    /// range.
     #[inline]
     pub(super) fn run_of(
         &self,
@@ -228,7 +229,8 @@ impl Primary {
         }
     }
 
-    /// Returns the end of the run of `allowed` free blocks that `key` begins, if it begins one.
+    /// Returns the end of the run of `allowed` free blocks that begins with `key`; `None` if the
+    /// run begins earlier.
     pub(super) fn run_from(&self, key: u32, allowed: impl Fn(&Block) -> bool) -> Option<u64> {
         let first = &self.blocks[key];
         let belongs = |block: &&Block| block.state == State::Free && allowed(block);
@@ -242,8 +244,8 @@ impl Primary {
         Some(block.end())
     }
 
-    /// The longest free block that there would be if nothing was left as it was at its free, and
-    /// [nothing set apart](Primary::unite).
+    /// Returns the size of the longest free block if no merge were deferred and [nothing set
+    /// apart](Primary::unite) for small requests.
     pub(super) fn longest(&self, order: &Order) -> u64 {
         let mut longest = 0;
         for first in self.all_free() {
@@ -263,7 +265,7 @@ impl Primary {
         longest
     }
 
-    /// The blocks of the run that begins with the block `first`, up to `end`.
+    /// Returns the blocks of a run from the block `first` up to `end`.
     pub(super) fn run(&self, first: u32, end: u64) -> impl Iterator<Item = &Block> {
         let first = self.blocks.get(first);
         std::iter::successors(first, move |block| {
@@ -271,8 +273,8 @@ impl Primary {
         })
     }
 
-    /// Makes one block of a range that a run of free blocks covers, which begins with `first`; it is
-    /// in no bin.
+    /// Makes one block, in no bin, of a range covered by the run of free blocks that begins with
+    /// `first`.
     pub(super) fn take(&mut self, first: u32, address: u64, bytes: u64, state: State) -> u32 {
         let end = address + bytes;
         let mut key = first;
@@ -304,7 +306,7 @@ impl Primary {
         key
     }
 
-    /// A block becomes free, and merges with its neighbours.
+    /// Frees a block and merges it with its neighbours.
     #[inline]
     pub(super) fn put(&mut self, key: u32, last: Last, order: &Order) {
         let block = &mut self.blocks[key];
@@ -312,10 +314,10 @@ impl Primary {
         self.merge(key, order);
     }
 
-    /// A free block in no bin merges with its neighbours.
+    /// Merges a free block in no bin with its neighbours.
     fn merge(&mut self, mut key: u32, order: &Order) {
         let small = self.blocks[key].small;
-        // More than one at a side where their streams got further since they were freed.
+        // Several neighbours on one side may merge, if their streams got further since the frees.
         loop {
             let after = self.blocks[key].after;
             let Some(merged) = self.mergeable(key, after, order) else { break };
@@ -346,7 +348,7 @@ impl Primary {
         self.bin(key);
     }
 
-    /// A block becomes free that stays as it is for the moment.
+    /// Frees a block without merging it for now.
     pub(super) fn put_apart(&mut self, key: u32, last: Last) {
         let block = &mut self.blocks[key];
         (block.state, block.last, block.part) = (State::Free, last, Part::ALL);
@@ -354,7 +356,7 @@ impl Primary {
         self.bin(key);
     }
 
-    /// Cuts what is out of use from free blocks that are not `allowed`.
+    /// Cuts the parts that are out of use from free blocks that are not `allowed`.
     pub(super) fn loosen(&mut self, order: &Order, allowed: impl Fn(Last) -> bool) {
         let held = |key: &u32| !allowed(self.blocks[*key].last);
         let held: Vec<u32> = self.all_free().filter(held).collect();
@@ -367,7 +369,7 @@ impl Primary {
         self.cut_loose(key, self.blocks[key].in_use(order));
     }
 
-    /// Cuts what is out of use from a free block, of which a part is in use.
+    /// Cuts the parts that are out of use from a free block of which a part is in use.
     fn cut_loose(&mut self, mut key: u32, (from, to): (u64, u64)) {
         let block = &self.blocks[key];
         let (address, end) = (block.address, block.end());
@@ -393,9 +395,9 @@ impl Primary {
         self.bin(key);
     }
 
-    /// A block of large requests becomes free and stays as it is, because the program is about to ask
-    /// for the same once more: to merge it and to cut it again is half of what the policy costs. It
-    /// merges when anything else is [looked for](Primary::join_deferred).
+    /// Frees a block of large requests without merging it, because the program is about to request
+    /// the same size again. Merging and cutting it again is half of the policy's cost. The block
+    /// merges when the program [looks for anything else](Primary::join_deferred).
     #[inline]
     pub(super) fn leave(&mut self, key: u32, last: Last) {
         let block = &mut self.blocks[key];
@@ -403,8 +405,8 @@ impl Primary {
         self.list(key);
     }
 
-    /// The rest of a free block of which a part is taken: what was left as it was still has neighbours
-    /// to merge with.
+    /// Handles the rest of a free block of which a part is taken. If the block's merge was
+    /// deferred, the rest still has neighbours to merge with.
     fn rest(&mut self, key: u32, was_binned: bool) {
         if was_binned { self.bin(key) } else { self.list(key) }
     }
@@ -417,7 +419,7 @@ impl Primary {
         }
     }
 
-    /// Merges what was left as it was, as if it had been at its free.
+    /// Merges the blocks whose merge was deferred, as their frees would have.
     #[inline]
     pub(super) fn join_deferred(&mut self, order: &Order) {
         if !self.deferred.is_empty() {
@@ -438,7 +440,8 @@ impl Primary {
         self.deferred = left;
     }
 
-    /// Gives what small requests left empty to the large ones: whether there was something.
+    /// Gives the empty blocks of small requests to the large ones. Returns `true` if some were
+    /// empty.
     pub(super) fn reclaim_islands(&mut self, order: &Order) -> bool {
         let mut any = false;
         for key in std::mem::take(&mut self.islands) {
@@ -453,8 +456,8 @@ impl Primary {
         any
     }
 
-    /// The addresses of the free blocks of small requests that would be
-    /// [given](Primary::reclaim_islands) to the large ones, once all frees are over.
+    /// Returns the addresses of the blocks of small requests that would be
+    /// [given](Primary::reclaim_islands) to the large ones, once all frees are completed.
     pub(super) fn islands(&self) -> FxHashSet<u64> {
         let is_small = |key: u32| self.blocks.get(key).is_some_and(|block| block.small);
         let mut islands = FxHashSet::default();
@@ -473,7 +476,7 @@ impl Primary {
         islands
     }
 
-    /// Gives all that is free for small requests to the large ones.
+    /// Gives all free memory of small requests to the large ones.
     pub(super) fn unite(&mut self, order: &Order) {
         self.islands.clear();
         let apart: Vec<u32> = self.free(true).collect();
@@ -484,14 +487,15 @@ impl Primary {
         }
     }
 
-    /// Merges free neighbours whose streams are known to be past their frees by now.
+    /// Merges free neighbours whose streams are now known to be past their frees.
     pub(super) fn join_boundaries(&mut self, order: &Order) {
         let boundaries = std::mem::take(&mut self.boundaries);
         for &key in &boundaries {
             self.blocks[key].boundary = false;
         }
         for key in boundaries {
-            // The record may have become another block's: harmless, as neighbours are looked at.
+            // The record may belong to another block by now. That is harmless, because the merge
+            // checks the neighbours.
             if self.blocks.get(key).is_some_and(|block| block.state == State::Free) {
                 self.unbin(key);
                 self.merge(key, order);
@@ -500,15 +504,15 @@ impl Primary {
         self.crowded = (2 * self.boundaries.len()).max(BOUNDARIES);
     }
 
-    /// The first blocks of runs that streams have a part in each: each pair of free neighbours is
-    /// noted, so that the first one of a run is.
+    /// Returns the first blocks of free runs in which several streams have parts. Each pair of free
+    /// neighbours is noted, and so is the first block of each run.
     pub(super) fn boundaries(&self) -> impl Iterator<Item = u32> + '_ {
         let is_free = |key: u32| self.blocks.get(key).is_some_and(|block| block.is_free(false));
         let begins = move |key: &u32| is_free(*key) && !is_free(self.blocks[*key].before);
         self.boundaries.iter().copied().filter(begins)
     }
 
-    /// Memory was put behind the first `bytes` of a gap: a free block.
+    /// Makes the first `bytes` of a gap, which have memory now, a free block.
     pub(super) fn fill(&mut self, gap: u32, bytes: u64, order: &Order) {
         let mut key = gap;
         if self.blocks[gap].bytes > bytes {
@@ -519,7 +523,7 @@ impl Primary {
         } else {
             self.gaps.retain(|kept| *kept != gap);
         }
-        // Merged with uses that are not over at both sides it would count as in use, as all between is.
+        // With uses in flight on both sides, a merged block would count as in use between them too.
         let Block { before, after, .. } = self.blocks[key];
         let is_held = |key: u32| {
             self.blocks
@@ -533,7 +537,7 @@ impl Primary {
         }
     }
 
-    /// The memory behind a range that is all free went away.
+    /// Makes a range that is all free a gap, because its memory was given back.
     pub(super) fn empty(&mut self, first: u32, address: u64, bytes: u64) {
         let mut key = self.take(first, address, bytes, State::Gap);
         let (before, after) = (self.blocks[key].before, self.blocks[key].after);
@@ -550,7 +554,7 @@ impl Primary {
         self.gaps.push(key);
     }
 
-    /// What two neighbours' last use is together, where they may become one block.
+    /// Returns the last use of two neighbours together; `None` if they may not become one block.
     #[inline(always)]
     fn mergeable(&self, first: u32, second: u32, order: &Order) -> Option<(Last, Part)> {
         let (first, second) = (self.blocks.get(first)?, self.blocks.get(second)?);
@@ -580,7 +584,7 @@ impl Primary {
         !self.islands.is_empty()
     }
 
-    /// Returns `true` if so many boundaries were noted that those that are none any more should go.
+    /// Returns `true` if so many boundaries were noted that stale ones should be removed.
     pub(super) fn is_crowded(&self) -> bool {
         self.boundaries.len() > self.crowded.max(BOUNDARIES)
     }
@@ -596,7 +600,7 @@ impl Primary {
         bins.insert(key, &mut self.blocks);
     }
 
-    /// Takes a block out of its bin, if it is in one.
+    /// Takes a block out of its bin. Returns `true` if it was in one.
     fn unbin(&mut self, key: u32) -> bool {
         let was_binned = std::mem::replace(&mut self.blocks[key].binned, false);
         if was_binned {
@@ -639,7 +643,7 @@ impl Primary {
         }
     }
 
-    /// Makes one block of two neighbours in no bin. The larger one keeps its record.
+    /// Merges two neighbours that are in no bin into one block. The larger one keeps its record.
     fn join(&mut self, first: u32, second: u32) -> u32 {
         let (before, after) = (self.blocks[first].before, self.blocks[second].after);
         let (address, end) = (self.blocks[first].address, self.blocks[second].end());

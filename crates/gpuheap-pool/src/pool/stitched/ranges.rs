@@ -5,10 +5,12 @@
 //! range                ├─ a ─┼── b ──┼─ c ─┤
 //! ```
 //!
-//! The first part may begin inside a chunk and the last one end inside one; what is between them
-//! are whole chunks. A range keeps its mappings when it is free, so that it costs no driver call to
-//! use it again, from its start on, as soon as all its bytes are free at their primary addresses. What
-//! its bytes were used for is known there; kept here is only when the range itself may be unmapped.
+//! The first part may begin inside a chunk, and the last one may end inside one. All parts between
+//! are whole chunks.
+//!
+//! A free range keeps its mappings. Once all its bytes are free at their primary addresses, it can
+//! be used again from its start, without a driver call. The uses of its bytes are recorded at the
+//! primary addresses. The range itself records only when it may be unmapped.
 
 use std::collections::BTreeSet;
 
@@ -22,23 +24,23 @@ use crate::stuck::Stuck;
 
 #[derive(Debug)]
 pub(super) struct Range {
-    /// Where its first chunk is mapped.
+    /// Address at which the first chunk is mapped.
     pub(super) mapped_at: u64,
-    /// The addresses that it takes up.
+    /// Bytes of addresses that the range occupies.
     length: u64,
-    /// Where in its first chunk it begins.
+    /// Offset of the range in its first chunk.
     pub(super) head: u64,
-    /// The primary addresses of its bytes, in order.
+    /// Primary addresses of the range's bytes, in order.
     pub(super) runs: Vec<Segment>,
-    /// The sum of these; none once it is being taken apart.
+    /// Sum of `runs` in bytes; zero once the range is being unmapped.
     pub(super) bytes: u64,
-    /// The chunks that are mapped, by primary address, with their sizes.
+    /// Mapped chunks, by primary address, with their sizes.
     mapped: Vec<(u64, u64)>,
-    /// Its uses that may not be over, one for each stream.
+    /// Uses that may not be completed, one for each stream.
     last: Vec<Ticket>,
-    /// When it was used last, in uses.
+    /// Time of the last use, counted in uses.
     used: u64,
-    /// The primary blocks that it holds while it is live.
+    /// Primary blocks that the range holds while it is live.
     pub(super) held: Vec<u32>,
 }
 
@@ -51,7 +53,7 @@ impl Range {
         self.mapped_at + self.head
     }
 
-    /// Returns `true` if no wait can end one of its uses now.
+    /// Returns `true` if no wait can complete one of the range's uses now.
     pub(super) fn is_stuck(&self, stuck: &Stuck) -> bool {
         self.last.iter().any(|ticket| stuck.holds(*ticket))
     }
@@ -67,7 +69,7 @@ pub(super) struct Ranges {
     holes: Vec<u32>,
     by_size: BTreeSet<(u64, u32)>,
     addresses: Addresses,
-    /// Mappings of all ranges, and all that there ever were.
+    /// Number of mappings of all ranges, and number of mappings ever made.
     maps: usize,
     mapped: u64,
     uses: u64,
@@ -78,7 +80,7 @@ impl Ranges {
         self.maps
     }
 
-    /// How often something was mapped.
+    /// Returns the number of mappings ever made.
     pub(super) fn mapped(&self) -> u64 {
         self.mapped
     }
@@ -87,12 +89,12 @@ impl Ranges {
         self.ranges.get(id as usize)?.as_ref()
     }
 
-    /// The smallest free ranges of at least `bytes`, smallest first.
+    /// Returns the free ranges of at least `bytes`, smallest first.
     pub(super) fn fitting(&self, bytes: u64) -> impl Iterator<Item = u32> + '_ {
         self.by_size.range((bytes, 0)..).map(|(_, id)| *id)
     }
 
-    /// Maps chunks one after the other: a range over `runs`, whose memory they are.
+    /// Maps the chunks of `runs` one after the other, as a new range.
     pub(super) fn add(
         &mut self,
         runs: Vec<Segment>,
@@ -150,7 +152,7 @@ impl Ranges {
         Ok(id)
     }
 
-    /// A range is handed out, with the primary blocks that it holds.
+    /// Hands out a range, with the primary blocks that it holds.
     pub(super) fn hold(&mut self, id: u32, held: Vec<u32>) {
         self.uses += 1;
         if let Some(Some(range)) = self.ranges.get_mut(id as usize) {
@@ -160,7 +162,7 @@ impl Ranges {
         }
     }
 
-    /// A range is free again: the primary blocks that it held.
+    /// Frees a range. Returns the primary blocks that it held.
     pub(super) fn release(&mut self, id: u32, ticket: Ticket, order: &Order) -> Vec<u32> {
         let Some(Some(range)) = self.ranges.get_mut(id as usize) else { return Vec::new() };
         range.last.retain(|last| last.slot() != ticket.slot() && !order.is_fence_reached(*last));
@@ -169,8 +171,8 @@ impl Ranges {
         std::mem::take(&mut range.held)
     }
 
-    /// Unmaps the ranges that were not used for longest until there are at most `most` mappings,
-    /// as far as their uses are known to be over.
+    /// Unmaps the ranges that are unused for longest until at most `most` mappings are left. Ranges
+    /// whose uses are not known to be completed stay.
     pub(super) fn shrink(
         &mut self,
         most: usize,
@@ -196,13 +198,13 @@ impl Ranges {
         Ok(())
     }
 
-    /// Returns `true` if the ranges that a chunk is mapped in can all be unmapped.
+    /// Returns `true` if all ranges in which a chunk is mapped can be unmapped.
     pub(super) fn are_over(&self, ids: &[u32], order: &Order) -> bool {
         ids.iter().all(|id| self.get(*id).is_none_or(|range| range.is_completed(order)))
     }
 
-    /// Takes a range apart, whose uses are over. Where that fails it is never used again, and the
-    /// next try goes on with it.
+    /// Unmaps a range whose uses are completed. If that fails, the range is never used again, and
+    /// the next try continues with it.
     pub(super) fn unmap(
         &mut self,
         id: u32,
@@ -230,7 +232,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// The range whose addresses hold `address`.
+    /// Returns the range whose addresses hold `address`.
     pub(super) fn holding(&self, address: u64) -> Option<u32> {
         let holds =
             |range: &Range| (range.mapped_at..range.mapped_at + range.length).contains(&address);
@@ -239,7 +241,7 @@ impl Ranges {
             .find_map(|(id, range)| holds(range).then_some(id))
     }
 
-    /// Gives all addresses back, where there is no range.
+    /// Gives all addresses back, if no range exists.
     pub(super) fn clear(&mut self, environment: &mut Environment<'_>) -> Result<(), SourceError> {
         if self.ranges.iter().any(Option::is_some) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What goes back to the device, and what could.
+//! Release of memory to the device, and the forecast of it.
 
 use super::blocks::{Block, State};
 use super::memory::LEAST;
@@ -10,8 +10,8 @@ use crate::stats::RunningStats;
 use crate::stuck::Stuck;
 
 impl Stitched {
-    /// Gives whole chunks back until `target` bytes went: of those that nobody uses the smallest
-    /// that covers what is left of it, else the largest.
+    /// Gives whole chunks back until `target` bytes are given back. Of the chunks without live
+    /// bytes, takes the smallest that covers the rest of the target, else the largest.
     pub(super) fn release_chunks(
         &mut self,
         target: u64,
@@ -27,7 +27,8 @@ impl Stitched {
         self.release_of(spare, target, environment)
     }
 
-    /// The same of the chunks that are noted as free. Those that are not any more are noted no longer.
+    /// Gives back chunks that are noted as free, until `target` bytes are given back. Removes the
+    /// notes of chunks that are not free any more.
     pub(super) fn release_noted(
         &mut self,
         target: u64,
@@ -46,7 +47,7 @@ impl Stitched {
         self.release_of(spare, target, environment)
     }
 
-    /// Notes the chunks of a range that are all free, now that the range is.
+    /// Notes the chunks of a range that became all free with the range.
     pub(super) fn note_freed(&mut self, address: u64, end: u64) {
         let touched = self.memory.touching(address, end);
         let freed = touched.filter(|(primary, piece)| self.is_all_free(*primary, piece.bytes));
@@ -54,7 +55,7 @@ impl Stitched {
         self.freed.extend(freed);
     }
 
-    /// Gives chunks back, each its bytes and its primary address.
+    /// Gives chunks back. Each is named by its bytes and its primary address.
     fn release_of(
         &mut self,
         mut spare: Vec<(u64, u64)>,
@@ -72,8 +73,8 @@ impl Stitched {
         Ok(released)
     }
 
-    /// Gives the chunks back that nobody uses, of the run of free blocks at a primary address, or of
-    /// the range that has the address.
+    /// Gives back the chunks without live bytes, of the run of free blocks at a primary address, or
+    /// of the range that holds the address.
     pub(super) fn release_around(
         &mut self,
         address: u64,
@@ -103,14 +104,15 @@ impl Stitched {
         Ok(released)
     }
 
-    /// What could be done for a request, if all frees were over but those that are stuck.
+    /// Returns what the policy could do for a request, once all frees but the stuck ones are
+    /// completed.
     pub(super) fn prospect(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Forecast {
         let is_completed = |block: &Block| !block.is_stuck(stuck);
         let rounded = round_up(bytes, ROUNDING);
         let runs = self.primary.all_free().filter_map(|key| {
             Some(self.primary.run_from(key, is_completed)? - self.primary.blocks[key].address)
         });
-        // Of a block that is stuck in part the rest is as good as a block.
+        // If a part of a block is stuck, the rest counts as a free block.
         let parts = self.primary.all_free().map(|key| self.primary.blocks[key].stuck(stuck));
         let rests = self.primary.all_free().filter_map(|key| {
             let block = &self.primary.blocks[key];
@@ -119,7 +121,7 @@ impl Stitched {
         });
         let largest = runs.chain(rests).max().unwrap_or(0);
         let (head, tail, longest) = self.edges(is_completed);
-        // With the free chunks given back, which the forecast counts as done.
+        // The forecast counts the free chunks as given back.
         let edges = head + tail;
         let mut spare: Vec<Segment> = self
             .memory
@@ -127,7 +129,7 @@ impl Stitched {
             .filter(|(primary, piece)| self.could_go(*primary, piece.bytes, stuck))
             .map(|(primary, piece)| Segment { address: primary, bytes: piece.bytes })
             .collect();
-        // As good as a chunk that nobody uses.
+        // Counts as a chunk without live bytes.
         if self.memory.loose_bytes() > 0 {
             spare.push(Segment { address: 0, bytes: self.memory.loose_bytes() });
         }
@@ -143,26 +145,26 @@ impl Stitched {
         }
     }
 
-    /// Merges what can be merged.
+    /// Merges all neighbours that may merge.
     pub(super) fn settle(&mut self, order: &Order) {
         self.primary.join_deferred(order);
         self.primary.join_boundaries(order);
         self.primary.reclaim_islands(order);
     }
 
-    /// The bytes of the chunk with that primary address, if there is one.
+    /// Returns the size of the chunk with that primary address, if it exists.
     fn chunk_at(&self, primary: u64) -> Option<u64> {
         let (start, piece) = self.memory.holding(primary)?;
         (start == primary).then_some(piece.bytes)
     }
 
-    /// Returns `true` if nobody has anything of a chunk.
+    /// Returns `true` if no byte of a chunk is live.
     fn is_all_free(&self, primary: u64, bytes: u64) -> bool {
         let Some(first) = self.primary.at(primary) else { return false };
         self.primary.run(first, primary + bytes).all(|block| block.state == State::Free)
     }
 
-    /// Returns `true` if a chunk is all free and all its uses can be waited for.
+    /// Returns `true` if no byte of a chunk is live and all its uses can be waited for.
     fn could_go(&self, primary: u64, bytes: u64, stuck: &Stuck) -> bool {
         let Some(first) = self.primary.free_at(primary, bytes) else { return false };
         let is_completed = self.primary.run(first, primary + bytes).all(|block| {
@@ -175,7 +177,7 @@ impl Stitched {
             && !ranges.any(|id| self.ranges.get(*id).is_some_and(|one| one.is_stuck(stuck)))
     }
 
-    /// Returns `true` if a chunk is all free and all its uses are known to be over.
+    /// Returns `true` if no byte of a chunk is live and all its uses are known to be completed.
     fn is_spare(&self, primary: u64, bytes: u64, order: &Order) -> bool {
         let Some(first) = self.primary.free_at(primary, bytes) else { return false };
         let over = self.primary.run(first, primary + bytes).all(|block| {
@@ -186,7 +188,8 @@ impl Stitched {
         over && ranges.is_some_and(|ids| self.ranges.are_over(ids, order))
     }
 
-    /// Gives one chunk back that [is spare](Stitched::is_spare); the ranges with it go.
+    /// Gives back one chunk that [is spare](Stitched::is_spare), and unmaps the ranges that contain
+    /// it.
     pub(super) fn release_chunk(
         &mut self,
         primary: u64,
@@ -215,7 +218,7 @@ impl Stitched {
         Some(Segment { address: start, bytes: self.primary.run_from(first, |_| true)? - start })
     }
 
-    /// Gives the addresses back where there is no memory any more.
+    /// Gives back the addresses that have no memory any more.
     fn let_go(&mut self, environment: &mut Environment<'_>) -> Result<(), SourceError> {
         if !self.memory.is_empty() {
             return Ok(());

@@ -1,5 +1,5 @@
-//! A harness, no test: traces through the policy over the model, with what the driver's calls would
-//! have cost. `GPUHEAP_TRACES` is a folder of rows `op,id,bytes,stream`.
+//! Harness, not a test: replays traces through the policy over the model, with the estimated cost
+//! of the driver's calls. `GPUHEAP_TRACES` is a folder of rows `op,id,bytes,stream`.
 
 use std::collections::HashMap;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! The parts against naive models, and what the whole promises beyond other policies.
+//! The parts against naive models, and what `stitched` promises beyond other policies.
 
 use std::collections::BTreeMap;
 
@@ -72,18 +72,18 @@ proptest! {
             let found = found.map(|key| blocks[key].bytes);
             prop_assert_eq!(found.is_some(), best.is_some());
             if let (Some(found), Some(best)) = (found, best) {
-                // Sizes of up to 64 KiB have bins of their own; the few that are looked at first of
-                // a larger one decide.
+                // Sizes of up to 64 KiB have bins of their own. For a larger size, the first few
+                // blocks searched decide.
                 prop_assert!(found == best || best > SMALL && found <= best + best / 64, "{found} {best}");
             }
-            // None of them usable: one is named all the same.
+            // If none is usable, one block is named all the same.
             let other = bins.best(bytes, 1, &blocks, |_| false, |_| true);
             prop_assert!(other.usable.is_none());
             prop_assert_eq!(other.other.is_some(), best.is_some());
         }
     }
 
-    /// Takes, puts, fills and empties at random: blocks tile their arena, free neighbours are
+    /// Takes, puts, fills and empties at random. Blocks tile their arena, free neighbours are
     /// merged or noted, and an address leads to its block.
     #[test]
     #[cfg_attr(miri, ignore = "it looks at every page at every step")]
@@ -97,7 +97,7 @@ proptest! {
             .collect();
         primary.add_arena(1 << 40, 64 * LEAST);
         let mut live: Vec<u32> = Vec::new();
-        // Of each step of memory the last free, as no block knows it.
+        // Last free of each step of memory, which no block records.
         let mut freed: BTreeMap<u64, Ticket> = BTreeMap::new();
         for (what, pick, units) in actions {
             let stream = streams[(pick % 3) as usize];
@@ -133,7 +133,7 @@ proptest! {
                     }
                 }
                 4 => {
-                    // A range in the middle of free blocks, of several streams perhaps.
+                    // A range in the middle of free blocks, perhaps of several streams.
                     let address = (1 << 40) + pick % (64 * LEAST) / ROUNDING * ROUNDING;
                     let bytes = units * ROUNDING;
                     if let Some(first) = primary.run_at(address, bytes) {
@@ -180,7 +180,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// And a plan for so much is had.
+    /// A plan for the most that is stitchable succeeds.
     #[test]
     fn what_could_be_stitched_is_what_a_plan_takes(
         actions in prop::collection::vec((any::<bool>(), any::<u64>()), 1..120),
@@ -203,7 +203,8 @@ proptest! {
         }
     }
 
-    /// What is said to fit is had at the end of the ladder, and what is not is not.
+    /// A request that the forecast says fits succeeds after the last reclaim step, and no other
+    /// request does.
     #[test]
     fn the_forecast_is_what_a_request_then_meets(
         limit in 4_u64..16,
@@ -244,7 +245,8 @@ proptest! {
     }
 }
 
-/// All free chunks, with the longest free ends of the others: by their bytes, and not by runs.
+/// Returns the bytes of all free chunks with the longest free ends of the others, computed by bytes
+/// and not by runs.
 fn most_stitched(bench: &Bench) -> u64 {
     let (mut whole, mut before, mut after) = (0, 0, 0);
     for (primary, piece) in bench.policy.memory.all() {
@@ -321,7 +323,7 @@ impl Bench {
         Ok(grant)
     }
 
-    /// All work is, and is known to be.
+    /// Completes all work, and lets the host know.
     fn all_over(&mut self) {
         self.model.all_known();
         self.order.poll(&mut self.model).unwrap();
@@ -355,7 +357,7 @@ fn free_bytes_apart_serve_a_request_larger_than_each() {
     assert_eq!(bench.stats.taken, taken, "nothing more was taken");
     assert_eq!(bench.model.physical(large.address, large.bytes).unwrap().len(), 16);
     bench.free(large, 0);
-    // The same again needs no driver, nor does a smaller one.
+    // An equal request needs no driver call, nor does a smaller one.
     let changes = bench.model.changes;
     for bytes in [32 * MIB, 20 * MIB] {
         let again = bench.allocate(bytes, 0);
@@ -370,7 +372,7 @@ fn a_stitched_range_waits_for_the_streams_of_all_its_pages() {
     let mut bench = Bench::new(stitches());
     let blocks: Vec<_> = (0..8).map(|_| bench.allocate(8 * MIB, 0)).collect();
     for (at, block) in blocks.iter().enumerate().step_by(2) {
-        // The last two by another stream, which is not done.
+        // The last two are freed on another stream, whose work is not done.
         bench.free(*block, usize::from(at >= 4));
     }
     let calls = bench.model.calls();
@@ -409,8 +411,8 @@ fn a_small_request_is_served_in_pieces_rather_than_refused() {
     assert_eq!(bench.model.changes, changes, "it is mapped already");
 }
 
-/// Three or four mebibytes that a capture freed, which nobody can wait for; what is left of the last
-/// chunk is not the capture's.
+/// Frees three or four mebibytes during a capture, which no other stream can wait for. The rest of
+/// the last chunk is not the capture's.
 fn beside_a_capture(freed: u64, slack: u64) -> (Bench, u64) {
     let mut bench = Bench::new(Tuning { slack, ..Tuning::default() });
     bench.model.capturing = Some(2);
@@ -419,7 +421,7 @@ fn beside_a_capture(freed: u64, slack: u64) -> (Bench, u64) {
     (bench, round_up(freed, LEAST) - freed)
 }
 
-/// New memory merges with what a capture freed beside it, and is not the capture's for that.
+/// New memory merges with a block that a capture freed, and does not become the capture's.
 #[test]
 fn no_more_is_taken_beside_what_a_capture_freed_than_is_missing() {
     for freed in [3 * MIB, 4 * MIB] {
@@ -451,7 +453,7 @@ fn what_is_grown_beside_what_a_capture_freed_can_be_had() {
     assert_eq!(bench.stats.taken - before, 4 * MIB);
 }
 
-/// So does new memory between two blocks of one capture.
+/// New memory between two blocks of one capture does not become the capture's either.
 #[test]
 fn what_is_taken_between_two_frees_of_a_capture_is_used() {
     for bytes in [1000, 100_000, LEAST] {
@@ -496,8 +498,8 @@ fn a_chunk_of_small_blocks_goes_back_by_the_address_of_one() {
     }
 }
 
-/// Two blocks of 2 MiB for small requests, of which one small block each is left, and a large one
-/// that is free between them and another one.
+/// Makes two blocks of 2 MiB for small requests, of which one small block each is live. A free
+/// large block is between them and another one.
 fn with_small_ones_left() -> (Bench, [BlockRef; 2]) {
     let mut bench = Bench::new(stitches());
     bench.allocate(70_000, 0);
@@ -524,7 +526,7 @@ fn a_large_request_is_served_of_what_small_ones_left_rather_than_refused() {
     assert!(large.bytes > 6 * MIB, "{large:?} and 3 MiB were for large ones");
     assert_eq!(bench.stats.taken, taken);
     bench.policy.primary.check();
-    // What is left of it all serves small ones as before.
+    // The memory left serves small requests as before.
     bench.free(large, 0);
     let small: Vec<BlockRef> = (0..40).map(|_| bench.allocate(SMALL, 0)).collect();
     assert_eq!((small.len(), bench.stats.taken), (40, taken));
@@ -548,7 +550,7 @@ fn a_chunk_goes_back_whichever_requests_its_free_blocks_were_for() {
     }
 }
 
-/// A training loop's sizes: layers forward, and backward in the other order.
+/// Replays a training loop's sizes: layers forward, and backward in reverse order.
 fn step(bench: &mut Bench, sizes: &[u64]) {
     let forward: Vec<_> = sizes.iter().map(|bytes| bench.allocate(*bytes, 0)).collect();
     for (at, grant) in forward.into_iter().enumerate().rev() {
@@ -598,7 +600,7 @@ fn mappings_and_addresses_are_bounded_under_random_sizes() {
     }
     let chunks = bench.policy.memory.count();
     assert!(most > 2 * chunks, "the test reaches the bound: {most} of {chunks}");
-    // And old ones go for it, rather than more memory being taken.
+    // Old ranges are unmapped rather than more memory taken.
     let (peak, taken) = (bench.stats.live_peak, bench.policy.memory.bytes());
     assert!(taken <= peak + peak / 8, "{taken} bytes taken for {peak}");
     // One range may be added at the bound.
@@ -626,9 +628,9 @@ fn nothing_pending_is_unmapped() {
     for block in blocks.iter().skip(1).step_by(2) {
         bench.free(*block, 0);
     }
-    // Nobody was asked, so nothing is known to be over.
+    // Without a poll, no free is known to be completed.
     assert_eq!(bench.release(), 0);
-    // The first stream is done, the one that used the stitched range is not.
+    // The first stream's work is done; that of the stream with the stitched range is not.
     bench.model.complete(0);
     bench.order.poll(&mut bench.model).unwrap();
     let released = bench.release();
@@ -676,7 +678,8 @@ fn a_range_whose_first_pages_are_pending_is_not_unmapped_for_its_last() {
     bench.free(first, 1);
     bench.model.complete(0);
     bench.order.poll(&mut bench.model).unwrap();
-    // The last 12 MiB are out of use at their primary addresses; the model would see the others unmapped.
+    // The last 12 MiB are out of use at their primary addresses. If the others were unmapped, the
+    // model would fail.
     assert_eq!(bench.release(), 0);
     bench.model.complete(1);
     bench.order.poll(&mut bench.model).unwrap();
@@ -689,7 +692,7 @@ fn what_is_left_of_a_block_merges_with_what_another_stream_freed() {
     let [first, second, _third] = [8, 8, 8].map(|size| bench.allocate(size * MIB, 0));
     bench.free(first, 0);
     bench.free(second, 1);
-    // Most of the first one: what is left of it is a block of its own.
+    // Most of the first block; the rest becomes a block of its own.
     let part = bench.allocate(6 * MIB, 0);
     assert_eq!(part.address, first.address);
     bench.all_over();
@@ -741,7 +744,7 @@ fn mappings_of_one_stream_are_bounded() {
     assert!(mapped > 4 * chunks.max(32), "the test reaches the bound: {mapped} of {chunks}");
 }
 
-/// Work that never ends keeps mappings: new memory is taken then, as far as there is some.
+/// Work that never ends keeps mappings, so new memory is taken, as far as it is available.
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of blocks or streams take an interpreter minutes")]
 fn pending_mappings_are_bounded_while_there_is_memory() {
@@ -770,7 +773,7 @@ fn a_request_asks_about_few_of_many_streams() {
     }
     for stream in 0..20 {
         let (calls, taken) = (bench.model.calls(), bench.stats.taken);
-        // Free blocks that fit are another stream's, none of which is over.
+        // The free blocks that fit are another stream's, and none is completed.
         let block = bench.allocate(128 << 10, stream + 20);
         bench.free(block, stream + 20);
         let block = bench.allocate(128 << 10, stream);
@@ -797,7 +800,7 @@ fn places_of_small_blocks_make_room_when_their_memory_went() {
             bench.free(block, 0);
         }
         bench.all_over();
-        // The addresses too: the next ones are others.
+        // The addresses are given back too: the next ones differ.
         bench.release();
         assert_eq!(bench.model.addresses(), 0);
     }
@@ -806,7 +809,7 @@ fn places_of_small_blocks_make_room_when_their_memory_went() {
 proptest! {
     #![proptest_config(cases(100))]
 
-    /// What is left as it was while the program repeats itself merges when it does not.
+    /// Blocks whose merge is deferred while the program repeats itself merge when it does not.
     #[test]
     #[cfg_attr(miri, ignore = "it looks at every page of a large arena")]
     fn a_program_that_nearly_repeats_itself_keeps_its_home_in_order(
