@@ -7,8 +7,8 @@ use std::sync::Arc;
 use gpuheap_pool::Gone;
 
 use crate::error::Error;
-use crate::heap::Inner;
 use crate::heap::lease::Lease;
+use crate::heap::{Heap, Inner};
 use crate::kind::MemoryKind;
 use crate::measure;
 use crate::stream::Stream;
@@ -33,6 +33,26 @@ enum Way {
     /// There is no count for threads to share.
     Cache(&'static ThreadCache),
     Heap(Arc<Inner>),
+}
+
+impl Heap {
+    /// Allocates `bytes` for use on `stream`, ordered after the work already enqueued there. A
+    /// request that the cache serves does not wait for the device. A request that takes memory from
+    /// the driver may wait, because giving unused segments back for it does (`cuMemFree`).
+    ///
+    /// If memory is short, the heap runs its reclaim steps ([`Step`](crate::Step)) before it fails.
+    /// It waits for frees in flight, including those of other heaps of this process on the device,
+    /// and makes these heaps give cached memory back.
+    ///
+    /// # Errors
+    ///
+    /// [Out of memory](Error::out_of_memory); the stream is of another device; a driver error.
+    /// After an error, the statistics are as before the call.
+    #[inline]
+    #[track_caller]
+    pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
+        Block::allocate(self.handle.inner(), bytes, stream, Location::caller())
+    }
 }
 
 impl Block {

@@ -1,16 +1,17 @@
 //! Configuration of a heap.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use gpuheap_pool::{Direct, Limits, MemorySource, Policy, PoolKind, Tuning, new_policy};
+use gpuheap_pool::{Direct, Limits, MemorySource, Policy, PoolKind, Tuning};
 
 use crate::device::{Context, Device, Holder};
 use crate::error::{Error, ErrorKind};
 use crate::heap::fallback::{Fallback, available};
 use crate::heap::idle::IdleTrim;
 use crate::heap::limits;
+use crate::heap::policies::{Parts, policy_and_source};
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::registrations::Registrations;
 use crate::heap::staging::Staging;
@@ -29,9 +30,6 @@ const THREAD_CACHE_SHARE: u64 = 64;
 
 /// Upper bound of the slack, as a multiple of the peak.
 const MOST_SLACK: f64 = 10.0;
-
-/// A policy and the source of its memory.
-pub(crate) type Parts = (Box<dyn Policy>, Box<dyn MemorySource>);
 
 /// Builder of a heap: pool, limits and settings.
 #[derive(Clone, Debug)]
@@ -52,6 +50,48 @@ pub struct HeapBuilder {
     release_threshold: Option<u64>,
     staging: Staging,
     fallback: Option<Fallback>,
+}
+
+impl Heap {
+    /// Makes a heap with the settings of the environment. The defaults are the pool `stitched` and
+    /// no limits.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`build`](HeapBuilder::build).
+    pub fn new(device: &Device) -> Result<Heap, Error> {
+        Heap::builder(device).build()
+    }
+
+    /// Returns a builder, to choose pool, limits and other settings.
+    pub fn builder(device: &Device) -> HeapBuilder {
+        HeapBuilder::new(device)
+    }
+}
+
+impl Device {
+    /// Returns the device's own heap, with the settings of the environment. All callers share it,
+    /// and it lives while any of them uses it. A program that needs another pool or other limits
+    /// [builds](Heap::builder) its own heap.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`HeapBuilder::build`].
+    pub fn heap(&self) -> Result<Heap, Error> {
+        self.context().check_alive()?;
+        settings::warn_once();
+        let mut shared = self.context().heap.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = shared.as_ref().and_then(Weak::upgrade).map(Holder::into_any);
+        if let Some(inner) = known.and_then(|known| known.downcast().ok()) {
+            return Ok(Heap::of(inner));
+        }
+        let heap = Heap::builder(self).build_silently()?;
+        let holder: Weak<dyn Holder> = Arc::<Inner>::downgrade(heap.handle.inner());
+        *shared = Some(holder);
+        drop(shared);
+        heap.say_opened();
+        Ok(heap)
+    }
 }
 
 impl HeapBuilder {
@@ -329,22 +369,4 @@ impl HeapBuilder {
         inner.context.holders.register(holder, inner.visits.clone());
         Heap::of(inner)
     }
-}
-
-/// Returns a policy over plain allocations of a kind, and its name. Only device memory has virtual
-/// memory and stream-ordered pools of the driver, so `stitched` and `driver` heaps use `split` for
-/// their other kinds of memory.
-pub(crate) fn policy_and_source(
-    context: &Arc<Context>,
-    kind: MemoryKind,
-    pool: PoolKind,
-    tuning: Tuning,
-) -> (PoolKind, Parts) {
-    let mut source = PlainSource::new(context.clone(), kind);
-    let pool = match pool {
-        PoolKind::Stitched if source.pages().is_none() => PoolKind::Split,
-        PoolKind::Driver => PoolKind::Split,
-        pool => pool,
-    };
-    (pool, (new_policy(pool, tuning), Box::new(source)))
 }

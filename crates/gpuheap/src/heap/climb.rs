@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gpuheap_pool::{Cached, Shortage, SourceError, StreamRef};
+use gpuheap_pool::{BlockRef, Cached, Shortage, SourceError, StreamRef};
 
 use crate::error::{Cause, Error, Fault, OutOfMemory};
 use crate::heap::fit::Foreseen;
@@ -13,6 +13,7 @@ use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
 use crate::say;
 use crate::size::Bytes;
+use crate::stream::Stream;
 
 /// How long the ladder waits on WSL2 for memory that the host gives back late.
 const LATE_RELEASE: Duration = Duration::from_secs(2);
@@ -64,6 +65,79 @@ pub(crate) struct Last<'a> {
 }
 
 impl Store {
+    /// Does what takes memory of this kind past the pool, and climbs the ladder where the driver
+    /// has none.
+    pub(crate) fn climb_with(
+        &self,
+        bytes: u64,
+        stream: &Stream,
+        mut take: impl FnMut() -> Result<(), SourceError>,
+    ) -> Result<(), Error> {
+        match take() {
+            Err(SourceError::OutOfMemory) => {}
+            taken => return Ok(taken?),
+        }
+        let missing = Missing::on_device(bytes);
+        let climbed = self.climb(missing, |_, _| match take() {
+            Ok(()) => Attempt::Got(()),
+            Err(SourceError::OutOfMemory) => Attempt::Short(missing),
+            Err(error) => Attempt::Failed(error.into()),
+        });
+        climbed.unwrap_or_else(|tried| {
+            let others = self.others();
+            let mut state = self.lock();
+            let stream = state.stream(stream);
+            Err(self.evidence(&mut state, bytes, stream, &Shortage::Beside(bytes), tried, others))
+        })
+    }
+
+    /// Climbs the ladder for a request that there is no memory for as things are.
+    #[cold]
+    pub(crate) fn climb_for(
+        &self,
+        bytes: u64,
+        stream: StreamRef,
+        first: Shortage,
+    ) -> Result<BlockRef, Error> {
+        if self.lock().refuse(bytes).is_err() {
+            let others = self.others();
+            return Err(self.evidence(&mut self.lock(), bytes, stream, &first, Vec::new(), others));
+        }
+        let mut last = first.clone();
+        let climbed = self.climb(Missing::from(&first), |held, tried| {
+            let attempt = match held {
+                None => {
+                    let mut state = self.lock();
+                    // What a step had this thread free is not live beside the request.
+                    state.carry();
+                    state.allocate(bytes, stream)
+                }
+                Some(Last { state, others }) => match state.allocate(bytes, stream) {
+                    // Under the same lock, so that the figures are those of the attempt.
+                    Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
+                        let tried = tried.to_vec();
+                        let missing = Missing::from(&shortage);
+                        let error = self.evidence(state, bytes, stream, &shortage, tried, others);
+                        return Attempt::Exhausted(missing, error);
+                    }
+                    attempt => attempt,
+                },
+            };
+            match attempt {
+                Ok(grant) => Attempt::Got(grant),
+                Err(Shortage::Failed(error)) => Attempt::Failed(error.into()),
+                Err(shortage) => {
+                    last = shortage;
+                    Attempt::Short(Missing::from(&last))
+                }
+            }
+        });
+        climbed.unwrap_or_else(|tried| {
+            let others = self.others();
+            Err(self.evidence(&mut self.lock(), bytes, stream, &last, tried, others))
+        })
+    }
+
     /// Climbs: does each step in turn and tries again after it. The last attempt is given the lock,
     /// which the others must take themselves. What was tried, where even that one was short.
     pub(crate) fn climb<T>(

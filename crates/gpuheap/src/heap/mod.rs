@@ -13,6 +13,7 @@ pub(crate) mod lease;
 pub(crate) mod limits;
 mod notes;
 mod other_heaps;
+mod policies;
 pub(crate) mod reclaimers;
 pub(crate) mod region;
 pub(crate) mod registrations;
@@ -32,13 +33,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use gpuheap_driver::{BlockNote, CUstream};
 use gpuheap_pool::{Gone, Limits, PoolKind, SourceError, Tuning};
 
-use crate::device::{Context, Device, Holder};
+use crate::device::Context;
 use crate::error::Error;
-use crate::heap::block::Block;
-use crate::heap::builder::{HeapBuilder, policy_and_source};
 use crate::heap::fallback::Fallback;
 use crate::heap::idle::IdleTrim;
 use crate::heap::lease::Lease;
+use crate::heap::policies::policy_and_source;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::registrations::Registrations;
 use crate::heap::staging::Staging;
@@ -48,7 +48,6 @@ use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::measure;
 use crate::say;
-use crate::settings;
 use crate::size::Bytes;
 use crate::stream::Stream;
 use crate::thread_cache::ThreadCache;
@@ -114,39 +113,6 @@ pub(crate) struct Inner {
 }
 
 impl Heap {
-    /// Makes a heap with the settings of the environment. The defaults are the pool `stitched` and
-    /// no limits.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`build`](HeapBuilder::build).
-    pub fn new(device: &Device) -> Result<Heap, Error> {
-        Heap::builder(device).build()
-    }
-
-    /// Returns a builder, to choose pool, limits and other settings.
-    pub fn builder(device: &Device) -> HeapBuilder {
-        HeapBuilder::new(device)
-    }
-
-    /// Allocates `bytes` for use on `stream`, ordered after the work already enqueued there. A
-    /// request that the cache serves does not wait for the device. A request that takes memory from
-    /// the driver may wait, because giving unused segments back for it does (`cuMemFree`).
-    ///
-    /// If memory is short, the heap runs its reclaim steps ([`Step`](crate::Step)) before it fails.
-    /// It waits for frees in flight, including those of other heaps of this process on the device,
-    /// and makes these heaps give cached memory back.
-    ///
-    /// # Errors
-    ///
-    /// [Out of memory](Error::out_of_memory); the stream is of another device; a driver error.
-    /// After an error, the statistics are as before the call.
-    #[inline]
-    #[track_caller]
-    pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
-        Block::allocate(self.handle.inner(), bytes, stream, Location::caller())
-    }
-
     /// Returns how the heap uses the device's memory. Does not wait for the device.
     ///
     /// # Errors
@@ -818,31 +784,6 @@ impl Inner {
             let keeps = self.thread_cache;
             Store::new(context, kind, pool, limits, keeps, reclaimers, parts)
         })
-    }
-}
-
-impl Device {
-    /// Returns the device's own heap, with the settings of the environment. All callers share it,
-    /// and it lives while any of them uses it. A program that needs another pool or other limits
-    /// [builds](Heap::builder) its own heap.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`HeapBuilder::build`].
-    pub fn heap(&self) -> Result<Heap, Error> {
-        self.context().check_alive()?;
-        settings::warn_once();
-        let mut shared = self.context().heap.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = shared.as_ref().and_then(Weak::upgrade).map(Holder::into_any);
-        if let Some(inner) = known.and_then(|known| known.downcast().ok()) {
-            return Ok(Heap::of(inner));
-        }
-        let heap = Heap::builder(self).build_silently()?;
-        let holder: Weak<dyn Holder> = Arc::<Inner>::downgrade(heap.handle.inner());
-        *shared = Some(holder);
-        drop(shared);
-        heap.say_opened();
-        Ok(heap)
     }
 }
 

@@ -8,12 +8,12 @@ use crate::device::Context;
 use crate::kind::MemoryKind;
 use crate::source::PlainSource;
 
-/// A policy and where its memory comes from.
+/// A policy and the source of its memory.
 pub(crate) type Parts = (Box<dyn Policy>, Box<dyn MemorySource>);
 
-/// A policy over plain allocations of a kind, and which one it is. Only device memory has virtual
-/// memory and stream-ordered pools of the driver's, so `stitched` and `driver` heaps keep their other
-/// kinds by `split`.
+/// Returns a policy over plain allocations of a kind, and its name. Only device memory has virtual
+/// memory and stream-ordered pools of the driver, so `stitched` and `driver` heaps use `split` for
+/// their other kinds of memory.
 pub(crate) fn policy_and_source(
     context: &Arc<Context>,
     kind: MemoryKind,

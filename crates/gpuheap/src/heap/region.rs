@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::store::State;
+use crate::heap::store::{State, Watched};
 use crate::heap::usage::StatsDelta;
 use crate::kind::MemoryKind;
 
@@ -44,12 +44,6 @@ impl RegionUsage {
     pub fn peak(&self) -> u64 {
         self.live_peak.saturating_sub(self.live_before)
     }
-}
-
-/// A heap's record of a region.
-pub(crate) struct Watched {
-    number: u64,
-    peak: u64,
 }
 
 impl Heap {

@@ -11,12 +11,10 @@ use gpuheap_pool::{
 
 use crate::device::Context;
 use crate::error::{Error, ErrorKind};
-use crate::heap::builder::Parts;
-use crate::heap::climb::{Attempt, Last, Missing};
 use crate::heap::lease::Lease;
 use crate::heap::other_heaps::OtherHeaps;
+use crate::heap::policies::Parts;
 use crate::heap::reclaimers::Reclaimers;
-use crate::heap::region::Watched;
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
 use crate::source::{handle, raw};
@@ -98,6 +96,12 @@ pub(crate) struct State {
     kept: Vec<Kept>,
     /// Regions of the program that watch the peak.
     pub(crate) regions: Vec<Watched>,
+}
+
+/// A heap's record of a region.
+pub(crate) struct Watched {
+    pub(crate) number: u64,
+    pub(crate) peak: u64,
 }
 
 impl Store {
@@ -532,74 +536,6 @@ impl Store {
         self.lock().refuse_capturing()?;
         Ok(self.context.synchronize()?)
     }
-
-    /// Does what takes memory of this kind past the pool, and climbs the ladder where the driver
-    /// has none.
-    pub(crate) fn climb_with(
-        &self,
-        bytes: u64,
-        stream: &Stream,
-        mut take: impl FnMut() -> Result<(), SourceError>,
-    ) -> Result<(), Error> {
-        match take() {
-            Err(SourceError::OutOfMemory) => {}
-            taken => return Ok(taken?),
-        }
-        let missing = Missing::on_device(bytes);
-        let climbed = self.climb(missing, |_, _| match take() {
-            Ok(()) => Attempt::Got(()),
-            Err(SourceError::OutOfMemory) => Attempt::Short(missing),
-            Err(error) => Attempt::Failed(error.into()),
-        });
-        climbed.unwrap_or_else(|tried| {
-            let others = self.others();
-            let mut state = self.lock();
-            let stream = state.stream(stream);
-            Err(self.evidence(&mut state, bytes, stream, &Shortage::Beside(bytes), tried, others))
-        })
-    }
-
-    /// Climbs the ladder for a request that there is no memory for as things are.
-    #[cold]
-    fn climb_for(&self, bytes: u64, stream: StreamRef, first: Shortage) -> Result<BlockRef, Error> {
-        if self.lock().refuse(bytes).is_err() {
-            let others = self.others();
-            return Err(self.evidence(&mut self.lock(), bytes, stream, &first, Vec::new(), others));
-        }
-        let mut last = first.clone();
-        let climbed = self.climb(Missing::from(&first), |held, tried| {
-            let attempt = match held {
-                None => {
-                    let mut state = self.lock();
-                    // What a step had this thread free is not live beside the request.
-                    state.carry();
-                    state.allocate(bytes, stream)
-                }
-                Some(Last { state, others }) => match state.allocate(bytes, stream) {
-                    // Under the same lock, so that the figures are those of the attempt.
-                    Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
-                        let tried = tried.to_vec();
-                        let missing = Missing::from(&shortage);
-                        let error = self.evidence(state, bytes, stream, &shortage, tried, others);
-                        return Attempt::Exhausted(missing, error);
-                    }
-                    attempt => attempt,
-                },
-            };
-            match attempt {
-                Ok(grant) => Attempt::Got(grant),
-                Err(Shortage::Failed(error)) => Attempt::Failed(error.into()),
-                Err(shortage) => {
-                    last = shortage;
-                    Attempt::Short(Missing::from(&last))
-                }
-            }
-        });
-        climbed.unwrap_or_else(|tried| {
-            let others = self.others();
-            Err(self.evidence(&mut self.lock(), bytes, stream, &last, tried, others))
-        })
-    }
 }
 
 impl Store {
@@ -718,7 +654,7 @@ impl State {
 
     /// Takes over what this thread counted: the peak of the statistics is then that of what it holds.
     #[inline]
-    fn carry(&mut self) {
+    pub(crate) fn carry(&mut self) {
         if let Some(cache) = self.caches.iter().find(|one| one.is_mine() && !one.is_closed()) {
             cache.carry(&mut self.stats);
         }
@@ -801,7 +737,7 @@ impl State {
 
     /// Asks the policy and keeps the account.
     #[inline(always)]
-    fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
+    pub(crate) fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
         self.refuse(bytes)?;
         self.refuse_ended(stream).map_err(Shortage::Failed)?;
         self.order.learn(&mut *self.source);
