@@ -1,4 +1,4 @@
-//! How arrays are made.
+//! Creation of arrays.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -16,16 +16,17 @@ use crate::array::target::Target;
 use crate::error::Error;
 
 impl Target {
-    /// An array of that shape with nothing in it yet: it becomes readable by being written.
+    /// Allocates an array of that shape without contents. It becomes readable once it is written.
     ///
-    /// Does not wait for the device where the heap's cache serves it; where memory is short the
-    /// heap climbs its ladder first. An array of no bytes takes no memory, and its pointer is null.
+    /// If the heap's cache serves the request, it does not wait for the device. If memory is short,
+    /// the heap runs its reclaim steps first. An array of zero bytes takes no memory, and its
+    /// pointer is 0.
     ///
     /// # Errors
     ///
-    /// [Out of memory](Error::out_of_memory), a shape larger than any memory, elements that have to
-    /// lie at multiples of more bytes than memory of the heap does, a stream of another device than
-    /// the heap's, a [scope](crate::Scope) that ended.
+    /// [Out of memory](Error::out_of_memory); the shape is larger than any memory; the elements
+    /// need a larger alignment than the heap's memory has; the stream is of another device than the
+    /// heap; the [scope](crate::Scope) has ended.
     #[track_caller]
     pub fn uninit<T: Element, I: IntoDimension>(
         &self,
@@ -34,7 +35,7 @@ impl Target {
         self.uninit_at(shape.into_dimension(), Location::caller())
     }
 
-    /// An array of zeros.
+    /// Makes an array of zeros. Does not wait for the fill.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -55,7 +56,7 @@ impl Target {
         self.filled(shape, T::zeroed())
     }
 
-    /// An array with `value` everywhere.
+    /// Makes an array with every element set to `value`, in stream order.
     ///
     /// # Errors
     ///
@@ -71,11 +72,11 @@ impl Target {
         Ok(array)
     }
 
-    /// An array with the shape and the elements of host data: a slice, a vector, an `ndarray` array.
-    /// The source may be changed as soon as this returns.
+    /// Makes an array with the shape and the elements of host data: a slice, a vector, an `ndarray`
+    /// array. The source may be changed as soon as this returns.
     ///
-    /// A Rust array of arrays has one axis, of elements `[T; N]`; an `ndarray` array has as many as
-    /// it says:
+    /// A Rust array of arrays has one axis, with elements `[T; N]`. An `ndarray` array keeps its
+    /// number of axes:
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -100,12 +101,12 @@ impl Target {
         self.uninit(source.shape())?.write_from(source)
     }
 
-    /// An array with the shape and the elements of another one, which may be of another kind or on
-    /// another device.
+    /// Makes an array with the shape and the elements of another array, of any kind of memory and
+    /// on any device.
     ///
     /// # Errors
     ///
-    /// The errors of [`uninit`](Target::uninit), and a source that was freed.
+    /// The errors of [`uninit`](Target::uninit); the source was freed.
     #[track_caller]
     pub fn copy_of<S: Hold, T: Element, D: Dimension>(
         &self,
@@ -116,7 +117,7 @@ impl Target {
         Ok(array)
     }
 
-    /// The same, said to be made at a place in the program.
+    /// Allocates an array as [`uninit`](Target::uninit) does, for a given line of the program.
     pub(crate) fn uninit_at<T: Element, D: Dimension>(
         &self,
         shape: D,

@@ -1,20 +1,23 @@
-//! What may be an element of an array.
+//! Elements of arrays.
 
 use bytemuck::{CheckedBitPattern, NoUninit};
 
 use crate::error::{Error, ErrorKind};
 
-/// Plain data that means the same on the device as on the host: all integers and floats, `bool`,
-/// `half`'s and `num_complex`'s numbers (with their `bytemuck` features), arrays of these, and
-/// structs that derive `bytemuck::Pod`, or `bytemuck::NoUninit` and `bytemuck::CheckedBitPattern`,
-/// for which `bytemuck` is to be a dependency with its feature `derive`.
+/// Plain data with the same meaning on the device and the host:
 ///
-/// There is nothing to implement: it is there for every type that `bytemuck` calls free of
-/// padding and knows the valid bit patterns of. What is read back is checked: a byte that is
-/// neither 0 nor 1 does not become a `bool` but an error.
+/// * all integers and floats, and `bool`
+/// * the numbers of `half` and `num_complex` (with their `bytemuck` features)
+/// * arrays of these
+/// * structs that derive `bytemuck::Pod`, or `bytemuck::NoUninit` and
+///   `bytemuck::CheckedBitPattern`; for these, depend on `bytemuck` with its feature `derive`
 ///
-/// Anything with heap pointers is not plain data. Upload what it points to, or adapt the structure
-/// that holds it.
+/// There is nothing to implement: every type without padding whose valid bit patterns `bytemuck`
+/// knows is an element. Elements read back are checked: for example, a byte that is neither 0 nor 1
+/// is an error, not a `bool`.
+///
+/// A type with heap pointers is not plain data. Upload the data that it points to, or adapt the
+/// structure that holds it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be an element of a device array",
     label = "not plain data",
@@ -26,12 +29,12 @@ pub trait Element: CheckedBitPattern + NoUninit + Send + Sync {}
 #[diagnostic::do_not_recommend]
 impl<T: CheckedBitPattern + NoUninit + Send + Sync> Element for T {}
 
-/// The bytes of elements; none for elements of no size.
+/// Returns the bytes of elements; none for elements of zero size.
 pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
     if size_of::<T>() == 0 { &[] } else { bytemuck::cast_slice(elements) }
 }
 
-/// Refuses bits that were read if one of them is no valid element.
+/// Refuses bits that were read if they are not valid elements.
 pub(super) fn check_bits<T: Element>(bits: &[T::Bits]) -> Result<(), Error> {
     match bits.iter().position(|bits| !T::is_valid_bit_pattern(bits)) {
         None => Ok(()),

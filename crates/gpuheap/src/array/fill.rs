@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::stream::Stream;
 
 impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
-    /// Writes `value` everywhere, in stream order.
+    /// Sets every element to `value`, in stream order.
     ///
     /// # Errors
     ///
@@ -19,7 +19,7 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-/// Fills an array that nobody else has yet, or that is borrowed for writing.
+/// Fills an array that is new, or that is borrowed for writing.
 pub(super) fn fill<S: Hold, T: Element, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     value: T,
@@ -33,18 +33,18 @@ pub(super) fn fill<S: Hold, T: Element, D: Dimension>(
         let address = array.at(address);
         match *shortest_period(bytes_of(&value), address) {
             [byte] => stream.enqueue("cuMemsetD8Async", |driver| {
-                // SAFETY: the array has these bytes, its stream is alive.
+                // SAFETY: the array has these bytes, and its stream is alive.
                 unsafe { driver.cuMemsetD8Async(address, byte, bytes as usize, stream.raw()) }
             }),
             [a, b] if address.is_multiple_of(2) => stream.enqueue("cuMemsetD16Async", |driver| {
                 let value = u16::from_ne_bytes([a, b]);
-                // SAFETY: as above, in units of two bytes.
+                // SAFETY: the array has these bytes, in units of two, and its stream is alive.
                 unsafe { driver.cuMemsetD16Async(address, value, bytes as usize / 2, stream.raw()) }
             }),
             [a, b, c, d] if address.is_multiple_of(4) => {
                 stream.enqueue("cuMemsetD32Async", |driver| {
                     let value = u32::from_ne_bytes([a, b, c, d]);
-                    // SAFETY: as above, in units of four bytes.
+                    // SAFETY: the array has these bytes, in units of four, and its stream is alive.
                     unsafe {
                         driver.cuMemsetD32Async(address, value, bytes as usize / 4, stream.raw())
                     }
@@ -55,8 +55,8 @@ pub(super) fn fill<S: Hold, T: Element, D: Dimension>(
     })
 }
 
-/// The shortest run of 1, 2 or 4 bytes that repeats through `bytes`, else all of it: a fill knows
-/// those widths alone, and at multiples of them.
+/// Returns the shortest run of 1, 2 or 4 bytes that repeats through `bytes`, or all of them. A fill
+/// supports those widths alone, at addresses that are multiples of them.
 fn shortest_period(bytes: &[u8], address: u64) -> &[u8] {
     for period in [1, 2, 4] {
         if bytes.len().is_multiple_of(period)
@@ -69,21 +69,21 @@ fn shortest_period(bytes: &[u8], address: u64) -> &[u8] {
     bytes
 }
 
-/// Uploads a few elements and doubles what is there by copies: 30 of them fill 64 GiB.
+/// Uploads a few elements and doubles them by copies: 30 copies fill 64 GiB.
 fn fill_by_doubling(
     address: u64,
     pattern: &[u8],
     count: usize,
     stream: &Stream,
 ) -> Result<(), Error> {
-    // Enough that the first copies are not the most of the time.
+    // Large enough that the first copies do not dominate the time.
     let seed = pattern.repeat(count.min(4096 / pattern.len() + 1));
     let (total, mut done) = (pattern.len() * count, seed.len());
     stream.refuse_capturing()?;
     let later = is_read_later(&seed, stream)?;
     stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
-        // SAFETY: the array is at least as long; the seed is kept until the driver is done with it:
-        // at once if it is pageable, else waited for below.
+        // SAFETY: the array is at least as long as the seed. The seed is kept until the driver has
+        // read it: pageable memory at the return, other memory at the wait below.
         unsafe {
             driver.cuMemcpyHtoDAsync_v2(address, seed.as_ptr().cast(), seed.len(), stream.raw())
         }
@@ -91,7 +91,7 @@ fn fill_by_doubling(
     if later {
         let (waited, settled) = settle(stream);
         if !settled {
-            // What the driver may still read is never freed.
+            // Memory that the driver may still read is never freed.
             std::mem::forget(seed);
         }
         waited?;

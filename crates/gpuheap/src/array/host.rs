@@ -13,29 +13,32 @@ use super::storage::Storage;
 use crate::error::{Error, ErrorKind};
 
 impl<T: Element, D: Dimension> DeviceArray<T, D> {
-    /// Its elements, in place, for unified, pinned and registered memory. Waits for what the array
-    /// was last used for; without concurrent access to managed memory (WSL2), for all work of the
-    /// device, which is given no more until the borrow ends: one that is forgotten keeps it so.
+    /// Borrows the elements of unified, pinned or registered memory in place. Waits for the array's
+    /// last use. If the device has no concurrent access to managed memory (WSL2), waits for all
+    /// work of the device. The device then gets no more work until the borrow ends, and never again
+    /// if the borrow is forgotten.
     ///
     /// # Errors
     ///
-    /// An array in the device's own memory, or that was freed; bytes that are no valid `T`.
+    /// The array is in device memory, or was freed; its bytes are not valid `T`.
     pub fn as_slice(&self) -> Result<HostRef<'_, T>, Error> {
         let (borrow, pointer) = self.borrow_for_host()?;
-        // SAFETY: the memory is there until the borrow ends, all work on it is done, and what is
-        // written to it needs the array borrowed mutably.
+        // SAFETY: the memory stays until the borrow ends, all work on it is done, and a write to it
+        // needs the array borrowed mutably.
         let elements = unsafe { slice::from_raw_parts(pointer, self.len()) };
         Ok(HostRef { elements, _borrow: borrow })
     }
 
-    /// The same for writing. What is enqueued after it is gone sees what was written.
+    /// Borrows the elements for writing in place; waits as [`as_slice`](DeviceArray::as_slice)
+    /// does. Work enqueued after the borrow ends sees the changes.
     ///
     /// # Errors
     ///
     /// The errors of [`as_slice`](DeviceArray::as_slice).
     pub fn as_mut_slice(&mut self) -> Result<HostMut<'_, T>, Error> {
         let (borrow, pointer) = self.borrow_for_host()?;
-        // SAFETY: as above, and the array is borrowed mutably.
+        // SAFETY: the memory stays until the borrow ends, all work on it is done, and the array is
+        // borrowed mutably.
         let elements = unsafe { slice::from_raw_parts_mut(pointer, self.len()) };
         Ok(HostMut { elements, _borrow: borrow })
     }
@@ -54,28 +57,28 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         let pointer = match self.bytes() {
             0 => std::ptr::dangling_mut::<T>(),
             _ => {
-                // Of registered memory the device's address is another, which lies as the host's
-                // does within a page and no more.
+                // For registered memory the device's address differs from the host's, and agrees
+                // with it only within a page.
                 check_alignment::<T>(self.at(address))?;
                 std::ptr::with_exposed_provenance_mut::<T>(self.at(address) as usize)
             }
         };
-        // SAFETY: the memory is there until the borrow ends and all work on it is done; any bits
-        // are valid bits.
+        // SAFETY: the memory stays until the borrow ends and all work on it is done; any bits are
+        // valid bits.
         let bits = unsafe { slice::from_raw_parts(pointer.cast::<T::Bits>(), self.len()) };
         check_bits::<T>(bits)?;
         Ok((borrow, pointer))
     }
 }
 
-/// The elements of an array that the host reads in place. The memory stays while this lives, even if
+/// Elements of an array, borrowed for reading in place. The memory stays while this lives, even if
 /// the array is freed early.
 pub struct HostRef<'a, T> {
     elements: &'a [T],
     _borrow: Borrow<'a>,
 }
 
-/// The elements of an array that the host writes in place.
+/// Elements of an array, borrowed for writing in place.
 pub struct HostMut<'a, T> {
     elements: &'a mut [T],
     _borrow: Borrow<'a>,

@@ -1,4 +1,4 @@
-//! Arrays on the device that manage their own memory.
+//! Device arrays, which own their memory.
 
 mod create;
 mod debug;
@@ -43,15 +43,14 @@ use crate::kind::MemoryKind;
 use crate::stream::Stream;
 use storage::Storage;
 
-/// An array of `T` with dimensions `D`, which owns its memory: dropping it frees that in the order
-/// of the stream of its last use, without waiting.
+/// An array of `T` with dimensions `D` that owns its memory. Dropping the array frees the memory in
+/// the order of the stream of its last use, without waiting.
 ///
 /// Elements lie in row-major order with no gaps. [`Target`] makes arrays.
 pub type DeviceArray<T, D = Ix1> = ArrayBase<Owned, T, D>;
 
-/// A handle to an array that is shared by count: the memory is freed with the last handle, or for
-/// all of them by [`free_early`](ArrayBase::free_early). From
-/// [`into_shared`](ArrayBase::into_shared).
+/// A counted handle to a shared array. The memory is freed with the last handle, or for all of them
+/// by [`free_early`](ArrayBase::free_early). From [`into_shared`](ArrayBase::into_shared).
 pub type SharedArray<T, D = Ix1> = ArrayBase<Shared, T, D>;
 
 /// A window of an array, borrowed for reading.
@@ -60,9 +59,9 @@ pub type DeviceView<'a, T, D = Ix1> = ArrayBase<View<'a>, T, D>;
 /// A window of an array, borrowed for writing.
 pub type DeviceViewMut<'a, T, D = Ix1> = ArrayBase<ViewMut<'a>, T, D>;
 
-/// What all arrays and views have in common: a window of some memory, with a shape.
+/// The base of all arrays and views: a window of some memory, with a shape.
 ///
-/// `S` says how the memory is held:
+/// `S` is the way the memory is held:
 ///
 /// | name | `S` | |
 /// |---|---|---|
@@ -81,17 +80,18 @@ pub type DeviceViewMut<'a, T, D = Ix1> = ArrayBase<ViewMut<'a>, T, D>;
 ///
 /// # Streams
 ///
-/// An array knows the stream of its last use. Work on another stream first waits for what that one
-/// was given, by an event and not on the host, and the other stream is then the one of last use.
+/// An array records the stream of its last use. Work on another stream first waits for the work of
+/// that stream, by an event and not on the host. The other stream then becomes the stream of last
+/// use.
 pub struct ArrayBase<S, T, D = Ix1> {
     held: S,
-    /// Bytes from the start of the storage.
+    /// Offset in bytes from the start of the storage.
     offset: u64,
     shape: D,
     element: PhantomData<fn() -> T>,
 }
 
-/// How memory is held: one of [`Owned`], [`Shared`], [`View`], [`ViewMut`].
+/// A way of holding memory: [`Owned`], [`Shared`], [`View`] or [`ViewMut`].
 ///
 /// Use it as a bound, to take any array or view:
 ///
@@ -111,21 +111,22 @@ pub struct ArrayBase<S, T, D = Ix1> {
 /// ```
 pub trait Hold: sealed::Storage {}
 
-/// How memory is held that may be written: use it as a bound where [`Hold`] does not do.
+/// A way of holding memory that may be written: [`Owned`] or [`ViewMut`]. Use it as a bound if
+/// [`Hold`] does not suffice.
 pub trait HoldMut: Hold {}
 
-/// Alone.
+/// Memory with one owner.
 pub struct Owned(pub(crate) Arc<Storage>);
 
-/// With others, by count.
+/// Memory shared by counted handles.
 #[derive(Clone)]
 pub struct Shared(Arc<Storage>);
 
-/// Borrowed.
+/// Borrowed memory.
 #[derive(Clone, Copy)]
 pub struct View<'a>(&'a Arc<Storage>);
 
-/// Borrowed, alone.
+/// Mutably borrowed memory.
 pub struct ViewMut<'a>(&'a Arc<Storage>, PhantomData<&'a mut ()>);
 
 impl Hold for Owned {}
@@ -137,54 +138,55 @@ impl HoldMut for Shared {}
 impl HoldMut for ViewMut<'_> {}
 
 impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
-    /// The length of each axis. Answered for a freed array too.
+    /// Returns the length of each axis, even of a freed array.
     pub fn shape(&self) -> &[usize] {
         self.shape.slice()
     }
 
-    /// The same as `ndarray`'s type.
+    /// Returns the shape as `ndarray`'s type.
     pub fn raw_dim(&self) -> D {
         self.shape.clone()
     }
 
-    /// How many axes it has.
+    /// Returns the number of axes.
     pub fn ndim(&self) -> usize {
         self.shape.ndim()
     }
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.shape.size()
     }
 
-    /// Returns `true` if it has none.
+    /// Returns `true` if the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         (self.len() * size_of::<T>()) as u64
     }
 
-    /// What kind of memory it is in.
+    /// Returns the kind of memory that the array is in.
     pub fn kind(&self) -> MemoryKind {
         self.storage().kind()
     }
 
-    /// The device that it is on.
+    /// Returns the device of the array's memory.
     pub fn device(&self) -> Device {
         Device::from(self.storage().context().clone())
     }
 
-    /// The stream of its last use.
+    /// Returns the stream of the array's last use.
     pub fn stream(&self) -> Stream {
         self.storage().stream()
     }
 
-    /// Where its like would be made: its heap and kind, on the stream of its last use or, if that is
-    /// of another device, of its first; in its scope, while that lasts. Registered memory is the
-    /// program's own, and its like is pinned.
+    /// Returns the target for new arrays like this one: same heap and kind of memory, on the stream
+    /// of its last use. If that stream is of another device, it is the stream of its first use. New
+    /// arrays belong to this array's scope while that is open. For registered memory, which belongs
+    /// to the program, the kind is pinned.
     pub fn target(&self) -> Target {
         let storage = self.storage();
         let kind = match storage.kind() {
@@ -196,19 +198,22 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         target.within(storage.scope().and_then(|scope| scope.of_likes()))
     }
 
-    /// Returns `true` if it was freed early, by its owner or by the end of a scope.
+    /// Returns `true` if the memory was freed before this handle: by `free_early`, or at the end of
+    /// a scope.
     pub fn is_freed(&self) -> bool {
         self.storage().is_freed()
     }
 
-    /// Where work on `stream` finds its first element; null for no bytes. The stream waits for what
-    /// the array was used for before, the host does not, and it becomes the stream of last use. Work
-    /// that uses the pointer is to be enqueued on it before the array is dropped, freed or used on
-    /// another stream.
+    /// Returns the device address of the first element, for work on `stream`; 0 for an array of
+    /// zero bytes. `stream` waits for earlier work on the array, and becomes the stream of last
+    /// use. The host does not wait.
+    ///
+    /// Enqueue the work that uses the pointer on `stream`, before the array is dropped, freed or
+    /// used on another stream.
     ///
     /// # Errors
     ///
-    /// The array was freed; a stream of a device that cannot reach the array's memory.
+    /// The array was freed; the stream's device cannot access the array's memory.
     #[doc(alias = "as_ptr")]
     pub fn device_ptr(&self, stream: &Stream) -> Result<u64, Error> {
         self.storage().use_on(Some(stream), |address, stream| {
@@ -221,29 +226,29 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.held.storage()
     }
 
-    /// Bytes from the start of its storage.
+    /// Returns the offset in bytes from the start of the storage.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Where this window of memory at `address` begins.
+    /// Returns the address of this window, in a storage at `address`.
     fn at(&self, address: u64) -> u64 {
         if address == 0 { 0 } else { address + self.offset }
     }
 }
 
 impl<T: Element, D: Dimension> DeviceArray<T, D> {
-    /// An array over the whole of a storage.
+    /// Makes an array over a whole storage.
     pub(crate) fn over(storage: Arc<Storage>, shape: D) -> DeviceArray<T, D> {
         ArrayBase { held: Owned(storage), offset: 0, shape, element: PhantomData }
     }
 
-    /// Gives its memory back to the pool now, in the order of its last use. Does not wait. Dropping
-    /// does the same and has nobody to tell what failed.
+    /// Frees the memory to the pool now, in the order of its last use. Does not wait. A drop does
+    /// the same, but cannot return an error.
     ///
     /// # Errors
     ///
-    /// The array was freed already, by a scope's end; a driver error. The memory is accounted for
+    /// The array was freed already, by the end of a scope; a driver error. The memory is counted
     /// all the same.
     #[track_caller]
     #[doc(alias = "dealloc")]
@@ -252,9 +257,8 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         if freed { Ok(()) } else { self.storage().use_on(None, |_, _| Ok(())) }
     }
 
-    /// Waits for its last use and gives its memory back to the driver, past the pool's cache. The
-    /// bytes that the driver regained: none where the pool has other live blocks in the same
-    /// segment.
+    /// Waits for the last use and returns the memory to the driver, past the pool's cache. Returns
+    /// the bytes that the driver regained: 0 if the pool has other live blocks in the same segment.
     ///
     /// # Errors
     ///
@@ -265,7 +269,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         self.storage().release(Freed::Early(Location::caller()))
     }
 
-    /// Makes it a handle that may be cloned.
+    /// Converts the array to a handle that can be cloned.
     pub fn into_shared(self) -> SharedArray<T, D> {
         let ArrayBase { held, offset, shape, element } = self;
         ArrayBase { held: Shared(held.0), offset, shape, element }
@@ -273,13 +277,13 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
 }
 
 impl<T: Element, D: Dimension> SharedArray<T, D> {
-    /// Frees the memory for all its handles, in the order of its last use, without waiting. What
-    /// they are used for later is an error that says so; freeing twice is harmless. Whether it was
-    /// this call that freed it.
+    /// Frees the memory for all handles, in the order of its last use, without waiting. Later use
+    /// of a handle is an error that says so. A second call does nothing. Returns `true` if this
+    /// call freed the memory.
     ///
     /// # Errors
     ///
-    /// A driver error. The memory is accounted for all the same.
+    /// A driver error. The memory is counted all the same.
     #[track_caller]
     pub fn free_early(&self) -> Result<bool, Error> {
         self.storage().free_early(Freed::Early(Location::caller()))
@@ -303,13 +307,13 @@ impl<T, D: Clone> Clone for DeviceView<'_, T, D> {
 mod sealed {
     use std::sync::Arc;
 
-    /// Where the memory is.
+    /// Access to the storage behind a handle.
     pub trait Storage {
-        /// What arrays that are held so are called.
+        /// Name of arrays held in this way.
         #[doc(hidden)]
         const NAME: &'static str;
 
-        /// The storage.
+        /// Returns the storage.
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "sealed: nobody outside can name it")]
         fn storage(&self) -> &Arc<super::Storage>;

@@ -1,4 +1,4 @@
-//! Arrays that get another length.
+//! Resizing of arrays.
 
 use std::fmt;
 use std::panic::Location;
@@ -10,14 +10,14 @@ use super::{ArrayBase, DeviceArray, UninitArray};
 use crate::error::Error;
 
 impl<T: Element, D: Dimension> DeviceArray<T, D> {
-    /// Makes it an array of another shape. The elements keep their row-major order: the first of
-    /// them stay, up to the new length, and what is more is `fill`. So a matrix keeps its rows if
-    /// the leading axis alone changes.
+    /// Changes the shape of the array. The elements keep their row-major order: the first ones
+    /// stay, up to the new length, and any further ones are `fill`. A matrix therefore keeps its
+    /// rows if only the leading axis changes.
     ///
-    /// If the length changes, the array moves to new memory where its
-    /// [`target`](ArrayBase::target) says, and the old memory is freed behind the copy, in stream
-    /// order. Both are needed at one time. If the length stays, the array keeps its memory. Does not
-    /// wait for the device if the heap's cache serves it.
+    /// If the length changes, the array moves to new memory of its [`target`](ArrayBase::target).
+    /// The old memory is freed after the copy, in stream order, so both are needed at once. If the
+    /// length stays, the array keeps its memory. If the heap's cache serves the request, it does
+    /// not wait for the device.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -31,9 +31,9 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     ///
     /// # Errors
     ///
-    /// [Out of memory](Error::out_of_memory), a shape larger than any memory, the array was freed,
-    /// a scope that ended; a driver error. The error holds the array, which is as it was. By `?` it
-    /// becomes an [`Error`], and the array is freed.
+    /// [Out of memory](Error::out_of_memory); the shape is larger than any memory; the array was
+    /// freed; its scope has ended; a driver error. The error holds the unchanged array. `?`
+    /// converts it to an [`Error`] and frees the array.
     #[track_caller]
     #[doc(alias = "realloc")]
     pub fn resize<I: IntoDimension>(
@@ -42,7 +42,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         fill: T,
     ) -> Result<DeviceArray<T, I::Dim>, ResizeError<T, D>> {
         let shape = shape.into_dimension();
-        // Nothing is allocated for an array that is gone.
+        // Nothing is allocated for a freed array.
         if let Err(error) = self.storage().use_on(None, |_, _| Ok(())) {
             return Err(ResizeError { error, array: self });
         }
@@ -54,7 +54,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
         resized.map_err(|error| ResizeError { error, array: self })
     }
 
-    /// A resized copy.
+    /// Returns a resized copy.
     fn resized<E: Dimension>(
         &self,
         shape: E,
@@ -72,20 +72,20 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     }
 }
 
-/// An array that could not be resized, and why. It becomes an [`Error`] by `?`, which frees the
-/// array.
+/// An array that could not be resized, with the reason. `?` converts it to an [`Error`] and frees
+/// the array.
 pub struct ResizeError<T, D = Ix1> {
     error: Error,
     array: DeviceArray<T, D>,
 }
 
 impl<T, D> ResizeError<T, D> {
-    /// The reason.
+    /// Returns the reason.
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// Returns the array, as it was.
+    /// Returns the unchanged array.
     pub fn into_array(self) -> DeviceArray<T, D> {
         self.array
     }

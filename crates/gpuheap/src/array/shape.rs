@@ -4,7 +4,7 @@ use ndarray::Dimension;
 
 use crate::error::{Error, ErrorKind};
 
-/// Refuses an address at which `T` may not lie.
+/// Refuses an address that is not aligned for `T`.
 pub(super) fn check_alignment<T>(address: u64) -> Result<(), Error> {
     let align = align_of::<T>() as u64;
     if address.is_multiple_of(align) {
@@ -16,11 +16,11 @@ pub(super) fn check_alignment<T>(address: u64) -> Result<(), Error> {
     )))
 }
 
-/// The number of elements of a shape and their bytes.
+/// Returns the number of elements of a shape, and their bytes.
 ///
 /// # Errors
 ///
-/// More than any memory holds: [`isize::MAX`] elements or bytes, as for host arrays.
+/// The shape is larger than any memory: [`isize::MAX`] elements or bytes, as for host arrays.
 pub(super) fn sizes<T, D: Dimension>(shape: &D) -> Result<(usize, u64), Error> {
     let too_large = || {
         ErrorKind::TooLarge.error(format!(

@@ -4,10 +4,10 @@ use ndarray::{ArrayRef, Data, Dimension, Ix1};
 
 use super::element::Element;
 
-/// Host data with a shape: slices, vectors, arrays and `ndarray`'s arrays and views.
+/// Host data with a shape: slices, vectors, arrays, and the arrays and views of `ndarray`.
 ///
-/// Nothing relies on an implementation to be right: one whose shape has another number of elements
-/// than it hands over is an error where it is used.
+/// An implementation is not trusted: if its shape and its elements differ in number, the call that
+/// uses it returns an error.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not host data that an array is made from",
     label = "not a slice, array, vector or `ndarray` array of elements",
@@ -15,16 +15,16 @@ use super::element::Element;
     note = "collect the items of an iterator into a `Vec` first"
 )]
 pub trait HostData {
-    /// What it holds.
+    /// Type of the elements.
     type Element: Element;
-    /// Its dimensions.
+    /// Number of dimensions, as a type.
     type Dim: Dimension;
 
-    /// Its shape.
+    /// Returns the shape.
     fn shape(&self) -> Self::Dim;
 
-    /// Hands its elements over in row-major order. They are copied first where they are laid out
-    /// in another order.
+    /// Calls `work` with the elements in row-major order. Elements in another order are copied
+    /// first.
     fn with_elements<R>(&self, work: impl FnOnce(&[Self::Element]) -> R) -> R;
 }
 
@@ -78,15 +78,16 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> HostData for ndarray::ArrayBas
     fn with_elements<R>(&self, work: impl FnOnce(&[T]) -> R) -> R {
         let array: &ArrayRef<T, D> = self;
         if size_of::<T>() == 0 {
-            // Elements of no size are counted and not copied: a broadcast one may be there 2^63 times.
-            // SAFETY: such elements take no memory, all of them lie at the first one's address, and
-            // where there are none the pointer is aligned and not null all the same.
+            // Elements of zero size are counted and not copied, because a broadcast array may have
+            // 2^63 of them.
+            // SAFETY: such elements take no memory, and all of them lie at the address of the
+            // first. If there are none, the pointer is still aligned and not null.
             return work(unsafe { std::slice::from_raw_parts(array.as_ptr(), array.len()) });
         }
         let standard = array.as_standard_layout();
         match standard.as_slice() {
             Some(elements) => work(elements),
-            // Never: a standard layout is a slice.
+            // Unreachable: an array in standard layout is a slice.
             None => work(&array.iter().copied().collect::<Vec<T>>()),
         }
     }

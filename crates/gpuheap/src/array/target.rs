@@ -1,4 +1,4 @@
-//! Where arrays are made.
+//! Targets: the place where arrays are made.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::heap::Heap;
 use crate::kind::MemoryKind;
 use crate::stream::Stream;
 
-/// Where arrays are made: a heap, a stream, a kind of memory, and whether it is filled with zeros.
-/// From [`Heap::on`] or [`Heap::target`], or from a [`Scope`](crate::Scope), to which what it makes
-/// then belongs. Cheap to clone.
+/// The place where arrays are made: a heap, a stream, a kind of memory, and zero-filling. From
+/// [`Heap::on`], [`Heap::target`] or a [`Scope`](crate::Scope). Arrays made by the target of a
+/// scope belong to the scope. Cheap to clone.
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -35,19 +35,19 @@ pub struct Target {
 }
 
 impl Heap {
-    /// Where arrays are made that are first used on `stream`.
+    /// Returns a target for arrays that are first used on `stream`.
     pub fn on(&self, stream: &Stream) -> Target {
         Target::new(self.clone(), stream.clone())
     }
 
-    /// Where arrays are made, on a stream of the heap's own.
+    /// Returns a target on the heap's own stream.
     ///
-    /// All that is made with it runs in one order; threads that are to run beside each other each
-    /// need a [`Stream`] and [`on`](Heap::on).
+    /// All work on its arrays runs in one order. For threads that are to run concurrently, give
+    /// each a [`Stream`] and use [`on`](Heap::on).
     ///
     /// # Errors
     ///
-    /// A driver error, when the stream is made at the first call.
+    /// A driver error, at the first call, which makes the stream.
     pub fn target(&self) -> Result<Target, Error> {
         Ok(self.on(self.own_stream()?))
     }
@@ -65,12 +65,12 @@ impl Target {
         }
     }
 
-    /// The same, with what it makes belonging to a scope.
+    /// Returns the target with its arrays belonging to a scope.
     pub(crate) fn within(self, scope: Option<Arc<ScopeState>>) -> Target {
         Target { scope, ..self }
     }
 
-    /// Has the scope of what this makes, if any, free a storage at its end.
+    /// Registers a storage with the target's scope, if it has one, to be freed at its end.
     pub(crate) fn join(&self, storage: &Arc<Storage>) -> Result<(), Error> {
         match self.scope() {
             None => Ok(()),
@@ -78,29 +78,28 @@ impl Target {
         }
     }
 
-    /// The scope to which what this makes on this thread belongs.
+    /// Returns the scope of arrays that this target makes on this thread.
     pub(crate) fn scope(&self) -> Option<Arc<ScopeState>> {
         scope::of(&self.heap, self.scope.as_ref())
     }
 
-    /// An error where the scope that this makes arrays in ended.
+    /// Returns an error if the target's scope has ended.
     pub(crate) fn check_scope(&self) -> Result<(), Error> {
         self.scope().map_or(Ok(()), |scope| scope.check_open())
     }
 
-    /// The same heap, on another stream.
+    /// Returns the target on another stream.
     pub fn on(&self, stream: &Stream) -> Target {
         Target { stream: stream.clone(), ..self.clone() }
     }
 
-    /// The same heap and stream with another kind of memory.
+    /// Returns the target with another kind of memory.
     pub fn kind(&self, kind: MemoryKind) -> Target {
         Target { kind, ..self.clone() }
     }
 
     /// Sets whether freed arrays of the target are filled with zeros, rounding included, before
-    /// anything else can have their memory. A heap that fills all that it frees does so whatever is
-    /// set here.
+    /// their memory is reused. A heap that fills all freed memory does so regardless.
     pub fn zero_on_free(&self, zero: bool) -> Target {
         Target { zero_on_free: zero, ..self.clone() }
     }
@@ -111,17 +110,17 @@ impl Target {
         Target { zero_on_alloc: zero, ..self.clone() }
     }
 
-    /// The heap.
+    /// Returns the heap.
     pub fn heap(&self) -> &Heap {
         &self.heap
     }
 
-    /// The stream.
+    /// Returns the stream.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// The kind of memory.
+    /// Returns the kind of memory.
     pub fn memory_kind(&self) -> MemoryKind {
         self.kind
     }

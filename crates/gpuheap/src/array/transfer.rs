@@ -19,13 +19,14 @@ use crate::kind::MemoryKind;
 use crate::stream::Stream;
 
 impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
-    /// Writes all of it from host data, in stream order. The source may be changed as soon as this
-    /// returns: pageable memory was copied by then, and what is page-locked is waited for. Much of the
-    /// former is copied by several threads to pinned memory of the heap, where there is any to be had.
+    /// Writes the whole array from host data, in stream order. The source may be changed as soon as
+    /// this returns: pageable memory has been copied by then; the read of page-locked memory is
+    /// waited for. Large pageable memory is copied by several threads through pinned memory of the
+    /// heap, if that is available.
     ///
     /// # Errors
     ///
-    /// A source with another number of elements, whatever its shape says; the array was freed; a
+    /// The source has another number of elements, whatever its shape is; the array was freed; a
     /// driver error.
     pub fn write_from<H: HostData<Element = T> + ?Sized>(
         &mut self,
@@ -34,26 +35,28 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let shape = source.shape();
         self.same_length(shape.size_checked().unwrap_or(usize::MAX), shape.slice())?;
         source.with_elements(|elements| {
-            // The elements count and not the shape: any type may be host data, and lie.
+            // The elements are counted instead of trusting the shape: any type may implement
+            // `HostData`, incorrectly too.
             self.same_length(elements.len(), shape.slice())?;
             self.upload(bytes_of(elements))
         })
     }
 
-    /// Writes all of it from another array, in stream order and without waiting. The source may be
-    /// of another kind, or on another device: then the driver copies from one to the other, or, where
-    /// they have no driver in common, the host does and waits.
+    /// Writes the whole array from another array, in stream order. The source may be of another
+    /// kind of memory, or on another device; the driver then copies between them. Does not wait,
+    /// with one exception: if the devices have no driver in common, the host copies and waits.
     ///
     /// # Errors
     ///
-    /// A source with another number of elements, the array was freed; a driver error.
+    /// The source has another number of elements; an array was freed; a driver error.
     pub fn copy_from<R: Hold, E: Dimension>(
         &mut self,
         source: &ArrayBase<R, T, E>,
     ) -> Result<(), Error> {
         self.same_length(source.len(), source.shape())?;
         let (ours, theirs) = (self.storage().context(), source.storage().context());
-        // What a heap maps itself is open to the devices that were let in, and to no other's copies.
+        // Memory that a heap maps itself is accessible to the devices that were given access, but
+        // not to the copies of others.
         let is_mapped = source.storage().kind() == MemoryKind::Device
             && source.storage().heap().pool() == PoolKind::Stitched;
         if !ours.shares_driver(theirs)
@@ -74,12 +77,13 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
                     to.abs_diff(from)
                 )));
             }
-            // Between devices this takes memory of every kind, with peer access or without. The other
-            // copy refuses what a stream-ordered pool of another device holds (two H200, driver 580).
+            // Between devices this call takes memory of every kind, with or without peer access.
+            // The other call refuses memory of a stream-ordered pool of another device (two H200,
+            // driver 580).
             let crosses = !ours.is_same(theirs);
             let function = if crosses { "cuMemcpyPeerAsync" } else { "cuMemcpyAsync" };
             stream.enqueue(function, |driver| {
-                // SAFETY: both arrays have these bytes and are alive, as is the stream.
+                // SAFETY: both arrays have these bytes and are alive, and so is the stream.
                 unsafe {
                     if crosses {
                         let (into, out_of) = (ours.raw(), theirs.raw());
@@ -94,7 +98,7 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
 
     pub(crate) fn upload(&self, bytes: &[u8]) -> Result<(), Error> {
         let storage = self.storage();
-        // What is page-locked the device reads itself.
+        // The device reads page-locked memory itself.
         let is_staged =
             Slots::pay_for(storage, bytes.len()) && !is_page_locked(bytes, storage.context());
         let mut slots = if is_staged { Slots::take(storage, bytes.len()) } else { None };
@@ -110,8 +114,8 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
             let later = is_read_later(bytes, stream)?;
             stream.enqueue("cuMemcpyHtoDAsync_v2", |driver| {
                 let (from, length) = (bytes.as_ptr().cast(), bytes.len());
-                // SAFETY: the array has these bytes; the source is kept until the driver is done
-                // with it: at once if it is pageable, else waited for below.
+                // SAFETY: the array has these bytes. The source is kept until the driver has read
+                // it: pageable memory at the return, other memory at the wait below.
                 unsafe { driver.cuMemcpyHtoDAsync_v2(self.at(address), from, length, stream.raw()) }
             })?;
             if later { settle(stream).0 } else { Ok(()) }
@@ -132,17 +136,17 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
 }
 
 impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
-    /// Its elements in row-major order. Waits for what it was last used for. From 8 MiB on it is read
-    /// by several threads through pinned memory of the heap, where there is any to be had.
+    /// Returns the elements in row-major order. Waits for the array's last use. From 8 MiB on,
+    /// several threads read them through pinned memory of the heap, if that is available.
     ///
     /// # Errors
     ///
-    /// The array was freed; bytes that are no valid `T`; a driver error.
+    /// The array was freed; its bytes are not valid `T`; a driver error.
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         self.ranges(std::iter::once(0..self.len()))
     }
 
-    /// The same with its shape.
+    /// Returns the elements with their shape. Waits for the array's last use.
     ///
     /// # Errors
     ///
@@ -153,11 +157,11 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
             .map_err(|error| ErrorKind::WrongShape.error(error.to_string()))
     }
 
-    /// Reads all of it into host memory. Waits for what it was last used for.
+    /// Reads the whole array into host memory. Waits for the array's last use.
     ///
     /// # Errors
     ///
-    /// A slice of another length; the errors of [`to_vec`](ArrayBase::to_vec), with the slice
+    /// The slice has another length; the errors of [`to_vec`](ArrayBase::to_vec). The slice is then
     /// unchanged.
     pub fn read_into(&self, target: &mut [T]) -> Result<(), Error> {
         if target.len() != self.len() {
@@ -169,23 +173,23 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
                 target.len()
             )));
         }
-        // By way of a vector, so that a byte that is no `T` never stands in the slice.
+        // Copied by way of a vector, so that the slice never holds bytes that are not valid `T`.
         target.copy_from_slice(&self.to_vec()?);
         Ok(())
     }
 
-    /// A copy with memory of its own, of the same heap, kind and stream.
+    /// Returns a copy with its own memory, of the same heap, kind and stream.
     ///
     /// # Errors
     ///
-    /// The errors of [`Target::uninit`], and the array was freed.
+    /// The errors of [`Target::uninit`]; the array was freed.
     #[track_caller]
     #[doc(alias = "clone")]
     pub fn copy(&self) -> Result<DeviceArray<T, D>, Error> {
         self.target().copy_of(self)
     }
 
-    /// A copy on another heap, device, stream or kind of memory.
+    /// Returns a copy on another heap, device, stream or kind of memory.
     ///
     /// # Errors
     ///
@@ -195,13 +199,13 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         target.copy_of(self)
     }
 
-    /// The elements of some ranges of them all, one after the other. Waits once.
+    /// Returns the elements of some ranges of the array, one after another. Waits once.
     pub(super) fn ranges(
         &self,
         ranges: impl IntoIterator<Item = Range<usize>> + Clone,
     ) -> Result<Vec<T>, Error> {
         let count = ranges.clone().into_iter().map(|range| range.len()).sum();
-        // Their bits, which may be anything, before they are known to be elements.
+        // Bits of the elements, which may be invalid until they are checked.
         let mut bits: Vec<T::Bits> = Vec::new();
         if bits.try_reserve_exact(count).is_err() {
             return Err(ErrorKind::HostResources.error(format!(
@@ -221,7 +225,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
                     continue;
                 }
                 let from = self.at(address) + (range.start * size_of::<T>()) as u64;
-                // SAFETY: the buffer was made for all ranges together.
+                // SAFETY: the buffer has room for all ranges together.
                 let to = unsafe { bits.as_mut_ptr().add(done) }.cast::<c_void>();
                 done += range.len();
                 let slots = slots.as_mut().filter(|slots| slots.serve(stream));
@@ -232,8 +236,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
                     }
                     continue;
                 }
-                // The driver would wait for the work before the copy too, and let no other thread
-                // enqueue anything meanwhile: a thread that uploads ahead stood still (H200, driver
+                // The driver would wait for the work before the copy too, and block enqueues of all
+                // other threads meanwhile: a thread that uploads ahead stood still (H200, driver
                 // 580: `prefetch_on` hid nothing).
                 if !std::mem::replace(&mut waited, true)
                     && let Err(error) = stream.synchronize()
@@ -257,7 +261,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
             false => Vec::new(),
         };
         read?;
-        // SAFETY: the copies wrote them all, or they have no size; any bits are valid bits.
+        // SAFETY: the copies wrote all of them, or they have no size; any bits are valid bits.
         unsafe { bits.set_len(count) };
         check_bits::<T>(&bits)?;
         let mut bits = ManuallyDrop::new(bits);
@@ -266,8 +270,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-/// Waits for a stream, and where that fails for its device: what the wait came to, and whether the
-/// work is known to be over.
+/// Waits for a stream, and if that fails for its device. Returns the result of the wait, and `true`
+/// if the work is known to have completed.
 pub(super) fn settle(stream: &Stream) -> (Result<(), Error>, bool) {
     match stream.synchronize() {
         Ok(()) => (Ok(()), true),
@@ -275,8 +279,8 @@ pub(super) fn settle(stream: &Stream) -> (Result<(), Error>, bool) {
     }
 }
 
-/// Returns `true` if the driver may still read `bytes` after the call that copies them returned:
-/// page-locked memory, and all memory of a host whose pages the device reads itself.
+/// Returns `true` if the driver may still read `bytes` after the copying call returned. That is so
+/// for page-locked memory, and for all memory of a host whose pages the device reads itself.
 pub(super) fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error> {
     if stream.context().info().pageable_memory_access {
         return Ok(true);
@@ -285,12 +289,12 @@ pub(super) fn is_read_later(bytes: &[u8], stream: &Stream) -> Result<bool, Error
     Ok(is_known(bytes, stream.context()))
 }
 
-/// Returns `true` if the driver knows the host's memory, so that its copies of it take no staging.
+/// Returns `true` if the driver knows the host's memory, so that copies of it need no staging.
 fn is_page_locked(bytes: &[u8], context: &Context) -> bool {
     context.enter().is_ok_and(|_current| is_known(bytes, context))
 }
 
-/// Memory that the driver does not know is pageable. The context is current.
+/// Returns `true` if the driver knows the memory; otherwise it is pageable. The context is current.
 fn is_known(bytes: &[u8], context: &Context) -> bool {
     let mut kind = CUmemorytype(0);
     // SAFETY: the attribute is an enumeration of 32 bits.

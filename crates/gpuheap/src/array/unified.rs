@@ -1,4 +1,4 @@
-//! Where the pages of unified memory are, and where they should be.
+//! Placement of the pages of unified memory.
 
 use std::ffi::c_int;
 
@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 
-/// Where pages of unified memory may be.
+/// Location of pages of unified memory.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Location {
@@ -23,26 +23,28 @@ pub enum Location {
     Other(Device),
 }
 
-/// What the driver may be told about the use of unified memory.
+/// Advice to the driver on the use of unified memory.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Advice {
-    /// It is mostly read: whoever reads it gets a copy of its own, and a write ends the copies.
+    /// Mostly read: each processor that reads the memory gets its own copy, and a write discards
+    /// the copies.
     ReadMostly,
-    /// Its pages are to stay there where that is possible.
+    /// Preferred location of the pages: the driver keeps them there if it can.
     PreferredLocation(Location),
-    /// It is to be mapped there wherever its pages are, so that a use of it faults no more.
+    /// Accessed by a processor: it keeps a mapping of the pages wherever they are, so that its
+    /// accesses do not fault.
     AccessedBy(Location),
 }
 
 impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
-    /// Moves its pages, in stream order and without waiting. Whole pages go: what is around a small
-    /// array may go with it. A part of it goes by way of a [slice](ArrayBase::slice).
+    /// Migrates the pages, in stream order and without waiting. Whole pages move, with data next to
+    /// a small array. To move a part of an array, use a [slice](ArrayBase::slice).
     ///
     /// # Errors
     ///
-    /// An array that is not in unified memory or was freed; a device without concurrent access to
-    /// managed memory, as under WSL2, which can move nothing; a driver error.
+    /// The array is not in unified memory, or was freed; the device has no concurrent access to
+    /// managed memory, as under WSL2, and cannot migrate pages; a driver error.
     pub fn prefetch(&self, to: Location) -> Result<(), Error> {
         let place = self.place(&to, "prefetched")?;
         let bytes = self.bytes() as usize;
@@ -50,26 +52,26 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
             if bytes == 0 {
                 return Ok(());
             }
-            // The first form of the call: drivers before 12.2 have no other.
+            // The first version of the call: drivers before 12.2 have no other.
             stream.enqueue("cuMemPrefetchAsync", |driver| {
-                // SAFETY: the array has these bytes and is alive, as is the stream.
+                // SAFETY: the array has these bytes and is alive, and so is the stream.
                 unsafe { driver.cuMemPrefetchAsync(self.at(address), bytes, place, stream.raw()) }
             })
         })
     }
 
-    /// Tells the driver how it will be used, for whole pages, at once. It is taken back when the
-    /// memory is freed, so that the next array in it starts with none.
+    /// Advises the driver how the array will be used, for whole pages, at once. The advice is
+    /// withdrawn when the memory is freed, so that the next array in it starts without.
     ///
     /// # Errors
     ///
-    /// The errors of [`prefetch`](ArrayBase::prefetch); [`Advice::ReadMostly`] does without
-    /// concurrent access.
+    /// The errors of [`prefetch`](ArrayBase::prefetch), except that [`Advice::ReadMostly`] does not
+    /// need concurrent access.
     pub fn advise(&self, advice: Advice) -> Result<(), Error> {
         self.tell(&advice, true)
     }
 
-    /// Takes advice back.
+    /// Withdraws advice.
     ///
     /// # Errors
     ///
@@ -94,7 +96,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         let bytes = self.bytes();
         let set_or_unset = if set { set_it } else { unset_it };
         if set {
-            // First: a free that comes in between takes back too much, and not too little.
+            // Stored first: a free in between then withdraws too much rather than too little.
             self.storage().remember(Told { advice: unset_it, place });
         }
         self.storage().use_on(None, |address, stream| {
@@ -106,7 +108,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         })
     }
 
-    /// The driver's number for a location, where pages can be moved at all.
+    /// Returns the driver's number for a location, if pages can be migrated at all.
     fn place(&self, location: &Location, done: &str) -> Result<CUdevice, Error> {
         self.check_unified(done)?;
         let context = self.storage().context();
@@ -143,7 +145,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-/// Advice as the driver is given it.
+/// Advice in the driver's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Told {
     advice: c_int,
@@ -151,7 +153,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Gives it for memory of `context`.
+    /// Passes the advice to the driver, for memory of `context`.
     pub(super) fn tell(
         self,
         context: &crate::device::Context,

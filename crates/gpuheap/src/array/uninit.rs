@@ -1,4 +1,4 @@
-//! Arrays that were not written yet.
+//! Arrays without contents.
 
 use ndarray::{Dimension, Ix1};
 
@@ -9,16 +9,16 @@ use super::{ArrayBase, DeviceArray, Hold};
 use crate::error::Error;
 use crate::stream::Stream;
 
-/// An array with nothing in it yet. It becomes a [`DeviceArray`] by being written.
+/// An array without contents. Writing it makes it a [`DeviceArray`].
 #[must_use]
 pub struct UninitArray<T, D = Ix1>(pub(crate) DeviceArray<T, D>);
 
 impl<T: Element, D: Dimension> UninitArray<T, D> {
-    /// Writes all of it from host data, which may be changed as soon as this returns.
+    /// Writes the whole array from host data, which may be changed as soon as this returns.
     ///
     /// # Errors
     ///
-    /// A source with another number of elements; a driver error. The array is freed then.
+    /// The source has another number of elements; a driver error. The array is then freed.
     pub fn write_from<H: HostData<Element = T> + ?Sized>(
         mut self,
         source: &H,
@@ -27,12 +27,13 @@ impl<T: Element, D: Dimension> UninitArray<T, D> {
         Ok(self.0)
     }
 
-    /// Writes all of it from another array, in stream order.
+    /// Writes the whole array from another array, in stream order. Does not wait, unless the two
+    /// devices have no driver in common.
     ///
     /// # Errors
     ///
-    /// A source with another number of elements or that was freed; a driver error. The array is
-    /// freed then.
+    /// The source has another number of elements, or was freed; a driver error. The array is then
+    /// freed.
     pub fn copy_from<S: Hold, E: Dimension>(
         mut self,
         source: &ArrayBase<S, T, E>,
@@ -41,30 +42,33 @@ impl<T: Element, D: Dimension> UninitArray<T, D> {
         Ok(self.0)
     }
 
-    /// Writes `value` everywhere, in stream order.
+    /// Sets every element to `value`, in stream order.
     ///
     /// # Errors
     ///
-    /// A driver error. The array is freed then.
+    /// A driver error. The array is then freed.
     pub fn fill(self, value: T) -> Result<DeviceArray<T, D>, Error> {
         fill(&self.0, value)?;
         Ok(self.0)
     }
 
-    /// Where a kernel on `stream` is to write it; see [`device_ptr`](ArrayBase::device_ptr).
+    /// Returns the address that a kernel on `stream` is to write; see
+    /// [`device_ptr`](ArrayBase::device_ptr).
     ///
     /// # Errors
     ///
-    /// A stream of a device that cannot reach the memory.
+    /// The stream's device cannot access the memory.
     pub fn device_ptr(&self, stream: &Stream) -> Result<u64, Error> {
         self.0.device_ptr(stream)
     }
 
-    /// The array, written by work that was enqueued with its [`device_ptr`](Self::device_ptr).
+    /// Returns the array, written by work that was enqueued with its
+    /// [`device_ptr`](Self::device_ptr).
     ///
     /// # Safety
     ///
-    /// All of it is written by work on its stream by then, with valid bit patterns of `T`.
+    /// Work that was enqueued on the array's stream before this call writes all of the array, with
+    /// valid bit patterns of `T`.
     pub unsafe fn assume_written(self) -> DeviceArray<T, D> {
         self.0
     }

@@ -113,7 +113,8 @@ pub(crate) struct Inner {
 }
 
 impl Heap {
-    /// Returns how the heap uses the device's memory. Does not wait for the device.
+    /// Returns how the heap uses the device's memory. A heap above its soft limit gives unused
+    /// cached memory back first.
     ///
     /// # Errors
     ///
@@ -124,8 +125,8 @@ impl Heap {
     }
 
     /// Returns how the heap uses one kind of memory. Device, unified and pinned memory have a pool
-    /// each. Registered memory belongs to the program, so all of it is live. Does not wait for the
-    /// device.
+    /// each. Registered memory belongs to the program, so all of it is live. A heap above its
+    /// soft limit gives unused cached memory back first.
     ///
     /// # Errors
     ///
