@@ -1,13 +1,13 @@
-//! The hot paths whose instructions `.ci/instructions` counts under callgrind.
+//! Hot paths whose instructions `.ci/instructions` counts under callgrind.
 //!
 //! ```text
 //! gpuheap-instructions CASE COUNT
 //! gpuheap-instructions cases
 //! ```
 //!
-//! A case is set up, warmed, and then done COUNT times. The instructions of one operation are those
-//! of the larger count less those of the smaller one, divided by the difference of the counts: start
-//! and end fall out. `cases` prints each case with both counts.
+//! A case is set up, warmed up, and then run COUNT times. The instructions of one operation are the
+//! difference between a larger and a smaller count's instructions, divided by the difference of the
+//! counts. Start and end cancel out. `cases` prints each case with both counts.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -27,17 +27,17 @@ const WARM: u64 = 200;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// What is done COUNT times.
+/// Operation that is run COUNT times.
 enum Work {
-    /// An allocation and its free of so many bytes, with that many bytes kept by the thread.
+    /// An allocation of `bytes` and its free, with `thread_cache` bytes cached by the thread.
     Pair { pool: PoolKind, bytes: u64, thread_cache: Option<u64> },
-    /// One driver call, of an event that is reached.
+    /// One driver call: the query of an event that is reached.
     DriverCall,
-    /// One event of a trace in the model of PyTorch's allocator.
+    /// One event of a trace, in the model of PyTorch's allocator.
     TorchEvent,
 }
 
-/// Every case, by the name that the table has.
+/// Returns every case, by its name in the table.
 fn cases() -> Vec<(String, Work)> {
     let pools = [PoolKind::Stitched, PoolKind::Split, PoolKind::Binned];
     let pair = |name: &str, bytes, thread_cache| {
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     match run(&words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // There is nowhere else to say it.
+            // If stderr fails, no other output is left.
             let _ = writeln!(io::stderr(), "gpuheap-instructions: {error}");
             ExitCode::from(2)
         }
@@ -126,7 +126,8 @@ fn torch_program() -> Done<Program> {
     Ok(Program::of(traces.first().ok_or("the trace is empty")?))
 }
 
-/// Replays a trace, each time from its start with an empty model. `count` is a multiple of its length.
+/// Replays a trace, each time from its start with an empty model. `count` is a multiple of its
+/// length.
 fn torch_events(count: u64) -> Done {
     const H200: u64 = 150_109_880_320;
     let program = torch_program()?;

@@ -1,4 +1,4 @@
-//! The rule for plain data of which arrays are made.
+//! Rule for plain data: element types of arrays.
 
 use proc_macro2::TokenStream;
 use quote::quote;

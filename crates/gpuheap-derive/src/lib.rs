@@ -9,18 +9,18 @@ use syn::{DeriveInput, Error, parse_macro_input};
 
 use options::Options;
 
-/// A rule for how a struct or an enum is moved to a device and back: each field is adapted, and the
-/// type parameters become what they hold then.
+/// Derives `Adapt`, the rule by which a struct or an enum is moved to a device and back. Each field
+/// is adapted, and the type parameters become the types of the adapted fields.
 ///
-/// A field whose type has no type parameter in it has to be of one that stays as it is, such as a
-/// number or a `String`. A parameter stands for a whole array, as `A = Vec<f32>`; with one for the
-/// element, as in a field `Vec<T>`, there is no place for the `DeviceArray` that becomes of it, and the
-/// compiler speaks of a type mismatch in `Adapt::Output`.
+/// A field whose type has no type parameter must be of a type that adapting does not change, such
+/// as a number or a `String`. A type parameter stands for a whole array, as `A = Vec<f32>`. If the
+/// parameter is only the element, as in a field `Vec<T>`, the resulting `DeviceArray` has no place
+/// in the type. The compiler then reports a type mismatch in `Adapt::Output`.
 ///
 /// | | |
 /// |---|---|
-/// | `#[adapt(same)]` on a field | it is cloned, whatever it is; type parameters in it stay |
-/// | `#[adapt(element)]` on the type | it is plain data of which arrays are made, and is copied |
+/// | `#[adapt(same)]` on a field | the field is cloned, whatever its type; type parameters in it stay |
+/// | `#[adapt(element)]` on the type | the type is plain data, an element of arrays, and is copied |
 #[proc_macro_derive(Adapt, attributes(adapt))]
 pub fn derive_adapt(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);

@@ -1,10 +1,10 @@
-//! What `#[adapt(..)]` says.
+//! Options in `#[adapt(..)]`.
 
 use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::{Attribute, Error, Result};
 
-/// The options of a type or of a field, where they stand.
+/// Options of a type or of a field, with their spans.
 #[derive(Default)]
 pub(crate) struct Options {
     pub(crate) element: Option<Span>,

@@ -1,4 +1,4 @@
-//! The rule for structures: each field by its own.
+//! Rule for structures: each field is adapted by its own rule.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
@@ -75,12 +75,12 @@ pub(crate) fn rule(input: &DeriveInput) -> Result<TokenStream> {
     })
 }
 
-/// What becomes of a field.
+/// Treatment of a field.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     Adapted,
     Cloned,
-    /// It is `PhantomData`, of whatever its parameters become.
+    /// The field is `PhantomData`, of whatever its parameters become.
     Phantom,
 }
 
@@ -99,7 +99,7 @@ fn is_phantom(path: &Path) -> bool {
     path.segments.last().is_some_and(|last| last.ident == "PhantomData")
 }
 
-/// The type parameters of fields that are adapted.
+/// Returns the type parameters of adapted fields.
 fn adapted_parameters(parameters: &[Ident], fields: &[(&Field, How)]) -> Result<Vec<Ident>> {
     let mut adapted = Vec::new();
     for (field, _) in fields.iter().filter(|(_, how)| *how == How::Adapted) {
@@ -117,7 +117,7 @@ fn adapted_parameters(parameters: &[Ident], fields: &[(&Field, How)]) -> Result<
     Ok(adapted)
 }
 
-/// Which of some names occur in a type.
+/// Returns which of some names occur in a type.
 fn mentioned(of: &Type, names: &[Ident]) -> Vec<Ident> {
     struct Names<'a> {
         names: &'a [Ident],
@@ -139,16 +139,16 @@ fn mentioned(of: &Type, names: &[Ident]) -> Vec<Ident> {
     visitor.found
 }
 
-/// What changes on the way.
+/// Names that the adapted type depends on.
 struct Way<'a> {
-    /// Type parameters.
+    /// Type parameters that become other types.
     adapted: Vec<Ident>,
-    /// The structure's own name.
+    /// Name of the structure.
     name: &'a Ident,
 }
 
 impl Way<'_> {
-    /// The arguments of the structure's type when it arrived.
+    /// Returns the arguments of the structure's type after adapting.
     fn output_arguments(&self, generics: &Generics) -> TokenStream {
         if generics.params.is_empty() {
             return TokenStream::new();
@@ -176,7 +176,7 @@ impl Way<'_> {
         quote!(<#(#arguments),*>)
     }
 
-    /// What has to hold of the parameters.
+    /// Returns the bounds on the parameters.
     fn bounds(&self, generics: &Generics, fields: &[(&Field, How)]) -> Vec<WherePredicate> {
         let mut bounds: Vec<WherePredicate> = Vec::new();
         for parameter in generics.type_params() {
@@ -185,7 +185,7 @@ impl Way<'_> {
                 continue;
             }
             bounds.push(parse_quote!(#name: ::gpuheap::Adapt<__To>));
-            // What the structure asks of it holds when it arrived too.
+            // The structure's own bounds hold after adapting too.
             if !parameter.bounds.is_empty() {
                 let (output, asked) = (output_of(name), &parameter.bounds);
                 let mut predicate: WherePredicate = parse_quote!(#output: #asked);
@@ -204,7 +204,8 @@ impl Way<'_> {
                 How::Phantom => {}
                 How::Cloned => bounds.push(parse_quote!(#of: ::core::clone::Clone)),
                 How::Adapted if mentioned(of, &self.adapted).is_empty() => {
-                    // A structure in itself follows from the rule that is being made.
+                    // If a field contains the structure itself, its bound follows from the rule
+                    // being derived.
                     if mentioned(of, std::slice::from_ref(self.name)).is_empty() {
                         bounds.push(parse_quote!(#of: ::gpuheap::adapt::Stays<__To>));
                     }
@@ -226,16 +227,16 @@ fn output_of(parameter: &Ident) -> Type {
     parse_quote!(<#parameter as ::gpuheap::Adapt<__To>>::Output)
 }
 
-/// Returns `true` if a type that mentions a parameter is nothing else.
+/// Returns `true` if a type that mentions a parameter is that parameter alone.
 fn is_parameter(of: &Type) -> bool {
     matches!(of, Type::Path(TypePath { qself: None, path, .. }) if path.get_ident().is_some())
 }
 
-/// Puts what parameters become in their place.
+/// Replaces each parameter by what it becomes.
 struct Replace<'a>(&'a Way<'a>);
 
 impl Replace<'_> {
-    /// In what is asked, not of whom.
+    /// Replaces in the bounds, not in the bounded type.
     fn in_bounds(&mut self, predicate: &mut WherePredicate) {
         if let WherePredicate::Type(predicate) = predicate {
             for bound in &mut predicate.bounds {
@@ -258,7 +259,7 @@ impl VisitMut for Replace<'_> {
     }
 }
 
-/// One arm of the match over what a structure can be.
+/// Returns one arm of the match over the structure's variants.
 fn arm(name: &Ident, path: &TokenStream, fields: &Fields, how: &[How]) -> TokenStream {
     let members: Vec<TokenStream> = fields
         .iter()
@@ -285,7 +286,7 @@ fn arm(name: &Ident, path: &TokenStream, fields: &Fields, how: &[How]) -> TokenS
             }),
         }
     });
-    // The type that arrives is another one than `Self`.
+    // The adapted type may differ from `Self`.
     let mut arrived = path.clone().into_iter();
     arrived.next();
     quote!(#path { #(#members: #bindings),* } => #name #(#arrived)* { #(#members: #values),* },)

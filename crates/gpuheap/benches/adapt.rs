@@ -1,4 +1,4 @@
-//! What a structure of many small arrays costs, adapted as a whole and one array at a time, on an
+//! Cost of a structure of many small arrays, adapted as a whole and one array at a time. Runs on an
 //! emulated device or on that of `GPUHEAP_TEST_DEVICE`: `cargo bench -p gpuheap --bench adapt`.
 //!
 //! `up` and `down` are 10,000 arrays of 256 bytes, all of them and waited for.

@@ -1,9 +1,9 @@
-//! How fast arithmetic passes over memory, on that of `GPUHEAP_TEST_DEVICE` or, to see that it runs, an
-//! emulated device: `cargo bench -p gpuheap --bench arithmetic`.
+//! Memory bandwidth of arithmetic, on the device of `GPUHEAP_TEST_DEVICE` or, to see that it runs,
+//! on an emulated one: `cargo bench -p gpuheap --bench arithmetic`.
 //!
-//! Each line has the bytes that an operation reads and writes over the time between two events around
-//! it, the median of 11, and its ratio to a copy from device to device in the same run. 256 MiB an
-//! array; on an emulated device 1 MiB, with figures that mean nothing.
+//! Each line has the bytes that an operation reads and writes, divided by the time between two
+//! events around it, and the ratio to a device-to-device copy in the same run. The time is the
+//! median of 11. Arrays have 256 MiB; on an emulated device 1 MiB, with figures that mean nothing.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "its figures")]
@@ -29,7 +29,7 @@ fn main() {
     elements::<i64, i32>(&target, bytes, 2).unwrap();
 }
 
-/// All operations with one type, and a cast to another.
+/// Runs all operations with one type, and a cast to another.
 fn elements<T: Number, U: Number>(target: &Target, bytes: usize, two: T) -> Result<(), Error> {
     let count = bytes / size_of::<T>();
     let columns = 1024;
@@ -76,7 +76,7 @@ fn elements<T: Number, U: Number>(target: &Target, bytes: usize, two: T) -> Resu
     Ok(())
 }
 
-/// Bytes a nanosecond: the median of some runs, after two whose kernels and memory are new.
+/// Returns bytes a nanosecond: the median of some runs, after two whose kernels and memory are new.
 fn rate(
     target: &Target,
     bytes: f64,
@@ -95,6 +95,6 @@ fn rate(
         }
     }
     times.sort_unstable();
-    // An emulated device may take no time at all.
+    // On an emulated device an operation may take no time at all.
     Ok(bytes / times[RUNS / 2].as_nanos().max(1) as f64)
 }

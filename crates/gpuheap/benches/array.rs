@@ -1,10 +1,10 @@
-//! What arrays and tracking cost on an emulated device, or on that of `GPUHEAP_TEST_DEVICE`:
+//! Cost of arrays and of tracking, on an emulated device or on that of `GPUHEAP_TEST_DEVICE`:
 //! `cargo bench -p gpuheap --bench array`.
 //!
-//! * `pair`: from cache, a block of the raw heap and an array, each made and dropped. Their difference
-//!   is what an array adds.
+//! * `pair`: from cache, a block of the raw heap and an array, each made and dropped. Their
+//!   difference is the cost of an array.
 //! * `tracking`: an array made and dropped with tracking off, with counts, and with backtraces of
-//!   stacks of 12 and 30 frames; those of gpuheap and of the thread's start are among them.
+//!   stacks of 12 and 30 frames. Frames of gpuheap and of the thread's start are included.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 
@@ -56,7 +56,7 @@ fn tracking(criterion: &mut Criterion) {
     }
 }
 
-/// The time of `count` pairs.
+/// Times `count` pairs.
 fn pairs(target: &Target, count: u64) -> Duration {
     let start = Instant::now();
     for _ in 0..count {
@@ -65,14 +65,14 @@ fn pairs(target: &Target, count: u64) -> Duration {
     start.elapsed()
 }
 
-/// How many frames a stack has that is kept by an allocation; none where none is.
+/// Returns the number of frames in the stack kept for an allocation; zero if no stack is kept.
 fn frames(target: &Target) -> usize {
     let _array = target.uninit::<u8, _>(1024).unwrap();
     let outstanding = target.heap().outstanding().unwrap_or_default();
     outstanding.first().map_or(0, |one| one.stack.depth())
 }
 
-/// Runs `body` on a thread of its own, under `levels` more frames: a harness's own stack is deeper
+/// Runs `body` on a thread of its own, under `levels` more frames. A harness's own stack is deeper
 /// than 10.
 fn at_depth<R: Send + 'static>(
     heap: &Heap,

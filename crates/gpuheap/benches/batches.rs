@@ -1,16 +1,19 @@
-//! How much of the shorter one of copying and computing batches hide, on an emulated device or on
-//! that of `GPUHEAP_TEST_DEVICE`: `cargo bench -p gpuheap --bench batches`.
+//! Overlap of batches: the part of the shorter one of copy and compute that batches hide. Runs on
+//! an emulated device or on that of `GPUHEAP_TEST_DEVICE`: `cargo bench -p gpuheap --bench
+//! batches`.
 //!
-//! Pageable data of the host's in batches, each of which the device works on by copying it within
-//! its memory so often that this takes half as long as its upload, as long, and twice as long:
+//! The batches are pageable data of the host. The device works on each batch by copying it within
+//! its memory, repeatedly, so that the work takes half as long as the upload, as long, or twice as
+//! long:
 //!
 //! * `copy`: all uploads, waited for at the end;
 //! * `compute`: all work, on one batch again and again;
-//! * `no prefetch`, `prefetch(2)`, the same with a loop that does not wait;
+//! * `no prefetch`, `prefetch(2)`: both together, with a loop that does not wait;
 //! * `prefetch_on(2)` with a loop that waits for a result of every batch.
 //!
-//! With each its time, and the longer one of copy and compute divided by it: 1 is all that can be had.
-//! `GPUHEAP_TEST_BYTES` and `GPUHEAP_TEST_BATCH` (bytes, a list with commas) say how much.
+//! Each line has its time, and the longer one of copy and compute divided by that time: 1 is the
+//! best possible. `GPUHEAP_TEST_BYTES` and `GPUHEAP_TEST_BATCH` (bytes, a list with commas) set the
+//! amount.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "the result")]
@@ -20,9 +23,9 @@ use std::time::Instant;
 use gpuheap::emu::Profile;
 use gpuheap::{Device, DeviceArray, Error, Heap, Target};
 
-/// Runs of which the fastest counts: others use the machine too.
+/// Number of runs, of which the fastest counts: other load on the machine only makes a run slower.
 const RUNS: usize = 3;
-/// Batches ahead.
+/// Number of batches uploaded ahead.
 const AHEAD: usize = 2;
 
 fn main() {
@@ -49,7 +52,7 @@ fn sizes(device: &Device, data: &[u8], batch: usize) {
     let scratch = target.filled(batch, 0_u8).unwrap();
     let bench = Bench { target: &target, data, batch, scratch };
     let copy = bench.fastest(|| bench.copy());
-    // How long the device takes for one copy of all batches within its memory.
+    // Time that the device takes for one copy of all batches within its memory.
     let once = (bench.fastest(|| bench.compute(5)) - bench.fastest(|| bench.compute(1))) / 4.0;
     println!(
         "{} MiB in batches of {} MiB: copy {:.1} ms ({:.1} GB/s)",
@@ -80,7 +83,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Seconds.
+    /// Returns the fastest run's time in seconds.
     fn fastest(&self, run: impl Fn() -> Result<(), Error>) -> f64 {
         run().unwrap();
         let once = || {
@@ -134,7 +137,7 @@ impl Bench<'_> {
             for batch in batches.prefetch_on(scope, AHEAD)? {
                 let batch = batch?;
                 self.work(&batch, times)?;
-                // A result, which the host waits for.
+                // Computes a result, for which the host waits.
                 self.scratch.slice(..1)?.to_vec()?;
             }
             Ok(())

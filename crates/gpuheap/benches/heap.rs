@@ -1,10 +1,11 @@
-//! The heap's pieces on an emulated device: `cargo bench -p gpuheap --bench heap`.
+//! Parts of the heap on an emulated device: `cargo bench -p gpuheap --bench heap`.
 //!
 //! * `pair`: an allocation that hits and its free, for each policy;
-//! * `miss`: an allocation for which memory is taken from the driver, everything being given back;
-//! * `live`: the oldest block goes and one of a random size comes, with 1,000 to 100,000 blocks live.
-//!   What it costs should not depend on how many there are. `live-random`: a random one goes; that
-//!   includes the harness's own way to it, which misses the cache: `harness` is that alone.
+//! * `miss`: an allocation that takes memory from the driver, with an empty cache;
+//! * `live`: frees the oldest block and allocates one of a random size, with 1,000 to 100,000
+//!   blocks live. Its cost should not depend on that number;
+//! * `live-random`: frees a random block instead. That includes the harness's own access to it,
+//!   which misses the cache; `harness` is that access alone.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 
@@ -42,7 +43,7 @@ fn miss(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new(pool.name(), bytes), |bencher| {
                 bencher.iter_batched(
                     || heap.reclaim_all().unwrap(),
-                    // What is returned is dropped once the clock was read.
+                    // The result is dropped only after the clock is read.
                     |_| heap.allocate(black_box(bytes), &stream).unwrap(),
                     BatchSize::PerIteration,
                 );
@@ -74,7 +75,7 @@ fn live(criterion: &mut Criterion) {
     }
 }
 
-/// Exchanges one of `count` live blocks, that of `next`, for one of another size.
+/// Exchanges one of `count` live blocks, the one of `next`, for one of another size.
 fn exchanges(
     criterion: &mut Criterion,
     name: &str,
@@ -95,7 +96,7 @@ fn exchanges(
         drop(blocks[at].take());
         blocks[at] = Some(heap.allocate(bytes, &stream).unwrap());
     };
-    // Into the steady state: as many exchanges as there are blocks.
+    // Reaches the steady state by as many exchanges as there are blocks.
     (0..count).for_each(|_| exchange());
     let mut group = criterion.benchmark_group(name);
     group.bench_function(BenchmarkId::new(pool.name(), count), |bencher| {
@@ -103,7 +104,7 @@ fn exchanges(
     });
 }
 
-/// Log-uniform from 512 bytes to 1 MiB, so that 100,000 of them fit into 141 GiB.
+/// Returns a size, log-uniform from 512 bytes to 1 MiB, so that 100,000 of them fit into 141 GiB.
 fn size(random: &mut Random) -> u64 {
     1 << (9 + random.below(11)) | random.below(512)
 }

@@ -1,9 +1,10 @@
-//! The heap under several threads, on an emulated device: `cargo bench -p gpuheap --bench heap_threads`.
+//! The heap under several threads, on an emulated device: `cargo bench -p gpuheap --bench
+//! heap_threads`.
 //!
-//! * `threads`: 1 to 16 threads with a stream each, sixteen blocks of 256 B to 512 KiB live in each: a
-//!   free and an allocation of one of them. The time is that of all threads, so at twice as many it
-//!   stays where nothing is shared and there are cores enough;
-//! * `free-elsewhere`: a free on another thread than the allocation, and the allocation, in turns.
+//! * `threads`: 1 to 16 threads with a stream each, and sixteen live blocks of 256 B to 512 KiB in
+//!   each. An iteration frees one of them and allocates another. The time is that of all threads:
+//!   with twice as many it stays equal if nothing is shared and there are enough cores;
+//! * `free-elsewhere`: an allocation, and its free on another thread, in turns.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 
@@ -17,9 +18,9 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use gpuheap::emu::Profile;
 use gpuheap::{Block, Device, Heap, PoolKind, Stream};
 
-/// Blocks that are live in each thread.
+/// Number of live blocks in each thread.
 const RING: usize = 16;
-/// Blocks that are handed to the other thread at a time.
+/// Number of blocks that are passed to the other thread at a time.
 const HANDFUL: u64 = 64;
 
 fn threads(criterion: &mut Criterion) {
@@ -35,7 +36,7 @@ fn threads(criterion: &mut Criterion) {
     }
 }
 
-/// How long the slowest thread takes for its pairs, all of them under way.
+/// Returns the time of the slowest thread for its pairs. Timing starts once all threads run.
 fn in_rings(heap: &Heap, streams: &[Stream], pairs: u64) -> Duration {
     let begin = Barrier::new(streams.len());
     thread::scope(|scope| {
@@ -83,8 +84,8 @@ fn free_elsewhere(criterion: &mut Criterion) {
     }
 }
 
-/// The time of all allocations on this thread, and that of their frees on another one. What a free
-/// leaves to be done later is in the allocations.
+/// Returns the time of all allocations on this thread, and that of their frees on another one. Work
+/// that a free defers counts in the allocations.
 fn in_turns(heap: &Heap, stream: &Stream, rounds: u64) -> [Duration; 2] {
     let (give, taken) = channel::<Vec<Block>>();
     let (give_back, given_back) = channel();
@@ -118,7 +119,7 @@ fn heap(pool: PoolKind) -> (Device, Heap) {
     (device, heap)
 }
 
-/// Powers of two from 256 B to 512 KiB, in no simple order.
+/// Returns a power of two from 256 B to 512 KiB, in no simple order.
 fn size(number: u64) -> u64 {
     256 << ((number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 12)
 }

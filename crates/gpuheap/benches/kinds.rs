@@ -1,11 +1,12 @@
-//! What the kinds of memory are good and bad at, on a GPU that `GPUHEAP_TEST_DEVICE` names:
+//! Strengths and weaknesses of the kinds of memory, on a GPU that `GPUHEAP_TEST_DEVICE` names:
 //! `cargo bench -p gpuheap --bench kinds`. On an emulated device, which is the default, the figures
-//! say nothing: all its memory is the host's.
+//! mean nothing: all its memory is the host's.
 //!
-//! Each is an array of 256 MiB. `made` is by the driver, `again` from the heap's cache. `host` is the
-//! host's own writing in place, `up` and `down` are copies from and to a vector. `first` and `then` are
-//! the device's reading of it, by a copy into device memory: the first after the host wrote, and the
-//! median of those after it. `prefetched` is unified memory that was told to move before the first.
+//! Each is an array of 256 MiB. `made` is an allocation by the driver, `again` one from the heap's
+//! cache. `host` is the host's own writing in place. `up` and `down` are copies from and to a
+//! vector. `first` and `then` are reads by the device, through a copy into device memory. `first`
+//! is the first read after the host wrote, `then` the median of later reads. `prefetched` is
+//! unified memory that was told to move before the first read.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "its result is a table")]
@@ -136,7 +137,7 @@ fn measure(target: &Target, kind: MemoryKind, prefetch: bool, bytes: usize) -> [
     ]
 }
 
-/// The median of a few measurements, where there is something to measure.
+/// Returns the median of a few measurements; `None` if nothing could be measured.
 fn median(mut measure: impl FnMut() -> Option<f64>) -> Option<f64> {
     let mut times: Vec<f64> = (0..ROUNDS).map(|_| measure()).collect::<Option<_>>()?;
     times.sort_by(f64::total_cmp);

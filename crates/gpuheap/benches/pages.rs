@@ -1,11 +1,12 @@
-//! What the driver's calls for virtual memory cost, idle and while the device works on other memory,
-//! on a GPU that `GPUHEAP_TEST_DEVICE` names: `cargo bench -p gpuheap --bench pages`. On an emulated
-//! device, which is the default, the figures say nothing: nothing is mapped there.
+//! Cost of the driver's calls for virtual memory, while the device is idle and while it works on
+//! other memory. Runs on a GPU that `GPUHEAP_TEST_DEVICE` names: `cargo bench -p gpuheap --bench
+//! pages`. On an emulated device, which is the default, the figures mean nothing: nothing is mapped
+//! there.
 //!
-//! A row is a number of handles of one size, mapped one after the other: µs a handle to create, map
-//! and release it, and µs a call to make the whole range accessible and to unmap it, medians. `busy`
-//! is while a stream fills 1 GiB over and over; `waits` says which calls were seen to return only when
-//! all of that was done.
+//! A row is a number of handles of one size, mapped one after the other. It has the medians of: µs
+//! a handle to create, map and release it; µs a call to make the whole range accessible, and to
+//! unmap it. `busy` is measured while a stream fills 1 GiB over and over. `waits` names the calls
+//! that returned only after all of that work.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
 #![expect(clippy::print_stdout, reason = "its result is a table")]
@@ -23,14 +24,14 @@ use gpuheap_driver::{
 const MIB: usize = 1 << 20;
 const CALLS: [&str; 5] = ["create", "map", "access", "unmap", "release"];
 
-/// Work of one stream that takes long.
+/// Long-running work of one stream.
 struct Work {
     stream: Stream,
     memory: Block,
     fills: usize,
 }
 
-/// The times of one kind of call, µs, and whether one of them waited for the work.
+/// Times of one kind of call, in µs, and whether one of the calls waited for the work.
 #[derive(Default)]
 struct Cost {
     times: Vec<f64>,
@@ -52,7 +53,7 @@ fn main() {
     let heap = Heap::builder(&device).without_environment().build().unwrap();
     let stream = device.stream().unwrap();
     let memory = heap.allocate(if tiny { MIB } else { 1 << 30 } as u64, &stream).unwrap();
-    // Half a second and more on an H200 for each round of calls.
+    // Half a second or more on an H200 for each round of calls.
     let work = Work { stream, memory, fills: if tiny { 2 } else { 2000 } };
     let [least, recommended] =
         [CU_MEM_ALLOC_GRANULARITY_MINIMUM, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED]
@@ -98,8 +99,8 @@ fn measure(
             location: CUmemLocation::device(device.ordinal()),
             flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
-        // SAFETY: pointers are valid, addresses and handles are those that were made here, and no work
-        // uses them.
+        // SAFETY: the pointers are valid, addresses and handles were made here, and no work uses
+        // them.
         unsafe {
             for _ in 0..count {
                 let mut handle = 0;
@@ -132,7 +133,7 @@ impl Cost {
         end: Option<&Event>,
         work: impl FnOnce(&dyn Driver) -> CUresult,
     ) {
-        // A call after the work says nothing of waiting for it.
+        // A call that returns after the work ended does not show whether it waited.
         let was_running = end.is_some_and(|end| !end.is_done().unwrap());
         let mut taken = 0.0;
         call(device, |driver| {
@@ -146,7 +147,7 @@ impl Cost {
     }
 }
 
-/// Gives the stream its work: the event at its end.
+/// Enqueues the work on the stream. Returns the event at its end.
 fn start(device: &Device, Work { stream, memory, fills }: &Work) -> Event {
     for fill in 0..*fills {
         call(device, |driver| {

@@ -1,14 +1,14 @@
-//! How fast host data gets to the device and back, on an emulated device or on that of
+//! Speed of copies from the host to the device and back, on an emulated device or on that of
 //! `GPUHEAP_TEST_DEVICE`: `cargo bench -p gpuheap --bench upload`.
 //!
-//! For sizes from 1 MiB to 1 GiB (16 MiB where there is no GPU), GB/s as the median of several runs,
-//! each waited for:
+//! For sizes from 1 MiB to 1 GiB (16 MiB on an emulated device), GB/s as the median of several
+//! runs, each waited for:
 //!
 //! * `plain up`, `plain down`: `cuMemcpyHtoD` and `cuMemcpyDtoH` of pageable memory;
 //! * `ours up`, `ours down`: `write_from` into an array and `to_vec`, which makes a vector;
-//! * `pinned up`, `pinned down`: the same copies of pinned memory, which is what the link does.
+//! * `pinned up`, `pinned down`: copies of pinned memory, which show the speed of the link.
 //!
-//! How copies are staged is swept by `GPUHEAP_TEST_THREADS`, `GPUHEAP_TEST_PIECE`,
+//! The staging of copies is varied by `GPUHEAP_TEST_THREADS`, `GPUHEAP_TEST_PIECE`,
 //! `GPUHEAP_TEST_SLOTS` and `GPUHEAP_TEST_THRESHOLD` (bytes), each a list with commas.
 
 #![expect(clippy::unwrap_used, reason = "a bench that fails says where")]
@@ -53,7 +53,7 @@ fn main() {
     }
 }
 
-/// All combinations that the environment asks for.
+/// Returns all combinations that the environment asks for.
 fn sweep() -> Vec<Staging> {
     let Staging { threads, piece, slots, threshold } = Staging::default();
     let mut all = Vec::new();
@@ -76,7 +76,7 @@ fn list(name: &str, default: usize) -> Vec<usize> {
     }
 }
 
-/// GB/s, the median of several runs after one that is not counted.
+/// Returns GB/s, the median of several runs after one that is not counted.
 fn rate(bytes: usize, mut copy: impl FnMut()) -> f64 {
     copy();
     let runs = ((2 << 30) / bytes).clamp(5, 31);
@@ -103,7 +103,7 @@ fn ours(heap: &Heap, bytes: usize) -> [f64; 2] {
     [up, down]
 }
 
-/// Pageable up and down, pinned up and down.
+/// Returns the rates of pageable copies up and down, and of pinned copies up and down.
 fn driver_alone(device: &Device, bytes: usize) -> [f64; 4] {
     let heap = Heap::builder(device).without_environment().build().unwrap();
     let target = heap.target().unwrap();
@@ -124,14 +124,14 @@ fn driver_alone(device: &Device, bytes: usize) -> [f64; 4] {
         device.synchronize().unwrap();
     };
     let down = |to: *mut u8| {
-        // SAFETY: as above.
+        // SAFETY: both sides have these bytes, and the copy is waited for.
         call("cuMemcpyDtoH_v2", &|driver| unsafe {
             driver.cuMemcpyDtoH_v2(to.cast(), address, bytes)
         });
     };
     [
         rate(bytes, || up(&source)),
-        // As `to_vec`, into memory that was not touched before.
+        // Into memory that was not touched before, as with `to_vec`.
         rate(bytes, || {
             let mut fresh: Vec<u8> = Vec::with_capacity(bytes);
             down(fresh.as_mut_ptr());

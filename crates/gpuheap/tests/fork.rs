@@ -71,7 +71,8 @@ fn a_forked_child_gets_an_error_and_the_parent_goes_on() {
             () if !event.is_done().is_err_and(|error| says_so(&error)) => 4,
             // SAFETY: it is refused before anything is done.
             () if !unsafe { device.clone().reset() }.is_err_and(|error| says_so(&error)) => 5,
-            // A real device that the parent had open cannot be had, not even by its name.
+            // A real device that the parent had open cannot be opened in the child, not even by its
+            // name.
             () if !device.is_emulated()
                 && !Device::open(device.name()).is_err_and(|error| says_so(&error)) =>
             {
@@ -146,8 +147,8 @@ fn a_child_does_not_wait_for_batches() {
     });
 }
 
-/// Other threads of the parent hold any lock at the moment of a fork, and never let go of it in the
-/// child: there nothing waits for one.
+/// At a fork, other threads of the parent may hold any lock, and never release it in the child. So
+/// no call in the child waits for a lock.
 #[test]
 fn a_child_forked_from_a_busy_parent_does_not_hang() {
     const FORKS: u32 = 60;
@@ -196,8 +197,8 @@ fn a_child_forked_from_a_busy_parent_does_not_hang() {
     }
 }
 
-/// The same of what threads keep for themselves: blocks that come back to a parent's caches, the ends of
-/// those, and caches of the child's own, while threads and heaps of the parent come and go.
+/// Fork with thread caches: blocks returned to a parent's caches, the end of such caches, and
+/// caches of the child's own. Meanwhile threads and heaps of the parent come and go.
 #[test]
 fn a_child_drops_blocks_of_its_parents_caches_and_has_caches_of_its_own() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,8 +228,8 @@ fn a_child_drops_blocks_of_its_parents_caches_and_has_caches_of_its_own() {
         for _ in 0..60 {
             let seen = Shared::new();
             let blocks = [5000, 1 << 20].map(|bytes| heap.allocate(bytes, &stream).unwrap());
-            // SAFETY: the child takes no lock that another thread may hold, which is what is tested;
-            // an alarm ends one that does.
+            // SAFETY: the child takes no lock that another thread may hold, which this test checks;
+            // an alarm ends a child that does.
             let child = unsafe { libc::fork() };
             if child > 0 {
                 seen.ends_well(child);
@@ -248,7 +249,7 @@ fn a_child_drops_blocks_of_its_parents_caches_and_has_caches_of_its_own() {
             });
             seen.at(Location::caller());
             if device.is_emulated() {
-                // What this thread has of its parent's ends too.
+                // The thread's caches from the parent are closed too.
                 std::process::exit(0)
             }
             // SAFETY: ends the child without running what a real driver registered for the parent's
@@ -284,8 +285,8 @@ fn a_child_forked_while_a_stream_is_retired_does_not_hang() {
         });
         for _ in 0..200 {
             let seen = Shared::new();
-            // SAFETY: the child takes no lock that another thread may hold, which is what is tested;
-            // an alarm ends one that does.
+            // SAFETY: the child takes no lock that another thread may hold, which this test checks;
+            // an alarm ends a child that does.
             let child = unsafe { libc::fork() };
             if child > 0 {
                 seen.ends_well(child);

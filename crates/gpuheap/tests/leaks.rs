@@ -46,7 +46,7 @@ fn leaks_are_grouped_by_the_line_that_allocated() {
     }
 }
 
-/// Every way to make an array says the line of whoever called it, not one of gpuheap's own.
+/// Every way to make an array records the caller's line, not one of gpuheap's own.
 #[test]
 fn every_way_to_make_an_array_is_the_callers() {
     let (_device, heap) = heap(Tracking::Backtraces);
@@ -119,7 +119,7 @@ fn running_out_names_the_largest_consumers() {
     drop((most, less, other_kind));
 }
 
-/// What people ask: the thread ended, why is its memory still there?
+/// Answers a common question: the thread ended, why is its memory still there?
 #[test]
 fn what_a_thread_leaves_behind_is_reported_by_its_name() {
     let (_device, heap) = heap(Tracking::Counts);
@@ -298,8 +298,8 @@ fn untracked_heaps_say_how_to_track() {
     assert_eq!(heap.snapshot().unwrap_err().to_string(), text);
 }
 
-/// Settings of the environment reach a heap, and the builder wins over them. A child of this program
-/// has them, since they are read once in a process.
+/// Settings of the environment reach a heap, and the builder overrides them. A child process has
+/// them, because they are read once in a process.
 #[test]
 fn the_environment_is_heard_and_the_builder_wins() {
     const CHILD: &str = "GPUHEAP_TEST_ENVIRONMENT_CHILD";

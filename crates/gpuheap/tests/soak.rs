@@ -1,6 +1,6 @@
-//! 16 threads over one heap at 95 % of its limit, for as long as `GPUHEAP_SOAK_SECONDS` says (5, and
-//! 60 in CI), on the emulator with its checks on or on the device of `GPUHEAP_TEST_DEVICE`. A target
-//! of its own: it is the only one whose length can be chosen.
+//! 16 threads over one heap at 95 % of its limit, for `GPUHEAP_SOAK_SECONDS` (5, and 60 in CI).
+//! Runs on the emulator with its checks on, or on the device of `GPUHEAP_TEST_DEVICE`. A test
+//! target of its own, because only this one has a length that can be chosen.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -20,9 +20,10 @@ const THREADS: u64 = 16;
 const LIMIT: u64 = 64 << 20;
 /// More than what small and large requests share segments of: theirs have to go for it.
 const LARGER: u64 = 20 << 20;
-/// Steps that each thread does however long they take: enough to have requests fail on a loaded machine.
+/// Steps that each thread does however long they take: enough for requests to fail on a loaded
+/// machine.
 const LEAST_STEPS: u64 = 1000;
-/// What the threads together try to keep live.
+/// Bytes that the threads together try to keep live.
 const LEVEL: u64 = LIMIT / 100 * 95;
 
 #[test]
@@ -57,15 +58,15 @@ fn sixteen_threads_at_the_limit_fail_only_for_what_is_live() {
         assert!(usage.live_peak >= LEVEL / 2, "{pool}: it never came near: {usage:?}");
         assert!(usage.reserved_peak <= LIMIT, "{pool}: {usage:?}");
         assert!(usage.stats.allocations > 1000, "{pool}: {usage:?}");
-        // Binned rounds up to powers of two and split keeps segments by class, so the level is above
-        // what fits.
+        // Binned rounds up to powers of two and split keeps segments by class, so the level is
+        // above what fits.
         let (short, again) = (short.into_inner(), tried_again.into_inner());
         assert!(short > again && again > 0, "{pool}: {short} times short, {again} tried again");
         assert_all_returned(&device, &heap, pool.name());
     }
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Soak<'a> {
     heap: &'a Heap,
     device: &'a Device,
@@ -74,7 +75,7 @@ struct Soak<'a> {
     short: AtomicU64,
     /// How many requests that failed with the others stopped were made once more.
     tried_again: AtomicU64,
-    /// Read by whoever does anything, written by who wants the others to stop.
+    /// Lock that a thread reads while it acts, and writes to make the others stop.
     everybody: RwLock<()>,
     /// Some requests are as large as this; none if zero.
     larger: u64,

@@ -1,5 +1,5 @@
-//! gpuheap through its Rust interface, given the work of `../workload.hpp`: the same sizes in the same
-//! order, printed in the same lines. `../run` drives both.
+//! gpuheap through its Rust interface, with the workloads of `../workload.hpp`: the sizes, their
+//! order and the printed lines are equal. `../run` drives both.
 //!
 //! ```text
 //! gpuheap-peers [--device NAME] [--scale N] [--environment] POOL WORK...
@@ -30,11 +30,11 @@ usage: gpuheap-peers [--device NAME] [--scale N] [--environment] POOL WORK...
 
 pub(crate) type Done<T = ()> = Result<T, Box<dyn Error>>;
 
-/// One heap, and how much it is given to do.
+/// One heap, and the amount of work that it is given.
 pub(crate) struct Peer {
     pub(crate) device: Device,
     pub(crate) heap: Heap,
-    /// What making the heap took, the device's context being there.
+    /// Time to make the heap, in milliseconds, with the device's context already made.
     pub(crate) open_ms: f64,
     pub(crate) scale: u64,
     name: String,
@@ -50,7 +50,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let failed = |text: &str, code| {
-        // There is nowhere else to say it.
+        // If stderr fails, no other output is left.
         let _ = writeln!(io::stderr(), "{text}");
         ExitCode::from(code)
     };
@@ -127,7 +127,7 @@ impl Peer {
         Ok(Peer { device, heap, open_ms, scale, name })
     }
 
-    /// The most bytes that the driver ever counted for the heap.
+    /// Returns the high-water mark of the bytes that the driver counted for the heap.
     pub(crate) fn reserved_peak(&self) -> Done<u64> {
         Ok(self.heap.usage()?.reserved_peak)
     }

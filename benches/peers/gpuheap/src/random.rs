@@ -1,6 +1,6 @@
-//! Numbers with a known sequence for each seed, the same ones as in `workload.hpp`.
+//! Random numbers with a known sequence for each seed, equal to those of `workload.hpp`.
 
-/// splitmix64.
+/// State of a splitmix64 generator.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -12,17 +12,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// In [0, 1).
+    /// Returns a number in [0, 1).
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Log-uniform from 256 B to 64 MiB.
+    /// Returns a size, log-uniform from 256 B to 64 MiB.
     pub(crate) fn any_size(&mut self) -> u64 {
         (8.0 + 18.0 * self.unit()).exp2() as u64
     }
 
-    /// A power of two from 256 B to 512 KiB.
+    /// Returns a power of two from 256 B to 512 KiB.
     pub(crate) fn small_size(&mut self) -> u64 {
         256 << (self.next() % 12)
     }

@@ -14,7 +14,8 @@ struct Event {
     stream: usize,
 }
 
-/// A trace on the streams that it has: once from nothing, then with the cache that this left.
+/// Replays a trace on its own streams: once with an empty cache, then with the cache that the first
+/// pass left.
 pub(crate) fn replay(peer: &mut Peer, file: &str) -> Done {
     let events = load(file)?;
     let ids = events.iter().map(|event| event.id + 1).max().unwrap_or(0);
@@ -71,7 +72,7 @@ fn event(line: &str) -> Option<Event> {
     let mut cells = line.split(',');
     let is_allocation = cells.next()? == "a";
     let id = cells.next()?.parse().ok()?;
-    // Nobody is asked for zero bytes: allocators disagree about them.
+    // At least one byte: allocators disagree about requests for zero bytes.
     let bytes = cells.next()?.parse::<u64>().ok()?.max(1);
     let stream = cells.next()?.parse().ok()?;
     Some(Event { is_allocation, id, bytes, stream })

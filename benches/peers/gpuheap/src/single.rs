@@ -1,4 +1,4 @@
-//! What one thread does on one stream.
+//! Workloads of one thread on one stream.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use gpuheap::{Block, Heap, PoolKind};
 use crate::random::Random;
 use crate::{Done, Peer, median};
 
-/// Pairs of one size, each of which the cache serves.
+/// Runs pairs of one size, each of which the cache serves.
 pub(crate) fn hot(peer: &mut Peer) -> Done {
     let pairs = (200_000 / peer.scale).max(1);
     let stream = peer.device.default_stream()?;
@@ -30,7 +30,7 @@ pub(crate) fn hot(peer: &mut Peer) -> Done {
     Ok(())
 }
 
-/// Log-uniform sizes of 256 B to 64 MiB, at most 8 GiB live, allocated or freed by a coin.
+/// Allocates or frees by a coin, with log-uniform sizes of 256 B to 64 MiB and at most 8 GiB live.
 pub(crate) fn random_sizes(peer: &mut Peer) -> Done {
     const MOST: u64 = 8 << 30;
     let operations = (200_000 / peer.scale).max(1);
@@ -61,11 +61,11 @@ pub(crate) fn random_sizes(peer: &mut Peer) -> Done {
     peer.result("random", &figures)
 }
 
-/// What a program waits for once: the allocator itself, and its first memory.
+/// Times the waits that a program has once: making the allocator, and its first memory.
 pub(crate) fn first(peer: &mut Peer) -> Done {
     let stream = peer.device.default_stream()?;
-    // The first `cuMemAlloc` of a context takes the driver milliseconds, whoever makes it: here a pool
-    // that does nothing else.
+    // The first `cuMemAlloc` of a context takes the driver milliseconds, whichever allocator calls
+    // it. Here a pool makes it that does nothing else.
     let plain = Heap::builder(&peer.device).pool(PoolKind::Simple).build()?;
     let start = Instant::now();
     drop(plain.allocate(1 << 20, &stream)?);
@@ -80,11 +80,11 @@ pub(crate) fn first(peer: &mut Peer) -> Done {
     peer.result("first", &figures)
 }
 
-/// Blocks of all sizes, 10 GiB of them, freed, and then given back to the driver.
+/// Allocates blocks of all sizes, 10 GiB together, frees them, and gives them back to the driver.
 pub(crate) fn reclaim(peer: &mut Peer) -> Done {
     let enough = (10 << 30) / peer.scale;
     let stream = peer.device.default_stream()?;
-    // What the first allocation of a process takes for good is not the allocator's.
+    // The first allocation of a process takes some memory for good, which is not the allocator's.
     drop(peer.heap.allocate(1 << 20, &stream)?);
     peer.heap.reclaim_all()?;
     let used = || -> Done<u64> {

@@ -1,4 +1,4 @@
-//! What several threads do at once.
+//! Workloads of several threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -10,14 +10,14 @@ use gpuheap::{Block, Error, Heap, Stream};
 use crate::random::Random;
 use crate::{Done, Peer, median};
 
-/// How long the threads run for one figure.
+/// Time for which the threads run for one figure.
 const RUN: Duration = Duration::from_millis(300);
-/// Blocks that are live in each thread.
+/// Number of live blocks in each thread.
 const RING: usize = 16;
-/// Blocks that are handed to the other thread at a time.
+/// Number of blocks that are passed to the other thread at a time.
 const HANDFUL: usize = 64;
 
-/// Threads with a stream each, sixteen blocks of 256 B to 512 KiB live in each.
+/// Runs threads with a stream each and sixteen live blocks of 256 B to 512 KiB in each.
 pub(crate) fn threads(peer: &mut Peer) -> Done {
     for count in [1, 2, 4, 8, 16] {
         let streams =
@@ -31,7 +31,8 @@ pub(crate) fn threads(peer: &mut Peer) -> Done {
     Ok(())
 }
 
-/// Millions of pairs a second, of all threads together. They are under way before they count.
+/// Returns millions of pairs a second, of all threads together. Counting starts once all threads
+/// run.
 fn rate(heap: &Heap, streams: &[Stream], run: Duration) -> Done<f64> {
     let (begin, stop) = (Barrier::new(streams.len() + 1), AtomicBool::new(false));
     let pairs = thread::scope(|scope| -> Result<f64, Error> {
@@ -41,7 +42,7 @@ fn rate(heap: &Heap, streams: &[Stream], run: Duration) -> Done<f64> {
                 let (begin, stop) = (&begin, &stop);
                 scope.spawn(move || {
                     let mut ring = Ring::new(heap, stream, index);
-                    // Who fails lets the others begin all the same.
+                    // A thread that fails still lets the others begin.
                     let ready = (0..20).try_for_each(|_| ring.turn());
                     begin.wait();
                     ready?;
@@ -81,7 +82,7 @@ impl<'a> Ring<'a> {
         Ring { heap, stream, random: Random(seed), blocks: [const { None }; RING] }
     }
 
-    /// Each block in turn goes, and one of another size comes.
+    /// Frees each block in turn and allocates one of another size.
     fn turn(&mut self) -> Result<(), Error> {
         for slot in &mut self.blocks {
             drop(slot.take());
@@ -91,8 +92,8 @@ impl<'a> Ring<'a> {
     }
 }
 
-/// One thread allocates, another one frees, in turns, so that neither waits for the other's lock.
-/// What a free leaves to be done later is in the other thread's allocations.
+/// Allocates on one thread and frees on another, in turns, so that neither waits for the other's
+/// lock. Work that a free defers counts in the other thread's allocations.
 pub(crate) fn cross_free(peer: &mut Peer) -> Done {
     let rounds = (5000 / peer.scale).max(10);
     let stream = peer.device.stream()?;
@@ -128,7 +129,7 @@ pub(crate) fn cross_free(peer: &mut Peer) -> Done {
             for _ in 0..HANDFUL {
                 match peer.heap.allocate(random.small_size(), &stream) {
                     Ok(block) => blocks.push(block),
-                    // The other thread waits for its turns whatever happens.
+                    // The other thread waits for its turns even after a failure.
                     Err(error) => failure = Some(error),
                 }
             }

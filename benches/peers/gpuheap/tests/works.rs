@@ -1,4 +1,4 @@
-//! Every work on every pool of an emulated device, a small part of it.
+//! Every workload on every pool of an emulated device, scaled down.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -13,7 +13,7 @@ fn peer(arguments: &[&str]) -> (i32, String, String) {
     (ran.status.code().unwrap(), text(ran.stdout), text(ran.stderr))
 }
 
-/// The figures of each line that a pool prints for a work.
+/// Returns the figures of each line that a pool prints for a workload.
 fn results(pool: &str, work: &str) -> Vec<Figures> {
     let arguments = ["--device", "emulated:16GiB", "--scale", "100", pool, work];
     let (code, stdout, stderr) = peer(&arguments);
@@ -61,14 +61,14 @@ fn all_pools_do_the_same() {
     let folder = std::env::temp_dir().join(format!("gpuheap-peers-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let trace = folder.join("trace");
-    // Block 1 is left, on a stream of its own; the last free is of nothing.
+    // Block 1 stays live, on a stream of its own. The last free names no block.
     let rows =
         "op,id,bytes,stream\na,0,1000,0\na,1,5000000,1\nf,0,1000,1\na,2,0,0\nf,2,0,0\nf,2,0,0\n";
     std::fs::write(&trace, rows).unwrap();
     let replay = format!("replay:{}", trace.display());
     for pool in pools() {
         let random = &results(&pool, "random")[0];
-        // What `peers_cuda cudaMalloc` prints, which is given as much of the work.
+        // The number that `peers_cuda cudaMalloc` prints for an equal amount of work.
         assert_eq!(number(random, "live_peak"), 720_824_716.0, "{pool}");
         let replayed = &results(&pool, &replay)[0];
         assert_eq!(replayed["trace"], "trace");

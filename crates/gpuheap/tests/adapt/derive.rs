@@ -1,4 +1,4 @@
-//! What the derive macro makes.
+//! Types that the derive macro makes.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;

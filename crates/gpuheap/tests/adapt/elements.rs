@@ -1,4 +1,4 @@
-//! What becomes of element types.
+//! Element types after adapting.
 
 use bytemuck::{Pod, Zeroable};
 use gpuheap::adapt::Plain;
@@ -27,7 +27,7 @@ unsafe impl<T: Zeroable> Zeroable for Metres<T> {}
 // SAFETY: as what it holds, alone.
 unsafe impl<T: Pod> Pod for Metres<T> {}
 
-/// What `adapt`, `narrow` and `cu` make of elements, in few and in many.
+/// Checks the results of `adapt`, `narrow` and `cu` for few and for many elements.
 fn check<T>(target: &Target, elements: [T; 2], narrow: [T::Narrow; 2], cu: [T::Cu; 2])
 where
     T: Plain + PartialEq + std::fmt::Debug + gpuheap::adapt::Item<Group = gpuheap::adapt::Elements>,

@@ -1,5 +1,5 @@
-//! Structures moved to the device and back, on the emulator with its checks on or on a real GPU: set
-//! `GPUHEAP_TEST_DEVICE=cuda:0`.
+//! Structures moved to the device and back, on the emulator with its checks on. With
+//! `GPUHEAP_TEST_DEVICE=cuda:0` the tests run on a real GPU.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -43,7 +43,7 @@ fn many_elements_are_an_array() {
         assert_eq!(of_arrays.to_vec()?, [[1.0, 2.0]]);
         assert!(of_nothing.to_vec()?.is_empty());
         assert_eq!(Host.adapt(&of_vector)?, arr1(&[1_i64, 2]));
-        // What is of the host already stays what it is.
+        // A value that is the host's already does not change.
         assert_eq!(Host.adapt(&vec![1_i32, 2])?, [1, 2]);
         assert_eq!(Host.adapt(&[1_i32, 2])?, [1, 2]);
         Ok(())

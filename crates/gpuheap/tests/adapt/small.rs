@@ -87,7 +87,8 @@ fn each_is_independent_of_the_others() {
     }
 }
 
-/// What was used on another stream keeps its order when it comes down, and when the block goes.
+/// A value last used on another stream keeps its order when it is copied down, and when its block
+/// is freed.
 #[test]
 fn streams_keep_their_order() {
     for seed in 0..20 {

@@ -53,7 +53,7 @@ fn values_are_converted_and_indices_are_not() {
     let text = format!("{:?}", up[0]);
     assert!(text.contains("shape: (3, 4)") && text.contains("[1.5, 2.5, 0.1]"), "{text}");
     drop(up);
-    // What a kernel made of it is checked.
+    // A matrix that a kernel made is checked.
     let mut up = target.adapt(&matrix()).unwrap();
     up.indices.fill(9).unwrap();
     let error = Host.adapt(&up).unwrap_err().to_string();

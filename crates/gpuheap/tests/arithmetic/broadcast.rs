@@ -114,7 +114,7 @@ fn arrays_without_elements_are_worked_on_like_others() {
     bench.end();
 }
 
-/// What a kernel of 32-bit indices has to be split for, with the smallest elements.
+/// Shapes for which a kernel of 32-bit indices has to be split, with the smallest elements.
 #[test]
 fn more_elements_than_32_bits_count() {
     if !crate::support::on_real_gpu() {

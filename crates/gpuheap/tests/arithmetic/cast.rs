@@ -63,8 +63,8 @@ fn a_bool_is_0_or_1() {
     bench.end();
 }
 
-/// What `cu` and `narrow` make of arrays on a device, which is converted there, is what they make of
-/// the same on the host.
+/// `cu` and `narrow` convert arrays of a device on the device, with results equal to those on the
+/// host.
 #[test]
 fn arrays_on_a_device_are_converted_there_as_the_host_would() {
     fn check<T: Reference>(bench: &Bench, from: MemoryKind, to: MemoryKind)

@@ -1,4 +1,5 @@
-//! Every kind of memory, windows that begin anywhere, whose memory a result has, and which line made it.
+//! Every kind of memory, windows that begin anywhere, the memory that a result takes, and the line
+//! that made it.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Heap, MemoryKind, Tracking, allocated};

@@ -245,8 +245,8 @@ fn masks_are_turned_and_asked() {
     bench.end();
 }
 
-/// Small integers are divided by way of floats, which are not exact: every quotient of 8 bits, and of
-/// 16 bits what lies at and beside whole ones, by every divisor.
+/// Small integers are divided through floats, which are not exact. Tests every quotient of 8 bits,
+/// and of 16 bits those at and beside whole ones, by every divisor.
 #[test]
 fn quotients_of_small_integers_are_exact() {
     let bench = Bench::new(Schedule::Immediate);

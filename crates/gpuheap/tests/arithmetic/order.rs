@@ -1,4 +1,5 @@
-//! The order of work: operands last used on other streams, other threads, what was freed, other devices.
+//! Order of work: operands last used on other streams, other threads, freed operands, other
+//! devices.
 
 use std::sync::Barrier;
 use std::thread;
@@ -10,7 +11,7 @@ use ndarray::s;
 use crate::reference::Bench;
 use crate::support::{assert_all_returned, assert_no_findings, emulated, heap, random::Random};
 
-/// What the emulator's happens-before check sees of it.
+/// Checks the order with the emulator's happens-before check.
 #[test]
 fn operands_of_several_streams_are_waited_for() {
     for seed in 0..24 {
@@ -183,7 +184,7 @@ fn arrays_of_other_devices_are_refused_with_what_to_do() {
     }
 }
 
-/// A result is right or an error that says freed; the memory is in nobody else's hands meanwhile.
+/// A result is right, or an error that says freed. Meanwhile no other thread gets the memory.
 #[test]
 fn threads_free_operands_meanwhile() {
     for seed in 0..8 {
@@ -283,7 +284,7 @@ fn a_reset_takes_kernels_with_it_and_the_next_context_loads_its_own() {
     let device = emulated(1 << 30, Schedule::Seeded(3));
     let old = device.heap().unwrap().target().unwrap().filled(100, 1_u16).unwrap();
     drop((&old + &old).unwrap());
-    // SAFETY: nobody else uses the device, and nothing refers to its memory.
+    // SAFETY: no other thread uses the device, and nothing refers to its memory.
     let device = unsafe { device.reset() }.unwrap();
     assert!((&old + &old).unwrap_err().to_string().contains("reset"));
     drop(old);

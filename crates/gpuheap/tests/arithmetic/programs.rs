@@ -62,7 +62,7 @@ fn on_host(op: u8, left: i32, right: i32) -> i32 {
     }
 }
 
-/// The same on the host; `None` where the shapes do not go together.
+/// Combines two arrays on the host; `None` if the shapes do not match.
 fn combined(op: u8, left: &Array2<i32>, right: &Array2<i32>) -> Option<Array2<i32>> {
     let go = |one: usize, other: usize| match (one, other) {
         (one, other) if one == other => Some(one),

@@ -1,5 +1,5 @@
-//! Sums, means, the least and the greatest, along every axis and around the lengths at which kernels
-//! change.
+//! Sums, means, the least and the greatest, along every axis and around the lengths at which
+//! kernels change.
 
 use gpuheap::arithmetic::Scalar;
 use gpuheap::emu::{Profile, Schedule};
@@ -103,7 +103,7 @@ fn floats_are_summed_in_f64() {
         assert_eq!(wide.sum().unwrap(), exact, "{length}");
         assert_eq!(wide.mean().unwrap(), exact / length as f64, "{length}");
     }
-    // What an `f32` cannot count up to.
+    // A count that an `f32` cannot reach by adding ones.
     let ones = target.filled((1 << 24) + 3, 1.0_f32).unwrap();
     assert_eq!(ones.sum().unwrap(), ((1_u64 << 24) + 3) as f32);
     assert_eq!(ones.mean().unwrap(), 1.0);

@@ -1,4 +1,4 @@
-//! What is expected: the same in Rust, on the host.
+//! Expected results: equal operations in Rust, on the host.
 
 use gpuheap::arithmetic::Number;
 use gpuheap::emu::Schedule;
@@ -32,7 +32,7 @@ impl Bench {
 pub(crate) trait Reference: Number {
     /// Where things go wrong.
     const EDGES: &'static [Self];
-    /// What negates a number that is multiplied by it.
+    /// Factor that negates a number.
     const MINUS_ONE: Self;
 
     fn plus(self, other: Self) -> Self;
@@ -47,7 +47,7 @@ pub(crate) trait Reference: Number {
     fn is_nan(self) -> bool {
         false
     }
-    /// The same to the last bit, or both NaN.
+    /// Returns `true` if both are equal to the last bit, or both are NaN.
     fn is_same(self, other: Self) -> bool {
         self.pattern() == other.pattern() || (self.is_nan() && other.is_nan())
     }

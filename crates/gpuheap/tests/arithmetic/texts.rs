@@ -1,4 +1,4 @@
-//! What people read when arithmetic is refused.
+//! Error texts of refused arithmetic.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Device, Error};

@@ -72,7 +72,7 @@ fn an_array_is_readable_once_it_was_written() {
     );
     assert!(target.uninit((2, 2)).unwrap().copy_from(&a).is_err());
     assert_eq!(heap.usage().unwrap().live, live, "what was not written was freed");
-    // The same number of elements in another shape will do.
+    // An array of equal length in another shape is accepted.
     let d = target.uninit((3, 1)).unwrap().write_from(&cpu).unwrap();
     assert_eq!(d.to_vec().unwrap(), cpu);
     let mut short = [0.0; 2];
@@ -140,7 +140,7 @@ fn lengths_that_no_memory_has_are_errors() {
     assert!(target.uninit::<f32, _>((usize::MAX, usize::MAX)).is_err());
     assert!(target.uninit::<(), _>((usize::MAX, 2)).is_err());
     assert!(target.zeroed::<u8, _>(1_usize << 63).is_err());
-    // What a host could address and the device does not have is out of memory.
+    // A size that a host could address, but that the device does not have, is out of memory.
     let error = target.uninit::<u8, _>(1_usize << 50).unwrap_err();
     assert!(error.out_of_memory().is_some(), "{error}");
 }
@@ -154,7 +154,7 @@ fn a_source_may_change_once_it_was_copied() {
     let a = target.array(&host).unwrap();
     host.fill(2);
     assert_eq!(a.to_vec().unwrap(), [1; 1000]);
-    // Memory that the driver reads later, on a stream that nobody else waits for.
+    // The driver reads this memory later, on a stream for which no other code waits.
     let later = heap.on(&device.stream().unwrap());
     let host = target.register(vec![0_u32; 1000]).unwrap();
     let kinds = [MemoryKind::Pinned, MemoryKind::Unified];

@@ -1,4 +1,4 @@
-//! What arrays look like when they are printed.
+//! Printed form of arrays.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{MemoryKind, PoolKind, Target};

@@ -208,7 +208,7 @@ fn a_mapping_that_could_not_be_opened_to_a_peer_is_an_error() {
     let error = a.device_ptr(&far).unwrap_err().to_string();
     assert!(error.contains("cuMemSetAccess failed with CUDA_ERROR_UNKNOWN"), "{error}");
     emulator.set_faults(FaultPlan::default());
-    // What is mapped now is opened with the rest when the peer asks again.
+    // Memory mapped since is opened with the rest when the peer asks again.
     let b = heap.target().unwrap().filled(64 << 20, 5_u8).unwrap();
     for array in [&a, &b] {
         write(array, 6, &far);
@@ -333,7 +333,7 @@ fn a_reset_of_a_peer_takes_nothing_of_another_device() {
     }
 }
 
-/// What was last used on a peer is written on its own device, where its source can be reached.
+/// An array last used on a peer is written on its own device, if that device can access the source.
 #[test]
 fn a_copy_runs_where_both_sides_are_reached() {
     for pool in reached() {

@@ -1,4 +1,4 @@
-//! What may be in an array.
+//! Element types that arrays accept.
 
 use bytemuck::{CheckedBitPattern, NoUninit, Pod, Zeroable};
 use gpuheap::emu::Schedule;

@@ -322,7 +322,7 @@ fn try_case((kind, text, call): &Case) -> Result<(), String> {
     if is_right { Ok(()) } else { Err(format!("{said}; expected '{text}'")) }
 }
 
-/// A host that lacks memory or threads cannot be had in a test without harm to other tests.
+/// A test cannot take all of a host's memory or threads without harm to other tests.
 const UNTESTED: [ErrorKind; 1] = [ErrorKind::HostResources];
 
 #[test]

@@ -121,7 +121,7 @@ fn an_owner_is_called_once_however_the_array_ends() {
     assert_all_returned(&device, &heap, "owned");
 }
 
-/// What frees in stream order may be used by work that is still under way.
+/// Memory freed in stream order may be used by work that is still running.
 #[test]
 fn an_owner_frees_in_stream_order() {
     let device = device(1 << 30, Schedule::OnDemand);
@@ -174,7 +174,7 @@ fn an_owner_may_use_the_array_s_handles_and_may_panic() {
     assert!(error.contains("was to free a wrapped pointer panicked: as planned"), "{error}");
     *handle.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = None;
     drop(a);
-    // In a destructor there is nobody to be told.
+    // A panic in a destructor reaches no caller.
     let owner = |_: u64, _: &Stream| panic!("as planned");
     // SAFETY: as above.
     drop(unsafe { target.wrap_owned::<u8, _>(memory.address, 64, owner) }.unwrap());

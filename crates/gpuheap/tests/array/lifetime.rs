@@ -169,7 +169,7 @@ fn what_is_to_be_zeroed_is() {
         let heap = heap(&device, PoolKind::Split);
         let target = heap.target().unwrap().kind(kind);
         drop(target.zero_on_free(true).filled(600, 7_u8).unwrap());
-        // The same block, rounding included, unwritten.
+        // The next array gets the freed block, rounding included, unwritten.
         let next = target.uninit::<u8, _>(1024).unwrap();
         // SAFETY: written by the zeros.
         let next = unsafe { next.assume_written() };

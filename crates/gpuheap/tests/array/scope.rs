@@ -168,7 +168,7 @@ fn of_nested_scopes_the_innermost_has_it() {
         });
         assert_eq!((inner.freed, inner.freed_bytes, inner.kept.len()), (1, 20, 2), "{inner}");
         assert!(late.is_freed() && !twice.is_freed());
-        // What left the inner one alone is the outer one's.
+        // An array that the inner scope did not take belongs to the outer one.
         std::mem::forget(once);
         let (explicit, inner) = heap.scope(|scope| {
             std::mem::forget(target.filled(100, 1_u8).unwrap());
@@ -201,7 +201,8 @@ fn nothing_is_made_in_a_scope_that_ended() {
     assert_all_returned(&device, &heap, "ended");
 }
 
-/// What was dropped is forgotten now and then: the host's memory does not grow with it.
+/// Records of dropped arrays are removed now and then, so the host's memory does not grow with
+/// them.
 #[test]
 fn a_long_scope_frees_the_right_ones() {
     let device = device(1 << 30, Schedule::Immediate);

@@ -65,7 +65,7 @@ fn a_copy_is_staged_from_the_threshold_on() {
     assert_all_returned(&device, &heap, "threshold");
 }
 
-/// What is pinned, and what is not of the device, the driver copies itself.
+/// The driver itself copies pinned memory, and memory that is not the device's.
 #[test]
 fn page_locked_memory_goes_the_plain_way() {
     let device = emulated(1 << 30, Schedule::Seeded(5));

@@ -50,9 +50,9 @@ fn only_reading_waits() {
     assert_all_returned(&device, &heap, "waits");
 }
 
-/// A stream works for long on an array that is freed meanwhile, and another one writes to what it
-/// gets then. There is memory for two arrays, so that is the same: what the first made of it must not
-/// change.
+/// A stream works for long on an array that is freed meanwhile, and another stream writes to the
+/// array that it allocates then. The device has memory for two arrays only, so both get the freed
+/// block. The first stream's result must not change.
 #[test]
 fn what_is_freed_is_not_overwritten_before_its_stream_is_done() {
     for pool in PoolKind::ALL {

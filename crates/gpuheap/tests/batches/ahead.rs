@@ -134,7 +134,7 @@ fn order_holds_whatever_runs_when() {
             }
             copies.push(batch.copy().unwrap());
             if random.below(2) == 0 {
-                // What the next tenant of its memory must not see, nor undo.
+                // The next user of this memory must neither see nor undo this write.
                 batch.fill(1000).unwrap();
             }
         }

@@ -76,7 +76,7 @@ fn the_chunk_is_a_part_of_what_is_left() {
     let heap = limited(&device, 48 << 20);
     assert_eq!((first(&heap, 1.0, 0), first(&heap, 0.5, 0)), (48, 24));
     assert_eq!((first(&heap, 1.0, 1), first(&heap, 1.0, 2), first(&heap, 0.25, 0)), (24, 16, 12));
-    // What is live is not to be had, what is cached is.
+    // Live memory is not available; cached memory is.
     let live = heap.target().unwrap().filled(16 << 20, 0_u8).unwrap();
     assert_eq!((first(&heap, 1.0, 0), first(&heap, 0.5, 0)), (32, 16));
     drop(live);

@@ -1,4 +1,4 @@
-//! What is uploaded, handed out and freed when.
+//! Times at which batches are uploaded, handed out and freed.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Adapt, DeviceArray, Error, Host, MemoryKind, PoolKind, Scope, SharedArray};
@@ -220,7 +220,8 @@ fn scopes_free_batches_of_a_thread_and_of_rows() {
     assert_all_returned(&device, &heap, "scopes");
 }
 
-/// A batch that is uploaded in a scope of the thread is freed at its end, wherever it was asked for.
+/// A batch that is uploaded in a scope of the thread is freed at the scope's end, whichever target
+/// it was requested from.
 #[test]
 fn a_thread_scope_has_the_batches_that_are_uploaded_in_it() {
     let device = device(1 << 30, Schedule::Seeded(3));

@@ -231,7 +231,7 @@ fn a_reset_ends_one_device_of_several() {
     assert!(one.can_reach(&two).unwrap());
     let fresh = reset(one);
     assert!(two.synchronize().is_ok());
-    // What was enabled went with the context, and is enabled again.
+    // Peer access ended with the context, and is enabled again.
     assert!(fresh.can_reach(&two).unwrap());
     assert_eq!(fresh.emulator().unwrap().calls_of("cuCtxEnablePeerAccess"), 2);
     assert!(two.can_reach(&fresh).unwrap());

@@ -34,7 +34,7 @@ fn a_process_that_ends_gives_everything_back() {
     }
     let device = device();
     let heap = Heap::new(&device).unwrap();
-    // What asking itself takes is taken before the first figure.
+    // The query itself takes memory, which is taken before the first figure.
     let _own = heap.target().unwrap().zeroed::<u8, _>(1).unwrap();
     let before = free_bytes(&device);
     for how in ["exit", "drop", "panic", "abort", "kill"] {

@@ -28,8 +28,8 @@ thread_local! {
     static LATE: Values = const { RefCell::new(Vec::new()) };
 }
 
-/// Makes a value. The heap's other handles are dropped before the thread ends, so that a value may be
-/// its last owner.
+/// Makes a value. The heap's other handles are dropped before the thread ends, so that a value may
+/// be its last owner.
 type Make = fn(&Heap) -> Box<dyn Any>;
 
 const VALUES: [(&str, Make); 16] = [
@@ -161,8 +161,9 @@ fn at_exit(pool: PoolKind, is_early: bool) {
     std::process::exit(0)
 }
 
-/// A destructor of a pthread key runs after those of thread-local variables, and may be the first use
-/// that its thread makes of the library. In its third round std's own record of the thread is gone.
+/// A destructor of a pthread key runs after those of thread-local variables, and may be its
+/// thread's first use of the library. In its third round, std's own record of the thread no longer
+/// exists.
 fn in_key_destructors() {
     let mut key = 0;
     // SAFETY: the pointer is valid for the call.
@@ -176,7 +177,7 @@ fn in_key_destructors() {
             let heap = builder.idle_trim(Duration::from_secs(3600)).build().unwrap();
             let work = move || {
                 leave_to_key(Box::new((heap, 1)));
-                // Has std make its record.
+                // Makes std create its record of the thread.
                 drop(thread::current());
             };
             thread::spawn(work).join().unwrap();
@@ -193,7 +194,7 @@ fn in_key_destructors() {
 static USED: AtomicU64 = AtomicU64::new(0);
 static KEY: AtomicU32 = AtomicU32::new(0);
 
-/// Has the key's destructor be given a heap in the next round, with the number of that round.
+/// Hands the key's destructor a heap in the next round, with the number of that round.
 fn leave_to_key(late: Box<(Heap, u32)>) {
     let (key, late) = (KEY.load(Ordering::Relaxed), Box::into_raw(late));
     // SAFETY: the key is valid, and what it points to is its destructor's.

@@ -97,7 +97,7 @@ fn findings_name_the_block_and_its_free() {
     insta::assert_snapshot!(texts.join("\n"));
 }
 
-/// The next block of `stitched` has the same bytes at other addresses, where nothing of it was used.
+/// The next block of `stitched` has equal bytes at other addresses, none of which was used.
 #[test]
 fn unordered_reuse_is_found_by_physical_bytes() {
     for schedule in schedules() {

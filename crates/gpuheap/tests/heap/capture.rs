@@ -51,8 +51,8 @@ fn destroy(device: &Device, graph: CUgraph) {
 fn run(device: &Device, graph: CUgraph, stream: &Stream) {
     let mut executable = CUgraphExec::NULL;
     let ran = device.with_current(|driver| {
-        // SAFETY: the pointer is valid; the memory of the graph is kept while it runs, and it is over
-        // when it is destroyed.
+        // SAFETY: the pointer is valid. The graph's memory is kept while it runs, and its run is
+        // completed when it is destroyed.
         unsafe {
             check("make", driver.cuGraphInstantiateWithFlags(&mut executable, graph, 0))?;
             check("run", driver.cuGraphLaunch(executable, stream.raw()))?;
@@ -64,7 +64,7 @@ fn run(device: &Device, graph: CUgraph, stream: &Stream) {
     ran.unwrap().unwrap();
 }
 
-/// The same where the capture must be whole.
+/// Captures the work, and asserts that the capture is valid.
 fn captured(device: &Device, stream: &Stream, mode: CUstreamCaptureMode, work: impl FnOnce()) {
     let graph = capture(device, stream, mode, work).expect("a capture that nothing broke");
     destroy(device, graph);
@@ -90,7 +90,7 @@ fn a_capture_does_not_notice_the_heap() {
                 fill(&device, &again, 2, &stream);
                 fill(&device, &fresh, 3, &stream);
                 drop((again, zeroed));
-                // What was freed in the capture goes round in it.
+                // Memory freed in the capture is reused within it.
                 assert_eq!(heap.allocate(3 * MIB, &stream).unwrap().address(), hit);
                 fresh.free_on(&stream).unwrap();
                 heap.usage().unwrap();
@@ -154,7 +154,8 @@ fn what_is_freed_in_a_capture_is_the_others_after_it() {
     let block = heap.allocate(40 * MIB, &stream).unwrap();
     captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
         drop(block);
-        // Freed in the capture, so that nobody can wait for it now: refused, and the text says why.
+        // Freed in the capture, so no stream can wait for it now. The request is refused, and the
+        // text says why.
         let error = heap.allocate(40 * MIB, &other).unwrap_err();
         assert_eq!(error.out_of_memory().unwrap().cause, Cause::Capture, "{error}");
         assert!(error.to_string().contains("captures a graph"), "{error}");
@@ -418,7 +419,8 @@ fn a_graph_runs_on_memory_that_is_kept() {
     assert_all_returned(&device, &heap, "a graph");
 }
 
-/// What is freed in a capture may be what the graph uses, so a heap that ends leaves it as it is.
+/// A graph may use memory freed during its capture, so a heap that ends leaves that memory
+/// allocated.
 #[test]
 fn a_heap_that_ends_in_a_capture_takes_nothing_from_its_graph() {
     for pool in POOLS {

@@ -1,5 +1,5 @@
-//! Sweeps that let every driver call of a scenario fail in turn. The library's own tests and those of
-//! the C interface include this file too.
+//! Sweeps that let every driver call of a scenario fail in turn. The library's own tests and those
+//! of the C interface include this file too.
 
 use gpuheap::emu::{Emulator, FaultPlan};
 use gpuheap_driver::CUresult;
@@ -19,8 +19,8 @@ pub(crate) fn fail_each_call(run: impl Fn(u64) -> (bool, bool)) -> (u64, u64) {
     (failed, made_good)
 }
 
-/// Runs `work` with its `nth` driver call failing with `code`, or none if `nth` is 0: its result, and
-/// whether it made that call. Calls after it do not fail.
+/// Runs `work` with its `nth` driver call failing with `code`; if `nth` is 0, no call fails.
+/// Returns its result, and whether it made that call. Later calls do not fail.
 pub(crate) fn with_failing_call<R>(
     emulator: &Emulator,
     nth: u64,

@@ -288,7 +288,7 @@ fn what_is_freed_on_an_unannounced_stream_takes_few_events() {
             }
             drop(stream);
             end(&device, raw);
-            // The same memory, after all of that.
+            // The heap still hands out that memory after all of this.
             let block = heap.allocate(5 << 20, &own).unwrap();
             fill(&device, &block, 1, &own);
             let mut witness = Witness::new(&device, 1);
@@ -304,7 +304,7 @@ fn what_is_freed_on_an_unannounced_stream_takes_few_events() {
     }
 }
 
-/// What it freed comes after nothing that others could wait for, until its next free.
+/// Frees of this stream come after nothing that others could wait for, until its next free.
 #[test]
 fn a_free_that_could_not_be_fenced_keeps_nothing_else_from_the_others() {
     if on_real_gpu() {
@@ -331,8 +331,8 @@ fn a_free_that_could_not_be_fenced_keeps_nothing_else_from_the_others() {
     }
 }
 
-/// A request for 40 MiB of 64 on a foreign stream, whose reclaimer frees an array of another stream and
-/// has `retire` called.
+/// Requests 40 MiB of 64 on a foreign stream. A reclaimer frees an array of another stream and
+/// calls `retire`.
 fn climbing(pool: PoolKind, retire: fn(&Heap, &Stream)) -> Result<(), Error> {
     let device = emulated(64 << 20, Schedule::OnDemand);
     let heap = heap(&device, pool);
@@ -367,8 +367,8 @@ fn request_whose_stream_is_retired_while_it_climbs_is_refused() {
     }
 }
 
-/// A block that is freed on the stream that has the place since is not taken for one of the request's
-/// own stream.
+/// A block freed on the stream that now has the slot is not taken for one of the request's own
+/// stream.
 #[test]
 fn request_whose_streams_place_is_taken_while_it_climbs_is_refused() {
     const LARGE: usize = 12 << 20;
@@ -425,7 +425,8 @@ fn retire_all_that_fails_retires_the_streams_of_every_kind() {
     assert_all_returned(&device, &heap, "retired");
 }
 
-/// A thread asks a stream while another one retires and ends it: it never asks a handle that is gone.
+/// A thread queries a stream while another one retires and ends it. It never queries a stale
+/// handle.
 #[test]
 fn questions_are_answered_while_a_stream_is_retired() {
     for _ in 0..200 {

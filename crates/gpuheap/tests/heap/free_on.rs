@@ -19,8 +19,8 @@ fn tight(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).without_environment().pool(pool).hard_limit(limit).build().unwrap()
 }
 
-/// Reads an array on `c` and drops it, takes its memory on `a`, frees that on `b` and writes to what
-/// `b` gets next: what `c` read must be what was written first.
+/// Reads an array on `c` and drops it, takes its memory on `a`, frees that on `b`, and writes to
+/// the memory that `b` allocates next. `c` must read what was written first.
 fn read_survives(device: &Device, heap: &Heap, what: &str, free: impl FnOnce(Block, &Stream)) {
     let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
     let x = heap.on(&a).filled(COUNT, 7_u8).unwrap();

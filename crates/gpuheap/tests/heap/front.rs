@@ -1,4 +1,4 @@
-//! What threads keep for themselves: found again without the driver, and never lost.
+//! Thread caches: blocks are found again without the driver, and never lost.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -132,8 +132,8 @@ fn a_heap_that_is_asked_for_again_goes_on() {
     assert_eq!(free_memory(&device), before);
 }
 
-/// The last handle and the last blocks go at once, each on a thread of its own, of which half have a
-/// cache.
+/// The last handle and the last blocks are dropped at once, each on a thread of its own. Half of
+/// the threads have a cache.
 #[test]
 fn whoever_is_last_ends_the_heap() {
     for pool in KEPT {
@@ -165,7 +165,7 @@ fn whoever_is_last_ends_the_heap() {
     }
 }
 
-/// While some let go of the device's own heap others ask for it, and blocks outlive both.
+/// Some threads release the device's own heap while others ask for it, and blocks outlive both.
 #[test]
 fn a_heap_that_is_let_go_of_and_asked_for_at_once_loses_nothing() {
     let device = emulated(1 << 30, Schedule::Immediate);
@@ -193,8 +193,8 @@ fn a_heap_that_is_let_go_of_and_asked_for_at_once_loses_nothing() {
     assert_no_findings(&device, "let go of and asked for");
 }
 
-/// Threads of one heap end while it does, so that both give the caches back; the threads of the next
-/// heap have them.
+/// Threads of one heap end while the heap does, so that both give the caches back. Threads of the
+/// next heap take those caches.
 #[test]
 fn a_cache_is_one_threads_however_it_was_given_back() {
     let device = emulated(1 << 30, Schedule::Immediate);
@@ -251,7 +251,7 @@ fn frees_that_fail_keep_the_account() {
     }
 }
 
-/// A block that could not be filled with zeros counts as live, and nobody has it.
+/// A block that could not be filled with zeros counts as live, and is handed to no caller.
 #[test]
 fn a_last_block_whose_free_fails_ends_its_heap_too() {
     for pool in KEPT {
@@ -305,7 +305,7 @@ fn more_streams_than_a_thread_has_places_for() {
     }
 }
 
-/// What the driver calls free of an emulated device, bytes.
+/// Returns the free bytes of an emulated device, as the driver reports them.
 fn free_memory(device: &Device) -> usize {
     let (mut free, mut total) = (0, 0);
     let asked = device.with_current(|driver| {
@@ -375,7 +375,7 @@ fn threads_and_streams_that_end_anywhere_lose_no_byte() {
                         let wandered = AssertUnwindSafe(|| {
                             wander(heap, device, &post, 1 + round * 6 + thread);
                         });
-                        // What is held goes with the panic.
+                        // The values held are dropped with the panic.
                         let _ = catch_unwind(wandered);
                     });
                 }

@@ -169,7 +169,7 @@ fn a_segment_that_cannot_be_kept_nor_given_back_is_not_lost() {
     let stream = device.stream().unwrap();
     let builder = gpuheap::Heap::builder(&device).pool(PoolKind::Driver);
     let heap = builder.hard_limit(64 * MIB).build().unwrap();
-    // Whether the limit holds cannot be asked, and the segment does not go back either.
+    // The query for the limit fails, and so does giving the segment back.
     let faults = [
         Fault::nth("cuMemPoolGetAttribute", 2, CUresult::ERROR_UNKNOWN),
         Fault::nth("cuMemFree_v2", 1, CUresult::ERROR_UNKNOWN),
@@ -307,7 +307,7 @@ fn each_cause_has_its_evidence_and_its_remedy() {
     insta::assert_snapshot!("limit", heap.allocate(20 * MIB, &stream).unwrap_err());
 }
 
-/// What is carved for small requests serves a large one, rather than that it fails.
+/// A large request takes memory set apart for small ones rather than fail.
 #[test]
 fn a_small_block_does_not_keep_the_rest_of_a_limit_from_large_ones() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {

@@ -1,10 +1,10 @@
-//! What one stream's blocks held is what was written to them, however soon their memory is had on
-//! another stream: under every policy, freed by either of two threads, with a third that empties the
-//! caches.
+//! Blocks of one stream keep what was written to them, however soon another stream reuses their
+//! memory. Tested under every policy, with frees by either of two threads, while a third thread
+//! flushes the caches.
 //!
-//! On a GPU, what is freed is still waited for: kernels before its last use take several times as long
-//! as the host's whole round. So a wait that is left out shows in what the blocks hold; on the emulator
-//! it is a finding as well.
+//! On a GPU, the freeing streams lag behind: kernels before a block's last use take several times
+//! as long as the host's whole round. So a missing wait shows in the contents of the blocks. On the
+//! emulator it is a finding as well.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope};
@@ -58,8 +58,8 @@ fn what_is_stitched_of_several_streams_blocks_is_not_overwritten_early() {
 fn run(pool: PoolKind, shape: &Shape) {
     // Nothing is ready before it is waited for.
     let device = device(1 << 30, Schedule::OnDemand);
-    // A pass over a GiB takes 0.4 ms at the 4.8 TB/s of an H200 and three streams share these: far more
-    // than the host needs for the rest of a round.
+    // A pass over a GiB takes 0.4 ms at the 4.8 TB/s of an H200, and three streams share this rate.
+    // That is far more than the host needs for the rest of a round.
     let (rounds, count) = if on_real_gpu() { (2048, 256 << 20) } else { (512, 16) };
     let is_driver_s = matches!(pool, PoolKind::None | PoolKind::Driver);
     let limit = match pool {
@@ -202,7 +202,7 @@ impl Scene<'_> {
     }
 }
 
-/// A thread that does one thing at a time, while whoever gives it waits.
+/// A thread that does one task at a time, while the thread that gave it waits.
 struct Worker<T> {
     tasks: Sender<T>,
     done: Receiver<()>,

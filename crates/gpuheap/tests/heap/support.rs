@@ -21,7 +21,8 @@ pub(crate) fn emulated(memory: u64, schedule: Schedule) -> Device {
     Device::emulated_with(Options { schedule, ..Options::with_device(profile) }).unwrap()
 }
 
-/// Bytes of a live block beside which a heap rather waits for another stream's work than takes more.
+/// Bytes of a live block beside which a heap rather waits for another stream's work than takes
+/// more.
 pub(crate) const PAST_SPARE: u64 = 600 << 20;
 
 pub(crate) fn on_real_gpu() -> bool {
@@ -67,7 +68,7 @@ pub(crate) fn order(device: &Device, earlier: &Stream, later: &Stream) {
 pub(crate) struct Witness<'a> {
     device: &'a Device,
     address: u64,
-    /// What each slot must hold.
+    /// Expected contents of each slot.
     expected: Vec<u8>,
     slots: usize,
 }
@@ -162,7 +163,8 @@ pub(crate) fn assert_memory_returned(device: &Device, heap: &Heap, what: &str) {
     assert_other_kinds_returned(heap, what);
 }
 
-/// The same of memory that is not the device's: nothing live, and nothing taken after a flush.
+/// Asserts that no memory of kinds other than device memory is live, and that none is taken after a
+/// flush.
 pub(crate) fn assert_other_kinds_returned(heap: &Heap, what: &str) {
     let kinds = [MemoryKind::Unified, MemoryKind::Pinned, MemoryKind::Registered];
     for kind in kinds {

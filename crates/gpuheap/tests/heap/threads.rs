@@ -9,8 +9,8 @@ use crate::support::{
     Witness, assert_all_returned, device, fill, heap, on_real_gpu, random::Random,
 };
 
-/// What one thread does: random sizes, up to `most` live at once, each block written when it comes
-/// and looked at when it goes.
+/// Runs one thread's work: random sizes, up to `most` blocks live at once. Each block is written
+/// after its allocation and checked before its free.
 fn work(
     heap: &gpuheap::Heap,
     device: &gpuheap::Device,

@@ -1,5 +1,5 @@
-//! What the program waited for itself is known to be over: no stream is made to wait for what its stream
-//! was given afterwards, and nothing that was freed afterwards counts as over.
+//! Waits of the program itself complete earlier frees. No stream is made to wait for work enqueued
+//! after the free, and no later free counts as completed.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, Event, Heap, PoolKind, Stream};
@@ -69,8 +69,8 @@ fn nobody_waits_for_what_a_stream_was_given_after_it_was_waited_for() {
     }
 }
 
-/// Asks for `bytes` on one stream that another one freed and has not worked through: whether the first
-/// is made to wait.
+/// Requests `bytes` on one stream that another stream freed but has not reached yet. Returns
+/// whether the first stream is made to wait.
 fn waits_for_freed(pool: PoolKind, keeps: u64, bytes: usize, limit: u64, what: &str) -> bool {
     let device = emulated(4 << 30, Schedule::OnDemand);
     let builder = Heap::builder(&device).without_environment().pool(pool).thread_cache(keeps);
@@ -139,7 +139,7 @@ fn what_is_freed_after_a_wait_is_not_over() {
                 let heap = heap(&device, pool, 16 << 20);
                 let [a, b, c] = [(); 3].map(|()| device.stream().unwrap());
                 let x = heap.on(&a).filled(size, 7_u8).unwrap();
-                // Both streams have blocks in the cache that are marked, of which one is had again.
+                // Both streams have written blocks in the cache, and one of these is reused.
                 drop(heap.on(&c).filled(size, 1_u8).unwrap());
                 let again = heap.on(&c).filled(size, 7_u8).unwrap();
                 drop(heap.on(&c).filled(size, 1_u8).unwrap());
@@ -165,7 +165,7 @@ fn what_is_freed_after_a_wait_is_not_over() {
     }
 }
 
-/// What another thread's wait says counts for the pool, of what went there.
+/// A wait by another thread completes frees in the pool, too.
 #[test]
 fn another_threads_wait_counts_too() {
     if on_real_gpu() {

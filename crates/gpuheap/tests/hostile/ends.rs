@@ -1,4 +1,4 @@
-//! What runs at the end of heaps, threads and scopes, in places where it does harm.
+//! Code that runs at the end of heaps, threads and scopes, at points where it could do harm.
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Sender, channel};
@@ -24,8 +24,9 @@ impl Drop for Reads {
     }
 }
 
-/// An array of the first of two heaps of a device, and a thread that opens it to a stream of another
-/// device. The second heap, which has a handler with what `held` returns, ends meanwhile.
+/// Makes an array of the first of two heaps of a device, and a thread that opens the array to a
+/// stream of another device. The second heap, which has a handler with the value of `held`, ends
+/// meanwhile.
 fn ends_while_a_peer_is_let_in(
     held: impl FnOnce(&SharedArray<u8>) -> Box<dyn Send + Sync>,
 ) -> (SharedArray<u8>, std::thread::JoinHandle<Result<u64, Error>>) {
@@ -68,8 +69,8 @@ impl Drop for Locks {
     }
 }
 
-/// Code of the program is called with no array locked: here it takes a lock that another thread holds
-/// while it reads the array.
+/// Code of the program is called with no array locked. Here it takes a lock that another thread
+/// holds while it reads the array.
 #[test]
 fn destructor_that_takes_a_lock_of_the_program() {
     let own: Arc<Mutex<()>> = Arc::default();
@@ -83,8 +84,8 @@ fn destructor_that_takes_a_lock_of_the_program() {
     worker.join().unwrap().unwrap();
 }
 
-/// A handler that frees all that its thread left, which ends the heap, and with it the handler, in the
-/// destructor of a thread-local variable.
+/// A handler frees everything that its thread left. That ends the heap, and with it the handler, in
+/// the destructor of a thread-local variable.
 #[test]
 fn handler_that_frees_what_its_thread_left() {
     let device = device(1 << 30, Schedule::Immediate);
@@ -131,7 +132,8 @@ thread_local! {
     static LAST: Last = const { Last(RefCell::new(None)) };
 }
 
-/// A thread scope in the destructor of a thread-local variable that is older than those of the library.
+/// A thread scope in the destructor of a thread-local variable that is older than those of the
+/// library.
 #[test]
 fn thread_scope_at_the_end_of_a_thread() {
     let heap = heap(&device(1 << 30, Schedule::Immediate), PoolKind::Split);

@@ -1,5 +1,5 @@
-//! Clients with no `unsafe` that lie, panic and hold on to what they should not, on the emulator with
-//! its checks on: none of them may break memory, of their own or of a neighbour.
+//! Clients without `unsafe` that lie, panic and keep values that they should not, on the emulator
+//! with its checks on. None of them may corrupt memory, their own or a neighbour's.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]

@@ -492,7 +492,7 @@ impl<T: Model> Thing for Slot<T> {
     }
 }
 
-/// Compares batches with what they were made of. Of some the rest is left when some of them were seen.
+/// Compares batches with their sources. Some batches are only partly read, and the rest is left.
 fn see_batches<T: Model>(
     mut batches: impl Iterator<Item = Result<DeviceArray<T>, Error>>,
     pieces: &[&[T]],

@@ -10,7 +10,7 @@ use crate::support::{Bomb, device, heap};
 
 const MIB: u64 = 1 << 20;
 
-/// A reclaimer that lets go of itself: what it captured is dropped in the request, panic and all.
+/// A reclaimer that removes itself: its captured values are dropped in the request, panic and all.
 #[test]
 fn reclaimer_that_lets_go_of_itself() {
     let device = device(64 << 20, Schedule::Immediate);

@@ -104,7 +104,7 @@ fn use_in_every_way(array: &mut DeviceArray<u8>) {
     let stream = array.stream();
     let length = array.len();
     let mut host = vec![0_u8; length];
-    // `s!` is not to be had without `unsafe`.
+    // The macro `s!` needs `unsafe`, so the slice is written out.
     let part = [SliceInfoElem::Slice { start: 0, end: None, step: -1 }];
     let part = SliceInfo::<_, Ix1, Ix1>::try_from(part).unwrap();
     let failed = [

@@ -35,9 +35,9 @@ fn cases() -> impl Iterator<Item = (PoolKind, Schedule, usize)> {
     pairs.flat_map(|(pool, schedule)| COUNTS.map(|count| (pool, schedule, count)))
 }
 
-/// Runs a case with the array of the third of four batches, kept while the second one has its turn:
-/// uploads are two ahead, so it was uploaded and its turn has not begun. `work` is given the target, a
-/// call that begins that turn, and the array.
+/// Runs a case with the array of the third of four batches, taken during the second one's turn.
+/// Uploads are two ahead, so the third batch is uploaded and its turn has not begun. `work` gets
+/// the target, a call that begins that turn, and the array.
 fn ahead_of_its_turn(work: impl Fn(&Target, &mut dyn FnMut(), SharedArray<u8>, &str)) {
     for (pool, schedule, count) in cases() {
         let device = device(1 << 30, schedule);

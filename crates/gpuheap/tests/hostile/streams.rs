@@ -1,5 +1,5 @@
-//! Streams, events and frees in every order, by several threads: what an array holds is what was written
-//! to it, whatever was freed on whichever stream.
+//! Streams, events and frees in every order, by several threads: an array holds what was written to
+//! it, whatever was freed on any stream.
 
 use std::time::{Duration, Instant};
 
@@ -138,8 +138,8 @@ impl Client<'_> {
                 _ => drop(self.heap.reclaim(MIB).unwrap()),
             },
             21 => {
-                // Dropped, and made anew. Safe code has no streams that others made, and of all others
-                // the call does nothing.
+                // Dropped, and made anew. Safe code has no foreign streams, and for all other
+                // streams the call does nothing.
                 let at = self.random.index(self.streams.len());
                 self.heap.retire(&self.streams[at]).unwrap();
                 self.streams[at] = self.device.stream().unwrap();

@@ -72,8 +72,8 @@ fn a_drop_waits_for_the_last_use() {
     assert_all_returned(&device, target.heap(), "drop");
 }
 
-/// The unlock waits too, here and on the drivers that were tried, and nobody promises it: what
-/// cannot be waited for is not unlocked, nor freed.
+/// The unlock waits too, here and on the drivers that were tried, but no driver promises it. Memory
+/// that cannot be waited for is neither unlocked nor freed.
 #[test]
 fn what_cannot_be_waited_for_stays_locked() {
     let device = emulated(1 << 30, Schedule::OnDemand);
@@ -176,7 +176,7 @@ fn a_vector_that_cannot_be_registered_comes_back() {
     assert!(error.to_string().contains("WSL2"), "{error}");
     let vector = error.into_vec();
     assert_eq!((vector.as_ptr(), vector.len()), (first, 9 * MIB));
-    // What is pinned and out of use gives way.
+    // Pinned memory that is out of use gives way.
     drop(target.kind(MemoryKind::Pinned).filled(6 * MIB, 1_u8).unwrap());
     assert!(target.heap().usage_of(MemoryKind::Pinned).unwrap().cached >= 6 << 20);
     let array = target.register(vec![1_u8; 6 * MIB]).unwrap();
@@ -201,7 +201,7 @@ fn a_failing_call_loses_no_vector_and_keeps_the_account() {
         assert_eq!(registered(target.heap()).live, 0);
         drop(target.register(vector).unwrap());
     }
-    // What the driver does not unlock is not freed, and stays in the account.
+    // Memory that the driver does not unlock is not freed, and stays counted.
     let array = target.register(vec![4_u8; 100]).unwrap();
     fails("cuMemHostUnregister");
     array.unregister().unwrap_err();

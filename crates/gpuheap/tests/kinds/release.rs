@@ -1,4 +1,4 @@
-//! What the driver regains when an array is released.
+//! Memory that the driver regains when an array is released.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Heap, MemoryKind, PoolKind};

@@ -1,4 +1,4 @@
-//! What is said when a kind of memory runs out.
+//! Error texts when a kind of memory runs out.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Cause, Device, Heap, MemoryKind, PoolKind};
@@ -25,7 +25,7 @@ fn the_limit_of_pinned_memory_holds_and_is_named() {
     assert!(error.to_string().contains("raise pinned_limit by "), "{error}");
 }
 
-/// Only device memory has pages of ours, or pools of the driver's.
+/// Only device memory has the pages of `stitched`, or pools of the driver.
 #[test]
 fn the_pool_that_is_named_is_the_one_of_the_kind() {
     let device = device(1 << 30, Schedule::Immediate);

@@ -1,4 +1,4 @@
-//! What is filled with zeros, and when.
+//! Memory that is filled with zeros, and when.
 
 use gpuheap::emu::{Fault, FaultPlan, FindingKind, Schedule};
 use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Target};
@@ -17,7 +17,8 @@ const BLOCK: usize = 64 << 10;
 /// Less, and rounded up to it by every pool.
 const PART: usize = BLOCK - 24;
 
-/// What is in the memory that the pool hands out, each run of a byte once, and where it is.
+/// Returns the contents of the memory that the pool hands out, each run of a byte once, and its
+/// address.
 fn found(target: &Target) -> (Vec<u8>, u64) {
     // SAFETY: any byte is a u8; what was there before is the question.
     let array = unsafe { target.uninit::<u8, _>(BLOCK).unwrap().assume_written() };
@@ -32,8 +33,8 @@ fn dirty(target: &Target) -> u64 {
     array.device_ptr(target.stream()).unwrap()
 }
 
-/// All is back, and the checks found no more than that the test looks at memory that is not its own,
-/// which is the test.
+/// Asserts that all memory is returned. The only findings are this test's own reads of memory that
+/// is not its own.
 fn assert_looked(device: &Device, heap: &Heap, what: &str) {
     assert_memory_returned(device, heap, what);
     let Some(emulator) = device.emulator() else { return };
@@ -138,7 +139,7 @@ fn raw_blocks_leave_zeros_even_when_their_stream_ended_before_them() {
             check("cuMemsetD8Async", whole.unwrap()).unwrap();
             if ends {
                 drop(stream);
-                // Has the heap notice it.
+                // Makes the heap notice it.
                 drop(heap.allocate(100, &other).unwrap());
                 drop(block);
             } else {

@@ -17,7 +17,8 @@ const WORK: Duration = Duration::from_micros(1);
 const POOLS: [PoolKind; 5] =
     [PoolKind::None, PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
-/// Asks and then requests: a yes is served, a no is not, and a perhaps is either. Returns the answer.
+/// Asks whether a request fits, then makes it. A yes is served, a no is not, and a perhaps is
+/// either. Returns the answer.
 fn asked(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
     let fit = heap.would_fit(bytes).unwrap();
     let made = heap.allocate(bytes, stream);
@@ -65,7 +66,7 @@ fn heaps_in_one_granule_hold_no_more_than_the_device() {
     let status = other.memory_status().unwrap();
     let reserved = other.usage().unwrap().reserved;
     assert_eq!(status.device_used, Some(reserved + status.other_heaps), "{status}");
-    // What one heap gives back of the granule stays with the driver for the other.
+    // The part of the granule that one heap gives back stays with the driver for the other heap.
     drop(theirs);
     assert!(matches!(asked(&other, 7 * MIB, &stream), Fit::Perhaps { .. }));
     assert!(asked(&other, 6 * MIB, &stream).is_yes());

@@ -1,4 +1,5 @@
-//! What an error calls enough is enough, and what it does not know it does not say.
+//! The amount that an error calls enough is enough, and an error states no amount that it does not
+//! know.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Block, Cause, Device, Fit, Heap, Limits, OutOfMemory, PoolKind, Stream};
@@ -12,7 +13,7 @@ use crate::support::{assert_all_returned, emulated, fill, heap};
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const DEVICE: u64 = 160 * MIB;
-/// What another heap holds of the device, in pieces.
+/// Bytes of the device that another heap holds, in pieces.
 const HOG: u64 = 32 * MIB;
 const PIECE: u64 = 2 * MIB;
 
@@ -20,7 +21,7 @@ const PIECE: u64 = 2 * MIB;
 enum Action {
     Allocate(u64),
     Free(usize),
-    /// Has the other stream make the requests from now on.
+    /// Lets the other stream make the requests from now on.
     Turn,
 }
 
@@ -39,7 +40,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(action, 1..50)
 }
 
-/// What a scene is made of, beside the pool.
+/// Parameters of a scene, beside the pool.
 #[derive(Clone, Copy, Debug)]
 struct Set {
     /// The heap's hard limit, bytes.
@@ -141,7 +142,8 @@ impl Scene {
         }
     }
 
-    /// Frees live blocks until so many bytes went back to the driver; false if there are not so many.
+    /// Frees live blocks until `bytes` went back to the driver. Returns `false` if fewer bytes were
+    /// live.
     fn free(&mut self, bytes: u64) -> bool {
         let reserved = |heap: &Heap| {
             heap.reclaim_all().unwrap();
@@ -186,7 +188,7 @@ fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), Tes
         again.run(&actions[..=at]).map(|_| again)
     };
     let short_by = error.short_by.unwrap();
-    // What a pool of the driver's holds in pieces is not known beforehand.
+    // The pieces in a pool of the driver are not known beforehand.
     if pool != PoolKind::Driver {
         let mut before = Scene::new(pool, set, DEVICE);
         assert!(before.run(&actions[..at]).is_none());
@@ -325,7 +327,8 @@ fn limited() -> Set {
     Set { limit: Some(64 * MIB), hogs: false, schedule: Schedule::Immediate }
 }
 
-/// The rest of the small blocks' chunk could begin the range, but goes back to the driver with them.
+/// The rest of the small blocks' chunk could begin the range, but goes back to the driver with
+/// them.
 #[test]
 fn short_by_is_enough_whichever_blocks_are_freed_first() {
     for pool in PoolKind::ALL {
@@ -441,7 +444,7 @@ fn a_driver_that_refuses_what_it_calls_free_is_not_full() {
             assert!(text.contains(part), "{pool}: no '{part}' in {text}");
         }
         assert!(!text.contains("full") && !text.contains(" first"), "{pool}: {text}");
-        // What it does have is to be had.
+        // The memory that the device does have is available.
         drop(heap.allocate(7 * GIB, &stream).unwrap());
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -465,7 +468,8 @@ fn where_a_driver_promises_too_much_the_answer_is_perhaps() {
                 heap.reclaim_all().unwrap();
                 match fit {
                     Fit::Yes { .. } => assert!(served, "{pool} {live} {bytes}: {fit}"),
-                    // One is enough: on WSL2 each failure waits 2 s for memory that comes back late.
+                    // One is enough: on WSL2 each failure waits 2 s for memory that comes back
+                    // late.
                     Fit::No { .. } => {
                         assert!(!served, "{pool} {live} {bytes}: {fit}");
                         break;

@@ -1,4 +1,4 @@
-//! Whether a request would fit agrees with what happens when it is made.
+//! The answer to whether a request would fit agrees with the request itself.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Cause, Device, Fit, Heap, InTheWay, Limits, PoolKind, Stream};
@@ -157,7 +157,7 @@ fn the_answer_says_what_would_have_to_go() {
     );
 }
 
-/// What two streams free side by side counts as one piece: the ladder waits for both.
+/// Frees of two streams side by side count as one piece: the reclaim steps wait for both.
 #[test]
 fn neighbours_that_are_pending_on_different_streams_count_together() {
     let device = device(256 * MIB, Schedule::OnDemand);

@@ -34,7 +34,7 @@ fn idle_memory_of_all_kinds_goes_back_and_the_thread_ends_with_its_heap() {
             }
             wait_until(&format!("{pool}: nothing came back"), || {
                 let status = heap.memory_status().unwrap();
-                // What is live keeps its own segment.
+                // A live block keeps its own segment.
                 let left = status.taken + status.unified.taken + status.pinned.taken;
                 left < 64 << 20
             });

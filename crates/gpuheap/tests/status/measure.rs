@@ -1,4 +1,4 @@
-//! What a piece of code allocates, and its time in memory management.
+//! Allocations of a piece of code, and its time in memory management.
 
 use std::time::Duration;
 
@@ -139,7 +139,8 @@ fn a_peak_is_right_after_blocks_that_were_left_early() {
     assert_eq!(none, Allocated::default());
 }
 
-/// Memory that another thread frees stays live for the thread that made it, and is none for the other.
+/// Memory that another thread frees stays live for the thread that allocated it, and is never live
+/// for the other.
 #[test]
 fn a_peak_is_of_one_thread() {
     let target = target();

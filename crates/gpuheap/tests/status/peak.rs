@@ -171,8 +171,8 @@ fn peak_of_a_scope_with_several_threads_is_off_by_what_they_keep_at_most() {
     for pool in PoolKind::ALL {
         let device = Device::open("emulated:4GiB").unwrap();
         let heap = heap(&device, pool, KEEPS);
-        // Live, and of each thread's scope: live at its start and at the most. Changed with the lock
-        // held, so that they are exact.
+        // Live bytes in all, and for each thread's scope the live bytes at its start and at its
+        // high-water mark. Changed with the lock held, so that they are exact.
         let truth = Mutex::new((0_u64, [(0_u64, 0_u64); THREADS as usize]));
         std::thread::scope(|scope| {
             for thread in 0..THREADS as usize {

@@ -1,4 +1,5 @@
-//! Answers and figures where a stream captures a graph, a driver refuses once, or a reclaimer frees.
+//! Answers and figures when a stream is capturing a graph, a driver refuses once, or a reclaimer
+//! frees.
 
 use std::sync::Mutex;
 
@@ -56,7 +57,7 @@ fn memory_freed_in_a_capture_is_not_promised_before_the_capture_ends() {
             assert!(freed >= 64 * MIB && would_have_to_go.len() == 1 && !needs_all, "{fit}");
             assert!(!fit.to_string().contains("free some of"), "{what}: {fit}");
             assert!(!error.to_string().contains("other heaps of this process hold"), "{error}");
-            // What the capture has nothing to do with is promised and served.
+            // Memory that has nothing to do with the capture is promised and served.
             assert!(asker.would_fit(16 * MIB).unwrap().is_yes(), "{what}");
             drop(asker.allocate(16 * MIB, &other).unwrap());
         });

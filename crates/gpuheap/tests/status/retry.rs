@@ -41,7 +41,7 @@ fn a_call_gets_what_a_heap_has_cached_and_in_flight() {
             check("cuMemAlloc_v2", taken.unwrap()).map(|()| address)
         };
         let address = heap.retry(take).unwrap();
-        // SAFETY: taken above and used by nobody.
+        // SAFETY: taken above, and no work uses it.
         let freed = device.with_current(|driver| unsafe { driver.cuMemFree_v2(address) });
         check("cuMemFree_v2", freed.unwrap()).unwrap();
         assert_all_returned(&device, &heap, pool.name());

@@ -74,7 +74,8 @@ fn heaps_that_reach_for_each_other_at_once_all_get_what_there_is() {
                     let stream = device.stream().unwrap();
                     let mut held = Vec::new();
                     for _ in 0..60 {
-                        // Mostly one heap for a while, so that each keeps about as much as there is.
+                        // Mostly one heap for a while, so that each heap comes to cache about as
+                        // much as there is.
                         let turn = requests.fetch_add(1, Ordering::Relaxed) / 40;
                         let turn = turn + u64::from(random.below(4) == 0);
                         let heap = &heaps[(turn % heaps.len() as u64) as usize];
@@ -102,8 +103,8 @@ fn heaps_that_reach_for_each_other_at_once_all_get_what_there_is() {
     }
 }
 
-/// A request that fails while the other threads stand still fails after everything was given back by
-/// hand, too.
+/// If a request fails while the other threads stand still, it also fails after everything was given
+/// back by hand.
 #[test]
 fn no_request_fails_that_a_flush_of_all_heaps_would_serve() {
     let end = Instant::now() + length();
@@ -169,7 +170,7 @@ struct Program<'a> {
     what: String,
     device: &'a Device,
     heaps: &'a [Heap],
-    /// Read by whoever does anything, written by who wants the others to stop.
+    /// Lock that a thread reads while it acts, and writes to make the others stop.
     everybody: RwLock<()>,
     /// Blocks that one thread made and another one frees.
     handed_over: Mutex<Vec<Held>>,

@@ -157,8 +157,8 @@ impl World<'_> {
         }
     }
 
-    /// Runs steps while arrays of a scope's own target are live. Its end frees these and their copies, and
-    /// leaves the one that was kept.
+    /// Runs steps while arrays of a scope's own target are live. The scope's end frees these and
+    /// their copies, and leaves the one that was kept.
     pub(super) fn in_scope(
         &mut self,
         (_, a, b, c): Step,
