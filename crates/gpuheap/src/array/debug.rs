@@ -1,4 +1,4 @@
-//! What an array looks like when it is printed.
+//! Debug output of arrays.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,20 +7,20 @@ use ndarray::Dimension;
 
 use super::{ArrayBase, Element, Hold, UninitArray};
 
-/// At most so many elements of the last axis are shown,
+/// Most elements of the last axis that are shown.
 const COLUMNS: usize = 8;
-/// so many of the one before it,
+/// Most indices of the last axis but one.
 const ROWS: usize = 6;
-/// so many of each further one,
+/// Most indices of each further axis.
 const LAYERS: usize = 2;
-/// as long as that makes no more rows than these,
+/// Most rows in total.
 const ALL_ROWS: usize = 24;
-/// and no more bytes of a row.
+/// Most bytes of a row.
 const ROW_BYTES: usize = 4096;
 
-/// What it is, and its first elements: a few of each axis, a matrix as rows. Never fails, and reads
-/// less than 100 KiB, for which it waits for the array's last use. Width and precision are the
-/// elements'.
+/// Shows kind, shape and the first elements: a few of each axis, a matrix as rows. Never fails.
+/// Reads less than 100 KiB, for which it waits for the array's last use. Width and precision apply
+/// to the elements.
 ///
 /// ```text
 /// DeviceArray<f32>([2, 1000], device)
@@ -42,7 +42,7 @@ impl<S: Hold, T: Element + fmt::Debug, D: Dimension> fmt::Debug for ArrayBase<S,
         let columns = shown.last().copied().unwrap_or(usize::from(size_of::<T>() <= ROW_BYTES));
         let elements = match self.ranges(merged(&starts, columns)) {
             Ok(elements) => elements,
-            // Another thread may have been quicker.
+            // Another thread may have freed the array meanwhile.
             Err(error) if error.is_freed() => return f.write_str(" freed"),
             Err(error) => return write!(f, " unreadable: {error}"),
         };
@@ -58,7 +58,7 @@ impl<T: Element, D: Dimension> fmt::Debug for UninitArray<T, D> {
     }
 }
 
-/// What it is, of what shape, and where.
+/// Writes an array's name, shape and place.
 pub(super) fn head<S: Hold, T: Element, D: Dimension>(
     name: &str,
     array: &ArrayBase<S, T, D>,
@@ -67,7 +67,7 @@ pub(super) fn head<S: Hold, T: Element, D: Dimension>(
     format!("{name}<{element}>({:?}, {})", array.shape(), array.kind())
 }
 
-/// A type's name without the paths in it.
+/// Removes the paths from a type's name.
 pub(super) fn short(name: &str) -> String {
     let mut text = String::new();
     let mut word = 0;
@@ -82,7 +82,7 @@ pub(super) fn short(name: &str) -> String {
     text
 }
 
-/// How many of each axis are shown.
+/// Returns how many indices of each axis are shown.
 pub(super) fn shown<T>(shape: &[usize]) -> Vec<usize> {
     let columns = match size_of::<T>() {
         0 => COLUMNS,
@@ -106,7 +106,7 @@ pub(super) fn shown<T>(shape: &[usize]) -> Vec<usize> {
     shown
 }
 
-/// Where the rows that are shown begin, counted in elements.
+/// Collects the starts of the shown rows, in elements.
 fn row_starts(shape: &[usize], shown: &[usize], from: usize, starts: &mut Vec<usize>) {
     match (shape, shown) {
         ([_, rest @ ..], [count, shown @ ..]) if !rest.is_empty() => {
@@ -119,7 +119,7 @@ fn row_starts(shape: &[usize], shown: &[usize], from: usize, starts: &mut Vec<us
     }
 }
 
-/// The ranges of these rows, those that follow each other as one.
+/// Returns the ranges of these rows; adjacent rows are merged.
 fn merged(starts: &[usize], columns: usize) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for start in starts {
@@ -140,14 +140,14 @@ pub(super) fn show<'a, T: fmt::Debug + 'a>(
 ) -> fmt::Result {
     let ([length, shape @ ..], [count, shown @ ..]) = (shape, shown) else {
         return match elements.next() {
-            // Never over several lines.
+            // An element never spans several lines.
             Some(element) if f.alternate() => write!(f, "{element:?}"),
             Some(element) => element.fmt(f),
             None => f.write_str("…"),
         };
     };
     f.write_str("[")?;
-    // Rows on lines of their own, layers with an empty line between them.
+    // Rows are on lines of their own, layers are separated by an empty line.
     let between = match shape.len() {
         0 => ", ".to_owned(),
         below => format!(",{}{}", "\n".repeat(below), " ".repeat(depth + 1)),

@@ -1,4 +1,4 @@
-//! Arrays over memory that somebody else allocated.
+//! Arrays over foreign memory.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use crate::program::Callback;
 use crate::stream::Stream;
 
 impl Target {
-    /// An array over memory of the target's device that stays somebody else's: dropping, freeing and
-    /// releasing the array leave it. The driver says which kind of memory it is; page-locked memory
-    /// of any origin counts as pinned. The target's stream is taken for the one of its last use.
+    /// Makes an array over foreign memory of the target's device. Dropping, freeing or releasing
+    /// the array does not free the memory. The driver tells the kind of memory; page-locked memory
+    /// of any origin counts as pinned. The target's stream counts as the stream of its last use.
     ///
     /// # Safety
     ///
-    /// The memory has room for the shape, holds valid elements by the time the stream gets there,
-    /// and stays until all work on the array is done. Nobody else uses it meanwhile, except in the
-    /// order of the array's [stream](super::ArrayBase::stream).
+    /// The memory has room for the shape. It holds valid elements by the time the stream gets
+    /// there, and exists until all work on the array has completed. Meanwhile, other code uses it
+    /// only in the order of the array's [stream](super::ArrayBase::stream).
     ///
     /// # Errors
     ///
-    /// An address that the driver does not know, that is of another device, that `T` cannot lie at,
-    /// or that is null though the shape has elements; a shape larger than any memory.
+    /// The driver does not know the address; the address is of another device, is not aligned for
+    /// `T`, or is null while the shape has elements; the shape is larger than any memory.
     #[track_caller]
     pub unsafe fn wrap<T: Element, I: IntoDimension>(
         &self,
@@ -40,21 +40,22 @@ impl Target {
         self.foreign(address, shape.into_dimension(), None)
     }
 
-    /// The same with an owner: it is called once, when the array's memory is freed in whatever way,
-    /// with the address and a stream that comes after every use of it. The device's context is
-    /// current then. It must not wait for another thread that uses the array.
+    /// Makes an array over foreign memory with an owner. When the memory is freed, in whatever way,
+    /// the owner is called once. It gets the address and a stream that is ordered after every use
+    /// of the memory, with the device's context current. The owner must not wait for another thread
+    /// that uses the array.
     ///
-    /// After a fork or a [reset](crate::Device::reset) it is not called, because what it would free
-    /// is no more.
+    /// After a fork or a [reset](crate::Device::reset) the owner is not called, because the memory
+    /// no longer exists.
     ///
     /// # Safety
     ///
-    /// As [`wrap`](Target::wrap), until the owner is called.
+    /// The requirements of [`wrap`](Target::wrap), until the owner is called.
     ///
     /// # Errors
     ///
-    /// The errors of [`wrap`](Target::wrap), and a scope that ended. The owner is then dropped and
-    /// not called.
+    /// The errors of [`wrap`](Target::wrap); the scope has ended. The owner is then dropped without
+    /// a call.
     #[track_caller]
     pub unsafe fn wrap_owned<T: Element, I: IntoDimension>(
         &self,
@@ -81,7 +82,7 @@ impl Target {
         let owned = owner.is_some();
         let memory = Memory::Foreign { address, owner };
         let storage = Arc::new(Storage::new(self, kind, bytes, memory, Location::caller()));
-        // What is not owned has nothing that a scope could free.
+        // Without an owner, a scope has nothing to free.
         if owned && let Err(error) = self.join(&storage) {
             storage.disown();
             return Err(error);
@@ -142,7 +143,7 @@ impl Target {
     }
 }
 
-/// What the driver knows of an address.
+/// Attributes that the driver reports for an address.
 struct Attributes {
     memory_type: CUmemorytype,
     managed: i32,
@@ -162,7 +163,7 @@ impl Attributes {
             (&raw mut found.host).cast(),
         ];
         let _current = stream.context().enter()?;
-        // SAFETY: as many names as values, each of the type that its name has.
+        // SAFETY: there are as many names as values, each of the type that its name requires.
         let asked = unsafe {
             let (names_at, values_at) = (names.as_mut_ptr(), values.as_mut_ptr());
             stream.context().driver().cuPointerGetAttributes(

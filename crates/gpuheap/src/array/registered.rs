@@ -1,4 +1,4 @@
-//! Vectors of the program's own that the device reads and writes in place.
+//! Vectors of the program that the device reads and writes in place.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -22,31 +22,30 @@ use crate::measure;
 use crate::stream::Stream;
 use crate::track::TrackId;
 
-/// `CU_MEMHOSTREGISTER_PORTABLE`, for all devices, and `CU_MEMHOSTREGISTER_DEVICEMAP`.
+/// `CU_MEMHOSTREGISTER_PORTABLE` (for all devices) and `CU_MEMHOSTREGISTER_DEVICEMAP`.
 const FLAGS: u32 = 1 | 2;
 
 impl Target {
-    /// Page-locks a vector and makes it an array that the device reads and writes in place, with no
-    /// copy, at the speed of the bus. It is of the kind [`Registered`](MemoryKind::Registered),
-    /// whatever kind the target has, and counts in [`usage_of`](Heap::usage_of) that.
+    /// Page-locks a vector and makes it an array that the device reads and writes in place, without
+    /// a copy, at the speed of the bus. Its kind is [`Registered`](MemoryKind::Registered),
+    /// whatever the target's kind, and [`usage_of`](Heap::usage_of) counts it under that kind.
     ///
-    /// Locking takes time: 18 ms for 256 MiB that were written before (H200 host). Where the driver
-    /// locks no more, the ladder is climbed over the heap's pinned memory.
+    /// Locking takes time: 18 ms for 256 MiB that were written before (H200 host). If the driver
+    /// locks no more memory, the heap runs its reclaim steps on pinned memory.
     ///
-    /// Freeing the array, by dropping it, by the end of its [scope](crate::Scope) or otherwise, blocks
-    /// until its last use is over, since the vector is then unlocked and freed; it is filled with zeros
-    /// before if the heap or the target
-    /// [says so](Target::zero_on_free). [`unregister`](DeviceArray::unregister) gives the vector
-    /// back as it is.
+    /// A free of the array blocks until its last use has completed, because the vector is then
+    /// unlocked and freed. That applies to a drop, the end of its [scope](crate::Scope) and every
+    /// other free. If the heap or the target [says so](Target::zero_on_free), the vector is first
+    /// filled with zeros. [`unregister`](DeviceArray::unregister) returns the vector unchanged.
     ///
-    /// Of a vector with no elements, or with elements of no size, nothing is locked: the array has a
-    /// null pointer and takes no bytes, and `unregister` gives the vector back all the same.
+    /// A vector without elements, or with elements of zero size, is not locked: the array has a
+    /// null pointer and zero bytes. `unregister` returns such a vector too.
     ///
     /// # Errors
     ///
-    /// [Out of memory](Error::out_of_memory), with the figures of pinned memory; a device that
-    /// cannot register memory; memory that is registered already; a driver error. The error holds
-    /// the vector.
+    /// [Out of memory](Error::out_of_memory), with the figures of pinned memory; the device cannot
+    /// register memory; the memory is registered already; a driver error. The error holds the
+    /// vector.
     #[track_caller]
     pub fn register<T: Element>(
         &self,
@@ -70,7 +69,7 @@ impl Target {
         let storage = Arc::new(Storage::new(self, kind, bytes, Memory::Registered(registered), at));
         match self.join(&storage) {
             Ok(()) => Ok(DeviceArray::over(storage, shape)),
-            // Its scope ended: the vector comes back as the array's end would give it back.
+            // The scope has ended: the vector is returned as the array's end would return it.
             Err(error) => match DeviceArray::<T, Ix1>::over(storage, shape).unregister() {
                 Ok(vector) => Err(RegisterError { error, vector }),
                 Err(_) => Err(RegisterError { error, vector: Vec::new() }),
@@ -78,7 +77,7 @@ impl Target {
         }
     }
 
-    /// The device's address for the locked pages; zero for no bytes.
+    /// Page-locks the vector and returns the device's address; 0 for zero bytes.
     fn lock_pages(&self, host: u64, bytes: usize) -> Result<u64, Error> {
         self.heap.check_device(&self.stream)?;
         let context = self.stream.context();
@@ -93,28 +92,29 @@ impl Target {
         }
         let register = || {
             let _current = context.enter_aside()?;
-            // SAFETY: the vector has these bytes and stays where it is until they are unlocked.
+            // SAFETY: the vector has these bytes and stays in place until they are unlocked.
             let locked =
                 unsafe { context.driver().cuMemHostRegister_v2(pointer(host), bytes, FLAGS) };
             check("cuMemHostRegister_v2", locked).map_err(failure)
         };
         self.heap.pin(bytes as u64, &self.stream, register)?;
         mapped(context, host).inspect_err(|_| {
-            // It may be used again by then, and no work can know of it.
+            // Unlocked here: the caller may reuse the vector after the error, and no work knows of
+            // it.
             let _ = unlock(context, host);
         })
     }
 }
 
 impl<T: Element, D: Dimension> DeviceArray<T, D> {
-    /// Waits for the last use of [registered](Target::register) memory, unlocks it and gives the
-    /// vector back, the same one. An array that is a slice of what was registered, or was
-    /// reinterpreted, gives a copy of its elements.
+    /// Waits for the last use of [registered](Target::register) memory, unlocks it and returns the
+    /// same vector. If the array is a slice of the registered vector, or was reinterpreted, returns
+    /// a copy of its elements.
     ///
     /// # Errors
     ///
-    /// An array that is not registered memory or was freed; bytes that are no valid `T`; a driver
-    /// error, in which case the vector is neither freed nor used again.
+    /// The array is not in registered memory, or was freed; its bytes are not valid `T`; a driver
+    /// error. After a driver error the vector is neither freed nor used again.
     #[track_caller]
     #[doc(alias = "into_vec")]
     pub fn unregister(self) -> Result<Vec<T>, Error> {
@@ -126,7 +126,7 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
                 self.kind()
             )));
         }
-        // Waits, and finds what is no valid element.
+        // Waits, and finds bytes that are not valid elements.
         let elements = self.as_slice()?;
         if !self.storage().is_vector_of::<T>(self.len()) {
             return Ok(elements.to_vec());
@@ -144,33 +144,33 @@ impl<T: Element, D: Dimension> DeviceArray<T, D> {
     }
 }
 
-/// Page-locked memory of the program's own.
+/// Page-locked memory that belongs to the program.
 pub(crate) struct Registered {
     heap: Heap,
-    /// Where the host sees it.
+    /// Address on the host.
     pub(crate) host: u64,
-    /// Where the device does, which on Windows' drivers may be elsewhere.
+    /// Address on the device, which may differ with Windows drivers.
     pub(crate) device: u64,
     bytes: u64,
-    /// A `Vec` of elements.
+    /// The vector: a `Vec` of elements.
     vector: Box<dyn Any + Send>,
     track: Option<TrackId>,
 }
 
 impl Registered {
-    /// Returns `true` if it is a vector of that many `T`.
+    /// Returns `true` if the memory is a vector of `count` elements of `T`.
     pub(super) fn is_vector_of<T: Element>(&self, count: usize) -> bool {
         self.vector.downcast_ref::<Vec<T>>().is_some_and(|vector| vector.len() == count)
     }
 
     /// Unlocks the pages after all work of `last`, for which it waits.
     ///
-    /// Where that fails, the device may still reach the memory, so it is never freed.
+    /// If that fails, the device may still access the memory, so it is never freed.
     pub(super) fn unlock(self, last: &Stream) -> Result<Box<dyn Any + Send>, Error> {
         let Registered { heap, host, bytes, vector, track, .. } = self;
         let _time = measure::memory_management();
         let unlocked = match last.context().check_alive() {
-            // The context took the lock with it.
+            // The reset of the context unlocked the pages.
             Err(Gone::Reset) => Ok(()),
             _ if bytes == 0 => Ok(()),
             _ => last.synchronize().and_then(|()| unlock(last.context(), host)),
@@ -189,16 +189,16 @@ impl Registered {
         }
     }
 
-    /// Unlocks it and frees the vector, with zeros in it if `zeroed`.
+    /// Unlocks the vector and frees it, filled with zeros if `zeroed`.
     pub(super) fn free(self, last: &Stream, zeroed: bool) -> Result<(), Error> {
         let (host, bytes) = (self.host, self.bytes as usize);
         let zeroed = zeroed || self.heap.zeroes_on_free();
         let vector = self.unlock(last)?;
         if zeroed && bytes > 0 {
             let first = pointer(host).cast::<u8>();
-            // SAFETY: the vector is still there, is nobody else's, and has no destructors to run.
+            // SAFETY: the vector still exists, is owned here, and its elements have no destructors.
             unsafe { first.write_bytes(0, bytes) };
-            // Else it would be a write that nobody reads, and gone.
+            // Otherwise the compiler may remove a write that is never read.
             std::hint::black_box(first);
         }
         drop(vector);
@@ -206,20 +206,20 @@ impl Registered {
     }
 }
 
-/// A vector that could not be registered, and why. It becomes an [`Error`] by `?`, which frees the
-/// vector.
+/// A vector that could not be registered, with the reason. `?` converts it to an [`Error`] and
+/// frees the vector.
 pub struct RegisterError<T> {
     error: Error,
     vector: Vec<T>,
 }
 
 impl<T> RegisterError<T> {
-    /// Why.
+    /// Returns the reason.
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// The vector, as it was.
+    /// Returns the unchanged vector.
     pub fn into_vec(self) -> Vec<T> {
         self.vector
     }
@@ -249,7 +249,7 @@ impl<T> std::error::Error for RegisterError<T> {
     }
 }
 
-/// Where the device sees locked memory.
+/// Returns the device's address of locked memory.
 fn mapped(context: &Context, host: u64) -> Result<u64, Error> {
     let _current = context.enter()?;
     let mut device = 0;
@@ -262,7 +262,7 @@ fn mapped(context: &Context, host: u64) -> Result<u64, Error> {
 
 fn unlock(context: &Context, host: u64) -> Result<(), Error> {
     let _current = context.enter_aside()?;
-    // SAFETY: locked by `lock_pages`, and no work uses it any more.
+    // SAFETY: `lock_pages` locked the memory, and no work uses it any more.
     let unlocked = unsafe { context.driver().cuMemHostUnregister(pointer(host)) };
     Ok(check("cuMemHostUnregister", unlocked)?)
 }

@@ -1,14 +1,15 @@
-//! Large copies of pageable memory, by way of pinned memory and on several threads.
+//! Large copies of pageable memory, through pinned memory and on several threads.
 //!
-//! The driver copies pageable memory by one thread of its own, at 7 to 11 GB/s on an H200 host whose
-//! link does 55; a core's memory copy is about as fast, so it takes several. Each thread here takes
-//! the next piece of the copy, waits until one of its slots of pinned memory is out of use, and has
-//! the device copy between that and its own memory.
+//! The driver copies pageable memory by one thread of its own, at 7 to 11 GB/s on an H200 host
+//! whose link does 55. A core's memory copy is about as fast, so it takes several cores. Each
+//! thread here takes the next piece of the copy, waits for one of its slots of pinned memory to be
+//! free, and makes the device copy between that slot and its own memory.
 //!
-//! The slots are leases of the heap's pinned memory like any other, except that they are never waited
-//! or climbed for: where there are none the copy goes the driver's way. They are allocated on a stream
-//! that is given no work, so that what the host has to wait for before it touches them is what
-//! they were used for last, and they are freed in the order of the stream that copies.
+//! The slots are leases of the heap's pinned memory like any other, with one exception: they are
+//! never waited for, and no reclaim step runs for them. Without slots, the copy is left to the
+//! driver. The slots are allocated on a stream that is given no work. The host therefore waits only
+//! for their last use before it touches them. They are freed in the order of the stream that
+//! copies.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -25,39 +26,38 @@ use crate::heap::staging::Staging;
 use crate::kind::MemoryKind;
 use crate::stream::Stream;
 
-/// Pinned memory through which one copy goes.
+/// Pinned memory through which a copy goes.
 pub(super) struct Slots<'a> {
     heap: &'a Heap,
     staging: Staging,
-    /// One for each thread.
+    /// One lease for each thread.
     leases: Vec<Lease>,
-    /// The stream that copied.
+    /// Stream that copied.
     used_on: Option<Stream>,
-    /// `true` if what went through is to be filled with zeros.
+    /// `true` if the slots are to be filled with zeros when they are freed.
     zeroed: bool,
 }
 
-/// Which way a copy goes, and the host's memory.
+/// Direction of a copy, with the host's memory.
 #[derive(Clone, Copy)]
 enum Way<'a> {
     Up(&'a [u8]),
-    /// To that address on.
+    /// Download to this address on the host.
     Down(u64),
 }
 
 impl<'a> Slots<'a> {
-    /// Returns `true` if a copy of so many bytes between the host and a storage is faster by way of
-    /// them.
+    /// Returns `true` if a copy of `bytes` between the host and a storage is faster through slots.
     pub(super) fn pay_for(storage: &Storage, bytes: usize) -> bool {
         let heap = storage.heap();
-        // A pool that keeps nothing would pin memory anew for every copy.
+        // A pool that caches nothing would pin memory anew for every copy.
         bytes >= heap.staging().threshold.max(1)
             && storage.kind() == MemoryKind::Device
             && heap.pool() != PoolKind::None
     }
 
-    /// Slots for a copy that they pay for; none where there is no pinned memory to be had. May wait
-    /// for other copies, so no lock is to be held.
+    /// Takes slots for a copy that is faster through them; `None` if no pinned memory is available.
+    /// May wait for other copies, so call it with no lock held.
     pub(super) fn take(storage: &'a Storage, bytes: usize) -> Option<Slots<'a>> {
         if !Slots::pay_for(storage, bytes) {
             return None;
@@ -73,25 +73,25 @@ impl<'a> Slots<'a> {
             let Some(lease) = heap.staging_lease(each, stream) else { break };
             slots.leases.push(lease);
         }
-        // What the slots were used for before is over then.
+        // The last use of the slots has then completed.
         let is_there = !slots.leases.is_empty() && stream.synchronize().is_ok();
         is_there.then_some(slots)
     }
 
-    /// Returns `true` if copies on a stream can go through them: not on one of another device,
-    /// which used the array last.
+    /// Returns `true` if copies on `stream` can go through the slots. A stream of another device,
+    /// which used the array last, cannot use them.
     pub(super) fn serve(&self, stream: &Stream) -> bool {
         self.heap.check_device(stream).is_ok()
     }
 
-    /// Copies `source` to the device's memory at `to`, in the order of `stream`. Returns when all of
-    /// it was read, which the device need not have.
+    /// Copies `source` to the device's memory at `to`, in the order of `stream`. Returns when all
+    /// of `source` was read; the device may still be copying.
     pub(super) fn upload(&mut self, source: &[u8], to: u64, stream: &Stream) -> Result<(), Error> {
         self.copy(Way::Up(source), source.len(), to, stream)
     }
 
-    /// Copies the device's memory at `from` to the host's at `to`, which is `bytes` long and nobody
-    /// else's, and waits for it.
+    /// Copies the device's memory at `from` to `bytes` of host memory at `to`, and waits for the
+    /// copy. No other code may access that host memory meanwhile.
     pub(super) fn download(
         &mut self,
         from: u64,
@@ -104,7 +104,7 @@ impl<'a> Slots<'a> {
     }
 
     fn copy(&mut self, way: Way, bytes: usize, device: u64, stream: &Stream) -> Result<(), Error> {
-        // For all pieces at once: a host that borrows comes before them all, or after.
+        // Taken once for all pieces: a borrow by the host comes before or after all of them.
         let _working = stream.context().gate.work()?;
         self.used_on = Some(stream.clone());
         let Staging { piece, slots, .. } = self.staging;
@@ -124,7 +124,7 @@ impl<'a> Slots<'a> {
         thread::scope(|scope| {
             for lease in others {
                 let work = || copy.run(lease.address, slots);
-                // With fewer threads it is slower, and all of it is copied.
+                // With fewer threads the copy is slower, but complete.
                 if thread::Builder::new().spawn_scoped(scope, work).is_err() {
                     break;
                 }
@@ -137,42 +137,42 @@ impl<'a> Slots<'a> {
 
 impl Drop for Slots<'_> {
     fn drop(&mut self) {
-        // Behind the copies that were enqueued, also where one of them failed.
+        // Freed after the enqueued copies, even if one of them failed.
         for lease in self.leases.drain(..) {
             let stream = self.used_on.as_ref();
-            // A destructor reports and carries on: the heap counts the failure.
+            // A destructor reports and continues: the heap counts the failure.
             let _ = self.heap.free_staging(lease, stream, self.zeroed);
         }
-        // The next copy waits for this one and not for what the stream is given after it.
+        // The next copy then waits for this one, and not for later work of the stream.
         self.heap.fence(MemoryKind::Pinned);
     }
 }
 
-/// One copy, shared by its threads.
+/// A copy, shared by its threads.
 struct Copy<'a> {
     way: Way<'a>,
     bytes: usize,
     device: u64,
     piece: usize,
     stream: &'a Stream,
-    /// The next piece that nobody took.
+    /// Index of the next piece that no thread took.
     next: AtomicUsize,
     failed: Mutex<Option<Error>>,
 }
 
-/// One slot of a thread's.
+/// A slot of a thread.
 struct Slot {
     address: u64,
-    /// What the device is to have done before it is used again, and for which piece that is.
+    /// Event that ends the slot's use by the device, with the index of the piece.
     busy: Option<(Event, usize)>,
 }
 
 impl Copy<'_> {
-    /// What each thread does.
+    /// Copies pieces, on each thread.
     fn run(&self, slots: u64, count: usize) {
         if let Err(error) = self.pieces(slots, count) {
             self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-            // The others take no more.
+            // The other threads take no more pieces.
             self.next.store(usize::MAX / 2, Ordering::Relaxed);
         }
     }
@@ -193,13 +193,13 @@ impl Copy<'_> {
             self.begin(slot, nth)?;
         }
         if let Way::Down(..) = self.way {
-            // Oldest first or not: all of them are waited for.
+            // In any order: all of them are waited for.
             slots.iter_mut().try_for_each(|slot| self.finish(slot))?;
         }
         Ok(())
     }
 
-    /// Has the device copy a piece by way of a slot that is out of use.
+    /// Makes the device copy a piece through an unused slot.
     fn begin(&self, slot: &mut Slot, nth: usize) -> Result<(), Error> {
         let (start, length) = self.place(nth);
         let device = self.device + start as u64;
@@ -207,21 +207,22 @@ impl Copy<'_> {
         let alive = self.stream.accept_work()?;
         let (function, copied) = match self.way {
             Way::Up(source) => {
-                // SAFETY: the piece is in the source; the slot is this thread's, is that long, and
-                // the device is done with it.
+                // SAFETY: the piece is in the source. The slot belongs to this thread, is as long,
+                // and the device does not use it any more.
                 unsafe {
                     let from = source.as_ptr().add(start);
                     from.copy_to_nonoverlapping(pointer(slot.address), length);
                 }
                 let from = pointer(slot.address).cast();
-                // SAFETY: both sides have these bytes; the slot is not written before the event
+                // SAFETY: both sides have these bytes. The slot is not written before the event
                 // below is reached, and is freed in the order of the stream.
                 let copied = unsafe { driver.cuMemcpyHtoDAsync_v2(device, from, length, stream) };
                 ("cuMemcpyHtoDAsync_v2", copied)
             }
             Way::Down(..) => {
                 let to = pointer(slot.address).cast();
-                // SAFETY: as above, the other way.
+                // SAFETY: both sides have these bytes. The slot is not read before the event below
+                // is reached, and is freed in the order of the stream.
                 let copied = unsafe { driver.cuMemcpyDtoHAsync_v2(to, device, length, stream) };
                 ("cuMemcpyDtoHAsync_v2", copied)
             }
@@ -232,14 +233,14 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Waits until the device is done with a slot, and takes out what it left there.
+    /// Waits until the device has finished with a slot, and copies a downloaded piece out of it.
     fn finish(&self, slot: &mut Slot) -> Result<(), Error> {
         let Some((event, nth)) = slot.busy.take() else { return Ok(()) };
         event.synchronize()?;
         if let Way::Down(to) = self.way {
             let (start, length) = self.place(nth);
-            // SAFETY: the piece is in the target, which is nobody else's, and no two threads have
-            // the same piece; the device is done with the slot, which is that long.
+            // SAFETY: the piece is in the target, which no other code accesses, and no two threads
+            // have the same piece. The device has finished with the slot, which is as long.
             unsafe {
                 let to = pointer(to).add(start);
                 to.copy_from_nonoverlapping(pointer(slot.address), length);
@@ -248,24 +249,24 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// Where a piece starts, and how long it is.
+    /// Returns the start and the length of a piece.
     fn place(&self, nth: usize) -> (usize, usize) {
         let start = nth * self.piece;
         (start, self.piece.min(self.bytes - start))
     }
 }
 
-/// Asks the host for large pages behind memory that is to be written for the first time. Most of what
-/// a download takes is touching new pages of 4 KiB: with eight threads it went from 7 to 17 GB/s on
-/// an H200's host.
+/// Asks the host for huge pages behind memory that is about to be written for the first time. A
+/// download spends most of its time on the first access to 4 KiB pages. With huge pages, eight
+/// threads went from 7 to 17 GB/s on an H200's host.
 fn ask_for_large_pages(to: *mut u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     {
         const LARGE: usize = 2 << 20;
         let start = to.align_offset(LARGE);
         let Some(whole) = bytes.checked_sub(start).map(|left| left / LARGE * LARGE) else { return };
-        // SAFETY: the range is within the memory, and the advice changes none of its bytes. It is
-        // only advice: what it comes to does not matter.
+        // SAFETY: the range is within the memory, and the advice changes none of its bytes. A
+        // failure of the advice does not matter.
         unsafe { libc::madvise(to.add(start).cast(), whole, libc::MADV_HUGEPAGE) };
     }
     #[cfg(not(target_os = "linux"))]

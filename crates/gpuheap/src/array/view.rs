@@ -1,4 +1,4 @@
-//! Windows of arrays: slices of the leading axis, other shapes, other elements.
+//! Windows of arrays: slices of the leading axis, other shapes, other element types.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
@@ -11,7 +11,7 @@ use super::{ArrayBase, DeviceView, DeviceViewMut, Hold, HoldMut, View, ViewMut};
 use crate::error::{Error, ErrorKind};
 
 impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
-    /// All of it, borrowed for reading.
+    /// Returns a view of the whole array, borrowed for reading.
     pub fn view(&self) -> DeviceView<'_, T, D> {
         ArrayBase {
             held: View(self.storage()),
@@ -21,7 +21,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         }
     }
 
-    /// All of it, borrowed for writing.
+    /// Returns a view of the whole array, borrowed for writing.
     pub fn view_mut(&mut self) -> DeviceViewMut<'_, T, D>
     where
         S: HoldMut,
@@ -34,9 +34,9 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         }
     }
 
-    /// A range of the leading axis, such as `2..5`, borrowed for reading. The other axes stay whole,
-    /// because elements have no gaps between them; one row is had with [`index`](ArrayBase::index),
-    /// and a column is copied with [`copy_slice`](ArrayBase::copy_slice).
+    /// Returns a view of a range of the leading axis, such as `2..5`, borrowed for reading. The
+    /// other axes stay whole, because elements lie without gaps. [`index`](ArrayBase::index) gives
+    /// a single row; [`copy_slice`](ArrayBase::copy_slice) copies a column.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -49,12 +49,12 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// # Errors
     ///
-    /// A range that is not within the axis; an array with no axis.
+    /// The range is outside the axis; the array has no axis.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<DeviceView<'_, T, D>, Error> {
         self.view().into_slice(range)
     }
 
-    /// A range of the leading axis, borrowed for writing.
+    /// Returns a view of a range of the leading axis, borrowed for writing.
     ///
     /// # Errors
     ///
@@ -69,12 +69,12 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.view_mut().into_slice(range)
     }
 
-    /// One index of the leading axis, such as a row of a matrix, as a view with one axis less,
-    /// borrowed for reading.
+    /// Returns a view of one index of the leading axis, such as a row of a matrix, borrowed for
+    /// reading. The view has one axis less.
     ///
     /// # Errors
     ///
-    /// An index that is not within the axis; an array with no axis.
+    /// The index is outside the axis; the array has no axis.
     pub fn index(&self, index: usize) -> Result<DeviceView<'_, T, D::Smaller>, Error>
     where
         D: RemoveAxis,
@@ -82,7 +82,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.view().into_index(index)
     }
 
-    /// The same, borrowed for writing.
+    /// Returns a view of one index of the leading axis, borrowed for writing. The view has one axis
+    /// less.
     ///
     /// # Errors
     ///
@@ -95,27 +96,27 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self.view_mut().into_index(index)
     }
 
-    /// The same elements in another shape, borrowed for reading.
+    /// Returns a view of the elements in another shape, borrowed for reading.
     ///
     /// # Errors
     ///
-    /// A shape with another number of elements.
+    /// The shape has another number of elements.
     pub fn reshape<I: IntoDimension>(&self, shape: I) -> Result<DeviceView<'_, T, I::Dim>, Error> {
         self.view().into_shape(shape)
     }
 
-    /// The same bytes as elements of another type, borrowed for reading. The last axis grows or
-    /// shrinks by what the sizes of the elements differ.
+    /// Returns a view of the bytes as elements of another type, borrowed for reading. The last axis
+    /// grows or shrinks by the ratio of the elements' sizes.
     ///
     /// # Errors
     ///
-    /// A last axis whose bytes are no whole number of the new elements; a window whose start is not
-    /// aligned for them; elements of no size on one side alone.
+    /// The bytes of the last axis are not a whole number of the new elements; the window's start is
+    /// not aligned for them; the elements of only one side have zero size.
     pub fn reinterpret<U: Element>(&self) -> Result<DeviceView<'_, U, D>, Error> {
         self.view().into_reinterpreted()
     }
 
-    /// A range of the leading axis, held as this is. The whole memory stays alive.
+    /// Narrows this handle to a range of the leading axis. The whole memory stays alive.
     ///
     /// # Errors
     ///
@@ -125,7 +126,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         Ok(self.narrowed(start, end))
     }
 
-    /// One index of the leading axis, as an array with one axis less, held as this is.
+    /// Narrows this handle to one index of the leading axis; the result has one axis less. The
+    /// whole memory stays alive.
     ///
     /// # Errors
     ///
@@ -149,7 +151,8 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         Ok(ArrayBase { held: one.held, offset: one.offset, shape, element: PhantomData })
     }
 
-    /// The length of the leading axis, of an array that without one `cannot` be something.
+    /// Returns the length of the leading axis. `cannot` completes the error of an array without
+    /// one.
     fn leading(&self, cannot: &str) -> Result<usize, Error> {
         self.shape().first().copied().ok_or_else(|| {
             ErrorKind::WrongShape
@@ -157,7 +160,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         })
     }
 
-    /// That range of the leading axis, which is within it.
+    /// Narrows to a range of the leading axis, which has to be within the axis.
     fn narrowed(mut self, start: usize, end: usize) -> Self {
         let bytes = self.bytes();
         if let Some(axis) = self.shape.slice_mut().first_mut() {
@@ -168,7 +171,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         self
     }
 
-    /// The same elements in another shape, held as this is.
+    /// Gives this handle another shape, with the same elements.
     ///
     /// # Errors
     ///
@@ -188,7 +191,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         Ok(ArrayBase { held: self.held, offset: self.offset, shape, element: PhantomData })
     }
 
-    /// The same bytes as elements of another type, held as this is.
+    /// Gives this handle another element type, with the same bytes.
     ///
     /// # Errors
     ///
@@ -229,7 +232,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         }
         let align = align_of::<U>() as u64;
         match self.storage().place() {
-            // It has its memory when the adapting is done, at a multiple of `ALIGN`.
+            // Staged memory is allocated when the adapting ends, at a multiple of `ALIGN`.
             Place::Staged if align > ALIGN => {
                 return Err(refused(format!(
                     "its elements would lie at multiples of {align} bytes, and its memory will begin \
@@ -276,11 +279,11 @@ fn bounds(range: &impl RangeBounds<usize>, length: usize) -> Result<(usize, usiz
     Err(ErrorKind::WrongShape.error(format!("the range {} {advice}", written(range))))
 }
 
-/// A range as people write it.
+/// Formats a range as Rust writes it.
 fn written(range: &impl RangeBounds<usize>) -> String {
     let start = match range.start_bound() {
         Bound::Included(start) => start.to_string(),
-        // There is no way to write it as a range.
+        // Rust has no range syntax for an excluded start.
         Bound::Excluded(start) => format!("({start}, excluded)"),
         Bound::Unbounded => String::new(),
     };

@@ -1,4 +1,4 @@
-//! What matrices look like when they are printed: as what they mean, not as what is stored.
+//! Debug output of matrices: the matrix that the wrapper denotes, not the stored elements.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use crate::array::debug::{head, short, show, shown};
 use crate::array::{ArrayBase, Element, Hold};
 use crate::error::{Error, ErrorKind};
 
-/// What a wrapper such as [`Diagonal`] can show elements of: arrays and views of ours, arrays and
-/// views of `ndarray`, vectors, other wrappers, and references to these.
+/// Content of a wrapper such as [`Diagonal`] whose elements can be printed: arrays and views of
+/// gpuheap and of `ndarray`, vectors, other wrappers, and references to these.
 #[diagnostic::on_unimplemented(
     message = "a matrix of `{Self}` cannot be printed",
     note = "wrap an array of gpuheap or of `ndarray`, a `Vec`, or a reference to one"
@@ -29,16 +29,16 @@ mod sealed {
     pub trait Printed: fmt::Debug {
         type Element: fmt::Debug + Clone;
 
-        /// Type, shape and place.
+        /// Returns type, shape and place.
         fn name(&self) -> String;
 
-        /// The length of each axis of what it means, if it means anything.
+        /// Returns the lengths of the axes of the matrix; `None` if the shape denotes no matrix.
         fn axes(&self) -> Option<Vec<usize>>;
 
         fn was_freed(&self) -> bool;
 
-        /// The first columns of the first rows, row by row; of one axis, the first elements of the
-        /// only row. `None` is a zero that is not stored.
+        /// Returns the first columns of the first rows, row by row; of one axis, the first elements
+        /// of the only row. An element is `None` for a zero that is not stored.
         fn corner(&self, rows: usize, columns: usize) -> Result<Corner<Self::Element>, Error>;
     }
 }
@@ -142,13 +142,13 @@ impl<A: sealed::Printed + ?Sized> sealed::Printed for &A {
     }
 }
 
-/// How a wrapper is printed, by the matrix that axes mean in it and a corner of that.
+/// Debug output of a wrapper, from the axes of its matrix and a corner of it.
 macro_rules! printed {
     ($wrapper:ident.$inner:tt, $axes:expr, $corner:expr) => {
-        /// The first elements of the matrix that it means, at most 6 rows of 8, with `⋅` for a zero
-        /// that is not stored. What means no matrix, because of its shape, is printed as it is.
-        /// Never fails; reads less than 100 KiB, for which it waits for the array's last use. Width
-        /// and precision are the elements'.
+        /// Shows the first elements of the matrix, at most 6 rows of 8, with `⋅` for a zero that is
+        /// not stored. If the shape denotes no matrix, shows the content instead. Never fails.
+        /// Reads less than 100 KiB, for which it waits for the array's last use. Width and
+        /// precision apply to the elements.
         impl<A: Printed> fmt::Debug for $wrapper<A> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self.axes() {
@@ -243,7 +243,7 @@ fn matrix(axes: &[usize]) -> Option<[usize; 2]> {
     axes.try_into().ok()
 }
 
-/// The corner whose elements are `at` their places in `stored`.
+/// Returns the corner whose elements are `at` their indices in `stored`.
 fn corner<T: Clone>(
     rows: usize,
     columns: usize,
@@ -274,7 +274,7 @@ fn print<M: sealed::Printed>(
             let entries: Vec<Entry<M::Element>> = corner.into_iter().map(Entry).collect();
             show(f, &mut entries.iter(), axes, &shown, 0)
         }
-        // Another thread may have been quicker.
+        // Another thread may have freed the array meanwhile.
         Err(error) if error.is_freed() => f.write_str(" freed"),
         Err(error) => write!(f, " unreadable: {error}"),
     }

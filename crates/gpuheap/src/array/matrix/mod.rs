@@ -1,15 +1,14 @@
-//! Matrices of which an array holds only what is needed.
+//! Matrices that store only part of their elements.
 
 mod debug;
 
 pub use debug::Printed;
 
-/// A square matrix with zeros everywhere but on its diagonal, which is what is stored: an array of
-/// one axis.
+/// A square matrix with zeros except on its diagonal. The content is the diagonal, of one axis.
 ///
-/// Like the other wrappers it holds anything: a [`DeviceArray`](crate::DeviceArray), a view of one,
-/// an array of `ndarray`, a vector. It says what the elements mean and computes nothing. Printed, it
-/// is the matrix, with a dot for each zero that is not stored:
+/// A wrapper holds a [`DeviceArray`](crate::DeviceArray), a view of one, an array of `ndarray`, a
+/// vector or any other value. It denotes what the elements mean, and computes nothing. Debug output
+/// shows the matrix, with a dot for each zero that is not stored:
 ///
 /// ```
 /// # fn main() -> Result<(), gpuheap::Error> {
@@ -24,46 +23,46 @@ pub use debug::Printed;
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Diagonal<A>(pub A);
 
-/// A matrix with zeros below its diagonal. What the array has there means nothing.
+/// A matrix with zeros below its diagonal. The stored elements there are ignored.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct UpperTriangular<A>(pub A);
 
-/// A matrix with zeros above its diagonal. What the array has there means nothing.
+/// A matrix with zeros above its diagonal. The stored elements there are ignored.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct LowerTriangular<A>(pub A);
 
-/// A square matrix that is its own transpose. Of the array one triangle counts, the diagonal
-/// included; what the other one has means nothing.
+/// A square matrix that equals its transpose. One stored triangle counts, with the diagonal; the
+/// elements of the other are ignored.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Symmetric<A> {
-    /// What holds the elements.
+    /// Stored elements.
     pub matrix: A,
-    /// The triangle that counts.
+    /// Triangle that counts.
     pub from: Triangle,
 }
 
 impl<A> Symmetric<A> {
-    /// The matrix with that upper triangle.
+    /// Makes a symmetric matrix from its upper triangle.
     pub fn from_upper(matrix: A) -> Symmetric<A> {
         Symmetric { matrix, from: Triangle::Upper }
     }
 
-    /// The matrix with that lower triangle.
+    /// Makes a symmetric matrix from its lower triangle.
     pub fn from_lower(matrix: A) -> Symmetric<A> {
         Symmetric { matrix, from: Triangle::Lower }
     }
 }
 
-/// One half of a matrix, its diagonal included.
+/// One half of a matrix, with its diagonal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Triangle {
-    /// On and above the diagonal.
+    /// Elements on and above the diagonal.
     #[default]
     Upper,
-    /// On and below the diagonal.
+    /// Elements on and below the diagonal.
     Lower,
 }
 
-/// The transpose of a matrix, without moving an element. The transpose of a vector is a row.
+/// The transpose of a matrix, without moving elements. The transpose of a vector is a row.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Transposed<A>(pub A);
