@@ -163,7 +163,9 @@ pub use adapt::{Adapt, Host};
 #[cfg(feature = "arithmetic")]
 pub use arithmetic::{Number, Operand, Scalar};
 #[cfg(feature = "arrays")]
-pub use array::scope::{Handle, Kept, Scope, ScopeReport};
+pub use array::scope::{Handle, Scope};
+#[cfg(feature = "arrays")]
+pub use array::scope_report::{Kept, ScopeReport};
 #[cfg(feature = "arrays")]
 pub use array::target::Target;
 #[cfg(feature = "arrays")]

@@ -1,5 +1,6 @@
 //! Device arrays, which own their memory.
 
+mod advice;
 mod create;
 mod debug;
 pub(crate) mod element;
@@ -8,8 +9,11 @@ mod foreign;
 mod host;
 mod matrix;
 mod registered;
+mod registration;
 mod resize;
 pub(crate) mod scope;
+pub(crate) mod scope_report;
+mod scope_state;
 mod shape;
 mod source;
 pub(crate) mod staging;

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpuheap_pool::Gone;
 
+use super::advice::Told;
 use super::element::Element;
-use super::registered::Registered;
-use super::unified::Told;
-use crate::array::scope::ScopeState;
+use super::registration::Registered;
+use crate::array::scope_state::ScopeState;
 use crate::array::target::Target;
 use crate::device::{Context, Visited};
 use crate::error::{Error, ErrorKind, Fault, Freed};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::array::scope::{self, ScopeState};
+use crate::array::scope_state::{self, ScopeState};
 use crate::array::storage::Storage;
 use crate::error::Error;
 use crate::heap::Heap;
@@ -80,7 +80,7 @@ impl Target {
 
     /// Returns the scope of arrays that this target makes on this thread.
     pub(crate) fn scope(&self) -> Option<Arc<ScopeState>> {
-        scope::of(&self.heap, self.scope.as_ref())
+        scope_state::of(&self.heap, self.scope.as_ref())
     }
 
     /// Returns an error if the target's scope has ended.

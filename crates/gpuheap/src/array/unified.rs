@@ -1,10 +1,9 @@
 //! Placement of the pages of unified memory.
 
-use std::ffi::c_int;
-
-use gpuheap_driver::{CU_DEVICE_CPU, CUdevice, check};
+use gpuheap_driver::{CU_DEVICE_CPU, CUdevice};
 use ndarray::Dimension;
 
+use super::advice::Told;
 use super::element::Element;
 use super::{ArrayBase, Hold};
 use crate::device::Device;
@@ -142,29 +141,6 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
             self.shape(),
             self.kind()
         )))
-    }
-}
-
-/// Advice in the driver's terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
-    advice: c_int,
-    place: CUdevice,
-}
-
-impl Told {
-    /// Passes the advice to the driver, for memory of `context`.
-    pub(super) fn tell(
-        self,
-        context: &crate::device::Context,
-        address: u64,
-        bytes: u64,
-    ) -> Result<(), Error> {
-        let _current = context.enter()?;
-        let Told { advice, place } = self;
-        // SAFETY: the range is of live managed memory, which the caller holds.
-        let told = unsafe { context.driver().cuMemAdvise(address, bytes as usize, advice, place) };
-        Ok(check("cuMemAdvise", told)?)
     }
 }
 

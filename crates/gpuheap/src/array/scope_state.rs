@@ -1,0 +1,314 @@
+//! State of a scope: its arrays and batches, and the scopes that are open on a thread.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::array::scope_report::{Kept, ScopeReport};
+use crate::array::storage::Storage;
+use crate::error::{Error, ErrorKind, Freed};
+use crate::heap::Heap;
+
+/// What a scope, its targets and its arrays share.
+pub(crate) struct ScopeState {
+    pub(super) heap: Heap,
+    pub(super) began: &'static Location<'static>,
+    /// Later ones have greater numbers.
+    pub(super) number: u64,
+    pub(super) part: Part,
+    /// The thread scope in which this one began; of a batch, the scope that it was uploaded in.
+    pub(super) outer: Option<Arc<ScopeState>>,
+    pub(super) lists: Mutex<Lists>,
+}
+
+/// What it is of a program whose end frees what was made in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Code,
+    /// The turn of a batch.
+    Batch,
+}
+
+#[derive(Default)]
+pub(super) struct Lists {
+    pub(super) open: bool,
+    /// `true` once its end came, and not only that of an upload.
+    pub(super) over: bool,
+    pub(super) members: Few<Storage>,
+    pub(super) kept: Few<Storage>,
+    /// Batches that were uploaded in it, which its end frees if their turns did not end before.
+    pub(super) batches: Few<ScopeState>,
+}
+
+impl ScopeState {
+    pub(crate) fn is_open(&self) -> bool {
+        !self.heap.is_forked() && self.lock().open
+    }
+
+    /// The scope of what is made like a member of this one: itself while it is open, and then, of
+    /// a batch, that in which it was asked for. What a program makes of a batch outlives its turn.
+    pub(crate) fn of_likes(self: Arc<Self>) -> Option<Arc<ScopeState>> {
+        if self.is_open() {
+            return Some(self);
+        }
+        match self.part {
+            Part::Code => None,
+            Part::Batch => self.outer.clone()?.of_likes(),
+        }
+    }
+
+    /// Nothing more is made in it. What was is freed at its end.
+    pub(crate) fn close(&self) {
+        if !self.heap.is_forked() {
+            self.lock().open = false;
+        }
+    }
+
+    /// What belongs to it and is still there.
+    pub(crate) fn members(&self) -> Vec<Arc<Storage>> {
+        if self.heap.is_forked() {
+            return Vec::new();
+        }
+        let lists = self.lock();
+        lists.members.alive().filter(|storage| self.has(storage)).collect()
+    }
+
+    /// Nothing can be made in a scope that ended.
+    pub(super) fn ended(&self) -> Error {
+        let (file, line) = (self.began.file(), self.began.line());
+        let what = match self.part {
+            Part::Code => format!("the scope that began at {file}:{line} ended"),
+            Part::Batch => format!("the upload of a batch, asked for at {file}:{line}, is over"),
+        };
+        ErrorKind::Ended.error(format!(
+            "{what}, and nothing can be made in it any more; make the array with a target of the heap"
+        ))
+    }
+
+    /// An error where it ended.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        if self.is_open() { Ok(()) } else { Err(self.ended()) }
+    }
+
+    /// Has the end of the scope free a storage.
+    pub(crate) fn add(self: &Arc<Self>, storage: &Arc<Storage>) -> Result<(), Error> {
+        // First, so that a scope that ends meanwhile finds it to be its own.
+        storage.join(Some(self.clone()));
+        let mut lists = self.lock();
+        if lists.open {
+            lists.members.push(storage);
+            return Ok(());
+        }
+        drop(lists);
+        storage.join(None);
+        Err(self.ended())
+    }
+
+    /// Registers a batch that is uploaded in this scope, so that the scope's end frees it.
+    pub(crate) fn adopt(&self, batch: &Arc<ScopeState>) -> Result<(), Error> {
+        self.check_open()?;
+        let mut lists = self.lock();
+        if lists.open {
+            lists.batches.push(batch);
+            return Ok(());
+        }
+        drop(lists);
+        Err(self.ended())
+    }
+
+    /// An error if the scope that a batch was uploaded in ended, and freed it.
+    pub(crate) fn check_batch(&self) -> Result<(), Error> {
+        if self.heap.is_forked() || !self.lock().over {
+            return Ok(());
+        }
+        Err(self.outer.as_ref().map_or_else(|| self.ended(), |outer| outer.ended()))
+    }
+
+    pub(super) fn has(&self, storage: &Storage) -> bool {
+        storage.scope().is_some_and(|scope| std::ptr::eq(&*scope, self))
+    }
+
+    /// Returns `true` if a storage belongs to it, or to a batch that was uploaded in it.
+    pub(super) fn has_or_has_a_batch_of(&self, storage: &Storage) -> bool {
+        let mut scope = storage.scope();
+        while let Some(inner) = scope {
+            if std::ptr::eq(&*inner, self) {
+                return true;
+            }
+            scope = inner.outer.clone().filter(|_| inner.part == Part::Batch);
+        }
+        false
+    }
+
+    /// How its end frees arrays.
+    pub(super) fn how(&self) -> Freed {
+        match self.part {
+            Part::Code => Freed::Scope(self.began),
+            Part::Batch => Freed::Batch(self.began),
+        }
+    }
+
+    pub(crate) fn end(&self) -> ScopeReport {
+        self.end_as(self.how())
+    }
+
+    /// Frees its members and those of its batches.
+    fn end_as(&self, how: Freed) -> ScopeReport {
+        let Lists { members, kept, batches, .. } = if !self.heap.is_forked() {
+            std::mem::replace(&mut *self.lock(), Lists { over: true, ..Lists::default() })
+        } else {
+            Lists::default()
+        };
+        let began = self.began;
+        let mut report = ScopeReport {
+            began,
+            freed: 0,
+            freed_bytes: 0,
+            peak: None,
+            kept: Vec::new(),
+            failed: Vec::new(),
+        };
+        for batch in batches.alive() {
+            let of_batch = batch.end_as(how);
+            report.freed += of_batch.freed;
+            report.freed_bytes += of_batch.freed_bytes;
+            report.failed.extend(of_batch.failed);
+        }
+        for storage in members.alive().filter(|storage| self.has(storage)) {
+            match storage.free_early(how) {
+                Ok(true) => {
+                    report.freed += 1;
+                    report.freed_bytes += storage.bytes();
+                }
+                Ok(false) => {}
+                Err(error) => report.failed.push(error),
+            }
+        }
+        for storage in kept.alive() {
+            let Some(address) = storage.address() else { continue };
+            let (bytes, kind, made) = (storage.bytes(), storage.kind(), storage.made());
+            report.kept.push(Kept { address, bytes, kind, made });
+        }
+        report
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Lists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ScopeState {
+    /// Drops the scopes around this one in a loop: a long chain of them would exhaust the stack.
+    fn drop(&mut self) {
+        let mut next = self.outer.take();
+        while let Some(mut scope) = next.and_then(Arc::into_inner) {
+            next = scope.outer.take();
+        }
+    }
+}
+
+impl fmt::Debug for ScopeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "scope that began at {}:{}", self.began.file(), self.began.line())
+    }
+}
+
+/// Weak references, those to what went forgotten now and then: at most twice as many entries as
+/// there ever were alive at once.
+pub(super) struct Few<T> {
+    entries: Vec<Weak<T>>,
+    tidy_at: usize,
+}
+
+impl<T> Few<T> {
+    pub(super) fn push(&mut self, one: &Arc<T>) {
+        if self.entries.len() >= self.tidy_at {
+            self.entries.retain(|entry| entry.strong_count() > 0);
+            self.tidy_at = (2 * self.entries.len()).max(64);
+        }
+        self.entries.push(Arc::downgrade(one));
+    }
+
+    pub(super) fn alive(&self) -> impl Iterator<Item = Arc<T>> {
+        self.entries.iter().filter_map(Weak::upgrade)
+    }
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Few<T> {
+        Few { entries: Vec::new(), tidy_at: 0 }
+    }
+}
+
+thread_local! {
+    /// How many thread scopes are open: what every array that is made looks at.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    /// Those scopes, the innermost last. Without a destructor, so that they are there at the thread's
+    /// end too. The end of the outermost one gives the list's memory back.
+    static OPEN: ManuallyDrop<RefCell<Vec<Arc<ScopeState>>>> =
+        const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+}
+
+/// The scope to which what is made of `heap` belongs: of the target's own and this thread's the
+/// later one.
+pub(crate) fn of(heap: &Heap, own: Option<&Arc<ScopeState>>) -> Option<Arc<ScopeState>> {
+    if DEPTH.get() == 0 {
+        return own.cloned();
+    }
+    match (innermost(heap), own) {
+        (Some(thread), Some(own)) if own.number > thread.number => Some(own.clone()),
+        (None, own) => own.cloned(),
+        (thread, _) => thread,
+    }
+}
+
+pub(super) fn innermost(heap: &Heap) -> Option<Arc<ScopeState>> {
+    if DEPTH.get() == 0 {
+        return None;
+    }
+    OPEN.with(|open| open.borrow().iter().rev().find(|scope| scope.heap.is_same(heap)).cloned())
+}
+
+/// Makes a scope this thread's innermost.
+pub(super) fn open(scope: &Arc<ScopeState>) {
+    OPEN.with(|open| open.borrow_mut().push(scope.clone()));
+    DEPTH.set(DEPTH.get() + 1);
+}
+
+/// Ends what [`open`] began.
+pub(super) fn close() {
+    let closed = OPEN.with(|open| {
+        let mut open = open.borrow_mut();
+        let closed = open.pop();
+        if open.is_empty() {
+            *open = Vec::new();
+        }
+        closed
+    });
+    DEPTH.set(DEPTH.get().saturating_sub(1));
+    drop(closed);
+}
+
+#[cfg(test)]
+#[cfg(feature = "emulator")]
+mod tests {
+    use crate::Device;
+
+    #[test]
+    fn a_long_scope_does_not_remember_what_went() {
+        let heap = Device::open("emulated:1GiB").unwrap().heap().unwrap();
+        let (longest, _) = heap.scope(|scope| {
+            let target = scope.target().unwrap();
+            let made = (0..10_000).map(|n| {
+                let array = target.uninit::<u8, _>(1).unwrap();
+                drop(if n % 2 == 0 { scope.keep(array) } else { array });
+                let lists = scope.state().lock();
+                lists.members.entries.len().max(lists.kept.entries.len())
+            });
+            made.max()
+        });
+        assert_eq!(longest, Some(64));
+    }
+}
