@@ -1,4 +1,4 @@
-//! Scopes: what is made in them is freed at their end.
+//! Scopes: their end frees the arrays made in them.
 
 use std::fmt;
 use std::panic::Location;
@@ -18,15 +18,15 @@ use crate::heap::region::Region;
 use crate::stream::Stream;
 
 impl Heap {
-    /// Runs `work` with a scope: the arrays that it makes with the scope's [targets](Scope::on)
-    /// are freed at its end, also when it panics, unless they were [kept](Scope::keep): an array that
-    /// `work` returns or stores elsewhere without that is freed too. Frees are in
-    /// the order of each array's last use and do not wait. An array that was freed so is an error to
-    /// use, which says where the scope began.
+    /// Runs `work` with a scope. The scope's end frees the arrays that `work` made with the scope's
+    /// [targets](Scope::on), also after a panic. It frees arrays that `work` returns or stores
+    /// elsewhere too, unless they were [kept](Scope::keep). Frees are in the order of each array's
+    /// last use and do not wait. A later use of such an array is an error that names the line where
+    /// the scope began.
     ///
-    /// Arrays that were dropped before need nothing; those of a reference cycle, or forgotten, are
-    /// freed all the same, and so are [batches](crate::Batches) that were uploaded in the scope, those
-    /// ahead of their turn too. [Blocks](crate::Block) do not belong to scopes.
+    /// Arrays that were dropped before need nothing. Arrays of a reference cycle, or forgotten
+    /// ones, are freed all the same. So are [batches](crate::Batches) uploaded in the scope,
+    /// including those ahead of their turn. [Blocks](crate::Block) do not belong to scopes.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -49,9 +49,9 @@ impl Heap {
         (result, end.now())
     }
 
-    /// Runs `work` as [`scope`](Heap::scope) does, with a scope of all arrays that this thread makes of
-    /// this heap until `work` returns, with any target. Of nested ones an array belongs to the innermost, and one that was kept
-    /// there to the next.
+    /// Runs `work` as [`scope`](Heap::scope) does, with a scope of all arrays of this heap that
+    /// this thread makes until `work` returns, with any target. With nested scopes, an array
+    /// belongs to the innermost one. An array kept there belongs to the next one.
     #[track_caller]
     pub fn thread_scope<R>(&self, work: impl FnOnce(&Scope) -> R) -> (R, ScopeReport) {
         let scope = Scope::new(self, Location::caller());
@@ -62,12 +62,12 @@ impl Heap {
     }
 }
 
-/// A part of a program whose end frees what was made in it: from [`Heap::scope`] and
+/// A section of a program; its end frees the arrays made in it. From [`Heap::scope`] and
 /// [`Heap::thread_scope`].
 pub struct Scope {
     heap: Heap,
     state: Arc<ScopeState>,
-    /// Watches the peak. `None` for a batch, and on a device that is gone.
+    /// Records the peak. `None` for a batch, and if the device's context has ended.
     region: Option<Region>,
 }
 
@@ -76,7 +76,7 @@ impl Scope {
         Scope::of(heap, began, Part::Code, innermost(heap))
     }
 
-    /// That of one batch of those that were asked for there.
+    /// Makes the scope of one batch of those requested at `began`.
     pub(crate) fn of_batch(
         heap: &Heap,
         asked: &'static Location<'static>,
@@ -107,13 +107,13 @@ impl Scope {
         Scope { heap: heap.clone(), state: Arc::new(state), region }
     }
 
-    /// Where arrays are made that belong to the scope and are first used on `stream`. Once the scope
-    /// ended, nothing can be made with it.
+    /// Returns a target whose arrays belong to the scope and are first used on `stream`. After the
+    /// scope's end, the target makes no arrays.
     pub fn on(&self, stream: &Stream) -> Target {
         self.heap.on(stream).within(Some(self.state.clone()))
     }
 
-    /// The same on the heap's own stream.
+    /// Returns a target whose arrays belong to the scope, on the heap's own stream.
     ///
     /// # Errors
     ///
@@ -122,29 +122,29 @@ impl Scope {
         Ok(self.heap.target()?.within(Some(self.state.clone())))
     }
 
-    /// Most bytes of the heap's device memory that were live at once beyond those live when the scope
-    /// began: [`RegionUsage::peak`](crate::RegionUsage::peak). Other threads' count too, and memory that
-    /// belongs to no scope. Of nested scopes an outer one counts what the inner ones do. Exact if one thread
-    /// uses the heap; else off by at most twice as much as [`live_peak`](crate::AllocStats::live_peak). Does
-    /// not wait for the device.
+    /// Returns the most bytes of the heap's device memory that were live at once, beyond those live
+    /// when the scope began: [`RegionUsage::peak`](crate::RegionUsage::peak). It includes other
+    /// threads' memory, and memory that belongs to no scope. An outer scope includes the inner
+    /// ones. Exact if one thread uses the heap; otherwise off by at most twice as much as
+    /// [`live_peak`](crate::AllocStats::live_peak). Does not wait for the device.
     ///
     /// # Errors
     ///
-    /// A forked child; a device that was reset.
+    /// The process is a forked child; the device was reset.
     pub fn peak(&self) -> Result<u64, Error> {
         self.heap.check_alive()?;
         self.region.as_ref().map_or(Ok(0), Region::carried_peak)
     }
 
-    /// The heap.
+    /// Returns the heap.
     pub fn heap(&self) -> &Heap {
         &self.heap
     }
 
-    /// Moves an array, of which a handle or a reference to one is given, out of the scope: its end
-    /// does not free the memory, and reports it if it is still there. It then belongs to the thread
-    /// scope in which this one began, if any. An array of a batch that was uploaded in the scope
-    /// leaves its turn as well. Arrays that do not belong to the scope are left as they are.
+    /// Moves an array, given by a handle or a reference to one, out of the scope. The scope's end
+    /// then does not free the memory, and reports it if it still exists. The array then belongs to
+    /// the thread scope in which this scope began, if any. An array of a batch that was uploaded in
+    /// the scope also leaves the batch's turn. Any other array is returned unchanged.
     pub fn keep<A: Handle>(&self, array: A) -> A {
         array.leave(self);
         array
@@ -163,8 +163,8 @@ impl Scope {
             None => storage.join(None),
             Some(outer) => {
                 if outer.add(storage).is_err() {
-                    // Its end frees what belongs to it, and that end was quicker. The heap counts
-                    // what fails.
+                    // The outer scope ended first, and its end frees what belongs to it. The heap
+                    // counts frees that fail.
                     let _ = storage.free_early(outer.how());
                 }
             }
@@ -208,7 +208,7 @@ impl fmt::Debug for Scope {
     }
 }
 
-/// The end of a scope, also by a panic.
+/// The end of a scope, also after a panic.
 struct End<'a> {
     scope: &'a Scope,
     of_thread: bool,

@@ -7,21 +7,22 @@ use crate::error::Error;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 
-/// What the end of a scope found. Its text has at most 80 columns.
+/// Report of a scope's end. Its text has at most 80 columns.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ScopeReport {
-    /// Where in the program the scope began.
+    /// Line of the program where the scope began.
     pub began: &'static Location<'static>,
-    /// How many arrays its end freed; those that were dropped before are not counted.
+    /// Number of arrays that the end freed; arrays dropped before are not counted.
     pub freed: u64,
-    /// Their bytes.
+    /// Bytes of these arrays.
     pub freed_bytes: u64,
-    /// [Peak](Scope::peak) of the scope, bytes. `None` if the device was reset, and in a forked child.
+    /// [Peak](Scope::peak) of the scope in bytes. `None` if the device was reset, and in a forked
+    /// child.
     pub peak: Option<u64>,
-    /// What was moved out and is still there, in the order in which it was moved.
+    /// Arrays that were moved out and still exist, in the order of their moves.
     pub kept: Vec<Kept>,
-    /// Why arrays could not be freed, one error each.
+    /// Errors of frees that failed, one for each array.
     pub failed: Vec<Error>,
 }
 
@@ -29,13 +30,13 @@ pub struct ScopeReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Kept {
-    /// Where the device sees it; zero for no bytes.
+    /// Address on the device; 0 for zero bytes.
     pub address: u64,
-    /// The bytes of its memory.
+    /// Size of its memory in bytes.
     pub bytes: u64,
-    /// The kind of memory.
+    /// Kind of memory.
     pub kind: MemoryKind,
-    /// Where in the program it was made.
+    /// Line of the program that made the array.
     pub made: &'static Location<'static>,
 }
 
@@ -69,7 +70,7 @@ impl fmt::Display for ScopeReport {
     }
 }
 
-/// Words in lines of at most 80 columns, where they are no longer than that.
+/// Wraps words into lines of at most 80 columns, if no word is longer.
 fn wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     let mut column = usize::MAX;
     for word in text.split_whitespace() {
@@ -84,7 +85,7 @@ fn wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     Ok(())
 }
 
-/// A place in the program in that many columns: the end of its path says most.
+/// A line of the program in a number of columns: the end of the path is kept, because it says most.
 struct Place(&'static Location<'static>, usize);
 
 impl fmt::Display for Place {

@@ -11,19 +11,19 @@ use crate::array::storage::Storage;
 use crate::error::{Error, ErrorKind, Freed};
 use crate::heap::Heap;
 
-/// What a scope, its targets and its arrays share.
+/// State shared by a scope, its targets and its arrays.
 pub(crate) struct ScopeState {
     pub(super) heap: Heap,
     pub(super) began: &'static Location<'static>,
-    /// Later ones have greater numbers.
+    /// Number of the scope; later scopes have greater numbers.
     pub(super) number: u64,
     pub(super) part: Part,
-    /// The thread scope in which this one began; of a batch, the scope that it was uploaded in.
+    /// The thread scope in which this one began. For a batch, the scope that it was uploaded in.
     pub(super) outer: Option<Arc<ScopeState>>,
     pub(super) lists: Mutex<Lists>,
 }
 
-/// What it is of a program whose end frees what was made in it.
+/// Section of a program that a scope stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Code,
@@ -34,11 +34,11 @@ pub(super) enum Part {
 #[derive(Default)]
 pub(super) struct Lists {
     pub(super) open: bool,
-    /// `true` once its end came, and not only that of an upload.
+    /// `true` once the scope has ended, rather than only its upload.
     pub(super) over: bool,
     pub(super) members: Few<Storage>,
     pub(super) kept: Few<Storage>,
-    /// Batches that were uploaded in it, which its end frees if their turns did not end before.
+    /// Batches that were uploaded in the scope. Its end frees those whose turns have not ended.
     pub(super) batches: Few<ScopeState>,
 }
 
@@ -47,8 +47,9 @@ impl ScopeState {
         !self.heap.is_forked() && self.lock().open
     }
 
-    /// The scope of what is made like a member of this one: itself while it is open, and then, of
-    /// a batch, that in which it was asked for. What a program makes of a batch outlives its turn.
+    /// Returns the scope for new arrays that are made like a member of this one: this scope while
+    /// it is open. For a batch whose turn has ended, it is the scope around the batch, because
+    /// results of a batch outlive its turn.
     pub(crate) fn of_likes(self: Arc<Self>) -> Option<Arc<ScopeState>> {
         if self.is_open() {
             return Some(self);
@@ -59,14 +60,14 @@ impl ScopeState {
         }
     }
 
-    /// Nothing more is made in it. What was is freed at its end.
+    /// Closes the scope to new arrays. Its end frees those made before.
     pub(crate) fn close(&self) {
         if !self.heap.is_forked() {
             self.lock().open = false;
         }
     }
 
-    /// What belongs to it and is still there.
+    /// Returns the members that still exist.
     pub(crate) fn members(&self) -> Vec<Arc<Storage>> {
         if self.heap.is_forked() {
             return Vec::new();
@@ -75,7 +76,7 @@ impl ScopeState {
         lists.members.alive().filter(|storage| self.has(storage)).collect()
     }
 
-    /// Nothing can be made in a scope that ended.
+    /// Returns the error of making an array in a scope that has ended.
     pub(super) fn ended(&self) -> Error {
         let (file, line) = (self.began.file(), self.began.line());
         let what = match self.part {
@@ -87,14 +88,14 @@ impl ScopeState {
         ))
     }
 
-    /// An error where it ended.
+    /// Returns an error if the scope has ended.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         if self.is_open() { Ok(()) } else { Err(self.ended()) }
     }
 
-    /// Has the end of the scope free a storage.
+    /// Registers a storage, for the scope's end to free it.
     pub(crate) fn add(self: &Arc<Self>, storage: &Arc<Storage>) -> Result<(), Error> {
-        // First, so that a scope that ends meanwhile finds it to be its own.
+        // Set first, so that an end of the scope meanwhile finds the storage to be its own.
         storage.join(Some(self.clone()));
         let mut lists = self.lock();
         if lists.open {
@@ -106,7 +107,7 @@ impl ScopeState {
         Err(self.ended())
     }
 
-    /// Registers a batch that is uploaded in this scope, so that the scope's end frees it.
+    /// Registers a batch that is uploaded in this scope, for the scope's end to free it.
     pub(crate) fn adopt(&self, batch: &Arc<ScopeState>) -> Result<(), Error> {
         self.check_open()?;
         let mut lists = self.lock();
@@ -118,7 +119,7 @@ impl ScopeState {
         Err(self.ended())
     }
 
-    /// An error if the scope that a batch was uploaded in ended, and freed it.
+    /// Returns an error if the scope that a batch was uploaded in has ended, which freed the batch.
     pub(crate) fn check_batch(&self) -> Result<(), Error> {
         if self.heap.is_forked() || !self.lock().over {
             return Ok(());
@@ -130,7 +131,7 @@ impl ScopeState {
         storage.scope().is_some_and(|scope| std::ptr::eq(&*scope, self))
     }
 
-    /// Returns `true` if a storage belongs to it, or to a batch that was uploaded in it.
+    /// Returns `true` if a storage belongs to the scope, or to a batch that was uploaded in it.
     pub(super) fn has_or_has_a_batch_of(&self, storage: &Storage) -> bool {
         let mut scope = storage.scope();
         while let Some(inner) = scope {
@@ -142,7 +143,7 @@ impl ScopeState {
         false
     }
 
-    /// How its end frees arrays.
+    /// Returns how the scope's end frees arrays.
     pub(super) fn how(&self) -> Freed {
         match self.part {
             Part::Code => Freed::Scope(self.began),
@@ -154,7 +155,7 @@ impl ScopeState {
         self.end_as(self.how())
     }
 
-    /// Frees its members and those of its batches.
+    /// Frees the members of the scope and of its batches.
     fn end_as(&self, how: Freed) -> ScopeReport {
         let Lists { members, kept, batches, .. } = if !self.heap.is_forked() {
             std::mem::replace(&mut *self.lock(), Lists { over: true, ..Lists::default() })
@@ -200,7 +201,7 @@ impl ScopeState {
 }
 
 impl Drop for ScopeState {
-    /// Drops the scopes around this one in a loop: a long chain of them would exhaust the stack.
+    /// Drops the outer scopes in a loop: recursion over a long chain would exhaust the stack.
     fn drop(&mut self) {
         let mut next = self.outer.take();
         while let Some(mut scope) = next.and_then(Arc::into_inner) {
@@ -215,8 +216,8 @@ impl fmt::Debug for ScopeState {
     }
 }
 
-/// Weak references, those to what went forgotten now and then: at most twice as many entries as
-/// there ever were alive at once.
+/// Weak references, from which dead ones are removed now and then. There are at most twice as many
+/// entries as ever were alive at once.
 pub(super) struct Few<T> {
     entries: Vec<Weak<T>>,
     tidy_at: usize,
@@ -243,16 +244,15 @@ impl<T> Default for Few<T> {
 }
 
 thread_local! {
-    /// How many thread scopes are open: what every array that is made looks at.
+    /// Number of open thread scopes, which every new array checks.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    /// Those scopes, the innermost last. Without a destructor, so that they are there at the thread's
-    /// end too. The end of the outermost one gives the list's memory back.
+    /// The open thread scopes, the innermost last. The list has no destructor, so that it exists at
+    /// the thread's end too. The end of the outermost scope frees the list's memory.
     static OPEN: ManuallyDrop<RefCell<Vec<Arc<ScopeState>>>> =
         const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// The scope to which what is made of `heap` belongs: of the target's own and this thread's the
-/// later one.
+/// Returns the scope for new memory of `heap`: the later one of the target's own and this thread's.
 pub(crate) fn of(heap: &Heap, own: Option<&Arc<ScopeState>>) -> Option<Arc<ScopeState>> {
     if DEPTH.get() == 0 {
         return own.cloned();
@@ -277,7 +277,7 @@ pub(super) fn open(scope: &Arc<ScopeState>) {
     DEPTH.set(DEPTH.get() + 1);
 }
 
-/// Ends what [`open`] began.
+/// Closes this thread's innermost scope.
 pub(super) fn close() {
     let closed = OPEN.with(|open| {
         let mut open = open.borrow_mut();

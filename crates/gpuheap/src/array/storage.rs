@@ -1,4 +1,5 @@
-//! The memory behind arrays: shared by their handles and views, used in stream order, freed once.
+//! Storages: the memory behind arrays, shared by handles and views, used in stream order, freed
+//! once.
 
 use std::any::Any;
 use std::panic::Location;
@@ -20,95 +21,96 @@ use crate::kind::MemoryKind;
 use crate::program::{self, Callback};
 use crate::stream::Stream;
 
-/// One piece of memory.
+/// A piece of memory.
 ///
 /// Work is enqueued with its lock held, so that a free by another thread comes wholly before or
-/// wholly after it. Of several streams the last one to use it is remembered, and the next one waits
-/// for it, so a free on the last one comes after them all.
+/// wholly after it. The storage records the stream of its last use, and the next stream to use it
+/// waits for that one. A free on the last stream is therefore ordered after every use.
 ///
-/// Locks are taken in this order: storages, several by their addresses; then the heap's. Nothing of
-/// the program's own is called with one held. In a forked child none is taken: a thread of the
-/// parent may have held it.
+/// Locks are taken in this order: storages, several of them by address; then the heap's lock. No
+/// code of the program is called with a lock held. In a forked child no lock is taken, because a
+/// thread of the parent may have held it.
 pub(crate) struct Storage {
     heap: Heap,
     kind: MemoryKind,
     bytes: u64,
     zero_on_free: bool,
-    /// The stream it was made on, of the heap's device.
+    /// Stream on which the memory was allocated, of the heap's device.
     home: Stream,
-    /// Where in the program it was made.
+    /// Line of the program that made the array.
     made: &'static Location<'static>,
-    /// `true` if a piece of it was used on another stream than the one all of them were made on.
+    /// `true` if a part of this block was used on another stream than that of its allocation.
     strayed: AtomicBool,
     state: Mutex<State>,
 }
 
 struct State {
     memory: Memory,
-    /// The stream of last use, where that is not home. It may be of a device that reaches this one.
+    /// Stream of the last use, if it is not `home`. It may be of a device that can access this one.
     last: Option<Stream>,
     /// Set by every use, and cleared at the end of the upload of its batch.
     used_since_upload: bool,
-    /// How many host borrows of the memory are out.
+    /// Number of borrows of the memory by the host.
     borrows: u32,
-    /// The scope whose end frees it.
+    /// Scope whose end frees the memory.
     scope: Option<Arc<ScopeState>>,
-    /// What takes back the advice that was given for it.
+    /// Calls that withdraw the advice given for the memory.
     advice: Vec<Told>,
 }
 
-/// What a storage is made of.
+/// Memory of a storage.
 pub(crate) enum Memory {
-    /// The heap's.
+    /// Memory of the heap.
     Lease(Lease),
-    /// The program's own, page-locked.
+    /// Page-locked memory of the program.
     Registered(Registered),
-    /// A piece of a block that goes back when all its pieces went.
+    /// Part of a block that is freed once all its parts are.
     Part { address: u64, whole: Arc<Storage> },
-    /// Not there yet: what is to be in it waits to be uploaded with others.
+    /// None yet: the array waits to be uploaded together with others.
     Staged,
-    /// Somebody else's, with what is to be done with it at the end.
+    /// Foreign memory, with the owner to call at its end.
     Foreign { address: u64, owner: Option<Owner> },
-    /// Freed before its handles went; what is left is given back when the last host borrow ends.
+    /// None: freed before its handles. The rest is given back when the last borrow by the host
+    /// ends.
     Freed { how: Freed, rest: Option<Box<Memory>> },
 }
 
-/// What is called with the address of foreign memory when it is freed, in the order of the stream.
+/// Callback of foreign memory: called with its address when the memory is freed, in stream order.
 pub(crate) type Owner = Callback<Box<dyn FnOnce(u64, &Stream) + Send>>;
 
-/// Where the memory of a storage is.
+/// Location of a storage's memory.
 pub(super) enum Place {
     At(u64),
-    /// It will be at a multiple of [`STAGED_ALIGN`].
+    /// Not allocated yet; the address will be a multiple of [`STAGED_ALIGN`].
     Staged,
-    /// It was freed, or is the parent's of a fork, and will be nowhere.
+    /// None any more: the memory was freed, or belongs to the parent of a forked child.
     Nowhere,
 }
 
-/// Staged arrays get memory at multiples of these bytes: the driver's own alignment, which kernels
-/// with wide loads count on.
+/// Alignment, in bytes, of staged arrays. It is the driver's own alignment, which kernels with wide
+/// loads rely on.
 pub(crate) const STAGED_ALIGN: u64 = 256;
 
-/// What is left to do with memory that was marked as freed.
+/// Remaining work for memory that was marked as freed.
 enum Taken {
-    /// To give it back.
+    /// The memory is to be given back.
     Memory(Memory, Ending),
-    /// Nothing before the last host borrow ends.
+    /// Nothing before the last borrow by the host ends.
     Borrowed,
-    /// Nothing: it was freed before.
+    /// Nothing: the memory was freed before.
     Nothing,
 }
 
-/// What its end has to know of memory.
+/// State of memory that its end needs.
 struct Ending {
-    /// The stream of last use, where that is not home.
+    /// Stream of the last use, if it is not `home`.
     last: Option<Stream>,
-    /// What takes back the advice that was given for it.
+    /// Calls that withdraw the advice given for the memory.
     advice: Vec<Told>,
 }
 
 impl Storage {
-    /// Memory of a kind, first used where `target` says.
+    /// Allocates memory of a kind, for first use on the target's stream.
     pub(crate) fn new(
         target: &Target,
         kind: MemoryKind,
@@ -150,40 +152,41 @@ impl Storage {
         self.zero_on_free
     }
 
-    /// Where in the program it was made.
+    /// Returns the line of the program that made the array.
     pub(crate) fn made(&self) -> &'static Location<'static> {
         self.made
     }
 
-    /// The stream of last use.
+    /// Returns the stream of the last use.
     pub(crate) fn stream(&self) -> Stream {
         self.peek().map_or_else(|| self.home.clone(), |state| state.stream(&self.home).clone())
     }
 
-    /// A stream of the heap's own device for its like: the one of last use, unless another device
-    /// used it last.
+    /// Returns a stream of the heap's device for new arrays like this one: that of the last use,
+    /// unless that is of another device.
     pub(crate) fn own_stream(&self) -> Stream {
         let stream = self.stream();
         if stream.context().is_same(self.context()) { stream } else { self.home.clone() }
     }
 
-    /// Returns `true` if the memory was freed while there were handles to it.
+    /// Returns `true` if the memory was freed while handles to it exist.
     pub(crate) fn is_freed(&self) -> bool {
         self.peek().is_some_and(|state| matches!(state.memory, Memory::Freed { .. }))
     }
 
-    /// Its address as things are, without claiming a use of it.
+    /// Returns the current address, without claiming a use of the memory.
     pub(crate) fn address(&self) -> Option<u64> {
         self.peek()?.address().ok()
     }
 
-    /// The same, or why it has none. It stays the same for as long as there is one.
+    /// Returns the address, or the reason why there is none. The address does not change while it
+    /// exists.
     pub(crate) fn require_address(&self) -> Result<u64, Error> {
         self.check_alive()?;
         self.lock().address()
     }
 
-    /// Where it is, for what has to know whether it will be somewhere later.
+    /// Returns the location, including whether the memory will be allocated later.
     pub(super) fn place(&self) -> Place {
         let Some(state) = self.peek() else { return Place::Nowhere };
         match (&state.memory, state.address()) {
@@ -193,17 +196,17 @@ impl Storage {
         }
     }
 
-    /// The scope whose end frees it.
+    /// Returns the scope whose end frees the memory.
     pub(crate) fn scope(&self) -> Option<Arc<ScopeState>> {
         self.peek()?.scope.clone()
     }
 
-    /// Has the end of `scope` free it.
+    /// Sets the scope whose end frees the memory.
     pub(crate) fn join(&self, scope: Option<Arc<ScopeState>>) {
         self.lock().scope = scope;
     }
 
-    /// Notes the end of its upload. The caller marks that point of the stream afterwards.
+    /// Notes the end of the upload. The caller records an event on the stream afterwards.
     pub(crate) fn end_upload(&self) {
         let whole = {
             let mut state = self.lock();
@@ -234,26 +237,26 @@ impl Storage {
         whole.map_or(Ok(()), |whole| whole.follow(from, to))
     }
 
-    /// Gives staged memory what it is made of.
+    /// Gives staged memory its allocation.
     pub(crate) fn fill(&self, memory: Memory) {
         let mut state = self.lock();
         if matches!(state.memory, Memory::Staged) {
             state.memory = memory;
             return;
         }
-        // The end of a scope was quicker.
+        // A scope ended first.
         let ending = state.ending();
         drop(state);
         let _ = self.give_back(memory, ending);
     }
 
-    /// Its memory, for another storage to hold.
+    /// Returns the memory, for another storage to hold.
     pub(crate) fn surrender(&self) -> Memory {
         std::mem::replace(&mut self.lock().memory, Memory::Staged)
     }
 
-    /// The block of which this is a piece, how far into it, and the stream that all work on all
-    /// pieces was on, if it was on one.
+    /// Returns the block that this storage is a part of, and the offset in it. The third value is
+    /// the stream of all work on all parts; `None` if they were used on several.
     pub(crate) fn part(&self) -> Option<(Arc<Storage>, u64, &Stream)> {
         let state = self.peek()?;
         let Memory::Part { address, whole } = &state.memory else { return None };
@@ -262,15 +265,15 @@ impl Storage {
         (!strayed).then(|| (whole.clone(), start, &self.home))
     }
 
-    /// Drops what was to be called at its end, uncalled.
+    /// Drops the owner without calling it.
     pub(crate) fn disown(&self) {
         let nothing = Memory::Foreign { address: 0, owner: None };
         let memory = std::mem::replace(&mut self.lock().memory, nothing);
         drop(memory);
     }
 
-    /// Has `stream` wait for all work that the memory was given so far, and enqueues more with
-    /// `work`, which gets the address and the stream: `stream`, else the one of last use.
+    /// Makes `stream` wait for all earlier work on the memory, and calls `work` to enqueue more.
+    /// `work` gets the address and `stream`, or else the stream of the last use.
     pub(crate) fn use_on<R>(
         &self,
         stream: Option<&Stream>,
@@ -291,8 +294,9 @@ impl Storage {
         work(address, stream)
     }
 
-    /// The same for work that reads `source` and writes here, on a stream of this storage's own
-    /// device: that of last use, or home behind it; afterwards the source's stream comes after it too.
+    /// Calls `work` to enqueue work that reads `source` and writes this storage. It runs on a
+    /// stream of this storage's own device: that of the last use, or `home` ordered after it. The
+    /// source's stream is then ordered after the work.
     pub(crate) fn use_with<R>(
         &self,
         source: &Storage,
@@ -303,8 +307,8 @@ impl Storage {
         if std::ptr::eq(self, source) {
             return self.use_on(None, |address, stream| work(address, address, stream));
         }
-        // In the order of their addresses, so that two threads that copy both ways cannot wait for
-        // each other.
+        // Locked in the order of their addresses, so that two threads that copy in opposite
+        // directions cannot deadlock.
         let (mut mine, mut theirs);
         if (self as *const Storage) < (source as *const Storage) {
             mine = self.lock();
@@ -315,7 +319,7 @@ impl Storage {
         }
         let (to, from) = (mine.address()?, theirs.address()?);
         (mine.used_since_upload, theirs.used_since_upload) = (true, true);
-        // On a device of its own: a peer that used it last may not reach the source.
+        // On a device of its own: a peer that used it last may have no access to the source.
         let stream = self.last_stream(mine.ending_stream())?;
         mine.last = Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
         let their_stream = theirs.stream(&source.home).clone();
@@ -331,19 +335,19 @@ impl Storage {
             theirs.set_last(stream);
             return Ok(done);
         }
-        // The source stays with a stream of its own device, behind this copy of it.
+        // The source's last stream stays one of its own device, ordered after this copy.
         let ordered = their_stream.wait_for(&stream);
         if let Err(error) = ordered.or_else(|_| stream.synchronize()) {
-            // Its free is to come after the copy all the same.
+            // The source's free has to be ordered after the copy all the same.
             theirs.set_last(stream);
             return Err(error);
         }
         Ok(done)
     }
 
-    /// The same for work on this and `others`, some of which may be the same: on the stream of this
-    /// one's last use, of its own device, which waits for what the others were used for. Their
-    /// addresses are what they were.
+    /// Calls `work` to enqueue work on this storage and `others`, some of which may be equal. It
+    /// runs on the stream of this storage's last use, on its own device, which waits for earlier
+    /// work on the others. The addresses have not changed.
     pub(crate) fn use_among<R>(
         &self,
         others: &[&Storage],
@@ -352,7 +356,7 @@ impl Storage {
         let mut all: Vec<&Storage> = Vec::with_capacity(others.len() + 1);
         all.push(self);
         all.extend_from_slice(others);
-        // In the order of their addresses, as above, and each once.
+        // Locked in the order of their addresses, against deadlock, and each once.
         all.sort_unstable_by_key(|storage| std::ptr::from_ref(*storage));
         all.dedup_by(|one, other| std::ptr::eq(*one, *other));
         for storage in &all {
@@ -365,7 +369,7 @@ impl Storage {
             state.address()?;
         }
         let mine = all.iter().position(|storage| std::ptr::eq(*storage, self)).unwrap_or(0);
-        // On a device of its own, as above.
+        // On a device of its own: a peer that used it last may have no access to the others.
         let stream = self.last_stream(states[mine].ending_stream())?;
         states[mine].last =
             Some(stream.clone()).filter(|stream| !is_same_stream(stream, &self.home));
@@ -375,7 +379,8 @@ impl Storage {
         work(&stream)
     }
 
-    /// The address for the host, all work done: it stays valid until [`end_borrow`](Self::end_borrow).
+    /// Waits for all work and returns the host's address. It stays valid until
+    /// [`end_borrow`](Self::end_borrow).
     pub(crate) fn begin_borrow(&self) -> Result<u64, Error> {
         self.check_alive()?;
         let mut state = self.lock();
@@ -401,12 +406,12 @@ impl Storage {
             let Some(rest) = rest.take() else { return };
             (rest, state.ending())
         };
-        // A destructor reports and carries on: the heap counts the failure.
+        // A destructor reports and continues: the heap counts the failure.
         let _ = self.give_back(*rest, ending);
     }
 
-    /// Frees it now, in the order of its last use; later uses are errors that say `how`. Whether it
-    /// was there to be freed.
+    /// Frees the memory now, in the order of its last use. Later uses are errors that name `how`.
+    /// Returns `true` if this call freed it.
     pub(crate) fn free_early(&self, how: Freed) -> Result<bool, Error> {
         self.check_alive()?;
         match self.take(how) {
@@ -416,8 +421,8 @@ impl Storage {
         }
     }
 
-    /// Waits for the last use and gives the memory back to the driver, past the cache: the bytes
-    /// that the driver regained.
+    /// Waits for the last use and returns the memory to the driver, past the cache. Returns the
+    /// bytes that the driver regained.
     pub(crate) fn release(&self, how: Freed) -> Result<u64, Error> {
         self.check_alive()?;
         match self.take(how) {
@@ -431,8 +436,9 @@ impl Storage {
         }
     }
 
-    /// Marks it freed, with what is then to be given back. All work on it is enqueued by then, so
-    /// that happens with the lock let go: the owner of wrapped memory may use the array's handles.
+    /// Marks the storage as freed and returns the memory to give back. All work on it is enqueued
+    /// by then. The caller gives it back with the lock released, because the owner of wrapped
+    /// memory may use the array's handles.
     fn take(&self, how: Freed) -> Taken {
         let mut state = self.lock();
         if matches!(state.memory, Memory::Freed { .. }) {
@@ -448,8 +454,8 @@ impl Storage {
         Taken::Memory(memory, ending)
     }
 
-    /// Memory whose order cannot be kept stays with the heap, accounted as live: nobody else may
-    /// have it.
+    /// Gives memory back. Memory that cannot be ordered stays with the heap, counted as live, and
+    /// is not reused.
     fn give_back(&self, memory: Memory, ending: Ending) -> Result<(), Error> {
         match memory {
             Memory::Lease(lease) => {
@@ -470,8 +476,8 @@ impl Storage {
                 for told in &ending.advice {
                     let _ = told.tell(self.context(), address, self.bytes);
                 }
-                // The whole is freed behind the last use of each piece. Where that cannot be
-                // ordered the host waits for the piece.
+                // The block is freed after the last use of each part. If that cannot be ordered,
+                // the host waits for the part.
                 let ordered = self.last_stream(ending.last).and_then(|stream| {
                     let ordered = whole.use_on(Some(&stream), |_, _| Ok(()));
                     ordered.or_else(|_| stream.synchronize())
@@ -483,10 +489,11 @@ impl Storage {
             }
             Memory::Staged => Ok(()),
             Memory::Foreign { address, owner: Some(mut owner) } => {
-                // What a reset took with it is not freed again.
+                // Memory that a reset freed is not freed again.
                 self.check_alive()?;
                 let stream = self.last_stream(ending.last)?;
-                // For an owner that calls the driver; one that does not can do without.
+                // For an owner that calls the driver. Others do not need the context, so an error
+                // is ignored.
                 let _current = self.context().enter();
                 let end = move || owner.take().map_or((), |owner| owner(address, &stream));
                 program::run(end).map_err(owner_panicked)
@@ -497,7 +504,7 @@ impl Storage {
         }
     }
 
-    /// Notes how advice that was given is taken back.
+    /// Stores how to withdraw advice.
     pub(super) fn remember(&self, told: Told) {
         let mut state = self.lock();
         if !state.advice.contains(&told) {
@@ -505,15 +512,15 @@ impl Storage {
         }
     }
 
-    /// Advice stays with pages, which the next tenant is to find as new. Where it cannot be taken
-    /// back, that one is slower and not wrong.
+    /// Withdraws advice: it stays with pages, and the next array in them is to start without. If
+    /// that fails, the next array is slower, but correct.
     fn take_advice_back(&self, lease: &Lease, ending: &Ending) {
         for told in &ending.advice {
             let _ = told.tell(self.context(), lease.address, lease.bytes);
         }
     }
 
-    /// Returns `true` if it is registered memory: a vector of that many `T`.
+    /// Returns `true` if the memory is registered: a vector of `count` elements of `T`.
     pub(super) fn is_vector_of<T: Element>(&self, count: usize) -> bool {
         match &self.lock().memory {
             Memory::Registered(registered) => registered.is_vector_of::<T>(count),
@@ -521,7 +528,7 @@ impl Storage {
         }
     }
 
-    /// Waits for the last use of registered memory and unlocks it: the vector.
+    /// Waits for the last use of registered memory, unlocks it and returns the vector.
     pub(super) fn take_registered(&self, how: Freed) -> Result<Box<dyn Any + Send>, Error> {
         let mut state = self.lock();
         state.address()?;
@@ -535,7 +542,7 @@ impl Storage {
         }
     }
 
-    /// A stream of the heap's device that comes after every use.
+    /// Returns a stream of the heap's device that is ordered after every use.
     fn last_stream(&self, last: Option<Stream>) -> Result<Stream, Error> {
         match last {
             None => Ok(self.home.clone()),
@@ -544,15 +551,16 @@ impl Storage {
             }
             Some(last) => {
                 let ordered = self.home.wait_for(&last);
-                // Where that fails the host waits, so that the memory can be freed after all.
+                // If that fails, the host waits, so that the memory can be freed after all.
                 ordered.or_else(|_| last.synchronize())?;
                 Ok(self.home.clone())
             }
         }
     }
 
-    /// Makes `stream` the one of last use, behind the one that was. The caller drops `visited` after
-    /// it unlocked all storages: a heap that ends there drops callbacks, which are code of the program.
+    /// Makes `stream` the stream of the last use, ordered after the previous one. The caller drops
+    /// `visited` after it unlocked all storages: a heap that ends there drops callbacks, which are
+    /// code of the program.
     fn hand_over(
         &self,
         state: &mut State,
@@ -593,20 +601,20 @@ impl Storage {
         if self.kind.is_host_accessible() {
             return Ok(user.shares_driver(owner));
         }
-        // Memory of a stream-ordered pool is opened to other devices by a call on the whole pool,
-        // after which writes of a peer were seen to be lost (driver 590, NVIDIA bug 6098762).
-        // Wrapped memory may be of such a pool.
+        // Access to a stream-ordered pool by other devices is set for the whole pool. After that
+        // call, writes of a peer were seen to be lost (driver 590, NVIDIA bug 6098762). Wrapped
+        // memory may be of such a pool.
         let may_be_pooled = self.heap.is_stream_ordered()
             || !matches!(memory, Memory::Lease(_) | Memory::Part { .. });
         Ok(!may_be_pooled && user.can_reach(owner, visited)?)
     }
 
-    /// Before the lock is taken: a thread of a forked child's parent may have held it.
+    /// Called before the lock is taken: in a forked child, a thread of the parent may have held it.
     fn check_alive(&self) -> Result<(), Error> {
         Ok(self.home.context().check_alive()?)
     }
 
-    /// How things are, for what has no error to give; `None` in a forked child.
+    /// Locks the state, for callers that cannot return an error; `None` in a forked child.
     fn peek(&self) -> Option<MutexGuard<'_, State>> {
         (!self.heap.is_forked()).then(|| self.lock())
     }
@@ -617,7 +625,7 @@ impl Storage {
 }
 
 impl State {
-    /// The stream of last use, where that is not home and has anything left to wait for.
+    /// Returns the stream of the last use, if it is not `home` and has work left to wait for.
     fn ending_stream(&self) -> Option<Stream> {
         self.last.clone().filter(|last| !is_over(last))
     }
@@ -626,7 +634,7 @@ impl State {
         Ending { last: self.ending_stream(), advice: std::mem::take(&mut self.advice) }
     }
 
-    /// The block of which it is a piece.
+    /// Returns the block that this storage is a part of.
     fn whole(&self) -> Option<Arc<Storage>> {
         match &self.memory {
             Memory::Part { whole, .. } => Some(whole.clone()),
@@ -659,7 +667,7 @@ impl State {
         }
     }
 
-    /// Where the host sees it, for memory that it does.
+    /// Returns the host's address of host-accessible memory.
     fn host_address(&self) -> Result<u64, Error> {
         match &self.memory {
             Memory::Registered(registered) if registered.device != 0 => Ok(registered.host),
@@ -671,15 +679,15 @@ impl State {
 impl Drop for Storage {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Most arrays: used on one stream, and given no advice.
+        // The common case: used on one stream, and without advice.
         if let Memory::Lease(lease) = state.memory
             && state.last.is_none()
             && state.advice.is_empty()
         {
             // Of a foreign stream the heap may have let go by another object for it.
             let home = self.home.is_foreign().then_some(&self.home);
-            // A destructor reports and carries on: the heap counts the failure. In a forked child
-            // it does nothing.
+            // A destructor reports and continues: the heap counts the failure. In a forked child it
+            // does nothing.
             let _ = self.heap.free(self.kind, lease, home, self.zero_on_free);
             return;
         }
@@ -688,18 +696,18 @@ impl Drop for Storage {
         let nothing = Memory::Foreign { address: 0, owner: None };
         let memory = std::mem::replace(&mut state.memory, nothing);
         if forked {
-            // All of it is the parent's, what an owner captured included.
+            // All of it belongs to the parent, including the captures of an owner.
             std::mem::forget(memory);
             return;
         }
         let ending = state.ending();
-        // A destructor reports and carries on: the heap counts the failure.
+        // A destructor reports and continues: the heap counts the failure.
         let _ = self.give_back(memory, ending);
     }
 }
 
-/// Returns `true` if all work of a stream is over for good, because its device was reset: that
-/// waited for it, and for what it waited for.
+/// Returns `true` if all work of a stream has completed for good, because its device was reset. The
+/// reset waited for that work, and for the work that it waited for.
 fn is_over(stream: &Stream) -> bool {
     stream.context().check_alive() == Err(Gone::Reset)
 }
