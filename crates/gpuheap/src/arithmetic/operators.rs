@@ -377,7 +377,7 @@ fn is_kept<T: Number, D: Dimension>(left: &DeviceArray<T, D>, right: &Side<'_>) 
 enum Overlap {
     /// Apart, or one of them has no memory. Missing memory is an error later on.
     None,
-    /// The same bytes, read in the same order.
+    /// Identical windows: equal bytes, read in the same order.
     Same,
     /// Shared bytes, with starts this many bytes apart or with different lengths.
     Shifted(u64),

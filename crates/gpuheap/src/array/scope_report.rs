@@ -1,4 +1,4 @@
-//! What a scope freed at its end.
+//! Report of a scope's end: the arrays that it freed and those that were kept.
 
 use std::fmt;
 use std::panic::Location;

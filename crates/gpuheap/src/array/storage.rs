@@ -179,8 +179,8 @@ impl Storage {
         self.peek()?.address().ok()
     }
 
-    /// Returns the address, or the reason why there is none. The address does not change while it
-    /// exists.
+    /// Returns the address, or an error that says why the memory has no address. The address does
+    /// not change while it exists.
     pub(crate) fn require_address(&self) -> Result<u64, Error> {
         self.check_alive()?;
         self.lock().address()
@@ -684,7 +684,7 @@ impl Drop for Storage {
             && state.last.is_none()
             && state.advice.is_empty()
         {
-            // Of a foreign stream the heap may have let go by another object for it.
+            // The heap may have retired a foreign stream by another object for it.
             let home = self.home.is_foreign().then_some(&self.home);
             // A destructor reports and continues: the heap counts the failure. In a forked child it
             // does nothing.
