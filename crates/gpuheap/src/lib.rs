@@ -172,9 +172,10 @@ pub use array::target::Target;
 pub use array::unified::{Advice, Location};
 #[cfg(feature = "arrays")]
 pub use array::{
-    ArrayBase, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element, Hold, HoldMut, HostData,
-    HostMut, HostRef, LowerTriangular, Owned, Printed, RegisterError, ResizeError, Shared,
-    SharedArray, Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View, ViewMut,
+    ArrayBase, ArrayData, ArrayDataMut, DeviceArray, DeviceView, DeviceViewMut, Diagonal, Element,
+    HostData, HostMut, HostRef, LowerTriangular, Owned, Printed, RegisterError, ResizeError,
+    Shared, SharedArray, Symmetric, Transposed, Triangle, UninitArray, UpperTriangular, View,
+    ViewMut,
 };
 #[cfg(feature = "arrays")]
 pub use batches::{Batches, FedBatches, RowBatches};
@@ -200,7 +201,7 @@ pub use heap::block::Block;
 pub use heap::builder::HeapBuilder;
 pub use heap::fit::{Fit, InTheWay};
 pub use heap::flush::{FlushReport, FlushedKind};
-pub use heap::ladder::Step;
+pub use heap::reclaim_step::ReclaimStep;
 pub use heap::reclaimers::Reclaimer;
 pub use heap::region::{Region, RegionUsage};
 pub use heap::retry::RunsOut;

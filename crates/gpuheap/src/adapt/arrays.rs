@@ -5,8 +5,8 @@ use ndarray::{Array, Data, Dimension};
 use super::{Adapt, Download, ElementRule, Group, Item, Plain, Structures, Upload};
 use crate::array::DeviceArray;
 use crate::array::{
-    ArrayBase, Diagonal, Element, Hold, LowerTriangular, Owned, Shared, SharedArray, Symmetric,
-    Transposed, UpperTriangular, View, ViewMut,
+    ArrayBase, ArrayData, Diagonal, Element, LowerTriangular, Owned, Shared, SharedArray,
+    Symmetric, Transposed, UpperTriangular, View, ViewMut,
 };
 use crate::error::Error;
 
@@ -27,7 +27,7 @@ impl<S: ndarray::RawData, D> Item for ndarray::ArrayBase<S, D> {
     type Group = Structures;
 }
 
-impl<S: Hold, T: Element, D: Dimension> Adapt<Download> for ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Element, D: Dimension> Adapt<Download> for ArrayBase<S, T, D> {
     type Output = Array<T, D>;
 
     fn adapt(&self, to: &Download) -> Result<Array<T, D>, Error> {

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use super::Adapt;
 use crate::array::storage::Storage;
-use crate::array::{ArrayBase, DeviceArray, Element, Hold};
+use crate::array::{ArrayBase, ArrayData, DeviceArray, Element};
 use crate::error::{Error, ErrorKind};
 
 /// The host, as the destination of a structure.
@@ -57,7 +57,7 @@ struct Block {
 
 impl Download {
     /// Returns an array's elements with its shape.
-    pub(super) fn array<S: Hold, T: Element, D: Dimension>(
+    pub(super) fn array<S: ArrayData, T: Element, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
     ) -> Result<Array<T, D>, Error> {
@@ -71,7 +71,7 @@ impl Download {
 
     /// Returns the elements of an array that was uploaded together with others, and is read
     /// together with them.
-    fn with_others<S: Hold, T: Element, D: Dimension>(
+    fn with_others<S: ArrayData, T: Element, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
     ) -> Result<Option<Vec<T>>, Error> {

@@ -12,7 +12,7 @@ use super::{Adapt, Cu, ElementRule, Narrow, Plain, Same};
 use crate::array::element::bytes_of;
 use crate::array::storage::{Memory, STAGED_ALIGN, Storage};
 use crate::array::target::Target;
-use crate::array::{ArrayBase, DeviceArray, Hold, SharedArray, UninitArray};
+use crate::array::{ArrayBase, ArrayData, DeviceArray, SharedArray, UninitArray};
 use crate::error::{Error, ErrorKind};
 
 /// Limit, in bytes, of arrays that are uploaded together: below it, a driver call costs more than
@@ -154,7 +154,7 @@ impl<R: ElementRule> Upload<R> {
 
     /// Copies an array of a device. If its type changes, it is converted on the device if a kernel
     /// can, and otherwise on the host.
-    pub(super) fn copy<Q: ElementRule, S: Hold, T: Plain, D: Dimension>(
+    pub(super) fn copy<Q: ElementRule, S: ArrayData, T: Plain, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
     ) -> Result<DeviceArray<Q::Of<T>, D>, Error> {

@@ -9,10 +9,10 @@ use ndarray::Dimension;
 use super::launch::run;
 use super::number::{Scalar, type_of};
 use crate::array::target::Target;
-use crate::array::{ArrayBase, DeviceArray, Element, Hold, UninitArray};
+use crate::array::{ArrayBase, ArrayData, DeviceArray, Element, UninitArray};
 use crate::error::Error;
 
-impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     /// Converts the elements to another type, into a new array of the same shape. The rules are
     /// those of Rust's `as`.
     ///
@@ -42,7 +42,7 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
 }
 
 /// Converts as [`ArrayBase::cast`] does, with `at` as the line that allocates.
-pub(super) fn cast<S: Hold, T: Scalar, U: Scalar, D: Dimension>(
+pub(super) fn cast<S: ArrayData, T: Scalar, U: Scalar, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     at: &'static Location<'static>,
 ) -> Result<DeviceArray<U, D>, Error> {
@@ -63,7 +63,7 @@ pub(super) fn recast<T: Scalar, U: Scalar, D: Dimension>(
 
 /// Converts elements to another type on a target of the same device. Returns `None` if a kernel
 /// does not know one of the types, or if the target is on another device.
-pub(crate) fn converted<S: Hold, T: Element, U: Element, D: Dimension>(
+pub(crate) fn converted<S: ArrayData, T: Element, U: Element, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     target: &Target,
     at: &'static Location<'static>,
@@ -73,7 +73,7 @@ pub(crate) fn converted<S: Hold, T: Element, U: Element, D: Dimension>(
     is_there.then(|| made(array, from, to, target, at))
 }
 
-fn made<S: Hold, T: Element, U: Element, D: Dimension>(
+fn made<S: ArrayData, T: Element, U: Element, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     from: Type,
     to: Type,

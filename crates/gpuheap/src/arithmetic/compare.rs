@@ -9,7 +9,7 @@ use super::number::Number;
 use super::operand::{Operand, Side, together};
 use super::operators::{Op, check_sides, enqueue};
 use super::reduce::read_one;
-use crate::array::{ArrayBase, DeviceArray, Hold, UninitArray};
+use crate::array::{ArrayBase, ArrayData, DeviceArray, UninitArray};
 use crate::error::Error;
 
 macro_rules! comparisons {
@@ -28,7 +28,7 @@ macro_rules! comparisons {
         /// assert_eq!((mask.sum()?, mask.any()?, mask.all()?), (2, true, false));
         /// # Ok(()) }
         /// ```
-        impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
+        impl<S: ArrayData, T: Number, D: Dimension> ArrayBase<S, T, D> {
             $(
                 #[doc = $doc]
                 ///
@@ -58,7 +58,7 @@ comparisons! {
 }
 
 /// Reductions of masks. Each waits for its result.
-impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
+impl<S: ArrayData, D: Dimension> ArrayBase<S, bool, D> {
     /// Returns `true` if all elements are true, and for an empty array. Waits.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
     }
 }
 
-fn compared<S: Hold, T: Number, D: Dimension, O: Dimension>(
+fn compared<S: ArrayData, T: Number, D: Dimension, O: Dimension>(
     op: Comparison,
     left: &ArrayBase<S, T, D>,
     right: &Side<'_>,

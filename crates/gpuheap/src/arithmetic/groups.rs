@@ -13,7 +13,7 @@ use super::operand::{Side, strides};
 use super::operators::{Op, enqueue_strided};
 use super::reduce::size;
 use crate::array::target::Target;
-use crate::array::{ArrayBase, DeviceArray, Hold};
+use crate::array::{ArrayBase, ArrayData, DeviceArray};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 
@@ -34,7 +34,7 @@ use crate::kind::MemoryKind;
 /// assert!(values.sum_by_key(&keys, 2).is_err()); // 2 is not one of 0..2
 /// # Ok(()) }
 /// ```
-impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
     /// Returns the sum of each group's rows; 0 for an empty group. Adds as [`sum`](ArrayBase::sum)
     /// does, except that floats are added, in `f64`, in an order that may differ from run to run.
     /// Waits.
@@ -45,7 +45,7 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
     /// has no axis; the keys are on another device; an array was freed; the errors of
     /// [`Target::uninit`], for the result and for temporary memory; a driver error.
     #[track_caller]
-    pub fn sum_by_key<R: Hold, K: Key>(
+    pub fn sum_by_key<R: ArrayData, K: Key>(
         &self,
         keys: &ArrayBase<R, K, Ix1>,
         groups: usize,
@@ -63,7 +63,7 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
     ///
     /// The errors of [`sum_by_key`](ArrayBase::sum_by_key).
     #[track_caller]
-    pub fn mean_by_key<R: Hold, K: Key>(
+    pub fn mean_by_key<R: ArrayData, K: Key>(
         &self,
         keys: &ArrayBase<R, K, Ix1>,
         groups: usize,
@@ -92,7 +92,7 @@ impl<S: Hold, T: Scalar, D: RemoveAxis> ArrayBase<S, T, D> {
 }
 
 /// Counts of keys.
-impl<S: Hold, K: Key> ArrayBase<S, K, Ix1> {
+impl<S: ArrayData, K: Key> ArrayBase<S, K, Ix1> {
     /// Returns the number of occurrences of each of `0..groups` among these keys. Waits.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl<S: Hold, K: Key> ArrayBase<S, K, Ix1> {
 }
 
 /// Counts of the keys, in device memory: many threads of a kernel add to one element at once.
-fn counts<S: Hold, K: Key>(
+fn counts<S: ArrayData, K: Key>(
     keys: &ArrayBase<S, K, Ix1>,
     groups: usize,
     at: &'static Location<'static>,
@@ -127,7 +127,7 @@ fn counts<S: Hold, K: Key>(
 }
 
 /// Sums of the groups' rows, in device memory for the reason given at [`counts`].
-fn totals<A: Scalar, S: Hold, T: Scalar, D: RemoveAxis, R: Hold, K: Key>(
+fn totals<A: Scalar, S: ArrayData, T: Scalar, D: RemoveAxis, R: ArrayData, K: Key>(
     values: &ArrayBase<S, T, D>,
     keys: &ArrayBase<R, K, Ix1>,
     groups: usize,
@@ -200,7 +200,7 @@ impl BadKeys {
     }
 
     /// Waits for the counters, and returns an error if a key names no group.
-    fn check<S: Hold, K: Key>(
+    fn check<S: ArrayData, K: Key>(
         &self,
         keys: &ArrayBase<S, K, Ix1>,
         groups: usize,

@@ -10,7 +10,7 @@ use ndarray::Dimension;
 use rustc_hash::FxHashMap;
 
 use crate::array::storage::Storage;
-use crate::array::{ArrayBase, Element, Hold};
+use crate::array::{ArrayBase, ArrayData, Element};
 use crate::device::{Attachment, Context};
 use crate::error::{Error, ErrorKind, Fault};
 use crate::heap::Heap;
@@ -53,7 +53,7 @@ pub(crate) struct Window<'a> {
     pub(super) shape: &'a [usize],
 }
 
-impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     pub(crate) fn window(&self) -> Window<'_> {
         let (storage, offset, bytes) = (self.storage(), self.offset(), self.bytes());
         Window { storage, offset, bytes, shape: self.shape() }

@@ -87,7 +87,7 @@
 //!
 //! A kernel is loaded when it is first needed, and unloaded with the context. Loading may wait for
 //! the device. It takes milliseconds if the driver's cache does not have the kernel from an earlier
-//! run. If memory is too short for it, the heap runs its [reclaim steps](crate::Step).
+//! run. If memory is too short for it, the heap runs its [reclaim steps](crate::ReclaimStep).
 //!
 //! [`try_add`]: crate::ArrayBase::try_add
 //! [`try_sub`]: crate::ArrayBase::try_sub

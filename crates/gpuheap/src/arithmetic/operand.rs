@@ -5,7 +5,7 @@ use ndarray::{DimMax, Dimension};
 
 use super::launch::Window;
 use super::number::Number;
-use crate::array::{ArrayBase, Hold};
+use crate::array::{ArrayBase, ArrayData};
 use crate::error::{Error, ErrorKind};
 
 /// The right side of an operation on an array of `T` with dimensions `D`. It is a number, used for
@@ -28,13 +28,13 @@ impl<T: Number, D: Dimension> Operand<T, D> for T {
     type Dim = D;
 }
 
-impl<S: Hold, T: Number, D: Dimension + DimMax<E>, E: Dimension> Operand<T, D>
+impl<S: ArrayData, T: Number, D: Dimension + DimMax<E>, E: Dimension> Operand<T, D>
     for ArrayBase<S, T, E>
 {
     type Dim = <D as DimMax<E>>::Output;
 }
 
-impl<S: Hold, T: Number, D: Dimension + DimMax<E>, E: Dimension> Operand<T, D>
+impl<S: ArrayData, T: Number, D: Dimension + DimMax<E>, E: Dimension> Operand<T, D>
     for &ArrayBase<S, T, E>
 {
     type Dim = <D as DimMax<E>>::Output;
@@ -49,7 +49,7 @@ pub(crate) enum Side<'a> {
 }
 
 mod sealed {
-    use super::{ArrayBase, Dimension, Hold, Number, Side};
+    use super::{ArrayBase, ArrayData, Dimension, Number, Side};
 
     pub trait Operand {
         /// Returns the operand as kernels see it.
@@ -66,14 +66,14 @@ mod sealed {
     }
 
     #[allow(private_interfaces)]
-    impl<S: Hold, T: Number, E: Dimension> Operand for ArrayBase<S, T, E> {
+    impl<S: ArrayData, T: Number, E: Dimension> Operand for ArrayBase<S, T, E> {
         fn side(&self) -> Side<'_> {
             Side::Array(self.window())
         }
     }
 
     #[allow(private_interfaces)]
-    impl<S: Hold, T: Number, E: Dimension> Operand for &ArrayBase<S, T, E> {
+    impl<S: ArrayData, T: Number, E: Dimension> Operand for &ArrayBase<S, T, E> {
         fn side(&self) -> Side<'_> {
             Side::Array(self.window())
         }

@@ -10,7 +10,7 @@ use ndarray::Dimension;
 use super::launch::{Window, check_device, run};
 use super::number::{Number, Signed};
 use super::operand::{Operand, Side, operand, strides, together};
-use crate::array::{ArrayBase, DeviceArray, Element, Hold, HoldMut, UninitArray};
+use crate::array::{ArrayBase, ArrayData, ArrayDataMut, DeviceArray, Element, UninitArray};
 use crate::error::{Error, ErrorKind};
 
 macro_rules! operators {
@@ -18,7 +18,7 @@ macro_rules! operators {
         $(
             /// Returns a new array, allocated by the left side's [`target`](ArrayBase::target).
             /// Does not wait. See the [rules](crate::arithmetic#operators).
-            impl<S: Hold, T: Number, D: Dimension, R: Operand<T, D>> $trait<R> for &ArrayBase<S, T, D> {
+            impl<S: ArrayData, T: Number, D: Dimension, R: Operand<T, D>> $trait<R> for &ArrayBase<S, T, D> {
                 type Output = Result<DeviceArray<T, R::Dim>, Error>;
 
                 #[track_caller]
@@ -60,7 +60,7 @@ macro_rules! operators {
         /// assert_eq!(a.try_sub_from(1.0)?.try_neg()?.to_vec()?, [0.0, 1.0]);
         /// # Ok(()) }
         /// ```
-        impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
+        impl<S: ArrayData, T: Number, D: Dimension> ArrayBase<S, T, D> {
             $(
                 #[doc = $noun]
                 ///
@@ -112,7 +112,7 @@ macro_rules! operators {
         /// assert_eq!(a.to_vec()?, [10, 20, 29, 39]);
         /// # Ok(()) }
         /// ```
-        impl<S: HoldMut, T: Number, D: Dimension> ArrayBase<S, T, D> {
+        impl<S: ArrayDataMut, T: Number, D: Dimension> ArrayBase<S, T, D> {
             $(
                 #[doc = $verb]
                 ///
@@ -151,7 +151,7 @@ macro_rules! numbers_on_the_left {
     ($of:ty: $($trait:ident $method:ident $op:ident),*) => {
         $(
             /// Returns a new array, allocated by the array's [`target`](ArrayBase::target).
-            impl<S: Hold, D: Dimension> $trait<&ArrayBase<S, $of, D>> for $of {
+            impl<S: ArrayData, D: Dimension> $trait<&ArrayBase<S, $of, D>> for $of {
                 type Output = Result<DeviceArray<$of, D>, Error>;
 
                 #[track_caller]
@@ -176,7 +176,7 @@ macro_rules! numbers_on_the_left {
 
 numbers_on_the_left!(i8 i16 i32 i64 isize u8 u16 u32 u64 usize f32 f64);
 
-fn number_on_the_left<S: Hold, T: Number, D: Dimension>(
+fn number_on_the_left<S: ArrayData, T: Number, D: Dimension>(
     op: Arithmetic,
     left: T,
     right: &ArrayBase<S, T, D>,
@@ -194,7 +194,7 @@ fn type_of<T: Number>(_: &T) -> Type {
 }
 
 /// Negates each element, in a new array. The smallest integer of a type stays unchanged.
-impl<S: Hold, T: Signed, D: Dimension> Neg for &ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Signed, D: Dimension> Neg for &ArrayBase<S, T, D> {
     type Output = Result<DeviceArray<T, D>, Error>;
 
     #[track_caller]
@@ -214,7 +214,7 @@ impl<T: Signed, D: Dimension> Neg for DeviceArray<T, D> {
 }
 
 /// Inverts each element, in a new array.
-impl<S: Hold, D: Dimension> Not for &ArrayBase<S, bool, D> {
+impl<S: ArrayData, D: Dimension> Not for &ArrayBase<S, bool, D> {
     type Output = Result<DeviceArray<bool, D>, Error>;
 
     #[track_caller]
@@ -233,7 +233,7 @@ impl<D: Dimension> Not for DeviceArray<bool, D> {
     }
 }
 
-impl<S: Hold, T: Signed, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Signed, D: Dimension> ArrayBase<S, T, D> {
     /// Negates each element, in a new array: `-self`. The smallest integer of a type stays
     /// unchanged.
     ///
@@ -247,7 +247,7 @@ impl<S: Hold, T: Signed, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-impl<S: Hold, D: Dimension> ArrayBase<S, bool, D> {
+impl<S: ArrayData, D: Dimension> ArrayBase<S, bool, D> {
     /// Inverts each element, in a new array: `!self`.
     ///
     /// # Errors
@@ -267,7 +267,7 @@ pub(super) enum Op {
 }
 
 /// Returns the result of an operation on both sides, allocated by the target of `like`.
-fn made<S: Hold, T: Number, D: Dimension, O: Dimension>(
+fn made<S: ArrayData, T: Number, D: Dimension, O: Dimension>(
     op: Op,
     like: &ArrayBase<S, T, D>,
     left: Side<'_>,
@@ -281,7 +281,7 @@ fn made<S: Hold, T: Number, D: Dimension, O: Dimension>(
     Ok(out)
 }
 
-fn unary_made<S: Hold, T: Element, D: Dimension>(
+fn unary_made<S: ArrayData, T: Element, D: Dimension>(
     op: Unary,
     of: Type,
     input: &ArrayBase<S, T, D>,

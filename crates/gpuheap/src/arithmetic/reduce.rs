@@ -13,7 +13,7 @@ use super::number::{Number, Scalar};
 use super::operand::Side;
 use super::operators::{Op, enqueue};
 use crate::array::target::Target;
-use crate::array::{ArrayBase, DeviceArray, Element, Hold, UninitArray};
+use crate::array::{ArrayBase, ArrayData, DeviceArray, Element, UninitArray};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 
@@ -29,7 +29,7 @@ use crate::kind::MemoryKind;
 /// assert_eq!(a.mean_axis(1)?.to_vec()?, [2.0, 88.0]);
 /// # Ok(()) }
 /// ```
-impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
     /// Returns the sum of all elements; 0 for an empty array. Integers wrap in 64 bits. Floats are
     /// added in `f64`, in an order that is the same on every device, and rounded at the end. Waits.
     ///
@@ -116,7 +116,7 @@ impl<S: Hold, T: Scalar, D: Dimension> ArrayBase<S, T, D> {
 /// assert_eq!(a.max_axis(1)?.to_vec()?, [1.5, 4.0]);
 /// # Ok(()) }
 /// ```
-impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Number, D: Dimension> ArrayBase<S, T, D> {
     /// Returns the least element. Waits.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl<S: Hold, T: Number, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-fn extremes<S: Hold, T: Number, D: RemoveAxis>(
+fn extremes<S: ArrayData, T: Number, D: RemoveAxis>(
     op: Reduction,
     what: &str,
     array: &ArrayBase<S, T, D>,
@@ -182,7 +182,7 @@ fn extremes<S: Hold, T: Number, D: RemoveAxis>(
 }
 
 /// Reduces all elements to one value on the host; `None` for an empty array. Waits.
-pub(super) fn read_one<A: Scalar, S: Hold, T: Scalar, D: Dimension>(
+pub(super) fn read_one<A: Scalar, S: ArrayData, T: Scalar, D: Dimension>(
     op: Reduction,
     array: &ArrayBase<S, T, D>,
     at: &'static Location<'static>,
@@ -212,7 +212,7 @@ pub(super) fn size(lengths: &[usize]) -> usize {
 }
 
 /// Divides an array at an axis: its sizes, and the shape without the axis.
-fn split<S: Hold, T: Element, D: RemoveAxis>(
+fn split<S: ArrayData, T: Element, D: RemoveAxis>(
     array: &ArrayBase<S, T, D>,
     axis: usize,
 ) -> Result<(Sizes, D::Smaller), Error> {
@@ -232,7 +232,7 @@ fn split<S: Hold, T: Element, D: RemoveAxis>(
 
 /// Reduces the axis of length `n` (not 0) to one element, in as many passes as needed. Intermediate
 /// results are in device memory.
-fn reduced<A: Scalar, S: Hold, T: Scalar, D: Dimension, O: Dimension>(
+fn reduced<A: Scalar, S: ArrayData, T: Scalar, D: Dimension, O: Dimension>(
     op: Reduction,
     array: &ArrayBase<S, T, D>,
     Sizes { outer, mut n, inner }: Sizes,

@@ -8,7 +8,7 @@ use ndarray::{Dimension, IntoDimension, SliceArg, SliceInfoElem};
 
 use super::launch::{Window, check_device, run};
 use super::operand::{strides, together};
-use crate::array::{ArrayBase, DeviceArray, Element, Hold, HoldMut, UninitArray};
+use crate::array::{ArrayBase, ArrayData, ArrayDataMut, DeviceArray, Element, UninitArray};
 use crate::error::{Error, ErrorKind};
 
 /// Strided copies. Elements lie without gaps, so a window with strides is a copy. Each new array is
@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind};
 /// assert_eq!(a.copy_transposed()?.to_ndarray()?, array![[7, 7], [2, 5], [3, 6]]);
 /// # Ok(()) }
 /// ```
-impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Copies a part of the array, such as `s![.., 1]` or `s![..;-1, 2..;3]`, to a new array. The
     /// slice means the same as in `ndarray`.
     ///
@@ -102,13 +102,13 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// The slice is outside the shape, or has a step of 0; the source cannot be broadcast to the
     /// part, is on another device, or overlaps the part; an array was freed; a driver error.
-    pub fn write_slice<I: SliceArg<D>, R: Hold, E: Dimension>(
+    pub fn write_slice<I: SliceArg<D>, R: ArrayData, E: Dimension>(
         &mut self,
         slice: I,
         source: &ArrayBase<R, T, E>,
     ) -> Result<(), Error>
     where
-        S: HoldMut,
+        S: ArrayDataMut,
     {
         let part = Part::of(self.shape(), slice.as_ref())?;
         check_repeats(source.shape(), &part.shape)?;

@@ -11,7 +11,7 @@ use super::fill::fill;
 use super::shape::{check_alignment, sizes};
 use super::source::HostData;
 use super::storage::{Memory, Storage};
-use super::{ArrayBase, DeviceArray, Hold, UninitArray};
+use super::{ArrayBase, ArrayData, DeviceArray, UninitArray};
 use crate::array::target::Target;
 use crate::error::Error;
 
@@ -108,7 +108,7 @@ impl Target {
     ///
     /// The errors of [`uninit`](Target::uninit); the source was freed.
     #[track_caller]
-    pub fn copy_of<S: Hold, T: Element, D: Dimension>(
+    pub fn copy_of<S: ArrayData, T: Element, D: Dimension>(
         &self,
         source: &ArrayBase<S, T, D>,
     ) -> Result<DeviceArray<T, D>, Error> {

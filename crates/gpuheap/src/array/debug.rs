@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ndarray::Dimension;
 
-use super::{ArrayBase, Element, Hold, UninitArray};
+use super::{ArrayBase, ArrayData, Element, UninitArray};
 
 /// Most elements of the last axis that are shown.
 const COLUMNS: usize = 8;
@@ -27,7 +27,7 @@ const ROW_BYTES: usize = 4096;
 /// [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, …],
 ///  [1000.0, 1001.0, 1002.0, 1003.0, 1004.0, 1005.0, 1006.0, 1007.0, …]]
 /// ```
-impl<S: Hold, T: Element + fmt::Debug, D: Dimension> fmt::Debug for ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Element + fmt::Debug, D: Dimension> fmt::Debug for ArrayBase<S, T, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&head(S::NAME, self))?;
         if self.is_freed() {
@@ -59,7 +59,7 @@ impl<T: Element, D: Dimension> fmt::Debug for UninitArray<T, D> {
 }
 
 /// Writes an array's name, shape and place.
-pub(super) fn head<S: Hold, T: Element, D: Dimension>(
+pub(super) fn head<S: ArrayData, T: Element, D: Dimension>(
     name: &str,
     array: &ArrayBase<S, T, D>,
 ) -> String {

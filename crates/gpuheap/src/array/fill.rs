@@ -4,11 +4,11 @@ use ndarray::Dimension;
 
 use super::element::{Element, bytes_of};
 use super::transfer::{is_read_later, settle};
-use super::{ArrayBase, Hold, HoldMut};
+use super::{ArrayBase, ArrayData, ArrayDataMut};
 use crate::error::Error;
 use crate::stream::Stream;
 
-impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Sets every element to `value`, in stream order.
     ///
     /// # Errors
@@ -20,7 +20,7 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
 }
 
 /// Fills an array that is new, or that is borrowed for writing.
-pub(super) fn fill<S: Hold, T: Element, D: Dimension>(
+pub(super) fn fill<S: ArrayData, T: Element, D: Dimension>(
     array: &ArrayBase<S, T, D>,
     value: T,
 ) -> Result<(), Error> {

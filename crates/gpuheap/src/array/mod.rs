@@ -101,9 +101,9 @@ pub struct ArrayBase<S, T, D = Ix1> {
 ///
 /// ```
 /// use gpuheap::ndarray::Dimension;
-/// use gpuheap::{ArrayBase, Error, Hold};
+/// use gpuheap::{ArrayBase, Error, ArrayData};
 ///
-/// fn sum<S: Hold, D: Dimension>(array: &ArrayBase<S, f32, D>) -> Result<f32, Error> {
+/// fn sum<S: ArrayData, D: Dimension>(array: &ArrayBase<S, f32, D>) -> Result<f32, Error> {
 ///     Ok(array.to_vec()?.iter().sum())
 /// }
 ///
@@ -113,11 +113,11 @@ pub struct ArrayBase<S, T, D = Ix1> {
 /// assert_eq!((sum(&array)?, sum(&array.index(0)?)?), (9.0, 4.5));
 /// # Ok(()) }
 /// ```
-pub trait Hold: sealed::Storage {}
+pub trait ArrayData: sealed::Storage {}
 
 /// A way of holding memory that may be written: [`Owned`] or [`ViewMut`]. Use it as a bound if
-/// [`Hold`] does not suffice.
-pub trait HoldMut: Hold {}
+/// [`ArrayData`] does not suffice.
+pub trait ArrayDataMut: ArrayData {}
 
 /// Memory with one owner.
 pub struct Owned(pub(crate) Arc<Storage>);
@@ -133,15 +133,15 @@ pub struct View<'a>(&'a Arc<Storage>);
 /// Mutably borrowed memory.
 pub struct ViewMut<'a>(&'a Arc<Storage>, PhantomData<&'a mut ()>);
 
-impl Hold for Owned {}
-impl Hold for Shared {}
-impl Hold for View<'_> {}
-impl Hold for ViewMut<'_> {}
-impl HoldMut for Owned {}
-impl HoldMut for Shared {}
-impl HoldMut for ViewMut<'_> {}
+impl ArrayData for Owned {}
+impl ArrayData for Shared {}
+impl ArrayData for View<'_> {}
+impl ArrayData for ViewMut<'_> {}
+impl ArrayDataMut for Owned {}
+impl ArrayDataMut for Shared {}
+impl ArrayDataMut for ViewMut<'_> {}
 
-impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Returns the length of each axis, even of a freed array.
     pub fn shape(&self) -> &[usize] {
         self.shape.slice()

@@ -11,7 +11,7 @@ use crate::array::scope_report::ScopeReport;
 use crate::array::scope_state::{Lists, Part, ScopeState, close, innermost, open};
 use crate::array::storage::Storage;
 use crate::array::target::Target;
-use crate::array::{ArrayBase, Element, Hold, UninitArray};
+use crate::array::{ArrayBase, ArrayData, Element, UninitArray};
 use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::region::Region;
@@ -101,7 +101,7 @@ impl Scope {
             lists: Mutex::new(Lists { open: true, ..Lists::default() }),
         };
         let region = match part {
-            Part::Code => heap.carried_region().ok(),
+            Part::Code => heap.merged_region().ok(),
             Part::Batch => None,
         };
         Scope { heap: heap.clone(), state: Arc::new(state), region }
@@ -133,7 +133,7 @@ impl Scope {
     /// The process is a forked child; the device was reset.
     pub fn peak(&self) -> Result<u64, Error> {
         self.heap.check_alive()?;
-        self.region.as_ref().map_or(Ok(0), Region::carried_peak)
+        self.region.as_ref().map_or(Ok(0), Region::merged_peak)
     }
 
     /// Returns the heap.
@@ -184,7 +184,7 @@ mod sealed {
     }
 }
 
-impl<S: Hold, T: Element, D: Dimension> sealed::Handle for ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Element, D: Dimension> sealed::Handle for ArrayBase<S, T, D> {
     fn leave(&self, scope: &Scope) {
         scope.let_go(self.storage());
     }

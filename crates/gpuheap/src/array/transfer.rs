@@ -11,14 +11,14 @@ use ndarray::{Array, Dimension};
 use super::element::{Element, bytes_of, check_bits};
 use super::source::HostData;
 use super::staging::Slots;
-use super::{ArrayBase, DeviceArray, Hold, HoldMut};
+use super::{ArrayBase, ArrayData, ArrayDataMut, DeviceArray};
 use crate::array::target::Target;
 use crate::device::{Context, Visited};
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 use crate::stream::Stream;
 
-impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayDataMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Writes the whole array from host data, in stream order. The source may be changed as soon as
     /// this returns: pageable memory has been copied by then; the read of page-locked memory is
     /// waited for. Large pageable memory is copied by several threads through pinned memory of the
@@ -49,7 +49,7 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// # Errors
     ///
     /// The source has another number of elements; an array was freed; a driver error.
-    pub fn copy_from<R: Hold, E: Dimension>(
+    pub fn copy_from<R: ArrayData, E: Dimension>(
         &mut self,
         source: &ArrayBase<R, T, E>,
     ) -> Result<(), Error> {
@@ -135,7 +135,7 @@ impl<S: HoldMut, T: Element, D: Dimension> ArrayBase<S, T, D> {
     }
 }
 
-impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Returns the elements in row-major order. Waits for the array's last use. From 8 MiB on,
     /// several threads read them through pinned memory of the heap, if that is available.
     ///

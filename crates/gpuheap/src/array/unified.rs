@@ -5,7 +5,7 @@ use ndarray::Dimension;
 
 use super::advice::Told;
 use super::element::Element;
-use super::{ArrayBase, Hold};
+use super::{ArrayBase, ArrayData};
 use crate::device::Device;
 use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
@@ -36,7 +36,7 @@ pub enum Advice {
     AccessedBy(Location),
 }
 
-impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Migrates the pages, in stream order and without waiting. Whole pages move, with data next to
     /// a small array. To move a part of an array, use a [slice](ArrayBase::slice).
     ///

@@ -5,7 +5,7 @@ use ndarray::{Dimension, Ix1};
 use super::element::Element;
 use super::fill::fill;
 use super::source::HostData;
-use super::{ArrayBase, DeviceArray, Hold};
+use super::{ArrayBase, ArrayData, DeviceArray};
 use crate::error::Error;
 use crate::stream::Stream;
 
@@ -34,7 +34,7 @@ impl<T: Element, D: Dimension> UninitArray<T, D> {
     ///
     /// The source has another number of elements, or was freed; a driver error. The array is then
     /// freed.
-    pub fn copy_from<S: Hold, E: Dimension>(
+    pub fn copy_from<S: ArrayData, E: Dimension>(
         mut self,
         source: &ArrayBase<S, T, E>,
     ) -> Result<DeviceArray<T, D>, Error> {

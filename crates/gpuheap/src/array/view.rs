@@ -7,10 +7,10 @@ use ndarray::{Dimension, IntoDimension, RemoveAxis};
 
 use super::element::Element;
 use super::storage::{Place, STAGED_ALIGN as ALIGN};
-use super::{ArrayBase, DeviceView, DeviceViewMut, Hold, HoldMut, View, ViewMut};
+use super::{ArrayBase, ArrayData, ArrayDataMut, DeviceView, DeviceViewMut, View, ViewMut};
 use crate::error::{Error, ErrorKind};
 
-impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Returns a view of the whole array, borrowed for reading.
     pub fn view(&self) -> DeviceView<'_, T, D> {
         ArrayBase {
@@ -24,7 +24,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// Returns a view of the whole array, borrowed for writing.
     pub fn view_mut(&mut self) -> DeviceViewMut<'_, T, D>
     where
-        S: HoldMut,
+        S: ArrayDataMut,
     {
         ArrayBase {
             offset: self.offset,
@@ -64,7 +64,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
         range: impl RangeBounds<usize>,
     ) -> Result<DeviceViewMut<'_, T, D>, Error>
     where
-        S: HoldMut,
+        S: ArrayDataMut,
     {
         self.view_mut().into_slice(range)
     }
@@ -90,7 +90,7 @@ impl<S: Hold, T: Element, D: Dimension> ArrayBase<S, T, D> {
     /// The errors of [`index`](ArrayBase::index).
     pub fn index_mut(&mut self, index: usize) -> Result<DeviceViewMut<'_, T, D::Smaller>, Error>
     where
-        S: HoldMut,
+        S: ArrayDataMut,
         D: RemoveAxis,
     {
         self.view_mut().into_index(index)

@@ -64,7 +64,7 @@ pub(crate) struct Context {
     /// What the probe of its virtual memory said, once it was made.
     virtual_memory: OnceLock<Result<VirtualMemory, NoVirtualMemory>>,
     pub(crate) holders: Holders,
-    /// Taken by the request that reaches into other heaps at the end of the ladder.
+    /// Taken by the request that reaches into other heaps at the end of the reclaim steps.
     pub(crate) turn: Turn,
     /// Granules of the device in which several heaps have small allocations.
     pub(crate) granules: Granules,

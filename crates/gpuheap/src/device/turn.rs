@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// itself waits for the requesting thread would never end. Requests are then made at once.
 const LONGEST_TURN: Duration = Duration::from_secs(2);
 
-/// Which request of a device may reach into other heaps at the end of its ladder.
+/// Which request of a device may reach into other heaps at the end of its reclaim steps.
 ///
 /// Without turns, two requests that fail at once could each hold a part of what one of them needs.
 #[derive(Debug, Default)]

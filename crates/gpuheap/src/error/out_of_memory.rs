@@ -6,7 +6,7 @@ use std::panic::Location;
 use gpuheap_pool::PoolKind;
 use serde::Serialize;
 
-use crate::heap::ladder::Step;
+use crate::heap::reclaim_step::ReclaimStep;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 
@@ -87,7 +87,7 @@ pub struct OutOfMemory {
     /// with tracking on.
     pub consumers: Vec<Consumer>,
     /// Reclaim steps that were tried, in order, with the bytes that each returned to the driver.
-    pub tried: Vec<(Step, u64)>,
+    pub tried: Vec<(ReclaimStep, u64)>,
 }
 
 /// A line of the program, with its outstanding allocations.
@@ -466,8 +466,8 @@ impl OutOfMemory {
         let gave: Vec<_> =
             gave.map(|(step, bytes)| format!("{step} ({} back)", Bytes(*bytes))).collect();
         match (gave.len(), self.tried.len() - gave.len()) {
-            (0, 1) => "the one step of the ladder gave nothing back".to_owned(),
-            (0, vain) => format!("all {vain} steps of the ladder gave nothing back"),
+            (0, 1) => "tried 1 reclaim step; it freed no memory".to_owned(),
+            (0, vain) => format!("tried {vain} reclaim steps; none freed memory"),
             (_, 0) => format!("tried: {}", gave.join(", ")),
             (_, 1) => format!("tried: {}, one more step in vain", gave.join(", ")),
             (_, vain) => format!("tried: {}, {vain} more steps in vain", gave.join(", ")),

@@ -1,6 +1,6 @@
 //! Tests of the evidence's texts, on made-up figures.
 
-use crate::{Cause, MemoryKind, OutOfMemory, PoolKind, Step};
+use crate::{Cause, MemoryKind, OutOfMemory, PoolKind, ReclaimStep};
 
 const MIB: u64 = 1 << 20;
 
@@ -65,10 +65,11 @@ fn the_knobs_of_the_limit_are_named_and_what_is_zero_is_not() {
     let limit = evidence(MemoryKind::Device, Cause::Limit, true);
     let mut bare = limit.clone();
     (bare.live_blocks, bare.cached, bare.foreign) = (limit.live, 0, Some(0));
-    bare.tried = vec![(Step::Ready, 0), (Step::Cache, 2 * MIB), (Step::WholeCache, 0)];
+    bare.tried =
+        vec![(ReclaimStep::Ready, 0), (ReclaimStep::Cache, 2 * MIB), (ReclaimStep::WholeCache, 0)];
     let mut nothing = bare.clone();
     (nothing.live, nothing.live_blocks, nothing.reserved, nothing.limit) = (0, 0, 0, None);
-    nothing.tried = vec![(Step::Ready, 0)];
+    nothing.tried = vec![(ReclaimStep::Ready, 0)];
     insta::assert_snapshot!([limit, bare, nothing].map(|one| one.to_string()).join("\n\n"));
 }
 

@@ -40,7 +40,7 @@ impl Heap {
     /// request that the cache serves does not wait for the device. A request that takes memory from
     /// the driver may wait, because giving unused segments back for it does (`cuMemFree`).
     ///
-    /// If memory is short, the heap runs its reclaim steps ([`Step`](crate::Step)) before it fails.
+    /// If memory is short, the heap runs its reclaim steps ([`ReclaimStep`](crate::ReclaimStep)) before it fails.
     /// It waits for frees in flight, including those of other heaps of this process on the device,
     /// and makes these heaps give cached memory back.
     ///

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::error::{Cause, Error};
 use crate::heap::Heap;
-use crate::heap::climb::{Figures, Lack};
 use crate::heap::other_heaps::OtherHeaps;
+use crate::heap::recovery::{Figures, Lack};
 use crate::heap::store::State;
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
@@ -227,7 +227,7 @@ impl State {
         kind: MemoryKind,
         others: OtherHeaps,
     ) -> Result<Foreseen, SourceError> {
-        self.gather();
+        self.flush_caches();
         let stuck = self.stuck();
         let foreseen = self.foresee_with(bytes, kind, others, &stuck)?;
         match foreseen {

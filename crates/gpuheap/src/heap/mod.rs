@@ -2,19 +2,19 @@
 
 pub(crate) mod block;
 pub(crate) mod builder;
-pub(crate) mod climb;
 mod fallback;
 pub(crate) mod fit;
 pub(crate) mod flush;
 pub(crate) mod idle;
-pub(crate) mod ladder;
 pub(crate) mod leaks;
 pub(crate) mod lease;
 pub(crate) mod limits;
 mod notes;
 mod other_heaps;
 mod policies;
+pub(crate) mod reclaim_step;
 pub(crate) mod reclaimers;
+pub(crate) mod recovery;
 pub(crate) mod region;
 pub(crate) mod registrations;
 pub(crate) mod retry;
@@ -454,7 +454,7 @@ impl Heap {
         stream: &Stream,
         register: impl FnMut() -> Result<(), SourceError>,
     ) -> Result<(), Error> {
-        let pinned = self.store(MemoryKind::Pinned).climb_with(bytes, stream, register);
+        let pinned = self.store(MemoryKind::Pinned).recover_with(bytes, stream, register);
         pinned.map_err(|error| self.handle.with_consumers(error))
     }
 

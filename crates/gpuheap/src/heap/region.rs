@@ -86,13 +86,13 @@ impl Heap {
     }
 
     /// Begins a region of device memory without flushing threads' caches, for
-    /// [`carried_peak`](Region::carried_peak). If each region flushed them, they would be of no use
+    /// [`merged_peak`](Region::merged_peak). If each region flushed them, they would be of no use
     /// to a program with a scope for each request.
-    pub(crate) fn carried_region(&self) -> Result<Region, Error> {
+    pub(crate) fn merged_region(&self) -> Result<Region, Error> {
         self.check_alive()?;
         let number = new_number();
         let mut state = self.store(MemoryKind::Device).lock();
-        let mut before = state.carried_stats();
+        let mut before = state.merged_stats();
         before.live = before.known_live();
         state.watch(number, before.live);
         drop(state);
@@ -125,10 +125,10 @@ impl Region {
     /// Returns the most bytes that were live at once, beyond those live when the region began. Does
     /// not flush threads' caches. With several threads it is off by as much as
     /// [`RegionUsage::peak`].
-    pub(crate) fn carried_peak(&self) -> Result<u64, Error> {
+    pub(crate) fn merged_peak(&self) -> Result<u64, Error> {
         self.heap.check_alive()?;
         let mut state = self.heap.store(self.kind).lock();
-        state.carried_stats();
+        state.merged_stats();
         Ok(state.live_peak_of(self.number).saturating_sub(self.before.live))
     }
 }

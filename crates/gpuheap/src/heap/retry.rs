@@ -1,10 +1,10 @@
-//! Calls of others that may run out of memory, through the ladder.
+//! Calls of others that may run out of memory, through the reclaim steps.
 
 use gpuheap_driver::DriverError;
 
 use crate::error::Error;
 use crate::heap::Heap;
-use crate::heap::climb::{Attempt, Missing};
+use crate::heap::recovery::{Attempt, Missing};
 
 /// An error that may say that memory ran out, for [`Heap::retry`].
 ///
@@ -58,8 +58,8 @@ impl RunsOut for DriverError {
 
 impl Heap {
     /// Makes a call that may run out of the device's memory: a module that is loaded, memory that is
-    /// pinned, a library with an allocator of its own. While it runs out, the heap climbs its ladder
-    /// ([`Step`](crate::Step)) and calls again after each step, and once more when everything that
+    /// pinned, a library with an allocator of its own. While it runs out, the heap runs its reclaim steps
+    /// ([`ReclaimStep`](crate::ReclaimStep)) and calls again after each step, and once more when everything that
     /// the heap has cached, of all kinds, went back. No lock is held during a call, so it may use the
     /// heap. May wait for the device.
     ///
@@ -87,7 +87,7 @@ impl Heap {
         }
         let missing = |error: &E| Missing::on_device(error.missing().unwrap_or(u64::MAX));
         let first = missing(&first);
-        let climbed = self.handle.device.climb(first, |held, _| {
+        let recovered = self.handle.device.retry_with_reclaim(first, |held, _| {
             if held.is_some() {
                 return Attempt::Short(first);
             }
@@ -96,7 +96,7 @@ impl Heap {
                 done => Attempt::Got(done),
             }
         });
-        if let Ok(Ok(done)) = climbed {
+        if let Ok(Ok(done)) = recovered {
             return done;
         }
         for store in self.handle.stores() {

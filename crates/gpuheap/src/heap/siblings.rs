@@ -5,7 +5,7 @@
 //!
 //! * A thread holds the lock of one store at a time, and none of its own heap's while it visits
 //!   another ([`Holders::visit`]).
-//! * The last attempts of the ladder take turns ([`Turn`](crate::device::Turn)). A turn is taken with no store locked, and
+//! * The last attempts take turns ([`Turn`](crate::device::Turn)). A turn is taken with no store locked, and
 //!   is not waited for longer than two seconds.
 //! * Nothing of the program is called meanwhile, the reclaimers of other heaps included: their locks
 //!   are known to the threads that use those heaps alone.
@@ -131,7 +131,7 @@ fn is_host(kind: MemoryKind) -> bool {
 impl State {
     /// Sums what is held at this moment; blocks that threads keep count as cached.
     pub(crate) fn held(&mut self) -> Result<OtherHeaps, SourceError> {
-        self.gather();
+        self.flush_caches();
         let reserved = self.source.reserved()?;
         let is_ordered = self.source.is_stream_ordered();
         let taken = if is_ordered { reserved } else { self.stats.taken };

@@ -207,7 +207,7 @@ impl Store {
                 state.settle(cache);
                 state.give_large(bytes);
             }
-            None => state.carry(),
+            None => state.merge_counts(),
         }
         let none =
             Lease { stream, stream_id, key: None, address: 0, bytes, block_bytes: 0, track: None };
@@ -222,21 +222,21 @@ impl Store {
             Ok(grant) => grant,
             Err(Shortage::Failed(error)) => return Err(error.into()),
             Err(shortage) => {
-                let climbed = self.climb_for(bytes, stream, shortage)?;
+                let recovered = self.recover(bytes, stream, shortage)?;
                 self.note_soft_limit(&mut self.lock());
-                climbed
+                recovered
             }
         };
         let BlockRef { key, address, bytes: block_bytes } = grant;
         Ok(Lease { key: Some(key), address, block_bytes, ..none })
     }
 
-    /// The same without the ladder: none where there is none as things are, or where more than a
+    /// Allocates without the reclaim steps: none where there is none as things are, or where more than a
     /// part of what the limit allows would be held so. The first use is the host's to order.
     pub(crate) fn allocate_if_there(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
         let stream_id = stream.id();
         let mut state = self.lock();
-        state.carry();
+        state.merge_counts();
         let stream = state.stream(stream);
         let left = state.limits.hard.map(|limit| limit.saturating_sub(state.granted));
         if left.is_some_and(|left| bytes > left / SPARED) {
@@ -282,7 +282,7 @@ impl Store {
         let Lease { bytes, block_bytes, .. } = lease;
         let mut state = self.lock_with(cache);
         if cache.is_none() {
-            state.carry();
+            state.merge_counts();
         }
         if let Some(cache) = cache {
             state.settle(cache);
@@ -376,7 +376,7 @@ impl Store {
     pub(crate) fn usage(&self) -> Result<Usage, Error> {
         let mut state = self.lock();
         let state = &mut *state;
-        state.gather();
+        state.flush_caches();
         state.order.learn(&mut *state.source);
         state.keep_soft_limit()?;
         self.note_soft_limit(state);
@@ -444,7 +444,7 @@ impl Store {
     pub(crate) fn retire_foreign(&self) -> Result<(), Error> {
         let mut state = self.lock();
         // With the lock held: what is freed by now was used by work that this waits for.
-        state.gather();
+        state.flush_caches();
         let foreign: Vec<u64> = state.order.foreign_ids().collect();
         // As in `retire`.
         state.close(|cache| foreign.contains(&cache.stream_id()));
@@ -515,7 +515,7 @@ impl Store {
         let waiters: Vec<_> = {
             let mut state = self.lock();
             state.zero_again(&self.context);
-            state.gather();
+            state.flush_caches();
             let State { order, source, .. } = &mut *state;
             let fences = order.pending(&mut **source)?;
             fences.into_iter().map(|fence| source.waiter(fence)).collect()
@@ -550,7 +550,7 @@ impl Store {
             let most = if is_above { 0 } else { self.keeps.unwrap_or(0) };
             state.caches.iter().for_each(|cache| cache.set_most(most));
             if is_above {
-                state.gather();
+                state.flush_caches();
             }
         }
     }
@@ -567,19 +567,19 @@ impl State {
 
     /// The account, with what threads counted for themselves.
     pub(crate) fn stats(&mut self) -> AllocStats {
-        self.gather();
+        self.flush_caches();
         *self.stats
     }
 
     /// Has the policy take everything back that threads keep, and carries over what they counted.
     /// Makes no driver call.
-    pub(crate) fn gather(&mut self) {
-        self.empty(|_| true, false);
+    pub(crate) fn flush_caches(&mut self) {
+        self.flush_matching(|_| true, false);
     }
 
     /// The same before more is taken from the driver: of this thread all, of the others what they
     /// keep where it matters.
-    fn gather_before_growth(&mut self) {
+    fn flush_before_growth(&mut self) {
         let kept: u64 =
             self.caches.iter().filter(|cache| !cache.is_mine()).map(|cache| cache.held()).sum();
         let much = (self.stats.taken / KEPT_SHARE).max(KEPT);
@@ -587,7 +587,7 @@ impl State {
         if of_all || self.stats.taken < self.gathered {
             self.gathered = self.stats.taken;
         }
-        self.empty(|cache| of_all || cache.is_mine(), false);
+        self.flush_matching(|cache| of_all || cache.is_mine(), false);
     }
 
     /// Has the policy take this thread's large blocks back before it places a large one: it then
@@ -611,17 +611,17 @@ impl State {
             return;
         }
         self.is_shared = true;
-        self.hold_off();
+        self.pause_other_threads();
         self.caches.iter().for_each(|cache| cache.set_small(small));
-        self.let_on();
+        self.resume_other_threads();
     }
 
     /// Closes and empties caches.
     pub(crate) fn close(&mut self, which: impl Fn(&ThreadCache) -> bool) {
-        self.empty(which, true);
+        self.flush_matching(which, true);
     }
 
-    fn empty(&mut self, which: impl Fn(&ThreadCache) -> bool, closes: bool) {
+    fn flush_matching(&mut self, which: impl Fn(&ThreadCache) -> bool, closes: bool) {
         let open = self.caches.iter().filter(|cache| !cache.is_closed());
         // Nobody is to put anything into a cache that closes, so everybody has to be out of their own.
         let stopped = open.filter(|cache| closes || which(cache));
@@ -646,7 +646,7 @@ impl State {
     /// Takes over what a cache of this thread counted, and what it has no place for.
     #[inline]
     fn settle(&mut self, cache: &ThreadCache) {
-        cache.carry(&mut self.stats);
+        cache.merge_counts(&mut self.stats);
         if cache.is_crowded() {
             self.give_all(cache.stream(), |_, kept| cache.take_unwanted(|block| kept.push(block)));
         }
@@ -654,28 +654,28 @@ impl State {
 
     /// Takes over what this thread counted: the peak of the statistics is then that of what it holds.
     #[inline]
-    pub(crate) fn carry(&mut self) {
+    pub(crate) fn merge_counts(&mut self) {
         if let Some(cache) = self.caches.iter().find(|one| one.is_mine() && !one.is_closed()) {
-            cache.carry(&mut self.stats);
+            cache.merge_counts(&mut self.stats);
         }
     }
 
     /// The account with what this thread counted, and without what the others did since they last needed
     /// the lock. Their caches stay as they are.
-    pub(crate) fn carried_stats(&mut self) -> RunningStats {
-        self.carry();
+    pub(crate) fn merged_stats(&mut self) -> RunningStats {
+        self.merge_counts();
         self.stats
     }
 
     /// Holds off the other threads, whose frees would need no lock, until
-    /// [`let_on`](State::let_on): what they keep is gathered, and the next thing that each does with
+    /// [`resume_other_threads`](State::resume_other_threads): what they keep is gathered, and the next thing that each does with
     /// the heap waits for the lock.
-    pub(crate) fn hold_off(&mut self) {
+    pub(crate) fn pause_other_threads(&mut self) {
         self.is_alone = true;
-        self.gather();
+        self.flush_caches();
     }
 
-    pub(crate) fn let_on(&mut self) {
+    pub(crate) fn resume_other_threads(&mut self) {
         self.is_alone = false;
         self.caches.iter().for_each(|cache| cache.resume());
     }
@@ -774,7 +774,7 @@ impl State {
             if let Some(grant) = kept {
                 return Ok(grant);
             }
-            self.gather_before_growth();
+            self.flush_before_growth();
         }
         self.with_policy(|policy, env| policy.allocate(bytes, stream, env))
     }
@@ -818,7 +818,7 @@ impl State {
 
     /// Tries once more to zero what could not be zeroed when it was freed, and frees it.
     fn zero_again(&mut self, context: &Context) {
-        self.carry();
+        self.merge_counts();
         for lease in std::mem::take(&mut self.unzeroed) {
             let stream = self.order.current_later(lease.stream);
             if self.zero(context, &lease, stream).is_err() {
@@ -869,13 +869,13 @@ impl State {
 
     /// Records the fences that the frees so far still lack.
     pub(crate) fn fence(&mut self) -> Result<(), SourceError> {
-        self.gather();
+        self.flush_caches();
         self.order.pending(&mut *self.source).map(drop)
     }
 
     /// Asks the driver which frees are over.
     pub(crate) fn poll(&mut self) -> Result<(), SourceError> {
-        self.gather();
+        self.flush_caches();
         let polled = self.order.poll(&mut *self.source);
         self.close_ended();
         polled
@@ -931,14 +931,14 @@ impl State {
 
     /// Bytes that may be handed out with cached memory given back, here and by `others`.
     pub(crate) fn room(&mut self, others: OtherHeaps) -> Result<u64, SourceError> {
-        self.gather();
+        self.flush_caches();
         let cached = self.source.reserved()?.saturating_sub(self.granted);
         let available = self.available_with(others.spare.saturating_sub(others.may_stay))?;
         Ok(available.saturating_add(cached).min(self.source.capacity()))
     }
 
     pub(crate) fn wait_for_pending(&mut self) -> Result<(), SourceError> {
-        self.gather();
+        self.flush_caches();
         for fence in self.order.pending(&mut *self.source)? {
             self.source.wait(fence)?;
         }

@@ -368,8 +368,8 @@ impl ThreadCache {
     }
 
     /// Carries over what the thread counted. With the store's lock held.
-    pub(crate) fn carry(&self, stats: &mut RunningStats) {
-        self.counts().carry(stats);
+    pub(crate) fn merge_counts(&self, stats: &mut RunningStats) {
+        self.counts().merge_counts(stats);
     }
 }
 
@@ -382,7 +382,7 @@ impl ThreadCache {
         self.slots.drain(moment, &mut each);
         self.large.take_marked(moment).into_iter().for_each(&mut each);
         self.take_unwanted(each);
-        self.counts().carry(stats);
+        self.counts().merge_counts(stats);
     }
 
     /// Waits until its owner is out.

@@ -59,7 +59,7 @@ impl Counts {
     }
 
     /// Carries everything over into `stats`.
-    pub(crate) fn carry(&self, stats: &mut RunningStats) {
+    pub(crate) fn merge_counts(&self, stats: &mut RunningStats) {
         stats.moved(Moved {
             allocations: self.allocations.take(),
             allocated_bytes: self.allocated_bytes.take(),
@@ -82,20 +82,20 @@ mod tests {
         counts.allocated(50, 512);
         counts.freed(50, 512);
         counts.freed(100, 512);
-        counts.carry(&mut stats);
+        counts.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_peak, stats.live_blocks), (0, 150, 0));
         assert_eq!((stats.allocations, stats.frees, stats.live_allocations), (2, 2, 0));
         // An old peak is not counted again on top of what came since.
         stats.allocated(120, 512);
-        counts.carry(&mut stats);
+        counts.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_peak), (120, 150));
         counts.allocated(20, 512);
-        counts.carry(&mut stats);
-        counts.carry(&mut stats);
+        counts.merge_counts(&mut stats);
+        counts.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_peak), (140, 150));
         counts.allocated(20, 512);
         counts.freed(20, 512);
-        counts.carry(&mut stats);
+        counts.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_peak), (140, 160));
     }
 
@@ -104,9 +104,9 @@ mod tests {
         let (one, other, mut stats) = (Counts::new(), Counts::new(), RunningStats::default());
         one.allocated(1000, 1024);
         other.freed(1000, 1024);
-        other.carry(&mut stats);
+        other.merge_counts(&mut stats);
         stats.allocated(10, 512);
-        one.carry(&mut stats);
+        one.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_blocks, stats.live_allocations), (10, 512, 1));
         assert!(stats.live_peak <= 1010, "{}", stats.live_peak);
     }

@@ -70,7 +70,7 @@ fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
 
 /// A kernel that does not fit into the device's memory is loaded once something went back.
 #[test]
-fn loading_climbs_the_ladder() {
+fn loading_runs_the_reclaim_steps() {
     let device = emulated(96 << 20, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();
     let heap = heap(&device, PoolKind::Split);

@@ -179,7 +179,7 @@ fn a_row_that_does_not_fit_says_so() {
     let _live = target.filled(5 << 20, 1_u8).unwrap();
     let data = numbers(2, 1 << 20);
     let error = target.batches_by_memory(&data, 1.0).unwrap().last().unwrap().unwrap_err();
-    insta::assert_snapshot!(error, @"row 0 does not fit, and a batch has one row at least; free memory, or split the array along another axis: out of GPU memory: 4.000 MiB requested, 2.000 MiB short, because the limit is reached; raise the limit by 2.000 MiB (HeapBuilder::hard_limit, Heap::set_limits or GPUHEAP_MEMORY_LIMIT), or free 2.000 MiB first, in whole segments (split pool: 5.000 MiB live, 1.000 MiB cached (largest 1.000 MiB), 6.000 MiB reserved of a limit of 8.000 MiB; device: 1018.000 MiB of 1.000 GiB free; all 5 steps of the ladder gave nothing back)");
+    insta::assert_snapshot!(error, @"row 0 does not fit, and a batch has one row at least; free memory, or split the array along another axis: out of GPU memory: 4.000 MiB requested, 2.000 MiB short, because the limit is reached; raise the limit by 2.000 MiB (HeapBuilder::hard_limit, Heap::set_limits or GPUHEAP_MEMORY_LIMIT), or free 2.000 MiB first, in whole segments (split pool: 5.000 MiB live, 1.000 MiB cached (largest 1.000 MiB), 6.000 MiB reserved of a limit of 8.000 MiB; device: 1018.000 MiB of 1.000 GiB free; tried 5 reclaim steps; none freed memory)");
 }
 
 #[test]

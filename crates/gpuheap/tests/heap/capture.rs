@@ -183,7 +183,7 @@ fn a_capture_is_not_made_to_wait() {
         captured(&device, &stream, CUstreamCaptureMode::GLOBAL, || {
             fill(&device, &block, 1, &other);
             drop(block);
-            // The ladder waits for the other stream, which is no part of the capture.
+            // The reclaim steps wait for the other stream, which is no part of the capture.
             let block = heap.allocate(64 * MIB, &stream).unwrap();
             fill(&device, &block, 2, &stream);
         });

@@ -333,7 +333,7 @@ fn a_free_that_could_not_be_fenced_keeps_nothing_else_from_the_others() {
 
 /// Requests 40 MiB of 64 on a foreign stream. A reclaimer frees an array of another stream and
 /// calls `retire`.
-fn climbing(pool: PoolKind, retire: fn(&Heap, &Stream)) -> Result<(), Error> {
+fn reclaiming(pool: PoolKind, retire: fn(&Heap, &Stream)) -> Result<(), Error> {
     let device = emulated(64 << 20, Schedule::OnDemand);
     let heap = heap(&device, pool);
     let (own, raw) = (device.stream().unwrap(), made_elsewhere(&device));
@@ -356,10 +356,10 @@ fn climbing(pool: PoolKind, retire: fn(&Heap, &Stream)) -> Result<(), Error> {
 }
 
 #[test]
-fn request_whose_stream_is_retired_while_it_climbs_is_refused() {
+fn request_whose_stream_is_retired_while_it_reclaims_is_refused() {
     for pool in PoolKind::ALL {
-        let by_name = climbing(pool, |heap, stream| heap.retire(stream).unwrap());
-        let with_all = climbing(pool, |heap, _| heap.retire_all().unwrap());
+        let by_name = reclaiming(pool, |heap, stream| heap.retire(stream).unwrap());
+        let with_all = reclaiming(pool, |heap, _| heap.retire_all().unwrap());
         for refused in [by_name, with_all] {
             let kind = refused.map_err(|error| error.kind());
             assert_eq!(kind, Err(ErrorKind::StreamUnusable), "{pool}");
@@ -370,7 +370,7 @@ fn request_whose_stream_is_retired_while_it_climbs_is_refused() {
 /// A block freed on the stream that now has the slot is not taken for one of the request's own
 /// stream.
 #[test]
-fn request_whose_streams_place_is_taken_while_it_climbs_is_refused() {
+fn request_whose_streams_place_is_taken_while_it_reclaims_is_refused() {
     const LARGE: usize = 12 << 20;
     for pool in [PoolKind::Simple, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(256 << 20, Schedule::OnDemand);

@@ -13,7 +13,6 @@ mod foreign;
 #[cfg(feature = "arrays")]
 mod free_on;
 mod front;
-mod ladder;
 mod life;
 mod limits;
 #[cfg(feature = "arithmetic")]
@@ -21,6 +20,7 @@ mod overwrite;
 #[cfg(feature = "arithmetic")]
 mod planted;
 mod programs;
+mod reclaim_steps;
 mod siblings;
 mod support;
 mod sweep;

@@ -72,7 +72,7 @@ fn said(work: impl FnOnce()) -> Vec<String> {
 }
 
 /// Fills the heap's device with what is cached in pieces, and asks for more than any of them.
-fn climb(device: &Device, heap: &Heap) {
+fn fill_up(device: &Device, heap: &Heap) {
     let stream = device.stream().unwrap();
     let blocks: Vec<_> = (0..7).map(|_| heap.allocate(32 * MIB, &stream).unwrap()).collect();
     drop(blocks);
@@ -85,7 +85,7 @@ fn a_heap_logs_its_life_and_its_reclaim_steps() {
         let device = emulated(256 * MIB, Schedule::Immediate);
         let builder = Heap::builder(&device).without_environment().pool(PoolKind::Simple);
         let heap = builder.hard_limit(250 * MIB).track(Tracking::Off).build().unwrap();
-        climb(&device, &heap);
+        fill_up(&device, &heap);
     });
     let said = said.join("\n");
     insta::assert_snapshot!(said);
@@ -159,7 +159,7 @@ fn a_logger_may_use_the_heap_that_it_is_told_of() {
             thread::spawn(move || drop(other.allocate(2000, &stream))).join().unwrap();
             assert!(!text.is_empty());
         });
-        climb(&device, &heap);
+        fill_up(&device, &heap);
         drop(device.heap().unwrap());
         let stream = device.stream().unwrap();
         let _held = heap.allocate(100 * MIB, &stream).unwrap();
@@ -240,7 +240,7 @@ fn a_logger_that_panics_harms_nothing() {
     again();
     let heap = heap(&device, PoolKind::Simple);
     again();
-    climb(&device, &heap);
+    fill_up(&device, &heap);
     again();
     drop(heap);
     assert!(*count.borrow() >= 3, "{}", count.borrow());

@@ -1,4 +1,4 @@
-//! Calls of others that run out of memory, through the ladder.
+//! Calls of others that run out of memory, through the reclaim steps.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{PoolKind, RunsOut};

@@ -6,7 +6,7 @@ use ndarray::{Data, Dimension};
 
 use super::{Diagonal, LowerTriangular, Symmetric, Transposed, Triangle, UpperTriangular};
 use crate::array::debug::{head, short, show, shown};
-use crate::array::{ArrayBase, Element, Hold};
+use crate::array::{ArrayBase, ArrayData, Element};
 use crate::error::{Error, ErrorKind};
 
 /// Content of a wrapper such as [`Diagonal`] whose elements can be printed: arrays and views of
@@ -47,7 +47,7 @@ use sealed::Printed as _;
 
 type Corner<T> = Vec<Option<T>>;
 
-impl<S: Hold, T: Element + fmt::Debug, D: Dimension> sealed::Printed for ArrayBase<S, T, D> {
+impl<S: ArrayData, T: Element + fmt::Debug, D: Dimension> sealed::Printed for ArrayBase<S, T, D> {
     type Element = T;
 
     fn name(&self) -> String {

@@ -1,7 +1,7 @@
 //! A model of requests that reach into each other's heaps, run through in every order.
 //!
-//! Thread `t` asks heap `t` for memory, in units of which a policy takes one at a time, and climbs as
-//! the ladder does: an attempt, what other heaps cache, an attempt, and attempts in turn while other
+//! Thread `t` asks heap `t` for memory, in units of which a policy takes one at a time, and tries as
+//! the reclaim steps do: an attempt, what other heaps cache, an attempt, and attempts in turn while other
 //! heaps give something back.
 //!
 //! The model is an implementation of its own, by the same rules, and not the code of the library. It has
@@ -13,7 +13,7 @@ use std::collections::HashSet;
 /// As [`MOST_ROUNDS`](super::MOST_ROUNDS), and more than the threads here can cause.
 const ROUNDS: u8 = 6;
 
-/// How the ladder is climbed; both false in variants that have to be found wrong.
+/// How memory is reclaimed; both false in variants that have to be found wrong.
 #[derive(Clone, Copy)]
 struct Rules {
     takes_turns: bool,
@@ -212,7 +212,7 @@ fn of_two_requests_one_of_which_fits_one_is_served_in_every_order() {
 
 /// The model finds what the rules are there for.
 #[test]
-fn without_its_rules_the_ladder_is_found_wrong() {
+fn without_its_rules_reclaiming_is_found_wrong() {
     let without_turns = Rules { takes_turns: false, ..RULES };
     let outcomes = World::new(0, &[2, 2]).outcomes(&[3, 3], without_turns);
     assert!(outcomes.contains(&Some(vec![false, false])), "{outcomes:?}");

@@ -1,11 +1,11 @@
-//! The ladder: each step alone saves a request, and nothing is given up that a step could save.
+//! Reclaim steps: each alone saves a request, and nothing is given up that a step could save.
 
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpuheap::emu::Schedule;
-use gpuheap::{Block, PoolKind, Step};
+use gpuheap::{Block, PoolKind, ReclaimStep};
 
 use crate::support::{assert_all_returned, device, emulated, fill, heap};
 
@@ -88,7 +88,14 @@ fn reclaimers_are_asked_once_each_with_no_lock_held() {
         error.out_of_memory().unwrap().tried.iter().map(|(step, _)| *step).collect();
     assert_eq!(
         tried,
-        [Step::Ready, Step::InFlight, Step::Cache, Step::WholeCache, Step::Reclaimers, Step::Alone]
+        [
+            ReclaimStep::Ready,
+            ReclaimStep::InFlight,
+            ReclaimStep::Cache,
+            ReclaimStep::WholeCache,
+            ReclaimStep::Reclaimers,
+            ReclaimStep::Alone
+        ]
     );
     drop((blocks, useless));
     let _blocks = heap.allocate(60 * MIB, &stream).unwrap();

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// One step of the ladder. The request is tried again after each.
+/// One reclaim step. The request is tried again after each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Step {
+pub enum ReclaimStep {
     /// Take frees whose streams got there.
     Ready,
     /// Wait, on the host, for the frees that are in flight.
@@ -32,33 +32,33 @@ pub enum Step {
     Alone,
 }
 
-/// The ladder.
-pub(crate) const LADDER: [Step; 10] = [
-    Step::Ready,
-    Step::InFlight,
-    Step::Cache,
-    Step::WholeCache,
-    Step::OtherHeaps,
-    Step::WholeOtherHeaps,
-    Step::Reclaimers,
-    Step::DriverPool,
-    Step::LateRelease,
-    Step::Alone,
+/// The reclaim steps, in order.
+pub(crate) const RECLAIM_STEPS: [ReclaimStep; 10] = [
+    ReclaimStep::Ready,
+    ReclaimStep::InFlight,
+    ReclaimStep::Cache,
+    ReclaimStep::WholeCache,
+    ReclaimStep::OtherHeaps,
+    ReclaimStep::WholeOtherHeaps,
+    ReclaimStep::Reclaimers,
+    ReclaimStep::DriverPool,
+    ReclaimStep::LateRelease,
+    ReclaimStep::Alone,
 ];
 
-impl fmt::Display for Step {
+impl fmt::Display for ReclaimStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Step::Ready => "taking ready frees",
-            Step::InFlight => "waiting for frees in flight",
-            Step::Cache => "giving cached memory back",
-            Step::WholeCache => "giving the whole cache back",
-            Step::OtherHeaps => "giving back what other heaps cache",
-            Step::WholeOtherHeaps => "giving back all that other heaps cache",
-            Step::Reclaimers => "asking reclaimers",
-            Step::DriverPool => "trimming the driver's pool",
-            Step::LateRelease => "waiting for the host's late release",
-            Step::Alone => "all of it with other threads held off",
+            ReclaimStep::Ready => "taking ready frees",
+            ReclaimStep::InFlight => "waiting for frees in flight",
+            ReclaimStep::Cache => "giving cached memory back",
+            ReclaimStep::WholeCache => "giving the whole cache back",
+            ReclaimStep::OtherHeaps => "giving back what other heaps cache",
+            ReclaimStep::WholeOtherHeaps => "giving back all that other heaps cache",
+            ReclaimStep::Reclaimers => "asking reclaimers",
+            ReclaimStep::DriverPool => "trimming the driver's pool",
+            ReclaimStep::LateRelease => "waiting for the host's late release",
+            ReclaimStep::Alone => "all of it with other threads held off",
         })
     }
 }

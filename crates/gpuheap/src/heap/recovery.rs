@@ -1,4 +1,4 @@
-//! How the ladder is climbed, and what is said when its end is reached.
+//! Reclaim steps in order, and the error when all of them failed.
 
 use std::time::{Duration, Instant};
 
@@ -6,8 +6,8 @@ use gpuheap_pool::{BlockRef, Cached, Shortage, SourceError, StreamRef};
 
 use crate::error::{Cause, Error, Fault, OutOfMemory};
 use crate::heap::fit::Foreseen;
-use crate::heap::ladder::{LADDER, Step};
 use crate::heap::other_heaps::OtherHeaps;
+use crate::heap::reclaim_step::{RECLAIM_STEPS, ReclaimStep};
 use crate::heap::siblings::MOST_ROUNDS;
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
@@ -15,14 +15,14 @@ use crate::say;
 use crate::size::Bytes;
 use crate::stream::Stream;
 
-/// How long the ladder waits on WSL2 for memory that the host gives back late.
+/// How long the reclaim steps wait on WSL2 for memory that the host gives back late.
 const LATE_RELEASE: Duration = Duration::from_secs(2);
 /// What contexts and modules of this process may take before "others hold the rest of the device"
 /// is the honest cause. A bare context takes 527 MiB on an H200 (driver 580).
 const CONTEXT_ALLOWANCE: u64 = 1 << 30;
 
-/// The steps climbed so far, with the bytes that each gave back to the driver.
-pub(crate) type Tried = Vec<(Step, u64)>;
+/// The steps run so far, with the bytes that each gave back to the driver.
+pub(crate) type Tried = Vec<(ReclaimStep, u64)>;
 
 /// How a try after a step went.
 pub(crate) enum Attempt<T> {
@@ -65,9 +65,9 @@ pub(crate) struct Last<'a> {
 }
 
 impl Store {
-    /// Does what takes memory of this kind past the pool, and climbs the ladder where the driver
+    /// Does what takes memory of this kind past the pool, and runs the reclaim steps where the driver
     /// has none.
-    pub(crate) fn climb_with(
+    pub(crate) fn recover_with(
         &self,
         bytes: u64,
         stream: &Stream,
@@ -78,12 +78,12 @@ impl Store {
             taken => return Ok(taken?),
         }
         let missing = Missing::on_device(bytes);
-        let climbed = self.climb(missing, |_, _| match take() {
+        let recovered = self.retry_with_reclaim(missing, |_, _| match take() {
             Ok(()) => Attempt::Got(()),
             Err(SourceError::OutOfMemory) => Attempt::Short(missing),
             Err(error) => Attempt::Failed(error.into()),
         });
-        climbed.unwrap_or_else(|tried| {
+        recovered.unwrap_or_else(|tried| {
             let others = self.others();
             let mut state = self.lock();
             let stream = state.stream(stream);
@@ -91,9 +91,9 @@ impl Store {
         })
     }
 
-    /// Climbs the ladder for a request that there is no memory for as things are.
+    /// Runs the reclaim steps for a request that found no memory.
     #[cold]
-    pub(crate) fn climb_for(
+    pub(crate) fn recover(
         &self,
         bytes: u64,
         stream: StreamRef,
@@ -104,12 +104,12 @@ impl Store {
             return Err(self.evidence(&mut self.lock(), bytes, stream, &first, Vec::new(), others));
         }
         let mut last = first.clone();
-        let climbed = self.climb(Missing::from(&first), |held, tried| {
+        let recovered = self.retry_with_reclaim(Missing::from(&first), |held, tried| {
             let attempt = match held {
                 None => {
                     let mut state = self.lock();
                     // What a step had this thread free is not live beside the request.
-                    state.carry();
+                    state.merge_counts();
                     state.allocate(bytes, stream)
                 }
                 Some(Last { state, others }) => match state.allocate(bytes, stream) {
@@ -132,7 +132,7 @@ impl Store {
                 }
             }
         });
-        climbed.unwrap_or_else(|tried| {
+        recovered.unwrap_or_else(|tried| {
             let others = self.others();
             Err(self.evidence(&mut self.lock(), bytes, stream, &last, tried, others))
         })
@@ -140,15 +140,15 @@ impl Store {
 
     /// Climbs: does each step in turn and tries again after it. The last attempt is given the lock,
     /// which the others must take themselves. What was tried, where even that one was short.
-    pub(crate) fn climb<T>(
+    pub(crate) fn retry_with_reclaim<T>(
         &self,
         mut missing: Missing,
         mut attempt: impl FnMut(Option<Last<'_>>, &Tried) -> Attempt<T>,
     ) -> Result<Result<T, Error>, Tried> {
         let mut tried = Vec::new();
-        for step in LADDER {
-            let next = if step == Step::Alone {
-                let last = self.climb_alone(&mut tried, &mut attempt);
+        for step in RECLAIM_STEPS {
+            let next = if step == ReclaimStep::Alone {
+                let last = self.retry_alone(&mut tried, &mut attempt);
                 self.say_step(step, tried.last().map_or(0, |last| last.1), missing.bytes);
                 last
             } else {
@@ -168,12 +168,12 @@ impl Store {
 
     /// The last step: attempts with other threads held off, as long as other heaps give something
     /// back in between.
-    fn climb_alone<T>(
+    fn retry_alone<T>(
         &self,
         tried: &mut Tried,
         attempt: &mut impl FnMut(Option<Last<'_>>, &Tried) -> Attempt<T>,
     ) -> Attempt<T> {
-        tried.push((Step::Alone, 0));
+        tried.push((ReclaimStep::Alone, 0));
         let _turn = self.context.turn.take();
         let mut rounds = 0;
         loop {
@@ -181,10 +181,10 @@ impl Store {
             let is_capturing = self.context.holders.is_any_capturing();
             let last = {
                 let mut state = self.lock();
-                state.hold_off();
+                state.pause_other_threads();
                 self.everything(&mut state, is_capturing);
                 let last = attempt(Some(Last { state: &mut state, others }), tried);
-                state.let_on();
+                state.resume_other_threads();
                 last
             };
             let Attempt::Exhausted(missing, _) = &last else { return last };
@@ -199,8 +199,8 @@ impl Store {
         }
     }
 
-    /// Logs a step of the ladder. With no lock held: the logger may use the heap.
-    fn say_step(&self, step: Step, regained: u64, missing: u64) {
+    /// Logs a reclaim step. With no lock held: the logger may use the heap.
+    fn say_step(&self, step: ReclaimStep, regained: u64, missing: u64) {
         say::debug(
             say::RECLAIM,
             format_args!(
@@ -229,32 +229,32 @@ impl Store {
         }
     }
 
-    /// One step of the ladder: the bytes that the driver got back by it, or `None` where it does
+    /// Runs one reclaim step: the bytes that the driver got back by it, or `None` where it does
     /// not apply. What fails in a step shows in the attempt after it.
-    fn take_step(&self, step: Step, missing: Missing) -> Option<u64> {
+    fn take_step(&self, step: ReclaimStep, missing: Missing) -> Option<u64> {
         let Missing { bytes: missing, is_limited } = missing;
         let regained = match step {
-            Step::Ready => self.lock().poll().map(|()| 0),
-            Step::InFlight => self.wait_for_pending().map(|()| 0),
-            Step::Cache => {
+            ReclaimStep::Ready => self.lock().poll().map(|()| 0),
+            ReclaimStep::InFlight => self.wait_for_pending().map(|()| 0),
+            ReclaimStep::Cache => {
                 let mut state = self.lock();
                 let available = state.available().unwrap_or(0);
                 state.release(missing.saturating_sub(available))
             }
-            Step::WholeCache => self.lock().release(u64::MAX),
-            Step::OtherHeaps | Step::WholeOtherHeaps if is_limited => return None,
-            Step::OtherHeaps => {
+            ReclaimStep::WholeCache => self.lock().release(u64::MAX),
+            ReclaimStep::OtherHeaps | ReclaimStep::WholeOtherHeaps if is_limited => return None,
+            ReclaimStep::OtherHeaps => {
                 let (free, _) = self.lock().source.device_memory().unwrap_or_default();
                 return self.reach(missing.saturating_sub(free));
             }
-            Step::WholeOtherHeaps => return self.reach(u64::MAX),
-            Step::Reclaimers => {
+            ReclaimStep::WholeOtherHeaps => return self.reach(u64::MAX),
+            ReclaimStep::Reclaimers => {
                 let regained = self.reclaimers.ask(missing)?;
                 // The memory that they free may be of other heaps.
                 let others = if is_limited { None } else { self.reach(u64::MAX) };
                 return Some(regained.max(others.unwrap_or(0)));
             }
-            Step::DriverPool => {
+            ReclaimStep::DriverPool => {
                 if !self.lock().source.is_stream_ordered() {
                     return None;
                 }
@@ -263,7 +263,7 @@ impl Store {
                 }
                 self.synchronize().and_then(|()| self.lock().source.trim())
             }
-            Step::LateRelease => {
+            ReclaimStep::LateRelease => {
                 if !self.context.is_wsl2() {
                     return None;
                 }
@@ -275,7 +275,7 @@ impl Store {
                 }
                 Ok(0)
             }
-            Step::Alone => return None,
+            ReclaimStep::Alone => return None,
         };
         Some(regained.unwrap_or(0))
     }
@@ -286,10 +286,10 @@ impl Store {
         bytes: u64,
         stream: StreamRef,
         shortage: &Shortage,
-        tried: Vec<(Step, u64)>,
+        tried: Vec<(ReclaimStep, u64)>,
         others: OtherHeaps,
     ) -> Error {
-        state.gather();
+        state.flush_caches();
         let mut figures = state.figures(self.kind, Some(stream), others);
         if matches!(shortage, Shortage::Beside(_)) {
             // The limit is one of what the pool takes.
