@@ -1,5 +1,5 @@
-//! A fork without exec: the child gets a clear error, the parent goes on. A target of its own,
-//! because no other thread may run tests meanwhile.
+//! A fork without exec: the child gets a clear error, and the parent continues. A test target of
+//! its own, because no other thread may run tests meanwhile.
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -24,7 +24,7 @@ fn device() -> Device {
     }
 }
 
-/// Messages of the library to this process's logger.
+/// Number of the library's messages to this process's logger.
 static SAID: AtomicU32 = AtomicU32::new(0);
 
 /// A logger that counts.
@@ -78,11 +78,11 @@ fn a_forked_child_gets_an_error_and_the_parent_goes_on() {
             {
                 6
             }
-            // An emulated one is as good as any other.
+            // In the child an emulated device can be opened anew.
             () if Device::open("emulated").and_then(|own| own.synchronize()).is_err() => 7,
             () => 0,
         };
-        // Destructors make no driver call: on the emulator it is counted.
+        // Destructors make no driver call, as the emulator's counts show.
         let emulator = device.emulator().cloned();
         drop((live, event, stream, heap, device));
         let calls = emulator.map_or(0, |emulator| emulator.calls());
@@ -113,7 +113,7 @@ fn a_forked_child_gets_an_error_and_the_parent_goes_on() {
     }
 }
 
-/// The thread that uploads batches is not there in a child, which does not wait for it.
+/// The thread that uploads batches does not exist in a child, and the child does not wait for it.
 #[test]
 fn a_child_does_not_wait_for_batches() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,7 +157,7 @@ fn a_child_forked_from_a_busy_parent_does_not_hang() {
     for tracking in [Tracking::Counts, Tracking::Backtraces] {
         let heap = Heap::builder(&device).track(tracking).hard_limit(256 << 20).build().unwrap();
         let target = heap.target().unwrap();
-        // Where the others make arrays: the scope of the moment.
+        // Target with which the other threads make arrays: that of the current scope.
         let current = Mutex::new(target.clone());
         let stop = AtomicBool::new(false);
         std::thread::scope(|threads| {
@@ -167,7 +167,7 @@ fn a_child_forked_from_a_busy_parent_does_not_hang() {
                     while !stop.load(Ordering::Relaxed) {
                         let target = current.lock().unwrap().clone();
                         for kind in [MemoryKind::Device, MemoryKind::Pinned] {
-                            // The scope may be over.
+                            // The scope may have ended, so the call may fail.
                             let _ = target.kind(kind).uninit::<u8, _>(5000);
                         }
                         heap.snapshot().unwrap();
@@ -307,7 +307,7 @@ fn a_child_forked_while_a_stream_is_retired_does_not_hang() {
     });
 }
 
-/// Ends the others also when a test fails.
+/// Stops the other threads, also when a test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -446,7 +446,7 @@ fn fork_once(device: &Device, heap: &Heap, target: &Target, current: &Mutex<Targ
     unsafe { libc::_exit(0) }
 }
 
-/// The line at which the child is, in memory that it shares with its parent.
+/// Line at which the child is, in memory shared with its parent.
 struct Shared(*mut AtomicU32);
 
 impl Shared {
@@ -469,7 +469,7 @@ impl Shared {
         unsafe { &*self.0 }.load(Ordering::Relaxed)
     }
 
-    /// Waits for the child, which has to end well.
+    /// Waits for the child, which has to succeed.
     fn ends_well(&self, child: libc::pid_t) {
         let mut status = 0;
         // SAFETY: the pointer is valid for the call, and the child is ours.
@@ -480,7 +480,7 @@ impl Shared {
         assert_eq!(status, 0, "the child failed after line {line}");
     }
 
-    /// Ends the child unless it is so.
+    /// Ends the child unless the condition holds.
     #[track_caller]
     fn expect(&self, is_so: bool) {
         self.at(Location::caller());
@@ -496,14 +496,14 @@ impl Shared {
         call();
     }
 
-    /// The clear error or none.
+    /// Expects the clear error or success.
     #[track_caller]
     fn harmless<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
         self.at(Location::caller());
         self.expect(call().err().is_none_or(|error| says_so(&error)));
     }
 
-    /// The clear error.
+    /// Expects the clear error.
     #[track_caller]
     fn refused<T>(&self, call: impl FnOnce() -> Result<T, Error>) {
         self.at(Location::caller());

@@ -1,5 +1,5 @@
-//! A kernel reads and writes in place what the host sees too. Only a real device runs kernels: set
-//! `GPUHEAP_TEST_DEVICE=cuda:0`.
+//! A kernel reads and writes in place, in memory that the host sees too. Only a real device runs
+//! kernels: set `GPUHEAP_TEST_DEVICE=cuda:0`.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -56,7 +56,7 @@ fn a_kernel_reads_and_writes_every_kind_in_place() {
     }
     let device = device(1 << 30, Schedule::Immediate);
     let heap = heap(&device, PoolKind::Split);
-    // The kernels run on another stream than the arrays are made on.
+    // The kernels run on another stream than the one that made the arrays.
     let stream = device.stream().unwrap();
     let target = heap.target().unwrap();
     let add_one = Kernel::load(&device);
@@ -66,14 +66,14 @@ fn a_kernel_reads_and_writes_every_kind_in_place() {
     let registered = target.register(host.clone()).unwrap();
     for mut array in [pinned, unified, registered] {
         let kind = array.kind();
-        // The host's own writes count too, made after the device's.
+        // Later writes by the host count too.
         array.as_mut_slice().unwrap()[7] = 1_000_000;
         let mut to = target.filled(COUNT, 0_u32).unwrap();
         add_one.launch(&array, &mut to, &stream);
         let mut expected: Vec<u32> = host.iter().map(|value| value + 1).collect();
         expected[7] = 1_000_001;
         assert!(to.to_vec().unwrap() == expected, "{kind} was read as something else");
-        // And back: the host reads in place what the kernel wrote there.
+        // In the other direction: the host reads in place what the kernel wrote.
         add_one.launch(&to, &mut array, &stream);
         expected.iter_mut().for_each(|value| *value += 1);
         assert!(array.as_slice().unwrap()[..] == expected, "{kind} was not written in place");
@@ -108,7 +108,7 @@ impl Kernel<'_> {
         Kernel { device, module, function }
     }
 
-    /// Runs later.
+    /// Enqueues the kernel.
     fn launch(&self, from: &DeviceArray<u32>, to: &mut DeviceArray<u32>, stream: &Stream) {
         let mut from = from.device_ptr(stream).unwrap();
         let mut to = to.device_ptr(stream).unwrap();

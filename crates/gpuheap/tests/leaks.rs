@@ -149,9 +149,9 @@ fn what_a_thread_leaves_behind_is_reported_by_its_name() {
     assert_eq!(left.lock().unwrap()[0].to_vec().unwrap(), [0; 4096]);
 }
 
-/// With no handler of the program's a thread is reported on stderr, and the main thread not at all:
-/// its end is the program's. A child of this program shows it, and a fork of that child its main
-/// thread, which here is the test harness's.
+/// Without a handler of the program, a thread is reported on stderr, but the main thread is not:
+/// its end is the program's. A child of this program shows the former. A fork of that child shows
+/// its main thread, which here belongs to the test harness.
 #[test]
 #[cfg(unix)]
 fn an_ending_thread_is_told_of_on_stderr_and_the_end_of_the_program_is_not() {

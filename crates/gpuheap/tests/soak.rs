@@ -18,7 +18,8 @@ use support::{assert_all_returned, device, random::Random};
 
 const THREADS: u64 = 16;
 const LIMIT: u64 = 64 << 20;
-/// More than what small and large requests share segments of: theirs have to go for it.
+/// Larger than the segments that small and large requests share, so such segments have to be given
+/// back for it.
 const LARGER: u64 = 20 << 20;
 /// Steps that each thread does however long they take: enough for requests to fail on a loaded
 /// machine.
@@ -41,7 +42,7 @@ fn sixteen_threads_at_the_limit_fail_only_for_what_is_live() {
             short: AtomicU64::new(0),
             tried_again: AtomicU64::new(0),
             everybody: RwLock::new(()),
-            // Binned would take 32 MiB for it.
+            // Binned would take 32 MiB for a larger request.
             larger: if pool == PoolKind::Binned { 0 } else { LARGER },
             handed_over: Mutex::new(Vec::new()),
         };
@@ -73,13 +74,13 @@ struct Soak<'a> {
     end: Instant,
     live: AtomicU64,
     short: AtomicU64,
-    /// How many requests that failed with the others stopped were made once more.
+    /// Number of requests that failed with the other threads stopped and were tried once more.
     tried_again: AtomicU64,
     /// Lock that a thread reads while it acts, and writes to make the others stop.
     everybody: RwLock<()>,
-    /// Some requests are as large as this; none if zero.
+    /// Size of the larger requests; zero for none.
     larger: u64,
-    /// Arrays that one thread made and another one reads and frees, each with its number.
+    /// Arrays that one thread made and another reads and frees, each with its number.
     handed_over: Mutex<Vec<(DeviceArray<u64>, u64)>>,
 }
 
@@ -92,7 +93,8 @@ impl Soak<'_> {
             if step >= LEAST_STEPS && Instant::now() >= self.end {
                 break;
             }
-            // Some with the others stopped from before the first attempt to after the second one.
+            // Some requests stop the other threads from before the first attempt to after the
+            // second one.
             let alone = random.below(8) == 0;
             let (_others, _nobody) = match alone {
                 true => (None, Some(self.everybody.write().unwrap())),
@@ -114,8 +116,8 @@ impl Soak<'_> {
                 Err(error) => {
                     self.live.fetch_sub(bytes, Ordering::Relaxed);
                     self.short.fetch_add(1, Ordering::Relaxed);
-                    // The last attempt was made with the others held off, and these are its
-                    // figures: a manual reclaim would have found nothing of use.
+                    // The last attempt was made with the other threads paused, and the evidence has
+                    // its figures: a manual reclaim would have found nothing of use.
                     let evidence = error.out_of_memory().unwrap_or_else(|| panic!("{error}"));
                     assert!(evidence.largest_cached_block < evidence.requested, "{error}");
                     assert_eq!(evidence.pending, 0, "{error}");
@@ -127,20 +129,21 @@ impl Soak<'_> {
             }
         }
         for held in held {
-            // Others may still be at it, one of them alone.
+            // Other threads may be running again, one of them alone.
             let _others = self.everybody.read().unwrap();
             self.check(held);
         }
     }
 
-    /// With the others stopped nothing was freed since: a manual reclaim makes no difference.
+    /// With the other threads stopped nothing was freed since, so a manual reclaim makes no
+    /// difference.
     fn try_again(&self, error: &Error, request: impl FnOnce() -> Result<DeviceArray<u64>, Error>) {
         let reclaimed = self.heap.reclaim_all().unwrap();
         assert!(request().is_err(), "there was memory after {reclaimed} bytes went back: {error}");
         self.tried_again.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Frees one array, or hands it to another thread and frees one of another thread.
+    /// Frees one array, or passes it to another thread and frees one of another thread.
     fn give_up_one(
         &self,
         held: &mut Vec<(DeviceArray<u64>, u64)>,
@@ -165,7 +168,7 @@ impl Soak<'_> {
                 drop(handed_over);
                 other.into_iter().for_each(|other| self.check(other));
             }
-            // Used on the thread's other stream and freed there at once, nothing waited for.
+            // Used on the thread's other stream and freed there at once, without a wait.
             1 => {
                 array.device_ptr(&streams[random.below(2) as usize]).unwrap();
                 self.live.fetch_sub(array.bytes(), Ordering::Relaxed);
@@ -174,7 +177,7 @@ impl Soak<'_> {
         }
     }
 
-    /// Whoever overwrote an array before it was freed is found here.
+    /// If another thread overwrote an array before it was freed, this check finds it.
     fn check(&self, (array, number): (DeviceArray<u64>, u64)) {
         let length = array.len();
         let ends = [array.slice(..1).unwrap(), array.slice(length - 1..).unwrap()];

@@ -41,7 +41,7 @@ struct Constant<A, const N: usize> {
     of: Nothing,
 }
 
-/// Bounds hold for what arrives too; lifetimes, and parameters that are not adapted, stay.
+/// Bounds hold for the adapted type too. Lifetimes, and parameters that are not adapted, stay.
 #[derive(Adapt, Debug)]
 struct Bounded<'a, A: Debug, U, T>
 where
@@ -79,7 +79,7 @@ fn structs_keep_their_names_and_change_their_parameters() {
         assert_eq!((down.weights, down.bias), (layer.weights.clone(), Some(arr1(&[3]))));
         let up: Layer<DeviceArray<f32, Ix2>, DeviceArray<f32>> = target.cu(&layer)?;
         assert_eq!((up.bias.unwrap().to_vec()?, up.steps), (vec![3.0], 7));
-        // A structure in a structure, and many.
+        // A structure in a structure, and a vector of them.
         let bias = None::<Vec<u8>>;
         let nested = vec![Layer { weights: layer, bias, name: String::new(), steps: 0 }];
         let up = target.adapt(&nested)?;

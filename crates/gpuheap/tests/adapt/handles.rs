@@ -1,4 +1,4 @@
-//! Arrays that are on a device already.
+//! Adapting arrays that are already on a device.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Host, MemoryKind, PoolKind, SharedArray};

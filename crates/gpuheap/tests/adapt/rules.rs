@@ -18,7 +18,7 @@ use crate::support::{assert_all_returned, device, heap};
 
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
 
-/// Runs a test with targets of every kind, and looks whether all memory came back.
+/// Runs a test with targets of every kind, and asserts that all memory came back.
 fn on_every_kind(test: impl Fn(&Target) -> Result<(), Error>) {
     let device: Device = device(1 << 30, Schedule::Seeded(3));
     let heap: Heap = heap(&device, PoolKind::Split);
@@ -56,7 +56,7 @@ fn arrays_of_ndarray_keep_their_shape() {
         let matrix = Array2::from_shape_fn((3, 4), |(row, column)| (10 * row + column) as i32);
         let up: DeviceArray<i32, Ix2> = target.adapt(&matrix)?;
         assert_eq!((up.shape(), Host.adapt(&up)?), (&[3, 4][..], matrix.clone()));
-        // In another layout, a window, of no axis, of any number of axes.
+        // Another layout, a window, an array without axes, and arrays of dynamic dimension.
         assert_eq!(Host.adapt(&target.adapt(&matrix.t())?)?, matrix.t());
         let window = matrix.slice(s![1.., ..;2]);
         assert_eq!(Host.adapt(&target.adapt(&window)?)?, window);
@@ -64,7 +64,7 @@ fn arrays_of_ndarray_keep_their_shape() {
         let any: DeviceArray<f64, IxDyn> = target.adapt(&ArrayD::<f64>::zeros(vec![2, 1, 2]))?;
         assert_eq!(Host.adapt(&any)?, ArrayD::<f64>::zeros(vec![2, 1, 2]));
         assert_eq!(Host.adapt(&matrix.view())?, matrix);
-        // Of arrays, each is adapted.
+        // In an array of arrays, each inner array is adapted.
         let arrays: Array1<Array1<u8>> = arr1(&[1_u8, 2]).mapv(|value| arr1(&[value, value]));
         let up: Array<DeviceArray<u8>, Ix1> = target.adapt(&arrays)?;
         assert_eq!(up[1].to_vec()?, [2, 2]);
@@ -139,7 +139,7 @@ fn tuples_of_up_to_twelve() {
         assert_eq!((up.9.to_vec()?, up.10, up.11.to_vec()?), (vec![10], 'x', vec![12]));
         let down = Host.adapt(&up)?;
         assert_eq!((down.0, down.8, down.11), (arr1(&[1]), arr1(&[9]), arr1(&[12])));
-        // A tuple with an array in it is a structure, and so many of them are.
+        // A tuple with an array in it is a structure; here a vector of such tuples.
         let up: Vec<(DeviceArray<u8>, f64)> = target.adapt(&vec![(a(1), 0.5)])?;
         assert_eq!(Host.adapt(&up)?, [(arr1(&[1]), 0.5)]);
         Ok(())
@@ -176,7 +176,7 @@ fn wrappers_are_kept() {
         let up: Symmetric<DeviceArray<i32, _>> = target.adapt(&Symmetric::from_lower(&matrix))?;
         assert_eq!(up.from, Triangle::Lower);
         assert_eq!(Host.adapt(&up)?, Symmetric::from_lower(matrix.clone()));
-        // Of each other, and many of them.
+        // Wrappers of wrappers, and a vector of them.
         let up: Vec<Transposed<UpperTriangular<DeviceArray<i32, _>>>> =
             target.adapt(&vec![Transposed(UpperTriangular(&matrix))])?;
         assert_eq!(Host.adapt(&up)?, [Transposed(UpperTriangular(matrix))]);

@@ -28,7 +28,7 @@ fn ten_thousand_arrays_are_few_calls() {
     let copies = calls("cuMemcpyDtoHAsync_v2");
     assert_eq!(Host.adapt(&up).unwrap(), host);
     if !on_real_gpu() {
-        // The first of a block may be the only one that is wanted.
+        // A program may want only the first array of a block.
         assert_eq!(calls("cuMemcpyDtoHAsync_v2") - copies, 6);
     }
     drop(up);
@@ -47,7 +47,7 @@ fn each_is_independent_of_the_others() {
             assert_eq!(array.device_ptr(&array.stream()).unwrap() % 256, 0);
             assert_eq!((array.kind(), array.bytes()), (kind, 100));
         }
-        // Freed one by one, in one way or another: the others stay.
+        // Arrays are freed one by one, in different ways, while the others stay.
         up.remove(3).free().unwrap();
         assert_eq!(up.remove(3).release().unwrap(), 0);
         let shared = up.remove(3).into_shared();
@@ -110,7 +110,7 @@ fn streams_keep_their_order() {
             array.fill(99).unwrap();
         }
         drop(up);
-        // The next one in the memory waits for them all.
+        // The next array in this memory waits for all of them.
         let next = target.filled(6 * 5120, 1_u8).unwrap();
         assert_eq!(next.to_vec().unwrap(), vec![1; 6 * 5120], "seed {seed}");
         drop(next);
@@ -164,7 +164,7 @@ fn they_are_made_where_adapt_was_called() {
     assert_no_findings(&device, "leaks");
 }
 
-/// A rule of one's own that uses what it got too early hears of it.
+/// A program's own rule that uses its result too early gets an error.
 #[test]
 fn arrays_are_there_when_adapt_returned() {
     use gpuheap::adapt::Upload;
@@ -192,7 +192,7 @@ fn arrays_are_there_when_adapt_returned() {
     assert_all_returned(&device, &heap, "hasty");
 }
 
-/// A rule of one's own may keep an array of an upload that fails later.
+/// A program's own rule may keep an array of an upload that fails later.
 #[test]
 fn an_array_of_an_adapt_that_failed_says_so() {
     use std::cell::RefCell;

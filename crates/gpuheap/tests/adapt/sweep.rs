@@ -1,5 +1,5 @@
-//! Every driver call of a scenario with adapted structures fails in turn: each time an error value
-//! or a successful retry, the statistics exact, nothing lost.
+//! Fails every driver call of a scenario with adapted structures in turn. Each time the result is
+//! an error value or a successful retry, the statistics are exact, and nothing is lost.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Error, Heap, Host, PoolKind, Stream};
@@ -9,7 +9,8 @@ use ndarray::Array1;
 use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::{emulated, heap};
 
-/// Small and large arrays up, converted, used on streams of their own, freed and brought down.
+/// Uploads small and large arrays, converts them, uses them on their own streams, frees them and
+/// copies them back.
 fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
     let target = heap.on(&streams[0]);
     let small: Vec<Array1<i64>> = (0..5).map(|n| Array1::from_elem(9, n)).collect();
@@ -29,7 +30,8 @@ fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs the scenario with one call failing: whether it failed, and whether it got that far.
+/// Runs the scenario with one call failing. Returns whether the scenario failed, and whether it
+/// made that call.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();

@@ -1,4 +1,4 @@
-//! Shapes that go together, beside `ndarray`.
+//! Broadcast shapes, compared with `ndarray`.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Target};
@@ -12,7 +12,7 @@ fn counting(shape: &[usize], start: i32) -> ArrayD<i32> {
     Array::from_iter((0..count).map(|one| one * 3 + start)).into_shape_with_order(shape).unwrap()
 }
 
-/// A shape of up to five axes, and what is left of it when some are 1 or missing.
+/// Makes a shape of up to five axes, and the shape left if some axes are 1 or missing.
 fn shapes(random: &mut Random) -> [Vec<usize>; 2] {
     let axes = random.below(6) as usize;
     let whole: Vec<usize> = (0..axes).map(|_| random.below(7) as usize).collect();
@@ -61,7 +61,7 @@ fn shapes_that_do_not_go_together_are_refused_and_dimensions_are_known() {
     let target = bench.target();
     let row = target.array(&array![1_i64, 2, 3]).unwrap();
     let column = target.array(&array![[10], [20]]).unwrap();
-    // The types know: two axes.
+    // The types of the operands give the result two axes.
     let table: DeviceArray<i64, ndarray::Ix2> = (&row + &column).unwrap();
     assert_eq!(table.to_ndarray().unwrap(), array![[11, 12, 13], [21, 22, 23]]);
     let dynamic: DeviceArray<i64, IxDyn> =
@@ -74,7 +74,7 @@ fn shapes_that_do_not_go_together_are_refused_and_dimensions_are_known() {
     assert!((&row + &target.zeroed::<i64, _>(2).unwrap()).is_err());
     assert!((&table + &target.zeroed::<i64, _>((3, 2)).unwrap()).is_err());
     assert!(row.broadcast_to((2, 2)).is_err() && table.broadcast_to(3).is_err());
-    // More than any memory.
+    // A result larger than any memory.
     let long = target.zeroed::<i64, _>((1 << 12, 1)).unwrap();
     let huge = long.broadcast_to((1 << 12, usize::MAX >> 12));
     assert!(huge.is_err());
@@ -100,7 +100,7 @@ fn arrays_without_elements_are_worked_on_like_others() {
     assert!((&empty + &target.zeroed::<f32, _>(2).unwrap()).is_err());
     assert!(empty.broadcast_to((4, 0, 3)).unwrap().is_empty());
     drop((empty, row, in_place));
-    // Axes that would be more than there can be, were there anything along another.
+    // Axes whose product would overflow but for an axis of length 0.
     let long = target.zeroed::<f32, _>(ndarray::IxDyn(&[0, 1 << 40, 1 << 40])).unwrap();
     assert!(long.sum_axis(0).is_err() && long.mean_axis(0).is_err() && long.max_axis(0).is_err());
     assert_eq!(long.sum_axis(1).unwrap().shape(), [0, 1 << 40]);

@@ -13,7 +13,7 @@ fn keys<K: Key + TryFrom<u64>>(rows: usize, groups: u64, seed: u64) -> Vec<K> {
     (0..rows).map(|_| K::try_from(random.below(groups)).ok().unwrap()).collect()
 }
 
-/// The keys as places.
+/// Converts the keys to indices.
 fn places<K: Key + TryInto<usize>>(keys: &[K]) -> Vec<usize> {
     keys.iter().map(|key| (*key).try_into().ok().unwrap()).collect()
 }
@@ -127,10 +127,10 @@ fn rows_of_several_axes_and_of_none() {
     let flags = target.array(&[true, true, false, true]).unwrap();
     assert_eq!(flags.sum_by_key(&keys, 2).unwrap().to_vec().unwrap(), [1, 2]);
     assert_eq!(flags.mean_by_key(&keys, 3).unwrap().to_vec().unwrap()[..2], [1.0, 2.0 / 3.0]);
-    // A view of keys that begins anywhere.
+    // A view of keys that begins at an odd offset.
     let part = flags.slice(1..).unwrap();
     assert_eq!(part.sum_by_key(&keys.slice(1..).unwrap(), 2).unwrap().to_vec().unwrap(), [1, 1]);
-    // In the kind of memory of the array, though it is added up on the device.
+    // The result is in the array's kind of memory, though the sums are computed on the device.
     let pinned = target.kind(gpuheap::MemoryKind::Pinned).copy_of(&keys).unwrap();
     let counts = pinned.count_by_key(2).unwrap();
     assert_eq!((counts.kind(), counts.to_vec().unwrap()), (pinned.kind(), vec![1, 3]));
@@ -172,9 +172,9 @@ fn bad_keys_and_other_lengths_are_refused() {
     assert!(a.sum_by_key(&short, 1).unwrap_err().to_string().contains("3 keys for 4 rows"));
     let number = target.array(&ndarray::arr0(1.0_f32).into_dyn()).unwrap();
     assert!(number.sum_by_key(&short, 1).is_err());
-    // More groups than any memory.
+    // More groups than any memory holds.
     assert!(short.count_by_key(usize::MAX).is_err() && a.sum_by_key(&short, usize::MAX).is_err());
-    // The rows that are none of a group's are in none.
+    // Rows whose key names no group are in no sum.
     let late = Array1::from_iter((0..100_000).map(|row| u8::from(row == 99_999) * 9));
     let late = target.array(&late).unwrap();
     assert!(said(late.count_by_key(9)).contains("row 99999 (9)"));

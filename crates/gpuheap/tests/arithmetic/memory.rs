@@ -33,7 +33,7 @@ fn arrays_of_every_kind_go_together() {
         assert!(!a.cast::<bool>().unwrap().any().unwrap());
         a.write_slice(ndarray::s![..;-1], &b).unwrap();
         if a.kind() != MemoryKind::Device {
-            // Read in place, after the kernel.
+            // The host reads in place, after the kernel.
             assert_eq!(a.as_slice().unwrap()[..2], [9999, 9998]);
         }
         if a.kind() == MemoryKind::Registered {
@@ -57,7 +57,7 @@ fn wrapped_memory_is_worked_on_and_an_owned_left_side_may_be_another_s_memory() 
     let mut whole = wrap(address, 1000);
     whole.write_from(&(0..1000).collect::<Vec<u32>>()).unwrap();
     assert_eq!((&whole * 2).unwrap().sum().unwrap(), 999_000);
-    // Two arrays over bytes that overlap: what is read must not be written before.
+    // Two arrays over overlapping bytes: bytes must be read before they are overwritten.
     let (left, right) = (wrap(address, 999), wrap(address + 4, 999));
     assert_eq!(left.stream().id(), right.stream().id());
     let (sum, used) = allocated! { (left + &right).unwrap() };
@@ -94,7 +94,7 @@ fn windows_begin_anywhere() {
                 assert_eq!(x.equal(&y).unwrap().to_vec().unwrap(), equal);
                 let cast: Vec<f64> = x.cast::<f64>().unwrap().to_vec().unwrap();
                 assert_eq!(cast.len(), length);
-                // Written in place, and nothing beside it.
+                // The kernel writes in place, and nothing beside the array.
                 let mut c = a.copy().unwrap();
                 c.slice_mut(i..i + length).unwrap().add_assign(&y).unwrap();
                 let found = c.to_vec().unwrap();
@@ -121,11 +121,11 @@ fn an_owned_left_side_gives_its_memory_where_the_shape_stays() {
     let (table, used) = allocated! { (table - &row).unwrap() };
     assert_eq!((used.allocations, table.device_ptr(target.stream()).unwrap()), (0, at));
     assert_eq!(table.to_ndarray().unwrap(), array![[9, 8, 7], [9, 8, 7]]);
-    // The shape grows: new memory, and that of the left side goes back.
+    // The shape grows, so new memory is taken, and the left side's memory is freed.
     let (wide, used) = allocated! { (row - &table).unwrap() };
     assert_eq!(used.allocations, 1);
     assert_eq!(wide.to_ndarray().unwrap(), array![[-8, -6, -4], [-8, -6, -4]]);
-    // More axes of length 1, of the same number of elements.
+    // More axes of length 1, with as many elements.
     let line = target.array(&[1, 2]).unwrap();
     let (line, used) = allocated! { (line + &target.array(&array![[5]]).unwrap()).unwrap() };
     assert_eq!((used.allocations, line.to_ndarray().unwrap()), (2, array![[6, 7]]));
@@ -133,7 +133,7 @@ fn an_owned_left_side_gives_its_memory_where_the_shape_stays() {
     let window = target.array(&[1, 2, 3, 4]).unwrap().into_slice(1..3).unwrap();
     let (window, used) = allocated! { (window * 5).unwrap() };
     assert_eq!((used.allocations, window.to_vec().unwrap()), (0, vec![10, 15]));
-    // A reference to it leaves it as it is.
+    // An operation on a reference leaves the array as it is.
     assert_eq!((&window + 1).unwrap().to_vec().unwrap(), [11, 16]);
     assert_eq!(window.to_vec().unwrap(), [10, 15]);
     let shared = window.into_shared();
@@ -178,7 +178,8 @@ fn results_are_of_the_caller_s_line_and_in_the_scope_of_their_array() {
     assert_all_returned(&device, &heap, "sites");
 }
 
-/// An out-of-place result of a table, beside `ndarray`, of a kind each.
+/// Results in new memory of a table of operations, one kind of memory each, compared with
+/// `ndarray`.
 #[test]
 fn a_pipeline() {
     let bench = Bench::new(Schedule::OnDemand);

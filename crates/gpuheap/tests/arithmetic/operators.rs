@@ -1,4 +1,4 @@
-//! Every operator with every type, on edges.
+//! Every operator with every type, on edge values.
 
 use gpuheap::arithmetic::Signed;
 use gpuheap::emu::Schedule;
@@ -16,7 +16,7 @@ fn zip<T: Reference, U>(left: &[T], right: &[T], op: impl Fn(T, T) -> U) -> Vec<
     left.iter().zip(right).map(|(left, right)| op(*left, *right)).collect()
 }
 
-/// Edges, and enough of others that there are whole vectors, whole blocks and a rest.
+/// Returns edge values, and enough others for whole vectors, whole blocks and a rest.
 fn both<T: Reference>() -> (Vec<T>, Vec<T>) {
     let (mut left, mut right) = pairs::<T>();
     left.extend(values::<T>(5003, 1));
@@ -44,7 +44,7 @@ fn with_arrays<T: Reference>() {
     let expected = zip(&zip(&zip(&left, &right, T::plus), &left, T::times), &right, T::minus);
     assert_same(&chained.to_vec().unwrap(), &expected, "a chain");
     drop(chained);
-    // By value: the left side's memory is used, and nothing is allocated.
+    // An operand taken by value gives its memory to the result, so nothing is allocated.
     let copies = [(); 4].map(|()| (a.copy().unwrap(), b.copy().unwrap()));
     let [add, sub, mul, div] = copies;
     let (results, used) = allocated! {
@@ -57,7 +57,7 @@ fn with_arrays<T: Reference>() {
     same(sub, T::minus, "- of values");
     same(mul, T::times, "* of values");
     same(div, T::by, "/ of values");
-    // With itself.
+    // An array combined with itself.
     let doubled = (&a + &a).unwrap().to_vec().unwrap();
     assert_same(&doubled, &zip(&left, &left, T::plus), "a + a");
     drop((a, b));
@@ -104,7 +104,7 @@ fn with_numbers<T: Reference>() {
     bench.end();
 }
 
-/// A number on the left is an implementation for each type.
+/// A number on the left needs an implementation for each type.
 macro_rules! on_the_left {
     ($($of:ident)*) => {
         mod on_the_left {
@@ -163,7 +163,7 @@ fn in_place_of<T: Reference>() {
         .map(|(a, b)| a.plus(*b).times(two).minus(*a).by(*b).plus(*a))
         .collect();
     assert_same(&c.to_vec().unwrap(), &expected, "in place");
-    // Of a part, which begins anywhere, with itself.
+    // A part of an array, at any offset, combined with itself.
     drop(c);
     let mut c = a.copy().unwrap().into_shared();
     let part = c.clone().into_slice(3..1001).unwrap();

@@ -77,7 +77,8 @@ fn work_is_put_on_the_stream_of_the_left_side() {
     bench.end();
 }
 
-/// Nothing that gives an array waits, its kernels once loaded, but for what checks keys.
+/// No operation that returns an array waits, once its kernels are loaded, except one that checks
+/// keys.
 #[test]
 fn only_what_the_host_reads_waits() {
     let device = emulated(1 << 30, Schedule::OnDemand);
@@ -228,8 +229,8 @@ fn threads_free_operands_meanwhile() {
     }
 }
 
-/// Where host and device must not touch unified memory at the same time, no kernel is given to the
-/// device while the host has any borrowed.
+/// On devices where host and device must not access unified memory at once: no kernel is launched
+/// while the host borrows any.
 #[test]
 fn nothing_is_launched_while_the_host_has_unified_memory_under_wsl2() {
     let profile = Profile::wsl2_rtx4060().without_context();
@@ -239,7 +240,7 @@ fn nothing_is_launched_while_the_host_has_unified_memory_under_wsl2() {
     let a = target.filled(100, 1.0_f32).unwrap();
     let unified = target.kind(MemoryKind::Unified).filled(100, 2.0_f32).unwrap();
     let borrow = unified.as_slice().unwrap();
-    // Before its kernel is loaded, and after.
+    // Before the kernel is loaded, and after.
     for result in [&a + &a, &a * 2.0, &a + &a] {
         let text = result.unwrap_err().to_string();
         assert!(text.contains("WSL2"), "{text}");

@@ -1,4 +1,4 @@
-//! Random programs of arithmetic, beside the same with `ndarray`.
+//! Random programs of arithmetic, compared with `ndarray`.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, MemoryKind, PoolKind, SharedArray};
@@ -187,7 +187,7 @@ fn run(device: &Device, pool: PoolKind, actions: &[Action]) {
                 None
             }
         };
-        // Products of shapes grow.
+        // Shapes of products grow, so large results are dropped.
         held.extend(new.filter(|(_, host)| host.len() < 10_000));
         if held.len() > MOST {
             held.remove(0);

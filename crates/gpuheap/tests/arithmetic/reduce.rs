@@ -21,7 +21,7 @@ fn extremes_of<T: Reference>() {
         let mut host = values::<T>(length + 3, length as u64);
         for without_nan in [false, true] {
             host.retain(|one| !(without_nan && one.is_nan()));
-            // From anywhere on.
+            // Windows at any offset.
             let a = target.array(&host).unwrap();
             for start in [0, 1, 3] {
                 let Some(part) = host.get(start..).filter(|part| !part.is_empty()) else {
@@ -93,7 +93,7 @@ fn floats_are_summed_in_f64() {
     let target = bench.target();
     let mut random = Random(3);
     for length in LENGTHS {
-        // Exact in any order: it tells whether each is counted once.
+        // Sums of these are exact in any order, so they show whether each element is counted once.
         let host: Vec<f32> = (0..length).map(|_| random.below(1 << 20) as f32).collect();
         let exact: f64 = host.iter().map(|one| f64::from(*one)).sum();
         let a = target.array(&host).unwrap();
@@ -107,7 +107,7 @@ fn floats_are_summed_in_f64() {
     let ones = target.filled((1 << 24) + 3, 1.0_f32).unwrap();
     assert_eq!(ones.sum().unwrap(), ((1_u64 << 24) + 3) as f32);
     assert_eq!(ones.mean().unwrap(), 1.0);
-    // Not finite.
+    // Infinities and NaN.
     let odd = target.array(&[f64::INFINITY, 1.0]).unwrap();
     assert_eq!((odd.sum().unwrap(), odd.mean().unwrap()), (f64::INFINITY, f64::INFINITY));
     drop(odd);
@@ -169,7 +169,7 @@ fn every_axis_of_every_shape() {
     bench.end();
 }
 
-/// Real sums of floats are not exact: they are what the emulator says, to the last bit.
+/// Sums of floats are not exact, but equal the emulator's to the last bit.
 #[test]
 fn floats_are_summed_in_the_same_order_everywhere() {
     let bench = Bench::new(Schedule::Seeded(6));
@@ -198,7 +198,7 @@ fn floats_are_summed_in_the_same_order_everywhere() {
     bench.end();
 }
 
-/// More than a pass of partial results.
+/// More partial results than one pass reduces.
 #[test]
 fn a_large_array_takes_several_passes() {
     let bench = Bench::new(Schedule::Immediate);
@@ -246,7 +246,7 @@ fn nothing_sums_to_zero_and_has_no_mean() {
     bench.end();
 }
 
-/// The result is of the array's own kind, what is in between is not.
+/// The result is in the array's own kind of memory; partial results are not.
 #[test]
 fn results_are_made_where_the_array_s_like_is() {
     let bench = Bench::new(Schedule::Seeded(8));

@@ -6,7 +6,7 @@ use gpuheap::{Device, Heap, PoolKind, Target};
 
 use crate::support::{assert_all_returned, device, heap, random::Random};
 
-/// A device with a heap, whose memory all comes back.
+/// A device with a heap, all of whose memory is returned at the end.
 pub(crate) struct Bench {
     pub(crate) device: Device,
     pub(crate) heap: Heap,
@@ -28,9 +28,9 @@ impl Bench {
     }
 }
 
-/// A number as the host counts with it.
+/// A number type with its arithmetic on the host.
 pub(crate) trait Reference: Number {
-    /// Where things go wrong.
+    /// Values at which arithmetic goes wrong most easily.
     const EDGES: &'static [Self];
     /// Factor that negates a number.
     const MINUS_ONE: Self;
@@ -41,7 +41,7 @@ pub(crate) trait Reference: Number {
     fn by(self, other: Self) -> Self;
     fn pattern(self) -> u64;
     fn of(random: &mut Random) -> Self;
-    /// The less of the two; a NaN, if one is.
+    /// Returns the lesser of the two; NaN if one of them is.
     fn lesser(self, other: Self) -> Self;
     fn greater(self, other: Self) -> Self;
     fn is_nan(self) -> bool {
@@ -116,7 +116,7 @@ macro_rules! floats {
                     self.to_bits() as u64
                 }
                 fn of(random: &mut Random) -> $of {
-                    // Of every size, and any bits now and then.
+                    // Numbers of every magnitude, and now and then any bits.
                     match random.below(4) {
                         0 => $of::from_bits(random.below(u64::MAX) as $bits),
                         _ => (random.below(2_000_001) as $of - 1e6) / 1024.0,
@@ -156,7 +156,7 @@ floats! {
     f64 u64 1e-310;
 }
 
-/// Edges first, then any.
+/// Returns the edge values first, then random ones.
 pub(crate) fn values<T: Reference>(count: usize, seed: u64) -> Vec<T> {
     let mut random = Random(seed);
     let edges = T::EDGES.iter().copied().cycle().take(count.min(2 * T::EDGES.len()));
@@ -165,7 +165,7 @@ pub(crate) fn values<T: Reference>(count: usize, seed: u64) -> Vec<T> {
     values
 }
 
-/// Every edge with every other.
+/// Returns every pair of edge values.
 pub(crate) fn pairs<T: Reference>() -> (Vec<T>, Vec<T>) {
     let edges = T::EDGES;
     edges.iter().flat_map(|left| edges.iter().map(move |right| (*left, *right))).unzip()

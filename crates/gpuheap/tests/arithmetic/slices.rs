@@ -1,4 +1,4 @@
-//! Copies with steps, beside `ndarray`.
+//! Copies with steps, compared with `ndarray`.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, Element};
@@ -38,7 +38,7 @@ fn counting<T: Element>(shape: &[usize], of: impl Fn(usize) -> T) -> ArrayD<T> {
     ArrayD::from_shape_vec(shape, (0..count).map(of).collect()).unwrap()
 }
 
-/// Elements of sizes that are one unit, several, and none of two.
+/// Tests elements of a size that is one unit, several units, or not a multiple of two.
 fn of_size<T: Element + PartialEq + std::fmt::Debug>(seed: u64, of: impl Fn(usize) -> T) {
     let bench = Bench::new(Schedule::Seeded(seed));
     let target = bench.target();
@@ -53,7 +53,7 @@ fn of_size<T: Element + PartialEq + std::fmt::Debug>(seed: u64, of: impl Fn(usiz
         let found = a.copy_slice(&slice).unwrap();
         let expected = host.slice(&slice);
         assert_eq!(found.to_ndarray().unwrap(), expected, "{what}");
-        // Written back to another place of the same shape, repeated where it is short.
+        // Writes the slice back to another place of equal shape, repeated along short axes.
         let mut other = host.clone();
         other.iter_mut().enumerate().for_each(|(at, one)| *one = of(at + 1000));
         let mut b = target.array(&other).unwrap();
@@ -67,7 +67,7 @@ fn of_size<T: Element + PartialEq + std::fmt::Debug>(seed: u64, of: impl Fn(usiz
         let shape = expected.raw_dim();
         other.slice_mut(&slice).assign(&source.broadcast(shape).unwrap());
         assert_eq!(b.to_ndarray().unwrap(), other, "{what}: written");
-        // The axes in another order.
+        // Permutes the axes.
         let mut order: Vec<usize> = (0..axes).collect();
         for axis in 1..axes {
             order.swap(axis, random.below(axis as u64 + 1) as usize);
@@ -133,7 +133,8 @@ fn of_no_bytes() {
     bench.end();
 }
 
-/// Bytes whose addresses are no multiples of what elements of their size are copied by.
+/// Bytes at addresses that are not multiples of the unit in which elements of their size are
+/// copied.
 #[test]
 fn windows_that_begin_anywhere() {
     let bench = Bench::new(Schedule::Seeded(10));

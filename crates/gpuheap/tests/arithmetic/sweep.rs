@@ -1,5 +1,5 @@
-//! Every driver call of a scenario with arithmetic fails in turn: each time an error value or a
-//! successful retry, the statistics exact, nothing lost.
+//! Fails every driver call of a scenario with arithmetic in turn. Each time the result is an error
+//! value or a successful retry, the statistics are exact, and nothing is lost.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Error, Heap, PoolKind, Stream};
@@ -9,7 +9,8 @@ use ndarray::{array, s};
 use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::{assert_other_kinds_returned, emulated, heap};
 
-/// New arrays, the same memory again, in place, of two streams, reduced, sliced, grouped and read.
+/// Makes new arrays, reuses their memory, works in place and on two streams, reduces, slices,
+/// groups and reads.
 fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
     let targets = [heap.on(&streams[0]), heap.on(&streams[1])];
     let mut a = targets[0].array(&array![[1.0_f32, 2.0], [3.0, 4.0]])?;
@@ -31,7 +32,8 @@ fn scenario(heap: &Heap, streams: &[Stream; 2]) -> Result<(), Error> {
     column.free()
 }
 
-/// Runs the scenario with one call failing: whether it failed, and whether it got that far.
+/// Runs the scenario with one call failing. Returns whether the scenario failed, and whether it
+/// made that call.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let device = emulated(96 << 20, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();
@@ -43,7 +45,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let usage = heap.usage().unwrap();
     assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
     assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
-    // Another life works, and in the end everything is back, modules too.
+    // A second run works, and in the end all memory and modules are returned.
     scenario(&heap, &streams).unwrap();
     device.synchronize().unwrap();
     heap.reclaim_all().unwrap();
@@ -51,7 +53,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     assert_other_kinds_returned(&heap, &what);
     drop((heap, streams, device));
     let loads = ["cuModuleLoadData", "cuModuleUnload"].map(|name| emulator.calls_of(name));
-    // The one that failed is counted as a call and loaded nothing.
+    // The failed load counts as a call, but loaded nothing.
     assert!(loads[0] - loads[1] <= 1, "{what}: {loads:?}");
     assert!(emulator.findings().unwrap().is_empty(), "{what}: {:?}", emulator.findings().unwrap());
     (result.is_err(), got_there)
@@ -68,7 +70,7 @@ fn a_failure_of_any_one_call_is_an_error_value_or_is_made_good() {
     }
 }
 
-/// A kernel that does not fit into the device's memory is loaded once something went back.
+/// A kernel that does not fit into the device's memory is loaded once memory was given back.
 #[test]
 fn loading_runs_the_reclaim_steps() {
     let device = emulated(96 << 20, Schedule::Seeded(1));

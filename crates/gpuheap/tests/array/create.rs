@@ -1,4 +1,4 @@
-//! How arrays are made, written and read.
+//! Making, writing and reading arrays.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{DeviceArray, MemoryKind, PoolKind};

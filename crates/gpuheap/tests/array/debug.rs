@@ -128,7 +128,7 @@ fn what_cannot_be_read_says_why() {
     assert_no_findings(&device, "faults");
 }
 
-/// Of 100 GiB only what is shown was written: to read more is a finding of the checks.
+/// Of 100 GiB only the printed elements were written: reading any other is a finding of the checks.
 #[test]
 fn little_is_read_of_much() {
     let device = emulated(200 << 30, Schedule::OnDemand);

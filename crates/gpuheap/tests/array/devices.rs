@@ -8,7 +8,7 @@ use crate::create::KINDS;
 use crate::support::{assert_all_returned, emulated, heap, on_real_gpu};
 
 fn two(profile: impl Fn() -> Profile, schedule: Schedule) -> [Device; 2] {
-    // The first two GPUs of a machine that is said to have them.
+    // Uses the first two GPUs of a machine, if the environment says that it has two.
     if std::env::var_os("GPUHEAP_TEST_TWO_DEVICES").is_some() {
         return ["cuda:0", "cuda:1"].map(|name| Device::open(name).unwrap());
     }
@@ -20,7 +20,7 @@ fn peers(schedule: Schedule) -> [Device; 2] {
     two(|| Profile::with_memory(1 << 30).without_context(), schedule)
 }
 
-/// The policies whose device memory a peer can reach.
+/// Returns the policies whose device memory a peer can access.
 fn reached() -> impl Iterator<Item = PoolKind> {
     PoolKind::ALL.into_iter().filter(|pool| *pool != PoolKind::Driver)
 }
@@ -35,7 +35,7 @@ fn write(array: &DeviceArray<u8>, value: u8, far: &Stream) {
     assert!(filled.unwrap().is_success());
 }
 
-/// Of one driver that gives them no access to each other.
+/// Opens two devices of one driver that have no access to each other.
 fn strangers() -> [Device; 2] {
     let profile = || {
         let mut profile = Profile::with_memory(1 << 30).without_context();
@@ -59,7 +59,7 @@ fn copies_go_from_device_to_device() {
                 let b = a.copy_to(&targets[1]).unwrap();
                 assert_eq!(b.device().ordinal(), 1);
                 assert_eq!(a.stream().id(), targets[0].stream().id(), "stays with its own");
-                // Freed at once and written over, the copy being under way.
+                // Freed at once and overwritten, while the copy is still running.
                 drop(a);
                 let over = targets[0].filled(3, 9.0_f32).unwrap();
                 let mut back = targets[0].copy_of(&b).unwrap();
@@ -74,8 +74,8 @@ fn copies_go_from_device_to_device() {
     }
 }
 
-/// The copy is under way when the source's stream cannot be made to wait for it: its memory is not
-/// had by anybody else before the copy is over all the same.
+/// The copy runs although the source's stream cannot be made to wait for it. Still no other stream
+/// gets the source's memory before the copy is completed.
 #[test]
 fn a_source_outlasts_a_copy_that_could_not_be_waited_for() {
     let fails = [&["cuStreamWaitEvent"][..], &["cuStreamWaitEvent", "cuStreamSynchronize"]];
@@ -138,11 +138,11 @@ fn an_array_is_used_on_a_device_that_reaches_it() {
             let a = heap.on(&near).kind(kind).filled(1 << 16, 5_u8).unwrap();
             write(&a, 6, &far);
             assert_eq!(a.stream().id(), far.id());
-            // Its like is made on its own device all the same.
+            // A copy is made on the array's own device all the same.
             let copy = a.copy().unwrap();
             assert_eq!(copy.device().ordinal(), a.device().ordinal());
             let read = a.to_vec().unwrap();
-            // Freed on its own device behind the other's work: no finding.
+            // Freed on its own device, ordered after the other device's work: no finding.
             drop(a);
             let next = heap.on(&near).kind(kind).filled(1 << 16, 7_u8).unwrap();
             let six = vec![6; 1 << 16];
@@ -153,8 +153,8 @@ fn an_array_is_used_on_a_device_that_reaches_it() {
     }
 }
 
-/// Access is said for each mapping: of what is mapped before a peer asks, of what is mapped later,
-/// and of a range that is stitched of both.
+/// Peer access is set per mapping: for memory mapped before a peer asks, for memory mapped later,
+/// and for a range stitched of both.
 #[test]
 fn a_peer_reaches_all_that_is_mapped() {
     const BYTES: usize = 4 << 20;
@@ -176,7 +176,7 @@ fn a_peer_reaches_all_that_is_mapped() {
     for (array, value) in arrays.iter().chain([&beside]).zip(2..) {
         assert!(array.to_vec().unwrap() == vec![value; BYTES], "{value}");
     }
-    // Every other one, so that nothing but a stitched range is as large.
+    // Frees every other block, so that only a stitched range is large enough.
     let mut number = 0;
     arrays.retain(|_| {
         number += 1;
@@ -193,7 +193,8 @@ fn a_peer_reaches_all_that_is_mapped() {
     assert_all_returned(&near, &other, "mapped in another heap");
 }
 
-/// A peer that could not be let in is not believed to be in, and is let in when it asks again.
+/// If giving a peer access fails, the heap does not record it as given, and gives access when the
+/// peer asks again.
 #[test]
 fn a_mapping_that_could_not_be_opened_to_a_peer_is_an_error() {
     let profile = || Profile::with_memory(1 << 30).without_context();
@@ -218,7 +219,7 @@ fn a_mapping_that_could_not_be_opened_to_a_peer_is_an_error() {
     assert_all_returned(&devices[0], &heap, "not opened");
 }
 
-/// The stream that frees it cannot be made to wait for the other device's: the host waits then.
+/// The freeing stream cannot be made to wait for the other device's, so the host waits.
 #[test]
 fn a_free_outlasts_a_peer_s_use_that_could_not_be_waited_for() {
     let ways: [fn(DeviceArray<u8>); 3] = [
@@ -252,7 +253,7 @@ fn a_free_outlasts_a_peer_s_use_that_could_not_be_waited_for() {
     }
 }
 
-/// Writes of a peer to such a pool were seen to be lost.
+/// A peer's writes to such a pool were observed to be lost.
 #[test]
 fn memory_of_a_pool_of_the_driver_s_is_not_reached_by_a_peer() {
     for pool in PoolKind::ALL {

@@ -22,7 +22,7 @@ enum Colour {
     Green = 2,
 }
 
-/// Up and down, filled, copied and sliced.
+/// Uploads, downloads, fills, copies and slices an array.
 fn round<T: Element + PartialEq + std::fmt::Debug>(target: &Target, elements: &[T]) {
     let name = std::any::type_name::<T>();
     let mut a = target.array(elements).unwrap();
@@ -31,7 +31,7 @@ fn round<T: Element + PartialEq + std::fmt::Debug>(target: &Target, elements: &[
     assert_eq!(tail.to_vec().unwrap(), &elements[1..], "{name}");
     a.slice_mut(1..).unwrap().fill(elements[0]).unwrap();
     assert_eq!(a.to_vec().unwrap(), vec![elements[0]; elements.len()], "{name}");
-    // Longer than what a fill uploads at once.
+    // Longer than one upload of a fill.
     let long = target.filled(5001, elements[1]).unwrap();
     assert_eq!(long.to_vec().unwrap(), vec![elements[1]; 5001], "{name}");
 }
@@ -104,7 +104,7 @@ fn bytes_that_are_no_element_are_not_read_as_one() {
     assert!(target.array(&[0_u8]).unwrap().reinterpret::<Colour>().unwrap().to_vec().is_err());
 }
 
-/// Fills know widths of 1, 2 and 4 bytes at multiples of them, which an element need not lie at.
+/// Fills have widths of 1, 2 and 4 bytes at aligned addresses, but an element need not be aligned.
 #[test]
 fn fills_of_elements_at_odd_places() {
     let device = device(1 << 30, Schedule::Immediate);

@@ -10,7 +10,7 @@ use gpuheap::{
 use gpuheap_driver::{CUgraph, CUresult, CUstream, CUstreamCaptureMode, check};
 use ndarray::{Array1, s};
 
-/// A device of a GiB, and its heap and target.
+/// A device of 1 GiB, with its heap and target.
 struct Bench {
     device: Device,
     heap: Heap,
@@ -24,7 +24,7 @@ impl Bench {
 
     fn of(profile: Profile) -> Bench {
         let device = Device::emulated_with(Options::with_device(profile)).unwrap();
-        // Of this pool no call depends on the device.
+        // With this pool no call depends on the device.
         let heap =
             Heap::builder(&device).pool(PoolKind::Split).track(Tracking::Off).build().unwrap();
         let target = heap.target().unwrap();
@@ -67,10 +67,10 @@ fn while_capturing<R>(stream: &Stream, work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A call, the kind of its error, and what its text says.
+/// A call, the kind of its error, and a part of its text.
 type Case = (ErrorKind, &'static str, fn() -> Error);
 
-/// The error of a call that must fail.
+/// Returns the error of a call that must fail.
 #[track_caller]
 fn failed<T>(result: Result<T, Error>) -> Error {
     match result {

@@ -1,4 +1,4 @@
-//! Arrays over memory that somebody else allocated.
+//! Arrays over memory that other code allocated.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use gpuheap_driver::{CU_MEM_ATTACH_GLOBAL, check};
 
 use crate::support::{assert_all_returned, device, heap};
 
-/// Memory of a kind from the driver, and how to give it back.
+/// Memory of a kind from the driver, and the call that frees it.
 struct Foreign<'a> {
     device: &'a Device,
     kind: MemoryKind,
@@ -215,8 +215,7 @@ fn what_cannot_be_wrapped_says_why() {
     assert!(said.contains("past every address"), "{said}");
     assert!(refused(memory.address, usize::MAX).contains("larger than any memory"));
     assert_eq!(calls.load(Ordering::Relaxed), 0);
-    // Nothing can be anywhere.
-    // SAFETY: no bytes.
+    // An array of no bytes may be anywhere. SAFETY: no bytes are accessed.
     assert!(unsafe { target.wrap::<u32, _>(0, 0) }.unwrap().to_vec().unwrap().is_empty());
     drop(memory);
     assert_all_returned(&device, &heap, "refused");

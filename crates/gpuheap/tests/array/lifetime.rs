@@ -1,4 +1,4 @@
-//! How arrays end.
+//! Ends of arrays.
 
 use std::cell::OnceCell;
 use std::sync::Barrier;
@@ -100,7 +100,7 @@ fn a_free_comes_wholly_before_or_after_another_thread_s_use() {
             scope.spawn(|| {
                 start.wait();
                 a.free_early().unwrap();
-                // Somebody else's from now on.
+                // Another array takes the memory from now on.
                 heap.target().unwrap().filled(1000, 8_u8).unwrap();
             });
         });
@@ -116,7 +116,7 @@ fn memory_that_the_host_reads_stays_until_it_is_done() {
     let (_, report) = heap.scope(|scope| {
         let target = scope.target().unwrap().kind(MemoryKind::Pinned);
         array = Some(target.array(&[1_u32, 2, 3]).unwrap());
-        // As long as the array, which is longer than the scope.
+        // The forgotten borrow lasts as long as the array, which outlives the scope.
         std::mem::forget(array.as_ref().unwrap().as_slice().unwrap());
     });
     assert_eq!(report.freed, 1);
@@ -146,7 +146,7 @@ fn a_borrow_that_outlives_its_scope_keeps_its_memory_until_it_ends() {
         let (_, report) = if of_thread { heap.thread_scope(work) } else { heap.scope(work) };
         assert_eq!(report.freed, 1);
         assert!(array.get().unwrap().is_freed());
-        // It would be in the same place.
+        // If the memory had been freed, this array would be in the same place.
         let next = target.filled(1000, 9_u32).unwrap();
         assert_eq!(next.to_vec().unwrap(), [9; 1000]);
         assert_eq!(borrow.get().unwrap()[..], [7; 1000], "{kind}");

@@ -1,4 +1,4 @@
-//! Matrices of which an array holds only what is needed, printed.
+//! Printing of special matrices, of which an array holds only the necessary elements.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{
@@ -239,7 +239,7 @@ fn what_was_freed_or_cannot_be_read_says_so() {
     assert_no_findings(&device, "faults");
 }
 
-/// Of 100 GiB only what is shown was written: to read more is a finding of the checks.
+/// Of 100 GiB only the printed elements were written: reading any other is a finding of the checks.
 #[test]
 fn little_is_read_of_much() {
     let device = emulated(200 << 30, Schedule::OnDemand);

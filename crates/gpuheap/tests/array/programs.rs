@@ -1,4 +1,4 @@
-//! Random programs over arrays on several streams, beside the same on the host.
+//! Random programs over arrays on several streams, compared with a model on the host.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, PoolKind, SharedArray, Stream};
@@ -50,11 +50,11 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 
 struct Held {
     array: SharedArray<u16, Ix2>,
-    /// `None` once it was freed early.
+    /// Contents expected by the host; `None` once the array was freed early.
     host: Option<Array2<u16>>,
 }
 
-/// Two of `length`, in order.
+/// Returns two indices up to `length`, in order.
 fn range(from: usize, to: usize, length: usize) -> std::ops::Range<usize> {
     let (from, to) = (from % (length + 1), to % (length + 1));
     from.min(to)..from.max(to)

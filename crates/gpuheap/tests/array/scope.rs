@@ -70,7 +70,7 @@ fn every_kind_of_handle_can_be_kept() {
         let mut windowed = make(3);
         scope.keep(windowed.view_mut()).fill(9).unwrap();
         let unwritten = scope.keep(target.uninit::<u8, _>(10).unwrap());
-        // Of another scope's, or none's, nothing becomes of it.
+        // An array of another scope, or of none, is not affected.
         scope.keep(heap.target().unwrap().filled(7, 7_u8).unwrap().into_shared());
         (owned, shared, windowed, unwritten.fill(4).unwrap())
     });
@@ -98,7 +98,7 @@ fn cycles_are_freed() {
         assert_eq!(node.array.len(), 1 << 20);
     });
     assert_eq!((report.freed, report.freed_bytes, live(&heap)), (1, 4 << 20, 0));
-    // The cycle itself, and with it the heap, is never dropped; its memory is back.
+    // The cycle, and so the heap, is never dropped; its memory is returned all the same.
     device.synchronize().unwrap();
     assert!(heap.reclaim_all().unwrap() >= 4 << 20);
 }
@@ -161,7 +161,7 @@ fn of_nested_scopes_the_innermost_has_it() {
         let scoped = outer.target().unwrap();
         let ((late, twice, once), inner) = heap.thread_scope(|inner| {
             let made = |n: usize| target.filled(n, 1_u8).unwrap();
-            // The later scope, whatever the target's.
+            // The array belongs to the later scope, whichever target made it.
             let other = scoped.filled(2, 1_u8).unwrap();
             drop(inner.keep(other));
             (made(20), outer.keep(inner.keep(made(30))), inner.keep(made(40)))

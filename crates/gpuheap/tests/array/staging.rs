@@ -1,4 +1,4 @@
-//! Large copies, which go by way of pinned memory.
+//! Large copies, which are staged through pinned memory.
 
 use std::thread;
 
@@ -9,7 +9,7 @@ use gpuheap_driver::CUresult;
 use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::{assert_all_returned, assert_no_findings, device, emulated, random::Random};
 
-/// Small enough that a test has many pieces; several threads whatever the machine has.
+/// Small enough for many pieces in a test; several threads on any machine.
 const SMALL: Staging = Staging { threads: 3, piece: 64 << 10, slots: 2, threshold: 256 << 10 };
 
 fn staged(device: &Device, staging: Staging) -> Heap {
@@ -20,7 +20,7 @@ fn numbers(count: usize, seed: u64) -> Vec<u32> {
     (0..count as u64).map(|n| (n * 2_654_435_761 + seed) as u32).collect()
 }
 
-/// How many copies the emulator was asked for in that direction.
+/// Returns the number of copies that the emulator executed in this direction.
 fn copies(device: &Device, symbol: &str) -> Option<u64> {
     device.emulator().map(|emulator| emulator.calls_of(symbol))
 }
@@ -95,7 +95,7 @@ fn the_source_may_be_changed_as_soon_as_it_is_read() {
         let first = target.array(&source).unwrap();
         let before = source.clone();
         source.fill(1);
-        // Slots that the device still reads are not written.
+        // Slots that the device still reads are not overwritten.
         let second = target.array(&source).unwrap();
         source.fill(2);
         assert!(first.to_vec().unwrap() == before, "seed {seed}");
@@ -105,11 +105,11 @@ fn the_source_may_be_changed_as_soon_as_it_is_read() {
     }
 }
 
-/// Uploads whose slots are those of earlier ones that the device did not get to yet.
+/// Uploads whose slots belong to earlier uploads that the device has not reached yet.
 #[test]
 fn slots_are_not_written_before_the_device_has_read_them() {
     let device = emulated(1 << 30, Schedule::OnDemand);
-    // A slot for each piece, so that none is waited for within an upload.
+    // A slot for each piece, so that no slot is waited for within an upload.
     let heap = staged(&device, Staging { threads: 1, slots: 4, ..SMALL });
     let target = heap.target().unwrap();
     let arrays: Vec<_> =
@@ -199,7 +199,7 @@ fn staging_leaves_room_below_a_limit() {
     let pinned = target.kind(MemoryKind::Pinned).filled(4 << 20, 1_u8).unwrap();
     let usage = heap.usage_of(MemoryKind::Pinned).unwrap();
     assert_eq!((usage.live, usage.reserved), (4 << 20, 4 << 20));
-    // There is nothing left, so this one is plain.
+    // No pinned memory is left, so this copy is a plain one.
     assert!(array.to_vec().unwrap() == source);
     drop((array, pinned));
     assert_all_returned(&device, &heap, "room");

@@ -24,7 +24,8 @@ fn an_array_follows_the_streams_it_is_used_on() {
     assert_all_returned(&device, &heap, "streams");
 }
 
-/// Neither making, copying, handing over nor freeing waits: nothing runs before somebody asks.
+/// Making, copying, passing on and freeing arrays does not wait: on this schedule no work runs
+/// until the host waits.
 #[test]
 fn only_reading_waits() {
     let device = emulated(1 << 30, Schedule::OnDemand);
@@ -57,11 +58,11 @@ fn only_reading_waits() {
 fn what_is_freed_is_not_overwritten_before_its_stream_is_done() {
     for pool in PoolKind::ALL {
         let device = device(1 << 30, Schedule::Seeded(11));
-        // Slow enough on a GPU to be overtaken: a hundred passes over 16 MiB take most of a
-        // millisecond.
+        // Slow enough on a GPU for the other stream to overtake: a hundred passes over 16 MiB take
+        // most of a millisecond.
         let (rounds, passes, count) =
             if device.is_emulated() { (4, 2, 512 << 10) } else { (400, 100, 4 << 20) };
-        // The driver decides where memory is, and its own pools grow by 32 MiB.
+        // With these pools the driver chooses addresses, and its own pools grow by 32 MiB.
         let shares = !matches!(pool, PoolKind::None | PoolKind::Driver);
         let limit = if shares { 8 * count as u64 } else { 64 << 20 };
         let builder = Heap::builder(&device).without_environment().pool(pool);

@@ -1,5 +1,5 @@
-//! Every driver call of a scenario with arrays fails in turn: each time an error value or a
-//! successful retry, the statistics exact, nothing lost.
+//! Fails every driver call of a scenario with arrays in turn. Each time the result is an error
+//! value or a successful retry, the statistics are exact, and nothing is lost.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind, Stream};
@@ -8,7 +8,8 @@ use gpuheap_driver::CUresult;
 use crate::failing::{fail_each_call, with_failing_call};
 use crate::support::{assert_other_kinds_returned, heap};
 
-/// Arrays made, written, copied between streams, kinds and devices, read, printed and freed.
+/// Makes, writes, reads, prints and frees arrays, and copies them between streams, kinds and
+/// devices.
 fn scenario(heaps: &[Heap; 2], streams: &[Stream; 2], far: &Stream) -> Result<(), Error> {
     let targets = [heaps[0].on(&streams[0]), heaps[0].on(&streams[1])];
     let mut a = targets[0].array(&[1.0_f32, 2.0, 3.0])?;
@@ -42,7 +43,8 @@ fn scenario(heaps: &[Heap; 2], streams: &[Stream; 2], far: &Stream) -> Result<()
     Ok(())
 }
 
-/// Runs the scenario with one call failing: whether it failed, and whether it got that far.
+/// Runs the scenario with one call failing. Returns whether the scenario failed, and whether it
+/// made that call.
 fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
     let profile = || Profile::with_memory(96 << 20).without_context();
     let devices = vec![profile(), profile()];
@@ -60,7 +62,7 @@ fn run(pool: PoolKind, nth: u64, code: CUresult) -> (bool, bool) {
         let usage = heap.usage().unwrap();
         assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
         assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
-        // Another life works, and in the end everything is back.
+        // A second run works, and in the end all memory is returned.
         let again = heap.target().unwrap().filled(1 << 20, 1_u8).unwrap();
         assert_eq!(again.to_vec().unwrap(), vec![1; 1 << 20], "{what}");
         drop(again);

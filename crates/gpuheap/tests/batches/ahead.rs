@@ -21,7 +21,7 @@ fn of(nth: usize) -> Vec<u8> {
     batch
 }
 
-/// The ends of a batch, without reading all of it.
+/// Returns the ends of a batch, without reading all of it.
 fn ends(batch: &DeviceArray<u8>) -> (u8, u8) {
     let read = |at| batch.slice(at..=at).unwrap().to_vec().unwrap()[0];
     (read(0), read(BATCH - 1))
@@ -56,11 +56,11 @@ fn at_most_so_many_have_memory() {
         let batches = heap.target().unwrap().batches((0..6).map(of)).prefetch(ahead);
         let mut live = Vec::new();
         for batch in batches {
-            // Without anything ahead it goes when the program drops it.
+            // With nothing ahead, the batch is freed when the program drops it.
             let _batch = batch.unwrap();
             live.push(heap.usage().unwrap().live as usize / BATCH);
         }
-        // The first is handed out as soon as it is there; then those ahead count too.
+        // The first batch is handed out as soon as it is uploaded; then those ahead count too.
         let expected = |nth: usize| if nth == 0 { 1 } else { ahead.clamp(1, 6 - nth) };
         assert_eq!(live, (0..6).map(expected).collect::<Vec<_>>(), "{ahead} ahead");
         assert_eq!(heap.usage().unwrap().live_peak as usize / BATCH, (ahead + 1).min(6));
@@ -77,7 +77,7 @@ fn with_memory_for_fewer_fewer_are_ahead() {
         let mut found = Vec::new();
         while let Some(batch) = batches.next() {
             found.push(ends(&batch.unwrap()).0);
-            // One that waits for memory is counted too.
+            // A batch that waits for memory is counted too.
             assert_eq!(batches.len(), 8 - found.len());
         }
         assert_eq!(found, (0..8).collect::<Vec<u8>>());
@@ -86,7 +86,7 @@ fn with_memory_for_fewer_fewer_are_ahead() {
     }
 }
 
-/// A batch that is too large for all is an error at its turn, and the others come.
+/// A batch that is too large for the heap is an error at its turn, and later batches follow.
 #[test]
 fn a_batch_that_does_not_fit_is_an_error_at_its_turn() {
     let device = emulated(1 << 30, Schedule::Seeded(9));
@@ -148,7 +148,7 @@ fn order_holds_whatever_runs_when() {
     }
 }
 
-/// The upload of what is ahead is no work that the current batch waits for.
+/// The current batch does not wait for the upload of the next ones.
 #[test]
 fn a_batch_waits_for_its_own_upload_alone() {
     let device = emulated(1 << 30, Schedule::OnDemand);
@@ -163,7 +163,7 @@ fn a_batch_waits_for_its_own_upload_alone() {
     let before = waits();
     let second = batches.next().unwrap().unwrap();
     assert_eq!(waits(), before, "next does not wait");
-    // Where the third is on its way.
+    // The stream on which the third batch is being uploaded.
     let side = sources[2].stream();
     assert_ne!(side.id(), target.stream().id());
     assert_eq!(second.to_vec().unwrap(), vec![1; 100_000]);
@@ -173,8 +173,8 @@ fn a_batch_waits_for_its_own_upload_alone() {
     assert_all_returned(&device, &heap, "alone");
 }
 
-/// Two batches have memory: while one is worked on, the next is uploaded to where the one before it
-/// was, which waits for the work on that one alone.
+/// Two batches have memory. While one is worked on, the next is uploaded into the memory of the one
+/// before. That upload waits only for the work on the earlier batch.
 #[test]
 fn an_upload_ahead_does_not_wait_for_the_work_that_it_runs_beside() {
     let device = emulated(1 << 30, Schedule::OnDemand);

@@ -1,4 +1,4 @@
-//! Rows of an array, as many at a time as there is memory for.
+//! Rows of an array in batches, as many rows at a time as memory allows.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind};
@@ -44,7 +44,7 @@ fn data_ten_times_the_limit_is_seen_once_and_in_order() {
     }
 }
 
-/// A sibling's cache goes back before a request fails, so a batch may have it.
+/// A sibling heap's cache is given back before a request fails, so a batch may use that memory.
 #[test]
 fn the_chunk_counts_what_other_heaps_would_give_back() {
     for pool in PoolKind::ALL {
@@ -81,7 +81,7 @@ fn the_chunk_is_a_part_of_what_is_left() {
     assert_eq!((first(&heap, 1.0, 0), first(&heap, 0.5, 0)), (32, 16));
     drop(live);
     assert_eq!(first(&heap, 1.0, 0), 48);
-    // With no limit, what is free on the device.
+    // With no limit, batches use the free memory of the device.
     let builder = Heap::builder(&device).without_environment();
     let free = builder.build().unwrap();
     heap.reclaim_all().unwrap();
@@ -105,7 +105,7 @@ fn any_shape_with_rows() {
     assert_eq!((count(&[0, 5]).unwrap(), count(&[5, 0]).unwrap(), count(&[0]).unwrap()), (0, 0, 0));
     let error = count(&[]).unwrap_err().to_string();
     assert!(error.contains("no axis has no rows"), "{error}");
-    // Not in row-major order: columns, and every other one from the end.
+    // Layouts that are not row-major: columns, and every other row from the end.
     let data = numbers(100, 5000);
     for view in [data.t(), data.slice(s![..;-2, 3..])] {
         let mut next = 0;
@@ -138,7 +138,7 @@ fn a_fraction_that_is_none_is_an_error() {
     }
 }
 
-/// Memory that others took since the batches were asked for.
+/// Memory that other code took since the batches were made.
 #[test]
 fn batches_are_halved_until_they_fit() {
     for ahead in [0, 2] {
@@ -194,7 +194,7 @@ fn a_batch_given_back_comes_again_in_halves() {
         while let Some(batch) = batches.next() {
             let batch = batch.unwrap();
             assert_eq!(batches.rows().start, next, "given back, so they come again");
-            // Work that takes as much again, and once more.
+            // Work that takes as much memory again, twice.
             match batch.copy().and_then(|copy| Ok((copy.copy()?, copy))) {
                 Ok((copy, _)) => {
                     sum += copy.to_vec().unwrap().iter().map(|one| u64::from(*one)).sum::<u64>();
@@ -256,14 +256,14 @@ fn views_that_repeat_one_element_are_no_trap() {
     let device = emulated(1 << 30, Schedule::Seeded(4));
     let heap = limited(&device, 24 << 20);
     let target = heap.target().unwrap();
-    // More bytes than there can be.
+    // More bytes than an address can count.
     let one = ndarray::arr0(1_u64);
     let wide = one.broadcast((1, 1 << 62)).unwrap();
     let mut batches = target.batches_by_memory(&wide, 0.5).unwrap();
     assert!(batches.next().unwrap().is_err());
     assert_eq!((batches.rows(), batches.next().is_none()), (0..1, true));
     drop(batches);
-    // As many as there can be, of no bytes.
+    // As many rows as a length can count, of no bytes.
     let none = ndarray::arr0(());
     let many = none.broadcast(usize::MAX / 2).unwrap();
     let mut batches = target.batches_by_memory(&many, 0.5).unwrap();

@@ -100,7 +100,7 @@ fn leaving_early_ends_the_thread() {
                 break;
             }
         }
-        // Another one at once, that is never asked.
+        // A second feeder at once, which is never asked for a batch.
         drop(target.batches(endless()).prefetch_on(scope, 2).unwrap());
     });
     // The scope joined them.
@@ -128,7 +128,7 @@ fn the_iterators_panic_comes_out_of_next() {
     assert_all_returned(&device, &heap, "panic");
 }
 
-/// An item whose rule panics, which it does on the thread.
+/// An item whose rule panics on the feeder's thread.
 struct Panics;
 
 impl<To> Adapt<To> for Panics {
@@ -192,7 +192,7 @@ fn what_is_kept_and_made_stays() {
     assert_all_returned(&device, &heap, "kept");
 }
 
-/// A program that took some batches before it asked for a thread.
+/// A program that took some batches before it started a feeder thread.
 #[test]
 fn it_goes_on_where_the_batches_were() {
     let device = emulated(1 << 30, Schedule::Seeded(4));

@@ -29,7 +29,7 @@ fn batches_come_in_order_one_at_a_time() {
     assert_eq!(heap.usage().unwrap().live, 0);
     let mut all = Vec::new();
     for batch in batches.by_ref() {
-        // Held by the program, and freed all the same.
+        // The program holds the batch, and it is freed all the same.
         all.push(batch.unwrap());
         assert_eq!(heap.usage().unwrap().live, 4 * MANY as u64);
         assert!(all.last().unwrap().to_vec().unwrap() == of(all.len() as u32 - 1));
@@ -99,7 +99,7 @@ fn what_a_program_makes_of_a_batch_and_what_it_keeps_stays() {
             let batch = batch.unwrap();
             made.push(batch.copy().unwrap());
             made.push(batch.target().filled(3, made.len() as u32).unwrap());
-            // A handle will do.
+            // A shared handle is enough to keep it.
             kept.push(batches.keep(batch).into_shared());
         }
         for (nth, pair) in made.chunks(2).enumerate() {
@@ -113,7 +113,7 @@ fn what_a_program_makes_of_a_batch_and_what_it_keeps_stays() {
     assert_all_returned(&device, &heap, "kept");
 }
 
-/// Batches in a scope: what is made of them, and kept of them, belongs to the scope.
+/// Batches in a scope: arrays made of them, and batches kept, belong to the scope.
 #[test]
 fn scopes_are_kept_to() {
     let device = device(1 << 30, Schedule::Seeded(3));
@@ -179,7 +179,7 @@ fn scopes_free_batches_too() {
         assert_eq!((report.kept.len(), report.failed.len()), (1, 0));
         // A batch ahead of its turn is an error, as is an upload with a target of the scope.
         for left in (0..2).rev() {
-            // Of a target of the heap, what the scope did not see uploaded.
+            // With the heap's own target, uploads that the scope did not see succeed.
             if of_thread && (ahead == 0 || left == 0) {
                 assert!(batches_next(&mut returned).to_vec().unwrap() == of(4 - left));
                 continue;
@@ -267,7 +267,7 @@ fn the_callers_own_arrays_survive() {
             assert!(!same.is_freed() && copy.is_freed() && own.is_freed());
         }
     }
-    // Of another kind it is a copy, which is the batch's.
+    // A batch of another kind of memory is a copy that the batch owns.
     let pinned = target.kind(MemoryKind::Pinned);
     let up = pinned.batches([shared.clone()]).next().unwrap().unwrap();
     assert!(up.is_freed() && !shared.is_freed());
@@ -300,7 +300,7 @@ fn structures_are_freed_whole() {
             assert_eq!((number, &up.name), (nth, &format!("sample {nth}")));
             let down: Sample<Array2<f64>, Array1<u8>> = Host.adapt(&up).unwrap();
             assert_eq!((down.image[(9, 9)], down.labels[0][0]), (nth as f64, nth as u8));
-            // Small arrays lie in one block, and all of them go.
+            // Small arrays share one block, and all of them are freed.
             if let Some(old) = old {
                 assert!(old.image.is_freed() && old.labels.iter().all(DeviceArray::is_freed));
             }
@@ -366,7 +366,7 @@ fn sizes_are_known() {
         assert_eq!(filtered.size_hint(), (0, Some(9)));
         assert_eq!(target.batches(std::iter::repeat(vec![1_u8])).size_hint(), (usize::MAX, None));
     }
-    // An iterator that goes on after its end is not asked again.
+    // An iterator that could continue after its end is not asked again.
     let mut calls = 0;
     let odd = std::iter::from_fn(|| {
         calls += 1;

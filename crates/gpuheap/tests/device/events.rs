@@ -1,4 +1,4 @@
-//! Events: they order streams without the host, are asked, waited for, and tell time.
+//! Events: ordering streams without the host, queries, waits and timing.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn events_and_streams_say_when_they_are_done() {
         let block = heap.allocate(1 << 20, &stream).unwrap();
         fill(&block, 1, &stream);
         let event = stream.record().unwrap();
-        // A loop of questions ends.
+        // A loop of queries ends.
         while !event.is_done().unwrap() {}
         fill(&block, 2, &stream);
         while !stream.is_done().unwrap() {}
@@ -65,7 +65,7 @@ fn events_and_streams_say_when_they_are_done() {
         let event = stream.record().unwrap();
         event.synchronize().unwrap();
         assert!(event.is_done().unwrap());
-        // Neither the block nor the stream is needed for an event to be asked.
+        // An event can be queried after its block and stream are dropped.
         drop((block, heap, stream));
         assert!(event.is_done().unwrap());
         assert_no_findings(&device);

@@ -1,4 +1,4 @@
-//! Several devices: which reaches whose memory.
+//! Several devices, and access to each other's memory.
 
 use gpuheap::Device;
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};

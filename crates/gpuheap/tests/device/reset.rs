@@ -1,4 +1,4 @@
-//! A reset: what is older gives an error and frees nothing twice, what is newer works.
+//! A device reset: older handles give an error and free nothing twice, newer ones work.
 
 use std::ptr::from_mut;
 
@@ -62,11 +62,11 @@ fn what_is_older_than_a_reset_says_so_and_frees_nothing() {
             ] {
                 assert_eq!(error.to_string(), gone, "{pool}");
             }
-            // A stream of before has no order with what a heap of after holds.
+            // A stream from before the reset has no order with blocks of a heap from after it.
             let newer = Heap::builder(&fresh).pool(pool).build().unwrap();
             assert!(newer.allocate(1, &stream).is_err());
 
-            // Memory of after is at the addresses of before, which the old ones must not free.
+            // New memory is at the addresses of old memory, which the old handles must not free.
             let again = fresh.stream().unwrap();
             let block = newer.allocate(3 << 20, &again).unwrap();
             fill(&block, 2, &again);
@@ -79,14 +79,14 @@ fn what_is_older_than_a_reset_says_so_and_frees_nothing() {
     }
 }
 
-/// Every kind of handle that is kept past a reset: what it is asked gives the error, and its end
-/// frees nothing of the device after.
+/// Every kind of handle kept past a reset: its calls give the error, and its drop frees nothing of
+/// the new device.
 #[test]
 fn handles_kept_past_a_reset_are_harmless() {
     for pool in PoolKind::ALL {
         let device = emulated(Schedule::OnDemand);
         let heap = Heap::builder(&device).pool(pool).track(Tracking::Counts).build().unwrap();
-        // Memory that is forgotten below is left behind on purpose.
+        // Memory that is forgotten below stays allocated on purpose.
         heap.on_thread_end(|_| ());
         let target = heap.target().unwrap();
         let of_kind = |kind| target.kind(kind).filled(1000, 1_u8).unwrap();

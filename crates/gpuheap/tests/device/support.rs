@@ -1,4 +1,4 @@
-//! Devices to test on, and work to give them.
+//! Devices to test on, and work for their streams.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Block, Device, Stream};

@@ -1,9 +1,9 @@
 //! A process that ends gives everything back, however it ends: device, unified and pinned memory,
 //! live and cached. Memory does not outlive its process.
 //!
-//! The child is this program again. On an emulated device the memory is the child's own, so what is
-//! tested there is that it ends as it should; on a real one (`GPUHEAP_TEST_DEVICE=cuda:0`) the
-//! driver is asked, from this process, what is used before, during and after.
+//! The child is this program again. On an emulated device the memory is the child's own, so the
+//! test only checks how the child ends. On a real device (`GPUHEAP_TEST_DEVICE=cuda:0`), this
+//! process asks the driver how much memory is used before, during and after.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -54,7 +54,7 @@ fn a_process_that_ends_gives_everything_back() {
         let status = child.wait().unwrap();
         let succeeds = matches!(how, "exit" | "drop");
         assert_eq!(status.success(), succeeds, "{how}: {status}");
-        // The driver takes memory back when it tears the process down, which may be a moment later.
+        // The driver takes memory back when the process is torn down, perhaps a moment later.
         let patience = Instant::now() + Duration::from_secs(30);
         while free_bytes(&device) < before && Instant::now() < patience {
             std::thread::sleep(Duration::from_millis(100));

@@ -1,5 +1,5 @@
-//! Values of the library in thread-local variables: dropping them at the end of their thread, while
-//! other thread-local variables are gone, neither aborts nor loses memory.
+//! Values of the library in thread-local variables. Dropping them at the end of their thread, when
+//! other thread-local variables no longer exist, neither aborts nor loses memory.
 //!
 //! An abort ends the process, so every case runs in a child, which is this program again. The child
 //! names each case before it runs.
@@ -22,9 +22,9 @@ const CHILD: &str = "GPUHEAP_TEST_THREAD_END";
 type Values = RefCell<Vec<Box<dyn Any>>>;
 
 thread_local! {
-    /// Registered before the thread uses a device, and dropped after what the library registers.
+    /// Registered before the thread uses a device, so dropped after the library's thread-locals.
     static EARLY: Values = const { RefCell::new(Vec::new()) };
-    /// Registered after the thread used a device, and dropped before what the library registers.
+    /// Registered after the thread used a device, so dropped before the library's thread-locals.
     static LATE: Values = const { RefCell::new(Vec::new()) };
 }
 
@@ -84,7 +84,7 @@ fn values_of_thread_locals_drop_at_thread_end() {
     }
 }
 
-/// Runs a case in a child, which has to end well.
+/// Runs a case in a child, which has to succeed.
 fn succeeds(case: &str) -> String {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "thread_end::values_of_thread_locals_drop_at_thread_end", "--nocapture"])
@@ -126,13 +126,13 @@ fn keep(device: &Device, pool: PoolKind, tracking: Tracking, is_early: bool, mak
     }
     let heap = Heap::builder(device).pool(pool).track(tracking).build().unwrap();
     heap.on_thread_end(|_| ());
-    // Registers what the library keeps for a thread: its cache, and its place in the account.
+    // Registers the library's thread-locals: the thread's cache, and its record for leak reports.
     drop(zeroed(&heap, MemoryKind::Device));
     let values = makes.iter().map(|make| make(&heap)).collect();
     if is_early { EARLY.set(values) } else { LATE.set(values) }
 }
 
-/// Every value alone, in every pool, dropped before and after what the library keeps for a thread.
+/// Drops every value alone, in every pool, before and after the library's thread-locals.
 fn on_threads() {
     let device = device();
     for pool in PoolKind::ALL {

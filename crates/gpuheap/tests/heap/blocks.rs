@@ -41,7 +41,7 @@ fn planted_bugs_are_found_in_every_pool() {
                     planted::run(&device, &heap(&device, pool), bytes, bug, by);
                     let found = findings(&device);
                     if pool == PoolKind::None && bug == Bug::UnorderedReuse {
-                        // Its free waits for the device, so there is no bug.
+                        // The block's free waits for the device, so the program has no bug.
                         assert_eq!(found, [], "{what}");
                         continue;
                     }
@@ -56,7 +56,7 @@ fn planted_bugs_are_found_in_every_pool() {
     }
 }
 
-/// Findings with their addresses and streams by letters, in the order in which they come.
+/// Prints findings with letters for addresses and streams, in the order in which they were found.
 fn readable(found: &[Finding]) -> String {
     let mut names: Vec<String> = Vec::new();
     let mut lines = Vec::new();
@@ -133,7 +133,7 @@ fn unordered_reuse_is_found_by_physical_bytes() {
     }
 }
 
-/// A device with blocks of a heap that fills with zeros, and one read of a recycled block.
+/// Runs one read of a recycled block, on a device with a heap that fills with zeros.
 fn read_recycled(
     pool: PoolKind,
     schedule: Schedule,
@@ -235,10 +235,10 @@ fn upload(device: &Device, address: u64, bytes: usize, stream: &Stream) {
     check("cuMemcpyHtoDAsync_v2", copied.unwrap()).unwrap();
 }
 
-/// As a type did whose elements were more than its shape said, when uploads believed it.
+/// The bug of a type with more elements than its shape said, when uploads believed the shape.
 #[test]
 fn an_upload_longer_than_its_array_is_found() {
-    // Of the other pools each array is the driver's own allocation, and the call fails.
+    // With the other pools each array is the driver's own allocation, and the call fails.
     for pool in [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
         let device = emulated(64 * MIB, Schedule::Immediate);
         let stream = device.stream().unwrap();

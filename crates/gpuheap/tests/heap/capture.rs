@@ -18,7 +18,8 @@ const POOLS: [PoolKind; 4] =
 const MODES: [CUstreamCaptureMode; 3] =
     [CUstreamCaptureMode::GLOBAL, CUstreamCaptureMode::THREAD_LOCAL, CUstreamCaptureMode::RELAXED];
 
-/// Captures what `work` gives `stream`, and gives what comes of it: `None` where the capture broke.
+/// Captures the work that `work` enqueues on `stream`. Returns the graph; `None` if the capture
+/// broke.
 fn capture(
     device: &Device,
     stream: &Stream,
@@ -47,7 +48,7 @@ fn destroy(device: &Device, graph: CUgraph) {
     check("cuGraphDestroy", gone.unwrap()).unwrap();
 }
 
-/// Runs a graph twice, whose memory is still there.
+/// Runs a graph twice while its memory is still allocated.
 fn run(device: &Device, graph: CUgraph, stream: &Stream) {
     let mut executable = CUgraphExec::NULL;
     let ran = device.with_current(|driver| {
@@ -82,7 +83,8 @@ fn a_capture_does_not_notice_the_heap() {
             drop(theirs);
             let hit = heap.allocate(3 * MIB, &stream).unwrap().address();
             captured(&device, &stream, mode, || {
-                // Its own cached block, memory that is new, and none that another stream freed.
+                // The stream gets its own cached block and new memory, but no block that another
+                // stream freed.
                 let again = heap.allocate(3 * MIB, &stream).unwrap();
                 assert_eq!(again.address(), hit);
                 let fresh = heap.allocate(5 * MIB, &stream).unwrap();
@@ -160,11 +162,11 @@ fn what_is_freed_in_a_capture_is_the_others_after_it() {
         assert_eq!(error.out_of_memory().unwrap().cause, Cause::Capture, "{error}");
         assert!(error.to_string().contains("captures a graph"), "{error}");
         assert_eq!(heap.usage().unwrap().pending, 40 * MIB);
-        // Polling goes on for the others.
+        // Polling continues for the other streams.
         let small = heap.allocate(MIB, &other).unwrap();
         fill(&device, &small, 1, &other);
         drop(small);
-        // Waits for the other stream: a wait of the program's own would break the capture.
+        // This waits for the other stream; a wait by the program itself would break the capture.
         heap.reclaim(MIB).unwrap();
         assert_eq!(heap.usage().unwrap().pending, 40 * MIB);
     });
@@ -212,7 +214,7 @@ fn what_is_freed_in_a_capture_keeps_nothing_else_from_the_others() {
     }
 }
 
-/// A cached gigabyte that is out of use, of which a stream that captures takes pieces.
+/// A cached gigabyte that is out of use, from which a capturing stream takes pieces.
 #[test]
 fn a_capture_takes_no_more_than_it_was_given() {
     for own in [true, false] {
@@ -226,7 +228,7 @@ fn a_capture_takes_no_more_than_it_was_given() {
         let (stream, other) = (device.stream().unwrap(), device.stream().unwrap());
         drop(heap.allocate(1024 * MIB, if own { &stream } else { &other }).unwrap());
         device.synchronize().unwrap();
-        // Asks how far the streams are.
+        // Polls how far the streams are.
         drop(heap.allocate(1, &device.default_stream().unwrap()).unwrap());
         device.synchronize().unwrap();
         let block = heap.allocate(MIB, &stream).unwrap();
@@ -242,7 +244,7 @@ fn a_capture_takes_no_more_than_it_was_given() {
     }
 }
 
-/// A stream's own free block is behind many that a stream that captures freed, at the limit.
+/// At the limit, a stream's own free block comes after many that a capturing stream freed.
 #[test]
 fn what_a_capture_freed_hides_nothing() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {
@@ -317,7 +319,7 @@ fn a_pool_of_the_drivers_stays_out_of_a_capture() {
             before.free_on(&stream).unwrap();
             drop(theirs);
             drop(heap.allocate(MIB, &other).unwrap());
-            // They would wait for the whole device.
+            // These calls would wait for the whole device.
             assert!(heap.reclaim_all().is_err());
             assert!(stream.synchronize().is_err() && stream.is_done().is_err());
         });
@@ -327,7 +329,7 @@ fn a_pool_of_the_drivers_stays_out_of_a_capture() {
     }
 }
 
-/// The one case in which `none` keeps what is freed: there is nothing to wait for.
+/// The one case in which `none` keeps freed memory: no fence can be waited for.
 #[test]
 fn what_is_freed_in_a_capture_without_a_pool_goes_back_after_it() {
     let device = device(96 * MIB, Schedule::OnDemand);

@@ -5,8 +5,8 @@ use gpuheap::emu::{Emulator, FaultPlan};
 use gpuheap_driver::CUresult;
 
 /// Runs a scenario with its first driver call failing, then its second, and so on until it makes no
-/// further one: how many runs failed, and how many were made good. `run` says of a run whether it
-/// failed and whether it made that call, as [`with_failing_call`] tells.
+/// further call. Returns how many runs failed, and how many recovered. `run` returns whether a run
+/// failed and whether it made that call, as [`with_failing_call`] does.
 pub(crate) fn fail_each_call(run: impl Fn(u64) -> (bool, bool)) -> (u64, u64) {
     let (mut failed, mut made_good) = (0, 0);
     for nth in 1.. {

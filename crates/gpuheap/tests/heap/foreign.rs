@@ -1,4 +1,4 @@
-//! Streams that somebody else made and ends.
+//! Foreign streams: other code makes and destroys them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -14,7 +14,7 @@ use crate::support::{Witness, assert_all_returned, device, emulated, fill, heap,
 const MIB: u64 = 1 << 20;
 const COUNT: usize = 5 << 20;
 
-/// Room for one array of 5 MiB and what is small.
+/// Makes a heap with room for one array of 5 MiB and small ones.
 fn tight(device: &Device, pool: PoolKind) -> Heap {
     let limit = match pool {
         // The driver's own pools grow by 32 MiB.
@@ -24,7 +24,7 @@ fn tight(device: &Device, pool: PoolKind) -> Heap {
     Heap::builder(device).without_environment().pool(pool).hard_limit(limit).build().unwrap()
 }
 
-/// A stream of another library's, as far as gpuheap can tell.
+/// Makes a stream as another library would.
 fn made_elsewhere(device: &Device) -> CUstream {
     let mut raw = CUstream::NULL;
     let made = device.with_current(|driver| {
@@ -74,7 +74,7 @@ fn the_default_streams_have_one_handle_that_means_one_stream() {
     assert!(refused.to_string().contains("means another stream on every thread"), "{refused}");
 }
 
-/// The device is so small that each block must have the memory of the one before.
+/// The device is so small that each block must reuse the memory of the one before.
 #[test]
 fn a_stream_that_was_retired_is_not_asked_about_again() {
     for pool in PoolKind::ALL {
@@ -89,7 +89,8 @@ fn a_stream_that_was_retired_is_not_asked_about_again() {
             heap.retire(&stream).unwrap();
             drop(stream);
             end(&device, raw);
-            // It outlives its stream, and its memory still comes after that stream's work.
+            // The block outlives its stream, and its memory is still ordered after that stream's
+            // work.
             block.free().unwrap();
             let block = heap.allocate(40 << 20, &own).unwrap();
             fill(&device, &block, tag, &own);
@@ -126,7 +127,7 @@ fn a_stream_that_was_retired_too_early_is_followed_again() {
     }
 }
 
-/// Work that comes after a stream was retired would run beside that of the next to have the memory.
+/// Work enqueued after a stream is retired would overlap that of the memory's next user.
 #[test]
 fn a_stream_that_was_retired_refuses_work() {
     for all in [false, true] {
@@ -154,9 +155,9 @@ fn a_stream_that_was_retired_refuses_work() {
                 let text = error.to_string();
                 assert!(text.contains("was retired") && text.contains("foreign_stream"), "{text}");
             }
-            // Its handle is not touched any more.
+            // The stream's handle is not used any more.
             end(&device, raw);
-            // Work that it was given can be waited for, by the host and by others.
+            // Work enqueued before can be waited for, by the host and by other streams.
             let copy = x.copy_to(&heap.on(&own)).unwrap();
             assert!(copy.to_vec().unwrap().iter().all(|byte| *byte == 1));
             stream.synchronize().unwrap();
@@ -169,7 +170,7 @@ fn a_stream_that_was_retired_refuses_work() {
     }
 }
 
-/// Of two objects for one stream the other goes on: what it does is not taken for completed.
+/// Of two objects for one stream the other stays in use: its work is not taken for completed.
 #[test]
 fn another_object_for_a_retired_stream_is_followed() {
     for pool in PoolKind::ALL {
@@ -199,7 +200,7 @@ fn another_object_for_a_retired_stream_is_followed() {
     }
 }
 
-/// A wait for the device that fails says nothing of what the streams did.
+/// A failed wait for the device shows no progress of the streams.
 #[test]
 fn what_is_live_when_all_are_retired_in_a_failure_is_for_nobody_before_a_wait() {
     if on_real_gpu() {
@@ -262,7 +263,7 @@ fn only_foreign_streams_are_retired_and_only_those_of_the_device() {
     for stream in [one.stream().unwrap(), one.default_stream().unwrap()] {
         let block = heap.allocate(1 << 20, &stream).unwrap();
         heap.retire(&stream).unwrap();
-        // Nothing became of it: the stream goes on with its block.
+        // The call changed nothing: the stream continues with its block.
         fill(&one, &block, 1, &stream);
         drop(block);
     }
@@ -271,7 +272,7 @@ fn only_foreign_streams_are_retired_and_only_those_of_the_device() {
     assert_all_returned(&one, &heap, "retired");
 }
 
-/// Each free is fenced at once, by an event that is used again.
+/// Each free is fenced at once, by an event that is reused.
 #[test]
 fn what_is_freed_on_an_unannounced_stream_takes_few_events() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
@@ -458,7 +459,8 @@ fn questions_are_answered_while_a_stream_is_retired() {
     }
 }
 
-/// An array that outlived an unannounced stream: 40 MiB of a device of 64, freed behind its work.
+/// Leaves an array that outlived an unannounced stream: 40 MiB of a device of 64, freed behind its
+/// work.
 fn orphan(device: &Device, heap: &Heap) {
     let raw = made_elsewhere(device);
     // SAFETY: alive until it was retired and the array was freed.
@@ -510,7 +512,7 @@ fn request_waits_for_memory_of_an_unannounced_stream_that_was_retired() {
     }
 }
 
-/// A block outlives its unannounced stream, and another such stream gets the place of that one.
+/// A block outlives its unannounced stream, and another such stream gets that stream's slot.
 #[test]
 fn memory_of_a_retired_unannounced_stream_does_not_follow_the_next_one() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {

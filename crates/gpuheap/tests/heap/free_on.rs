@@ -1,4 +1,4 @@
-//! Blocks that are freed on another stream than their own, with no order between the two.
+//! Blocks freed on another stream than their own, with no order between the two.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Device, Heap, PoolKind, Stream};
@@ -9,7 +9,8 @@ use crate::support::{assert_all_returned, device, emulated, on_real_gpu};
 const MIB: u64 = 1 << 20;
 const COUNT: usize = 4 << 20;
 
-/// Room for two arrays of 4 MiB, so that the last one must have the memory of the first.
+/// Makes a heap with room for two arrays of 4 MiB, so that the last one must reuse the memory of
+/// the first.
 fn tight(device: &Device, pool: PoolKind) -> Heap {
     let limit = match pool {
         // The driver's own pools grow by 32 MiB.

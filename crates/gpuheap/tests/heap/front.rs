@@ -14,7 +14,7 @@ use crate::support::{
     order, random::Random,
 };
 
-/// The pools whose blocks threads keep.
+/// Pools whose blocks threads cache.
 const KEPT: [PoolKind; 3] = [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
 #[test]
@@ -74,7 +74,7 @@ fn a_thread_that_runs_short_gets_what_others_keep() {
                     (0..256).map(|_| heap.allocate(128 << 10, &stream).unwrap()).collect();
                 drop(blocks);
                 kept.0.send(()).unwrap();
-                // It lives on, and does not ask for anything.
+                // The thread lives on, and requests nothing.
                 let _ = ended.recv();
             });
             kept.1.recv().unwrap();
@@ -120,7 +120,7 @@ fn a_heap_that_is_asked_for_again_goes_on() {
     let before = free_memory(&device);
     let stream = device.stream().unwrap();
     let block = device.heap().unwrap().allocate(1 << 20, &stream).unwrap();
-    // The only handle is gone, and the heap lives by its block.
+    // The only handle is dropped, and the block keeps the heap alive.
     let heap = device.heap().unwrap();
     assert_eq!(heap.usage().unwrap().live, 1 << 20);
     for _ in 0..10 {
@@ -237,7 +237,7 @@ fn frees_that_fail_keep_the_account() {
         let symbols = ["cuMemFree_v2", "cuMemUnmap", "cuMemRelease"];
         let fails = |symbol| Fault::nth(symbol, 1, CUresult::ERROR_UNKNOWN).onwards();
         emulator.set_faults(FaultPlan::new(symbols.map(fails)));
-        // Half of them say so, the others count it.
+        // Half of the failed frees return the error; the others only count it.
         let failed = blocks.into_iter().enumerate().filter_map(|(at, block)| match at % 2 {
             0 => block.free().err(),
             _ => None,
@@ -316,10 +316,10 @@ fn free_memory(device: &Device) -> usize {
     free
 }
 
-/// Blocks on their way from one thread to another, each with the stream of its last use.
+/// Blocks passed from one thread to another, each with the stream of its last use.
 type Post = (Sender<(Block, Stream)>, Arc<Mutex<Receiver<(Block, Stream)>>>);
 
-/// Allocates, passes on, frees what others allocated, lets streams go, and ends at a random point,
+/// Allocates, passes on, frees blocks of other threads, drops streams, and ends at a random point,
 /// by a panic or otherwise.
 fn wander(heap: &Heap, device: &Device, post: &Post, seed: u64) {
     let mut random = Random(seed);

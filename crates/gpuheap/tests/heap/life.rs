@@ -1,4 +1,4 @@
-//! The life of blocks and heaps.
+//! Lives of blocks and heaps.
 
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
 use gpuheap::{Block, Device, Heap, PoolKind, Stream};
@@ -19,7 +19,7 @@ fn zero_bytes_are_a_valid_allocation_that_touches_nothing() {
         assert!(blocks.iter().all(|block| block.address() == 0 && block.bytes() == 0));
         drop(blocks);
         let usage = heap.usage().unwrap();
-        // Only the questions that `usage` itself asked twice before.
+        // Only the driver calls that `usage` itself made twice before.
         assert!(usage.driver_calls - before <= 4, "{pool}: {}", usage.driver_calls - before);
         assert_all_returned(&device, &heap, pool.name());
     }
@@ -42,7 +42,7 @@ fn a_freed_block_is_used_again_on_its_stream_with_no_driver_call() {
     }
 }
 
-/// The context that is current on this thread, and how captures bind it.
+/// Returns the context that is current on this thread, and the thread's capture mode.
 fn state_of_thread(device: &Device) -> (CUcontext, CUstreamCaptureMode) {
     let (mut context, mut mode) = (CUcontext::NULL, CUstreamCaptureMode::GLOBAL);
     // SAFETY: the pointers are valid for the calls; the second one undoes the first.
@@ -55,7 +55,7 @@ fn state_of_thread(device: &Device) -> (CUcontext, CUstreamCaptureMode) {
     (context, mode)
 }
 
-/// Seven streams, and a block of the first one; the others freed one each.
+/// Makes seven streams, and a block of the first one. Each of the others freed one block.
 fn freed_on_six(device: &Device, heap: &Heap) -> (Vec<Stream>, Block) {
     let streams: Vec<_> = (0..7).map(|_| device.stream().unwrap()).collect();
     let mut blocks = streams.iter().map(|stream| heap.allocate(3 << 20, stream).unwrap());
@@ -76,7 +76,7 @@ fn several_streams_are_asked_about_in_one_go_and_the_thread_is_left_as_it_was() 
         let [ways, asked] = count();
         let theirs = heap.allocate(3 << 20, &streams[0]).unwrap();
         let [ways, asked] = [count()[0] - ways, count()[1] - asked];
-        // In and out, once for the questions and once or twice for the wait.
+        // The driver is entered and left once for the queries, and once or twice for the wait.
         assert!(!device.is_emulated() || asked >= 6 && ways <= asked, "{pool}: {ways} for {asked}");
         assert_eq!(state_of_thread(&device), before, "{pool}");
         drop((own, theirs));
@@ -84,7 +84,7 @@ fn several_streams_are_asked_about_in_one_go_and_the_thread_is_left_as_it_was() 
     }
 }
 
-/// Whichever call fails on the way, the thread is left as it was.
+/// Whichever call fails on the way, the thread's state is unchanged.
 #[test]
 fn a_failing_call_leaves_the_thread_as_it_was() {
     let symbols = [
@@ -122,7 +122,7 @@ fn a_block_freed_on_the_stream_of_its_last_use_crosses_to_others_in_order() {
         let device = device(64 << 20, Schedule::OnDemand);
         let heap = heap(&device, pool);
         let [one, two, three] = [(); 3].map(|()| device.stream().unwrap());
-        // 40 of 64 MiB each time: on the emulator it must be the same memory.
+        // 40 of 64 MiB each time: on the emulator both must be the same memory.
         let first = heap.allocate(40 << 20, &one).unwrap();
         fill(&device, &first, 1, &one);
         order(&device, &one, &two);
@@ -168,7 +168,7 @@ fn blocks_may_outlive_their_stream_and_streams_their_heap() {
             fill(&device, &second, round, &stream);
             drop(stream.clone());
             drop(stream);
-            // Makes the heap notice that the stream is gone, while blocks of it are live.
+            // Makes the heap notice that the stream ended, while blocks of it are live.
             let block = heap.allocate(40 << 20, &other).unwrap();
             fill(&device, &block, round, &other);
             drop((first, second, block));
@@ -241,7 +241,7 @@ fn blocks_are_aligned_as_the_driver_aligns_them() {
         let sizes = [1, 100, 513, 4097, 70_001, (1 << 20) + 1, (20 << 20) + 3];
         let mut blocks: Vec<_> =
             sizes.iter().map(|bytes| heap.allocate(*bytes, &stream).unwrap()).collect();
-        // Once more, out of what two of them leave behind.
+        // Once more, from the memory that two of them leave free.
         blocks.drain(4..6);
         blocks.extend(sizes[..5].iter().map(|bytes| heap.allocate(*bytes, &stream).unwrap()));
         for block in &blocks {
@@ -299,7 +299,7 @@ fn a_heap_that_ends_gives_back_what_a_failing_call_held_up() {
                 drop(heap.allocate(64 << 20, stream).unwrap());
             }
             let fault = Fault::nth(symbol, 1, CUresult::ERROR_UNKNOWN);
-            // Events may fail for good, and memory for the moment.
+            // Events may fail for good, memory only for the moment.
             let lasts = symbol.starts_with("cuEvent");
             emulator.set_faults(FaultPlan::new([if lasts { fault.onwards() } else { fault }]));
             drop(heap);

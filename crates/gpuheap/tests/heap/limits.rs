@@ -29,7 +29,7 @@ fn a_hard_limit_is_never_exceeded_and_can_be_changed() {
         assert!((36 * MIB..=68 * MIB).contains(&short_by), "{pool}: {error}");
         assert!(heap.usage().unwrap().reserved_peak <= 128 * MIB, "{pool}");
         drop(first);
-        // The cache is given back for it: no manual reclaim is needed.
+        // The cache is given back for this request: no manual reclaim is needed.
         drop(heap.allocate(120 * MIB, &stream).unwrap());
         heap.set_limits(Limits { hard: Some(64 * MIB), ..heap.limits() }).unwrap();
         let error = heap.allocate(65 * MIB, &stream).unwrap_err();
@@ -69,18 +69,18 @@ fn a_limit_that_leaves_room_for_nothing_is_refused() {
         assert_eq!(error.kind(), gpuheap::ErrorKind::BadSetting);
         let expected = format!("that the {pool} pool takes from the driver at a time");
         assert!(error.to_string().contains(&expected), "{error}");
-        // The least that is taken leaves room for something.
+        // The smallest limit with which the pool takes memory leaves room for a request.
         let heap = builder.hard_limit(least).build().unwrap();
         drop(heap.allocate(MIB, &stream).unwrap());
         heap.reclaim_all().unwrap();
-        // While it runs, a limit may also stop a heap from taking more.
+        // At run time a limit may also keep a heap from taking any more.
         heap.set_limits(Limits { soft: None, hard: Some(MIB) }).unwrap();
         heap.allocate(1000, &stream).unwrap_err();
         assert_all_returned(&device, &heap, pool.name());
     }
 }
 
-/// As few segments as it takes, and no larger ones than need be.
+/// As few segments as possible, and no larger ones than necessary.
 #[test]
 fn a_reclaim_gives_back_little_more_than_is_asked_for() {
     for pool in [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched] {
@@ -126,14 +126,14 @@ fn a_free_above_the_soft_limit_gives_back_by_itself() {
         let stream = device.stream().unwrap();
         let blocks: Vec<_> = (0..8).map(|_| heap.allocate(32 * MIB, &stream).unwrap()).collect();
         drop(blocks);
-        // Asked of the device, because the heap's own figures look after the limit too.
+        // Asked of the device, because asking the heap for its figures also enforces the limit.
         let usage = device.emulator().unwrap().usage(0);
         let used = usage.plain + usage.vmm;
         assert!(used <= 64 * MIB, "{pool}: {used}");
     }
 }
 
-/// Memory that becomes free piece by piece, by several streams, goes back with its last piece.
+/// Memory freed piece by piece, by several streams, is given back with its last piece.
 #[test]
 fn the_last_piece_above_the_soft_limit_gives_back_the_whole() {
     for pool in [PoolKind::Split, PoolKind::Stitched] {
@@ -151,7 +151,7 @@ fn the_last_piece_above_the_soft_limit_gives_back_the_whole() {
             })
             .collect();
         while !blocks.is_empty() {
-            // From everywhere, so that neighbours go at different times.
+            // Freed in scattered order, so that neighbours are freed at different times.
             let at = 7919 % blocks.len();
             blocks.swap_remove(at).free().unwrap();
         }
@@ -192,7 +192,7 @@ fn what_no_device_could_hold_is_refused_before_the_driver_is_asked_for_memory() 
             let error = heap.allocate(bytes, &stream).unwrap_err();
             let evidence = error.out_of_memory().unwrap();
             assert_eq!(evidence.cause, Cause::LargerThanDevice, "{pool}: {error}");
-            // Rounded to granules, as far as there are numbers.
+            // Rounded up to granules, saturating at the largest number.
             assert!(
                 evidence.short_by.unwrap() >= bytes.saturating_sub(66 * MIB),
                 "{pool}: {error}"
@@ -281,7 +281,7 @@ fn each_cause_has_its_evidence_and_its_remedy() {
         if index % 2 == 0 {
             drop(block);
         } else {
-            // The other half stays for the moment of the error.
+            // The other half stays allocated until the error.
             fill(&device, &block, 1, &stream);
             std::mem::forget(block);
         }
@@ -322,7 +322,7 @@ fn a_small_block_does_not_keep_the_rest_of_a_limit_from_large_ones() {
     }
 }
 
-/// Behind others of nearly its size that were freed later.
+/// The block comes after others of nearly its size that were freed later.
 #[test]
 fn a_free_block_that_fits_is_found_at_the_limit() {
     const UNIT: u64 = 512;
@@ -354,7 +354,7 @@ fn any_number_is_a_slack() {
     for (slack, stitches) in
         [(-1.0, true), (f64::NAN, true), (1e12, false), (1e16, false), (f64::INFINITY, false)]
     {
-        // With eight times the last one a product that overflows is small again.
+        // With eight times the last size, an overflowing product would be small again.
         for size in [8 * MIB, 14 * MIB, 125 << 16] {
             let device = device(1024 * MIB, Schedule::Immediate);
             let heap = Heap::builder(&device)

@@ -20,16 +20,16 @@ const MIB: u64 = 1 << 20;
 const STREAMS: usize = 4;
 /// Blocks of a round, on all streams but one; half of them are freed for that one.
 const BLOCKS: usize = 12;
-/// Rounds after which the device is waited for and what it saw is looked at.
+/// Number of rounds after which the test waits for the device and checks what it recorded.
 const BURST: usize = 16;
 
-/// Which blocks the rounds are about, and in how much memory.
+/// Sizes of a test's rounds: the blocks, and the memory that they share.
 struct Shape {
     size: fn(&mut Random, usize) -> u64,
-    /// Just enough, so that the last stream's memory is that of the others.
+    /// Just enough, so that the last stream must reuse the others' memory.
     limit: u64,
-    /// `true` if the last stream asks for all that was freed in one block: it is then stitched of
-    /// several streams' blocks, as every other one of them is live.
+    /// `true` if the last stream requests all freed memory in one block. The block is then stitched
+    /// from several streams' blocks, as every other one of them is live.
     in_one: bool,
 }
 
@@ -56,14 +56,14 @@ fn what_is_stitched_of_several_streams_blocks_is_not_overwritten_early() {
 }
 
 fn run(pool: PoolKind, shape: &Shape) {
-    // Nothing is ready before it is waited for.
+    // No work is done before it is waited for.
     let device = device(1 << 30, Schedule::OnDemand);
     // A pass over a GiB takes 0.4 ms at the 4.8 TB/s of an H200, and three streams share this rate.
     // That is far more than the host needs for the rest of a round.
     let (rounds, count) = if on_real_gpu() { (2048, 256 << 20) } else { (512, 16) };
     let is_driver_s = matches!(pool, PoolKind::None | PoolKind::Driver);
     let limit = match pool {
-        // The driver's own pools grow by 32 MiB, and what they share is theirs.
+        // The driver's own pools grow by 32 MiB, and choose the memory that they reuse.
         PoolKind::None | PoolKind::Driver => 128 * MIB,
         // Each block is a granule of the driver's at least.
         PoolKind::Simple | PoolKind::Binned => {
@@ -121,11 +121,11 @@ fn run(pool: PoolKind, shape: &Shape) {
 struct Scene<'s> {
     device: &'s Device,
     heap: &'s Heap,
-    /// Each with what it works on for long.
+    /// Streams, each with an array that it works on for long.
     streams: Vec<(Stream, DeviceArray<u32>)>,
     random: Random,
     shape: &'s Shape,
-    /// Rounds in which a stream was at work still when the last one had got its memory.
+    /// Number of rounds in which a stream was still working when the last one had got its memory.
     overtaken: usize,
 }
 
@@ -180,7 +180,7 @@ impl Scene<'_> {
             let block = self.written(bytes, tag + 1, &stream);
             kept.push((block, stream.clone()));
         }
-        // Not asked on the emulator, where an answer would be news for the host that orders things.
+        // Not queried on the emulator: an answer would tell the ordering host something new.
         if on_real_gpu() && slow.iter().any(|at| !self.streams[*at].0.is_done().unwrap()) {
             self.overtaken += 1;
         }

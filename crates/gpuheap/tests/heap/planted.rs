@@ -1,5 +1,5 @@
-//! Programs with one bug each, in the memory of a heap. The emulator's checks are to find it, and
-//! `examples/planted.rs` runs each under `compute-sanitizer`.
+//! Programs with one bug each, in the memory of a heap. The emulator's checks must find each bug,
+//! and `examples/planted.rs` runs each under `compute-sanitizer`.
 
 use std::ffi::CString;
 
@@ -7,7 +7,7 @@ use gpuheap::{Block, Device, Heap, Stream};
 use gpuheap_driver::{CUfunction, CUmodule, Driver};
 use gpuheap_kernels::{Launch, Type, Unary, copy, unary};
 
-/// A bug that a program may have.
+/// Kind of bug in a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bug {
     /// Writes through the address of a block that was freed.
@@ -32,7 +32,7 @@ impl Bug {
     ];
 }
 
-/// How the device's memory is used wrongly.
+/// Way in which the device's memory is used wrongly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum By {
     /// By fills and copies of the driver's.
@@ -85,7 +85,7 @@ pub(crate) fn run(device: &Device, heap: &Heap, bytes: u64, bug: Bug, by: By) {
             scene.write(again.address(), bytes, &one);
         }
     }
-    // Where the bug lost the context these fail, and the bug is what counts.
+    // If the bug broke the context these calls fail, and only the bug counts.
     let _ = (one.synchronize(), two.synchronize());
 }
 

@@ -1,5 +1,5 @@
-//! Random programs over several streams, under every policy and several schedules: what a block
-//! held is what was written into it, no use of memory is unordered, everything comes back.
+//! Random programs over several streams, under every policy and several schedules. A block holds
+//! what was written into it, no use of memory is unordered, and everything is returned.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Device, PoolKind, Stream};

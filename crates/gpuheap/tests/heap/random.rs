@@ -1,10 +1,10 @@
-//! Numbers for random programs, the same in every run.
+//! Random numbers for test programs, equal in every run.
 
 /// A small generator with a known sequence for each seed (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// The next number, less than `bound`.
+    /// Returns the next number, less than `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -1,4 +1,4 @@
-//! Reclaim steps: each alone saves a request, and nothing is given up that a step could save.
+//! Reclaim steps: each one alone saves a request, and nothing is given up that a step could save.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn frees_in_flight_are_waited_for() {
     for pool in PoolKind::ALL {
-        // Nothing runs unless somebody waits for it.
+        // No work runs unless some thread waits for it.
         let device = device(64 * MIB, Schedule::OnDemand);
         let heap = heap(&device, pool);
         let [one, two] = [(); 2].map(|()| device.stream().unwrap());
@@ -36,7 +36,8 @@ fn only_as_much_cache_goes_back_as_is_needed() {
     for (pool, left) in [
         // 16 of the device are free; 28 more come from the block of 32 alone.
         (PoolKind::Simple, 80 * MIB),
-        // It makes one piece of two of its segments, here of 40 and of 16, before it asks for more.
+        // Before it takes more, `split` makes one piece of two of its segments, here of 40 and of
+        // 16.
         (PoolKind::Split, 56 * MIB),
     ] {
         let heap = heap(&device, pool);
@@ -70,7 +71,7 @@ fn reclaimers_are_asked_once_each_with_no_lock_held() {
         let (hoard, heap) = (hoard.clone(), heap.clone());
         heap.clone().register_reclaimer(move |bytes| {
             assert!(bytes >= 50 * MIB);
-            // Frees into the very heap that asks, and asks it too.
+            // The reclaimer frees into the requesting heap, and requests from it too.
             let blocks = std::mem::take(&mut *hoard.lock().unwrap());
             let bytes = blocks.iter().map(Block::bytes).sum();
             drop(blocks);
@@ -105,8 +106,8 @@ fn reclaimers_are_asked_once_each_with_no_lock_held() {
 
 #[test]
 fn the_drivers_own_pool_is_trimmed_for_others() {
-    // The `driver` heap keeps its bytes in the driver's pool; its next request is of a size that
-    // only a trimmed pool can serve on a full device.
+    // The `driver` heap keeps its bytes in the driver's pool. Its next request has a size that only
+    // a trimmed pool can serve on a full device.
     let device = device(192 * MIB, Schedule::Seeded(5));
     let heap = heap(&device, PoolKind::Driver);
     let stream = device.stream().unwrap();

@@ -1,5 +1,5 @@
-//! Several heaps of one process on one device: what one keeps is there for the others, and is told
-//! apart from what belongs to others.
+//! Several heaps of one process on one device. Memory that one heap caches is available to the
+//! others, and is told apart from memory of other processes and libraries.
 
 #[cfg(feature = "arrays")]
 mod program;
@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 /// Size of the cached blocks, which every pool keeps.
 const PIECE: u64 = 64 * MIB;
 
-/// Bytes of the device that are free, in whole pieces.
+/// Returns the free bytes of the device, in whole pieces.
 fn free_on(device: &Device) -> u64 {
     let mut bytes = (0, 0);
     let asked = device.with_current(|driver| {
@@ -30,7 +30,7 @@ fn free_on(device: &Device) -> u64 {
     bytes.0 as u64 / PIECE * PIECE
 }
 
-/// Memory of the device that no heap has, as another library would take it.
+/// Memory of the device that no heap holds, as another library would take it.
 struct Foreign<'a> {
     device: &'a Device,
     address: u64,
@@ -47,7 +47,7 @@ impl Foreign<'_> {
         Foreign { device, address }
     }
 
-    /// Leaves `bytes` of the device to the heaps.
+    /// Takes all memory of the device but `bytes`, which are left for the heaps.
     fn all_but(device: &Device, bytes: u64) -> Option<Foreign<'_>> {
         let rest = free_on(device).saturating_sub(bytes);
         (rest > 0).then(|| Foreign::take(device, rest))
@@ -61,7 +61,7 @@ impl Drop for Foreign<'_> {
     }
 }
 
-/// As many pieces as `bytes` holds, in use on the stream.
+/// Allocates as many pieces as fit in `bytes`, in use on the stream.
 fn hold(device: &Device, heap: &Heap, stream: &Stream, bytes: u64) -> Vec<Block> {
     let blocks = (0..bytes / PIECE).map(|_| heap.allocate(PIECE, stream).unwrap());
     blocks.inspect(|block| fill(device, block, 1, stream)).collect()
@@ -88,7 +88,7 @@ fn cache_of_another_heap_is_given_back_for_a_request() {
             let block = block.unwrap_or_else(|error| panic!("{what}: {error}"));
             fill(&device, &block, 2, &two);
             drop(block);
-            // And the other way.
+            // In the other direction.
             drop(hold(&device, &keeper, &one, 13 * PIECE));
             assert_all_returned(&device, &keeper, &what);
             assert_all_returned(&device, &asker, &what);
@@ -110,7 +110,7 @@ fn only_as_much_of_other_heaps_goes_back_as_is_needed() {
         let cached: u64 = keepers.iter().map(|keeper| keeper.usage().unwrap().cached).sum();
         assert_eq!(cached, 6 * PIECE, "{pool}");
         drop(block);
-        // A limit of its own is in the way, which nothing of other heaps helps against.
+        // The heap's own limit is in the way, against which memory of other heaps is no help.
         asker.reclaim_all().unwrap();
         asker.set_limits(Limits { soft: None, hard: Some(4 * PIECE) }).unwrap();
         let live = asker.allocate(3 * PIECE, &stream).unwrap();
@@ -159,16 +159,16 @@ fn other_heaps_have_a_row_of_their_own_everywhere() {
         panic!("{fit}")
     };
     assert_eq!((*short_by, *cause, *needs_all), (1004 * MIB, Cause::OtherHeaps, false));
-    // Memory that others hold is too little.
+    // The memory held by other heaps is too little.
     assert_eq!(would_have_to_go[..], [InTheWay::OtherHeaps(3000 * MIB)]);
     let error = asker.allocate(2000 * MIB, &stream).unwrap_err();
     let evidence = error.out_of_memory().unwrap();
-    // All that could be given back was.
+    // Everything that could be given back was.
     let others = (evidence.other_heaps, evidence.other_heaps_cached);
     assert_eq!((others, evidence.foreign), ((3000 * MIB, 0), Some(100 * MIB)));
     assert_eq!((evidence.cause, evidence.short_by), (Cause::OtherHeaps, Some(1004 * MIB)));
     insta::assert_snapshot!("other_heaps", error);
-    // Doing what it says makes the request succeed.
+    // Following the error's advice makes the request succeed.
     drop(live);
     drop(asker.allocate(2000 * MIB, &stream).unwrap());
     drop(foreign);
@@ -176,7 +176,7 @@ fn other_heaps_have_a_row_of_their_own_everywhere() {
     assert_all_returned(&device, &asker, "asker");
 }
 
-/// Their locks are known to the threads that use those heaps alone.
+/// Locks of a heap are taken only by threads that use that heap.
 #[test]
 fn reclaimers_of_other_heaps_are_not_asked_and_own_ones_may_free_into_them() {
     let device = emulated(512 * MIB, Schedule::Immediate);
@@ -323,7 +323,7 @@ fn a_failure_of_any_one_call_of_two_heaps_is_an_error_value_or_is_made_good() {
             };
             assert!(!run(0).0, "{pool} beside {sibling}");
             let (failed, made_good) = fail_each_call(run);
-            // Memory that runs out at any one call is found elsewhere.
+            // If memory runs out at any one call, other memory is found.
             assert!(made_good > 0, "{pool}, {code:?}: {failed} failed, {made_good} not");
             assert!(failed > 0 || code == CUresult::ERROR_OUT_OF_MEMORY, "{pool}: none failed");
         }
@@ -368,7 +368,7 @@ fn heaps_from_before_a_reset_are_left_alone() {
     }
 }
 
-/// Heaps of two devices have nothing to do with each other.
+/// Heaps of two devices do not affect each other.
 #[test]
 fn heaps_of_another_device_keep_what_they_have() {
     let [one, two] = [(); 2].map(|()| emulated(512 * MIB, Schedule::Immediate));

@@ -1,4 +1,4 @@
-//! Devices to test on, and work to give them.
+//! Devices to test on, and work for their streams.
 
 #[path = "random.rs"]
 pub(crate) mod random;
@@ -47,7 +47,7 @@ pub(crate) fn fill(device: &Device, block: &Block, tag: u8, stream: &Stream) {
     check("cuMemsetD8Async", filled.unwrap()).unwrap();
 }
 
-/// Makes `later` wait for what `earlier` was given so far.
+/// Makes `later` wait for all work enqueued on `earlier` so far.
 pub(crate) fn order(device: &Device, earlier: &Stream, later: &Stream) {
     device
         .with_current(|driver| {
@@ -63,8 +63,8 @@ pub(crate) fn order(device: &Device, earlier: &Stream, later: &Stream) {
         .unwrap();
 }
 
-/// Device memory beside the heap into which places of blocks are copied in stream order, so that
-/// what a block held when it was freed is seen without the host waiting for it.
+/// Device memory outside the heap, into which parts of blocks are copied in stream order. It shows
+/// what a block held when it was freed, without a wait of the host.
 pub(crate) struct Witness<'a> {
     device: &'a Device,
     address: u64,
@@ -75,7 +75,7 @@ pub(crate) struct Witness<'a> {
 
 /// Bytes copied of each place.
 const PLACE: u64 = 32;
-/// Both ends, and of a block of more than a MiB or two places between.
+/// Number of places: both ends of a block, and if it is larger than 1 MiB, places in between.
 const PLACES: u64 = 8;
 const SLOT: u64 = PLACES * PLACE;
 
@@ -91,12 +91,12 @@ impl Witness<'_> {
             }
         });
         taken.unwrap().unwrap();
-        // A fill of device memory does not wait for itself, and our streams do not wait for it.
+        // The fill does not wait for itself, and the streams under test do not wait for it.
         device.synchronize().unwrap();
         Witness { device, address, expected: Vec::new(), slots }
     }
 
-    /// Copies places of a block that must hold `tag`; false when there is no slot left.
+    /// Copies places of a block that must hold `tag`. Returns `false` if no slot is left.
     pub(crate) fn see(&mut self, block: &Block, tag: u8, stream: &Stream) -> bool {
         let length = PLACE.min(block.bytes());
         if length == 0 || self.expected.len() == self.slots {
@@ -146,13 +146,13 @@ impl Drop for Witness<'_> {
     }
 }
 
-/// All is back: nothing live, nothing taken, nothing found by the checks.
+/// Asserts that nothing is live, nothing is taken, and the checks found nothing.
 pub(crate) fn assert_all_returned(device: &Device, heap: &Heap, what: &str) {
     assert_memory_returned(device, heap, what);
     assert_no_findings(device, what);
 }
 
-/// Nothing is live or taken, whatever the checks found.
+/// Asserts that nothing is live or taken, whatever the checks found.
 pub(crate) fn assert_memory_returned(device: &Device, heap: &Heap, what: &str) {
     device.synchronize().unwrap();
     heap.reclaim_all().unwrap();

@@ -1,5 +1,5 @@
-//! Every driver call of a scenario fails in turn: each time an error value or a successful retry,
-//! the statistics exact, nothing lost.
+//! Fails every driver call of a scenario in turn. Each time the result is an error value or a
+//! successful retry, the statistics are exact, and nothing is lost.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{Block, Device, Error, Heap, PoolKind, Stream};
@@ -10,7 +10,7 @@ use crate::support::emulated;
 
 const MIB: u64 = 1 << 20;
 
-/// A life of a heap: growth, reuse, another stream, a shortage, a reclaim, a stream's end.
+/// Runs a heap through growth, reuse, another stream, a shortage, a reclaim and a stream's end.
 fn scenario(device: &Device, heap: &Heap, streams: &[Stream; 2], errors: &mut Vec<Error>) {
     let mut note = |result: Result<Block, Error>| result.map_err(|error| errors.push(error)).ok();
     let [one, two] = streams;
@@ -30,8 +30,8 @@ fn scenario(device: &Device, heap: &Heap, streams: &[Stream; 2], errors: &mut Ve
     note(device.synchronize());
 }
 
-/// Runs the scenario with one call failing: its errors, those of destructors counted, and whether
-/// it got that far.
+/// Runs the scenario with one call failing. Returns its errors, those of destructors included, and
+/// whether it made that call.
 fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool) {
     let device = emulated(96 * MIB, Schedule::Seeded(1));
     let emulator = device.emulator().unwrap().clone();
@@ -50,7 +50,7 @@ fn run(pool: PoolKind, limited: bool, nth: u64, code: CUresult) -> (usize, bool)
     let usage = heap.usage().unwrap();
     assert_eq!((usage.live, usage.stats.live_allocations), (0, 0), "{what}");
     assert_eq!(usage.stats.allocations, usage.stats.frees, "{what}");
-    // Another life works, and in the end everything is back.
+    // A second run works, and in the end all memory is returned.
     drop(heap.allocate(50 * MIB, &streams[0]).unwrap());
     device.synchronize().unwrap();
     heap.reclaim_all().unwrap();

@@ -45,8 +45,8 @@ fn work(
             }
             Err(error) => {
                 let evidence = error.out_of_memory().unwrap_or_else(|| panic!("{error}"));
-                // The last attempt was made with the others held off, and these are its figures: a
-                // manual reclaim would have found nothing of use.
+                // The last attempt was made with the other threads paused, and the evidence has its
+                // figures: a manual reclaim would have found nothing of use.
                 assert!(evidence.largest_cached_block < evidence.requested, "{error}");
                 assert_eq!(evidence.pending, 0, "{error}");
                 failures.fetch_add(1, Ordering::Relaxed);
@@ -76,8 +76,8 @@ fn threads_share_a_heap_of_every_policy() {
     }
 }
 
-/// 16 threads at 95 % of a limit: a request may fail only when what is live leaves no room, not
-/// because others hold cached memory.
+/// 16 threads at 95 % of a limit: a request may fail only if live memory leaves no room, not
+/// because other threads cache memory.
 #[test]
 fn threads_near_the_limit_fail_only_when_live_memory_is_in_the_way() {
     use PoolKind::{Binned, Driver, Simple, Split, Stitched};

@@ -11,7 +11,8 @@ const MIB: usize = 1 << 20;
 const POOLS: [PoolKind; 4] =
     [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
-/// A way to learn that a stream's work is over; the event was recorded on it after that work.
+/// A way to learn that a stream's work is completed; the event was recorded on the stream after
+/// that work.
 type Learn = fn(&Device, &Stream, &Event);
 
 const WAYS: [(&str, Learn); 4] = [
@@ -24,7 +25,7 @@ const WAYS: [(&str, Learn); 4] = [
     }),
 ];
 
-/// Blocks that a thread keeps for itself, of each pool, and ones that it does not.
+/// Sizes of blocks that a thread caches, for each pool, and of ones that it does not.
 const SIZES: [usize; 4] = [KIB, 48 * KIB, MIB, 5 * MIB];
 
 fn heap(device: &Device, pool: PoolKind, keeps: u64) -> Heap {
@@ -49,10 +50,10 @@ fn nobody_waits_for_what_a_stream_was_given_after_it_was_waited_for() {
                     drop(heap.on(&a).filled(size, 2_u8).unwrap());
                     let event = a.record().unwrap();
                     learn(&device, &a, &event);
-                    // More than the heap's own questions get done.
+                    // More work than the heap's own queries let the emulator do.
                     (0..64).for_each(|_| other.fill(3).unwrap());
                     if frees_again {
-                        // Too large for the first and for what comes.
+                        // Too large for the first request and for the next ones.
                         drop(heap.on(&a).filled(64 * MIB, 4_u8).unwrap());
                     }
                     let emulator = device.emulator().unwrap();
@@ -77,7 +78,7 @@ fn waits_for_freed(pool: PoolKind, keeps: u64, bytes: usize, limit: u64, what: &
     let heap = builder.hard_limit(limit).build().unwrap();
     let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
     let mut freed = heap.on(&a).filled(bytes, 1_u8).unwrap();
-    // More than the heap's own questions get done.
+    // More work than the heap's own queries let the emulator do.
     (0..64).for_each(|_| freed.fill(1).unwrap());
     drop(freed);
     let emulator = device.emulator().unwrap();
@@ -108,8 +109,8 @@ fn with_memory_to_spare_no_stream_waits() {
     }
 }
 
-/// Two streams that hand memory to each other, with none of their work done: what is taken does not
-/// grow with how often they do.
+/// Two streams pass memory to each other while none of their work is done. The memory taken does
+/// not grow with the number of passes.
 #[test]
 fn what_is_taken_to_spare_waits_is_bounded() {
     if on_real_gpu() {
@@ -149,7 +150,7 @@ fn what_is_freed_after_a_wait_is_not_over() {
                 }
                 let copies = [&x, &again].map(|array| array.copy_to(&heap.on(&c)).unwrap());
                 drop((x, again));
-                // Of the event alone: a wait for all would be one for the copies too.
+                // Only for the event: a wait for everything would include the copies.
                 if late && way == "event" {
                     learn(&device, &c, &event);
                 }

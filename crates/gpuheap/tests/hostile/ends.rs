@@ -45,7 +45,7 @@ fn ends_while_a_peer_is_let_in(
     let (theirs, same) = (user.stream().unwrap(), array.clone());
     let worker = std::thread::spawn(move || same.device_ptr(&theirs));
     std::thread::sleep(Duration::from_millis(150));
-    // The worker holds it too for now, and ends it.
+    // The worker holds the heap too for now, and ends it.
     drop(second);
     (array, worker)
 }
@@ -102,7 +102,7 @@ fn handler_that_frees_what_its_thread_left() {
     thread.join().unwrap();
 }
 
-/// Scopes in each other on a large stack, whose chain is dropped on a small one.
+/// Nested scopes made on a large stack, whose chain is dropped on a small one.
 #[test]
 fn chain_of_scopes_that_a_target_keeps() {
     fn nest(heap: &Heap, depth: usize) -> Target {
@@ -146,7 +146,7 @@ fn thread_scope_at_the_end_of_a_thread() {
                 send.send((array.is_freed(), report.freed)).unwrap();
             }));
         });
-        // The library's variables come later, and go first.
+        // The library's variables are registered later, and so dropped first.
         let other = heap_of_its_own();
         other.thread_scope(|scope| drop(scope.target().unwrap().filled(5, 1_u8)));
     };

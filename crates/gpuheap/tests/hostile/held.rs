@@ -1,4 +1,4 @@
-//! Handles that are kept past the end of what they came from, dropped in every order, or forgotten.
+//! Handles kept past the end of their origin, dropped in every order, or forgotten.
 
 use std::any::Any;
 
@@ -82,7 +82,8 @@ fn forgotten_borrows_keep_nothing_but_themselves() {
     }
 }
 
-/// A target, a batch and a handle of a scope that ended are errors, and nothing else.
+/// Calls with a target, a batch or a handle of a scope that ended return errors, and do nothing
+/// else.
 #[test]
 fn what_came_from_a_scope_ends_with_it() {
     for pool in PoolKind::ALL {

@@ -1,4 +1,4 @@
-//! Implementations of public traits that do not keep to what the traits mean.
+//! Implementations of public traits that break the traits' promises.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Bound, RangeBounds};
@@ -11,8 +11,8 @@ use gpuheap::{Adapt, DeviceArray, Element, Error, HostData, MemoryKind, PoolKind
 
 use crate::support::{KINDS, Neighbours, assert_clean, device, heap, heaps};
 
-/// Host data that says one shape after the other, the last one from then on, and hands over
-/// elements that have none of them.
+/// Host data that reports one shape after another, the last one from then on, and hands over
+/// elements that match none of them.
 struct Liar<'a, T> {
     says: &'a [usize],
     asked: Cell<usize>,
@@ -89,7 +89,7 @@ fn host_data_whose_shape_changes_is_taken_by_what_it_hands_over() {
     assert_clean(&device, &heap, "changes");
 }
 
-/// Bytes that somebody else left in the memory never become elements.
+/// Bytes that another block left in the memory never become elements.
 #[test]
 fn host_data_that_hands_over_nothing_shows_no_old_bytes() {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
@@ -117,7 +117,8 @@ fn elements_of_no_size_are_counted() {
     assert_clean(&device, &heap, "no size");
 }
 
-/// Host data that panics, before or after its elements were taken, or frees what it is written to.
+/// Host data that panics before or after its elements are taken, or that frees the array it is
+/// written to.
 enum Saboteur<'a> {
     Shape,
     Before,
@@ -186,7 +187,7 @@ impl HostData for &Saboteur<'_> {
     }
 }
 
-/// Bounds that are others each time.
+/// Bounds that differ at each call.
 struct Bounds(RefCell<Vec<Bound<usize>>>);
 
 impl Bounds {
@@ -233,7 +234,7 @@ fn ranges_whose_bounds_change_stay_within() {
     assert_clean(&device, &heap, "bounds");
 }
 
-/// A shape that is another each time it is asked for.
+/// A shape that differs at each call.
 struct Shapes(Cell<usize>);
 
 impl IntoDimension for &Shapes {
@@ -267,7 +268,7 @@ fn shapes_that_change_are_asked_for_once() {
     assert_clean(&device, &heap, "shapes");
 }
 
-/// Sizes that overflow when they are multiplied, of arrays that have no elements.
+/// Sizes whose product overflows, for arrays without elements.
 #[test]
 fn empty_arrays_of_endless_axes_are_errors_and_not_panics() {
     let device = device(1 << 30, Schedule::Immediate);
@@ -317,7 +318,7 @@ fn iterators_that_lie_end_when_they_end() {
     for ahead in [0, 1, 9] {
         let mut batches = target.batches(Odd(0)).prefetch(ahead);
         let _ = batches.size_hint();
-        // `collect` would believe it.
+        // `collect` would believe the iterator's length.
         let mut seen = Vec::new();
         for batch in batches.by_ref() {
             seen.push(batch.unwrap().to_vec().unwrap()[99]);
@@ -335,7 +336,7 @@ fn iterators_that_lie_end_when_they_end() {
     assert_clean(&device, &heap, "odd");
 }
 
-/// A rule that makes something else each time, keeps what it made, and fails now and then.
+/// A rule that makes something different each time, keeps its results, and sometimes fails.
 struct Fickle<'a>(&'a Cell<usize>, &'a RefCell<Vec<SharedArray<u8>>>);
 
 impl Adapt<Upload> for Fickle<'_> {

@@ -26,7 +26,7 @@ fn panics<R>(work: impl FnOnce() -> R) {
     assert_eq!(panic.downcast_ref::<&str>(), Some(&PLANNED));
 }
 
-/// Panics as planned; of a type that code may follow.
+/// Panics as planned, with a return type so that code may follow.
 fn boom() {
     panic_any(PLANNED);
 }
@@ -79,7 +79,7 @@ fn in_scopes() {
     }
 }
 
-/// Says of itself what it was told to.
+/// Reports of itself what it was told to.
 struct Lie(bool, Option<u64>);
 
 impl RunsOut for Lie {
@@ -104,7 +104,7 @@ fn in_retried_calls() {
                 let _block = heap.allocate(1000, &stream);
                 if calls.get() > nth { panic_any(PLANNED) } else { Err(Lie(true, Some(nth))) }
             };
-            // Fewer calls than that may be all there are.
+            // The work may make fewer calls than that.
             let done = catch_unwind(AssertUnwindSafe(|| heap.retry(call)));
             assert!(done.is_err() || calls.get() <= nth, "{pool}: {nth}");
         }
@@ -277,7 +277,7 @@ fn in_rules_and_keys() {
             let map: HashMap<Key<'_>, Fuse<'_>> = (0..5)
                 .map(|nth| (Key(&fuse, nth), Fuse(&fuse, vec![nth as u8; 10_000 * nth as usize])))
                 .collect();
-            // Two of the key and one of the rule for each entry.
+            // Two panics of the key and one of the rule for each entry.
             for nth in 1..=15 {
                 fuse.set(nth);
                 panics(|| target.adapt(&map));

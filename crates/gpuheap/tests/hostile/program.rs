@@ -1,5 +1,5 @@
-//! Random programs over the public interface, beside a model that has the bytes of each piece of
-//! memory on the host.
+//! Random programs over the public interface, compared with a model on the host of every byte of
+//! memory.
 
 mod model;
 mod world;
@@ -27,10 +27,10 @@ use world::World;
 
 use crate::support::{assert_clean, assert_no_findings, device, heap, two_devices};
 
-/// A step of a program: which one, and numbers that it makes of what it likes.
+/// A step of a program: its operation, and numbers that the operation uses as it likes.
 type Step = (u8, u32, u32, u32);
 
-/// A piece of memory, with the heap that it is of.
+/// A piece of memory, with the heap that owns it.
 struct Memory {
     bytes: Vec<u8>,
     heap: usize,
@@ -44,7 +44,7 @@ enum Held<T> {
     Shared(SharedArray<T, IxDyn>),
 }
 
-/// A handle, and where it is in what memory.
+/// A handle, and its offset in a piece of memory.
 struct Slot<T> {
     held: Held<T>,
     memory: Shared,
@@ -67,7 +67,8 @@ fn bytes_of<T: Model>(elements: &[T]) -> Vec<u8> {
     bytemuck::cast_slice(elements).to_vec()
 }
 
-/// Returns the value of a call: none if the memory was freed, which is then to be said, or ran out.
+/// Returns the value of a call. `None` if the memory was freed, in which case the error must say
+/// so, or if memory ran out.
 fn done<R>(result: Result<R, Error>, freed: bool) -> Option<R> {
     match result {
         Ok(done) => {
@@ -108,7 +109,7 @@ impl<T: Model> Slot<T> {
         self.view().len()
     }
 
-    /// Its elements, if their bytes are any.
+    /// Returns the array's elements; `None` if the bytes of one are no valid element.
     fn model(&self) -> Option<Vec<T>> {
         let memory = self.memory.borrow();
         let bytes = &memory.bytes[self.offset..][..self.len() * size_of::<T>()];
@@ -120,14 +121,14 @@ impl<T: Model> Slot<T> {
         self.model().is_some_and(|all| all.into_iter().all(T::is_tame))
     }
 
-    /// Writes elements from the `from`th on into the model.
+    /// Writes elements into the model, from index `from` on.
     fn write(&self, from: usize, elements: &[T]) {
         let start = self.offset + from * size_of::<T>();
         let bytes = bytes_of(elements);
         self.memory.borrow_mut().bytes[start..start + bytes.len()].copy_from_slice(&bytes);
     }
 
-    /// Replaces the handle by what `change` makes of it; gone if that fails as it must.
+    /// Replaces the handle by the result of `change`; drops it if that fails as it must.
     fn changed<U: Model>(
         self,
         forward: usize,
@@ -151,7 +152,7 @@ impl<T: Model> Slot<T> {
 
     fn reinterpreted<U: Model>(self) -> Vec<Box<dyn Thing>> {
         let bytes = self.view().shape().last().map_or(0, |last| last * size_of::<T>());
-        // Where registered memory begins is not for the model to know.
+        // The model does not know the address of registered memory.
         let may_fail = !bytes.is_multiple_of(size_of::<U>())
             || self.view().ndim() == 0
             || !self.offset.is_multiple_of(align_of::<U>())
@@ -192,7 +193,7 @@ impl<T: Model> Thing for Slot<T> {
         match self.model() {
             _ if self.is_freed() => assert!(read.unwrap_err().is_freed()),
             None => assert!(!read.unwrap_err().is_freed()),
-            // By bytes: a NaN is not equal to itself.
+            // Compared by bytes: a NaN is not equal to itself.
             Some(model) => assert_eq!(bytes_of(&read.unwrap()), bytes_of(&model)),
         }
     }
@@ -225,7 +226,7 @@ impl<T: Model> Thing for Slot<T> {
                     self.write(part.start, &vec![value; part.len()]);
                 }
             }
-            // The host reads it on the way to another device.
+            // The host reads the array on the way to another device.
             4 if self.model().is_some() => {
                 let (target, to) = world.target(a, b, c);
                 let copied = done(self.view().copy_to(&target), freed);
@@ -303,7 +304,7 @@ impl<T: Model> Thing for Slot<T> {
                 };
             }
             10 => {
-                // A stream of another device may not reach it.
+                // A stream of another device may lack access to the array.
                 let stream = &world.streams[a as usize % world.streams.len()].1;
                 let _ = self.view().device_ptr(stream);
             }
@@ -415,7 +416,7 @@ impl<T: Model> Thing for Slot<T> {
                 let pieces: Vec<&[T]> = host.chunks(b as usize % 90 + 10).collect();
                 let batches = target.batches(&pieces);
                 match c % 6 {
-                    // Uploaded ahead by a thread, and here with the next one asked for.
+                    // Batches uploaded ahead by a thread, and on this thread with the next request.
                     0..=2 => std::thread::scope(|scope| {
                         let ahead = c as usize % 3 + 1;
                         see_batches(batches.prefetch_on(scope, ahead).unwrap(), &pieces, a);
@@ -455,7 +456,7 @@ impl<T: Model> Thing for Slot<T> {
                 assert!(told.iter().all(|told| told.is_ok() == (is_unified && !freed)));
             }
             24 => {
-                // Another thread ends, and what it kept for itself with it.
+                // Another thread ends, and its cache with it.
                 let read = std::thread::scope(|scope| {
                     let view = self.view();
                     scope.spawn(move || view.copy().and_then(|copy| copy.to_vec())).join()
@@ -542,7 +543,7 @@ fn programs() -> impl Strategy<Value = (Vec<Step>, [prop::sample::Index; 3], u64
     (prop::collection::vec(any::<Step>(), 1..200), any::<[prop::sample::Index; 3]>(), any::<u64>())
 }
 
-/// For as long as `GPUHEAP_HOSTILE_SECONDS` says; 5 without.
+/// Runs for `GPUHEAP_HOSTILE_SECONDS`, or 5 seconds.
 #[test]
 fn random_programs_do_what_the_model_does() {
     let seconds = std::env::var("GPUHEAP_HOSTILE_SECONDS").ok().and_then(|text| text.parse().ok());

@@ -1,4 +1,4 @@
-//! Registered memory beside the limit and the figures of memory that heaps take.
+//! Registered memory, beside the limit and the figures of memory that heaps take.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, Heap, PoolKind, allocated};

@@ -8,7 +8,7 @@ use gpuheap::{Adapt, Advice, DeviceArray, Element, Error, Host, MemoryKind, Pool
 
 use crate::support::{KINDS, assert_clean, device, heap, heaps};
 
-/// A rule that stages as many bytes, and does something with the handle at once.
+/// A rule that stages an array of this many bytes, and uses its handle at once.
 struct Early<'a, R>(usize, &'a dyn Fn(DeviceArray<u8>) -> R);
 
 impl<R> Adapt<Upload> for Early<'_, R> {
@@ -31,8 +31,8 @@ macro_rules! aligned {
 
 aligned! { A16 16; A256 256; A512 512; A1024 1024; A4096 4096; }
 
-/// Every way to read a staged array as elements that lie at multiples of their size, in a block of
-/// its own and in one of several, gives an error or an array that lies right.
+/// Reads a staged array as elements that need alignment, in every way, in a block of its own and in
+/// a shared one. Each way gives an error or an aligned array.
 fn is_aligned<U: Element>(what: &str) {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
         for kind in KINDS {
@@ -90,14 +90,15 @@ fn views_of_a_staged_array_are_checked_too() {
     let (first, second, _) = target.adapt(&(&early, &early, vec![1_u8])).unwrap();
     for shared in [first, second] {
         let address = shared.device_ptr(target.stream()).unwrap();
-        // By then the place is known.
+        // By then the address is known.
         let fits = address.is_multiple_of(1024);
         assert_eq!(shared.into_reinterpreted::<A1024>().is_ok(), fits);
     }
     assert_clean(&device, &heap, "views");
 }
 
-/// Uses the handle in every way: an error or nothing, and the array is whole afterwards.
+/// Uses the handle in every way. Each use gives an error or does nothing, and the array is whole
+/// afterwards.
 fn use_in_every_way(array: &mut DeviceArray<u8>) {
     let others = array.target();
     let mut other = others.filled(array.len(), 8_u8).unwrap();
@@ -176,7 +177,7 @@ fn every_use_is_an_error_and_changes_nothing() {
     }
 }
 
-/// Ended, forgotten, moved to another thread: the block goes back with the last of its arrays.
+/// Ended, forgotten, moved to another thread: the block is freed with the last of its arrays.
 #[test]
 fn every_end_of_a_staged_array_gives_its_memory_back() {
     for (device, heap, pool) in heaps(Schedule::Immediate) {
@@ -220,7 +221,7 @@ fn every_end_of_a_staged_array_gives_its_memory_back() {
     }
 }
 
-/// A rule that does without the arrays for which there is no memory.
+/// A rule that skips the arrays for which memory is short.
 struct Optional(Vec<Vec<u8>>);
 
 impl Adapt<Upload> for Optional {
@@ -246,7 +247,7 @@ fn arrays_are_there_when_adapt_returned() {
             }
             Err(error) => assert!(error.out_of_memory().is_some(), "{pool}: {error}"),
         }
-        // A rule that ignores nothing.
+        // A rule that ignores no error.
         drop(hog);
         assert!(target.adapt(&vec![vec![7_u8; 16 << 10]; 90]).is_ok(), "{pool}");
     }

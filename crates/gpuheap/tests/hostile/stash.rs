@@ -1,4 +1,4 @@
-//! Rules that keep handles to what they made.
+//! Rules that keep handles to their results.
 
 use std::cell::RefCell;
 
@@ -71,7 +71,7 @@ fn kept_array_written_ahead_of_its_turn_is_read_as_written() {
     });
 }
 
-/// The next owner of the memory of a kept array comes after all that the array was given.
+/// The next user of a kept array's memory comes after all work enqueued on the array.
 #[test]
 fn kept_array_freed_in_its_turn_is_freed_behind_its_last_write() {
     ahead_of_its_turn(|target, next, mut ahead, what| {

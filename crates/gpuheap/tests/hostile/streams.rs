@@ -9,9 +9,9 @@ use gpuheap::{Block, Device, DeviceArray, Error, Event, Heap, PoolKind, Region, 
 use crate::random::Random;
 
 const MIB: u64 = 1 << 20;
-/// Steps of one program.
+/// Number of steps of one program.
 const STEPS: usize = 80;
-/// Programs for each pool and schedule; `GPUHEAP_HOSTILE_SECONDS` says how long they go on instead.
+/// Number of programs for each pool and schedule. `GPUHEAP_HOSTILE_SECONDS` sets a time instead.
 const PROGRAMS: u64 = 6;
 
 fn device(schedule: Schedule) -> Device {
@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// Things that a program has at hand.
+/// State of a program.
 struct Client<'a> {
     device: &'a Device,
     heap: &'a Heap,
@@ -41,7 +41,7 @@ struct Client<'a> {
     streams: Vec<Stream>,
     events: Vec<Event>,
     blocks: Vec<Block>,
-    /// Each with what it must hold.
+    /// Arrays, each with its expected contents.
     arrays: Vec<(DeviceArray<u8>, u8)>,
     regions: Vec<Region>,
     tag: u8,
@@ -103,7 +103,7 @@ impl Client<'_> {
             11 => drop(self.random.taken(&mut self.blocks)),
             12 | 13 => drop(self.random.taken(&mut self.arrays)),
             14 => {
-                // Refused where another array may be in the way, or refilled.
+                // Refused if another array may be in the way; otherwise filled again.
                 let at = self.random.index(self.arrays.len().max(1));
                 if let Some((array, tag)) = self.arrays.get_mut(at) {
                     *tag = self.tag;
@@ -151,7 +151,7 @@ impl Client<'_> {
                 _ => drop(self.heap.usage().unwrap()),
             },
             _ => {
-                // Frees on another thread, on a stream that nothing ordered behind it.
+                // Frees on another thread, on a stream that is not ordered after the block's work.
                 let block = self.random.taken(&mut self.blocks);
                 let array = self.random.taken(&mut self.arrays);
                 let free = move || {
@@ -171,7 +171,7 @@ fn program(pool: PoolKind, schedule: Schedule, seed: u64) {
     let builder = Heap::builder(&device).without_environment().pool(pool);
     let builder = match seed % 3 {
         0 => builder,
-        // This is so tight that freed memory is the next to be handed out.
+        // So tight that freed memory is handed out next.
         1 => builder.hard_limit(64 * MIB),
         _ => builder.hard_limit(64 * MIB).thread_cache(0),
     };
@@ -226,7 +226,8 @@ fn random_programs_over_streams_break_nothing() {
     println!("{programs} programs of {STEPS} steps");
 }
 
-/// An array is dropped while another stream reads it, and its memory goes round by blocks alone.
+/// An array is dropped while another stream reads it. Its memory is then reused through blocks
+/// alone.
 #[test]
 fn a_block_that_is_freed_on_another_stream_keeps_its_memory_in_order() {
     const COUNT: usize = 4 << 20;
@@ -250,7 +251,7 @@ fn a_block_that_is_freed_on_another_stream_keeps_its_memory_in_order() {
     }
 }
 
-/// Events and streams of a device that is gone, of another one, and ones whose stream ended.
+/// Events and streams of a device that was reset, of another device, and of streams that ended.
 #[test]
 fn events_and_streams_outlive_what_they_are_of() {
     let (one, other) = (device(Schedule::OnDemand), device(Schedule::OnDemand));

@@ -1,4 +1,4 @@
-//! Devices for hostile clients, and neighbours that tell of a write that went astray.
+//! Devices for hostile clients, and neighbours that detect a stray write.
 
 use gpuheap::emu::{Options, Profile, Schedule};
 use gpuheap::{Device, DeviceArray, Heap, MemoryKind, PoolKind, Target};
@@ -34,7 +34,7 @@ pub(crate) fn heaps(schedule: Schedule) -> impl Iterator<Item = (Device, Heap, &
     })
 }
 
-/// Nothing is live, nothing stays with the heap, and the emulator found nothing.
+/// Asserts that nothing is live, nothing stays with the heap, and the emulator found nothing.
 pub(crate) fn assert_clean(device: &Device, heap: &Heap, what: &str) {
     device.synchronize().unwrap();
     heap.flush().unwrap();
@@ -45,16 +45,16 @@ pub(crate) fn assert_clean(device: &Device, heap: &Heap, what: &str) {
     assert_no_findings(device, what);
 }
 
-/// The emulator found nothing.
+/// Asserts that the emulator found nothing.
 pub(crate) fn assert_no_findings(device: &Device, what: &str) {
     let findings = device.emulator().unwrap().findings().unwrap();
     assert!(findings.is_empty(), "{what}: {findings:#?}");
 }
 
-/// Arrays before and behind a victim, with contents that are known.
+/// Arrays before and behind a victim, with known contents.
 pub(crate) struct Neighbours(Vec<DeviceArray<u8>>);
 
-/// Elements of a neighbour.
+/// Number of elements of a neighbour.
 const LENGTH: usize = 512;
 
 impl Neighbours {
@@ -67,7 +67,7 @@ impl Neighbours {
         (Neighbours(arrays), victim)
     }
 
-    /// Each is as it was.
+    /// Asserts that every neighbour is unchanged.
     pub(crate) fn check(&self, what: &str) {
         for (array, tag) in self.0.iter().zip(1..) {
             assert_eq!(array.to_vec().unwrap(), [tag; LENGTH], "{what}: neighbour {tag}");
@@ -75,7 +75,7 @@ impl Neighbours {
     }
 }
 
-/// Panics when it is dropped.
+/// A value that panics when it is dropped.
 pub(crate) struct Bomb;
 
 impl Drop for Bomb {

@@ -16,7 +16,7 @@ fn pinned(heap: &Heap, stream: &Stream) -> Target {
     heap.on(stream).kind(MemoryKind::Pinned)
 }
 
-/// As it is, with nothing enqueued for it.
+/// Allocates a buffer as it is, with no work enqueued for it.
 fn recycled(target: &Target) -> DeviceArray<u8> {
     // SAFETY: any byte is a u8, and the tests write it before they read it.
     unsafe { target.uninit::<u8, _>(BYTES).unwrap().assume_written() }
@@ -59,7 +59,7 @@ fn the_host_writes_a_recycled_buffer_only_after_its_last_tenant() {
                 let one = device.stream().unwrap();
                 let two = if crosses { device.stream().unwrap() } else { one.clone() };
                 let what = format!("{schedule:?} {pool} {crosses}");
-                // A copy out of the buffer and a fill of it are on their way when it is freed.
+                // A copy out of the buffer and a fill of it are enqueued when it is freed.
                 let mut buffer = recycled(&pinned(&heap, &one));
                 buffer.as_mut_slice().unwrap().fill(5);
                 let mut on_device = heap.on(&one).filled(BYTES, 0_u8).unwrap();

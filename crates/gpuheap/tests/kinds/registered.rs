@@ -1,4 +1,4 @@
-//! Vectors of the program's own that the device uses in place.
+//! The program's own vectors, which the device uses in place.
 
 use gpuheap::emu::{Fault, FaultPlan, Options, Profile, Schedule};
 use gpuheap::{Cause, Device, DeviceArray, Heap, MemoryKind, PoolKind, Target, Usage};
@@ -40,7 +40,7 @@ fn a_vector_is_used_in_place_and_comes_back() {
     assert_eq!(vector[9..12], [9, 77, 1]);
     let usage = registered(target.heap());
     assert_eq!((usage.live, usage.live_peak, usage.stats.frees), (0, 200_000, 1));
-    // It is not registered any more, so it can be again.
+    // The vector is not registered any more, so it can be registered again.
     drop(target.register(vector).unwrap());
     drop(on_device);
     assert_all_returned(&device, target.heap(), "registered");
@@ -91,7 +91,7 @@ fn what_cannot_be_waited_for_stays_locked() {
         let mut array = target.register(vec![1_u8; MIB]).unwrap();
         array.device_ptr(&other).unwrap();
         array.fill(2).unwrap();
-        // `unregister` looks at the elements, for which it waits as well.
+        // `unregister` reads the elements, for which it waits as well.
         let waits = if number == ways.len() { 2 } else { 1 };
         let fault = Fault::nth("cuStreamSynchronize", waits, CUresult::ERROR_UNKNOWN);
         emulator.set_faults(FaultPlan::new([fault]));

@@ -52,7 +52,7 @@ fn pages_go_where_they_are_sent_and_keep_what_they_hold() {
     assert_eq!(array.as_slice().unwrap()[BYTES - 1], 7);
     array.prefetch(Location::Device).unwrap();
     assert_eq!(attribute(&array, LAST_PREFETCH), ordinal);
-    // A part of it, none of it, and what is not in it.
+    // A part of the array, an empty part, and a range outside it.
     array.slice(2..5).unwrap().prefetch(Location::Host).unwrap();
     array.slice(3..3).unwrap().prefetch(Location::Host).unwrap();
     array.slice(..0).unwrap().advise(Advice::ReadMostly).unwrap();
@@ -98,7 +98,7 @@ fn advice_is_given_taken_back_and_not_inherited() {
         let next = target.filled(BYTES, 2_u8).unwrap();
         assert_eq!(next.device_ptr(&next.stream()).unwrap(), address, "{pool}");
         assert_eq!(seen(&next), [0, NOWHERE, NOWHERE], "{pool}");
-        // By the other ways out too.
+        // By the other ways of freeing too.
         next.advise(Advice::ReadMostly).unwrap();
         let shared = next.into_shared();
         shared.free_early().unwrap();

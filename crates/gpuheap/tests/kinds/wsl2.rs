@@ -1,5 +1,5 @@
-//! Unified memory where host and device must not touch it at the same time. On the emulator's
-//! profile of such a device alone.
+//! Unified memory on devices where host and device must not access it at once. Runs only on the
+//! emulator's profile of such a device.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -42,7 +42,7 @@ fn the_host_waits_for_the_whole_device() {
     let [mine, other] = [(); 2].map(|()| device.stream().unwrap());
     let unified = heap.on(&mine).kind(MemoryKind::Unified).filled(100, 1_u8).unwrap();
     let busy = heap.on(&other).filled(1 << 20, 2_u8).unwrap();
-    // Not asked whether it is done before: on the emulator a question does a step of it.
+    // Not queried before: on the emulator a query runs a part of the work.
     let seen = unified.as_slice().unwrap();
     assert!(other.is_done().unwrap());
     assert_eq!(seen[..], [1; 100]);
@@ -77,7 +77,7 @@ fn the_device_gets_no_work_while_the_host_has_unified_memory() {
     drop(second);
     array.fill(3).unwrap();
     assert_eq!(array.to_vec().unwrap(), [3; 100]);
-    // Pinned memory is for both at once.
+    // Host and device may access pinned memory at once.
     let pinned = target.kind(MemoryKind::Pinned).filled(100, 1_u8).unwrap();
     let seen = pinned.as_slice().unwrap();
     array.fill(4).unwrap();
@@ -128,7 +128,7 @@ fn threads_that_work_and_threads_that_look_take_turns() {
     let device = wsl2(Schedule::OnDemand);
     let heap = heap(&device, PoolKind::Split);
     let streams: Vec<_> = (0..3).map(|_| device.stream().unwrap()).collect();
-    /// Set by a test that fails too, so that the others end.
+    /// Set also by a failing test, so that the other threads end.
     struct Done<'a>(&'a AtomicBool);
     impl Drop for Done<'_> {
         fn drop(&mut self) {

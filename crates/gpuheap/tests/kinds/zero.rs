@@ -10,11 +10,11 @@ use crate::support::{
 };
 
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Unified, MemoryKind::Pinned];
-/// Those that hand out again what they keep, on their own.
+/// Pools that reuse their own cached blocks.
 const POOLS: [PoolKind; 3] = [PoolKind::Simple, PoolKind::Binned, PoolKind::Split];
-/// A block in every pool.
+/// Size of a block that every pool caches.
 const BLOCK: usize = 64 << 10;
-/// Less, and rounded up to it by every pool.
+/// A smaller size, which every pool rounds up to [`BLOCK`].
 const PART: usize = BLOCK - 24;
 
 /// Returns the contents of the memory that the pool hands out, each run of a byte once, and its
@@ -27,7 +27,7 @@ fn found(target: &Target) -> (Vec<u8>, u64) {
     (bytes, array.device_ptr(target.stream()).unwrap())
 }
 
-/// The block that `target`'s pool hands out next, full of a pattern; where it is.
+/// Fills the block that `target`'s pool hands out next with a pattern. Returns its address.
 fn dirty(target: &Target) -> u64 {
     let array = target.filled(BLOCK, 0xab_u8).unwrap();
     array.device_ptr(target.stream()).unwrap()
@@ -73,7 +73,7 @@ fn an_array_of_its_own_leaves_zeros_in_its_whole_block_however_it_goes() {
                 let heap = heap(&device, pool);
                 let target = heap.on(&device.stream().unwrap()).kind(kind);
                 let address = dirty(&target);
-                // Without it the bytes are there for the next one: what the tests below rest on.
+                // Without filling, the next block has the old bytes: the tests below rely on it.
                 assert_eq!(found(&target), (vec![0xab], address), "{what}");
                 way(secret(&target.zero_on_free(true)));
                 assert_eq!(found(&target), (vec![0], address), "{what}");
@@ -91,7 +91,7 @@ fn a_heap_that_zeroes_what_is_freed_does_so_for_every_array() {
             let heap = Heap::builder(&device).pool(pool).zero_on_free(true).build().unwrap();
             let target = heap.on(&device.stream().unwrap()).kind(kind);
             let address = target.filled(BLOCK, 1_u8).unwrap().device_ptr(target.stream()).unwrap();
-            // Said of the array it cannot be taken back.
+            // The heap's setting cannot be revoked for one array.
             drop(secret(&target.zero_on_free(false)));
             assert_eq!(found(&target), (vec![0], address), "{pool} {kind}");
             assert_all_returned(&device, &heap, pool.name());
@@ -128,7 +128,7 @@ fn raw_blocks_leave_zeros_even_when_their_stream_ended_before_them() {
             let other = device.stream().unwrap();
             let stream = device.stream().unwrap();
             let rest = heap.allocate(PAST_SPARE, &other).unwrap();
-            // The simple pool rounds nothing up, and hands out what it has as it is.
+            // The simple pool rounds nothing up, and hands out its blocks as they are.
             drop(heap.allocate(BLOCK as u64, &stream).unwrap());
             let block = heap.allocate(PART as u64, &stream).unwrap();
             let (address, bytes) = (block.address(), block.block_bytes());
@@ -172,7 +172,7 @@ fn what_could_not_be_zeroed_has_no_next_tenant_until_it_is() {
             let next = target.filled(PART, 1_u8).unwrap();
             assert_ne!(next.device_ptr(target.stream()).unwrap(), address, "{pool} {kind}");
             drop(next);
-            // Tried again once memory is short: it is not lost.
+            // Tried again once memory is short, so the block is not lost.
             heap.allocate(2 << 30, target.stream()).unwrap_err();
             target.uninit::<u8, _>(1 << 62).unwrap_err();
             secret(&target.zero_on_free(true)).release().unwrap();

@@ -1,4 +1,4 @@
-//! Answers beside other heaps of the device, and beside streams that still use what was freed.
+//! Answers beside other heaps of the device, and beside streams that still use freed memory.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn asked(heap: &Heap, bytes: u64, stream: &Stream) -> Fit {
     fit
 }
 
-/// A pool of the driver's holds 32 MiB for 2 MiB, of which it gives nothing back.
+/// A pool of the driver holds 32 MiB for 2 MiB, and gives nothing of it back.
 #[test]
 fn memory_in_the_steps_of_a_driver_heap_is_not_promised() {
     for pool in POOLS {
@@ -38,7 +38,7 @@ fn memory_in_the_steps_of_a_driver_heap_is_not_promised() {
         let heap = heap(&device, pool);
         assert!(asked(&heap, 128 * MIB, &stream).is_yes(), "{pool}");
         heap.reclaim_all().unwrap();
-        // The other pools round it up to more than the device has.
+        // The other pools round the request up to more than the device has.
         if pool != PoolKind::Binned {
             for bytes in [130 * MIB, 150 * MIB] {
                 let fit = asked(&heap, bytes, &stream);
@@ -51,7 +51,7 @@ fn memory_in_the_steps_of_a_driver_heap_is_not_promised() {
     }
 }
 
-/// The device counts a granule once.
+/// The device counts a granule once, however many heaps use it.
 #[test]
 fn heaps_in_one_granule_hold_no_more_than_the_device() {
     let device = emulated(8 * MIB, Schedule::Immediate);
@@ -72,7 +72,7 @@ fn heaps_in_one_granule_hold_no_more_than_the_device() {
     assert!(asked(&other, 6 * MIB, &stream).is_yes());
     drop(ours);
     drop((one, other));
-    // Heaps that ended are in no granule.
+    // Heaps that ended occupy no granule.
     let [one, other] = [PoolKind::Simple; 2].map(|pool| heap(&device, pool));
     let _ours = other.allocate(2 * MIB, &stream).unwrap();
     let theirs = one.allocate(4 * MIB, &stream).unwrap();

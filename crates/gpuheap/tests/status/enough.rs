@@ -64,19 +64,19 @@ fn sets() -> impl Strategy<Value = Set> {
     })
 }
 
-/// Where memory is freed.
+/// Place at which memory is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
     Hog,
     Here,
-    /// All of the other heap's, and the rest here.
+    /// All memory of the other heap, and the rest in this heap.
     Both,
 }
 
-/// A heap under test, and what holds a part of its device beside it.
+/// A heap under test, and the owner of another part of its device.
 struct Scene {
     device: Device,
-    /// The first one makes the requests.
+    /// Streams, of which the first makes the requests.
     streams: [Stream; 2],
     heap: Heap,
     hog: Vec<Block>,
@@ -92,18 +92,18 @@ impl Scene {
         let pieces = if hogs { HOG / PIECE } else { 0 };
         let hog = (0..pieces).map(|_| other.allocate(PIECE, &streams[0]).unwrap()).collect();
         let heap = heap(&device, pool);
-        // Not by the builder: so it can be raised with a pool of the driver's too.
+        // Not set by the builder, so that it can be raised with a pool of the driver too.
         heap.set_limits(Limits { soft: None, hard: limit }).unwrap();
         Scene { device, streams, heap, hog, live: Vec::new() }
     }
 
-    /// Runs a program up to its first request that fails, and says which one that is.
+    /// Runs a program up to its first request that fails. Returns that request.
     fn run(&mut self, actions: &[Action]) -> Option<(usize, OutOfMemory)> {
         for (at, action) in actions.iter().enumerate() {
             match *action {
                 Action::Allocate(bytes) => match self.heap.allocate(bytes, &self.streams[0]) {
                     Ok(block) => {
-                        // So that its free waits for something.
+                        // Work on the block, so that its free waits for something.
                         fill(&self.device, &block, 1, &self.streams[0]);
                         self.live.push(block);
                     }
@@ -123,13 +123,13 @@ impl Scene {
         Ok(())
     }
 
-    /// Frees so many bytes of the other heap; false if there are not so many.
+    /// Frees `bytes` of the other heap. Returns `false` if fewer are live.
     fn free_hog(&mut self, bytes: u64) -> bool {
         let left = self.hog.len().checked_sub(bytes.div_ceil(PIECE) as usize);
         left.inspect(|left| self.hog.truncate(*left)).is_some()
     }
 
-    /// Frees so many bytes; false if there are not so many.
+    /// Frees `bytes` at a place. Returns `false` if fewer are live.
     fn free_at(&mut self, at: Where, bytes: u64) -> bool {
         match at {
             Where::Hog => self.free_hog(bytes),
@@ -168,7 +168,7 @@ proptest! {
         }
     }
 
-    /// Of a heap without threads and with all work over, the answer is exact.
+    /// For a heap without threads, with all work completed, the answer is exact.
     #[test]
     fn what_a_request_would_take_is_what_it_takes(actions in actions(), limited: bool, slack: bool) {
         let pools = PoolKind::ALL.into_iter().filter(|pool| *pool != PoolKind::Driver);
@@ -178,8 +178,8 @@ proptest! {
     }
 }
 
-/// Runs a program up to its first request that fails, and does what its error says, each remedy by
-/// itself.
+/// Runs a program up to its first request that fails, and applies each remedy that the error names
+/// by itself.
 fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), TestCaseError> {
     let mut scene = Scene::new(pool, set, DEVICE);
     let Some((at, error)) = scene.run(actions) else { return Ok(()) };
@@ -192,7 +192,7 @@ fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), Tes
     if pool != PoolKind::Driver {
         let mut before = Scene::new(pool, set, DEVICE);
         assert!(before.run(&actions[..at]).is_none());
-        // With frees pending, and with all of them over.
+        // With frees pending, and with all of them completed.
         for scene in [&before, &scene] {
             let fit = scene.heap.would_fit(error.requested).unwrap();
             let Fit::No { short_by: foreseen, cause, .. } = fit else { panic!("{fit}: {error}") };
@@ -232,7 +232,7 @@ fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), Tes
         prop_assert!(scene.free(short_by), "{}: there is not so much", error);
         scene.succeeds(&error, "live memory freed")?;
     }
-    // With a cache, more memory changes what the requests before this one were served with.
+    // With a cache, more memory changes how earlier requests were served.
     let more = text.split_once("use a device with ").filter(|_| pool == PoolKind::None);
     if let Some((_, more)) = more {
         let more = gpuheap::Size::parse(more.split(" more").next().unwrap()).unwrap().of(0);
@@ -243,7 +243,7 @@ fn assert_enough(pool: PoolKind, actions: &[Action], set: Set) -> Result<(), Tes
     Ok(())
 }
 
-/// Runs a program on a heap of its own, asking before each request what it would take.
+/// Runs a program on a heap of its own. Before each request it asks what the request would take.
 fn assert_foreseen(
     pool: PoolKind,
     actions: &[Action],
@@ -276,7 +276,7 @@ fn assert_foreseen(
                 }
                 let since = heap.usage().unwrap().since(&before);
                 let Fit::Yes { take, .. } = fit else { unreachable!() };
-                // Where a range is mapped together, what is missing may be more.
+                // If a range is stitched, more memory may be missing.
                 let exact = match pool {
                     PoolKind::Stitched => (take == 0) == (since.taken == 0),
                     _ => take == since.taken,
@@ -292,7 +292,7 @@ fn assert_foreseen(
             }
             Action::Free(_) if live.is_empty() => {}
             Action::Free(at) => drop(live.swap_remove(at % live.len())),
-            // New memory is taken rather than a wait for another stream, so that more is taken.
+            // New memory is taken rather than waiting for another stream, so more is taken.
             Action::Turn => {}
         }
     }
@@ -301,7 +301,7 @@ fn assert_foreseen(
     Ok(())
 }
 
-/// The small block leaves an empty slab, which is a part of a range that was stitched before.
+/// The freed small block leaves its 2 MiB block empty, which is a part of a range stitched before.
 #[test]
 fn a_range_with_an_empty_slab_in_it_takes_nothing() {
     use Action::{Allocate, Free};
@@ -322,7 +322,7 @@ fn a_range_with_an_empty_slab_in_it_takes_nothing() {
     assert_foreseen(PoolKind::Stitched, &program, true, false).unwrap();
 }
 
-/// A heap alone on its device, with a limit and all work done at once.
+/// Parameters of a heap alone on its device, with a limit and all work done at once.
 fn limited() -> Set {
     Set { limit: Some(64 * MIB), hogs: false, schedule: Schedule::Immediate }
 }
@@ -547,7 +547,7 @@ fn pinned(pool: PoolKind, limit: u64, held: usize) -> Result<(), Error> {
     target.uninit::<u8, _>(21 << 20).map(drop)
 }
 
-/// Where the text does not say "at least", the program runs with the limit that it asks for.
+/// If the text does not say "at least", the program runs with the limit that the text names.
 #[test]
 #[cfg(feature = "arrays")]
 fn a_pinned_limit_is_raised_by_what_the_error_says() {

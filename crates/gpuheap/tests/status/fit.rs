@@ -32,8 +32,8 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(prop_oneof![2 => allocate(), 1 => free], 1..40)
 }
 
-/// Runs a program and asks before every request; `check` is told the bytes, the answer, and the
-/// error, if any.
+/// Runs a program and asks before every request. `check` gets the bytes, the answer, and the error,
+/// if any.
 fn run(
     device: &Device,
     heap: &Heap,
@@ -63,7 +63,7 @@ fn run(
                 }
                 let block = live.swap_remove(which % live.len());
                 match stream {
-                    // As the fills of its own stream are over.
+                    // A free on another stream requires that the block's own fills are completed.
                     Some(stream) => {
                         device.synchronize().unwrap();
                         block.free_on(&streams[stream]).unwrap();

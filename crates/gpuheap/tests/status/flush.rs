@@ -1,4 +1,4 @@
-//! Giving everything back, and what is left.
+//! Flushing a heap, and the memory that stays.
 
 use gpuheap::driver::CUresult;
 use gpuheap::emu::{Fault, FaultPlan, Schedule};
@@ -58,7 +58,7 @@ fn the_report_says_what_is_left_and_why() {
     assert_eq!(device.flush().unwrap().kinds, []);
 }
 
-/// A driver that does not say how much is free keeps nothing else from being said.
+/// If a driver does not say how much is free, the flush still reports everything else.
 #[test]
 fn a_report_says_that_what_the_driver_does_not_say_is_unknown() {
     for pool in PoolKind::ALL {

@@ -1,4 +1,4 @@
-//! Giving memory back when nothing happens.
+//! Idle trim: memory is given back when nothing is allocated or freed.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use gpuheap::{Heap, MemoryKind, PoolKind};
 
 use crate::support::{assert_all_returned, device};
 
-/// Far longer than it takes: a test that waits this long fails.
+/// Far longer than a trim takes: a test that waits this long fails.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -18,7 +18,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The threads of the process are counted; those of other tests end as well.
+/// Counts the process's threads; those of other tests end as well.
 #[test]
 fn idle_memory_of_all_kinds_goes_back_and_the_thread_ends_with_its_heap() {
     for pool in PoolKind::ALL {

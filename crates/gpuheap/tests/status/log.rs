@@ -1,4 +1,4 @@
-//! Messages to the program's logger, and loggers that use the heap that they are told of.
+//! Messages to the program's logger, and loggers that use the heap that a message is about.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -14,7 +14,7 @@ use crate::support::{emulated, heap};
 
 const MIB: u64 = 1 << 20;
 
-/// Code of a test that is told of each message, by level, target and text.
+/// Code of a test that receives each message, by level, target and text.
 type Listener = Box<dyn FnMut(Level, &str, String)>;
 
 thread_local! {
@@ -36,8 +36,8 @@ impl Log for Logger {
         if thread::current().name() == Some("gpuheap-idle") {
             others().push(format!("{} {}", record.target(), text));
         }
-        // Taken out meanwhile, so that a message that is about another one would be seen to be lost
-        // here and not to panic.
+        // Taken out meanwhile: a message about another message is then lost here, rather than a
+        // panic.
         let Some(mut listener) = LISTENER.with(RefCell::take) else { return };
         listener(record.level(), record.target(), text);
         LISTENER.with(|kept| *kept.borrow_mut() = Some(listener));
@@ -59,7 +59,7 @@ fn listen(listener: impl FnMut(Level, &str, String) + 'static) {
     LISTENER.with(|kept| *kept.borrow_mut() = Some(Box::new(listener)));
 }
 
-/// The messages of this thread while `work` runs.
+/// Returns the messages of this thread while `work` runs.
 fn said(work: impl FnOnce()) -> Vec<String> {
     let messages = std::rc::Rc::<RefCell<Vec<String>>>::default();
     let inside = messages.clone();
@@ -71,7 +71,7 @@ fn said(work: impl FnOnce()) -> Vec<String> {
     messages.take()
 }
 
-/// Fills the heap's device with what is cached in pieces, and asks for more than any of them.
+/// Fills the heap's device with cached pieces, and requests more than any of them holds.
 fn fill_up(device: &Device, heap: &Heap) {
     let stream = device.stream().unwrap();
     let blocks: Vec<_> = (0..7).map(|_| heap.allocate(32 * MIB, &stream).unwrap()).collect();
@@ -134,8 +134,9 @@ fn the_thread_of_an_idle_trim_logs_what_it_gave_back() {
     });
 }
 
-/// Allocates, asks for figures, clones and drops, opens the device's own heap and another one: with
-/// a lock of the library held, one of them would wait for it forever.
+/// Calls the library from the logger: allocates, reads statistics, clones and drops, opens the
+/// device's own heap and another one. If a lock of the library were held, one of these calls would
+/// block forever.
 #[test]
 fn a_logger_may_use_the_heap_that_it_is_told_of() {
     for pool in PoolKind::ALL {
@@ -171,7 +172,7 @@ fn a_logger_may_use_the_heap_that_it_is_told_of() {
     }
 }
 
-/// A look at the device's heaps makes no handle of one of which a block alone is left.
+/// Looking at the device's heaps makes no handle of a heap that only a block keeps alive.
 #[test]
 fn a_heap_that_a_block_outlives_is_said_to_be_closed_once() {
     let profile = Profile::with_memory(64 * MIB).without_context();
@@ -186,7 +187,7 @@ fn a_heap_that_a_block_outlives_is_said_to_be_closed_once() {
         for _ in 0..3 {
             owner.flush().unwrap();
         }
-        // Holds locks of the library meanwhile, for which a logger would wait.
+        // Holds locks of the library meanwhile, on which a logger would block.
         assert!(reader.can_reach(&owner).unwrap());
         drop(block);
         owner.flush().unwrap();
@@ -197,7 +198,7 @@ fn a_heap_that_a_block_outlives_is_said_to_be_closed_once() {
     }
 }
 
-/// A reset waits for the thread of an idle trim, which a close waits for too.
+/// A reset waits for the thread of an idle trim, for which a close waits too.
 #[test]
 fn a_logger_may_reset_the_device_when_a_heap_with_an_idle_trim_is_closed() {
     let closing = thread::spawn(|| {
@@ -229,7 +230,7 @@ fn a_logger_that_panics_harms_nothing() {
     let count = std::rc::Rc::new(RefCell::new(0));
     let counted = count.clone();
     LISTENER.with(RefCell::take);
-    // A listener that panicked is gone, so it is put back for each call.
+    // A listener that panicked is dropped, so it is put back for each call.
     let again = move || {
         let counted = counted.clone();
         listen(move |_, _, _| {
@@ -247,7 +248,7 @@ fn a_logger_that_panics_harms_nothing() {
     LISTENER.with(RefCell::take);
 }
 
-/// By then the logger's own thread-locals are gone, and it panics.
+/// By then the logger's own thread-locals no longer exist, and it panics.
 #[test]
 fn a_heap_that_ends_with_its_thread_does_not_abort_the_process() {
     struct Last(RefCell<Option<Heap>>);

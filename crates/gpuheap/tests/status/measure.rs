@@ -64,7 +64,7 @@ fn a_body_may_be_left_by_any_way() {
         time! { if target.heap().usage().is_ok() { panic!("on purpose") } }
     }));
     assert!(panicked.is_err());
-    // None of these left the clock running or the counts off.
+    // None of these calls left the clock running or the counts wrong.
     let (array, timed) = time! { target.zeroed::<u8, _>(100).unwrap() };
     let Allocated { bytes, allocations, peak, .. } = timed.allocated;
     assert_eq!((bytes, allocations, peak), (100, 1, 100));
@@ -102,7 +102,8 @@ fn a_peak_is_of_its_block_and_of_those_around_it() {
         drop(make(700));
         let kept = make(100);
         let (_, inner) = allocated! { drop((make(1000), make(2000))) };
-        // The peak of a block, and the bytes that it left behind, are not in the next one.
+        // The next block's figures include neither the peak of this block nor the bytes that it
+        // left live.
         let (_, after) = allocated! { drop(make(10)) };
         (inner, after, kept)
     };

@@ -1,4 +1,4 @@
-//! The most that was live at once: of a heap's life, and of a part of a program.
+//! High-water marks of live memory: of a heap's life, and of a part of a program.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Barrier, Mutex};
@@ -82,14 +82,14 @@ fn live_peak_of_one_thread_is_exact() {
     }
 }
 
-/// A random program of one thread in nested parts, each of which is measured in every way.
+/// A random program of one thread in nested parts, each measured in every way.
 struct Nested<'a> {
     heap: &'a Heap,
     streams: Vec<Stream>,
     random: Random,
     blocks: Vec<Block>,
     live: u64,
-    /// For each part that it is in: live at the start, and at the most.
+    /// Live bytes at the start and at the high-water mark of each enclosing part.
     parts: Vec<(u64, u64)>,
 }
 
@@ -119,7 +119,7 @@ impl Nested<'_> {
         }
     }
 
-    /// A part that is left in one of three ways: at its end, early, and by a panic.
+    /// Runs a part that is left in one of three ways: at its end, early, and by a panic.
     fn part(&mut self, depth: u32) {
         self.parts.push((self.live, self.live));
         let (way, heap) = (self.random.below(4), self.heap);
@@ -162,7 +162,7 @@ fn peaks_of_nested_parts_of_one_thread_are_exact_and_equal() {
     }
 }
 
-/// Each of several threads has a scope of its own, which sees what all of them do.
+/// Each of several threads has a scope of its own, which counts the memory of all of them.
 #[test]
 fn peak_of_a_scope_with_several_threads_is_off_by_what_they_keep_at_most() {
     const THREADS: u64 = 4;
@@ -214,13 +214,14 @@ fn peak_of_a_scope_with_several_threads_is_off_by_what_they_keep_at_most() {
                 });
             }
         });
-        // Nothing of it is left in what a thread alone sees.
+        // The thread's own figures show nothing of it.
         let (_, report) = heap.scope(|_| drop(heap.allocate(1000, &device.stream().unwrap())));
         assert_eq!(report.peak, Some(1000), "{pool}");
     }
 }
 
-/// Each of several threads keeps what it may; the peak is off by no more than all of them keep.
+/// Each of several threads caches as much as it may. The high-water mark is off by no more than all
+/// of them cache.
 #[test]
 fn live_peak_of_several_threads_is_off_by_what_they_keep_at_most() {
     const THREADS: u64 = 4;
@@ -230,7 +231,7 @@ fn live_peak_of_several_threads_is_off_by_what_they_keep_at_most() {
         for seed in 0..4 {
             let device = Device::open("emulated:4GiB").unwrap();
             let heap = heap(&device, pool, KEEPS);
-            // The figures of all, changed with the lock held, so that they are exact.
+            // Figures of all threads, changed with the lock held, so that they are exact.
             let truth = Mutex::new((0_u64, 0_u64));
             let (begin, others) = (Barrier::new(THREADS as usize), Mutex::new(Vec::<Block>::new()));
             std::thread::scope(|scope| {
@@ -301,7 +302,7 @@ fn regions_are_nested_and_of_one_kind_of_memory() {
     drop(before);
     let usage = outer.usage().unwrap();
     assert_eq!((usage.live_before, usage.live_peak, usage.live), (100, 5100, 300));
-    // One that ends first changes nothing for the other.
+    // A scope that ends first changes nothing for the other.
     drop(outer);
     drop(target.zeroed::<u8, _>(1700).unwrap());
     assert_eq!(inner.usage().unwrap().live_peak, 2000);

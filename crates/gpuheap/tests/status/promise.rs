@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 const CACHING: [PoolKind; 4] =
     [PoolKind::Simple, PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
 
-/// Runs `work` while the stream captures a graph, which is thrown away.
+/// Runs `work` while the stream captures a graph, which is discarded.
 fn captured<R>(device: &Device, stream: &Stream, work: impl FnOnce() -> R) -> R {
     let begun = device.with_current(|driver| {
         // SAFETY: the stream is alive.
@@ -69,7 +69,7 @@ fn memory_freed_in_a_capture_is_not_promised_before_the_capture_ends() {
     }
 }
 
-/// The driver's pool was given the free before the capture, and its stream gets there after it.
+/// The driver's pool got the free before the capture, and the stream reaches it after the capture.
 #[test]
 fn driver_frees_in_flight_on_a_capturing_stream_are_not_promised() {
     for pool in PoolKind::ALL {
@@ -86,7 +86,7 @@ fn driver_frees_in_flight_on_a_capturing_stream_are_not_promised() {
                 let fit = asker.would_fit(64 * MIB).unwrap();
                 let asked = asker.allocate(64 * MIB, &other);
                 if !is_sibling {
-                    // The driver has the stream wait for the other one's free.
+                    // The driver makes the stream wait for the other one's free.
                     assert!(asked.is_ok() && fit.is_yes(), "{what}: {fit}, {asked:?}");
                     return;
                 }
@@ -152,7 +152,8 @@ fn a_refusal_is_forgotten_once_the_driver_grants_as_much() {
         emulator.set_faults(FaultPlan::default());
         assert_eq!(error.out_of_memory().unwrap().cause, Cause::Refused, "{pool}: {error}");
         assert!(matches!(heap.would_fit(800 * MIB).unwrap(), Fit::Perhaps { .. }), "{pool}");
-        // A small one that leaves more than was ever refused says nothing of it.
+        // A small request that leaves more free than was ever refused tells nothing about the
+        // refusal.
         let small = heap.allocate(2 * MIB, &stream).unwrap();
         assert!(matches!(heap.would_fit(800 * MIB).unwrap(), Fit::Perhaps { .. }), "{pool}");
         let large = heap.allocate(800 * MIB, &stream).unwrap();

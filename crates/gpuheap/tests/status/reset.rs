@@ -54,7 +54,7 @@ fn a_heap_gives_back_first_and_then_says_that_the_device_is_gone() {
     }
 }
 
-/// It would sleep for an hour: it is told.
+/// The trim thread would sleep for an hour, but the reset wakes it.
 #[test]
 fn a_reset_ends_the_thread_of_idle_trimming() {
     let device = emulated(1 << 30, Schedule::Immediate);

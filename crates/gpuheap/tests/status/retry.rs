@@ -1,4 +1,4 @@
-//! Calls of others that run out of memory, through the reclaim steps.
+//! Calls of other libraries that run out of memory, through the reclaim steps.
 
 use gpuheap::emu::Schedule;
 use gpuheap::{PoolKind, RunsOut};
@@ -73,7 +73,8 @@ fn it_is_called_after_each_step_and_once_more_and_the_last_error_counts() {
         calls += 1;
         Err(Theirs::NoMemory(calls))
     });
-    // First, after ready frees, frees in flight, some cache, all of it, and at the end.
+    // The calls: first; after completed frees, frees in flight, some cache, and all of it; and at
+    // the end.
     assert_eq!((never, calls), (Err(Theirs::NoMemory(6)), 6));
 
     calls = 0;

@@ -1,4 +1,4 @@
-//! A heap's memory at a glance.
+//! Status text of a heap's memory.
 
 use std::fmt::Write;
 
@@ -34,7 +34,7 @@ fn the_text_follows_an_array_from_its_making_to_a_reclaim() {
     }
 }
 
-/// As CUDA.jl's page on memory says of it: no pool, and each request is the driver's.
+/// `none` as CUDA.jl's page on memory describes it: no pool, and each request is the driver's.
 #[test]
 fn without_a_pool_each_request_is_the_drivers_and_nothing_is_cached() {
     let device = emulated(1 << 30, Schedule::OnDemand);
@@ -42,7 +42,7 @@ fn without_a_pool_each_request_is_the_drivers_and_nothing_is_cached() {
     let heap = heap(&device, PoolKind::None);
     let target = heap.on(&device.stream().unwrap());
     for round in 1..=3 {
-        // It is written to until it is freed, which waits for that.
+        // Written to until the free, which waits for that work.
         let array = target.filled(8192, 1_u8).unwrap();
         let status = heap.memory_status().unwrap();
         assert_eq!((status.taken, status.allocated, status.cached), (8192, 8192, 0));
@@ -56,7 +56,7 @@ fn without_a_pool_each_request_is_the_drivers_and_nothing_is_cached() {
     }
     assert_eq!(emulator.calls_of("cuMemPoolCreate"), 0);
     assert_eq!(heap.reclaim_all().unwrap(), 0);
-    // A limit is as good as with any pool, and can be raised.
+    // A limit works as with any pool, and can be raised.
     heap.set_limits(Limits { soft: None, hard: Some(64 * MIB) }).unwrap();
     target.filled(65 << 20, 1_u8).unwrap_err();
     heap.set_limits(Limits { soft: None, hard: Some(128 * MIB) }).unwrap();
@@ -64,7 +64,7 @@ fn without_a_pool_each_request_is_the_drivers_and_nothing_is_cached() {
     assert_all_returned(&device, &heap, "none");
 }
 
-/// A pool of the driver's that gives back what is freed once its stream is waited for.
+/// A pool of the driver that gives freed memory back once its stream is waited for.
 #[test]
 fn a_release_threshold_bounds_what_a_pool_of_the_drivers_keeps() {
     for (threshold, soft, kept) in

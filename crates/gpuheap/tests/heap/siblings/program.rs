@@ -10,7 +10,7 @@ use gpuheap::{Device, Error, Heap, MemoryKind, PoolKind, Stream};
 use super::{Foreign, MIB, PIECE};
 use crate::support::{assert_all_returned, device, fill, heap, on_real_gpu, random::Random};
 
-/// Permissions for pieces, so that what is live never exceeds the device.
+/// Permissions for pieces, so that live memory never exceeds the device.
 struct Pieces {
     left: Mutex<u64>,
     more: Condvar,
@@ -36,7 +36,7 @@ fn length() -> Duration {
     Duration::from_secs(seconds.unwrap_or(3))
 }
 
-/// Two to four heaps of any pools.
+/// Makes two to four heaps of random pools.
 fn some_heaps(device: &Device, random: &mut Random) -> Vec<Heap> {
     let pools = (0..2 + random.below(3)).map(|_| PoolKind::ALL[random.below(6) as usize]);
     pools.map(|pool| heap(device, pool)).collect()
@@ -46,8 +46,8 @@ fn names(heaps: &[Heap]) -> String {
     heaps.iter().map(|heap| heap.pool().name()).collect::<Vec<_>>().join(" ")
 }
 
-/// All requests are of one size and the threads never want more at once than there is, so each has
-/// to succeed, whichever heaps the rest is cached in and whatever the others do meanwhile.
+/// All requests are of one size, and the threads never want more at once than the device has. So
+/// each request has to succeed, whichever heaps cache the rest, and whatever the other threads do.
 #[test]
 fn heaps_that_reach_for_each_other_at_once_all_get_what_there_is() {
     const THREADS: u64 = 5;
@@ -58,7 +58,7 @@ fn heaps_that_reach_for_each_other_at_once_all_get_what_there_is() {
         }
         let mut random = Random(seed);
         let device = device(1024 * MIB, Schedule::Seeded(seed));
-        // A pool of the driver's of a real GPU takes more than it is asked for.
+        // A pool of the driver on a real GPU takes more than is requested.
         let spare = if on_real_gpu() { 4 } else { 1 };
         let _rest = Foreign::all_but(&device, 16 * PIECE);
         let heaps = some_heaps(&device, &mut random);
@@ -79,7 +79,7 @@ fn heaps_that_reach_for_each_other_at_once_all_get_what_there_is() {
                         let turn = requests.fetch_add(1, Ordering::Relaxed) / 40;
                         let turn = turn + u64::from(random.below(4) == 0);
                         let heap = &heaps[(turn % heaps.len() as u64) as usize];
-                        // None waits for a permission that it holds itself.
+                        // A thread frees its pieces before it could wait for one that it holds.
                         if held.len() == 3 || random.below(3) == 0 {
                             let freed = held.len() as u64;
                             held.clear();
@@ -110,7 +110,7 @@ fn no_request_fails_that_a_flush_of_all_heaps_would_serve() {
     let end = Instant::now() + length();
     let (mut failed, mut reached) = ([0; KINDS.len()], 0);
     for seed in 0.. {
-        // Not of unified memory, which may be larger than the device.
+        // Unified memory does not count, because it may exceed the device.
         let has_failed = failed[0] > 0 && (failed[2] > 0 || on_real_gpu());
         if Instant::now() > end && (has_failed || seed >= MOST_PROGRAMS) {
             break;
@@ -156,7 +156,8 @@ fn no_request_fails_that_a_flush_of_all_heaps_would_serve() {
     assert!(least > 0 && reached > 0, "{failed:?} failed by kind, {reached} bytes went back");
 }
 
-/// Programs after which requests of each kind should have failed, whatever the machine's speed.
+/// Number of programs after which requests of each kind should have failed, on a machine of any
+/// speed.
 const MOST_PROGRAMS: u64 = 200;
 
 /// Kinds of memory that programs ask for.
@@ -172,9 +173,9 @@ struct Program<'a> {
     heaps: &'a [Heap],
     /// Lock that a thread reads while it acts, and writes to make the others stop.
     everybody: RwLock<()>,
-    /// Blocks that one thread made and another one frees.
+    /// Blocks that one thread allocated and another frees.
     handed_over: Mutex<Vec<Held>>,
-    /// Requests of each kind that failed while the others stood still.
+    /// Number of requests of each kind that failed while the other threads stood still.
     failed: [AtomicU64; KINDS.len()],
 }
 
@@ -183,7 +184,8 @@ impl Program<'_> {
         let streams = [self.device.stream().unwrap(), self.device.stream().unwrap()];
         let mut held: Vec<Held> = Vec::new();
         for _ in 0..80 {
-            // Some with the others stopped from before the first attempt to after the second one.
+            // Some requests stop the other threads from before the first attempt to after the
+            // second one.
             let alone = random.below(3) == 0;
             let (_others, _nobody) = match alone {
                 true => (None, Some(self.everybody.write().unwrap())),
@@ -222,12 +224,12 @@ impl Program<'_> {
                 }
             }
         }
-        // Others may still be at it, one of them alone.
+        // Other threads may be running again, one of them alone.
         let _others = self.everybody.read().unwrap();
         held.clear();
     }
 
-    /// Takes memory and fills it; less of the host's, of which there is less.
+    /// Takes memory and fills it; less of host memory, which is scarcer.
     fn make(
         &self,
         heap: &Heap,
@@ -244,7 +246,7 @@ impl Program<'_> {
         Ok(Box::new(block))
     }
 
-    /// Leaves memory to another thread, and frees some that was left.
+    /// Passes memory to another thread, and frees some that was passed on.
     fn hand_over(&self, made: Held) {
         let mut handed_over = self.handed_over.lock().unwrap();
         handed_over.push(made);

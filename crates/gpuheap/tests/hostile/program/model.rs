@@ -7,18 +7,18 @@ pub(super) trait Model:
     Plain + Item<Group = Elements> + Zeroable + PartialEq + Debug
 {
     fn made(seed: u64) -> Self;
-    /// Returns `true` if arithmetic and conversions of it have one result.
+    /// Returns `true` if arithmetic and conversions of the element have one result.
     fn is_tame(self) -> bool {
         true
     }
-    /// Computes an array by one of the methods that are operators elsewhere.
+    /// Computes an array by one of the methods behind the operators.
     fn combined(
         left: Seen<'_, Self>,
         right: Seen<'_, Self>,
         number: Self,
         which: u32,
     ) -> Made<Self>;
-    /// Computes an element of that on the host.
+    /// Computes one element of that result on the host.
     fn combine(self, right: Self, number: Self, which: u32) -> Self;
     /// Adds a number in place.
     fn add(left: DeviceViewMut<'_, Self, IxDyn>, right: Self) -> Option<Result<(), Error>>;

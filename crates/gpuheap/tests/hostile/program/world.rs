@@ -2,22 +2,22 @@
 
 use super::*;
 
-/// Heaps, streams, and what a program holds.
+/// Heaps and streams of a program, and the values that it holds.
 pub(super) struct World<'a> {
     pub(super) heaps: &'a [Heap],
-    /// Each with the device that it is of.
+    /// Streams, each with its device.
     pub(super) streams: Vec<(usize, Stream)>,
     pub(super) devices: &'a [Device],
     /// `true` if both devices are of one driver.
     pub(super) is_one_driver: bool,
     pub(super) things: Vec<Box<dyn Thing>>,
     pub(super) blocks: Vec<Block>,
-    /// The thread's scopes, each with its heap and the memory that its end frees.
+    /// Scopes of the thread, each with its heap and the memory that its end frees.
     pub(super) scopes: Vec<(usize, Vec<Shared>)>,
 }
 
 impl World<'_> {
-    /// The device that a heap is of: the last heap alone is of the second one.
+    /// Returns the device of a heap: only the last heap is on the second device.
     pub(super) fn device_of(&self, heap: usize) -> usize {
         usize::from(heap + 1 == self.heaps.len())
     }
@@ -35,7 +35,7 @@ impl World<'_> {
         (self.heaps[heap].on(stream).kind(kinds[kind as usize % 3]), heap)
     }
 
-    /// New memory of a heap, of its innermost scope.
+    /// Records new memory of a heap, in its innermost scope.
     pub(super) fn memory(&mut self, heap: usize, bytes: Vec<u8>) -> Shared {
         let memory = Rc::new(RefCell::new(Memory { bytes, heap, freed: false }));
         if let Some((_, members)) = self.scopes.iter_mut().rev().find(|(of, _)| *of == heap) {
@@ -79,7 +79,7 @@ impl World<'_> {
         self.things.extend(made);
     }
 
-    /// Several small arrays in one block.
+    /// Adapts several small arrays, which share one block.
     pub(super) fn adapt(&mut self, (_, a, b, c): Step) {
         let (target, heap) = self.target(a, b, c);
         let lists: Vec<Vec<u16>> =
@@ -97,7 +97,7 @@ impl World<'_> {
         }
     }
 
-    /// Does what concerns no array.
+    /// Runs a step that involves no array.
     pub(super) fn manage(&mut self, (_, a, b, c): Step) {
         let (heaps, devices) = (self.heaps, self.devices);
         let heap = &heaps[b as usize % heaps.len()];
@@ -109,7 +109,7 @@ impl World<'_> {
             3 => drop(heap.would_fit(u64::from(c) << 4).unwrap()),
             4 => drop(heap.memory_status().unwrap().to_string()),
             5 => {
-                // Settings that do not go together are refused.
+                // Settings that contradict each other are refused.
                 let hard = 40_u64 << 20 << (c % 3);
                 let _ = heap.set_limits(Limits { hard: Some(hard), ..heap.limits() });
             }
@@ -130,7 +130,7 @@ impl World<'_> {
                 drop(event.is_done());
             }
             9 => {
-                // A stream ends before what was used on it; another takes its place.
+                // A stream ends before arrays used on it, and another takes its place.
                 let at = c as usize % self.streams.len();
                 let of = self.streams[at].0;
                 self.streams[at] = (of, devices[of].stream().unwrap());
@@ -247,7 +247,7 @@ impl World<'_> {
                     let count = members.len();
                     members.retain(|member| !Rc::ptr_eq(member, &memory));
                     if members.len() < count {
-                        // It is the next outer one's of that heap.
+                        // The memory then belongs to the next outer scope of that heap.
                         let outer = self.scopes[..at].iter_mut().rev().find(|(of, _)| *of == heap);
                         if let Some((_, members)) = outer {
                             members.push(memory);
