@@ -1,8 +1,8 @@
-//! Code of the program that the library calls, and the destructors of what that code captured.
+//! Callbacks: code of the program that the library calls, and the destructors of its captures.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs code of the program. A panic ends here, and its text is the error.
+/// Runs code of the program. A panic is caught, and its text is the error.
 pub(crate) fn run<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
@@ -14,8 +14,9 @@ pub(crate) fn run<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
-/// A callback of the program. Dropping it drops what it captured, and a panic of that ends here: the
-/// drop may be in a destructor, or at the end of a thread, where a panic would end the process.
+/// A callback of the program. Dropping it drops its captures, and catches a panic of their
+/// destructors. The drop may be in a destructor, or at the end of a thread, where a panic would end
+/// the process.
 pub(crate) struct Callback<F>(Option<F>);
 
 impl<F> Callback<F> {
@@ -23,12 +24,12 @@ impl<F> Callback<F> {
         Callback(Some(callback))
     }
 
-    /// The callback. `None` once it was taken.
+    /// Returns the callback. `None` once it was taken.
     pub(crate) fn get(&self) -> Option<&F> {
         self.0.as_ref()
     }
 
-    /// Takes the callback out, to be called once.
+    /// Takes the callback, to be called once.
     pub(crate) fn take(&mut self) -> Option<F> {
         self.0.take()
     }
@@ -37,7 +38,7 @@ impl<F> Callback<F> {
 impl<F> Drop for Callback<F> {
     fn drop(&mut self) {
         let callback = self.take();
-        // The panic was printed. Nothing is left to be told of it.
+        // The panic was printed, and there is no caller to report it to.
         let _ = run(move || drop(callback));
     }
 }

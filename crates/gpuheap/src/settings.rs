@@ -83,17 +83,18 @@ impl Settings {
 }
 
 impl Device {
-    /// Opens the device that `GPUHEAP_DEVICE` names. If the variable is not set, opens the first real
-    /// GPU, or on a machine without one an emulated H200.
+    /// Opens the device that `GPUHEAP_DEVICE` names. If the variable is not set, opens the first
+    /// real GPU, or an emulated H200 on a machine without one.
     ///
-    /// The fall back to an emulated device is logged as a warning by crate `log`, with what was looked
-    /// for, and [`DeviceInfo::fallback`] keeps the reason. A machine that has a GPU whose driver does
-    /// not work is an error and no fall back. Blocks as [`open`](Device::open) does.
+    /// A fallback to an emulated device is logged as a warning by crate `log`, with the places that
+    /// were searched; [`DeviceInfo::fallback`] keeps the reason. On a machine with a GPU whose
+    /// driver does not work, the call fails and does not fall back. Blocks as
+    /// [`open`](Device::open) does.
     ///
     /// # Errors
     ///
-    /// The errors of [`open`](Device::open); a variable of the environment that means nothing; no
-    /// GPU, if gpuheap was built without its feature `emulator`.
+    /// The errors of [`open`](Device::open); an environment variable is invalid; there is no GPU,
+    /// and gpuheap was built without its feature `emulator`.
     pub fn open_default() -> Result<Device, Error> {
         warn_once();
         if let Some(name) = &Settings::get()?.device {

@@ -115,7 +115,7 @@ impl gpuheap_pool::StreamGuard for StreamGuard {
 }
 
 impl Device {
-    /// A stream of the device that does not wait for the default stream.
+    /// Makes a stream of the device that does not wait for the default stream.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl Device {
         Stream::new(self.context().clone())
     }
 
-    /// The legacy default stream.
+    /// Returns the legacy default stream.
     ///
     /// # Errors
     ///
@@ -133,55 +133,54 @@ impl Device {
         Stream::legacy(self.context().clone())
     }
 
-    /// A stream that somebody else made, by the driver's handle for it: `CUstream` and
-    /// `cudaStream_t` are the same. It is not destroyed here. The handle 0 is the legacy default
-    /// stream.
+    /// Wraps a foreign stream, given by the driver's handle (`CUstream` and `cudaStream_t` are the
+    /// same). The stream is not destroyed here. The handle 0 is the legacy default stream.
     ///
     /// # Safety
     ///
-    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It stays alive until
-    /// each heap that the result was used with has been told of its end by
-    /// [`retire`](crate::Heap::retire), or is gone, and, where the result is used without a heap, until
-    /// the last use of it and of its clones before that.
+    /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It stays alive
+    /// until each heap that the result was used with has ended, or was told of the stream's end by
+    /// [`retire`](crate::Heap::retire). If the result is used without a heap, the stream stays
+    /// alive until the last use of the result and its clones.
     ///
-    /// If streams ended before a heap was told, [`retire_all`](crate::Heap::retire_all) is the next
-    /// call with that heap, its blocks and its arrays since the first of them ended.
+    /// If a stream ends before a heap is told, the next call with that heap, its blocks or its
+    /// arrays is [`retire_all`](crate::Heap::retire_all).
     ///
-    /// Once a heap was told, the handle is used for no more work on memory that was allocated before,
-    /// unless that memory is freed on another stream behind the work.
+    /// After a heap was told, the handle is used for no more work on memory that was allocated
+    /// before, unless that memory is freed on another stream after the work.
     ///
-    /// Use of the handle of a stream that ended in silence is undefined, also by a heap: a driver
-    /// may crash, and where it has given the handle to a new stream, memory goes to that one while
-    /// the old one's work on it still runs.
+    /// Any use of the handle of a stream that ended untold is undefined behavior, also a use by a
+    /// heap. The driver may crash. If the driver has given the handle to a new stream, memory is
+    /// reused on that stream while work of the old one still runs.
     ///
     /// # Errors
     ///
-    /// A thread's own default stream (`CU_STREAM_PER_THREAD`), for the reason that [`Stream`]
-    /// gives; a stream of another context than the device's primary one; a driver error.
+    /// `raw` is a thread's own default stream (`CU_STREAM_PER_THREAD`), which [`Stream`] explains;
+    /// the stream is of another context than the device's primary one; a driver error.
     pub unsafe fn foreign_stream(&self, raw: CUstream) -> Result<Stream, Error> {
         // SAFETY: the caller keeps this function's contract.
         unsafe { Stream::foreign(self.context().clone(), raw, false) }
     }
 
-    /// The same of a stream whose end nobody announces, for hooks that are not told of it. What is freed
-    /// on it is fenced by an event at its free, so that heaps need the stream no more once all was
-    /// freed. [`Heap::retire`](crate::Heap::retire), also after its end, spares them what they keep of
-    /// it.
+    /// Wraps a foreign stream that ends without announcement, for hooks that do not learn of its
+    /// end. Each free on the stream records an event, so that heaps no longer need the stream once
+    /// all its memory is freed. [`Heap::retire`](crate::Heap::retire), even after the stream's end,
+    /// frees the state that heaps keep for it.
     ///
-    /// Such a free asks the driver whether the stream captures a graph, and records the event (140 ns on
-    /// an H200). A heap keeps at most 32 events of a stream and uses them again: with that many, each
-    /// free asks about older ones too (130 ns a question, one or two of them), and where the device has
-    /// got to none, the newest is recorded again. Who then wants a block that was freed early waits for
-    /// the later frees with it.
+    /// Such a free asks the driver whether the stream is capturing a graph, and records the event
+    /// (140 ns on an H200). A heap keeps at most 32 events of a stream and reuses them. With that
+    /// many, each free also queries older ones (130 ns a query, one or two of them). If the device
+    /// has reached none of them, the newest event is recorded again. A request for a block that was
+    /// freed early then waits for the later frees too.
     ///
     /// # Safety
     ///
     /// `raw` is 0, one of the driver's default streams, or a stream that is alive. It is alive
     ///
-    /// * while clones of the result are used and not [retired](Stream::is_retired), and while arrays
-    ///   live whose last use was on it;
-    /// * when a block is freed that was allocated on it, unless that is
-    ///   [`free_on_unchecked`](crate::Block::free_on_unchecked) of another stream.
+    /// * while clones of the result are used and not [retired](Stream::is_retired), and while
+    ///   arrays live whose last use was on it;
+    /// * when a block that was allocated on it is freed, unless by
+    ///   [`free_on_unchecked`](crate::Block::free_on_unchecked) on another stream.
     ///
     /// # Errors
     ///

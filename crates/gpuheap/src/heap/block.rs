@@ -1,4 +1,4 @@
-//! One allocation of a heap.
+//! Blocks: allocations of a heap.
 
 use std::fmt;
 use std::panic::Location;
@@ -14,12 +14,13 @@ use crate::measure;
 use crate::stream::Stream;
 use crate::thread_cache::ThreadCache;
 
-/// Memory of a device, owned: dropping it gives it back to its heap in the order of its stream.
+/// An owned block of device memory. Dropping it returns the memory to its heap, in the order of its
+/// stream.
 ///
-/// Its contents are not initialised, unless its heap [fills](crate::HeapBuilder::zero_on_alloc) what
-/// it hands out. A block of zero bytes has a null address and no memory.
+/// The contents are uninitialized, unless the heap [fills](crate::HeapBuilder::zero_on_alloc)
+/// allocated memory. A block of zero bytes has the address 0 and no memory.
 ///
-/// It may be dropped on any thread. Its heap lives for as long as it does.
+/// A block may be dropped on any thread. Its heap lives at least as long as the block.
 #[must_use]
 pub struct Block {
     way: Way,
@@ -27,10 +28,10 @@ pub struct Block {
     given_back: bool,
 }
 
-/// How a block gets back to its heap.
+/// Way in which a block returns to its heap.
 enum Way {
-    /// Through the cache that it came through, which its heap keeps for as long as the block lives.
-    /// There is no count for threads to share.
+    /// Through the thread cache that it came from, which the heap keeps while the block lives. This
+    /// needs no reference count that threads share.
     Cache(&'static ThreadCache),
     Heap(Arc<Inner>),
 }
@@ -98,51 +99,53 @@ impl Block {
         Ok(Block { way, lease, given_back: false })
     }
 
-    /// Where the device sees it; zero for zero bytes.
+    /// Returns the device address; 0 for a block of zero bytes.
     pub fn address(&self) -> u64 {
         self.lease.address
     }
 
-    /// Its size as requested, bytes.
+    /// Returns the size as requested, in bytes.
     pub fn bytes(&self) -> u64 {
         self.lease.bytes
     }
 
-    /// Its size with the policy's rounding, bytes.
+    /// Returns the size with the pool's rounding, in bytes.
     pub fn block_bytes(&self) -> u64 {
         self.lease.block_bytes
     }
 
-    /// Gives it back as dropping it does, in the order of the stream that it was allocated on, and
-    /// says what failed. Waits for the device as [`free_on`](Block::free_on) does.
+    /// Frees the block in the order of the stream that it was allocated on, as a drop does, and
+    /// returns the error if that fails. Waits for the device in the same cases as
+    /// [`free_on`](Block::free_on).
     ///
     /// # Errors
     ///
-    /// The driver's own. The block is given back, or accounted for as pending, all the same.
+    /// A driver error. The block is freed, or counted as pending, all the same.
     pub fn free(mut self) -> Result<(), Error> {
         self.give_back(None)
     }
 
-    /// Gives it back in the order of `stream` and of the stream that it was allocated on: `stream` is
-    /// made to wait for what the block's own stream was given so far, by an event. The host does not
-    /// wait, unless
+    /// Frees the block in the order of `stream` and of the stream that it was allocated on.
+    /// `stream` is made to wait, by an event, for the work enqueued on the block's own stream so
+    /// far. The host waits only in these cases:
     ///
-    /// * one of the two captures a graph or was [retired](Stream::is_retired), so that no stream can
-    ///   wait for the other; then the host waits for one of them;
-    /// * memory goes back to the driver by the free: above a soft limit, of the `binned` pool above
-    ///   128 MiB, and always of the `none` pool.
+    /// * One of the two streams is capturing a graph or was [retired](Stream::is_retired), so
+    ///   neither can wait for the other. The host then waits for one of them.
+    /// * The free returns memory to the driver: above a soft limit, in the `binned` pool above 128
+    ///   MiB, and always in the `none` pool.
     ///
     /// The event and the wait for it take four driver calls.
-    /// [`free_on_unchecked`](Block::free_on_unchecked) spares them.
+    /// [`free_on_unchecked`](Block::free_on_unchecked) avoids them.
     ///
     /// # Errors
     ///
-    /// A stream of another device, in which case the block is given back on its own stream. Two streams
-    /// that cannot be ordered, because both capture a graph or the driver fails: the block then stays
-    /// with the heap, accounted as live, and nothing else can have its memory. The driver's own, where
-    /// the block is given back, or accounted for as pending, all the same.
+    /// If `stream` is of another device, the block is freed on its own stream. If the two streams
+    /// cannot be ordered, because both are capturing a graph or the driver fails, the block stays
+    /// with the heap: its memory is counted as live and not reused. After any other driver error,
+    /// the block is freed, or counted as pending, all the same.
     pub fn free_on(mut self, stream: &Stream) -> Result<(), Error> {
-        // Its own stream is of its own device. A foreign one may have been retired and wrapped again.
+        // A block's own stream is of its own device. A foreign one may have been retired and
+        // wrapped again.
         if stream.id() == self.lease.stream_id && !stream.is_foreign() {
             return self.give_back(None);
         }
@@ -154,27 +157,28 @@ impl Block {
         Ok(())
     }
 
-    /// Gives it back in the order of `stream` alone, with no driver call for the order of streams.
-    /// Waits for the device as [`free_on`](Block::free_on) does where memory goes back to the driver.
+    /// Frees the block in the order of `stream` alone, without a driver call to order streams.
+    /// Waits for the device as [`free_on`](Block::free_on) does if the free returns memory to the
+    /// driver.
     ///
     /// # Safety
     ///
-    /// `stream` is the block's own, or it has waited for a point of the block's own stream that comes
-    /// after the allocation, and after all work on the block that is not on `stream`. Otherwise the
-    /// next user of the memory on `stream` meets work that still uses it: that of the block, and
-    /// that which the allocation made the block's own stream wait for.
+    /// `stream` is the block's own stream, or it has waited for a point of the block's own stream.
+    /// That point comes after the allocation, and after all work on the block that is not on
+    /// `stream`. Otherwise the next user of the memory on `stream` races with work that still uses
+    /// it: work on the block, and work that the allocation made the block's own stream wait for.
     ///
     /// # Errors
     ///
-    /// A stream of another device, in which case the block is given back on its own stream; the
-    /// driver's own. The block is given back, or accounted for as pending, all the same.
+    /// If `stream` is of another device, the block is freed on its own stream. After a driver
+    /// error, the block is freed, or counted as pending, all the same.
     pub unsafe fn free_on_unchecked(mut self, stream: &Stream) -> Result<(), Error> {
         if stream.id() == self.lease.stream_id {
             if !stream.is_foreign() {
                 return self.give_back(None);
             }
-            // A foreign stream may have been retired and wrapped again. The cache of the retired one
-            // was closed before that, and keeps nothing.
+            // A foreign stream may have been retired and wrapped again. The cache of the retired
+            // one was closed before that, and takes no blocks.
             if let Way::Cache(cache) = self.way
                 && cache.is_plain()
                 && self.keep(cache)
@@ -222,9 +226,10 @@ impl Block {
 
     fn heap(&self) -> Result<Arc<Inner>, Error> {
         match &self.way {
-            // Before its lock: in a forked child a thread of the parent may have held it.
+            // Checked before the cache's lock: in a forked child, a thread of the parent may have
+            // held it.
             Way::Cache(cache) if cache.is_forked() => Err(Gone::Forked.into()),
-            // Without a heap there are no blocks, unless the device was reset.
+            // A heap lives as long as its blocks, unless the device was reset.
             Way::Cache(cache) => {
                 let heap = cache.heap().ok_or(Gone::Reset)?.into_any();
                 Ok(heap.downcast().map_err(|_| Gone::Reset)?)
@@ -238,7 +243,7 @@ impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
         if !self.given_back {
-            // A destructor reports and carries on: the heap counts the failure.
+            // A destructor reports and continues: the heap counts the failure.
             let _ = self.give_back(None);
         }
     }

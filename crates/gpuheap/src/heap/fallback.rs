@@ -1,4 +1,4 @@
-//! The policy that a heap gets where its device cannot have the one that was asked for.
+//! Fallback of a heap whose device does not support the requested pool.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use gpuheap_pool::PoolKind;
 
 use crate::device::{Context, NoVirtualMemory};
 
-/// Why a heap keeps its memory by `split` and not by the policy that was asked for.
+/// Reason why a heap uses `split` instead of the requested pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fallback {
     asked: PoolKind,
     why: NoVirtualMemory,
 }
 
-/// The policy for a device's heap that is to have `asked`.
+/// Returns the pool of a heap on the device for which `asked` was requested.
 pub(crate) fn available(context: &Arc<Context>, asked: PoolKind) -> (PoolKind, Option<Fallback>) {
-    // The only one that maps physical memory behind addresses itself.
+    // Only `stitched` maps physical memory behind addresses itself.
     if asked != PoolKind::Stitched {
         return (asked, None);
     }

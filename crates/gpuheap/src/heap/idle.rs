@@ -1,4 +1,4 @@
-//! Giving cached memory back when nothing happens.
+//! Idle trim: gives cached memory back while the heap is idle.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,10 +12,10 @@ use crate::say;
 use crate::size::Bytes;
 use crate::sync::this_thread;
 
-/// A shorter time would be a busy loop.
+/// Shortest idle time: a shorter one would make a busy loop.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The thread that watches a heap; it ends with this.
+/// The thread that watches a heap. Dropping this ends it.
 pub(crate) struct IdleTrim {
     shared: Arc<Shared>,
     thread: Thread,
@@ -26,23 +26,23 @@ struct Shared {
     ended: AtomicBool,
     /// [Number](this_thread) of the thread, once it runs.
     number: AtomicU64,
-    /// Nothing may use the device for now.
+    /// `true` while nothing may use the device.
     paused: AtomicBool,
     /// Held by the thread while it uses the heap.
     pass: Mutex<()>,
 }
 
 impl Shared {
-    /// Returns `true` on the thread itself. Does not ask `std::thread::current`, which panics in
-    /// destructors that run after those of thread-local variables.
+    /// Returns `true` on the thread itself. `std::thread::current` is not used, because it panics
+    /// in destructors that run after those of thread-local variables.
     fn is_this_thread(&self) -> bool {
         self.number.load(Ordering::Relaxed) == this_thread()
     }
 }
 
 impl IdleTrim {
-    /// Has a thread give everything back that `heap` has cached, of all kinds, once nothing was
-    /// allocated or freed for as long as `after`.
+    /// Starts a thread that gives all cached memory of `heap` back, once nothing was allocated or
+    /// freed for `after`.
     pub(crate) fn start(heap: Weak<Inner>, after: Duration) -> io::Result<IdleTrim> {
         let shared: Arc<Shared> = Arc::default();
         let watched = shared.clone();
@@ -54,19 +54,19 @@ impl IdleTrim {
         Ok(IdleTrim { shared, thread: spawned.thread().clone() })
     }
 
-    /// Keeps the thread from using the heap, and returns once it does not.
+    /// Keeps the thread from using the heap, and returns once it does not use it.
     pub(crate) fn pause(&self) {
         self.shared.paused.store(true, Ordering::Release);
         let _pass = self.shared.pass.lock();
     }
 
-    /// Lets it go on.
+    /// Allows the thread to use the heap again.
     pub(crate) fn resume(&self) {
         self.shared.paused.store(false, Ordering::Release);
     }
 
-    /// Ends the thread. Takes no lock: the thread itself may end its heap, and so may a forked child, in which the
-    /// thread does not run.
+    /// Ends the thread. Takes no lock: the thread itself may end its heap. A forked child may do so
+    /// too, and the thread does not run there.
     pub(crate) fn end(&self) {
         self.shared.ended.store(true, Ordering::Release);
         self.thread.unpark();
@@ -74,13 +74,13 @@ impl IdleTrim {
 }
 
 impl Heap {
-    /// Lets go of the heap as dropping it does. Where nobody else holds it or a block of it, all has gone
-    /// back to the driver when this returns. The thread of an [idle
-    /// trim](crate::HeapBuilder::idle_trim) may hold a heap for a moment, and so may a request of
-    /// another heap that has this one give cached memory back: this waits for them.
+    /// Drops the heap, and waits for its end. If there is no other clone and no block of it, all
+    /// memory has returned to the driver when this returns. Two threads may hold a heap for a
+    /// moment: that of an [idle trim](crate::HeapBuilder::idle_trim), and a request of another heap
+    /// that reclaims this one's cached memory. This call waits for both.
     pub fn close(self) {
-        // In a forked child a thread that is no more may have held the lock. A thread that visits
-        // heaps would wait for itself.
+        // In a forked child, a thread that no longer exists may have held the lock. A thread that
+        // visits heaps would wait for itself.
         let can_wait = !self.is_forked() && !is_visiting();
         let visits = can_wait.then(|| self.handle.visits.clone());
         self.let_go();
@@ -90,7 +90,7 @@ impl Heap {
     }
 
     fn let_go(self) {
-        // Not where the thread is no more, or is this one.
+        // Skipped if the thread does not exist, or is the calling one.
         let idle = self
             .handle
             .idle
@@ -98,9 +98,10 @@ impl Heap {
             .map(|idle| idle.shared.clone())
             .filter(|idle| !self.is_forked() && !idle.is_this_thread());
         let Some(shared) = idle else { return };
-        // First, with no lock: the logger is told of it, and may reset the device.
+        // First, with no lock held: the logger is called, and may reset the device.
         drop(self);
-        // The thread drops the heap before it lets its pass go, and finds none after that.
+        // The thread drops the heap before it releases `pass`, and does not find the heap after
+        // that.
         drop(shared.pass.lock());
     }
 }
@@ -113,7 +114,7 @@ impl Drop for IdleTrim {
 
 fn watch(heap: &Weak<Inner>, after: Duration, shared: &Shared) {
     let (mut last, mut since) = (None, Instant::now());
-    // Nothing happened since all was given back.
+    // `true` if nothing happened since all memory was given back.
     let mut done = false;
     loop {
         let wait = if done { after } else { after.saturating_sub(since.elapsed()) };
@@ -134,7 +135,7 @@ fn watch(heap: &Weak<Inner>, after: Duration, shared: &Shared) {
         if last != Some(now) {
             (last, since, done) = (Some(now), Instant::now(), false);
         } else if !done && since.elapsed() >= after {
-            // What fails now is tried again after the next wait.
+            // A failure is retried after the next wait.
             let regained = inner.reclaim_every_kind();
             (done, since) = (regained.is_ok(), Instant::now());
             let device = inner.context.to_string();
@@ -153,7 +154,7 @@ fn watch(heap: &Weak<Inner>, after: Duration, shared: &Shared) {
 }
 
 impl Inner {
-    /// Counts allocations and frees of all kinds.
+    /// Returns the number of allocations and frees of all kinds.
     fn events(&self) -> u64 {
         let stats = self.stores().map(|store| store.lock().stats());
         stats.map(|stats| stats.allocations + stats.frees).sum()

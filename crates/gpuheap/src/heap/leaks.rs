@@ -1,64 +1,64 @@
-//! What is outstanding, as the tracker of a heap knows it.
+//! Reports of a heap's outstanding allocations.
 
 use crate::error::{Error, ErrorKind};
 use crate::heap::Heap;
 use crate::track::{Leaks, Outstanding, Snapshot, ThreadEnd, Tracking};
 
 impl Heap {
-    /// How much is remembered of each outstanding allocation.
+    /// Returns the level of detail recorded for each outstanding allocation.
     pub fn tracking(&self) -> Tracking {
         self.handle.tracker.tracking()
     }
 
-    /// The outstanding allocations of all kinds by the line, or the stack, that made them, most
-    /// bytes first. At a time when all should be freed, these are leaks.
+    /// Returns the outstanding allocations of all kinds, by the line or stack that made them, most
+    /// bytes first. At a time when all memory should be freed, these are leaks.
     ///
     /// # Errors
     ///
-    /// Tracking is off, so nothing is known of them.
+    /// Tracking is off, so allocations are not recorded.
     pub fn leaks(&self) -> Result<Leaks, Error> {
         self.tracked()?;
         Ok(self.handle.tracker.leaks())
     }
 
-    /// Every outstanding allocation by itself, oldest first.
+    /// Returns every outstanding allocation, oldest first.
     ///
     /// # Errors
     ///
-    /// As [`leaks`](Heap::leaks).
+    /// The errors of [`leaks`](Heap::leaks).
     pub fn outstanding(&self) -> Result<Vec<Outstanding>, Error> {
         self.tracked()?;
         Ok(self.handle.tracker.outstanding())
     }
 
-    /// What is outstanding at this moment, by site, to be compared with a later one by
+    /// Returns the outstanding allocations of this moment, by site, for a later comparison by
     /// [`diff`](Snapshot::diff).
     ///
     /// # Errors
     ///
-    /// As [`leaks`](Heap::leaks).
+    /// The errors of [`leaks`](Heap::leaks).
     pub fn snapshot(&self) -> Result<Snapshot, Error> {
         self.tracked()?;
         Ok(self.handle.tracker.snapshot())
     }
 
-    /// Has `handler` told, on the ending thread, what each thread left behind at its end. Without
-    /// one it is written to stderr. Not for the main thread, whose end is the program's: there ask
-    /// for the [`leaks`](Heap::leaks).
+    /// Sets a handler for threads that end with outstanding allocations. It is called on the ending
+    /// thread. Without a handler, the report is written to stderr. The main thread is excluded,
+    /// because its end is the end of the program: use [`leaks`](Heap::leaks) there.
     ///
-    /// The handler may allocate and free. If it panics, the panic and the report go to stderr, and the
-    /// thread ends as it would have.
+    /// The handler may allocate and free. If it panics, the panic and the report go to stderr, and
+    /// the thread ends as it would have.
     ///
-    /// The heap holds the handler, so one that holds the heap keeps it alive for good.
+    /// The heap owns the handler, so a handler that owns the heap keeps it alive forever.
     pub fn on_thread_end(&self, handler: impl Fn(&ThreadEnd) + Send + Sync + 'static) {
-        // In a forked child no thread of the parent's is left to end.
+        // In a forked child, none of the parent's other threads exist.
         if !self.is_forked() {
             self.handle.tracker.set_on_thread_end(handler);
         }
     }
 
     fn tracked(&self) -> Result<(), Error> {
-        // Before the tracker's lock, which a thread of a forked child's parent may have held.
+        // Before the tracker's lock: in a forked child, a thread of the parent may have held it.
         self.handle.context.check_alive()?;
         if self.tracking() != Tracking::Off {
             return Ok(());

@@ -1,4 +1,4 @@
-//! How much a heap may take from the driver.
+//! Checks of the limits on a heap's reserved memory.
 
 use gpuheap_pool::{GRANULE, Limits, PoolKind};
 
@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 use crate::size::Bytes;
 use crate::source::POOL_STEP;
 
-/// Checks that the soft limit, if there are both, can be reached at all.
+/// Checks that the soft limit, if both are set, does not exceed the hard one.
 pub(crate) fn check(limits: Limits) -> Result<(), Error> {
     match (limits.soft, limits.hard) {
         (Some(soft), Some(hard)) if soft > hard => Err(ErrorKind::BadSetting.error(format!(
@@ -19,7 +19,7 @@ pub(crate) fn check(limits: Limits) -> Result<(), Error> {
     }
 }
 
-/// Checks that the hard limit leaves room for the least that a heap with `pool` takes.
+/// Checks that the hard limit allows the least memory that a heap with `pool` takes.
 pub(crate) fn check_usable(limits: Limits, pool: PoolKind) -> Result<(), Error> {
     let least = if pool == PoolKind::Driver { POOL_STEP } else { GRANULE };
     match limits.hard {

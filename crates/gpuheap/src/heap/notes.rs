@@ -1,4 +1,4 @@
-//! Notes of leases to an emulated device's checks.
+//! Notes of leases for an emulated device's checks.
 
 use gpuheap_driver::{BlockChecks, BlockNote, CUstream};
 
@@ -7,7 +7,7 @@ use crate::heap::lease::Lease;
 use crate::source::raw;
 
 impl Lease {
-    /// Tells an emulated device's checks of it, if they are on.
+    /// Passes a note of the lease to an emulated device's checks, if they are on.
     #[inline]
     pub(super) fn note(&self, context: &Context, tell: impl FnOnce(&dyn BlockChecks, &BlockNote)) {
         if let Some(checks) = context.block_checks()
@@ -17,14 +17,14 @@ impl Lease {
         }
     }
 
-    /// Tells them that the heap itself is about to use all of the block.
+    /// Notes that the heap itself is about to use all of the block.
     pub(super) fn note_whole(&self, context: &Context) {
         Lease { bytes: self.block_bytes, ..*self }
             .note(context, |checks, block| checks.resized(block));
     }
 
-    /// Tells them of the free of it on a stream, else on its own, after it was filled with zeros if
-    /// `zeroed`.
+    /// Notes the free of the lease on a stream, or else on its own. If `zeroed`, it was filled with
+    /// zeros before.
     #[inline]
     pub(super) fn note_freed(&self, context: &Context, stream: Option<CUstream>, zeroed: bool) {
         self.note(context, |checks, block| {

@@ -1,34 +1,34 @@
-//! What is done, in order, when there is no memory for a request.
+//! Reclaim steps: the order in which a heap makes memory available for a request.
 
 use std::fmt;
 
-/// One reclaim step. The request is tried again after each.
+/// A reclaim step. The request is tried again after each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReclaimStep {
-    /// Take frees whose streams got there.
+    /// Takes frees whose streams have reached them.
     Ready,
-    /// Wait, on the host, for the frees that are in flight.
+    /// Waits, on the host, for the frees in flight.
     InFlight,
-    /// Give cached memory back, in few pieces and little more than is needed: the smallest unused
-    /// segment that covers what is left, else the largest.
+    /// Returns cached memory to the driver, in few segments and little more than needed: the
+    /// smallest unused segment that covers the rest, or else the largest.
     Cache,
-    /// Give all cached memory back.
+    /// Returns all cached memory to the driver.
     WholeCache,
-    /// Have the other heaps of this process on the device give cached memory back, only as much as
-    /// is needed: first what is out of use, then what their streams have to be waited for.
+    /// Makes the other heaps of this process on the device return as much cached memory as is
+    /// needed. Unused memory goes first, then memory that needs a wait for its streams.
     OtherHeaps,
-    /// Have the other heaps of this process give all their cached memory back.
+    /// Makes the other heaps of this process return all their cached memory.
     WholeOtherHeaps,
-    /// Ask the reclaimers registered with this heap, each once.
+    /// Calls the reclaimers registered with this heap, each once.
     Reclaimers,
-    /// Wait for the device and trim the driver's own pool.
+    /// Waits for the device and trims the driver's own pool.
     DriverPool,
-    /// On WSL2, wait a while: the host gives memory back late.
+    /// Waits a while on WSL2, whose host returns memory late.
     LateRelease,
-    /// Everything once more with the other threads held off: what they freed in the meantime, or
-    /// took of what this request had set free, does not escape it. Repeated while other heaps give
-    /// something back, one request of the device at a time.
+    /// Repeats all steps with the other threads paused. Memory that they freed meanwhile, or took
+    /// from what this request had released, is then available too. Repeated while other heaps
+    /// return memory, for one request of the device at a time.
     Alone,
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::program::Callback;
 use crate::{fork, program};
 
-/// Keeps a reclaimer registered.
+/// Registration of a reclaimer, which ends when this is dropped.
 #[must_use]
 pub struct Reclaimer {
     reclaimers: Weak<Reclaimers>,
@@ -32,13 +32,13 @@ impl fmt::Debug for Reclaimer {
 
 type ReclaimerFn = Arc<Callback<Box<dyn Fn(u64) -> u64 + Send + Sync>>>;
 
-/// What is asked, in the order of registration.
+/// Registered reclaimers, in the order of registration.
 pub(crate) struct Reclaimers {
     list: Mutex<Vec<ReclaimerFn>>,
-    /// Threads that are asking. A request of a reclaimer must not ask again.
+    /// Threads that are calling reclaimers. A request of a reclaimer must not call them again.
     asking: Mutex<Vec<ThreadMark>>,
-    /// The count of forks when it was made: a forked child leaves the lock alone, which a thread of
-    /// its parent may have held.
+    /// Number of forks when this was made. A forked child does not take the lock, because a thread
+    /// of its parent may have held it.
     forks: u32,
 }
 
@@ -48,14 +48,14 @@ impl Default for Reclaimers {
     }
 }
 
-/// An address that no other living thread has.
+/// Mark of a thread: an address that no other living thread has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct ThreadMark(usize);
 
 impl ThreadMark {
     fn of_this_thread() -> ThreadMark {
         thread_local! {
-            /// Without a destructor, so that it is there at the thread's end too.
+            /// Without a destructor, so that the mark exists at the thread's end too.
             static MARK: Cell<u8> = const { Cell::new(0) };
         }
         MARK.with(|mark| ThreadMark(std::ptr::from_ref(mark).addr()))
@@ -74,8 +74,9 @@ impl Reclaimers {
         Reclaimer { reclaimers: Arc::downgrade(self), reclaimer }
     }
 
-    /// Asks each once for `missing` bytes, with no lock held. Returns the bytes that they say went
-    /// back, or `None` if there are none, or if this thread is asking those of this heap already.
+    /// Calls each reclaimer once for `missing` bytes, with no lock held. Returns the bytes that
+    /// they say they gave back. Returns `None` without reclaimers, or if this thread is calling
+    /// those of this heap already.
     pub(crate) fn ask(&self, missing: u64) -> Option<u64> {
         let reclaimers = self.lock().clone();
         let this_thread = ThreadMark::of_this_thread();
@@ -83,7 +84,7 @@ impl Reclaimers {
             return None;
         }
         self.asking().push(this_thread);
-        // One that panics gave nothing back; the others are asked all the same.
+        // A reclaimer that panics gave nothing back; the others are called all the same.
         let ask = |reclaimer: &ReclaimerFn| {
             reclaimer.get().map_or(0, |own| program::run(|| own(missing)).unwrap_or(0))
         };
@@ -92,7 +93,7 @@ impl Reclaimers {
         Some(regained)
     }
 
-    /// Returns `true` if it was made in this process.
+    /// Returns `true` if this was made in this process.
     fn is_here(&self) -> bool {
         self.forks == fork::count()
     }

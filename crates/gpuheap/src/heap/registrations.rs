@@ -1,4 +1,4 @@
-//! The account of memory of the program's own that is registered with the driver.
+//! Statistics of registered memory, which belongs to the program.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use gpuheap_pool::RunningStats;
 
 use crate::heap::usage::Usage;
 
-/// How much is registered. All of it is live, and the driver has what is live and no more.
+/// Registered memory. All of it is live, and none is reserved beyond that.
 #[derive(Default)]
 pub(crate) struct Registrations {
     stats: Mutex<RunningStats>,

@@ -1,4 +1,4 @@
-//! Calls of others that may run out of memory, through the reclaim steps.
+//! Retry of foreign calls that ran out of memory, through the reclaim steps.
 
 use gpuheap_driver::DriverError;
 
@@ -6,9 +6,9 @@ use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::recovery::{Attempt, Missing};
 
-/// An error that may say that memory ran out, for [`Heap::retry`].
+/// An error that may mean that memory ran out, for [`Heap::retry`].
 ///
-/// An error type of another crate is wrapped for it:
+/// Wrap an error type of another crate in a type of your own:
 ///
 /// ```
 /// # mod library {
@@ -30,10 +30,10 @@ use crate::heap::recovery::{Attempt, Missing};
 /// # Ok(()) }
 /// ```
 pub trait RunsOut {
-    /// Returns `true` if memory ran out, so that the call may succeed once some is given back.
+    /// Returns `true` if memory ran out, so that the call may succeed after memory is given back.
     fn is_out_of_memory(&self) -> bool;
 
-    /// How many bytes are missing, where it is known.
+    /// Returns the number of missing bytes, if it is known.
     fn missing(&self) -> Option<u64> {
         None
     }
@@ -57,11 +57,11 @@ impl RunsOut for DriverError {
 }
 
 impl Heap {
-    /// Makes a call that may run out of the device's memory: a module that is loaded, memory that is
-    /// pinned, a library with an allocator of its own. While it runs out, the heap runs its reclaim steps
-    /// ([`ReclaimStep`](crate::ReclaimStep)) and calls again after each step, and once more when everything that
-    /// the heap has cached, of all kinds, went back. No lock is held during a call, so it may use the
-    /// heap. May wait for the device.
+    /// Makes a call that may run out of device memory: loading a module, pinning memory, a library
+    /// with its own allocator. If the call runs out, the heap runs its reclaim steps
+    /// ([`ReclaimStep`](crate::ReclaimStep)) and repeats the call after each. It repeats the call a
+    /// last time after all cached memory of the heap, of all kinds, was given back. No lock is held
+    /// during a call, so the call may use the heap. May wait for the device.
     ///
     /// ```
     /// # fn main() -> Result<(), gpuheap::Error> {
@@ -76,7 +76,7 @@ impl Heap {
     ///
     /// # Errors
     ///
-    /// The call's own: the first that is not about memory, else the last one.
+    /// The error of the call: the first one that is not out of memory, or else the last one.
     pub fn retry<T, E: RunsOut>(&self, mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         let first = match call() {
             Err(error) if error.is_out_of_memory() => error,
@@ -100,7 +100,7 @@ impl Heap {
             return done;
         }
         for store in self.handle.stores() {
-            // What fails here shows in the call after it.
+            // A failure here shows in the next call.
             let _ = store.reclaim(u64::MAX);
         }
         call()

@@ -1,23 +1,23 @@
-//! The setting for how large copies of pageable memory are staged.
+//! Settings of staged copies of pageable memory.
 
 use std::sync::OnceLock;
 use std::thread;
 
-/// How copies are staged. For benches and tests: programs need not choose.
+/// Settings of staged copies, for benches and tests: programs need not set them.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staging {
-    /// At most so many threads copy, the calling one among them.
+    /// Most threads that copy, including the calling one.
     pub threads: usize,
-    /// Bytes that a slot holds.
+    /// Bytes of a slot.
     pub piece: usize,
     /// Slots of each thread: one is written while the others are read.
     pub slots: usize,
-    /// Copies of fewer bytes go the driver's way.
+    /// Size in bytes below which a copy is left to the driver.
     pub threshold: usize,
 }
 
-/// Eight cores copy what the link of an H200 takes.
+/// Most threads that copy: eight cores saturate the link of an H200.
 const THREADS: usize = 8;
 
 impl Default for Staging {
@@ -25,7 +25,7 @@ impl Default for Staging {
         static CORES: OnceLock<usize> = OnceLock::new();
         let cores = *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
         Staging {
-            // The rest of the program runs on the other half.
+            // Half of the cores is left to the rest of the program.
             threads: (cores / 2).clamp(1, THREADS),
             piece: 2 << 20,
             slots: 2,
