@@ -17,7 +17,7 @@
 //! | [`batching`] | how is data worked on that is larger than the device |
 //! | [`flushing`] | how is the GPU cleared, and what can that not mean |
 //! | [`kinds`] | device, unified, pinned or registered memory |
-//! | [`claims`] | what is often said about GPU memory and is not so |
+//! | [`claims`] | which claims about GPU memory are not so |
 //! | [`threads`] | what happens to a thread's memory at its end |
 //! | [`cycles`] | what Rust does not free: reference cycles, `mem::forget` |
 //! | [`streams`] | what runs beside what, and why a free need not wait |
