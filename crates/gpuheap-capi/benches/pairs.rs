@@ -151,7 +151,7 @@ struct Client(*mut gpuheap_heap);
 
 // SAFETY: the functions may be called from any thread.
 unsafe impl Send for Client {}
-// SAFETY: likewise.
+// SAFETY: the functions may be called from any thread.
 unsafe impl Sync for Client {}
 
 impl Client {

@@ -2,9 +2,9 @@
  *
  *     cc -std=c99 allocate.c -I crates/gpuheap-capi/include -L target/release -lgpuheap_capi
  *
- * Runs on the device that GPUHEAP_DEVICE names: cuda:0 is a GPU, emulated:1GiB needs none. The example
- * uses the default stream, 0. Your program passes its cudaStream_t or CUstream, and passes the
- * addresses to its kernels.
+ * Runs on the device that GPUHEAP_DEVICE names: cuda:0 is a GPU, emulated:1GiB needs none. The
+ * example uses the default stream, 0. Your program passes its cudaStream_t or CUstream, and passes
+ * the addresses to its kernels.
  */
 #include <inttypes.h>
 #include <stdio.h>

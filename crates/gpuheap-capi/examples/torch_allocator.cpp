@@ -32,15 +32,15 @@ static gpuheap_heap *heap_of(int device) {
   return heaps[device];
 }
 
-// PyTorch's streams are cudaStream_t and live as long as the process, so none needs an announcement.
+// PyTorch's streams are cudaStream_t and live as long as the process, so none is announced.
 extern "C" void *allocate(ssize_t bytes, int device, void *stream) {
   void *address;
   check(gpuheap_allocate(heap_of(device), uint64_t(bytes), stream, &address));
   return address;
 }
 
-// Frees on the allocating stream, which is the one that PyTorch passes. If a tensor was used on another
-// stream, the program must wait for that use first: this hook does not see record_stream.
+// Frees on the allocating stream, which is the one that PyTorch passes. If a tensor was used on
+// another stream, the program must wait for that use first: this hook does not see record_stream.
 extern "C" void release(void *address, ssize_t, int device, void *) {
   // Called in a destructor, so it must not throw. A forked worker has nothing to free.
   gpuheap_status status = gpuheap_free(heap_of(device), address);

@@ -509,7 +509,7 @@ impl Order {
         if stream.slot == other.slot && !self.is_orphaned(other) {
             return Ok(());
         }
-        // Numbered as a block freed on that stream now would be.
+        // The ticket of a free made now covers all work enqueued on `other` so far.
         let ticket = self.freed(other, source);
         self.order_after(stream, ticket, source)
     }

@@ -124,7 +124,7 @@ fn a_child_does_not_wait_for_batches() {
         let mut near = target.batches(&items[..2]).prefetch(1);
         let mut batches = target.batches(items.clone()).prefetch_on(threads, 1).unwrap();
         let held = (near.next().unwrap().unwrap(), batches.next().unwrap().unwrap());
-        // SAFETY: as above; the child takes no lock of the thread's, and ends by `_exit`.
+        // SAFETY: the child takes no lock of the thread's, and ends by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let code = match () {

@@ -56,9 +56,11 @@ impl Last {
     }
 }
 
-/// Part of a free block that its last use covered, in steps of [`STEP`]. Nothing else of the block
-/// is in use. When free blocks merge, the merged block takes over one last use. The part tells
-/// which bytes that use covers, for uses that cannot be waited for or need not be.
+/// Part of a free block that its last use covered, in steps of [`STEP`]. No other bytes of the
+/// block are in use.
+///
+/// When two free blocks merge, the merged block records only one last use. Its part keeps the other
+/// bytes usable, even if that use cannot be waited for.
 ///
 /// Each end is 40 bits, which covers addresses of 49 bits. Anything above counts as used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,20 +72,21 @@ pub(super) struct Part {
     to_above: u8,
 }
 
-/// Unit of a part's ends: blocks are multiples of it, so a part is exact. With 64 KiB, a block of 5
-/// MiB beside one in use was taken for 4.96.
+/// Unit of a part's ends, in bytes. Blocks are multiples of it, so a part is exact. With 64 KiB as
+/// the unit, 5 MiB of free memory beside a block in use counted as 4.96.
 const STEP: u64 = ROUNDING;
 
 /// Highest end that a part can hold: it stands for the end of the addresses.
 const MOST: u64 = (1 << 40) - 1;
 
-/// Bytes to whose multiples a part is widened when blocks merge or a range is ordered. Exact ends
-/// gain nothing there, and cost `serve_threads` 0.007 of utilisation.
+/// Coarser unit of a part's ends, in bytes, for merging blocks and ordering ranges. Exact ends gain
+/// nothing there, and cost `serve_threads` 0.007 of utilisation.
 const COARSE: u64 = 64 << 10;
 
-/// Bytes between two uses from which on they do not count as used with the two. Fewer bytes do, and
-/// so cannot be used between two frees of a capture. A smaller bound is expensive: a block that
-/// does not merge is a worse fit for later requests (0.02 of `serve_threads` with an eighth of it).
+/// Distance, in bytes, from which on two uses stay apart, because their blocks do not merge. If two
+/// uses are closer, the bytes between them count as used too. Between two frees of a capture such
+/// bytes cannot be used. A smaller distance is expensive: a block that does not merge is a worse
+/// fit for later requests (0.02 of `serve_threads` with an eighth of it).
 const BETWEEN: u64 = 256 << 20;
 
 impl Part {
@@ -157,26 +160,26 @@ impl Block {
         self.address + self.bytes
     }
 
-    /// Returns start and end of the bytes whose last use may not be completed; start is above end
-    /// if it is completed.
+    /// Returns the start and the end of the bytes that may be in use. If the last use is completed,
+    /// the start is above the end.
     pub(super) fn in_use(&self, order: &Order) -> (u64, u64) {
         self.in_use_of(self.part.coarse(), order)
     }
 
-    /// Returns start and end of the bytes of a part, in units, that may be in use.
+    /// Returns the start and the end of the bytes of `part`, in units, that may be in use.
     fn in_use_of(&self, part: (u64, u64), order: &Order) -> (u64, u64) {
         if self.last.is_completed(order) { NOWHERE } else { self.used(part) }
     }
 
-    /// Returns start and end of the bytes of a part, in units, that were used.
+    /// Returns the start and the end of the bytes of a part, in units, that were used.
     fn used(&self, (from, to): (u64, u64)) -> (u64, u64) {
         let to = if to == MOST { u64::MAX } else { to * STEP };
         let (from, to) = (self.address.max(from * STEP), self.end().min(to));
         if from < to { (from, to) } else { NOWHERE }
     }
 
-    /// Returns start and end of the bytes whose last use no wait can complete now; start is above
-    /// end if a wait can.
+    /// Returns the start and the end of the bytes whose last use no wait can complete now. If a
+    /// wait can complete it, the start is above the end.
     pub(super) fn stuck(&self, stuck: &Stuck) -> (u64, u64) {
         match self.last.ticket().filter(|ticket| stuck.holds(*ticket)) {
             Some(_) => self.used(self.part.coarse()),
@@ -189,7 +192,7 @@ impl Block {
         self.stuck(stuck) != NOWHERE
     }
 
-    /// Returns start and end of the bytes whose last use is not completed, to the byte.
+    /// Returns the start and the end of the bytes that may be in use, exact to the byte.
     pub(super) fn exactly_in_use(&self, order: &Order) -> (u64, u64) {
         self.in_use_of((self.part.from(), self.part.to()), order)
     }
@@ -204,7 +207,7 @@ impl Block {
         (self.end() - to >= bytes).then_some(to)
     }
 
-    /// Returns the last use of a range, as far as the range is in this free block.
+    /// Returns the last use of a range; completed if that use covers none of the range.
     pub(super) fn last_of(&self, address: u64, end: u64, order: &Order) -> Last {
         let (from, to) = self.in_use(order);
         if from < end && address < to { self.last } else { Last::OVER }

@@ -9,8 +9,8 @@ use crate::source::{Chunk, SourceError};
 /// giving one of that size back 136 µs (H200, driver 580). Larger chunks save nothing more.
 pub(super) const LEAST: u64 = crate::source::GRANULE;
 const MOST: u64 = 512 << 20;
-/// Largest share of the total memory that one chunk may be, as a divisor. Free parts of a chunk can
-/// only begin or end a stitched range, not be inside it.
+/// Divisor that bounds chunks: a chunk is at most the total memory divided by `SHARE`, but at least
+/// [`LEAST`]. Free parts of a chunk can only begin or end a stitched range, not be inside it.
 const SHARE: u64 = 256;
 
 #[derive(Debug)]

@@ -270,8 +270,8 @@ impl Stitched {
         Ok(grant)
     }
 
-    // Results pass from one of these functions to the next. As calls they cost a third of a request
-    // that follows the log, for loads that wait for narrower stores.
+    // The search steps are inlined: their results pass from one to the next. As calls they cost a
+    // third of a request that follows the log, for loads that wait for narrower stores.
     #[inline(always)]
     fn large(
         &mut self,
@@ -606,7 +606,7 @@ impl Stitched {
             return;
         }
         if self.slabs.len() >= MOST_SMALL_RUNS {
-            // Entries whose memory or addresses were given back make room.
+            // Addresses without memory are removed, to make room.
             let primary = &self.primary;
             self.slabs.retain(|slab| primary.holds_memory(*slab));
         }

@@ -13,8 +13,8 @@ const LOG: usize = 1 << 17;
 const CONTEXT: u32 = 4;
 /// Number of entries that may be skipped if an earlier request is not made this time.
 const AHEAD: usize = 8;
-/// Number of entries in the look-up table. The table is made when first needed, because under Miri
-/// that takes seconds.
+/// Number of entries in the look-up table. Under Miri a table takes seconds to make, so it is small
+/// there, and is made only when first needed.
 const TABLE: usize = if cfg!(miri) { 1 << 8 } else { 1 << 15 };
 
 /// Place of a request.
@@ -35,9 +35,9 @@ struct Entry {
     primary: u64,
 }
 
-/// Position in the log where a few sizes in a row occurred, and further bits of their hash. The
-/// bits spare a program that does not repeat itself the access to the log, which is megabytes
-/// apart. Without them that access was a fifth of the time for random sizes.
+/// Position in the log at which a few sizes in a row occurred, and more bits of the sizes' hash.
+/// The log is megabytes large, and reading it misses the cache. If the bits differ, the log is not
+/// read: for random sizes reading it took a fifth of the time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     check: u32,
@@ -64,7 +64,7 @@ pub(super) struct PlacementLog {
     next: Option<usize>,
     /// Last request made while nothing else was live.
     began: Option<usize>,
-    /// Request at which the last sizes occurred, by their hash.
+    /// Last request for each hash of a few sizes in a row.
     table: Vec<Mark>,
     /// Hash of the sizes before this request.
     hash: u64,
@@ -79,13 +79,13 @@ impl PlacementLog {
         self.next = self.began.replace(self.count);
     }
 
-    /// Returns the current position, for a request that may be repeated.
+    /// Returns the current position, to return to if the request is repeated.
     #[inline]
     pub(super) fn position(&self) -> Position {
         Position { next: self.next, began: self.began }
     }
 
-    /// Returns to a position, because the requests made since then failed.
+    /// Returns to an earlier position of the log, because the requests made since then failed.
     pub(super) fn back_to(&mut self, position: Position) {
         Position { next: self.next, began: self.began } = position;
     }

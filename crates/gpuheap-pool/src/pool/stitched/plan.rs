@@ -93,8 +93,8 @@ impl Room {
     }
 }
 
-/// Plans `bytes` from runs, in the order of their whole chunks. The plan has one run as the head,
-/// then the runs with most whole chunks, and the shortest sufficient tail.
+/// Plans `bytes` from `runs`, sorted by their whole chunks. The plan begins with one run as its
+/// head. Then come the runs with most whole chunks, and the shortest sufficient tail.
 fn plan_of(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
     let leads = |run: &Run| match packing {
         Packing::Few => (run.head(), 0, run.start),
@@ -120,8 +120,8 @@ fn plan_of(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
     let longest = runs.iter().chain(&rests).map(|run| run.tail()).max().unwrap_or(0);
     while plan.missing > 0 {
         let enough = |run: &&Run| run.tail() >= plan.missing;
-        // A tail is searched for only if some run can give one: otherwise each part would cost a
-        // walk over all runs.
+        // The search for a tail walks over all runs, so it is skipped if no run has a sufficient
+        // one.
         if longest >= plan.missing
             && let Some(tail) =
                 runs.iter().chain(&rests).filter(enough).min_by_key(|run| (run.tail(), run.start))
@@ -151,13 +151,12 @@ fn plan_of(mut runs: Vec<Run>, bytes: u64, packing: Packing) -> Plan {
 /// Least number of chunks that the bound on mappings counts.
 const CHUNKS: usize = 32;
 
-/// Number of times that new memory is added for what a plan is missing.
+/// Number of attempts to stitch, with new memory added before each further one.
 const TRIES: usize = 3;
 
 impl Stitched {
     /// Takes new memory for a request, in one piece at a primary address. Returns `None` if the
-    /// total would exceed `most` bytes. Returns `None` also if new memory is refused and stitching
-    /// may do without.
+    /// total would exceed `most` bytes, or if new memory is refused and stitching may need none.
     pub(super) fn grow_for(
         &mut self,
         bytes: u64,
@@ -470,7 +469,7 @@ impl Stitched {
     /// but the stuck ones are completed. Follows the steps of the module's list in order.
     pub(super) fn takings(&self, bytes: u64, stats: &RunningStats, stuck: &Stuck) -> Vec<Taking> {
         let islands = self.primary.islands();
-        // For large requests, after empty blocks of small requests are given to them.
+        // For large requests, the empty blocks of small requests count as given to the large ones.
         let is_completed = |block: &Block| !block.is_stuck(stuck);
         let usable = |block: &Block| {
             is_completed(block) && (block.is_free(false) || islands.contains(&block.address))
@@ -550,7 +549,7 @@ impl Stitched {
         for run in self.free_runs(allowed) {
             let (before, after) = (run.before(), run.after());
             (head, tail) = (head.max(before), tail.max(after));
-            // A run without a whole chunk stays as it is.
+            // A run without a whole chunk stays whole, because nothing of it is given back.
             let whole = if run.whole() == 0 { run.end - run.start } else { 0 };
             longest = longest.max(before).max(after).max(whole);
         }

@@ -93,7 +93,7 @@ impl Primary {
         }
     }
 
-    /// Returns the best free block of the first few.
+    /// Searches the first few free blocks that fit for the best one that `stream` may use.
     #[inline]
     pub(super) fn find(
         &self,
@@ -106,7 +106,8 @@ impl Primary {
         self.find_among(bytes, small, search_depth, stream, order, |_| true)
     }
 
-    /// Returns the best free block of the first few that `eligibility` allows.
+    /// Searches the first few free blocks that fit for the best one that `stream` may use.
+    /// Otherwise finds one that `eligibility` allows.
     pub(super) fn find_within(
         &self,
         eligibility: Eligibility,
@@ -120,7 +121,8 @@ impl Primary {
         self.find_among(bytes, small, search_depth, stream, order, serves)
     }
 
-    /// Returns the best free block of the first few; a block that is not usable must pass `serves`.
+    /// Searches the first few free blocks that fit for the best one that `stream` may use.
+    /// Otherwise finds one that passes `serves`.
     #[inline]
     fn find_among(
         &self,
@@ -136,8 +138,8 @@ impl Primary {
         bins.best(bytes, search_depth, &self.blocks, usable, serves)
     }
 
-    /// Cuts the completed part from a free block that would have to be waited for, one of the first
-    /// few. Returns the free block that this part becomes.
+    /// Searches the first few free blocks that fit but are partly in use for a completed part that
+    /// is large enough. Cuts that part off and returns it as a free block.
     #[cold]
     pub(super) fn find_unused(
         &mut self,
@@ -229,8 +231,8 @@ impl Primary {
         }
     }
 
-    /// Returns the end of the run of `allowed` free blocks that begins with `key`; `None` if the
-    /// run begins earlier.
+    /// Returns the end of the run of `allowed` free blocks that begins with `key`. `None` if no
+    /// such run begins there.
     pub(super) fn run_from(&self, key: u32, allowed: impl Fn(&Block) -> bool) -> Option<u64> {
         let first = &self.blocks[key];
         let belongs = |block: &&Block| block.state == State::Free && allowed(block);
@@ -273,8 +275,8 @@ impl Primary {
         })
     }
 
-    /// Makes one block, in no bin, of a range covered by the run of free blocks that begins with
-    /// `first`.
+    /// Makes one block of a range that the run of free blocks from `first` on covers. The block is
+    /// in no bin.
     pub(super) fn take(&mut self, first: u32, address: u64, bytes: u64, state: State) -> u32 {
         let end = address + bytes;
         let mut key = first;

@@ -112,7 +112,7 @@ impl Stitched {
         let runs = self.primary.all_free().filter_map(|key| {
             Some(self.primary.run_from(key, is_completed)? - self.primary.blocks[key].address)
         });
-        // If a part of a block is stuck, the rest counts as a free block.
+        // If only a part of a block is stuck, the rest counts as a free block.
         let parts = self.primary.all_free().map(|key| self.primary.blocks[key].stuck(stuck));
         let rests = self.primary.all_free().filter_map(|key| {
             let block = &self.primary.blocks[key];
@@ -129,7 +129,7 @@ impl Stitched {
             .filter(|(primary, piece)| self.could_go(*primary, piece.bytes, stuck))
             .map(|(primary, piece)| Segment { address: primary, bytes: piece.bytes })
             .collect();
-        // Counts as a chunk without live bytes.
+        // Chunks that are mapped nowhere count as spare chunks.
         if self.memory.loose_bytes() > 0 {
             spare.push(Segment { address: 0, bytes: self.memory.loose_bytes() });
         }
