@@ -1,4 +1,4 @@
-//! A device's primary context: held, entered, and lost.
+//! The primary context of a device: retained, entered, and lost.
 
 use std::any::Any;
 use std::fmt;
@@ -23,68 +23,67 @@ use crate::fork;
 use crate::sync;
 use crate::thread_cache;
 
-/// The emulator behind an emulated device; in a build without the emulator no device has one.
+/// The emulator behind an emulated device; without the emulator's feature, no device has one.
 #[cfg(feature = "emulator")]
 pub(crate) type Emulator = Arc<gpuheap_emu::Emulator>;
 #[cfg(not(feature = "emulator"))]
 pub(crate) type Emulator = std::convert::Infallible;
 
-/// Devices of one driver, and how they came to be opened.
+/// Devices of one driver, and how they were opened.
 pub(super) struct Origin {
     pub(super) emulator: Option<Emulator>,
-    /// Why an emulated device stands in for a GPU, if it does.
+    /// Reason why an emulated device stands in for a GPU, if it does.
     pub(super) fallback: Option<String>,
 }
 
-/// A device's primary context, held while this lives.
+/// The primary context of a device, retained while this lives.
 ///
-/// There is one of these for each context that is alive, however often its device is opened.
+/// Each live context has exactly one of these, however often its device is opened.
 pub(crate) struct Context {
     driver: Arc<dyn Driver>,
     emulator: Option<Emulator>,
-    /// `true` if the driver has further devices.
+    /// `true` if the driver has more than one device.
     has_siblings: bool,
-    /// `true` if the device belongs to Windows and WSL2 lends it.
+    /// `true` if the device is a Windows GPU under WSL2.
     is_wsl2: bool,
-    /// Kept here, where asking costs one load.
+    /// Cached here, where a query costs one load.
     has_block_checks: bool,
     info: DeviceInfo,
     raw: CUcontext,
-    /// Which one of the process this is: a driver uses handles again, this is never used again.
+    /// Number of the context in this process. A driver reuses handles; this number is never reused.
     number: u64,
-    /// The count of forks when it was retained.
+    /// Number of forks when the context was retained.
     forks: u32,
-    /// It was reset: what the driver kept for it is gone.
+    /// `true` once the context was reset: its objects in the driver no longer exist.
     lost: AtomicBool,
-    /// The contexts whose memory this one's device was asked to reach, by number, and whether it
-    /// does.
+    /// Contexts whose memory this device was asked to access, by number, with the answer.
     peers: Mutex<Vec<(u64, bool)>>,
-    /// The other devices that reach this one's memory.
+    /// Other devices that access this one's memory.
     readers: Mutex<Vec<CUdevice>>,
-    /// What the probe of its virtual memory said, once it was made.
+    /// Result of the probe of virtual memory, once it was made.
     virtual_memory: OnceLock<Result<VirtualMemory, NoVirtualMemory>>,
     pub(crate) holders: Holders,
-    /// Taken by the request that reaches into other heaps at the end of the reclaim steps.
+    /// Turn of the request that reclaims from other heaps, as the last reclaim step.
     pub(crate) turn: Turn,
-    /// Granules of the device in which several heaps have small allocations.
+    /// Granules of the device that small allocations of several heaps share.
     pub(crate) granules: Granules,
-    /// Who may be at work: the device, or the host in unified memory.
+    /// Gate between work of the device and the host's access to unified memory.
     pub(crate) gate: HostGate,
-    /// The device's own heap, while anything uses it.
+    /// The device's own heap, while it is in use.
     pub(crate) heap: Mutex<Option<Weak<dyn Holder>>>,
-    /// State that a floor above keeps with the context, from its first use on.
+    /// State that a higher floor keeps with the context, from its first use on.
     attachment: OnceLock<Box<dyn Attachment>>,
-    /// Progress of its work, as far as it was learnt.
+    /// Progress of the context's work, as far as it is known.
     pub(crate) moments: Arc<Moments>,
 }
 
-/// State that a floor above keeps with a context.
+/// State that a higher floor keeps with a context.
 pub(crate) trait Attachment: Any + Send + Sync {
-    /// Gives back what it has of the driver's, because the context ends.
+    /// Gives back objects of the driver, because the context ends.
     fn end(&mut self, context: &Context);
 }
 
-/// Why a context could not do what it was asked.
+/// Reason why a context refused an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContextError {
     Gone(Gone),
@@ -92,8 +91,7 @@ pub(crate) enum ContextError {
 }
 
 impl Context {
-    /// Retains the primary context of the device that the driver counts as `ordinal`, which people
-    /// call `name`.
+    /// Retains the primary context of the device with the driver's number `ordinal`, named `name`.
     pub(super) fn retain(
         driver: Arc<dyn Driver>,
         origin: Origin,
@@ -102,11 +100,12 @@ impl Context {
     ) -> Result<Arc<Context>, Error> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let forks = fork::watch();
-        // Here, where a context takes a hundred times as long, and not at the first allocation.
+        // Done here, where a context takes a hundred times as long, rather than at the first
+        // allocation.
         sync::prepare();
         let Origin { emulator, fallback } = origin;
-        // Asked here and kept: the emulator answers behind its lock, which nothing may take in a
-        // forked child, and names are shown there too.
+        // Queried here and stored: the emulator answers under its lock, which a forked child must
+        // not take, although names are displayed there too.
         let (number, is_wsl2) = look(emulator.as_ref(), ordinal);
         let mut info = DeviceInfo::read(&*driver, ordinal, name, number)?;
         info.fallback = fallback;
@@ -140,7 +139,8 @@ impl Context {
         }))
     }
 
-    /// The state that a floor above keeps with the context; `None` if another type has the place.
+    /// Returns the state that a higher floor keeps with the context; `None` if it is of another
+    /// type.
     pub(crate) fn attachment<A: Attachment + Default>(&self) -> Option<&A> {
         let attachment: &dyn Any = &**self.attachment.get_or_init(|| Box::<A>::default());
         attachment.downcast_ref()
@@ -150,7 +150,7 @@ impl Context {
         &*self.driver
     }
 
-    /// The checks that want to know of each block: those of an emulated device, if they are on.
+    /// Returns the checks that are told of each block: those of an emulated device, if they are on.
     #[inline]
     pub(crate) fn block_checks(&self) -> Option<&dyn BlockChecks> {
         if self.has_block_checks { self.driver.block_checks() } else { None }
@@ -161,19 +161,19 @@ impl Context {
         self.emulator.as_ref()
     }
 
-    /// What the device is and can do.
+    /// Returns the device's description.
     pub(crate) fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// Returns `true` if the device is Windows' and lent to WSL2: its host gives freed memory back
-    /// late, and calls memory free that cannot be had.
+    /// Returns `true` if the device is a Windows GPU under WSL2: its host returns freed memory
+    /// late, and reports memory as free that cannot be allocated.
     pub(crate) fn is_wsl2(&self) -> bool {
         self.is_wsl2
     }
 
-    /// Its name in a message that names `other` too. If both are emulated by two emulators, whose
-    /// devices may be called alike, the emulator's number is part of it.
+    /// Returns the device's name for a message that also names `other`. If two emulators emulate
+    /// them, their names may be equal, and the name includes the emulator's number.
     pub(crate) fn beside(&self, other: &Context) -> String {
         let number = self.info.emulator;
         self.text(number.filter(|_| other.info.emulator.is_some() && other.info.emulator != number))
@@ -183,7 +183,7 @@ impl Context {
         let DeviceInfo { name, product, ordinal, .. } = &self.info;
         let mut text = format!("{name} ({product}");
         if self.has_siblings {
-            // All devices of one emulator have the same name.
+            // All devices of one emulator have equal names.
             text += &format!(", device {ordinal}");
         }
         if let Some(number) = emulator {
@@ -192,7 +192,7 @@ impl Context {
         text + ")"
     }
 
-    /// Which one of the process it is; never used again.
+    /// Returns the number of the context in this process; it is never reused.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -202,13 +202,13 @@ impl Context {
         self.number == other.number
     }
 
-    /// Returns `true` if both are reached through one driver. The machine's own is one however
-    /// often it is opened.
+    /// Returns `true` if both contexts use one driver. The machine's driver is one, however often
+    /// it is opened.
     pub(crate) fn shares_driver(&self, other: &Context) -> bool {
         Arc::ptr_eq(&self.driver, &other.driver)
     }
 
-    /// The driver's handle for it.
+    /// Returns the driver's handle.
     pub(crate) fn raw(&self) -> CUcontext {
         self.raw
     }
@@ -226,8 +226,7 @@ impl Context {
         self.info.memory_pools
     }
 
-    /// Returns what is known of the device's virtual memory, found out by `probe` at the first
-    /// question.
+    /// Returns what is known of the device's virtual memory. The first call makes the `probe`.
     pub(crate) fn virtual_memory_by(
         &self,
         probe: impl FnOnce() -> Result<VirtualMemory, NoVirtualMemory>,
@@ -241,8 +240,8 @@ impl Context {
         }
     }
 
-    /// Refuses a context that cannot be used at all. To be asked before any lock is taken that
-    /// another thread of the parent may have held when this process was forked off.
+    /// Refuses a context that cannot be used. Call it before taking any lock that another thread of
+    /// the parent may have held when this process was forked.
     #[inline]
     pub(crate) fn check_alive(&self) -> Result<(), Gone> {
         if self.forks != fork::count() {
@@ -251,13 +250,13 @@ impl Context {
         if self.lost.load(Ordering::Relaxed) { Err(Gone::Reset) } else { Ok(()) }
     }
 
-    /// Waits for all work of the context. Breaks the capture of a graph that one of its streams is
-    /// at: what is not the program's own wish asks before.
+    /// Waits for all work of the context. The wait breaks a capture of a graph on one of its
+    /// streams, so check for captures first, unless the program asked for the wait.
     pub(crate) fn synchronize(&self) -> Result<(), ContextError> {
         let moment = self.moments.begin();
         {
             let _current = self.enter_aside()?;
-            // SAFETY: no pointers.
+            // SAFETY: the call takes no pointers.
             check("cuCtxSynchronize", unsafe { self.driver.cuCtxSynchronize() })?;
         }
         self.moments.complete_all(moment);
@@ -265,39 +264,41 @@ impl Context {
         Ok(())
     }
 
-    /// Makes the context current on this thread until the guard goes. What was current before
-    /// belongs to the program or to another library and is put back.
+    /// Makes the context current on this thread until the guard is dropped. The context that was
+    /// current before belongs to the program or to another library, and is restored.
     ///
-    /// Everything that calls the driver passes through here, so nothing reaches it in a forked
-    /// child or after a reset.
+    /// Every driver call passes through here, so none is made in a forked child or after a reset.
     pub(crate) fn enter(&self) -> Result<Current<&Context>, ContextError> {
         Current::enter(self)
     }
 
-    /// The same for what the library does for itself, beside the program's work: a capture of a graph
-    /// forbids calls such as `cuMemAlloc` and `cuEventQuery`, even on other threads, because they
-    /// might be meant to be part of it. Without this they would fail and break the capture.
+    /// Enters the context for the library's own calls, beside the program's work. A capture of a
+    /// graph forbids calls such as `cuMemAlloc` and `cuEventQuery`, even on other threads, because
+    /// they might be meant to be part of it. Without this, such calls would fail and break the
+    /// capture.
     pub(crate) fn enter_aside(&self) -> Result<Aside<&Context>, ContextError> {
         Aside::enter(self)
     }
 
-    /// The same with a guard that can be kept, on this thread.
+    /// Enters as [`enter_aside`](Context::enter_aside) does, with a guard that can be stored on
+    /// this thread.
     pub(crate) fn stay_aside(self: &Arc<Self>) -> Result<Aside<Arc<Context>>, ContextError> {
         Aside::enter(self.clone())
     }
 
-    /// Returns `true` if a stream is capturing a graph: it can be neither waited for nor made to
-    /// wait for what is outside. So is the default stream while a stream does that it would have to
-    /// wait for.
+    /// Returns `true` if a stream is capturing a graph: it can neither be waited for nor wait for
+    /// work outside. It is also `true` for the default stream while a stream is capturing that it
+    /// would have to wait for.
     pub(crate) fn is_capturing(&self, stream: CUstream) -> Result<bool, ContextError> {
         let _current = self.enter()?;
         self.is_capturing_inside(stream)
     }
 
-    /// The same while the context is entered.
+    /// Queries the capture as [`is_capturing`](Context::is_capturing) does, with the context
+    /// entered already.
     pub(crate) fn is_capturing_inside(&self, stream: CUstream) -> Result<bool, ContextError> {
         let mut status = CUstreamCaptureStatus::NONE;
-        // SAFETY: the pointer is valid for the call; the stream is alive, which its user promises.
+        // SAFETY: the pointer is valid for the call; the caller keeps the stream alive.
         match unsafe { self.driver.cuStreamIsCapturing(stream, &mut status) } {
             CUresult::ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
             code => Ok(check("cuStreamIsCapturing", code)
@@ -305,13 +306,13 @@ impl Context {
         }
     }
 
-    /// Returns `true` if work on this device may touch memory of `other`. Peer access, where it
-    /// takes any, is enabled by the first question of a pair.
+    /// Returns `true` if work on this device may access memory of `other`. If peer access is
+    /// needed, the first call for a pair enables it.
     ///
-    /// This covers plain allocations and the virtual memory of our heaps; a stream-ordered pool is
+    /// This covers plain allocations and the virtual memory of heaps. A stream-ordered pool is
     /// opened to other devices by its own call.
     ///
-    /// Heaps that the question kept alive are added to `visited`. The caller drops them with no lock
+    /// Heaps that the query kept alive are added to `visited`. The caller drops them with no lock
     /// held.
     pub(crate) fn can_reach(
         &self,
@@ -335,15 +336,15 @@ impl Context {
         Ok(reached)
     }
 
-    /// The other devices that are to reach what is mapped from now on.
+    /// Returns the other devices that get access to new mappings.
     pub(crate) fn readers(&self) -> Vec<CUdevice> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Lets another device reach the virtual memory of the heaps, which says so for each mapping.
-    /// These heaps are added to `visited`.
+    /// Gives another device access to the virtual memory of the heaps, which set it for each
+    /// mapping. These heaps are added to `visited`.
     fn open_to(&self, reader: CUdevice, visited: &mut Visited) -> Result<bool, ContextError> {
-        // First, so that what is mapped meanwhile is open too. A device that was reset asks again.
+        // First, so that new mappings are accessible too. A device that was reset asks again.
         let is_new = {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             let is_new = !readers.contains(&reader);
@@ -375,16 +376,16 @@ impl Context {
         if can == 0 {
             return Ok(false);
         }
-        // SAFETY: the other context is held by `other`.
+        // SAFETY: `other` retains the other context.
         match unsafe { self.driver.cuCtxEnablePeerAccess(other.raw, 0) } {
-            // The program or another library was first.
+            // The program or another library has enabled it before.
             CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(true),
             CUresult::ERROR_PEER_ACCESS_UNSUPPORTED => Ok(false),
             code => Ok(check("cuCtxEnablePeerAccess", code).map(|()| true)?),
         }
     }
 
-    /// Free and total bytes of the device, all processes counted.
+    /// Returns the free and the total bytes of the device, over all processes.
     pub(crate) fn memory(&self) -> Result<(u64, u64), ContextError> {
         let (mut free, mut total) = (0, 0);
         let _current = self.enter_aside()?;
@@ -394,13 +395,14 @@ impl Context {
         Ok((free as u64, total as u64))
     }
 
-    /// Ends the context with all that the process has in it, and gives up our reference to it.
+    /// Ends the context with everything that the process has in it, and releases this reference to
+    /// it.
     ///
     /// # Safety
     ///
-    /// As [`Device::reset`](super::Device::reset).
+    /// The requirements of [`Device::reset`](super::Device::reset).
     pub(super) unsafe fn reset(&self) -> Result<(), ContextError> {
-        // Work that failed is a reason for a reset, not against it.
+        // Failed work is a reason for a reset, not against it.
         match self.synchronize() {
             Err(ContextError::Gone(gone)) => return Err(gone.into()),
             Err(ContextError::Driver(_)) | Ok(()) => {}
@@ -409,7 +411,7 @@ impl Context {
             holder.before_reset();
         }
         self.lost.store(true, Ordering::Relaxed);
-        // SAFETY: nobody uses what is in the context from here on, which the caller promises.
+        // SAFETY: the caller guarantees that objects of the context are not used from here on.
         let reset = unsafe { self.driver.cuDevicePrimaryCtxReset_v2(self.ordinal()) };
         let reset = check("cuDevicePrimaryCtxReset_v2", reset);
         self.lost.store(reset.is_ok(), Ordering::Relaxed);
@@ -417,10 +419,11 @@ impl Context {
             holder.after_reset(reset.is_ok());
         }
         reset?;
-        // A reset leaves references as they are (driver 580, and the emulator). Ours is given up
-        // while the context is not active, when that ends nothing; a driver that had taken it away
-        // would say so here, to no harm. Before the reset it could end the context under others.
-        // SAFETY: retained once by `retain`, and `drop` releases no context that is lost.
+        // A reset keeps references (driver 580, and the emulator). This one is released while the
+        // context is not active, when the release ends nothing. A driver that had dropped it would
+        // return a harmless error here. A release before the reset could end the context under
+        // other holders.
+        // SAFETY: retained once by `retain`, and `drop` does not release a lost context.
         let _: CUresult = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal()) };
         Ok(())
     }
@@ -432,8 +435,8 @@ impl fmt::Display for Context {
     }
 }
 
-/// The number of a device's emulator, `None` for a real device, and whether the device is lent to
-/// WSL2.
+/// Returns the number of a device's emulator (`None` for a real device), and whether the device is
+/// a Windows GPU under WSL2.
 fn look(emulator: Option<&Emulator>, ordinal: i32) -> (Option<u64>, bool) {
     #[cfg(feature = "emulator")]
     if let Some(emulator) = emulator {
@@ -453,11 +456,12 @@ impl Drop for Context {
                 if let Some(mut attachment) = self.attachment.take() {
                     attachment.end(self);
                 }
-                // SAFETY: retained once by `retain`. A failure means that the driver is gone already.
+                // SAFETY: retained once by `retain`. A failure means that the driver has shut down
+                // already.
                 let _: CUresult =
                     unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal()) };
             }
-            // The driver too is left alone: a thread of the parent may have been inside it.
+            // The driver is left alone too: a thread of the parent may have been inside it.
             #[cfg_attr(
                 not(feature = "emulator"),
                 allow(clippy::clone_on_copy, reason = "without emulators there is never one")
@@ -468,14 +472,13 @@ impl Drop for Context {
     }
 }
 
-/// While it lives, a context is current on the thread that made it.
+/// Guard: a context is current on the thread that made it.
 pub(crate) struct Current<C: Deref<Target = Context>> {
     context: C,
     pushed: bool,
 }
 
-/// While it lives, a context is current on the thread that made it, and captures keep that thread
-/// from nothing.
+/// Guard: a context is current on the thread that made it, and captures forbid no calls there.
 pub(crate) struct Aside<C: Deref<Target = Context>> {
     current: Current<C>,
     before: Option<CUstreamCaptureMode>,
@@ -489,7 +492,7 @@ impl<C: Deref<Target = Context>> Current<C> {
         check("cuCtxGetCurrent", unsafe { driver.cuCtxGetCurrent(&mut current) })?;
         let pushed = current != context.raw;
         if pushed {
-            // SAFETY: the context is held by itself.
+            // SAFETY: the context retains itself.
             check("cuCtxPushCurrent_v2", unsafe { driver.cuCtxPushCurrent_v2(context.raw) })?;
         }
         Ok(Current { context, pushed })
@@ -503,7 +506,7 @@ impl<C: Deref<Target = Context>> Aside<C> {
         // SAFETY: the pointer is valid for the call.
         let exchanged =
             unsafe { current.context.driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
-        // Where that fails, all is as without a capture.
+        // If that fails, calls are as without a capture.
         Ok(Aside { before: exchanged.is_success().then_some(mode), current })
     }
 }
@@ -512,7 +515,7 @@ impl<C: Deref<Target = Context>> Drop for Aside<C> {
     fn drop(&mut self) {
         if let Some(mut mode) = self.before {
             let driver = &self.current.context.driver;
-            // SAFETY: the pointer is valid for the call; sets what was set before.
+            // SAFETY: the pointer is valid for the call; restores the previous mode.
             let _: CUresult = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
         }
     }
@@ -571,7 +574,7 @@ mod tests {
     use crate::emu::{Fault, FaultPlan, Options, Profile};
     use crate::{Device, Error, Heap, PoolKind};
 
-    /// Notes how the context was when it was told.
+    /// A record of the context's state at each notification.
     struct Notes(Arc<Context>, Mutex<Vec<Result<(), ContextError>>>);
 
     impl Holder for Notes {

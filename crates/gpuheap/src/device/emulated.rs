@@ -1,4 +1,4 @@
-//! Emulated devices: made of a profile or of options, with an emulator each.
+//! Emulated devices: made of a profile or of options, each with an emulator.
 
 use std::sync::Arc;
 
@@ -13,44 +13,44 @@ use crate::error::{Error, ErrorKind};
 use crate::size::{Bytes, Size};
 
 impl Device {
-    /// An emulated device that looks like `profile`, its work done at once, without the
-    /// emulator's checks.
+    /// Makes an emulated device with the properties of `profile`. Its work completes at once, and
+    /// the emulator's checks are off.
     ///
     /// # Errors
     ///
-    /// A profile without room for a context.
+    /// The profile's memory is too small for a context.
     pub fn emulated(profile: Profile) -> Result<Device, Error> {
         Device::emulated_with(fast(profile))
     }
 
-    /// The first device of an emulator with these options.
+    /// Makes the first device of an emulator with these options.
     ///
     /// # Errors
     ///
-    /// A failure that the options ask for.
+    /// A failure that the options request.
     pub fn emulated_with(options: Options) -> Result<Device, Error> {
         Device::of_emulator(&start(options)?, 0, EMULATED, None)
     }
 
-    /// All devices of one emulator with these options, in its order: they reach each other as
-    /// those of one machine do.
+    /// Makes all devices of one emulator with these options, in its order. They can access each
+    /// other as devices of one machine.
     ///
     /// # Errors
     ///
-    /// A failure that the options ask for.
+    /// A failure that the options request.
     pub fn emulated_devices(options: Options) -> Result<Vec<Device>, Error> {
         let emulator = start(options)?;
         let count = info::count(&*emulator)?;
         (0..count).map(|ordinal| Device::of_emulator(&emulator, ordinal, EMULATED, None)).collect()
     }
 
-    /// The emulator behind an emulated device.
+    /// Returns the emulator behind an emulated device; `None` for a real one.
     pub fn emulator(&self) -> Option<&Arc<Emulator>> {
         self.context.emulator()
     }
 
-    /// The device of that profile, called `name`; with the reason why it stands in for a GPU, if it
-    /// does.
+    /// Makes the device of a profile, named `name`, with the reason why it stands in for a GPU, if
+    /// it does.
     pub(super) fn of_profile(
         name: &str,
         profile: Profile,
@@ -91,7 +91,7 @@ fn start(options: Options) -> Result<Arc<Emulator>, Error> {
 ///
 /// # Errors
 ///
-/// Neither; the text lists the profiles.
+/// The text is neither; the error lists the profiles.
 pub fn profile(text: &str) -> Result<Profile, Error> {
     if let Some(profile) = Profile::named(text) {
         return Ok(profile);
@@ -105,12 +105,12 @@ pub fn profile(text: &str) -> Result<Profile, Error> {
     }
 }
 
-/// The profile `text` of the device `name`, if a heap can have memory of it.
+/// Parses the profile `text` of the device `name`. Refuses a device too small for a heap.
 pub(super) fn usable_profile(name: &str, text: &str) -> Result<Profile, Error> {
     let profile = profile(text)?;
     match profile.memory_bytes {
         GRANULE.. => Ok(profile),
-        // Mostly a unit that was forgotten.
+        // Most likely a forgotten unit.
         bytes => Err(ErrorKind::BadSetting.error(format!(
             "'{name}' is a device of {}, and memory is handed out in steps of {}; write a larger size \
              with its unit, as in emulated:16GiB",

@@ -1,25 +1,25 @@
-//! Who may be at work where host and device must not touch unified memory at the same time.
+//! Host gate: keeps host and device from accessing unified memory at the same time.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-/// Keeps device and host apart on a device without concurrent access to managed memory (WSL2):
-/// there a host that touches any managed memory while anything runs on the device crashes. With
-/// concurrent access it costs one branch. Of several such devices each has a gate of its own, so
-/// work on one is not kept from running while the host has memory of another.
+/// A gate that keeps device and host apart on a device without concurrent access to managed memory
+/// (WSL2). There, a host that accesses any managed memory while anything runs on the device
+/// crashes. With concurrent access the gate costs one branch. Each device has its own gate, so a
+/// borrow of one device's memory does not keep work from another.
 ///
-/// A borrow of the host's counts itself first and waits for the device then. Work is enqueued with
-/// the count held at zero, so it comes wholly before that wait, or not at all.
+/// A borrow by the host first counts itself and then waits for the device. Work is enqueued with
+/// the count held at zero, so it comes wholly before that wait, or is refused.
 pub(crate) struct HostGate {
-    /// How many borrows the host has; `None` with concurrent access.
+    /// Number of borrows by the host; `None` with concurrent access.
     borrows: Option<RwLock<u32>>,
 }
 
-/// The host has unified memory borrowed, so the device may not be given work.
+/// Refusal of work: the host has borrowed unified memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostBorrowed;
 
 impl HostBorrowed {
-    /// In words.
+    /// Text of the error.
     pub(crate) const TEXT: &'static str = "the device cannot be given work now, because the host \
         has a unified array of it borrowed (as_slice or as_mut_slice) and the device lacks \
         concurrent access to managed memory, as under WSL2: the host would crash if both ran; drop \
@@ -31,22 +31,23 @@ impl HostGate {
         HostGate { borrows: (!concurrent_managed_access).then(RwLock::default) }
     }
 
-    /// Held while work is enqueued, and for no longer: a thread that takes it twice may wait for
-    /// itself.
+    /// Returns a guard to hold while work is enqueued, and no longer: a thread that takes it twice
+    /// may deadlock.
     pub(crate) fn work(&self) -> Result<Option<RwLockReadGuard<'_, u32>>, HostBorrowed> {
         let Some(borrows) = &self.borrows else { return Ok(None) };
         let borrows = borrows.read().unwrap_or_else(PoisonError::into_inner);
         if *borrows == 0 { Ok(Some(borrows)) } else { Err(HostBorrowed) }
     }
 
-    /// A borrow begins: no work is enqueued from here on. Whether the device has to be waited for.
+    /// Begins a borrow, from which on no work is enqueued. Returns `true` if the device has to be
+    /// waited for.
     pub(crate) fn begin_borrow(&self) -> bool {
         let Some(borrows) = &self.borrows else { return false };
         *borrows.write().unwrap_or_else(PoisonError::into_inner) += 1;
         true
     }
 
-    /// A borrow ends.
+    /// Ends a borrow.
     pub(crate) fn end_borrow(&self) {
         let Some(borrows) = &self.borrows else { return };
         let mut borrows = borrows.write().unwrap_or_else(PoisonError::into_inner);

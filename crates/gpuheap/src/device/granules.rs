@@ -1,19 +1,19 @@
-//! Granules of the driver's that small allocations of several heaps share.
+//! Granules of the driver that small allocations of several heaps share.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-/// How many heaps have small allocations in each granule of a device.
+/// Number of heaps with small allocations in each granule of a device.
 ///
-/// Each heap counts the whole granule as reserved, so that a free of another heap takes no heap
-/// past its limit. The device counts the granule once.
+/// Each heap counts the whole granule as reserved, so that a free by another heap moves no heap
+/// over its limit. The device counts the granule once.
 #[derive(Debug, Default)]
 pub(crate) struct Granules(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Heaps in each granule, by its number.
+    /// Number of heaps in each granule, by the granule's number.
     heaps: FxHashMap<u64, u64>,
     /// Granules that heaps count beyond the first heap of each.
     again: u64,
@@ -44,7 +44,7 @@ impl Granules {
         self.lock().heaps.get(&granule).is_some_and(|heaps| *heaps > 1)
     }
 
-    /// Granules that the heaps together count more often than the device does.
+    /// Returns the number of granules that the heaps together count beyond the device's count.
     pub(crate) fn counted_again(&self) -> u64 {
         self.lock().again
     }

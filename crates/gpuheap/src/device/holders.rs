@@ -1,5 +1,5 @@
-//! The heaps of a context, as far as the context knows them: told of a reset, visited on behalf of
-//! each other.
+//! Holders: the heaps of a context, as the context knows them. They are told of a reset, and
+//! visited on behalf of each other.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -8,28 +8,28 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use gpuheap_driver::CUdevice;
 use gpuheap_pool::SourceError;
 
-/// Holder of memory of a context: a heap.
+/// A holder of memory of a context: a heap.
 pub(crate) trait Holder: Any + Send + Sync {
-    /// Gives back what a reset does not end: a stream-ordered pool outlives the context, with all
-    /// that is allocated from it (the emulator reports it as in use), and pinned memory is to be
-    /// unmapped by its owner. The context is still alive and idle. Must not panic.
+    /// Gives back memory that a reset does not end. A stream-ordered pool outlives the context with
+    /// all its allocations (the emulator reports it as in use), and the owner of pinned memory has
+    /// to unmap it. The context is still alive and idle. Must not panic.
     fn before_reset(&self);
 
-    /// Notes that the context was reset, or that the driver refused to.
+    /// Notes that the context was reset, or that the driver refused the reset.
     fn after_reset(&self, is_reset: bool);
 
-    /// Lets another device reach the virtual memory that is mapped.
+    /// Gives another device access to the mapped virtual memory.
     fn open_to(&self, reader: CUdevice) -> Result<(), SourceError>;
 
-    /// Returns `true` if a stream captures a graph, or may.
+    /// Returns `true` if a stream is or may be capturing a graph.
     fn is_any_capturing(&self) -> bool;
 
-    /// The holder as its own type.
+    /// Converts the holder to its own type.
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
-/// Holders that a question kept alive. Dropped with no lock held: a heap that ends drops its callbacks,
-/// which are code of the program.
+/// Holders that a query kept alive. Drop them with no lock held: a heap that ends drops its
+/// callbacks, which are code of the program.
 pub(crate) type Visited = Vec<Arc<dyn Holder>>;
 
 /// The holders of a context.
@@ -64,16 +64,16 @@ pub(crate) fn is_visiting() -> bool {
 }
 
 impl Holders {
-    /// Registers `holder` for as long as it lives. A thread that takes `visits` for writing waits until
-    /// no [visit](Holders::visit) keeps the holder alive.
+    /// Registers `holder` for as long as it lives. A thread that takes `visits` for writing waits
+    /// until no [visit](Holders::visit) keeps the holder alive.
     pub(crate) fn register(&self, holder: Weak<dyn Holder>, visits: Arc<RwLock<()>>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known| known.holder.strong_count() > 0);
         known.push(Registered { holder, visits });
     }
 
-    /// The holders that live. The caller drops them with no lock held. Makes no handle of a heap: the
-    /// logger is told when a last handle goes, and would be told of this one.
+    /// The holders that live. The caller drops them with no lock held. Makes no handle of a heap:
+    /// the logger is told when a last handle goes, and would be told of this one.
     pub(crate) fn all(&self) -> Visited {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().filter_map(|known| known.holder.upgrade()).collect()

@@ -1,4 +1,4 @@
-//! What a device is and can do.
+//! Description of a device.
 
 use std::fmt;
 
@@ -8,55 +8,56 @@ use crate::error::{Error, ErrorKind};
 use crate::kind::MemoryKind;
 use crate::size::Bytes;
 
-/// What a device is and can do. Its text is one short line of what tells devices apart; all of it is
-/// in the fields.
+/// Description of a device. Its text is one short line with what distinguishes devices; the fields
+/// have everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// What [`Device::open`](crate::Device::open) calls it: `cuda:0`, `emulated:t4`.
+    /// Name that [`Device::open`](crate::Device::open) takes: `cuda:0`, `emulated:t4`.
     pub name: String,
-    /// What the driver calls it: `NVIDIA H200`.
+    /// Product name from the driver: `NVIDIA H200`.
     pub product: String,
-    /// `true` if it is an emulated one.
+    /// `true` if the device is emulated.
     pub is_emulated: bool,
-    /// The number of its emulator in this process, counted from 1; `None` for a real device. Messages
-    /// that name two devices tell emulated ones apart by it.
+    /// Number of its emulator in this process, from 1; `None` for a real device. Messages that name
+    /// two emulated devices tell them apart by it.
     pub emulator: Option<u64>,
-    /// Why [`Device::open_default`](crate::Device::open_default) opened an emulated device and no GPU,
-    /// with the places that it looked at; `None` for a device that was opened otherwise.
+    /// Why [`Device::open_default`](crate::Device::open_default) opened an emulated device instead
+    /// of a GPU, with the places that were searched; `None` for a device that was opened otherwise.
     pub fallback: Option<String>,
-    /// Its number in the driver's order.
+    /// Number of the device in the driver's order.
     pub ordinal: i32,
-    /// Its memory, bytes.
+    /// Size of the device's memory in bytes.
     pub total_memory: u64,
-    /// Its compute capability, major and minor.
+    /// Compute capability, major and minor.
     pub compute_capability: (i32, i32),
-    /// Its place on the PCI bus, as `0000:01:00.0`.
+    /// Address on the PCI bus, as `0000:01:00.0`.
     pub pci_bus_id: String,
-    /// Its identity, as `GPU-01234567-89ab-cdef-0123-456789abcdef`.
+    /// UUID, as `GPU-01234567-89ab-cdef-0123-456789abcdef`.
     pub uuid: String,
-    /// The driver, and where it was found.
+    /// The driver, and the file that it was loaded from.
     pub driver: String,
-    /// The version of CUDA that the driver supports, as 1000 × major + 10 × minor.
+    /// Version of CUDA that the driver supports, as 1000 × major + 10 × minor.
     pub driver_version: i32,
-    /// `true` if there are stream-ordered pools.
+    /// `true` if the device supports stream-ordered pools.
     pub memory_pools: bool,
-    /// `true` if the device claims virtual memory management: addresses and physical memory apart.
+    /// `true` if the device reports virtual memory management: separate addresses and physical
+    /// memory.
     pub virtual_memory: bool,
-    /// `true` if unified memory can be had.
+    /// `true` if the device supports unified memory.
     pub managed_memory: bool,
-    /// `true` if host and device may touch unified memory at the same time.
+    /// `true` if host and device may access unified memory at the same time.
     pub concurrent_managed_access: bool,
     /// `true` if the device reads the host's pageable memory in place.
     pub pageable_memory_access: bool,
-    /// `true` if the device can have pinned memory of the host mapped.
+    /// `true` if the device can map pinned host memory.
     pub can_map_host: bool,
-    /// `true` if memory of the program's own can be registered.
+    /// `true` if the device can register memory of the program.
     pub host_register: bool,
 }
 
 impl DeviceInfo {
-    /// Asks the driver, which needs no context for it.
+    /// Reads the description from the driver, without a context.
     pub(super) fn read(
         driver: &dyn Driver,
         ordinal: i32,
@@ -117,7 +118,7 @@ impl DeviceInfo {
     }
 }
 
-/// How many devices a driver has.
+/// Returns the number of the driver's devices.
 pub(super) fn count(driver: &dyn Driver) -> Result<i32, Error> {
     let mut count = 0;
     // SAFETY: the pointer is valid for the call.
@@ -152,7 +153,7 @@ impl fmt::Display for DeviceInfo {
     }
 }
 
-/// What a device can have.
+/// Support of a kind of memory by a device.
 impl MemoryKind {
     /// Refuses a kind of memory that the device does not support.
     pub(crate) fn check(self, info: &DeviceInfo) -> Result<(), Error> {

@@ -34,24 +34,23 @@ use crate::error::{Error, ErrorKind};
 #[cfg(feature = "emulator")]
 use crate::say;
 
-/// One device, real or emulated, with its primary context held.
+/// A device, real or emulated, with its primary context held.
 ///
-/// Cheap to clone: clones are the same device, and so is a real one that is opened again while it
-/// is open.
+/// Cheap to clone: clones are the same device. A real device that is opened again while it is open
+/// is the same device too.
 #[derive(Clone)]
 pub struct Device {
     context: Arc<Context>,
 }
 
 impl Device {
-    /// Opens a device by its name: `cuda:0` (a real one by ordinal), `emulated` (an H200 of no
-    /// substance), `emulated:16GiB`, `emulated:t4`. Blocks while the driver makes the context,
-    /// about 0.1 s.
+    /// Opens a device by its name: `cuda:0` (a real GPU by ordinal), `emulated` (an emulated H200),
+    /// `emulated:16GiB`, `emulated:t4`. Blocks while the driver makes the context, about 0.1 s.
     ///
     /// # Errors
     ///
-    /// A name of another form, an unknown profile, a size below 2 MiB, no driver, no such device; the text says what
-    /// would do.
+    /// The name has another form; the profile is unknown; the size is below 2 MiB; there is no
+    /// driver or no such device. The text says which names work.
     pub fn open(name: &str) -> Result<Device, Error> {
         match Name::parse(name)? {
             Name::Real(ordinal) => Ok(Device::from(machine::context(ordinal)?)),
@@ -61,12 +60,12 @@ impl Device {
     }
 
     /// Lists the devices that [`open`](Device::open) can open: the real ones, then the emulated
-    /// one, if gpuheap was built with its feature `emulator`. Makes no context; blocks while the
-    /// driver starts, up to seconds where it was not started before.
+    /// one, if gpuheap was built with its feature `emulator`. Makes no context. Blocks while the
+    /// driver starts: up to seconds if it was not started before.
     ///
     /// # Errors
     ///
-    /// A driver that is there and does not work, with the reason.
+    /// A driver is installed but does not work; the error has the reason.
     pub fn list() -> Result<Vec<DeviceInfo>, Error> {
         let mut devices = Vec::new();
         if let Ok(driver) = machine::driver_if_any()? {
@@ -84,34 +83,33 @@ impl Device {
         Ok(devices)
     }
 
-    /// What [`open`](Device::open) calls it: `cuda:0`, `emulated:t4`. Those made of
-    /// [options](Device::emulated_with) or of a profile are just `emulated`.
+    /// Returns the name that [`open`](Device::open) takes: `cuda:0`, `emulated:t4`. Devices made of
+    /// [options](Device::emulated_with) or of a profile are named `emulated`.
     pub fn name(&self) -> &str {
         &self.context.info().name
     }
 
-    /// What it is and can do, as it was when it was opened.
+    /// Returns the description of the device, as read when it was opened.
     pub fn describe(&self) -> DeviceInfo {
         self.context.info().clone()
     }
 
-    /// Returns `true` if it is an emulated one.
+    /// Returns `true` if the device is emulated.
     pub fn is_emulated(&self) -> bool {
         self.context.info().is_emulated
     }
 
-    /// Waits for all work of the device's context.
+    /// Blocks until all work of the device's context has completed.
     ///
     /// # Errors
     ///
-    /// What that work failed with.
+    /// The error of that work.
     pub fn synchronize(&self) -> Result<(), Error> {
         Ok(self.context.synchronize()?)
     }
 
-    /// Returns `true` if work on this device may touch memory of `other`, which takes peer access
-    /// between two devices. It is enabled by the first question that finds it possible, and stays
-    /// so.
+    /// Returns `true` if work on this device can access memory of `other`. Two devices need peer
+    /// access for that, which the first call that finds it possible enables for good.
     ///
     /// # Errors
     ///
@@ -120,30 +118,31 @@ impl Device {
         Ok(self.context.can_reach(&other.context, &mut Visited::new())?)
     }
 
-    /// Ends the device's primary context with all that this process has in it, and opens the
-    /// device afresh. For a context that the driver lost to an error, and for the end of tests.
+    /// Ends the device's primary context with everything that this process has in it, and opens the
+    /// device afresh. For a context that an error made unusable, and for the end of tests. Blocks
+    /// until the device's work has completed.
     ///
-    /// Heaps give back first what they hold of the host's memory. Whatever was made on the device
-    /// before (clones of it, streams, events, heaps, blocks) gives an error from now on that says
-    /// so, and frees nothing when it is dropped. Blocks while the device's work is waited for.
+    /// Heaps first give back their host memory. Objects made on the device before (clones, streams,
+    /// events, heaps, blocks) return an error from now on that says so, and free nothing when they
+    /// are dropped.
     ///
-    /// Live memory of a heap with the `driver` pool is the pool's: it stays taken until the process
-    /// ends (H200, driver 580). Drop such arrays before.
+    /// Live memory of a heap with the `driver` pool belongs to that pool: it stays taken until the
+    /// process ends (H200, driver 580). Drop such arrays before.
     ///
     /// # Safety
     ///
-    /// The primary context belongs to the whole process. The caller promises that
+    /// The primary context belongs to the whole process. The caller guarantees:
     ///
-    /// * no other library in it (cuBLAS, another runtime) uses the device any more by what it made
-    ///   there before: its memory, streams, modules and handles are destroyed too;
-    /// * no other thread uses the device until this returns;
-    /// * nothing refers to pinned or unified memory of the device, not even the host, and no raw
+    /// * No other library of the process (cuBLAS, another runtime) uses objects that it made on the
+    ///   device before: its memory, streams, modules and handles are destroyed too.
+    /// * No other thread uses the device until this returns.
+    /// * No code, not even on the host, refers to pinned or unified memory of the device. No raw
     ///   address or handle from before is used again.
     ///
     /// # Errors
     ///
-    /// A driver error: where it refuses the reset, the device stays as it was; where opening afresh
-    /// fails, it is gone.
+    /// A driver error. If the driver refuses the reset, the device stays usable. If opening afresh
+    /// fails, the device's context has ended.
     pub unsafe fn reset(self) -> Result<Device, Error> {
         let old = self.context;
         // SAFETY: the caller keeps this function's contract.
@@ -156,17 +155,17 @@ impl Device {
         Ok(Device::from(machine::context(old.ordinal())?))
     }
 
-    /// The driver that the device is reached through.
+    /// Returns the driver of the device.
     pub fn driver(&self) -> &dyn Driver {
         self.context.driver()
     }
 
-    /// The device's number in the driver's order.
+    /// Returns the device's number in the driver's order.
     pub fn ordinal(&self) -> i32 {
         self.context.ordinal()
     }
 
-    /// The device's memory, bytes.
+    /// Returns the size of the device's memory in bytes.
     pub fn total_memory(&self) -> u64 {
         self.context.total_memory()
     }
@@ -185,7 +184,7 @@ impl Device {
         &self.context
     }
 
-    /// Opens the first real GPU, or an emulated device where there is none.
+    /// Opens the first real GPU, or an emulated device if there is no GPU.
     pub(crate) fn open_first() -> Result<Device, Error> {
         match machine::driver_if_any()? {
             Ok(_) => Device::open("cuda:0"),
@@ -193,7 +192,7 @@ impl Device {
         }
     }
 
-    /// Opens an emulated device in place of the GPU that was not found, for `reason`.
+    /// Opens an emulated device in place of a GPU that was not found, for `reason`.
     #[cfg(feature = "emulator")]
     fn fall_back(reason: String) -> Result<Device, Error> {
         say::warn(
@@ -235,7 +234,7 @@ impl fmt::Display for Device {
 
 const EMULATED: &str = "emulated";
 
-/// A device's name, taken apart.
+/// The parts of a device's name.
 enum Name {
     Real(i32),
     #[cfg(feature = "emulator")]
@@ -269,19 +268,19 @@ impl Name {
     }
 }
 
-/// Refuses a name that [`Device::open`] would not know.
+/// Refuses a name that [`Device::open`] does not accept.
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     Name::parse(name).map(|_| ())
 }
 
-/// The names that [`Device::open`] takes.
+/// Returns the names that [`Device::open`] accepts.
 #[cfg(feature = "emulator")]
 pub(crate) fn names() -> String {
     let profiles = gpuheap_emu::Profile::NAMES.join(", ");
     format!("cuda:0, emulated, emulated:16GiB or emulated:PROFILE with a profile of {profiles}")
 }
 
-/// The names that [`Device::open`] takes.
+/// Returns the names that [`Device::open`] accepts.
 #[cfg(not(feature = "emulator"))]
 pub(crate) fn names() -> String {
     "cuda:0, with the number of the GPU".to_owned()
@@ -294,7 +293,7 @@ mod tests {
 
     #[test]
     fn open_default_without_gpu_says_how_to_get_the_emulator() {
-        // A machine that has a GPU opens it.
+        // On a machine with a GPU, the call opens it.
         let Err(error) = Device::open_default() else { return };
         let text = error.to_string();
         assert_eq!(error.kind(), ErrorKind::NoDevice, "{text}");
