@@ -1,8 +1,9 @@
 //! Count of the forks that lead to this process.
 //!
 //! CUDA does not survive a fork without exec. The child has a copy of the driver's state and none
-//! of its threads, and a lock that another thread of the parent held is never released there. A
-//! library keeps the result of [`watch`] when it opens a device, and compares it with [`count`]
+//! of its threads. A lock that another thread of the parent held is never released there.
+//!
+//! A library keeps the result of [`watch`] when it opens a device, and compares it with [`count`]
 //! before it takes a lock.
 
 use std::sync::atomic::{AtomicU32, Ordering};

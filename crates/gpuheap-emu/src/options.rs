@@ -46,7 +46,7 @@ impl Options {
     }
 }
 
-/// When queued work is done. A wait for work does it in every schedule.
+/// Time at which queued work is done. A wait for work does it in every schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// At once, in the call that enqueues it.
@@ -54,8 +54,8 @@ pub enum Schedule {
     /// Later: each driver call may do some of the ready work, picked by the seed. Equal calls with
     /// an equal seed do equal work.
     Seeded(u64),
-    /// Only when the host waits for it. A query answers first and then does one step of the work
-    /// that it asked about, so that a loop of queries ends.
+    /// On a wait of the host only. A query answers first and then does one step of the work that
+    /// it asked about, so that a loop of queries ends.
     OnDemand,
     /// This much virtual time after it was enqueued, or after the work that it waits for was done,
     /// if that is later. Waits and [`Emulator::advance`](crate::Emulator::advance) move the clock.

@@ -28,12 +28,12 @@ pub(crate) enum Kind {
 /// Way in which elements are found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Path {
-    /// In order: in all arrays, elements are adjacent.
+    /// Adjacent elements in all arrays, taken in order.
     Flat,
-    /// By coordinates and strides.
+    /// Elements at coordinates and strides.
     Strided,
-    /// By coordinates and strides, in vectors. Along the innermost axis, elements are adjacent or
-    /// all one.
+    /// Vectors at coordinates and strides. Along the innermost axis, an array's elements are
+    /// adjacent, or one element repeated.
     Vectors,
 }
 

@@ -280,7 +280,7 @@ impl Call<'_> {
 
     /// Frees all memory of a context that ends. Pool memory belongs to the device and stays. This
     /// was measured on an H200 for a created context and for a reset of the primary one
-    /// (2026-11-22), and is assumed for the last release of the primary one.
+    /// (2026-11-22). It is assumed for the last release of the primary one.
     pub(crate) fn free_all_of(&mut self, context: u32, report_leaks: bool) {
         let is_primary = self.state.contexts.at(context).is_some_and(|context| context.primary);
         let live: Vec<(u64, bool)> = self

@@ -9,8 +9,8 @@ use crate::kernels::{Access as KernelAccess, Kernel, Region};
 use crate::state::access::Access;
 
 /// Bounds the runs of a strided access that are judged one by one. An access with more runs is not
-/// judged, so that no correct program is accused: what it writes counts as written, and its uses
-/// are not recorded.
+/// judged, so that no correct program is accused. Bytes that it writes count as written, and its
+/// uses are not recorded.
 const MOST_RUNS: u64 = 1 << 16;
 
 impl Call<'_> {

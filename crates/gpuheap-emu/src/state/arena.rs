@@ -81,8 +81,9 @@ impl Arena {
         None
     }
 
-    /// Returns where a place would start for which the device must give memory, and how many bytes,
-    /// in units of `unit`. A free end that `stream` may take is used.
+    /// Returns the start of a place that needs more memory from the device, and the bytes that the
+    /// device must give, in units of `unit`. A free end that `stream` may take is part of the
+    /// place.
     pub(crate) fn growth(&self, bytes: u64, stream: u32, unit: u64) -> (u64, u64) {
         let needed = bytes.next_multiple_of(unit);
         if let Some((&hole, _)) = self.holes.iter().find(|(_, size)| **size >= needed) {

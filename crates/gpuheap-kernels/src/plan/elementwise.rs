@@ -115,7 +115,7 @@ fn elementwise(
 }
 
 /// Returns the axes with vectors along the innermost one. `None` unless in every array its elements
-/// are all one, or adjacent and aligned for loads of vectors.
+/// are one element repeated, or adjacent and aligned for loads of vectors.
 fn in_vectors(
     axes: &[Axis],
     (out, out_of): (u64, Type),

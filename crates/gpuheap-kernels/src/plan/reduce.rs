@@ -21,7 +21,7 @@ const WARP: u64 = 32;
 /// Way in which an axis is reduced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// By rows, with `lanes` threads for each piece of a row.
+    /// Rows, with `lanes` threads for each piece of a row.
     Rows {
         lanes: u64,
     },
