@@ -1,10 +1,12 @@
 //! The heap of one device.
 
+mod allocate;
 pub(crate) mod block;
 pub(crate) mod builder;
 mod fallback;
 pub(crate) mod fit;
 pub(crate) mod flush;
+mod free;
 pub(crate) mod idle;
 pub(crate) mod leaks;
 pub(crate) mod lease;
@@ -42,7 +44,7 @@ use crate::heap::policies::policy_and_source;
 use crate::heap::reclaimers::{Reclaimer, Reclaimers};
 use crate::heap::registrations::Registrations;
 use crate::heap::staging::Staging;
-use crate::heap::store::{FreeOn, Store};
+use crate::heap::store::Store;
 use crate::heap::thread_caches::{Handle, let_go};
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
@@ -50,7 +52,6 @@ use crate::measure;
 use crate::say;
 use crate::size::Bytes;
 use crate::stream::Stream;
-use crate::thread_cache::ThreadCache;
 use crate::track::{TrackId, Tracker, Tracking};
 
 /// The memory of one device, allocated and freed in stream order.
@@ -522,156 +523,6 @@ impl Heap {
 }
 
 impl Inner {
-    /// Allocates from this thread's cache, and does nothing else. Zero-filling, tracking and pools
-    /// without thread caches are handled by [`lease`](Inner::lease).
-    #[inline]
-    pub(crate) fn lease_kept(
-        &self,
-        bytes: u64,
-        stream: &Stream,
-    ) -> Option<(Lease, &'static ThreadCache)> {
-        let _time = measure::memory_management();
-        let cache = ThreadCache::find(&self.device, stream.id())?;
-        if !cache.is_plain() {
-            return None;
-        }
-        let lease = cache.take(bytes)?;
-        measure::note(bytes);
-        Some((lease, cache))
-    }
-
-    /// Returns this thread's cache for device memory on a stream, if requests may be served from it
-    /// alone.
-    #[inline]
-    pub(crate) fn cache_for(&self, stream: &Stream) -> Option<&'static ThreadCache> {
-        let cache = ThreadCache::find(&self.device, stream.id())?;
-        (cache.is_plain() && !cache.is_closed()).then_some(cache)
-    }
-
-    /// Allocates memory of a kind, counted, for the line `at` of the program. Also returns the
-    /// cache of this thread that served it, if there is one.
-    #[inline(never)]
-    pub(crate) fn lease(
-        self: &Arc<Inner>,
-        kind: MemoryKind,
-        bytes: u64,
-        stream: &Stream,
-        zeroed: bool,
-        at: &'static Location<'static>,
-    ) -> Result<(Lease, Option<&'static ThreadCache>), Error> {
-        // Before any lock is taken: in a forked child, a thread of the parent may have held it.
-        self.context.check_alive()?;
-        kind.check(self.context.info())?;
-        let _time = measure::memory_management();
-        let store = self.store(kind);
-        store.check_device(stream)?;
-        stream.refuse_retired()?;
-        let cache = match stream.is_unannounced() {
-            true => None,
-            false => ThreadCache::of(self, kind, stream.id(), |state| Some(state.stream(stream))),
-        };
-        let zeroed = zeroed || self.zero_on_alloc;
-        let leased = store.allocate(bytes, stream, zeroed, cache);
-        let mut lease = leased.map_err(|error| self.with_consumers(error))?;
-        lease.track = self.tracker.allocated(lease.address, bytes, kind, at);
-        measure::note(bytes);
-        Ok((lease, cache))
-    }
-
-    /// Allocates device memory, neither filled nor tracked, if `cache` (this thread's) has no block
-    /// for it.
-    #[inline(always)]
-    pub(crate) fn lease_unkept(
-        &self,
-        bytes: u64,
-        stream: &Stream,
-        cache: &'static ThreadCache,
-    ) -> Result<Lease, Error> {
-        self.context.check_alive()?;
-        let _time = measure::memory_management();
-        let leased = self.device.allocate_locked(bytes, stream, Some(cache));
-        let lease = leased.map_err(|error| self.with_consumers(error))?;
-        measure::note(bytes);
-        Ok(lease)
-    }
-
-    /// Frees a lease that `cache` (this thread's) does not keep.
-    #[inline]
-    pub(crate) fn free_unkept(
-        &self,
-        lease: Lease,
-        cache: &'static ThreadCache,
-    ) -> Result<(), Error> {
-        self.check_alive_for(lease)?;
-        let _time = measure::memory_management();
-        self.device.free_locked(lease, None, false, Some(cache))
-    }
-
-    /// Frees a lease in the order of `stream`, or else of its own stream.
-    #[inline(never)]
-    pub(crate) fn free(
-        self: &Arc<Inner>,
-        kind: MemoryKind,
-        lease: Lease,
-        stream: Option<&Stream>,
-        zeroed: bool,
-    ) -> Result<(), Error> {
-        self.check_alive_for(lease)?;
-        // If the lease is of the retired stream, all work of that stream is before the event that
-        // the heap recorded. Otherwise the stream is waited for.
-        let stream = match stream {
-            Some(stream) if stream.is_retired() => {
-                if stream.id() != lease.stream_id {
-                    stream.synchronize().inspect_err(|_| self.note_failed_free(kind))?;
-                }
-                None
-            }
-            stream => stream,
-        };
-        let _time = measure::memory_management();
-        self.untrack(lease.track);
-        let zeroed = zeroed || self.zero_on_free;
-        let stream_id = stream.map_or(lease.stream_id, Stream::id);
-        let cache = match stream {
-            Some(stream) if stream.is_unannounced() => None,
-            Some(stream) => ThreadCache::of(self, kind, stream_id, |s| Some(s.stream(stream))),
-            None => ThreadCache::of(self, kind, stream_id, |s| s.order.known(stream_id)),
-        };
-        let freed = self.store(kind).free(lease, stream, zeroed, cache);
-        if self.is_closing() {
-            self.end_if_over();
-        }
-        freed
-    }
-
-    /// Frees a lease in the order of its own stream and of `stream`. If these cannot be ordered,
-    /// the memory stays counted as live, and is not reused.
-    #[cold]
-    pub(crate) fn free_ordered(
-        self: &Arc<Inner>,
-        kind: MemoryKind,
-        lease: Lease,
-        stream: &Stream,
-    ) -> Result<(), Error> {
-        let is_ordered = stream.is_retired() || stream.id() == lease.stream_id;
-        if lease.key.is_none() || is_ordered {
-            return self.free(kind, lease, Some(stream), false);
-        }
-        self.check_alive_for(lease)?;
-        let ordered = self.store(kind).order_free(&lease, stream);
-        match ordered.inspect_err(|_| self.note_failed_free(kind))? {
-            FreeOn::Own => self.free(kind, lease, None, false),
-            FreeOn::Theirs => self.free(kind, lease, Some(stream), false),
-        }
-    }
-
-    /// Counts memory whose free failed; it stays counted as live.
-    pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
-        let mut state = self.store(kind).lock();
-        state.stats.failed_frees += 1;
-        state.lost += 1;
-    }
-
     /// Returns `true` if blocks are allocated and freed as they are: neither filled nor tracked.
     pub(crate) fn is_plain(&self) -> bool {
         let fills = self.zero_on_free || self.zero_on_alloc;
@@ -744,23 +595,6 @@ impl Inner {
 
     fn lock_handle(&self) -> std::sync::MutexGuard<'_, Weak<Handle>> {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Refuses a lease whose memory cannot be given back. Memory that a reset freed is no longer
-    /// outstanding.
-    fn check_alive_for(&self, lease: Lease) -> Result<(), Error> {
-        let alive = self.context.check_alive();
-        if alive == Err(Gone::Reset) {
-            self.untrack(lease.track);
-        }
-        Ok(alive?)
-    }
-
-    #[inline]
-    fn untrack(&self, track: Option<TrackId>) {
-        if let Some(track) = track {
-            self.tracker.freed(track);
-        }
     }
 
     /// Adds the lines that hold the most memory, if allocations are tracked.

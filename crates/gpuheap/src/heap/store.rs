@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpuheap_pool::{
-    AllocStats, BlockRef, Environment, GRANULE, KeptByThreads, Limits, MemorySource, Order, Policy,
-    PoolKind, RunningStats, Segment, Shortage, SourceError, StreamRef,
+    AllocStats, Environment, KeptByThreads, Limits, MemorySource, Order, Policy, PoolKind,
+    RunningStats, Segment, SourceError, StreamRef,
 };
 
 use crate::device::Context;
@@ -17,20 +17,10 @@ use crate::heap::policies::Parts;
 use crate::heap::reclaimers::Reclaimers;
 use crate::heap::usage::Usage;
 use crate::kind::MemoryKind;
-use crate::source::{handle, raw};
+use crate::source::handle;
 use crate::stream::Stream;
 use crate::sync::{Biased, Locked};
 use crate::thread_cache::{Kept, ThreadCache};
-
-/// What is allocated on the side takes at most one part in so many of what a limit leaves: who
-/// asks for the rest meanwhile is to get it.
-const SPARED: u64 = 4;
-
-/// So much may other threads keep, or such a part of all that is taken, while more is taken, and by so
-/// much has what is taken to grow before they are asked again. Asked at every growth, sixteen threads
-/// had each other start over again and again: 8 million pairs a second, and not 100.
-const KEPT: u64 = 32 << 20;
-const KEPT_SHARE: u64 = 32;
 
 /// Up to so many bytes taken, or this part of the device, a pool takes new memory rather than have a
 /// stream wait for another one's work. Beyond it memory is worth more than the wait: two streams that
@@ -47,22 +37,13 @@ pub(crate) struct Store {
     /// Which one of the process this is.
     pub(crate) number: u64,
     /// Bytes that a thread may keep for a stream of what it freed; none where threads keep nothing.
-    keeps: Option<u64>,
-    state: Apart<Biased<State>>,
+    pub(super) keeps: Option<u64>,
+    pub(super) state: Apart<Biased<State>>,
 }
 
 /// On cache lines of its own: what threads read at every call is not to move with the lock.
 #[repr(align(128))]
-struct Apart<T>(T);
-
-/// Which of two streams a free comes after both of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FreeOn {
-    /// The stream that the block was allocated on.
-    Own,
-    /// The stream that the free names.
-    Theirs,
-}
+pub(super) struct Apart<T>(pub(super) T);
 
 /// Everything that one call at a time may touch.
 pub(crate) struct State {
@@ -78,13 +59,13 @@ pub(crate) struct State {
     /// Blocks that could not be given back, which stay live for good.
     pub(crate) lost: u64,
     /// Other threads are held off.
-    is_alone: bool,
+    pub(super) is_alone: bool,
     /// More is taken than the soft limit allows.
     pub(crate) is_above_soft_limit: bool,
     /// Bytes up to which new memory is taken rather than a stream made to wait.
-    spare: u64,
+    pub(super) spare: u64,
     /// What was taken when all threads were last asked for what they keep, for more to be taken.
-    gathered: u64,
+    pub(super) gathered: u64,
     /// Several threads have caches.
     pub(crate) is_shared: bool,
     /// What threads keep of what they freed.
@@ -93,7 +74,7 @@ pub(crate) struct State {
     /// count as live.
     pub(crate) unzeroed: Vec<Lease>,
     /// Room for what is taken from a cache on its way to the policy.
-    kept: Vec<Kept>,
+    pub(super) kept: Vec<Kept>,
     /// Regions of the program that watch the peak.
     pub(crate) regions: Vec<Watched>,
 }
@@ -149,228 +130,6 @@ impl Store {
     /// Bytes that a thread may keep for a stream of what it freed; none where threads keep nothing.
     pub(crate) fn keeps(&self) -> Option<u64> {
         self.keeps
-    }
-
-    /// Memory for use on `stream` from this point of it on, filled with zeros if `zeroed`.
-    pub(crate) fn allocate(
-        &self,
-        bytes: u64,
-        stream: &Stream,
-        zeroed: bool,
-        cache: Option<&'static ThreadCache>,
-    ) -> Result<Lease, Error> {
-        let lease = match cache.and_then(|cache| cache.take(bytes)) {
-            Some(lease) => lease,
-            None => self.allocate_locked(bytes, stream, cache)?,
-        };
-        lease.note(&self.context, |checks, block| checks.allocated(block));
-        if zeroed { self.zeroed(lease) } else { Ok(lease) }
-    }
-
-    /// Fills new memory with zeros on its stream, and frees it if that fails: the stream may have been
-    /// retired since the memory was granted.
-    pub(crate) fn zeroed(&self, lease: Lease) -> Result<Lease, Error> {
-        if lease.key.is_none() {
-            return Ok(lease);
-        }
-        let Lease { address, block_bytes, stream, .. } = lease;
-        lease.note_whole(&self.context);
-        let zeroed = {
-            let mut state = self.lock();
-            let alive = state.refuse_ended(stream);
-            alive.and_then(|()| state.source.zero(address, block_bytes, Some(stream)))
-        };
-        lease.note(&self.context, |checks, block| checks.resized(block));
-        if let Err(error) = zeroed {
-            let _ = self.free(lease, None, false, None);
-            return Err(error.into());
-        }
-        Ok(lease)
-    }
-
-    /// The same where this thread's cache has nothing.
-    #[inline(always)]
-    pub(crate) fn allocate_locked(
-        &self,
-        bytes: u64,
-        stream: &Stream,
-        cache: Option<&'static ThreadCache>,
-    ) -> Result<Lease, Error> {
-        let stream_id = stream.id();
-        let mut state = self.lock_with(cache);
-        let stream = match cache.filter(|cache| !cache.is_closed()) {
-            Some(cache) => cache.stream(),
-            None => state.stream(stream),
-        };
-        match cache {
-            Some(cache) => {
-                state.settle(cache);
-                state.give_large(bytes);
-            }
-            None => state.merge_counts(),
-        }
-        let none =
-            Lease { stream, stream_id, key: None, address: 0, bytes, block_bytes: 0, track: None };
-        if bytes == 0 {
-            state.stats.allocated(0, 0);
-            return Ok(none);
-        }
-        let granted = state.allocate(bytes, stream);
-        self.note_soft_limit(&mut state);
-        drop(state);
-        let grant = match granted {
-            Ok(grant) => grant,
-            Err(Shortage::Failed(error)) => return Err(error.into()),
-            Err(shortage) => {
-                let recovered = self.recover(bytes, stream, shortage)?;
-                self.note_soft_limit(&mut self.lock());
-                recovered
-            }
-        };
-        let BlockRef { key, address, bytes: block_bytes } = grant;
-        Ok(Lease { key: Some(key), address, block_bytes, ..none })
-    }
-
-    /// Allocates without the reclaim steps: none where there is none as things are, or where more than a
-    /// part of what the limit allows would be held so. The first use is the host's to order.
-    pub(crate) fn allocate_if_there(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
-        let stream_id = stream.id();
-        let mut state = self.lock();
-        state.merge_counts();
-        let stream = state.stream(stream);
-        let left = state.limits.hard.map(|limit| limit.saturating_sub(state.granted));
-        if left.is_some_and(|left| bytes > left / SPARED) {
-            return None;
-        }
-        let BlockRef { key, address, bytes: block_bytes } = state.allocate(bytes, stream).ok()?;
-        self.note_soft_limit(&mut state);
-        let key = Some(key);
-        let lease = Lease { stream, stream_id, key, address, bytes, block_bytes, track: None };
-        lease.note(&self.context, |checks, block| checks.allocated(block));
-        Some(lease)
-    }
-
-    /// Takes a lease back in the order of `stream`, else of its own stream; filled with zeros
-    /// before anything else can have it if `zeroed`. `cache` is this thread's for that stream.
-    pub(crate) fn free(
-        &self,
-        lease: Lease,
-        stream: Option<&Stream>,
-        zeroed: bool,
-        cache: Option<&'static ThreadCache>,
-    ) -> Result<(), Error> {
-        let stream_id = stream.map_or(lease.stream_id, Stream::id);
-        if !zeroed {
-            // Before another thread can have it.
-            lease.note_freed(&self.context, stream.map(Stream::raw), false);
-        }
-        match cache {
-            Some(cache) if !zeroed && cache.keep(&Lease { stream_id, ..lease }) => Ok(()),
-            _ => self.free_locked(lease, stream, zeroed, cache),
-        }
-    }
-
-    /// The same where no cache of this thread keeps it as things are.
-    #[inline]
-    pub(crate) fn free_locked(
-        &self,
-        lease: Lease,
-        stream: Option<&Stream>,
-        zeroed: bool,
-        cache: Option<&'static ThreadCache>,
-    ) -> Result<(), Error> {
-        let Lease { bytes, block_bytes, .. } = lease;
-        let mut state = self.lock_with(cache);
-        if cache.is_none() {
-            state.merge_counts();
-        }
-        if let Some(cache) = cache {
-            state.settle(cache);
-            let stream_id = stream.map_or(lease.stream_id, Stream::id);
-            if !zeroed && state.make_room(cache, &Lease { stream_id, ..lease }) {
-                return Ok(());
-            }
-        }
-        let Some(key) = lease.key else {
-            state.stats.freed(bytes, block_bytes);
-            return Ok(());
-        };
-        let stream = match stream {
-            Some(stream) => state.stream(stream),
-            None => lease.stream,
-        };
-        let current = state.order.current(stream);
-        if zeroed {
-            lease.note_whole(&self.context);
-            if let Err(error) = state.zero(&self.context, &lease, current) {
-                state.stats.failed_frees += 1;
-                state.unzeroed.push(Lease { stream, ..lease });
-                return Err(error.into());
-            }
-            lease.note_freed(&self.context, Some(raw(stream)), true);
-        }
-        state.stats.freed(bytes, block_bytes);
-        let mut freed = state.give(key, block_bytes, stream);
-        freed = freed.and(state.keep_soft_limit());
-        self.note_soft_limit(&mut state);
-        if freed.is_err() {
-            state.stats.failed_frees += 1;
-        }
-        Ok(freed?)
-    }
-
-    /// Orders `stream` and the lease's own stream for a free: the lease may then be freed on the one
-    /// that the result names. Waits on the host only if neither stream can wait for the other.
-    pub(crate) fn order_free(&self, lease: &Lease, stream: &Stream) -> Result<FreeOn, Error> {
-        let (failed, own) = {
-            let mut state = self.lock();
-            let theirs = state.stream(stream);
-            let State { order, source, .. } = &mut *state;
-            let Err(failed) = order.follow(theirs, lease.stream, &mut **source) else {
-                return Ok(FreeOn::Theirs);
-            };
-            let current = order.current(lease.stream);
-            if current.is_some_and(|own| order.follow(own, theirs, &mut **source).is_ok()) {
-                return Ok(FreeOn::Own);
-            }
-            let mark = order.mark(lease.stream, &mut **source);
-            (failed, mark.map(|fence| fence.map(|fence| source.waiter(fence))))
-        };
-        // One of them is capturing a graph, or the driver fails.
-        if stream.synchronize().is_ok() {
-            return Ok(FreeOn::Own);
-        }
-        let is_over = own.is_ok_and(|wait| wait.is_none_or(|wait| wait().is_ok()));
-        if is_over { Ok(FreeOn::Theirs) } else { Err(failed.into()) }
-    }
-
-    /// Waits for a lease's stream and gives its memory back to the driver, past the cache: the
-    /// bytes that the driver regained.
-    pub(crate) fn release_lease(
-        &self,
-        lease: Lease,
-        stream: &Stream,
-        zeroed: bool,
-    ) -> Result<u64, Error> {
-        let (before, reserved) = {
-            let mut state = self.lock();
-            let ordered = state.source.is_stream_ordered();
-            let reserved = if ordered { state.source.reserved().unwrap_or(0) } else { 0 };
-            (state.stats.given_back, reserved)
-        };
-        self.free(lease, Some(stream), zeroed, None)?;
-        self.wait_for_pending()?;
-        let mut state = self.lock();
-        if lease.key.is_some() {
-            state.with_policy(|policy, env| policy.release_at(lease.address, env))?;
-        }
-        if state.source.is_stream_ordered() {
-            state.synchronize(&self.context)?;
-            // A pool that keeps nothing has given it back by itself by now.
-            state.source.trim()?;
-            return Ok(reserved.saturating_sub(state.source.reserved()?));
-        }
-        Ok(state.stats.given_back - before)
     }
 
     pub(crate) fn usage(&self) -> Result<Usage, Error> {
@@ -488,7 +247,7 @@ impl Store {
 
     /// The same for this thread, which may have a cache.
     #[inline]
-    fn lock_with(&self, cache: Option<&'static ThreadCache>) -> Locked<'_, State> {
+    pub(super) fn lock_with(&self, cache: Option<&'static ThreadCache>) -> Locked<'_, State> {
         match cache {
             Some(cache) => cache.lock(self.number, &self.state.0),
             None => self.lock(),
@@ -571,155 +330,6 @@ impl State {
         *self.stats
     }
 
-    /// Has the policy take everything back that threads keep, and carries over what they counted.
-    /// Makes no driver call.
-    pub(crate) fn flush_caches(&mut self) {
-        self.flush_matching(|_| true, false);
-    }
-
-    /// The same before more is taken from the driver: of this thread all, of the others what they
-    /// keep where it matters.
-    fn flush_before_growth(&mut self) {
-        let kept: u64 =
-            self.caches.iter().filter(|cache| !cache.is_mine()).map(|cache| cache.held()).sum();
-        let much = (self.stats.taken / KEPT_SHARE).max(KEPT);
-        let of_all = kept > much && self.stats.taken >= self.gathered.saturating_add(much);
-        if of_all || self.stats.taken < self.gathered {
-            self.gathered = self.stats.taken;
-        }
-        self.flush_matching(|cache| of_all || cache.is_mine(), false);
-    }
-
-    /// Has the policy take this thread's large blocks back before it places a large one: it then
-    /// finds free what would be free without the thread caches, and a program that repeats itself gets the
-    /// places that it had. Kept past such a request, one large block a stream cost `serve_threads`
-    /// three times the time, as requests found their places taken.
-    fn give_large(&mut self, bytes: u64) {
-        for at in 0..self.caches.len() {
-            let cache = self.caches[at];
-            if cache.is_mine() && cache.has_large() && cache.is_large(bytes) {
-                self.give_all(cache.stream(), |_, kept| cache.take_large(|block| kept.push(block)));
-            }
-        }
-    }
-
-    /// Has caches keep blocks up to `small` from the second thread on.
-    pub(crate) fn note_threads(&mut self, small: u64) {
-        let threads = || self.caches.iter().map(|cache| cache.thread()).filter(|one| *one != 0);
-        let first = threads().next();
-        if self.is_shared || threads().all(|thread| Some(thread) == first) {
-            return;
-        }
-        self.is_shared = true;
-        self.pause_other_threads();
-        self.caches.iter().for_each(|cache| cache.set_small(small));
-        self.resume_other_threads();
-    }
-
-    /// Closes and empties caches.
-    pub(crate) fn close(&mut self, which: impl Fn(&ThreadCache) -> bool) {
-        self.flush_matching(which, true);
-    }
-
-    fn flush_matching(&mut self, which: impl Fn(&ThreadCache) -> bool, closes: bool) {
-        let open = self.caches.iter().filter(|cache| !cache.is_closed());
-        // Nobody is to put anything into a cache that closes, so everybody has to be out of their own.
-        let stopped = open.filter(|cache| closes || which(cache));
-        let stopped: Vec<&'static ThreadCache> = stopped.copied().collect();
-        ThreadCache::stop_all(stopped.iter().copied());
-        stopped.iter().for_each(|cache| cache.wait());
-        for cache in stopped.iter().filter(|cache| which(cache)) {
-            self.give_all(cache.stream(), |stats, kept| {
-                cache.drain(stats, |block| kept.push(block));
-            });
-            if closes {
-                cache.close();
-                cache.part(&self.caches);
-            }
-        }
-        // Only now: one that goes on could put something into one that is not closed yet.
-        if !self.is_alone {
-            stopped.iter().for_each(|cache| cache.resume());
-        }
-    }
-
-    /// Takes over what a cache of this thread counted, and what it has no place for.
-    #[inline]
-    fn settle(&mut self, cache: &ThreadCache) {
-        cache.merge_counts(&mut self.stats);
-        if cache.is_crowded() {
-            self.give_all(cache.stream(), |_, kept| cache.take_unwanted(|block| kept.push(block)));
-        }
-    }
-
-    /// Takes over what this thread counted: the peak of the statistics is then that of what it holds.
-    #[inline]
-    pub(crate) fn merge_counts(&mut self) {
-        if let Some(cache) = self.caches.iter().find(|one| one.is_mine() && !one.is_closed()) {
-            cache.merge_counts(&mut self.stats);
-        }
-    }
-
-    /// The account with what this thread counted, and without what the others did since they last needed
-    /// the lock. Their caches stay as they are.
-    pub(crate) fn merged_stats(&mut self) -> RunningStats {
-        self.merge_counts();
-        self.stats
-    }
-
-    /// Holds off the other threads, whose frees would need no lock, until
-    /// [`resume_other_threads`](State::resume_other_threads): what they keep is gathered, and the next thing that each does with
-    /// the heap waits for the lock.
-    pub(crate) fn pause_other_threads(&mut self) {
-        self.is_alone = true;
-        self.flush_caches();
-    }
-
-    pub(crate) fn resume_other_threads(&mut self) {
-        self.is_alone = false;
-        self.caches.iter().for_each(|cache| cache.resume());
-    }
-
-    /// Makes room in this thread's own cache for what is freed, and has it kept there.
-    fn make_room(&mut self, cache: &ThreadCache, lease: &Lease) -> bool {
-        let made = self.give_all(cache.stream(), |_, kept| {
-            cache.make_room(lease.block_bytes, |block| kept.push(block))
-        });
-        made && cache.keep(lease)
-    }
-
-    /// Gives the policy what `take` takes out of a cache of `stream`.
-    fn give_all<R>(
-        &mut self,
-        stream: StreamRef,
-        take: impl FnOnce(&mut RunningStats, &mut Vec<Kept>) -> R,
-    ) -> R {
-        let mut kept = std::mem::take(&mut self.kept);
-        let taken = take(&mut self.stats, &mut kept);
-        for Kept { key, bytes, before, .. } in kept.drain(..) {
-            self.order.frees_as_completed(self.order.is_completed(stream, before));
-            if self.give(key, bytes, stream).is_err() {
-                self.stats.failed_frees += 1;
-            }
-        }
-        self.order.frees_as_completed(false);
-        self.kept = kept;
-        taken
-    }
-
-    /// Gives a block back to the policy, whose last use is on `stream`.
-    fn give(&mut self, key: u32, bytes: u64, stream: StreamRef) -> Result<(), SourceError> {
-        self.granted -= bytes;
-        self.with_policy(|policy, env| policy.free(key, stream, env))
-    }
-
-    /// Closes and empties the caches of streams that ended.
-    pub(crate) fn close_ended(&mut self) {
-        while let Some(ended) = self.order.next_ended() {
-            self.close(|cache| cache.stream_id() == ended);
-        }
-    }
-
     #[inline(always)]
     pub(crate) fn with_policy<R>(
         &mut self,
@@ -733,126 +343,6 @@ impl State {
             stranded: &mut self.stranded,
         };
         work(&mut *self.policy, &mut environment)
-    }
-
-    /// Asks the policy and keeps the account.
-    #[inline(always)]
-    pub(crate) fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
-        self.refuse(bytes)?;
-        self.refuse_ended(stream).map_err(Shortage::Failed)?;
-        self.order.learn(&mut *self.source);
-        let spares = self.has_spare(bytes);
-        self.order.refuse_waits(spares);
-        let mut grant = self.grant(bytes, stream);
-        if spares {
-            self.order.refuse_waits(false);
-            if let Err(Shortage::Limit(_) | Shortage::Device(_)) = grant {
-                // None is asked for again before as much was given back.
-                self.spare = self.spare.min(self.stats.taken);
-                grant = self.grant_with_waits(bytes, stream);
-            }
-        }
-        let grant = grant.map_err(|shortage| match shortage {
-            // An event that could not be made, say: memory is short all the same.
-            Shortage::Failed(SourceError::OutOfMemory) => Shortage::Device(GRANULE),
-            shortage => shortage,
-        })?;
-        self.granted += grant.bytes;
-        self.stats.allocated(bytes, grant.bytes);
-        // What above a soft limit was still in use at its free may be out of use by now.
-        if self.limits.soft.is_some() && self.stats.taken > self.granted {
-            let _ = self.keep_soft_limit();
-        }
-        Ok(grant)
-    }
-
-    /// A block of what is cached, else what the policy takes.
-    #[inline(always)]
-    fn grant(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
-        if self.caches.iter().any(|cache| cache.holds()) {
-            let kept = self.with_policy(|policy, env| policy.reuse(bytes, stream, env))?;
-            if let Some(grant) = kept {
-                return Ok(grant);
-            }
-            self.flush_before_growth();
-        }
-        self.with_policy(|policy, env| policy.allocate(bytes, stream, env))
-    }
-
-    /// A block for which `stream` may be made to wait, if there is no new memory.
-    #[cold]
-    fn grant_with_waits(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
-        self.grant(bytes, stream)
-    }
-
-    /// Returns `true` if new memory for a request is better than a wait: within the limits, and as
-    /// long as not much is taken. Makes no driver call.
-    #[inline]
-    pub(crate) fn has_spare(&mut self, bytes: u64) -> bool {
-        let few = self.stats.taken.saturating_add(bytes) <= self.spare;
-        few && (self.limits == Limits::default() || self.is_allowed(bytes))
-    }
-
-    /// Returns `true` if the limits allow so much more.
-    #[cold]
-    fn is_allowed(&mut self, bytes: u64) -> bool {
-        let Limits { soft, hard } = self.limits;
-        let most = soft.unwrap_or(u64::MAX).min(hard.unwrap_or(u64::MAX));
-        let growth = self.source.growth(bytes);
-        self.source.reserved().is_ok_and(|reserved| reserved.saturating_add(growth) <= most)
-    }
-
-    /// Fills a block that is being freed with zeros, in the order of `stream`, or at once where there
-    /// is none to do it in order.
-    fn zero(
-        &mut self,
-        context: &Context,
-        lease: &Lease,
-        stream: Option<StreamRef>,
-    ) -> Result<(), SourceError> {
-        if stream.is_none() {
-            self.synchronize(context)?;
-        }
-        self.source.zero(lease.address, lease.block_bytes, stream)
-    }
-
-    /// Tries once more to zero what could not be zeroed when it was freed, and frees it.
-    fn zero_again(&mut self, context: &Context) {
-        self.merge_counts();
-        for lease in std::mem::take(&mut self.unzeroed) {
-            let stream = self.order.current_later(lease.stream);
-            if self.zero(context, &lease, stream).is_err() {
-                self.unzeroed.push(lease);
-                continue;
-            }
-            lease.note_freed(context, None, true);
-            self.stats.freed(lease.bytes, lease.block_bytes);
-            let Some(key) = lease.key else { continue };
-            if self.give(key, lease.block_bytes, lease.stream).is_err() {
-                self.stats.failed_frees += 1;
-            }
-        }
-    }
-
-    /// Refuses a stream that was retired after it was looked up, while the lock was open: its handle
-    /// may mean nothing any more, and its place may be another stream's.
-    fn refuse_ended(&self, stream: StreamRef) -> Result<(), SourceError> {
-        let current = self.order.current(stream);
-        match current.is_some_and(|current| current.number() == stream.number()) {
-            true => Ok(()),
-            false => Err(SourceError::StreamUnusable),
-        }
-    }
-
-    /// Refuses what no device or limit could hold, before the driver is called.
-    pub(crate) fn refuse(&self, bytes: u64) -> Result<(), Shortage> {
-        if self.limits.hard.is_some_and(|limit| bytes > limit) {
-            return Err(Shortage::Limit(bytes));
-        }
-        if bytes > self.source.capacity() {
-            return Err(Shortage::Device(bytes));
-        }
-        Ok(())
     }
 
     /// The same with the lock.
@@ -894,7 +384,7 @@ impl State {
     /// Gives back what is above the soft limit and out of use. A pool of the driver's does so
     /// itself. Called at every free, so it looks through all that there is once, when more is taken
     /// than the limit allows, and from then on at what became free.
-    fn keep_soft_limit(&mut self) -> Result<(), SourceError> {
+    pub(super) fn keep_soft_limit(&mut self) -> Result<(), SourceError> {
         let Some(soft) = self.limits.soft else { return Ok(()) };
         if self.source.is_stream_ordered() {
             return Ok(());

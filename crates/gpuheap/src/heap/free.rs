@@ -1,0 +1,292 @@
+//! From a free back to memory: the thread's cache, then the pool behind the store's lock.
+
+use std::sync::Arc;
+
+use gpuheap_pool::{Gone, SourceError, StreamRef};
+
+use crate::device::Context;
+use crate::error::Error;
+use crate::heap::Inner;
+use crate::heap::lease::Lease;
+use crate::heap::store::{State, Store};
+use crate::kind::MemoryKind;
+use crate::measure;
+use crate::source::raw;
+use crate::stream::Stream;
+use crate::thread_cache::ThreadCache;
+use crate::track::TrackId;
+
+/// Which of two streams a free comes after both of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FreeOn {
+    /// The stream that the block was allocated on.
+    Own,
+    /// The stream that the free names.
+    Theirs,
+}
+
+impl Inner {
+    /// Frees a lease that `cache` (this thread's) does not keep.
+    #[inline]
+    pub(crate) fn free_unkept(
+        &self,
+        lease: Lease,
+        cache: &'static ThreadCache,
+    ) -> Result<(), Error> {
+        self.check_alive_for(lease)?;
+        let _time = measure::memory_management();
+        self.device.free_locked(lease, None, false, Some(cache))
+    }
+
+    /// Frees a lease in the order of `stream`, or else of its own stream.
+    #[inline(never)]
+    pub(crate) fn free(
+        self: &Arc<Inner>,
+        kind: MemoryKind,
+        lease: Lease,
+        stream: Option<&Stream>,
+        zeroed: bool,
+    ) -> Result<(), Error> {
+        self.check_alive_for(lease)?;
+        // If the lease is of the retired stream, all work of that stream is before the event that
+        // the heap recorded. Otherwise the stream is waited for.
+        let stream = match stream {
+            Some(stream) if stream.is_retired() => {
+                if stream.id() != lease.stream_id {
+                    stream.synchronize().inspect_err(|_| self.note_failed_free(kind))?;
+                }
+                None
+            }
+            stream => stream,
+        };
+        let _time = measure::memory_management();
+        self.untrack(lease.track);
+        let zeroed = zeroed || self.zero_on_free;
+        let stream_id = stream.map_or(lease.stream_id, Stream::id);
+        let cache = match stream {
+            Some(stream) if stream.is_unannounced() => None,
+            Some(stream) => ThreadCache::of(self, kind, stream_id, |s| Some(s.stream(stream))),
+            None => ThreadCache::of(self, kind, stream_id, |s| s.order.known(stream_id)),
+        };
+        let freed = self.store(kind).free(lease, stream, zeroed, cache);
+        if self.is_closing() {
+            self.end_if_over();
+        }
+        freed
+    }
+
+    /// Frees a lease in the order of its own stream and of `stream`. If these cannot be ordered,
+    /// the memory stays counted as live, and is not reused.
+    #[cold]
+    pub(crate) fn free_ordered(
+        self: &Arc<Inner>,
+        kind: MemoryKind,
+        lease: Lease,
+        stream: &Stream,
+    ) -> Result<(), Error> {
+        let is_ordered = stream.is_retired() || stream.id() == lease.stream_id;
+        if lease.key.is_none() || is_ordered {
+            return self.free(kind, lease, Some(stream), false);
+        }
+        self.check_alive_for(lease)?;
+        let ordered = self.store(kind).order_free(&lease, stream);
+        match ordered.inspect_err(|_| self.note_failed_free(kind))? {
+            FreeOn::Own => self.free(kind, lease, None, false),
+            FreeOn::Theirs => self.free(kind, lease, Some(stream), false),
+        }
+    }
+
+    /// Counts memory whose free failed; it stays counted as live.
+    pub(crate) fn note_failed_free(&self, kind: MemoryKind) {
+        let mut state = self.store(kind).lock();
+        state.stats.failed_frees += 1;
+        state.lost += 1;
+    }
+
+    /// Refuses a lease whose memory cannot be given back. Memory that a reset freed is no longer
+    /// outstanding.
+    pub(super) fn check_alive_for(&self, lease: Lease) -> Result<(), Error> {
+        let alive = self.context.check_alive();
+        if alive == Err(Gone::Reset) {
+            self.untrack(lease.track);
+        }
+        Ok(alive?)
+    }
+
+    #[inline]
+    pub(super) fn untrack(&self, track: Option<TrackId>) {
+        if let Some(track) = track {
+            self.tracker.freed(track);
+        }
+    }
+}
+
+impl Store {
+    /// Takes a lease back in the order of `stream`, else of its own stream; filled with zeros
+    /// before anything else can have it if `zeroed`. `cache` is this thread's for that stream.
+    pub(crate) fn free(
+        &self,
+        lease: Lease,
+        stream: Option<&Stream>,
+        zeroed: bool,
+        cache: Option<&'static ThreadCache>,
+    ) -> Result<(), Error> {
+        let stream_id = stream.map_or(lease.stream_id, Stream::id);
+        if !zeroed {
+            // Before another thread can have it.
+            lease.note_freed(&self.context, stream.map(Stream::raw), false);
+        }
+        match cache {
+            Some(cache) if !zeroed && cache.keep(&Lease { stream_id, ..lease }) => Ok(()),
+            _ => self.free_locked(lease, stream, zeroed, cache),
+        }
+    }
+
+    /// The same where no cache of this thread keeps it as things are.
+    #[inline]
+    pub(crate) fn free_locked(
+        &self,
+        lease: Lease,
+        stream: Option<&Stream>,
+        zeroed: bool,
+        cache: Option<&'static ThreadCache>,
+    ) -> Result<(), Error> {
+        let Lease { bytes, block_bytes, .. } = lease;
+        let mut state = self.lock_with(cache);
+        if cache.is_none() {
+            state.merge_counts();
+        }
+        if let Some(cache) = cache {
+            state.settle(cache);
+            let stream_id = stream.map_or(lease.stream_id, Stream::id);
+            if !zeroed && state.make_room(cache, &Lease { stream_id, ..lease }) {
+                return Ok(());
+            }
+        }
+        let Some(key) = lease.key else {
+            state.stats.freed(bytes, block_bytes);
+            return Ok(());
+        };
+        let stream = match stream {
+            Some(stream) => state.stream(stream),
+            None => lease.stream,
+        };
+        let current = state.order.current(stream);
+        if zeroed {
+            lease.note_whole(&self.context);
+            if let Err(error) = state.zero(&self.context, &lease, current) {
+                state.stats.failed_frees += 1;
+                state.unzeroed.push(Lease { stream, ..lease });
+                return Err(error.into());
+            }
+            lease.note_freed(&self.context, Some(raw(stream)), true);
+        }
+        state.stats.freed(bytes, block_bytes);
+        let mut freed = state.give(key, block_bytes, stream);
+        freed = freed.and(state.keep_soft_limit());
+        self.note_soft_limit(&mut state);
+        if freed.is_err() {
+            state.stats.failed_frees += 1;
+        }
+        Ok(freed?)
+    }
+
+    /// Orders `stream` and the lease's own stream for a free: the lease may then be freed on the one
+    /// that the result names. Waits on the host only if neither stream can wait for the other.
+    pub(crate) fn order_free(&self, lease: &Lease, stream: &Stream) -> Result<FreeOn, Error> {
+        let (failed, own) = {
+            let mut state = self.lock();
+            let theirs = state.stream(stream);
+            let State { order, source, .. } = &mut *state;
+            let Err(failed) = order.follow(theirs, lease.stream, &mut **source) else {
+                return Ok(FreeOn::Theirs);
+            };
+            let current = order.current(lease.stream);
+            if current.is_some_and(|own| order.follow(own, theirs, &mut **source).is_ok()) {
+                return Ok(FreeOn::Own);
+            }
+            let mark = order.mark(lease.stream, &mut **source);
+            (failed, mark.map(|fence| fence.map(|fence| source.waiter(fence))))
+        };
+        // One of them is capturing a graph, or the driver fails.
+        if stream.synchronize().is_ok() {
+            return Ok(FreeOn::Own);
+        }
+        let is_over = own.is_ok_and(|wait| wait.is_none_or(|wait| wait().is_ok()));
+        if is_over { Ok(FreeOn::Theirs) } else { Err(failed.into()) }
+    }
+
+    /// Waits for a lease's stream and gives its memory back to the driver, past the cache: the
+    /// bytes that the driver regained.
+    pub(crate) fn release_lease(
+        &self,
+        lease: Lease,
+        stream: &Stream,
+        zeroed: bool,
+    ) -> Result<u64, Error> {
+        let (before, reserved) = {
+            let mut state = self.lock();
+            let ordered = state.source.is_stream_ordered();
+            let reserved = if ordered { state.source.reserved().unwrap_or(0) } else { 0 };
+            (state.stats.given_back, reserved)
+        };
+        self.free(lease, Some(stream), zeroed, None)?;
+        self.wait_for_pending()?;
+        let mut state = self.lock();
+        if lease.key.is_some() {
+            state.with_policy(|policy, env| policy.release_at(lease.address, env))?;
+        }
+        if state.source.is_stream_ordered() {
+            state.synchronize(&self.context)?;
+            // A pool that keeps nothing has given it back by itself by now.
+            state.source.trim()?;
+            return Ok(reserved.saturating_sub(state.source.reserved()?));
+        }
+        Ok(state.stats.given_back - before)
+    }
+}
+
+impl State {
+    /// Fills a block that is being freed with zeros, in the order of `stream`, or at once where there
+    /// is none to do it in order.
+    pub(super) fn zero(
+        &mut self,
+        context: &Context,
+        lease: &Lease,
+        stream: Option<StreamRef>,
+    ) -> Result<(), SourceError> {
+        if stream.is_none() {
+            self.synchronize(context)?;
+        }
+        self.source.zero(lease.address, lease.block_bytes, stream)
+    }
+
+    /// Tries once more to zero what could not be zeroed when it was freed, and frees it.
+    pub(super) fn zero_again(&mut self, context: &Context) {
+        self.merge_counts();
+        for lease in std::mem::take(&mut self.unzeroed) {
+            let stream = self.order.current_later(lease.stream);
+            if self.zero(context, &lease, stream).is_err() {
+                self.unzeroed.push(lease);
+                continue;
+            }
+            lease.note_freed(context, None, true);
+            self.stats.freed(lease.bytes, lease.block_bytes);
+            let Some(key) = lease.key else { continue };
+            if self.give(key, lease.block_bytes, lease.stream).is_err() {
+                self.stats.failed_frees += 1;
+            }
+        }
+    }
+
+    /// Gives a block back to the policy, whose last use is on `stream`.
+    pub(super) fn give(
+        &mut self,
+        key: u32,
+        bytes: u64,
+        stream: StreamRef,
+    ) -> Result<(), SourceError> {
+        self.granted -= bytes;
+        self.with_policy(|policy, env| policy.free(key, stream, env))
+    }
+}
