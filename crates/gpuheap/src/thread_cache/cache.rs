@@ -64,7 +64,7 @@ pub(crate) struct ThreadCache {
     /// slot.
     remote_frees: RemoteFrees,
     unwanted: Owned,
-    /// Where the next block is put in other caches' inboxes.
+    /// Where the next block is put among other caches' remote frees.
     next_place: Owned,
     /// Its thread's place at the lock of the store.
     seat: Seat,

@@ -108,9 +108,9 @@ mod tests {
         Kept { key: number as u32, address: number << 20, bytes: number + 512, before: NEVER }
     }
 
-    fn take_all(inbox: &RemoteFrees) -> Vec<Kept> {
+    fn take_all(frees: &RemoteFrees) -> Vec<Kept> {
         let mut had = Vec::new();
-        inbox.take(|kept, asked| {
+        frees.take(|kept, asked| {
             assert_eq!(asked, kept.bytes - 1);
             had.push(kept);
             true
@@ -129,15 +129,15 @@ mod tests {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = model.preemption_bound.or(Some(4));
         model.check(|| {
-            let inbox = Arc::new(RemoteFrees::new());
-            let (putting, taking) = (inbox.clone(), inbox.clone());
+            let frees = Arc::new(RemoteFrees::new());
+            let (putting, taking) = (frees.clone(), frees.clone());
             let putting =
                 loom::thread::spawn(move || putting.put(block(1), block(1).bytes - 1, 0).is_some());
             let taking = loom::thread::spawn(move || take_all(&taking));
-            let second = inbox.put(block(2), block(2).bytes - 1, 0).is_some();
+            let second = frees.put(block(2), block(2).bytes - 1, 0).is_some();
             let put = [putting.join().unwrap(), second];
             let mut had = taking.join().unwrap();
-            had.extend(take_all(&inbox));
+            had.extend(take_all(&frees));
             had.sort_by_key(|kept| kept.key);
             let expected: Vec<Kept> =
                 [1, 2].into_iter().zip(put).filter(|one| one.1).map(|one| block(one.0)).collect();
@@ -149,15 +149,15 @@ mod tests {
     #[test]
     fn a_place_is_filled_again_while_it_is_taken_from() {
         loom::model(|| {
-            let inbox = Arc::new(RemoteFrees::new());
+            let frees = Arc::new(RemoteFrees::new());
             for number in 1..=PLACES as u64 {
-                assert!(inbox.put(block(number), block(number).bytes - 1, number).is_some());
+                assert!(frees.put(block(number), block(number).bytes - 1, number).is_some());
             }
-            let taking = inbox.clone();
+            let taking = frees.clone();
             let taking = loom::thread::spawn(move || take_all(&taking));
-            let put = inbox.put(block(9), block(9).bytes - 1, 0).is_some();
+            let put = frees.put(block(9), block(9).bytes - 1, 0).is_some();
             let mut had = taking.join().unwrap();
-            had.extend(take_all(&inbox));
+            had.extend(take_all(&frees));
             assert!(had.iter().all(|kept| *kept == block(u64::from(kept.key))), "{had:?}");
             assert_eq!(had.len(), PLACES + usize::from(put));
         });
@@ -170,25 +170,25 @@ mod tests {
 
     #[test]
     fn it_holds_so_many_and_no_more() {
-        let inbox = RemoteFrees::new();
+        let frees = RemoteFrees::new();
         let block =
             |key: u32| Kept { key, address: u64::from(key) << 20, bytes: 512, before: NEVER };
         let (mut at, mut put) = (7, 0);
-        while let Some(next) = inbox.put(block(put), 500, at) {
+        while let Some(next) = frees.put(block(put), 500, at) {
             (at, put) = (next, put + 1);
         }
         assert_eq!(put as usize, PLACES);
-        assert!(inbox.is_filled());
+        assert!(frees.is_filled());
         let mut even = Vec::new();
-        inbox.take(|kept, _| {
+        frees.take(|kept, _| {
             let is_even = kept.key % 2 == 0;
             even.extend(is_even.then_some(kept.key));
             is_even
         });
         assert_eq!(even.len(), PLACES / 2);
-        assert!(!inbox.is_filled(), "what was not wanted is known");
+        assert!(!frees.is_filled(), "what was not wanted is known");
         let mut odd = 0;
-        inbox.take(|kept, asked| {
+        frees.take(|kept, asked| {
             assert_eq!(asked, 500);
             assert_eq!((kept.key % 2, kept), (1, block(kept.key)));
             odd += 1;

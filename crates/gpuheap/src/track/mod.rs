@@ -13,87 +13,28 @@ mod stack;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod tracking;
 
 use std::cmp::Reverse;
-use std::fmt;
 use std::num::NonZeroU32;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use serde::Serialize;
 
 pub use diff::{Change, Diff, Snapshot};
 pub(crate) use report::Many;
 pub use report::{Leak, Leaks, Outstanding, ThreadShare, assert_no_leaks};
 pub use stack::{CallStack, Frame};
 pub use thread::ThreadEnd;
+pub use tracking::{Tracking, UnknownTracking};
 
 use crate::MemoryKind;
 use crate::error::Consumer;
 use crate::program::Callback;
 use site::Sites;
 use thread::{ThreadEndHandler, Threads};
-
-/// Amount of detail recorded for each outstanding allocation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Tracking {
-    /// No record.
-    #[default]
-    Off,
-    /// The allocating line, the thread and the time.
-    Counts,
-    /// The allocating line, the thread, the time and the whole stack.
-    Backtraces,
-}
-
-impl Tracking {
-    /// All levels, in the order in which they are displayed.
-    pub const ALL: [Tracking; 3] = [Tracking::Off, Tracking::Counts, Tracking::Backtraces];
-
-    /// Returns the name that settings and the command line use.
-    pub fn name(self) -> &'static str {
-        match self {
-            Tracking::Off => "off",
-            Tracking::Counts => "counts",
-            Tracking::Backtraces => "backtraces",
-        }
-    }
-
-    /// Returns the tracking with that name.
-    ///
-    /// # Errors
-    ///
-    /// No tracking has that name; the error's text lists the names.
-    pub fn parse(name: &str) -> Result<Tracking, UnknownTracking> {
-        Tracking::ALL
-            .into_iter()
-            .find(|tracking| tracking.name() == name)
-            .ok_or_else(|| UnknownTracking(name.to_owned()))
-    }
-}
-
-impl fmt::Display for Tracking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that no tracking has. The error's text lists the names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownTracking(String);
-
-impl fmt::Display for UnknownTracking {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = Tracking::ALL.iter().map(|tracking| tracking.name()).collect();
-        write!(f, "'{}' is not a kind of tracking; write {}", self.0, names.join(", "))
-    }
-}
-
-impl std::error::Error for UnknownTracking {}
 
 /// Outstanding allocations of one heap, of all kinds of memory.
 pub(crate) struct Tracker {

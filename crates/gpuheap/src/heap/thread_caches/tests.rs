@@ -88,7 +88,7 @@ fn what_another_thread_frees_comes_back_to_where_it_came_from() {
     let device = device();
     let stream = device.stream().unwrap();
     let heap = Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap();
-    // As many as the other thread's cache keeps, and as this one's inbox holds, and one more.
+    // As many as the other thread's cache keeps, and as this one's remote frees hold, and one more.
     let (own, sent) = (8, 64);
     let allocate = |count: u64| -> Vec<Block> {
         (0..count).map(|_| heap.allocate(BYTES, &stream).unwrap()).collect()
@@ -108,7 +108,7 @@ fn what_another_thread_frees_comes_back_to_where_it_came_from() {
                 panic!("one for the other thread")
             };
             assert_eq!((other.held(), cache.held()), (own * BYTES, 0));
-            assert!(cache.holds(), "the rest is in the inbox");
+            assert!(cache.holds(), "the rest is among the remote frees");
             // No place is left, so half of what the other thread keeps goes to the pool.
             drop(last);
             assert_eq!(other.held(), (own / 2 + 1) * BYTES);
@@ -149,7 +149,7 @@ fn what_passes_from_thread_to_thread_is_live_once() {
     });
     let usage = heap.usage().unwrap();
     assert_eq!((usage.live, usage.stats.frees), (0, rounds));
-    // One at a time, and as many more as may lie in an inbox that nobody looked into yet.
+    // One at a time, and as many more as may lie among remote frees that no thread looked through yet.
     assert!(usage.live_peak <= 80 * BYTES, "{}", usage.live_peak);
 }
 
