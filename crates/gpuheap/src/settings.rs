@@ -87,9 +87,9 @@ impl Device {
     /// real GPU, or an emulated H200 on a machine without one.
     ///
     /// A fallback to an emulated device is logged as a warning by crate `log`, with the places that
-    /// were searched; [`DeviceInfo::fallback`] keeps the reason. On a machine with a GPU whose
-    /// driver does not work, the call fails and does not fall back. Blocks as
-    /// [`open`](Device::open) does.
+    /// were searched; [`DeviceInfo::fallback`](crate::DeviceInfo::fallback) keeps the reason. On a
+    /// machine with a GPU whose driver does not work, the call fails and does not fall back. Blocks
+    /// as [`open`](Device::open) does.
     ///
     /// # Errors
     ///

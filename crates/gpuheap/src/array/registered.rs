@@ -23,7 +23,8 @@ const FLAGS: u32 = 1 | 2;
 impl Target {
     /// Page-locks a vector and makes it an array that the device reads and writes in place, without
     /// a copy, at the speed of the bus. Its kind is [`Registered`](MemoryKind::Registered),
-    /// whatever the target's kind, and [`usage_of`](Heap::usage_of) counts it under that kind.
+    /// whatever the target's kind, and [`usage_of`](crate::Heap::usage_of) counts it under that
+    /// kind.
     ///
     /// Locking takes time: 18 ms for 256 MiB that were written before (H200 host). If the driver
     /// locks no more memory, the heap runs its reclaim steps on pinned memory.

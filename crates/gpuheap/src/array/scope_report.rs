@@ -17,8 +17,8 @@ pub struct ScopeReport {
     pub freed: u64,
     /// Bytes of these arrays.
     pub freed_bytes: u64,
-    /// [Peak](Scope::peak) of the scope in bytes. `None` if the device was reset, and in a forked
-    /// child.
+    /// [Peak](crate::Scope::peak) of the scope in bytes. `None` if the device was reset, and in a
+    /// forked child.
     pub peak: Option<u64>,
     /// Arrays that were moved out and still exist, in the order of their moves.
     pub kept: Vec<Kept>,

@@ -173,7 +173,7 @@ impl Heap {
     ///
     /// Live memory stays: a heap above its limit serves requests from its cache and takes no more
     /// memory. A hard limit below what the pool takes at a time has the same effect;
-    /// [`build`](HeapBuilder::build) refuses such a limit.
+    /// [`build`](crate::HeapBuilder::build) refuses such a limit.
     ///
     /// # Errors
     ///
@@ -199,8 +199,8 @@ impl Heap {
         self.handle.pool
     }
 
-    /// Announces the end of a [foreign stream](Device::foreign_stream). Call it before the stream
-    /// is destroyed, on each heap that the stream was used with. The heap no longer uses the
+    /// Announces the end of a [foreign stream](crate::Device::foreign_stream). Call it before the
+    /// stream is destroyed, on each heap that the stream was used with. The heap no longer uses the
     /// driver's handle afterwards. Memory freed on the stream is reused once the stream has reached
     /// the free. Does not wait for the device.
     ///
@@ -208,12 +208,12 @@ impl Heap {
     /// follows this call. Blocks and arrays made on the stream stay valid: they can be freed, and
     /// used on other streams.
     ///
-    /// An [unannounced](Device::unannounced_stream) stream may have ended before this call, so no
-    /// event marks its end. Memory freed on such a stream after this call is reused only after a
-    /// wait for the whole device. That wait is made by [`Device::synchronize`],
-    /// [`reclaim`](Heap::reclaim), [`flush`](Heap::flush), or a request that would otherwise fail.
-    /// While one of the streams known to the heap is capturing a graph, the heap itself does not
-    /// wait for the device.
+    /// An [unannounced](crate::Device::unannounced_stream) stream may have ended before this call,
+    /// so no event marks its end. Memory freed on such a stream after this call is reused only
+    /// after a wait for the whole device. That wait is made by
+    /// [`Device::synchronize`](crate::Device::synchronize), [`reclaim`](Heap::reclaim),
+    /// [`flush`](Heap::flush), or a request that would otherwise fail. While one of the streams
+    /// known to the heap is capturing a graph, the heap itself does not wait for the device.
     ///
     /// For all other streams this call does nothing, because a heap learns of their end by itself.
     ///
@@ -232,9 +232,9 @@ impl Heap {
 
     /// Retires all foreign streams, without using their handles: it waits for all work of the
     /// device instead. For the end of a program, where these streams may have ended already
-    /// ([`Device::foreign_stream`] says when). Their [`Stream`]s refuse work, as after
-    /// [`retire`](Heap::retire); blocks stay valid and can be freed. The wait breaks a capture of a
-    /// graph on any stream of the device.
+    /// ([`Device::foreign_stream`](crate::Device::foreign_stream) says when). Their [`Stream`]s
+    /// refuse work, as after [`retire`](Heap::retire); blocks stay valid and can be freed. The wait
+    /// breaks a capture of a graph on any stream of the device.
     ///
     /// # Errors
     ///
