@@ -1,4 +1,4 @@
-//! The machine's own driver, of which a process has one, and the contexts opened through it.
+//! The machine's own driver, one for each process, and the contexts opened through it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use super::context::{Context, Origin};
 use crate::error::{Error, Fault};
 use crate::fork;
 
-/// The driver stays loaded to the end of the process: what ran in it may have threads there.
+/// The driver. It stays loaded to the end of the process, because threads may be inside it.
 static MACHINE: Mutex<Machine> = Mutex::new(Machine { driver: None, contexts: Vec::new() });
-/// The count of forks when the driver was opened, plus one; zero before. Read before the lock is
-/// taken, because in a forked child nobody may be left to let go of it.
+/// Number of forks when the driver was opened, plus one; zero before. Read before the lock is
+/// taken, because in a forked child the thread that held the lock may not exist.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
 struct Machine {
@@ -22,7 +22,7 @@ struct Machine {
     contexts: Vec<Weak<Context>>,
 }
 
-/// The primary context of a real device: the one that is held already, or a fresh one.
+/// Returns the primary context of a real device: the one retained already, or a new one.
 pub(super) fn context(ordinal: i32) -> Result<Arc<Context>, Error> {
     let mut machine = open()?;
     let driver = machine.driver()?;
@@ -37,12 +37,13 @@ pub(super) fn context(ordinal: i32) -> Result<Arc<Context>, Error> {
     Ok(context)
 }
 
-/// One of these exists on a machine with a GPU: the first two by NVIDIA's driver, the last under WSL2.
+/// Device files of which a machine with a GPU has one: the first two by NVIDIA's driver, the last
+/// under WSL2.
 const GPU_NODES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"];
 
-/// The driver, or on a machine without a GPU a text that says what was looked for. A machine that has
-/// a GPU whose driver does not start is an error, and so is a library that is no driver or too old
-/// a one.
+/// Opens the driver. On a machine without a GPU, returns a text that lists the places searched. It
+/// is an error if the driver of a present GPU does not start, or if the library is not a driver or
+/// is too old.
 pub(super) fn driver_if_any() -> Result<Result<Arc<LibCuda>, String>, Error> {
     let error = match open()?.start() {
         Ok(driver) => return Ok(Ok(driver)),
@@ -86,7 +87,7 @@ impl Machine {
         match LibCuda::open() {
             Ok(driver) => Ok(self.driver.insert(Arc::new(driver)).clone()),
             Err(error) => {
-                // Nothing was opened, so there is nothing that a child could not do for itself.
+                // Nothing was opened, so a child can open the driver itself.
                 OPENED.store(0, Ordering::Relaxed);
                 Err(error)
             }

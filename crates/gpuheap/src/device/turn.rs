@@ -1,22 +1,24 @@
-//! Turns of requests that reach into other heaps.
+//! Turns of requests that reclaim from other heaps.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a request waits for its turn. A turn ends when streams do that other heaps use; one that
-/// itself waits for the requesting thread would never end. Requests are then made at once.
+/// How long a request waits for its turn. A turn ends when streams that other heaps use reach their
+/// frees. A stream that itself waits for the requesting thread would never get there. After this
+/// time, requests go ahead without a turn.
 const LONGEST_TURN: Duration = Duration::from_secs(2);
 
-/// Which request of a device may reach into other heaps at the end of its reclaim steps.
+/// The request of a device that may reclaim from other heaps, as the last reclaim step.
 ///
-/// Without turns, two requests that fail at once could each hold a part of what one of them needs.
+/// Without turns, two requests that fail at once could each hold a part of the memory that the
+/// other needs.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     is_taken: Mutex<bool>,
     ended: Condvar,
 }
 
-/// A turn, until it is dropped.
+/// A turn, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Taken<'a>(&'a Turn);
 

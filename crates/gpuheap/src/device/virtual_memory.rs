@@ -1,4 +1,4 @@
-//! What is known of a device's virtual memory management.
+//! Support of a device for virtual memory management.
 
 use std::fmt;
 
@@ -7,34 +7,34 @@ use gpuheap_pool::Gone;
 
 use crate::size::Bytes;
 
-/// Why a device has no virtual memory to give.
+/// Reason why a device's virtual memory cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoVirtualMemory {
-    /// The device does not claim to have it.
+    /// The device does not report support.
     Missing,
-    /// It claims to, and a call failed.
+    /// The device reports support, but a call failed.
     Refused(DriverError),
-    /// It comes in pieces that are too large to be handed out, bytes.
+    /// The granularity, in bytes, is too large.
     Coarse(u64),
-    /// It could not be tried, because not one granule was left.
+    /// The probe was impossible, because not one granule was free.
     Full,
-    /// The device cannot be used any more.
+    /// The device can no longer be used.
     Gone(Gone),
 }
 
 impl NoVirtualMemory {
-    /// Returns `true` if it may be otherwise another time.
+    /// Returns `true` if a later probe may have another result.
     pub(crate) fn is_passing(&self) -> bool {
         matches!(self, NoVirtualMemory::Full | NoVirtualMemory::Gone(_))
     }
 }
 
-/// What has to be known of a device's virtual memory before it is used.
+/// Properties of a device's virtual memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VirtualMemory {
-    /// The least size of physical memory, bytes: a power of two.
+    /// Smallest size of physical memory in bytes: a power of two.
     pub(crate) granule: u64,
-    /// `true` if GPUDirect RDMA reaches physical memory that is made for it.
+    /// `true` if GPUDirect RDMA can access physical memory that is created for it.
     pub(crate) rdma: bool,
 }
 

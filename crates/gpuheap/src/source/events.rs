@@ -1,4 +1,4 @@
-//! Fences as events of the driver's, and the way into it.
+//! Fences as events of the driver, and the entry into its context.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use gpuheap_pool::{Fence, SourceError, StreamRef, Waiter};
 use super::{check, raw};
 use crate::device::{Aside, Context};
 
-/// The fences of a source: events that are made once and used again.
+/// Fences of a source: events that are created once and reused.
 pub(super) struct Events {
     pub(super) context: Arc<Context>,
     events: Vec<CUevent>,
     pub(super) unused: Vec<u32>,
     pub(super) calls: u64,
-    /// `true` if calls are held together, and from the first of them on the way back out.
+    /// `true` while calls are grouped, from the first of them until the context is left.
     holds: bool,
     inside: Option<Aside<Arc<Context>>>,
 }
@@ -25,8 +25,8 @@ impl Events {
         Events { context, events, unused, calls: 0, holds: false, inside: None }
     }
 
-    /// Has the calls from here on enter the context once. To be undone on this thread, by
-    /// [`let_go`](Events::let_go), before the program or anything else is called.
+    /// Groups the following calls, so that the context is entered once. Undo it on this thread by
+    /// [`let_go`](Events::let_go), before any code of the program or other code is called.
     pub(super) fn hold(&mut self) {
         self.holds = true;
     }
@@ -36,8 +36,8 @@ impl Events {
         self.inside = None;
     }
 
-    /// Does something with the heap's context current. To get there and back are five calls that take
-    /// as long as one that does something.
+    /// Runs `work` with the heap's context current. Entering and leaving are five calls, which
+    /// together take as long as one call that does work.
     fn inside<R>(
         &mut self,
         work: impl FnOnce(&Context) -> Result<R, SourceError>,
@@ -62,7 +62,8 @@ impl Events {
         self.inside(|context| check(function, call(context)))
     }
 
-    /// The same for what a capture on the stream would break by.
+    /// Makes one driver call with the heap's context current, and refuses it if it would break a
+    /// capture on the stream.
     fn call_on(
         &mut self,
         stream: StreamRef,
@@ -78,7 +79,7 @@ impl Events {
         })
     }
 
-    /// An event recorded on a capturing stream would belong to its graph, and never be reached.
+    /// Refuses a capturing stream: the event would belong to its graph, and never be reached.
     pub(super) fn record(&mut self, stream: StreamRef) -> Result<Fence, SourceError> {
         let fence = match self.unused.pop() {
             Some(unused) => unused,
@@ -99,7 +100,8 @@ impl Events {
         recorded.map(|()| Fence(fence))
     }
 
-    /// A wait of a stream for an event is for what it marks at that call, whatever it marks later.
+    /// A stream that waits for an event waits for the record at the time of that call, regardless
+    /// of later records.
     pub(super) fn record_again(
         &mut self,
         fence: Fence,
@@ -111,7 +113,7 @@ impl Events {
     fn record_on(&mut self, fence: u32, stream: StreamRef) -> Result<(), SourceError> {
         let event = self.events[fence as usize];
         self.call_on(stream, "cuEventRecord", |context| {
-            // SAFETY: the event is ours; the stream is alive, which its user promises.
+            // SAFETY: this source owns the event; the caller keeps the stream alive.
             unsafe { context.driver().cuEventRecord(event, raw(stream)) }
         })
     }
@@ -128,14 +130,14 @@ impl Events {
     pub(super) fn is_fence_reached(&mut self, fence: Fence) -> Result<bool, SourceError> {
         let event = self.events[fence.0 as usize];
         self.calls += 1;
-        // SAFETY: the event is ours.
+        // SAFETY: this source owns the event.
         self.inside(|context| match unsafe { context.driver().cuEventQuery(event) } {
             CUresult::ERROR_NOT_READY => Ok(false),
             code => check("cuEventQuery", code).map(|()| true),
         })
     }
 
-    /// A capture breaks where it is made to wait for what is outside of it.
+    /// Refuses a capturing stream: a wait for work outside of a capture breaks it.
     pub(super) fn order_after(
         &mut self,
         stream: StreamRef,
@@ -143,7 +145,7 @@ impl Events {
     ) -> Result<(), SourceError> {
         let event = self.events[fence.0 as usize];
         self.call_on(stream, "cuStreamWaitEvent", |context| {
-            // SAFETY: the event is ours; the stream is alive, which its user promises.
+            // SAFETY: this source owns the event; the caller keeps the stream alive.
             unsafe { context.driver().cuStreamWaitEvent(raw(stream), event, 0) }
         })
     }
@@ -153,7 +155,7 @@ impl Events {
         let (context, event) = (self.context.clone(), self.events[fence.0 as usize]);
         Box::new(move || {
             let _current = context.enter_aside()?;
-            // SAFETY: events are destroyed with the heap only, which outlives its waits.
+            // SAFETY: events are destroyed with the heap, which outlives its waits.
             check("cuEventSynchronize", unsafe { context.driver().cuEventSynchronize(event) })
         })
     }
@@ -169,7 +171,7 @@ impl Events {
         let context = self.context.clone();
         let _working = context.gate.work()?;
         self.call("cuMemsetD8Async", |context| {
-            // SAFETY: the block is the heap's own and has these bytes; the stream is alive.
+            // SAFETY: the heap owns the block, which has these bytes; the stream is alive.
             unsafe { context.driver().cuMemsetD8Async(address, 0, bytes, raw) }
         })?;
         if stream.is_none() {
@@ -188,9 +190,9 @@ impl Events {
 impl Drop for Events {
     fn drop(&mut self) {
         for event in std::mem::take(&mut self.events) {
-            // An event that cannot be destroyed any more went with its context.
+            // An event that can no longer be destroyed ended with its context.
             let _ = self.call("cuEventDestroy_v2", |context| {
-                // SAFETY: the event is ours and is not used again.
+                // SAFETY: this source owns the event and does not use it again.
                 unsafe { context.driver().cuEventDestroy_v2(event) }
             });
         }

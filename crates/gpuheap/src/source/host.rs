@@ -1,16 +1,16 @@
-//! How much memory the host has.
+//! Size of the host's memory.
 
 use std::fs;
 
-/// Bytes of the host's memory that are available, and all of them, as Linux says in
-/// `/proc/meminfo`. Where that cannot be read, no bound.
+/// Returns the available bytes of the host's memory, and all its bytes, from Linux's
+/// `/proc/meminfo`. If that cannot be read, there is no bound.
 pub(super) fn host_memory() -> (u64, u64) {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = field(&text, "MemAvailable:").unwrap_or(u64::MAX);
     (available, field(&text, "MemTotal:").unwrap_or(u64::MAX))
 }
 
-/// A line like `MemTotal:       24576 kB`, in bytes.
+/// Parses a line such as `MemTotal:       24576 kB` as bytes.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -1,4 +1,4 @@
-//! Where a heap's memory comes from: the driver's calls behind `gpuheap_pool::MemorySource`.
+//! Sources of a heap's memory: implementations of `gpuheap_pool::MemorySource` by driver calls.
 
 mod events;
 mod host;
@@ -15,7 +15,7 @@ use gpuheap_pool::{SourceError, StreamHandle, StreamRef};
 use crate::device::HostBorrowed;
 use crate::error::failure;
 
-/// Returns `Ok` for success, else the failure of `function` as a source says it.
+/// Returns `Ok` for success, or else the failure of `function` as an error of a source.
 fn check(function: &'static str, code: CUresult) -> Result<(), SourceError> {
     gpuheap_driver::check(function, code).map_err(failure)
 }
@@ -26,12 +26,12 @@ impl From<HostBorrowed> for SourceError {
     }
 }
 
-/// The driver's handle of a stream that a heap knows.
+/// Returns the driver's handle of a stream that a heap knows.
 pub(crate) fn raw(stream: StreamRef) -> CUstream {
     CUstream(stream.raw().0)
 }
 
-/// The handle of a stream as a heap's order keeps it.
+/// Converts a stream's handle to the form that a heap's stream order stores.
 pub(crate) fn handle(stream: CUstream) -> StreamHandle {
     StreamHandle(stream.0)
 }

@@ -1,4 +1,4 @@
-//! A stream-ordered pool of our own.
+//! A stream-ordered pool of one heap.
 
 use std::sync::Arc;
 
@@ -11,23 +11,23 @@ use super::events::{Events, order_by_events};
 use super::raw;
 use crate::device::Context;
 
-/// What a stream-ordered pool grows by (one H200, driver 580).
+/// Growth step, in bytes, of a stream-ordered pool (one H200, driver 580).
 pub(crate) const POOL_STEP: u64 = 32 << 20;
 
-/// A stream-ordered pool that belongs to this heap alone, never the process's default one: other
-/// libraries take from that, and its settings are theirs too.
+/// A stream-ordered pool of this heap alone. It is never the process's default pool, because other
+/// libraries allocate from that and change its settings.
 pub(crate) struct OrderedSource {
     events: Events,
     pool: CUmemoryPool,
-    /// Bytes that the pool keeps of what is freed, unless a soft limit is lower.
+    /// Freed bytes that the pool keeps, unless a soft limit is lower.
     threshold: u64,
-    /// What the driver itself holds the pool to.
+    /// Limit of the pool in bytes that the driver enforces.
     bound: Option<u64>,
 }
 
 impl OrderedSource {
-    /// A pool that keeps what is freed up to `threshold` bytes and up to a soft limit. Drivers from
-    /// 12.2 on hold it to a hard limit.
+    /// Makes a pool that keeps freed memory, up to `threshold` bytes and up to a soft limit.
+    /// Drivers from 12.2 on enforce a hard limit on it.
     pub(crate) fn new(
         context: Arc<Context>,
         threshold: u64,
@@ -37,7 +37,7 @@ impl OrderedSource {
         let bound = limits.hard.map(|limit| limit / POOL_STEP * POOL_STEP);
         let mut source = OrderedSource { events, pool: CUmemoryPool::NULL, threshold, bound };
         let mut properties = CUmemPoolProps::device(source.events.context.ordinal());
-        // Zero means no bound, so a limit below one step is left to our own check.
+        // Zero means no bound, so a limit below one step is left to the heap's own check.
         properties.max_size = bound.unwrap_or(0) as usize;
         let mut pool = CUmemoryPool::NULL;
         source.events.call("cuMemPoolCreate", |context| {
@@ -57,7 +57,7 @@ impl OrderedSource {
     fn get(&mut self, attribute: CUmemPool_attribute) -> Result<u64, SourceError> {
         let (pool, mut value) = (self.pool, 0_u64);
         self.events.call("cuMemPoolGetAttribute", |context| {
-            // SAFETY: the attributes that are read here are 64 bits wide.
+            // SAFETY: the attributes read here are 64 bits wide.
             unsafe {
                 context.driver().cuMemPoolGetAttribute(pool, attribute, (&raw mut value).cast())
             }
@@ -68,7 +68,7 @@ impl OrderedSource {
     fn set(&mut self, attribute: CUmemPool_attribute, mut value: u64) -> Result<(), SourceError> {
         let pool = self.pool;
         self.events.call("cuMemPoolSetAttribute", |context| {
-            // SAFETY: the attributes that are set here are 64 bits wide.
+            // SAFETY: the attributes set here are 64 bits wide.
             unsafe {
                 context.driver().cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast())
             }
@@ -82,9 +82,9 @@ impl Drop for OrderedSource {
         if pool.is_null() {
             return;
         }
-        // A pool that cannot be destroyed any more went with its context.
+        // A pool that can no longer be destroyed ended with its context.
         let _ = self.events.call("cuMemPoolDestroy", |context| {
-            // SAFETY: the pool is this source's own and is not used again.
+            // SAFETY: the pool belongs to this source and is not used again.
             unsafe { context.driver().cuMemPoolDestroy(pool) }
         });
     }
@@ -93,11 +93,12 @@ impl Drop for OrderedSource {
 impl MemorySource for OrderedSource {
     fn take(&mut self, bytes: u64, stream: StreamRef) -> Result<Segment, SourceError> {
         let bytes_asked = usize::try_from(bytes).map_err(|_| SourceError::OutOfMemory)?;
-        // It would be the graph's, whose launches give it another life than a block's.
+        // The memory would belong to the graph, whose launches give it another lifetime than a
+        // block's.
         self.events.refuse_capturing(stream)?;
         let (pool, mut address) = (self.pool, 0);
         self.events.call("cuMemAllocFromPoolAsync", |context| {
-            // SAFETY: the pointer is valid for the call; the stream is alive, which its user promises.
+            // SAFETY: the pointer is valid for the call; the caller keeps the stream alive.
             unsafe {
                 context.driver().cuMemAllocFromPoolAsync(
                     &mut address,
@@ -112,16 +113,16 @@ impl MemorySource for OrderedSource {
 
     fn give_back(&mut self, segment: Segment) -> Result<(), SourceError> {
         self.events.call("cuMemFree_v2", |context| {
-            // SAFETY: the segment was taken by this source and all its uses are over.
+            // SAFETY: this source took the segment, and all its uses have completed.
             unsafe { context.driver().cuMemFree_v2(segment.address) }
         })
     }
 
     fn give_back_on(&mut self, segment: Segment, stream: StreamRef) -> Result<(), SourceError> {
-        // What was allocated outside of a graph cannot be freed in it.
+        // Memory allocated outside of a graph cannot be freed in it.
         self.events.refuse_capturing(stream)?;
         self.events.call("cuMemFreeAsync", |context| {
-            // SAFETY: the segment was taken by this source; its last use is on this stream.
+            // SAFETY: this source took the segment; its last use is on this stream.
             unsafe { context.driver().cuMemFreeAsync(segment.address, raw(stream)) }
         })
     }
@@ -142,15 +143,16 @@ impl MemorySource for OrderedSource {
         round_up(bytes, POOL_STEP)
     }
 
-    /// As if the pool could give back all that is not in use; what shares a step with something in
-    /// use stays.
+    /// Assumes that the pool can give back all unused memory. In fact, memory that shares a step
+    /// with memory in use stays.
     fn regained(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
         let used = self.get(CUmemPool_attribute::USED_MEM_CURRENT)?;
         let given: u64 = segments.iter().map(|segment| segment.bytes).sum();
         Ok(self.reserved()?.saturating_sub(used) + given)
     }
 
-    /// All of it, if anything else of the pool is in use: the driver does not say in which of its steps.
+    /// All of it, if anything else of the pool is in use: the driver does not report which of its
+    /// steps are.
     fn may_stay(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
         let regained = self.regained(segments)?;
         Ok(if regained < self.reserved()? { regained } else { 0 })
@@ -160,7 +162,7 @@ impl MemorySource for OrderedSource {
         let before = self.reserved()?;
         let pool = self.pool;
         self.events.call("cuMemPoolTrimTo", |context| {
-            // SAFETY: the pool is this source's own.
+            // SAFETY: the pool belongs to this source.
             unsafe { context.driver().cuMemPoolTrimTo(pool, 0) }
         })?;
         Ok(before.saturating_sub(self.reserved()?))

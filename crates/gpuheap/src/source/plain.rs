@@ -1,4 +1,4 @@
-//! Plain allocations of one kind of memory, and the virtual memory beside them.
+//! Plain allocations of one kind of memory, with the virtual memory of the same heap.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -20,16 +20,16 @@ use crate::device::Context;
 use crate::kind::MemoryKind;
 
 /// The driver's plain allocations of one kind of memory: `cuMemAlloc`, `cuMemAllocManaged`,
-/// `cuMemHostAlloc`. Giving back waits for the device.
+/// `cuMemHostAlloc`. Giving memory back waits for the device.
 pub(crate) struct PlainSource {
     events: Events,
     kind: MemoryKind,
-    /// How many small segments lie in each granule of 2 MiB, by its number.
+    /// Number of small segments in each granule of 2 MiB, by the granule's number.
     shared_granules: FxHashMap<u64, u32>,
-    /// What larger segments take, which have their granules to themselves.
+    /// Bytes of larger segments, which share no granule.
     large: u64,
     reserved_peak: u64,
-    /// What [`pages`](MemorySource::pages) gives, from its first use on.
+    /// Virtual memory of [`pages`](MemorySource::pages), from its first use on.
     vmm: Option<Vmm>,
 }
 
@@ -57,7 +57,7 @@ impl MemorySource for PlainSource {
         let function = if is_host { "cuMemFreeHost" } else { "cuMemFree_v2" };
         self.events.call(function, |context| {
             let driver = context.driver();
-            // SAFETY: the segment was taken by this source and all its uses are over.
+            // SAFETY: this source took the segment, and all its uses have completed.
             unsafe {
                 if is_host {
                     driver.cuMemFreeHost(ptr::with_exposed_provenance_mut(segment.address as usize))
@@ -112,7 +112,7 @@ impl MemorySource for PlainSource {
         Ok(pages + large + self.emptied(segments).count() as u64 * GRANULE)
     }
 
-    /// Granules in which other heaps have allocations.
+    /// Counts the granules in which other heaps have allocations.
     fn may_stay(&mut self, segments: &[Segment]) -> Result<u64, SourceError> {
         let granules = &self.events.context.granules;
         let shared = self.emptied(segments).filter(|granule| granules.is_shared(*granule));
@@ -130,7 +130,7 @@ impl MemorySource for PlainSource {
     fn capacity(&self) -> u64 {
         match self.kind {
             MemoryKind::Device => self.events.context.total_memory(),
-            // It may be larger than the device; what is not there is found out by touching it.
+            // Unified memory may exceed the device; an access finds out whether there is enough.
             MemoryKind::Unified => u64::MAX,
             MemoryKind::Pinned | MemoryKind::Registered => host_memory().1,
         }
@@ -201,7 +201,7 @@ impl PlainSource {
         self.large + self.shared_granules.len() as u64 * GRANULE
     }
 
-    /// Granules in which this heap would have nothing any more without `segments`.
+    /// Returns the granules in which this heap would have no segment without `segments`.
     fn emptied(&self, segments: &[Segment]) -> impl Iterator<Item = u64> {
         let mut left: FxHashMap<u64, u32> = FxHashMap::default();
         for &segment in segments {
@@ -217,7 +217,7 @@ impl PlainSource {
         left.into_iter().filter(|(_, left)| *left == 0).map(|(granule, _)| granule)
     }
 
-    /// Returns `true` if the virtual memory of this source is at an address.
+    /// Returns `true` if an address is in the virtual memory of this source.
     fn holds_pages(&self, address: u64) -> bool {
         self.vmm.as_ref().is_some_and(|vmm| vmm.holds(address))
     }
@@ -226,8 +226,8 @@ impl PlainSource {
         self.vmm.as_ref().map_or(0, Vmm::created)
     }
 
-    /// Returns `true` if the driver counts a segment by granules of the device's that it shares
-    /// with others.
+    /// Returns `true` if the driver places a segment in granules of the device that other segments
+    /// share.
     fn shares_granules(&self, segment: Segment) -> bool {
         self.kind == MemoryKind::Device && segment.bytes <= GRANULE
     }
@@ -252,15 +252,15 @@ impl PlainSource {
                     // SAFETY: the pointer is valid for the call.
                     unsafe { context.driver().cuMemHostAlloc(&mut pointer, bytes, flags) }
                 })?;
-                // With unified addressing, which every 64-bit driver has, the device sees pinned
-                // memory at the host's own address.
+                // With unified addressing, which every 64-bit driver has, pinned memory has equal
+                // addresses on the device and on the host.
                 address = pointer.expose_provenance() as CUdeviceptr;
             }
         }
         Ok(address)
     }
 
-    /// The granules of a small segment: one, unless the driver laid it across a border.
+    /// Returns the granules of a small segment: one, unless the driver placed it across a border.
     fn granules_of(segment: Segment) -> std::ops::RangeInclusive<u64> {
         segment.address / GRANULE..=(segment.address + segment.bytes - 1) / GRANULE
     }

@@ -1,4 +1,4 @@
-//! Virtual memory of the driver's: addresses, physical memory, and what is mapped where.
+//! Virtual memory of the driver: addresses, physical memory, and mappings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,47 +14,46 @@ use super::check;
 use crate::device::{Context, NoVirtualMemory, VirtualMemory};
 use crate::error::driver_error;
 
-/// The device's virtual memory management, with what one heap has of it. Whatever of that is left
-/// when it goes is given back, and has to be out of use by then, unless it was
-/// [left](Vmm::leave).
+/// Virtual memory of one heap on a device. Dropping it gives the rest back, which has to be unused
+/// by then, unless it was [left](Vmm::leave).
 ///
-/// None of these calls is work of a stream.
+/// None of these calls is ordered on a stream.
 pub(super) struct Vmm {
     context: Arc<Context>,
     device: VirtualMemory,
-    /// By a chunk's number.
+    /// Physical memory, by the chunk's number.
     chunks: Vec<Physical>,
     unused: Vec<u32>,
-    /// Bytes by first address.
+    /// Reserved ranges: bytes by first address.
     reserved: BTreeMap<u64, u64>,
-    /// The same of every mapping.
+    /// Mappings: bytes by first address.
     mapped: BTreeMap<u64, u64>,
-    /// What was mapped half-way, and could not be undone yet.
+    /// Failed mappings that could not be undone yet.
     strays: Vec<Stray>,
     created: u64,
-    /// What its source has reserved besides.
+    /// Bytes that the source has reserved besides.
     pub(super) beside: u64,
-    /// The high-water mark of both together, as far as it was reached here.
+    /// High-water mark of both together, as far as it was reached here.
     pub(super) reserved_peak: u64,
     pub(super) calls: u64,
 }
 
-/// One handle of the driver's; zeros for a number that is not in use, which the driver refuses.
+/// A handle of physical memory; zeros for an unused number, which the driver refuses.
 #[derive(Clone, Copy, Default)]
 struct Physical {
     handle: CUmemGenericAllocationHandle,
     bytes: u64,
 }
 
-/// A range whose mapping failed half-way.
+/// A range whose mapping failed halfway.
 struct Stray {
     address: u64,
     bytes: u64,
     chunks: Vec<Chunk>,
 }
 
-/// Tries a device's virtual memory: some set-ups of WSL2 claim to have it and refuse the calls, so
-/// each of them is made once, over one granule (about 70 µs on an H200).
+/// Probes a device's virtual memory. Some setups of WSL2 report support and refuse the calls, so
+/// each call is made once, over one granule (about 70 µs on an H200).
 fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
     if !context.info().virtual_memory {
         return Err(NoVirtualMemory::Missing);
@@ -85,15 +84,14 @@ fn probe(context: &Arc<Context>) -> Result<VirtualMemory, NoVirtualMemory> {
     }
 }
 
-/// Asks the driver for what has to be known before use.
+/// Queries the properties that are needed before use.
 fn ask(context: &Context) -> Result<VirtualMemory, SourceError> {
     let (driver, device) = (context.driver(), context.ordinal());
     let (mut rdma, mut granule) = (0, 0);
     let properties = CUmemAllocationProp::device(device);
     let attribute = CUdevice_attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
-    // The least one, so that little is lost to rounding. The one that the driver recommends, at
-    // which it maps best, is the same on an H200; how large chunks had better be is the
-    // policy's to say.
+    // The smallest granularity, so that little is lost to rounding. The recommended one, at which
+    // the driver maps best, is equal on an H200. The policy decides on larger chunks.
     let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     let _current = context.enter_aside()?;
     // SAFETY: all pointers are valid for their calls.
@@ -108,8 +106,8 @@ fn ask(context: &Context) -> Result<VirtualMemory, SourceError> {
 }
 
 impl Context {
-    /// Returns the virtual memory management of the device, or why it does not work: tried at the
-    /// first question.
+    /// Returns the properties of the device's virtual memory, or the reason why it does not work.
+    /// The first call probes it.
     pub(crate) fn virtual_memory(self: &Arc<Self>) -> Result<VirtualMemory, NoVirtualMemory> {
         self.virtual_memory_by(|| probe(self))
     }
@@ -132,12 +130,12 @@ impl Vmm {
         }
     }
 
-    /// Bytes of the device's memory that it has.
+    /// Returns the bytes of physical memory created.
     pub(super) fn created(&self) -> u64 {
         self.created
     }
 
-    /// Returns `true` if an address is one of its own.
+    /// Returns `true` if an address is in a reserved range.
     pub(super) fn holds(&self, address: u64) -> bool {
         let before = self.reserved.range(..=address).next_back();
         before.is_some_and(|(start, bytes)| address - start < *bytes)
@@ -163,8 +161,8 @@ impl Vmm {
         self.chunks.get(chunk.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Makes a mapped range the device's to read and write. One call for all of it: the driver takes
-    /// as long for each chunk whatever its size.
+    /// Gives the device read and write access to a mapped range, in one call: the driver takes the
+    /// same time for each chunk, whatever its size.
     fn allow(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
         let mut devices = self.context.readers();
         devices.push(self.context.ordinal());
@@ -181,12 +179,12 @@ impl Vmm {
         let access = devices.iter().map(|device| CUmemLocation::device(*device));
         let access: Vec<_> = access.map(|location| CUmemAccessDesc { location, flags }).collect();
         self.call("cuMemSetAccess", |driver| {
-            // SAFETY: the range is mapped, and there are as many descriptions.
+            // SAFETY: the range is mapped, and the count matches the descriptions.
             unsafe { driver.cuMemSetAccess(address, bytes as usize, access.as_ptr(), access.len()) }
         })
     }
 
-    /// Lets another device reach what is mapped.
+    /// Gives another device access to the mapped ranges.
     pub(super) fn open_to(&mut self, reader: CUdevice) -> Result<(), SourceError> {
         let mapped: Vec<_> = self.mapped.iter().map(|(start, bytes)| (*start, *bytes)).collect();
         mapped.into_iter().try_for_each(|(start, bytes)| self.allow_to(&[reader], start, bytes))
@@ -194,13 +192,13 @@ impl Vmm {
 
     fn unmap_range(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
         self.call("cuMemUnmap", |driver| {
-            // SAFETY: the range is this heap's own, and nothing uses it any more.
+            // SAFETY: the range belongs to this heap, and no work uses it any more.
             unsafe { driver.cuMemUnmap(address, bytes as usize) }
         })
     }
 
-    /// Undoes what could not be undone when it failed, as far as it is in the way: until then neither
-    /// its addresses nor its chunks are free to go.
+    /// Undoes failed mappings that are in the way. Until then, neither their addresses nor their
+    /// chunks can be given back.
     fn clear_strays(&mut self, is_in_the_way: impl Fn(&Stray) -> bool) -> Result<(), SourceError> {
         while let Some(at) = self.strays.iter().position(&is_in_the_way) {
             let Stray { address, bytes, .. } = self.strays[at];
@@ -236,7 +234,8 @@ impl Pages for Vmm {
     fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), SourceError> {
         self.clear_strays_at(address, bytes)?;
         self.call("cuMemAddressFree", |driver| {
-            // SAFETY: this heap's own addresses, if they are what was reserved; else refused.
+            // SAFETY: the driver frees these addresses only if this heap reserved them; otherwise
+            // it refuses the call.
             unsafe { driver.cuMemAddressFree(address, bytes as usize) }
         })?;
         self.reserved.remove(&address);
@@ -269,7 +268,7 @@ impl Pages for Vmm {
         self.clear_strays(|stray| stray.chunks.contains(&chunk))?;
         let Physical { handle, bytes } = self.physical(chunk);
         self.call("cuMemRelease", |driver| {
-            // SAFETY: the handle is this heap's own and is not used again; zero is refused.
+            // SAFETY: the handle belongs to this heap and is not used again; zero is refused.
             unsafe { driver.cuMemRelease(handle) }
         })?;
         self.created -= bytes;
@@ -287,7 +286,8 @@ impl Pages for Vmm {
         for chunk in chunks {
             let Physical { handle, bytes } = self.physical(*chunk);
             mapped = self.call("cuMemMap", |driver| {
-                // SAFETY: addresses and handle are this heap's own; a range that is taken is refused.
+                // SAFETY: addresses and handle belong to this heap; the driver refuses a range that
+                // is mapped already.
                 unsafe { driver.cuMemMap(end, bytes as usize, 0, handle, 0) }
             });
             if mapped.is_err() {
@@ -323,7 +323,7 @@ impl Pages for Vmm {
 }
 
 impl Vmm {
-    /// Lets go of all of it as it is, because work may still use it.
+    /// Abandons everything as it is, because work may still use it.
     pub(super) fn leave(&mut self) {
         self.strays.clear();
         self.mapped.clear();
@@ -331,21 +331,22 @@ impl Vmm {
         self.reserved.clear();
     }
 
-    /// Gives all of it back, none of which any work uses any more: the heap ends, or the context did.
+    /// Gives everything back when the heap or the context ends. No work uses it any more.
     pub(super) fn give_all_back(&mut self) {
         if self.context.check_alive() == Err(Gone::Forked) {
             return;
         }
-        // So that no capture is broken by it. Nothing needs a context that is gone.
+        // Entered so that no capture breaks. Nothing needs a context that has ended.
         let _aside = self.context.enter_aside();
         let mapped = std::mem::take(&mut self.mapped).into_iter();
         let strays = std::mem::take(&mut self.strays).into_iter();
         let strays = strays.map(|Stray { address, bytes, .. }| (address, bytes));
         let mapped: Vec<_> = mapped.chain(strays).collect();
-        // All of these belong to the process and not to a context: none has to be current, and a
-        // reset leaves them. What cannot be given back goes with the process.
+        // These objects belong to the process and not to a context. No context has to be current
+        // for the calls, and a reset keeps the objects. Objects that cannot be given back end with
+        // the process.
         let driver = self.context.driver();
-        // SAFETY: all of it is this heap's own, and nobody uses it any more.
+        // SAFETY: all of it belongs to this heap, and no work uses it any more.
         unsafe {
             for (address, bytes) in mapped {
                 let _: CUresult = driver.cuMemUnmap(address, bytes as usize);
@@ -393,7 +394,7 @@ mod tests {
         device.emulator().unwrap().usage(0).vmm
     }
 
-    /// Two mappings of three chunks, and all of it given back.
+    /// Maps three chunks twice and gives everything back.
     fn round(pages: &mut dyn Pages) -> Result<(), SourceError> {
         let chunks = [pages.create(4 * MIB)?, pages.create(2 * MIB)?, pages.create(8 * MIB)?];
         let address = pages.reserve(64 * MIB)?;
@@ -445,7 +446,7 @@ mod tests {
         for (symbol, nth) in [("cuMemMap", 1), ("cuMemMap", 2), ("cuMemSetAccess", 1)] {
             emulator.set_faults(FaultPlan::new([Fault::nth(symbol, nth, failing)]));
             assert!(pages.map(address, &chunks).is_err(), "{symbol} {nth}");
-            // And once more where it cannot be undone at once.
+            // Repeated with an undo that fails at first.
             emulator.set_faults(FaultPlan::new([
                 Fault::nth(symbol, nth, failing),
                 Fault::nth("cuMemUnmap", 1, failing),
@@ -481,7 +482,7 @@ mod tests {
         let three = pages.create(2 * MIB).unwrap();
         pages.map(there, &[three]).unwrap();
         assert_eq!(emulator.calls_of("cuMemUnmap"), asked, "it is none of theirs");
-        // What it is about: its chunk, and its addresses.
+        // The stray mapping's chunk and addresses cannot be given back or mapped yet.
         assert!(pages.destroy(one).is_err());
         assert!(pages.unreserve(here, 8 * MIB).is_err());
         assert!(pages.map(here + 4 * MIB, &[three]).is_err());
