@@ -1,4 +1,4 @@
-// The driver's own: cudaMalloc, and cudaMallocAsync with a pool that keeps what it gets.
+// The driver's allocators: cudaMalloc, and cudaMallocAsync with a pool that gives nothing back.
 #include "workload.hpp"
 
 int main(int argc, char **argv) {

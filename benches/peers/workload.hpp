@@ -1,5 +1,5 @@
-// The work that every allocator is given. Host code only: no kernels run, so events are always ready and
-// what is timed is the allocator. gpuheap/src has the same work in Rust: change both.
+// Workloads for every allocator. Host code only: no kernels run, so events are always ready and the
+// allocator alone is timed. gpuheap/src has these workloads in Rust: change both.
 #pragma once
 
 #include <algorithm>
@@ -19,20 +19,20 @@
 
 #include <cuda_runtime_api.h>
 
-// An allocator. It ends the program if it cannot do what it is asked.
+// An allocator. If a call fails, it ends the program.
 struct Peer {
   std::string name;
   std::function<void *(size_t bytes, cudaStream_t)> alloc;
   std::function<void(void *, size_t bytes, cudaStream_t)> free;
-  // Bytes held from the driver, the high-water mark; 0 where it does not say.
+  // High-water mark of the bytes held from the driver; 0 if the allocator does not report it.
   std::function<size_t()> reserved_peak = [] { return size_t(0); };
-  // Gives all that is cached back to the driver; none where there is no such call.
+  // Gives all cached memory back to the driver; empty if the allocator has no such call.
   std::function<void()> reclaim;
-  // A stream is about to be destroyed.
+  // Announces that a stream is about to be destroyed.
   std::function<void(cudaStream_t)> stream_ends = [](cudaStream_t) {};
-  // One that is slow is given a part of the work.
+  // Divisor of the work, above 1 for a slow allocator.
   int scale = 1;
-  // What making the allocator took, the device's context being there.
+  // Time to make the allocator, with the device's context already made.
   double open_ms = 0;
 };
 
@@ -56,7 +56,7 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Makes the device's context. What a peer does from here on until it is driven is its making.
+// Makes the device's context. Time from here to the first workload counts as making the allocator.
 inline Clock::time_point context_is_there() {
   static Clock::time_point since = [] {
     CHECK(cudaSetDevice(0));
@@ -72,7 +72,7 @@ inline size_t free_memory() {
   return free;
 }
 
-// Numbers with a known sequence for each seed (splitmix64).
+// Random numbers with a known sequence for each seed (splitmix64).
 struct Random {
   uint64_t state;
 
@@ -154,7 +154,7 @@ inline void random_sizes(Peer &peer) {
          median(times), peak, peer.reserved_peak());
 }
 
-// What a program waits for once: the allocator itself, and its first memory.
+// Times the waits that a program has once: making the allocator, and its first memory.
 inline void first(Peer &peer) {
   auto start = Clock::now();
   void *address = peer.alloc(size_t(1) << 20, 0);
@@ -171,7 +171,7 @@ inline void reclaim(Peer &peer) {
     exit(3);
   }
   const size_t enough = size_t(10) << 30;
-  // What the first allocation of a process takes for good is not the allocator's.
+  // The first allocation of a process takes some memory for good, which is not the allocator's.
   peer.free(peer.alloc(size_t(1) << 20, 0), size_t(1) << 20, 0);
   peer.reclaim();
   size_t before = free_memory(), bytes = 0;
@@ -201,7 +201,7 @@ struct Ring {
   Random random;
   Block blocks[RING] = {};
 
-  // Each block in turn goes, and one of another size comes.
+  // Frees each block in turn and allocates one of another size.
   void turn() {
     for (auto &block : blocks) {
       if (block.address) peer.free(block.address, block.bytes, stream);
@@ -214,8 +214,8 @@ struct Ring {
   }
 };
 
-// Threads with a stream each, sixteen blocks of 256 B to 512 KiB live in each. They are under way
-// before they count.
+// Threads with a stream each, and sixteen live blocks of 256 B to 512 KiB in each. Counting starts
+// once all threads run.
 inline void threads(Peer &peer, int count) {
   std::vector<cudaStream_t> streams(count);
   for (auto &stream : streams) stream = make_stream();
@@ -250,8 +250,8 @@ inline void threads(Peer &peer, int count) {
   for (auto stream : streams) end_stream(peer, stream);
 }
 
-// One thread allocates, another one frees, in turns, so that neither waits for the other's lock. What
-// a free leaves to be done later is in the other thread's allocations.
+// One thread allocates and another frees, in turns, so that neither waits for the other's lock.
+// Work that a free defers counts in the other thread's allocations.
 inline void cross_free(Peer &peer) {
   const int rounds = std::max(5000 / peer.scale, 10), handful = 64;
   cudaStream_t stream = make_stream();
@@ -296,7 +296,7 @@ struct Event {
   uint32_t stream;
 };
 
-// The rows that simplify_trace.py writes.
+// Rows of a trace, as simplify_trace.py writes them.
 inline std::vector<Event> load(const std::string &file) {
   std::vector<Event> events;
   std::ifstream in(file);
@@ -316,7 +316,7 @@ inline std::vector<Event> load(const std::string &file) {
   return events;
 }
 
-// A trace on the streams that it has: once from nothing, then with the cache that this left.
+// Replays a trace on its own streams: once with an empty cache, then with the cache that is left.
 inline void replay(Peer &peer, const std::string &file) {
   auto events = load(file);
   uint32_t last_id = 0, last_stream = 0;
@@ -395,7 +395,7 @@ inline int drive(Peer &peer, int argc, char **argv) {
   return 0;
 }
 
-// What a program says that does not know its first argument.
+// Usage text of a program that does not know its first argument.
 inline int no_such_peer(const char *peers) {
   fprintf(stderr, "usage: PROGRAM PEER WORK..., with a peer of %s\n", peers);
   return 2;
