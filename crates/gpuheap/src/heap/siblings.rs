@@ -1,14 +1,14 @@
-//! The other heaps of the process on a device: asked for what they have cached, and counted.
+//! The other heaps of the process on a device: reclaimed from, and counted.
 //!
-//! A request that finds the device full has the other heaps give back what they keep. Three rules
-//! keep threads that do so at once from waiting for each other:
+//! A request that finds the device full makes the other heaps give cached memory back. Three rules
+//! keep threads that do so at once from deadlock:
 //!
 //! * A thread holds the lock of one store at a time, and none of its own heap's while it visits
 //!   another ([`Holders::visit`]).
-//! * The last attempts take turns ([`Turn`](crate::device::Turn)). A turn is taken with no store locked, and
-//!   is not waited for longer than two seconds.
-//! * Nothing of the program is called meanwhile, the reclaimers of other heaps included: their locks
-//!   are known to the threads that use those heaps alone.
+//! * The last attempts take turns ([`Turn`](crate::device::Turn)). A turn is taken with no store
+//!   locked, and is waited for two seconds at most.
+//! * No code of the program is called meanwhile, the reclaimers of other heaps included: only the
+//!   threads that use those heaps know their locks.
 //!
 //! [`Holders::visit`]: crate::device::Holders::visit
 
@@ -23,11 +23,11 @@ use crate::heap::other_heaps::OtherHeaps;
 use crate::heap::store::{State, Store};
 use crate::kind::MemoryKind;
 
-/// How often a request is tried again because other heaps gave something back since the last
-/// attempt. Bounds a request that competes with threads that keep allocating.
+/// Most repetitions of a request because other heaps gave memory back since the last attempt.
+/// Bounds a request that competes with threads that keep allocating.
 pub(crate) const MOST_ROUNDS: u32 = 32;
 
-/// Calls `visit` with the heaps of the context, one after the other; with none if this thread is
+/// Calls `visit` with each heap of the context, one after another; with none if this thread is
 /// visiting already. The caller holds no lock of any heap.
 pub(crate) fn visit(context: &Context, mut visit: impl FnMut(&Inner)) {
     context.holders.visit(|holder| {
@@ -38,8 +38,9 @@ pub(crate) fn visit(context: &Context, mut visit: impl FnMut(&Inner)) {
 }
 
 impl Store {
-    /// Makes other heaps of the process give cached memory back until `bytes` went: what the driver
-    /// regained. `None` if there are none. What fails shows in the attempt after it.
+    /// Makes other heaps of the process give cached memory back until `bytes` were given back.
+    /// Returns the bytes that the driver regained; `None` without other heaps. A failure shows in
+    /// the next attempt.
     pub(crate) fn reach(&self, bytes: u64) -> Option<u64> {
         let (mut is_any, mut regained) = (false, 0_u64);
         let mut reach = |give: &dyn Fn(&Store, u64) -> u64| {
@@ -55,8 +56,8 @@ impl Store {
             let _ = store.wait_for_pending();
             store.give_way(bytes)
         });
-        // Frees on retired streams may have no fences, and a pool of the driver's may keep memory until
-        // the device was waited for.
+        // Frees on retired streams may have no fences, and a driver's pool may keep memory until a
+        // wait for the device.
         let mut needs_device = false;
         self.visit_others(|store| {
             let state = store.lock();
@@ -73,23 +74,23 @@ impl Store {
         is_any.then_some(regained)
     }
 
-    /// Gives about as many bytes back as are out of use: what the driver regained.
+    /// Gives back about `bytes` of unused memory. Returns the bytes that the driver regained.
     fn give_way(&self, bytes: u64) -> u64 {
         let mut state = self.lock();
         let released = state.release(bytes).unwrap_or(0);
         let trimmed = state.source.trim().unwrap_or(0);
         self.note_soft_limit(&mut state);
-        // Memory that a pool of the driver's is given back is regained when that is trimmed.
+        // Memory that is given back to a driver's pool is regained when the pool is trimmed.
         if state.source.is_stream_ordered() { trimmed } else { released }
     }
 
-    /// Sums what other heaps of the process hold of the memory that this one is of, as it is:
-    /// nothing is waited for. For unified memory this heap's own device memory is counted with
-    /// them. The caller holds no lock of any heap.
+    /// Sums the memory that other heaps of the process hold of this store's kind, without waiting.
+    /// For unified memory, this heap's own device memory is included. The caller holds no lock of
+    /// any heap.
     pub(crate) fn others(&self) -> OtherHeaps {
         let mut others = OtherHeaps::default();
         self.visit_others(|store| {
-            // Unified memory is where it was touched last, which nobody counts.
+            // Unified memory is where it was accessed last, which is not counted.
             if store.kind == MemoryKind::Unified {
                 return;
             }
@@ -110,7 +111,7 @@ impl Store {
         others
     }
 
-    /// Visits the other stores of the process that take the same memory: the device's for device and
+    /// Visits the other stores of the process that use the same memory: the device's for device and
     /// unified memory, the host's for pinned memory.
     fn visit_others(&self, mut work: impl FnMut(&Store)) {
         visit(&self.context, |heap| {
@@ -123,13 +124,13 @@ impl Store {
     }
 }
 
-/// Returns `true` if memory of a kind is the host's.
+/// Returns `true` if memory of a kind is on the host.
 fn is_host(kind: MemoryKind) -> bool {
     matches!(kind, MemoryKind::Pinned | MemoryKind::Registered)
 }
 
 impl State {
-    /// Sums what is held at this moment; blocks that threads keep count as cached.
+    /// Sums the memory held now; blocks in threads' caches count as cached.
     pub(crate) fn held(&mut self) -> Result<OtherHeaps, SourceError> {
         self.flush_caches();
         let reserved = self.source.reserved()?;
@@ -143,13 +144,13 @@ impl State {
         Ok(OtherHeaps { reserved, cached, spare, may_stay, stuck })
     }
 
-    /// The frees that no wait can end now.
+    /// Returns the frees that no wait can complete now.
     pub(crate) fn stuck(&mut self) -> Stuck {
         self.order.stuck(&mut *self.source)
     }
 
-    /// Bytes in whole segments that the driver could have back once all frees are over but those that
-    /// are stuck.
+    /// Returns the bytes in whole segments that can return to the driver once all frees but the
+    /// stuck ones have completed.
     pub(crate) fn spare(&mut self, stuck: &Stuck) -> Result<u64, SourceError> {
         let forecast = self.spare_forecast(stuck);
         self.regained(&forecast)
@@ -161,8 +162,8 @@ impl State {
         forecast
     }
 
-    /// Bytes that the driver could have back of spare segments, and of its own pool if all frees there
-    /// can be waited for.
+    /// Returns the bytes of spare segments that the driver can regain, and those of its own pool if
+    /// all frees there can be waited for.
     pub(crate) fn regained(&mut self, forecast: &Forecast) -> Result<u64, SourceError> {
         match forecast.driver_is_stuck {
             true => Ok(forecast.spare.iter().map(|segment| segment.bytes).sum()),
@@ -170,7 +171,7 @@ impl State {
         }
     }
 
-    /// Bytes of [`regained`](State::regained) that the driver may keep.
+    /// Returns the bytes of [`regained`](State::regained) that the driver may keep.
     pub(crate) fn may_stay(&mut self, forecast: &Forecast) -> Result<u64, SourceError> {
         match forecast.driver_is_stuck {
             true => Ok(0),

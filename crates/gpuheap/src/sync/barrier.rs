@@ -1,11 +1,11 @@
-//! A barrier that one side gets nearly for free, because the other side pays for both.
+//! An asymmetric barrier: nearly free for one side, because the other side pays for both.
 //!
-//! Two threads that each write one place and then read the other's need a full barrier between the
-//! two on both sides, else each may miss what the other wrote. It costs 11 ns and more on the host of
-//! an H200, which is half of what a whole pair of a free and an allocation may cost. So the side that
-//! runs at every call keeps the compiler's order alone, and the other side, which runs when memory is
-//! short, has the kernel make every thread of the process pass a full barrier (`membarrier`, Linux
-//! 4.14). Where there is no such call both sides pay.
+//! Suppose two threads each write one place and then read the other's. Both need a full barrier
+//! between the two, or each may miss the other's write. A full barrier costs 11 ns and more on the
+//! host of an H200, half of what a pair of a free and an allocation may cost. Here, the side that
+//! runs at every call keeps only the compiler's order. The other side runs when memory is short. It
+//! makes the kernel execute a full barrier on every thread of the process (`membarrier`, Linux
+//! 4.14). Without that call, both sides pay.
 
 #[cfg(not(all(target_os = "linux", not(loom), not(miri))))]
 mod imp {
@@ -30,7 +30,7 @@ mod imp {
 
     use crate::fork;
 
-    /// `true` if the other side pays. It is set before any thread has something to order.
+    /// `true` if the other side pays. Set before any thread has accesses to order.
     static IS_ONE_SIDED: AtomicBool = AtomicBool::new(false);
 
     #[inline]
@@ -47,19 +47,19 @@ mod imp {
         if !IS_ONE_SIDED.load(Ordering::Relaxed) {
             return;
         }
-        // Once registered it fails for a moment's want of memory, if at all.
+        // After registration it fails only for a momentary lack of memory, if at all.
         for _ in 0..1000 {
             if call(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
                 return;
             }
             std::thread::yield_now();
         }
-        // A filter that forbids it since: to go on would hand blocks out twice.
+        // A filter forbids the call since: to go on would hand blocks out twice.
         std::process::abort();
     }
 
-    /// Asks the kernel for it, once a process: a forked child has to ask for itself. Takes no lock,
-    /// which another thread of the parent might have held; twice is harmless.
+    /// Registers with the kernel, once a process; a forked child registers itself. Takes no lock,
+    /// which another thread of the parent might have held. A second call is harmless.
     pub(crate) fn prepare() {
         static PREPARED: AtomicU64 = AtomicU64::new(0);
         let process = u64::from(fork::count()) + 1;
@@ -73,25 +73,25 @@ mod imp {
     }
 
     fn call(command: libc::c_int) -> bool {
-        // SAFETY: the call takes two numbers and touches no memory.
+        // SAFETY: the call takes two numbers and accesses no memory.
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
     }
 }
 
-/// The cheap side's barrier, at every call.
+/// Barrier of the cheap side, at every call.
 #[inline]
 pub(crate) fn light() {
     imp::light();
 }
 
-/// The other side's: whatever a thread wrote before its last [`light`] is seen after this, and
-/// whatever is read after a thread's next `light` sees what was written before this. A few
+/// Barrier of the expensive side. Writes of a thread before its last [`light`] are visible after
+/// this. Reads of a thread after its next `light` see all writes before this. Costs a few
 /// microseconds.
 pub(crate) fn heavy() {
     imp::heavy();
 }
 
-/// To be called before the first of the others.
+/// Prepares the barriers. Call it before the first of the others.
 pub(crate) fn prepare() {
     #[cfg(all(target_os = "linux", not(loom), not(miri)))]
     imp::prepare();

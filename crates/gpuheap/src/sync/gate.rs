@@ -1,12 +1,12 @@
-//! Who may touch a cache: its owner, at nearly no cost, or whoever stopped it.
+//! Gates: cheap for their owner, and stopped by any other thread that needs the data.
 
 use super::barrier;
 use super::shim::{AtomicBool, Ordering, pause};
 
-/// The owner passes in and out with plain stores. Another thread stops the gate, waits until the
-/// owner is out, and then has what is behind it to itself until it opens the gate again.
+/// A gate that its owner enters and leaves with plain stores. Another thread stops the gate, waits
+/// until the owner is out, and then has exclusive access until it opens the gate again.
 ///
-/// Who stops gates holds the heap's lock, so there is one at a time.
+/// A thread that stops gates holds the heap's lock, so there is one at a time.
 #[derive(Debug)]
 pub(crate) struct Gate {
     inside: AtomicBool,
@@ -14,18 +14,18 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Stopped.
+    /// Makes a stopped gate.
     pub(crate) fn new() -> Gate {
         Gate { inside: AtomicBool::new(false), stopped: AtomicBool::new(true) }
     }
 
-    /// Passes in, unless the gate is stopped. For the owner alone, which must pass
-    /// [out](Gate::leave) soon: others may be waiting.
+    /// Enters, unless the gate is stopped. For the owner alone, which must [leave](Gate::leave)
+    /// soon: other threads may be waiting.
     #[inline]
     pub(crate) fn enter(&self) -> bool {
         self.inside.store(true, Ordering::Relaxed);
         barrier::light();
-        // Pairs with the opening: what was done behind the gate is seen.
+        // Pairs with the opening: changes made behind the gate are visible.
         let is_stopped = self.stopped.load(Ordering::Acquire);
         if is_stopped {
             self.leave();
@@ -33,25 +33,25 @@ impl Gate {
         !is_stopped
     }
 
-    /// Passes out.
+    /// Leaves the gate.
     #[inline]
     pub(crate) fn leave(&self) {
         self.inside.store(false, Ordering::Release);
     }
 
-    /// Returns `true` if the owner is in. For the owner.
+    /// Returns `true` if the owner is in. For the owner alone.
     #[inline]
     pub(crate) fn is_in(&self) -> bool {
         self.inside.load(Ordering::Relaxed)
     }
 
-    /// Lets nobody in any more; [`barrier::heavy`] and [`wait`](Gate::wait) come next.
+    /// Refuses entry from now on. [`barrier::heavy`] and [`wait`](Gate::wait) come next.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until the owner is out. It is in for nanoseconds, unless it is not running or in the
-    /// driver.
+    /// Waits until the owner is out. It is in for nanoseconds, unless its thread is not running or
+    /// is in the driver.
     pub(crate) fn wait(&self) {
         let mut times = 0;
         while self.inside.load(Ordering::Acquire) {
@@ -60,7 +60,7 @@ impl Gate {
         }
     }
 
-    /// Lets the owner in again.
+    /// Allows the owner to enter again.
     pub(crate) fn open(&self) {
         self.stopped.store(false, Ordering::Release);
     }
@@ -76,7 +76,8 @@ mod tests {
     use super::super::shim::Owned;
     use super::*;
 
-    /// Each adds one to a number with a load and a store: were both in at once, one would be lost.
+    /// Each thread adds one to a number with a load and a store: if both were in at once, one
+    /// addition would be lost.
     #[test]
     fn owner_and_stopper_are_never_in_together() {
         let entered = std::sync::Arc::new(AtomicU32::new(0));
@@ -113,8 +114,8 @@ mod tests {
         assert!(entered.load(Plain::Relaxed) > 0);
     }
 
-    /// An owner that frees, allocates and frees again, while another thread that is short of memory
-    /// takes what it finds: each block is had by one of them.
+    /// The owner frees, allocates and frees again, while another thread that is short of memory
+    /// takes the blocks that it finds. Each block is taken by one of them.
     #[test]
     fn what_is_kept_is_had_once() {
         loom::model(|| {

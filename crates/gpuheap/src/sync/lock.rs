@@ -1,9 +1,9 @@
-//! A lock that costs the thread that keeps taking it next to nothing.
+//! A lock that costs nearly nothing for the thread that takes it repeatedly.
 //!
-//! A mutex costs 20 ns a time on the host of an H200, half of what a request to the policy comes to,
-//! and most programs allocate on one thread. So whoever takes the mutex many times running gets a
-//! [`Seat`]: from there it goes in and out through a [`Gate`] of its own, with plain stores, until
-//! another thread wants in. That one has the mutex, stops the gate and waits.
+//! A mutex costs 20 ns each time on the host of an H200, half of a request to the policy, and most
+//! programs allocate on one thread. A thread that takes the mutex many times in a row therefore
+//! gets a [`Seat`]. From then on it enters and leaves through its own [`Gate`], with plain stores,
+//! until another thread needs the lock. That thread takes the mutex, stops the gate and waits.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -15,47 +15,47 @@ use super::gate::Gate;
 use super::shim::{Mutex, MutexGuard};
 use super::thread;
 
-/// So many times running a thread takes the mutex before it is seated.
+/// Number of times in a row that a thread takes the mutex before it is seated.
 const PATIENCE: u32 = if cfg!(loom) { 0 } else { 64 };
-/// Twice as many each time that another thread ended it, up to this: at a few microseconds each,
-/// nobody notices.
+/// Upper bound of the patience, which doubles each time that another thread ends a seat. At a few
+/// microseconds for each end, the cost is negligible.
 const MOST_PATIENCE: u32 = 1 << 14;
 
-/// A value that one thread at a time has to itself.
+/// A value that one thread at a time has exclusive access to.
 pub(crate) struct Biased<T> {
     turn: Mutex<Turn>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: a `Locked` alone leads to the value, and there is one at a time: either it holds the mutex
-// and nobody is seated, or it is in at the gate of the one seat. So the value goes from thread to
-// thread as a mutex would send it.
+// SAFETY: only a `Locked` gives access to the value, and there is one at a time. Either it holds
+// the mutex and no thread is seated, or it is in at the gate of the one seat. The value is
+// therefore sent from thread to thread as by a mutex.
 unsafe impl<T: Send> Sync for Biased<T> {}
 
-/// What the mutex is about: who goes past it.
+/// State behind the mutex: the seat that may bypass it.
 struct Turn {
     seat: Option<&'static Seat>,
-    /// The thread that had the mutex last, and how many times running.
+    /// The thread that took the mutex last, and how many times in a row.
     last: u64,
     times: u32,
     patience: u32,
 }
 
-/// One thread's place at one lock.
+/// A thread's seat at one lock.
 #[derive(Debug)]
 pub(crate) struct Seat {
     gate: Gate,
 }
 
-/// The value, to oneself.
+/// Exclusive access to the value.
 pub(crate) struct Locked<'a, T> {
     lock: &'a Biased<T>,
     by: By<'a>,
-    /// It is this thread's turn.
+    /// Bound to the thread that took the lock.
     alone: PhantomData<*const ()>,
 }
 
-// SAFETY: other threads get to the value as to any that is shared.
+// SAFETY: other threads access the value as they would any shared value.
 unsafe impl<T: Sync> Sync for Locked<'_, T> {}
 
 enum By<'a> {
@@ -69,23 +69,23 @@ impl<T> Biased<T> {
         Biased { turn: Mutex::new(turn), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the running thread's turn. One that has it already waits for ever, as at a mutex.
+    /// Takes the lock. A thread that holds it already deadlocks, as with a mutex.
     pub(crate) fn lock(&self) -> Locked<'_, T> {
-        // A panic behind a lock would be a bug of ours; the value is still the best there is.
+        // A panic behind the lock would be a bug of this crate; the value is still used.
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         turn.begin(thread::this_thread());
         Locked { lock: self, by: By::Mutex(turn), alone: PhantomData }
     }
 
-    /// The same for a thread with a seat of its own, which it may get to use.
+    /// Takes the lock for a thread that has its own seat, which may become seated.
     ///
     /// # Safety
     ///
-    /// The seat is the running thread's alone, and of no other lock, until another thread's
-    /// [`lock`](Biased::lock) of this one.
+    /// The seat is used by this thread alone, and for this lock alone, until another thread calls
+    /// [`lock`](Biased::lock) on it.
     #[inline]
     pub(crate) unsafe fn lock_at(&self, seat: &'static Seat) -> Locked<'_, T> {
-        // Who is in already waits for ever, as at a mutex, and does not get the value twice.
+        // A thread that is in already deadlocks, as with a mutex, and does not get the value twice.
         if !seat.gate.is_in() && seat.gate.enter() {
             return Locked { lock: self, by: By::Seat(seat), alone: PhantomData };
         }
@@ -109,12 +109,12 @@ impl<T> Biased<T> {
 }
 
 impl Turn {
-    /// Has whoever is seated get up.
+    /// Ends the seat of a seated thread.
     fn begin(&mut self, thread: u64) {
         let is_again = self.last == thread;
         if let Some(seat) = self.seat.take() {
             seat.gate.stop();
-            // Nobody but the last one with the mutex is ever seated.
+            // Only the last thread that took the mutex is ever seated.
             if !is_again {
                 self.patience = (2 * self.patience).min(MOST_PATIENCE);
                 barrier::heavy();
@@ -131,7 +131,7 @@ impl Seat {
         Seat { gate: Gate::new() }
     }
 
-    /// Nobody goes in by it before it is given once more.
+    /// Revokes the seat: its thread takes the mutex until the seat is granted again.
     pub(crate) fn close(&self) {
         self.gate.stop();
     }
@@ -142,7 +142,7 @@ impl<T> Deref for Locked<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this is the one `Locked` that there is.
+        // SAFETY: only one `Locked` exists.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -150,7 +150,7 @@ impl<T> Deref for Locked<'_, T> {
 impl<T> DerefMut for Locked<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this is the one `Locked` that there is.
+        // SAFETY: only one `Locked` exists.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -160,7 +160,7 @@ impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
         match &self.by {
             By::Seat(seat) => seat.gate.leave(),
-            // With the mutex held: whoever has it next finds who is seated.
+            // With the mutex held: the next thread that takes it finds the seat.
             By::Mutex(turn) => {
                 if let Some(seat) = turn.seat {
                     seat.gate.open();
@@ -179,8 +179,8 @@ mod tests {
 
     use super::*;
 
-    /// Each adds one to a number with a load and a store: had both their turn at once, one would be
-    /// lost.
+    /// Each thread adds one to a number with a load and a store: if both had the lock at once, one
+    /// addition would be lost.
     #[test]
     fn one_thread_at_a_time_has_the_value() {
         let seated = std::sync::Arc::new(AtomicU32::new(0));
@@ -196,7 +196,7 @@ mod tests {
             });
             let seat: &'static Seat = Box::leak(Box::new(Seat::new()));
             for _ in 0..2 {
-                // SAFETY: it is this thread's.
+                // SAFETY: the seat is used by this thread alone.
                 let locked = unsafe { lock.lock_at(seat) };
                 if matches!(locked.by, By::Seat(_)) {
                     seated_in.fetch_add(1, Plain::Relaxed);
@@ -217,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// One that is not lost, which Miri would say of a leak.
+    /// Returns a seat that is still reachable, so that Miri does not report a leak.
     fn seat() -> &'static Seat {
         static SEATS: std::sync::Mutex<Vec<&Seat>> = std::sync::Mutex::new(Vec::new());
         let seat: &'static Seat = Box::leak(Box::new(Seat::new()));
@@ -233,7 +233,7 @@ mod tests {
     fn who_keeps_coming_is_seated_until_another_comes() {
         let lock = Biased::new(0);
         let seat = seat();
-        // SAFETY: it is this thread's.
+        // SAFETY: the seat is used by this thread alone.
         let turn = || unsafe { lock.lock_at(seat) };
         let is_ever = |times: u32| (0..times).any(|_| is_seated(&turn()));
         assert!(is_ever(PATIENCE + 2) && is_seated(&turn()));
@@ -258,7 +258,7 @@ mod tests {
             let seated = scope.spawn(|| {
                 let seat = seat();
                 for _ in 0..rounds {
-                    // SAFETY: it is this thread's.
+                    // SAFETY: the seat is used by this thread alone.
                     *unsafe { lock.lock_at(seat) } += 1;
                 }
                 stop.store(true, Ordering::Relaxed);

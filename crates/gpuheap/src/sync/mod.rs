@@ -1,5 +1,5 @@
-//! What threads meet at: a lock that is biased to one thread, gates that their owner passes at nearly
-//! no cost, and the barrier that pays for it. loom tries the orders of their threads.
+//! Synchronization of threads: a lock biased to one thread, gates that their owner passes at nearly
+//! no cost, and the barrier that pays for that. loom explores their interleavings.
 
 mod barrier;
 mod gate;

@@ -1,8 +1,8 @@
-//! The heap that a cache is of, for whoever frees.
+//! A shared reference from a cache to its heap, for threads that free.
 //!
-//! A count of references that every free went up and down would cost 22 ns of two exchanges, and as
-//! much again the lock that it is found behind. The thread whose cache it is goes in at a gate
-//! instead; who takes the heap away stops that and waits.
+//! A reference count that every free incremented and decremented would cost 22 ns for two
+//! exchanges, and as much again for the lock that guards it. Instead, the cache's thread enters a
+//! gate. A thread that removes the heap stops the gate and waits.
 
 use std::ptr;
 use std::sync::{Arc, PoisonError};
@@ -11,16 +11,16 @@ use super::barrier;
 use super::gate::Gate;
 use super::shim::{AtomicPtr, Mutex, MutexGuard, Ordering};
 
-/// A value that several threads share and one of them looks at often.
+/// A value that several threads share and one of them reads often.
 #[derive(Debug)]
 pub(crate) struct Owner<T> {
     gate: Gate,
-    /// What `kept` keeps, while the gate is open.
+    /// Pointer to the value in `kept`, while the gate is open.
     there: AtomicPtr<T>,
     kept: Mutex<Option<Arc<T>>>,
 }
 
-/// Goes out at a gate, however that comes.
+/// Leaves a gate when dropped.
 struct Leaves<'a>(&'a Gate);
 
 impl Drop for Leaves<'_> {
@@ -35,10 +35,11 @@ impl<T> Owner<T> {
         Owner { gate: Gate::new(), there: AtomicPtr::new(ptr::null_mut()), kept: Mutex::new(None) }
     }
 
-    /// Works on it, if it is there: it stays until that is done.
+    /// Calls `work` with the value, if there is one. The value stays until `work` returns.
     ///
     /// # Safety
     ///
+    /// One thread at a time calls this, and `work` does not call it.
     /// It is called by one thread at a time, and not by what `work` calls.
     #[inline]
     pub(crate) unsafe fn with<R>(&self, work: impl FnOnce(&T) -> R) -> Option<R> {
@@ -46,18 +47,18 @@ impl<T> Owner<T> {
             return None;
         }
         let _leaves = Leaves(&self.gate);
-        // SAFETY: `set` put it there and keeps it in `kept`; `take`, which takes it out of that, stops
-        // the gate first and waits until nobody is in.
+        // SAFETY: `set` stores the pointer and keeps the value in `kept`. `take` removes the value
+        // from there only after it stopped the gate and waited until no thread is in.
         let there = unsafe { self.there.load(Ordering::Relaxed).as_ref() };
         there.map(work)
     }
 
-    /// The same for any thread, at the price of a lock.
+    /// Returns the value to any thread, at the cost of a lock.
     pub(crate) fn get(&self) -> Option<Arc<T>> {
         self.lock().clone()
     }
 
-    /// Works on it, holding the lock.
+    /// Calls `work` with the value, holding the lock.
     pub(crate) fn locked<R>(&self, work: impl FnOnce(&T) -> R) -> Option<R> {
         self.lock().as_deref().map(work)
     }
@@ -66,7 +67,7 @@ impl<T> Owner<T> {
         self.lock().is_none()
     }
 
-    /// Puts one there, where there is none.
+    /// Stores a value, if there is none yet.
     pub(crate) fn set(&self, value: &Arc<T>) {
         let mut kept = self.lock();
         let kept = kept.get_or_insert_with(|| value.clone());
@@ -74,7 +75,7 @@ impl<T> Owner<T> {
         self.gate.open();
     }
 
-    /// Takes all of them out.
+    /// Removes the values of all owners.
     pub(crate) fn take_all<'a>(owners: impl Iterator<Item = &'a Owner<T>> + Clone) -> Vec<Arc<T>>
     where
         T: 'a,
@@ -110,7 +111,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    // SAFETY: by this thread alone.
+                    // SAFETY: only this thread calls it.
                     let seen = unsafe { owner.with(|value: &u64| *value) };
                     assert!(seen.is_none_or(|seen| seen == 7));
                     looked.fetch_add(u64::from(seen.is_some()), Ordering::Relaxed);
@@ -124,7 +125,7 @@ mod tests {
                 }
                 let taken = Owner::take_all(std::iter::once(&owner));
                 assert_eq!((taken.len(), owner.is_none()), (1, true));
-                // What Miri finds where the other thread still has it.
+                // Miri reports a use after free if the other thread still has the value.
                 drop(taken);
                 owner.set(&Arc::new(7));
             }

@@ -1,17 +1,18 @@
-//! What a thread allocated and freed without the heap's lock.
+//! Counts of a thread's allocations and frees outside of the heap's lock.
 
 use gpuheap_pool::{Moved, RunningStats};
 
 use crate::sync::Owned;
 
-/// Counters of one thread for one store, whatever the stream, so that none bounces between threads and
-/// the peak of a thread alone is exact. A thread that holds the store's lock, and keeps the owner outside
-/// of all its caches, carries them over into the statistics. Sums wrap: a thread may free what another one
-/// allocated.
+/// Counters of one thread for one store, over all streams: no cache line moves between threads, and
+/// the peak of a single thread is exact. A thread that holds the store's lock, and keeps the owner
+/// out of all its caches, adds them to the statistics. Sums wrap, because a thread may free what
+/// another one allocated.
 ///
-/// A thread's caches for one store share the counters that one of them [brought](super::ThreadCache).
+/// A thread's caches for one store share the counters that one of them
+/// [brought](super::ThreadCache).
 #[derive(Debug)]
-// Cache lines of its own, because its thread writes to it at every call.
+// On cache lines of its own, because its thread writes to it at every call.
 #[repr(align(128))]
 pub(crate) struct Counts {
     allocations: Owned,
@@ -20,7 +21,7 @@ pub(crate) struct Counts {
     /// Bytes allocated and not freed, as requested and with rounding.
     live: Owned,
     live_blocks: Owned,
-    /// The most that `live` was.
+    /// Maximum of `live`.
     high: Owned,
 }
 
@@ -37,7 +38,7 @@ impl Counts {
         }
     }
 
-    /// An allocation of `bytes` in a block of `block` bytes.
+    /// Counts an allocation of `bytes` in a block of `block` bytes.
     #[inline]
     pub(crate) fn allocated(&self, bytes: u64, block: u64) {
         self.allocations.add(1);
@@ -50,7 +51,7 @@ impl Counts {
         }
     }
 
-    /// That allocation, or another thread's, came back.
+    /// Counts the free of an allocation of this or another thread.
     #[inline]
     pub(crate) fn freed(&self, bytes: u64, block: u64) {
         self.frees.add(1);
@@ -58,7 +59,7 @@ impl Counts {
         self.live.sub(bytes);
     }
 
-    /// Carries everything over into `stats`.
+    /// Adds all counts to `stats` and resets them.
     pub(crate) fn merge_counts(&self, stats: &mut RunningStats) {
         stats.moved(Moved {
             allocations: self.allocations.take(),
@@ -85,7 +86,7 @@ mod tests {
         counts.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_peak, stats.live_blocks), (0, 150, 0));
         assert_eq!((stats.allocations, stats.frees, stats.live_allocations), (2, 2, 0));
-        // An old peak is not counted again on top of what came since.
+        // An old peak is not added to later changes.
         stats.allocated(120, 512);
         counts.merge_counts(&mut stats);
         assert_eq!((stats.live, stats.live_peak), (120, 150));

@@ -1,19 +1,19 @@
-//! Which caches this thread has.
+//! Caches of the current thread.
 
 use std::cell::{Cell, RefCell};
 
 use super::cache::ThreadCache;
 
-/// So many heaps and streams may have a cache on one thread. One more replaces the oldest.
+/// Most pairs of heap and stream that have a cache on one thread. One more replaces the oldest.
 const MOST: usize = 64;
 
 thread_local! {
-    /// The one that was found last. It has nothing to be dropped, which makes the look cheap.
+    /// The cache that was found last. It has no destructor, which makes the access cheap.
     static LAST: Cell<Option<Entry>> = const { Cell::new(None) };
     static LOCAL: RefCell<Local> = const { RefCell::new(Local { entries: Vec::new() }) };
 }
 
-/// The caches of one thread.
+/// Caches of one thread.
 struct Local {
     entries: Vec<Entry>,
 }
@@ -25,8 +25,8 @@ struct Entry {
     cache: &'static ThreadCache,
 }
 
-/// This thread's cache for a store and a stream, by their numbers; it may be closed by now. None
-/// where there is none, or where the thread is at its end.
+/// Returns this thread's cache for a store and a stream, by their numbers; it may be closed by now.
+/// `None` if there is no such cache, or at the thread's end.
 #[inline]
 pub(crate) fn find(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     match LAST.get() {
@@ -46,7 +46,7 @@ fn search(store: u64, stream: u64) -> Option<&'static ThreadCache> {
     Some(entry.cache)
 }
 
-/// Shows each of this thread's caches.
+/// Calls `show` with each of this thread's caches.
 pub(crate) fn each(mut show: impl FnMut(&'static ThreadCache)) {
     let _ = LOCAL.try_with(|local| {
         if let Ok(local) = local.try_borrow() {
@@ -55,14 +55,14 @@ pub(crate) fn each(mut show: impl FnMut(&'static ThreadCache)) {
     });
 }
 
-/// Returns `true` if this thread can have caches: not at its very end, nor where a signal came in
-/// between.
+/// Returns `true` if this thread can have caches: not at its very end, nor in a signal handler that
+/// interrupted an access.
 pub(crate) fn is_there() -> bool {
     LOCAL.try_with(|local| local.try_borrow_mut().is_ok()).unwrap_or(false)
 }
 
-/// One of this thread's caches that is not used any more, taken off its list: of those of `store`,
-/// else of those that `is_free` says belong to no heap.
+/// Removes an unused cache of this thread from its list and returns it: one of `store`, or else one
+/// that `is_free` says belongs to no heap.
 pub(crate) fn unused(
     store: u64,
     is_free: impl Fn(&ThreadCache) -> bool,
@@ -78,7 +78,7 @@ pub(crate) fn unused(
     unused.ok().flatten()
 }
 
-/// Remembers a cache. The one that has to make place for it, if any.
+/// Adds a cache. Returns the cache that it replaces, if any.
 pub(crate) fn insert(
     store: u64,
     stream: u64,

@@ -1,42 +1,44 @@
-//! What other threads freed of the blocks that came through a cache.
+//! Remote frees: blocks that came through a cache and were freed by other threads.
 //!
 //! ```text
 //! thread 2 ─ claims an empty place, fills it ─► [ block | block |       | block | … ]   PLACES
 //!                                                  └─ thread 1, when it has none ─► its slots
 //! ```
 //!
-//! A thread that frees what another one allocates, over and over, would fill its own cache and then
-//! hand each block to the pool, whose records the allocating thread then misses: 150 to 300 ns a free
-//! on the host of an H200. So it puts them where they came from.
+//! Suppose a thread repeatedly frees blocks that another one allocates. It would fill its own cache
+//! and then return each block to the pool, whose records the allocating thread then misses: 150 to
+//! 300 ns a free on the host of an H200. It therefore returns the blocks to the cache that they
+//! came from.
 //!
-//! Any number of threads put blocks in at once, one takes them out. Nobody waits for anybody: a place
-//! that is just being filled counts as empty for the one and as full for the others.
+//! Any number of threads put blocks in at once, and one takes them out. No thread waits for
+//! another: a place that is just being filled counts as empty for the taking thread and as full for
+//! the others.
 
 use super::slots::{Kept, NEVER};
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// Blocks that may wait.
+/// Number of blocks that may wait.
 pub(crate) const PLACES: usize = if cfg!(loom) { 2 } else { 64 };
-/// Places that are looked at for an empty one.
+/// Number of places that are searched for an empty one.
 const LOOK: usize = if cfg!(loom) { 2 } else { 4 };
 
 #[derive(Debug)]
 pub(crate) struct RemoteFrees {
     places: Box<[Place]>,
-    /// `true` if something may have come since it was last looked through.
+    /// `true` if a block may have come since the last search.
     filled: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Place {
-    /// The bytes in the upper half, the key in the lower, as in a slot; zero where there is none.
+    /// Bytes in the upper half, key in the lower, as in a slot; zero if empty.
     block: AtomicU64,
     address: AtomicU64,
-    /// Its bytes as requested.
+    /// Bytes as requested.
     asked: AtomicU64,
 }
 
-/// A place that is being filled: no block, as it has no bytes.
+/// A place that is being filled: not a block, because its bytes are zero.
 const BUSY: u64 = 1;
 
 impl RemoteFrees {
@@ -46,13 +48,13 @@ impl RemoteFrees {
         RemoteFrees { places: (0..PLACES).map(empty).collect(), filled: AtomicBool::new(false) }
     }
 
-    /// Puts a block in that was requested as `asked` bytes, if there is an empty place from `at` on;
-    /// where the next one should look.
+    /// Stores a block that was requested as `asked` bytes, if there is an empty place from `at` on.
+    /// Returns the place at which the next search should begin.
     #[inline]
     pub(crate) fn put(&self, block: Kept, asked: u64, at: u64) -> Option<u64> {
         for at in (at..).take(LOOK) {
             let place = &self.places[at as usize % PLACES];
-            // Acquired: what took the last block out is done with the address.
+            // Acquired: the thread that took the last block out has read its address.
             let claimed = place.block.load(Ordering::Relaxed) == 0
                 && place
                     .block
@@ -72,15 +74,15 @@ impl RemoteFrees {
         None
     }
 
-    /// Returns `true` if something came since it was last looked through. One that comes while it
-    /// is may be seen with the next alone.
+    /// Returns `true` if a block came since the last search. A block that comes during a search may
+    /// be seen only by the next one.
     #[inline]
     pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Relaxed)
     }
 
-    /// Takes out what `wanted` says yes to, of a block and the bytes that it was requested as. For one
-    /// thread at a time.
+    /// Takes out each block for which `wanted`, given the block and its requested bytes, returns
+    /// `true`. One thread at a time may call it.
     pub(crate) fn take(&self, mut wanted: impl FnMut(Kept, u64) -> bool) {
         self.filled.store(false, Ordering::Relaxed);
         for place in &self.places {
@@ -118,12 +120,12 @@ mod tests {
         had
     }
 
-    /// Two threads put blocks in while a third one takes out: each comes out once, as it was, or is
-    /// refused.
+    /// Two threads put blocks in while a third takes them out. Each block comes out once,
+    /// unchanged, or is refused.
     ///
-    /// Bounded to four preemptions: 23 s of one core (EPYC, November 2026), against 5 s for three and
-    /// more than 350 s for all. A put without its release and a claim without its exchange fail at
-    /// once. `LOOM_MAX_PREEMPTIONS` sets another bound.
+    /// Bounded to four preemptions: 23 s of one core (EPYC, November 2026), against 5 s for three
+    /// and more than 350 s for all. A put without its release and a claim without its exchange fail
+    /// at once. `LOOM_MAX_PREEMPTIONS` sets another bound.
     #[test]
     fn what_is_put_in_comes_out_once_and_whole() {
         let mut model = loom::model::Builder::new();
@@ -145,7 +147,7 @@ mod tests {
         });
     }
 
-    /// A place that is emptied is filled again: the new block has its own address.
+    /// A place that was emptied is filled again: the new block has its own address.
     #[test]
     fn a_place_is_filled_again_while_it_is_taken_from() {
         loom::model(|| {
