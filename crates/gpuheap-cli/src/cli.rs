@@ -12,7 +12,9 @@ use gpuheap_replay::models::SettingError;
 use gpuheap_replay::replay::Pool;
 use gpuheap_replay::tune::Family;
 
+use crate::doctor::{DoctorArguments, ExplainArguments};
 use crate::failure::Failure;
+use crate::free::{FreeArguments, WaitArguments};
 use crate::status::StatusArguments;
 
 /// GPU memory that you can account for
@@ -34,6 +36,22 @@ pub(crate) enum Command {
     /// Account for each GPU's memory, by process
     #[command(long_about = STATUS, after_help = STATUS_EXIT_CODES)]
     Status(StatusArguments),
+
+    /// Find out why GPU memory does not come back
+    #[command(long_about = DOCTOR, after_help = DOCTOR_EXIT_CODES)]
+    Doctor(DoctorArguments),
+
+    /// Explain a finding by its id, or an out-of-memory error from standard input
+    #[command(after_help = "Exit codes: 0 explained, 2 wrong use or a text without a known error")]
+    Explain(ExplainArguments),
+
+    /// Wait until memory of a GPU is free
+    #[command(after_help = WAIT_EXIT_CODES)]
+    Wait(WaitArguments),
+
+    /// Say what would give GPU memory back; with --yes end proven orphans
+    #[command(long_about = FREE, after_help = STATUS_EXIT_CODES)]
+    Free(FreeArguments),
 }
 
 const ALL_EXIT_CODES: &str = "Exit codes: 0 fine, 1 findings, 2 wrong use or unreadable input, 3 \
@@ -47,6 +65,27 @@ Account for each GPU's memory: total, free, reserved by the driver, and used by 
 What no process is listed with is its own row, unaccounted, so that the rows add up to used.
 
 Reads NVML and /proc and creates no CUDA context. Sizes are whole MiB, as in nvidia-smi.";
+
+const DOCTOR: &str = "\
+Find out why GPU memory does not come back: for each finding a fact with its numbers, its cause, \
+and a command. Says one line if nothing is found; -v shows what only informs.
+
+Reads NVML, /proc and the kernel's log, runs ldconfig, docker ps and squeue where they matter, and \
+changes nothing. Run it with sudo to see the processes of every user.";
+
+const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 healthy or no GPU, 1 findings, 2 wrong use or \
+                                 unreadable input, 3 environment error";
+
+const WAIT_EXIT_CODES: &str = "Exit codes: 0 free, 1 not free in time, 2 wrong use or unreadable \
+                               input, 3 no GPU, or the driver does not answer";
+
+const FREE: &str = "\
+Say what would give GPU memory back, step by step, with its bytes. Without --yes nothing is done.
+
+With --yes ends processes that are proven orphans, and no others: the process under which the memory \
+is listed has ended, the descriptors of every process could be read, and the orphan is not listed \
+itself and shares its device file with another holder, or is the only one that has it open. First \
+SIGTERM, after 5 seconds SIGKILL. Then says what came back.";
 
 const STATUS_EXIT_CODES: &str = "Exit codes: 0 shown, 2 wrong use or unreadable input, 3 no GPU, or \
                                  the driver does not answer";
@@ -99,7 +138,7 @@ Exit codes:
 Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
 
 /// The commands, as errors name them.
-const COMMANDS: [&str; 2] = ["replay", "status"];
+const COMMANDS: [&str; 6] = ["replay", "status", "doctor", "explain", "wait", "free"];
 
 /// Frameworks whose settings `--tune` searches.
 const FAMILIES: [Family; 3] = [Family::Torch, Family::Rmm, Family::CuPy];
@@ -308,6 +347,7 @@ fn explain(error: &clap::Error) -> String {
         ErrorKind::MissingRequiredArgument if command.as_deref() == Some("replay") => {
             NO_TRACE.to_owned()
         }
+        ErrorKind::MissingRequiredArgument => format!("{argument} is missing; {see}"),
         ErrorKind::InvalidValue => format!("{argument} needs a value; {see}"),
         ErrorKind::ArgumentConflict => match context(ContextKind::PriorArg) {
             Some(other) if !argument.starts_with(other.split(' ').next().unwrap_or_default()) => {

@@ -47,7 +47,7 @@ pub(crate) fn nvml(machine: &Machine) -> Result<&Nvml, Failure> {
     if machine.has_no_gpu() {
         return Err(Failure::could_not_look(
             "no NVIDIA GPU: neither a device file in /dev nor the driver's library \
-             libnvidia-ml.so.1; --device emulated shows an emulated device",
+             libnvidia-ml.so.1; gpuheap status --device emulated shows an emulated one",
         ));
     }
     match &machine.nvml {

@@ -1,7 +1,9 @@
 //! The `gpuheap` command.
 
 mod cli;
+mod doctor;
 mod failure;
+mod free;
 mod machine;
 mod output;
 mod progress;
@@ -26,6 +28,10 @@ fn main() -> ExitCode {
         cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),
         cli::Parsed::Command(Command::Replay(arguments)) => replay::run(&arguments),
         cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),
+        cli::Parsed::Command(Command::Doctor(arguments)) => doctor::run(&arguments),
+        cli::Parsed::Command(Command::Explain(arguments)) => doctor::explain(&arguments),
+        cli::Parsed::Command(Command::Wait(arguments)) => free::wait(&arguments),
+        cli::Parsed::Command(Command::Free(arguments)) => free::run(&arguments),
     });
     match done {
         Ok(Verdict::Fine) => ExitCode::SUCCESS,

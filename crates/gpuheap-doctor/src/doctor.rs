@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::machine::Machine;
 use crate::rule::{Finding, Severity};
 use crate::rules::RULES;
-use crate::words::{cut, hanging};
+use crate::words::{count, cut, hanging};
 
 /// What the rules found on a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -72,9 +72,6 @@ impl Report {
             text.push_str(&format!("{INDENT}$ {}\n", finding.command));
         }
         if text.is_empty() {
-            let count = |number: usize, noun: &str| {
-                format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
-            };
             let devices = count(self.devices, "GPU");
             text = format!("nothing found: {devices}, {}\n", count(self.rules, "rule"));
         }

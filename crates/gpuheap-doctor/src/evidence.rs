@@ -1,7 +1,7 @@
 //! Questions that several rules ask of a machine.
 
 use crate::machine::{Gpu, Machine, Process};
-use crate::status::Account;
+use crate::status::{Account, Place, Row, is_hidden};
 use crate::words::age;
 
 /// Processes of a list that are named; of the rest the number is.
@@ -62,14 +62,39 @@ pub(crate) fn is_monitor(process: &Process) -> bool {
         || (process.has_loaded("libnvidia-ml.so") && !process.has_loaded("libcuda.so"))
 }
 
-/// Returns the processes that may keep what the ended process `pid` opened: those of its session or
-/// whose parent it was, else all that have a device open and are not listed.
-pub(crate) fn heirs(machine: &Machine, pid: u32) -> Vec<&Process> {
+/// Returns the processes that may keep what the ended process `pid` opened, and whether they do for
+/// sure: those of its session or whose parent it was, or those that share a descriptor, or the only
+/// one that has a device open without being listed; else all of these.
+pub(crate) fn heirs(machine: &Machine, pid: u32) -> (Vec<&Process>, bool) {
     let holders: Vec<&Process> =
         unlisted_holders(machine).filter(|process| !is_monitor(process)).collect();
     let is_child = |process: &&&Process| process.session == pid || process.parent == pid;
     let children: Vec<&Process> = holders.iter().filter(is_child).copied().collect();
-    if children.is_empty() { holders } else { children }
+    if !children.is_empty() {
+        return (children, true);
+    }
+    let shares = |process: &&&Process| {
+        machine.shared.iter().any(|&(one, other)| one == process.pid || other == process.pid)
+    };
+    let sharing: Vec<&Process> = holders.iter().filter(shares).copied().collect();
+    if !sharing.is_empty() {
+        return (sharing, true);
+    }
+    let is_sure = holders.len() == 1;
+    (holders, is_sure)
+}
+
+/// Returns `true` if a listed process that cannot be seen is known to have ended. In a container it may
+/// be a process outside, unless a process here can only have inherited what it holds.
+pub(crate) fn has_ended(machine: &Machine, row: &Row) -> bool {
+    match row.place {
+        Place::Ended => true,
+        Place::Hidden if !is_hidden(machine) => {
+            let (heirs, _) = heirs(machine, row.pid);
+            !heirs.is_empty() && heirs.iter().all(|heir| heir.only_inherited())
+        }
+        _ => false,
+    }
 }
 
 /// Returns processes as people name them: `4188 (python3 w.py, ann, 2 h)`.

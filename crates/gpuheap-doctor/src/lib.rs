@@ -6,6 +6,8 @@
 //!
 //! * [`status::of`] accounts for the memory of each device, by process.
 //! * [`diagnose`] has every rule look, and reports what they find ([`RULES`]).
+//! * [`explain_error`] reads the text of a program that ran out of memory.
+//! * [`free::plan`] says what would give memory back.
 //!
 //! No CUDA context is created, so that looking changes nothing. A fact that cannot be read is left
 //! out with its reason ([`Skipped`]); it is never guessed.
@@ -28,7 +30,9 @@
 
 mod doctor;
 mod evidence;
+pub mod free;
 pub mod machine;
+mod oom;
 mod rule;
 mod rules;
 mod source;
@@ -37,6 +41,7 @@ mod words;
 
 pub use doctor::{Report, diagnose};
 pub use machine::Machine;
+pub use oom::{Explanation, explain_error};
 pub use rule::{Finding, Rule, Severity};
 pub use rules::RULES;
 pub use source::{Here, Recording, RecordingError, Skipped, Source, Why};

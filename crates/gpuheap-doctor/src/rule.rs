@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::machine::Machine;
+use crate::words::hanging;
 
 /// A rule: data, and the function that looks.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +54,13 @@ impl Rule {
     /// Returns what the rule finds on a machine.
     pub fn look(&self, machine: &Machine) -> Vec<Finding> {
         (self.look)(machine)
+    }
+
+    /// Renders the explanation for `width` columns.
+    pub fn long_text(&self, width: usize) -> String {
+        let mut text = String::new();
+        hanging(&mut text, "", "", self.explanation, width);
+        text
     }
 
     pub(crate) fn found(

@@ -32,6 +32,15 @@ impl fmt::Display for Amount {
     }
 }
 
+/// Writes `1 GPU` or `2 GPUs`; of `process` and its like `2 processes`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    match (number, noun.ends_with('s')) {
+        (1, _) => format!("1 {noun}"),
+        (_, true) => format!("{number} {noun}es"),
+        (_, false) => format!("{number} {noun}s"),
+    }
+}
+
 /// Seconds as one number with a unit: `40 s`, `12 min`, `3 h`, `9 d`.
 pub(crate) fn age(seconds: u64) -> String {
     match seconds {

@@ -169,6 +169,17 @@ impl Machine {
         })
     }
 
+    /// Returns the start of a process of this machine, in ticks of 10 ms after boot.
+    pub(crate) fn start_of(pid: u32) -> Option<u64> {
+        process::stat(&crate::source::Here, pid).map(|stat| stat.start_ticks)
+    }
+
+    /// Returns `true` while a process of this machine with that start has not ended.
+    pub(crate) fn is_running(pid: u32, start_ticks: u64) -> bool {
+        process::stat(&crate::source::Here, pid)
+            .is_some_and(|stat| stat.start_ticks == start_ticks && !matches!(stat.state, 'Z' | 'X'))
+    }
+
     /// Returns the devices, none if NVML does not answer.
     pub fn devices(&self) -> &[Gpu] {
         self.nvml.as_ref().map_or(&[], |nvml| &nvml.devices)

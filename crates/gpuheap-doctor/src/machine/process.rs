@@ -81,6 +81,12 @@ impl Process {
         self.comm.contains(text) || self.arguments.iter().any(|argument| argument.contains(text))
     }
 
+    /// Returns `true` if the process has CUDA's library, from its parent, and no mapping of a device:
+    /// it inherited descriptors and never used a device itself.
+    pub fn only_inherited(&self) -> bool {
+        self.has_loaded("libcuda.so") && !self.maps.iter().any(|name| name.starts_with("/dev/"))
+    }
+
     /// Returns `true` if a library whose name begins so is loaded.
     pub fn has_loaded(&self, library: &str) -> bool {
         self.maps.iter().any(|name| name.starts_with(library))
@@ -166,9 +172,14 @@ pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Sca
     Scan { processes, visible, unreadable: Some(unreadable) }
 }
 
-fn see(source: &dyn Source, pid: u32) -> Option<Seen> {
+/// Reads `/proc/PID/stat`.
+pub(super) fn stat(source: &dyn Source, pid: u32) -> Option<Stat> {
     let text = source.read(&format!("/proc/{pid}/stat")).ok()?;
-    let stat = Stat::parse(&String::from_utf8_lossy(&text))?;
+    Stat::parse(&String::from_utf8_lossy(&text))
+}
+
+fn see(source: &dyn Source, pid: u32) -> Option<Seen> {
+    let stat = stat(source, pid)?;
     let folder = format!("/proc/{pid}/fd");
     let (numbers, is_readable) = match source.list(&folder) {
         Ok(numbers) => (numbers, true),

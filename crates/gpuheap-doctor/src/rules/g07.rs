@@ -44,5 +44,11 @@ fn look(machine: &Machine) -> Vec<Finding> {
         .devices()
         .iter()
         .filter_map(|gpu| Some(say(&evidence::name(gpu), gpu.failure.as_ref()?)));
-    library.chain(devices).collect()
+    let unloadable = machine.nvml.as_ref().err().filter(|_| !machine.host.has_no_device);
+    let unloadable = unloadable.map(|skipped| {
+        let fact = format!("a GPU is there, and the driver's library is not: {skipped}");
+        let cause = "The package of the library, libnvidia-compute, is missing or broken.";
+        RULE.found(fact, cause, "ldconfig -p | grep libnvidia-ml")
+    });
+    library.chain(devices).chain(unloadable).collect()
 }

@@ -3,6 +3,7 @@
 use crate::evidence;
 use crate::machine::{Gpu, Machine, Process};
 use crate::rule::{Finding, Rule, Severity};
+use crate::words::count;
 
 pub(super) const RULE: Rule = Rule {
     id: "G08",
@@ -39,9 +40,9 @@ fn look(machine: &Machine) -> Vec<Finding> {
         .map(|gpu| {
             RULE.found(
                 format!(
-                    "{} wants a reset, and {} processes hold it",
+                    "{} wants a reset, and {} may hold it",
                     evidence::name(gpu),
-                    holders.len()
+                    count(holders.len(), "process")
                 ),
                 format!("A reset is refused until these have ended: {}.", evidence::list(&holders)),
                 "sudo systemctl stop nvidia-dcgm nvidia-persistenced",

@@ -18,7 +18,7 @@ fn look(machine: &Machine) -> Vec<Finding> {
         return Vec::new();
     }
     vec![RULE.found(
-        format!("the driver is suspended {} times", machine.host.suspend_depth),
+        format!("the driver is suspended (depth {})", machine.host.suspend_depth),
         "The machine went to sleep and did not wake up in full.",
         "echo resume | sudo tee /proc/driver/nvidia/suspend",
     )]

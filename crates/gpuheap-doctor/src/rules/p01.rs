@@ -1,9 +1,8 @@
 //! P01: memory of a process that has ended.
 
 use crate::evidence::{self, accounts};
-use crate::machine::{Machine, Process};
+use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};
-use crate::status::Place;
 use crate::words::mib;
 
 pub(super) const RULE: Rule = Rule {
@@ -20,31 +19,37 @@ pub(super) const RULE: Rule = Rule {
 
 /// Returns a finding for each process that is listed with memory and has ended.
 fn look(machine: &Machine) -> Vec<Finding> {
-    if crate::status::can_hide(machine) {
-        return Vec::new();
-    }
     let mut found = Vec::new();
     for (gpu, account) in accounts(machine) {
-        for row in account.processes.iter().filter(|row| row.place == Place::Ended) {
+        for row in account.processes.iter().filter(|row| evidence::has_ended(machine, row)) {
             let size = row.bytes.map_or_else(|| "memory".to_owned(), mib);
             let fact = format!(
                 "{}: {size} is listed under pid {}, which has ended",
                 evidence::name(gpu),
                 row.pid
             );
-            let heirs: Vec<&Process> = evidence::heirs(machine, row.pid);
+            let (heirs, is_sure) = evidence::heirs(machine, row.pid);
             let (cause, command) = match (heirs.as_slice(), machine.unreadable) {
                 ([], Some(0)) => (
-                    "No process has the device open any more; the driver may still be cleaning up.".to_owned(),
+                    "No process has the device open; the driver may still be cleaning up."
+                        .to_owned(),
                     "gpuheap status".to_owned(),
                 ),
                 ([], _) => (
-                    "A child that inherited its device file keeps it; not every process is yours to read.".to_owned(),
+                    "A child inherited its device file, among processes that you may not read."
+                        .to_owned(),
                     "sudo gpuheap doctor".to_owned(),
                 ),
-                (heirs, _) => (
-                    format!("A child inherited its device file and keeps it open: {}.", evidence::list(heirs)),
+                (heirs, _) if is_sure => (
+                    format!(
+                        "A child inherited its device file and keeps it open: {}.",
+                        evidence::list(heirs)
+                    ),
                     format!("kill {}", evidence::pids(heirs, " ")),
+                ),
+                (heirs, _) => (
+                    format!("One of these inherited its device file: {}.", evidence::list(heirs)),
+                    format!("ps -fp {}", evidence::pids(heirs, ",")),
                 ),
             };
             let finding =

@@ -3,7 +3,7 @@
 use crate::evidence;
 use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};
-use crate::words::age;
+use crate::words::{age, count as times};
 
 pub(super) const RULE: Rule = Rule {
     id: "W06",
@@ -21,7 +21,8 @@ fn look(machine: &Machine) -> Vec<Finding> {
         .map(|(count, ago)| {
             RULE.found(
                 format!(
-                    "Windows refused to keep memory on the card {count} times, last {} ago",
+                    "Windows refused to keep memory on the card, {}, last {} ago",
+                    times(count, "time"),
                     age(ago)
                 ),
                 "Too little was left on the card; leave 15 to 20 % of it free.",

@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};
-use crate::words::Amount;
+use crate::words::{Amount, count};
 
 pub(super) const RULE: Rule = Rule {
     id: "W08",
@@ -22,10 +22,10 @@ fn look(machine: &Machine) -> Vec<Finding> {
     }
     vec![RULE.found(
         format!(
-            "WSL2 has {} of memory, {} left; {} processes were ended for it",
+            "WSL2 has {} of memory, {} left; {} ended for it",
             Amount(host.memory),
             Amount(host.available),
-            host.oom_kills
+            count(host.oom_kills as usize, "process")
         ),
         "Its default is half of the host's; set memory= in .wslconfig.",
         "wsl.exe --shutdown",

@@ -3,6 +3,7 @@
 use crate::evidence::{self, accounts};
 use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};
+use crate::words::count;
 
 pub(super) const RULE: Rule = Rule {
     id: "W12",
@@ -20,9 +21,9 @@ fn look(machine: &Machine) -> Vec<Finding> {
         .map(|(gpu, account)| {
             RULE.found(
                 format!(
-                    "{}: {} processes without a figure",
+                    "{}: {} without a figure",
                     evidence::name(gpu),
-                    account.processes_without_figure
+                    count(account.processes_without_figure, "process")
                 ),
                 "Windows manages the card's memory and does not give figures by process.",
                 "tasklist.exe",

@@ -118,6 +118,13 @@ impl Recording {
         self
     }
 
+    /// Lays this recording over another one, whose sections of the same names it replaces.
+    #[must_use]
+    pub fn over(self, mut base: Recording) -> Recording {
+        base.sections.extend(self.sections);
+        base
+    }
+
     /// Returns the text of the section `name`, if it is one of text.
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.sections.get(name)? {

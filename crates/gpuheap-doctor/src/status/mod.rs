@@ -169,9 +169,11 @@ fn row(machine: &Machine, listed: &crate::machine::Listed) -> Row {
 
 /// Returns `true` if a process may be there that `/proc` does not show.
 pub(crate) fn can_hide(machine: &Machine) -> bool {
+    is_hidden(machine) || machine.host.is_container
+}
+
+/// Returns `true` if `/proc` leaves out processes of the own PID namespace, or shows none.
+pub(crate) fn is_hidden(machine: &Machine) -> bool {
     let host = &machine.host;
-    (host.hidepid > 0 && host.uid != Some(0))
-        || host.is_container
-        || host.is_wsl
-        || machine.visible.is_empty()
+    (host.hidepid > 0 && host.uid != Some(0)) || host.is_wsl || machine.visible.is_empty()
 }

@@ -1,6 +1,10 @@
 //! Recorded machines: what is said of them.
 
+#![expect(clippy::unwrap_used, reason = "a test that fails says where")]
+
+mod free;
 mod mutated;
+mod oom;
 mod rules;
 mod status;
 mod support;

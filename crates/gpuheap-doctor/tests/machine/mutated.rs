@@ -1,16 +1,28 @@
 //! Machines of which some files are missing, empty, unreadable or garbled.
 
-use gpuheap_doctor::{Machine, RULES, Recording, Why, diagnose, status};
+use std::sync::LazyLock;
+
+use gpuheap_doctor::{Machine, RULES, Recording, Why, diagnose, explain_error, free, status};
 use proptest::prelude::*;
 
 use crate::rules::fixtures;
 use crate::support::{named, recording};
 
 /// All machines and fixtures.
-fn recordings() -> Vec<Recording> {
+static RECORDINGS: LazyLock<Vec<Recording>> = LazyLock::new(|| {
     let fixtures = RULES.iter().flat_map(|rule| fixtures(rule.id, "")).map(|file| recording(&file));
-    let machines = ["h200_idle", "h200_training", "several_users", "wsl2"].map(named);
+    let machines = ["h200_idle", "h200_training", "several_users", "wsl2", "fork"].map(named);
     fixtures.chain(machines).collect()
+});
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_reader_panic(
+        head in "(CUDA out of memory\\. Tried to allocate |out of GPU memory: |Out of memory allocating |Out of GPU memory |RESOURCE_EXHAUSTED: Out of memory )",
+        rest in "([0-9.,]{0,8} (GiB|bytes|é|total capacity of|of which|free|; |\\(|short, because |requested, |/|Process )){0,12}",
+    ) {
+        explain_error(&(head + &rest)).map(|found| found.render(80));
+    }
 }
 
 /// Does to a section what `how` stands for.
@@ -39,8 +51,7 @@ proptest! {
         which in any::<prop::sample::Index>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), ".{0,40}"), 1..6),
     ) {
-        let all = recordings();
-        let mut recording = all[which.index(all.len())].clone();
+        let mut recording = RECORDINGS[which.index(RECORDINGS.len())].clone();
         for (section, how, junk) in changes {
             let names: Vec<String> = recording.names().map(str::to_owned).collect();
             let name = &names[section.index(names.len())];
@@ -51,6 +62,7 @@ proptest! {
         let report = diagnose(&machine);
         report.render(80, true);
         report.to_json();
+        free::plan(&machine).render(80);
         status::render(&status::of(&machine), "580", 80);
         // A probe that panicked on its thread says so.
         let panicked = report.skipped.iter().any(|skipped| skipped.reason.contains("panicked"));

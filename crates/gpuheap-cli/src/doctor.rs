@@ -1,0 +1,118 @@
+//! `gpuheap doctor`, `gpuheap explain`.
+
+use std::io::{IsTerminal, Read, stdin};
+use std::path::PathBuf;
+
+use clap::Args;
+use gpuheap_doctor::{RULES, Rule, Severity, diagnose, explain_error};
+
+use crate::failure::Failure;
+use crate::{Verdict, machine, output};
+
+/// Arguments of `gpuheap doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArguments {
+    /// Show what only informs, and what could not be looked at
+    #[arg(long, short)]
+    verbose: bool,
+
+    /// Read a recorded machine instead of this one
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Has every rule look, and prints what they find.
+///
+/// # Errors
+///
+/// A recording that cannot be read.
+pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
+    let mut machine = machine::read(arguments.machine.as_ref())?;
+    machine.examine();
+    let report = diagnose(&machine);
+    let text = if arguments.json {
+        report.to_json()
+    } else if machine.has_no_gpu() && report.is_healthy() {
+        "no NVIDIA GPU: neither a device file in /dev nor libnvidia-ml.so.1\n".to_owned()
+    } else {
+        report.render(machine::width(), arguments.verbose)
+    };
+    output::print(&text)?;
+    Ok(if report.is_healthy() { Verdict::Fine } else { Verdict::Findings })
+}
+
+/// Arguments of `gpuheap explain`.
+#[derive(Args, Debug)]
+pub(crate) struct ExplainArguments {
+    /// A rule's id, such as P01; without it the text of an error is read from standard input
+    #[arg(value_name = "ID")]
+    id: Option<String>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The most that is read of an error's text.
+const MOST: u64 = 16 << 20;
+
+/// Explains a rule, or the text of an error.
+///
+/// # Errors
+///
+/// No such rule; a text in which no out-of-memory error is known.
+pub(crate) fn explain(arguments: &ExplainArguments) -> Result<Verdict, Failure> {
+    if let Some(id) = &arguments.id {
+        let rule = RULES.iter().find(|rule| rule.id.eq_ignore_ascii_case(id)).ok_or_else(|| {
+            let ids: Vec<&str> = RULES.iter().map(|rule| rule.id).collect();
+            Failure::wrong_use(format!("there is no rule '{id}'; the rules are {}", ids.join(" ")))
+        })?;
+        return output::print(&text_of(rule, arguments.json)).map(|()| Verdict::Fine);
+    }
+    if stdin().is_terminal() {
+        return Err(Failure::wrong_use(
+            "nothing to explain; give a rule's id, or pipe an error's text: gpuheap explain < error.txt",
+        ));
+    }
+    let mut bytes = Vec::new();
+    stdin()
+        .lock()
+        .take(MOST)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::wrong_use(format!("standard input cannot be read: {error}")))?;
+    let found = explain_error(&String::from_utf8_lossy(&bytes)).ok_or_else(|| {
+        Failure::wrong_use(
+            "standard input: no out-of-memory error of PyTorch, RMM, CuPy, Numba, JAX, CUDA.jl, \
+             PyCUDA, cudarc, gpuheap or CUDA is in it; pipe the whole text of the error",
+        )
+    })?;
+    let text = if arguments.json {
+        let text = serde_json::to_string_pretty(&found).map_err(Failure::could_not_look)?;
+        text + "\n"
+    } else {
+        found.render(machine::width())
+    };
+    output::print(&text).map(|()| Verdict::Fine)
+}
+
+fn text_of(rule: &Rule, json: bool) -> String {
+    if json {
+        let object = serde_json::json!({
+            "rule": rule.id,
+            "severity": rule.severity,
+            "title": rule.title,
+            "explanation": rule.explanation,
+        });
+        return format!("{object:#}\n");
+    }
+    let severity = match rule.severity {
+        Severity::Fail => "failure",
+        Severity::Warning => "warning",
+        Severity::Info => "for information",
+    };
+    format!("{}: {} ({severity})\n{}", rule.id, rule.title, rule.long_text(machine::width()))
+}

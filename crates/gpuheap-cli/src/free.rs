@@ -1,0 +1,144 @@
+//! `gpuheap free` and `gpuheap wait`.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use gpuheap::Size;
+use gpuheap_doctor::machine::Gpu;
+use gpuheap_doctor::{Machine, free, status};
+
+use crate::failure::Failure;
+use crate::{Verdict, machine, output};
+
+/// Arguments of `gpuheap free`.
+#[derive(Args, Debug)]
+pub(crate) struct FreeArguments {
+    /// End the processes that are proven to be orphans; everything else stays a command to type
+    #[arg(long, conflicts_with = "machine")]
+    yes: bool,
+
+    /// Read a recorded machine instead of this one
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+
+    /// Print one JSON object
+    #[arg(long, conflicts_with = "yes")]
+    json: bool,
+}
+
+/// Says what would give memory back; with `--yes` ends proven orphans, and says what came back.
+///
+/// # Errors
+///
+/// No GPU, a driver that does not answer; an orphan that cannot be ended.
+pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
+    let mut machine = machine::read(arguments.machine.as_ref())?;
+    machine::nvml(&machine)?;
+    machine.examine();
+    let plan = free::plan(&machine);
+    if !arguments.yes {
+        let text = if arguments.json { plan.to_json() } else { plan.render(machine::width()) };
+        return output::print(&text).map(|()| Verdict::Fine);
+    }
+    if plan.orphans.is_empty() {
+        let reason = plan.unproven.unwrap_or_else(|| "no process is a proven orphan".to_owned());
+        return output::print(&format!("nothing was ended: {reason}\n")).map(|()| Verdict::Fine);
+    }
+    let before = machine;
+    for orphan in &plan.orphans {
+        free::end(orphan).map_err(Failure::could_not_look)?;
+        output::print(&format!("ended pid {} ({})\n", orphan.pid, orphan.command))?;
+    }
+    let wanted: u64 = plan.orphans.iter().map(|orphan| orphan.bytes).fold(0, u64::max);
+    output::print(&came_back(before.devices(), wanted)).map(|()| Verdict::Fine)
+}
+
+/// Waits until `wanted` bytes are back, at most five seconds, and says what came back on each device.
+fn came_back(before: &[Gpu], wanted: u64) -> String {
+    let start = Instant::now();
+    loop {
+        let after = machine::read(None).ok();
+        let after = after.as_ref().map_or(&[][..], Machine::devices);
+        let back: Vec<(u32, u64)> = before
+            .iter()
+            .zip(after)
+            .map(|(before, after)| (after.index, after.free.saturating_sub(before.free)))
+            .collect();
+        let sum = back
+            .iter()
+            .map(|(_, bytes)| bytes)
+            .fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        if sum >= wanted || start.elapsed() > Duration::from_secs(5) {
+            let lines = back.iter().filter(|(_, bytes)| *bytes > 0);
+            let lines =
+                lines.map(|(gpu, bytes)| format!("GPU {gpu}: {} MiB came back\n", bytes >> 20));
+            let text: String = lines.collect();
+            return if text.is_empty() { "nothing came back\n".to_owned() } else { text };
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Arguments of `gpuheap wait`.
+#[derive(Args, Debug)]
+pub(crate) struct WaitArguments {
+    /// Memory to wait for: 10GiB, 500M, 50%
+    #[arg(long, value_name = "SIZE", value_parser = size, allow_hyphen_values = true)]
+    free: Size,
+
+    /// Seconds after which to give up; without it there is no end
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u64>,
+
+    /// The device, by number [default: any]
+    #[arg(long, value_name = "NUMBER")]
+    device: Option<u32>,
+
+    /// Read a recorded machine instead of this one
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+}
+
+fn size(text: &str) -> Result<Size, String> {
+    Size::parse(text).map_err(|error| error.to_string())
+}
+
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// Blocks until the memory is free.
+///
+/// # Errors
+///
+/// No GPU, a driver that does not answer, a device that is not there.
+pub(crate) fn wait(arguments: &WaitArguments) -> Result<Verdict, Failure> {
+    let start = Instant::now();
+    loop {
+        let machine = machine::read(arguments.machine.as_ref())?;
+        machine::nvml(&machine)?;
+        let is_wanted = |gpu: &&Gpu| arguments.device.is_none_or(|device| device == gpu.index);
+        let devices: Vec<&Gpu> = machine.devices().iter().filter(is_wanted).collect();
+        if devices.is_empty() {
+            let number = arguments.device.unwrap_or(0);
+            return Err(Failure::could_not_look(format!("there is no GPU {number}")));
+        }
+        let enough = devices.iter().find(|gpu| gpu.free >= arguments.free.of(gpu.total));
+        if let Some(gpu) = enough {
+            let text = format!("GPU {} has {} MiB free\n", gpu.index, gpu.free >> 20);
+            return output::print(&text).map(|()| Verdict::Fine);
+        }
+        let left = arguments
+            .timeout
+            .map(|seconds| Duration::from_secs(seconds).saturating_sub(start.elapsed()));
+        if left == Some(Duration::ZERO) {
+            let seconds = arguments.timeout.unwrap_or(0);
+            let accounts: Vec<_> =
+                devices.iter().map(|gpu| status::Account::of(&machine, gpu)).collect();
+            let held = status::render(&accounts, "", machine::width());
+            let text = format!("not free within {seconds} s; the memory is held by:\n{held}");
+            return output::print(&text).map(|()| Verdict::Findings);
+        }
+        std::thread::sleep(left.map_or(PERIOD, |left| left.min(PERIOD)));
+    }
+}

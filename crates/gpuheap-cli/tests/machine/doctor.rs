@@ -1,0 +1,96 @@
+//! `gpuheap doctor`, `explain`, `wait` and `free`.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::schema::differences;
+use crate::{gpuheap, machine, schema_of};
+
+fn on(name: &str, arguments: &[&str]) -> crate::Ran {
+    let folder = tempfile::tempdir().unwrap();
+    let file = machine(folder.path(), name);
+    gpuheap(&[arguments, &["--machine", file.to_str().unwrap()]].concat())
+}
+
+#[test]
+fn healthy_machine_gets_one_line() {
+    let ran = on("h200_training", &["doctor"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+    assert_eq!(ran.stdout, "nothing found: 1 GPU, 45 rules\n");
+}
+
+#[test]
+fn forked_child_is_found_and_would_be_ended() {
+    let ran = on("fork", &["doctor"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    insta::assert_snapshot!(ran.stdout);
+    let ran = on("fork", &["free"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.contains("ending pid 4188"), "{}", ran.stdout);
+}
+
+#[test]
+fn json_follows_the_schemas() {
+    for (command, codes) in [("doctor", [0, 1]), ("free", [0, 0])] {
+        for name in ["h200_idle", "several_users", "wsl2", "fork"] {
+            let ran = on(name, &[command, "--json"]);
+            assert!(codes.contains(&ran.code), "{}", ran.stderr);
+            let json = serde_json::from_str(&ran.stdout).unwrap();
+            assert_eq!(differences(&schema_of(command), &json, "$"), [""; 0], "{name}");
+        }
+    }
+}
+
+#[test]
+fn no_gpu_is_healthy_for_the_doctor_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bare.machine");
+    std::fs::write(&file, "== /dev/null\n").unwrap();
+    for (arguments, code) in
+        [(&["doctor"][..], 0), (&["free"], 3), (&["wait", "--free", "1GiB"], 3)]
+    {
+        let ran = gpuheap(&[arguments, &["--machine", file.to_str().unwrap()]].concat());
+        assert_eq!(ran.code, code, "{arguments:?}: {}{}", ran.stdout, ran.stderr);
+        assert_eq!(ran.stdout.lines().count() + ran.stderr.lines().count(), 1);
+    }
+}
+
+#[test]
+fn waiting_ends_with_who_holds_the_memory() {
+    let ran = on("several_users", &["wait", "--free", "10GiB", "--timeout", "0"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "GPU 0 has 112108 MiB free\n"));
+    let ran = on("several_users", &["wait", "--free", "120GiB", "--timeout", "0"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    insta::assert_snapshot!(ran.stdout);
+}
+
+#[test]
+fn waiting_for_nothing_is_wrong_use() {
+    let ran = gpuheap(&["wait"]);
+    assert_eq!(ran.code, 2);
+    assert_eq!(ran.stderr, "error: --free <SIZE> is missing; see gpuheap wait --help\n");
+}
+
+#[test]
+fn rules_and_errors_are_explained() {
+    let ran = gpuheap(&["explain", "p01"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    insta::assert_snapshot!(ran.stdout);
+    assert_eq!(gpuheap(&["explain", "X99"]).code, 2);
+    let explain = |text: &str| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_gpuheap"))
+            .arg("explain")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert_eq!(explain("Segmentation fault").0, 2);
+    let (code, text) =
+        explain("x\nnumba: Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY\n");
+    assert!(code == 0 && text.starts_with("Numba: "), "{text}");
+}

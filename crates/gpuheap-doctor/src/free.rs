@@ -1,0 +1,234 @@
+//! What would give memory back, and the end of processes that are proven orphans.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Serialize;
+
+use crate::doctor::diagnose;
+use crate::evidence;
+use crate::machine::{Machine, Process};
+use crate::rule::Severity;
+use crate::status;
+use crate::words::{Amount, hanging};
+
+/// Time between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A process that keeps memory of one that has ended, and that nothing else uses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Orphan {
+    /// The process.
+    pub pid: u32,
+    /// Its start after boot, in ticks of 10 ms.
+    pub start_ticks: u64,
+    /// Its command line.
+    pub command: String,
+    /// NVML's index of the device.
+    pub device: u32,
+    /// The process that has ended, under which the memory is listed.
+    pub listed_pid: u32,
+    /// The memory that is listed, bytes.
+    pub bytes: u64,
+}
+
+/// A step that would give memory back, and that is left to the reader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// Why the step would help.
+    pub reason: String,
+    /// What it would give back, bytes; 0 if that is not known.
+    pub bytes: u64,
+    /// The command to type.
+    pub command: String,
+}
+
+/// What would give memory back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    schema: u32,
+    /// Processes that may be ended.
+    pub orphans: Vec<Orphan>,
+    /// Why none is proven, if the proof failed.
+    pub unproven: Option<String>,
+    /// Further steps, each a command.
+    pub steps: Vec<Step>,
+}
+
+/// Plans for a machine that was [examined](Machine::examine). Changes nothing.
+pub fn plan(machine: &Machine) -> Plan {
+    let (orphans, unproven) = match proof(machine) {
+        Ok(orphans) => (orphans, None),
+        Err(reason) => (Vec::new(), Some(reason)),
+    };
+    let is_taken = |pids: &[u32]| {
+        !pids.is_empty() && pids.iter().all(|pid| orphans.iter().any(|orphan| orphan.pid == *pid))
+    };
+    let findings = diagnose(machine).findings.into_iter();
+    let steps = findings
+        .filter(|finding| {
+            finding.severity != Severity::Info || ["P07", "P08", "P10"].contains(&finding.rule)
+        })
+        .filter(|finding| !is_taken(&finding.pids))
+        .map(|finding| Step {
+            bytes: match finding.pids.as_slice() {
+                [pid] if finding.bytes == 0 => evidence::bytes_of(machine, *pid).unwrap_or(0),
+                _ => finding.bytes,
+            },
+            reason: format!("{}: {}", finding.rule, finding.fact),
+            command: finding.command,
+        })
+        .collect();
+    Plan { schema: 1, orphans, unproven, steps }
+}
+
+/// Returns the proven orphans.
+///
+/// # Errors
+///
+/// There is memory of an ended process, and it cannot be proven who keeps it.
+fn proof(machine: &Machine) -> Result<Vec<Orphan>, String> {
+    let mut orphans: Vec<Orphan> = Vec::new();
+    for gpu in machine.devices() {
+        let account = status::Account::of(machine, gpu);
+        for row in account.processes.iter().filter(|row| evidence::has_ended(machine, row)) {
+            match machine.unreadable {
+                Some(0) => {}
+                Some(count) => {
+                    return Err(format!(
+                        "the descriptors of {count} processes cannot be read, and one of them may \
+                         use the memory of pid {}: sudo gpuheap free",
+                        row.pid
+                    ));
+                }
+                None => return Err("processes could not be looked at in time".to_owned()),
+            }
+            let Some(minor) = gpu.minor else {
+                return Err(format!("GPU {} does not say which device file is its", gpu.index));
+            };
+            let file = format!("/dev/nvidia{minor}");
+            let has_it = |process: &&Process| process.holds.iter().any(|(_, path)| *path == file);
+            let holders: Vec<&Process> = machine.processes.iter().filter(has_it).collect();
+            let is_unlisted = |process: &Process| {
+                evidence::unlisted_holders(machine).any(|holder| holder.pid == process.pid)
+            };
+            for holder in holders.iter().filter(|process| is_unlisted(process)) {
+                let shares = |pair: &(u32, u32)| pair.0 == holder.pid || pair.1 == holder.pid;
+                let is_proven = holders.len() == 1 || machine.shared.iter().any(shares);
+                if is_proven && holder.pid > 1 && !evidence::is_monitor(holder) {
+                    orphans.push(Orphan {
+                        pid: holder.pid,
+                        start_ticks: holder.start_ticks,
+                        command: holder.command(60),
+                        device: gpu.index,
+                        listed_pid: row.pid,
+                        bytes: row.bytes.unwrap_or(0),
+                    });
+                }
+            }
+        }
+    }
+    orphans.dedup_by_key(|orphan| orphan.pid);
+    Ok(orphans)
+}
+
+impl Plan {
+    /// Renders the plan for `width` columns.
+    pub fn render(&self, width: usize) -> String {
+        let mut text = String::new();
+        for orphan in &self.orphans {
+            let words = format!(
+                "ending pid {} ({}) gives back {} of GPU {}, listed under pid {}, which has ended",
+                orphan.pid,
+                orphan.command,
+                Amount(orphan.bytes),
+                orphan.device,
+                orphan.listed_pid
+            );
+            hanging(&mut text, "- ", "  ", &words, width);
+            text.push_str("  $ gpuheap free --yes\n");
+        }
+        if let Some(reason) = &self.unproven {
+            hanging(&mut text, "- nothing is ended: ", "  ", reason, width);
+        }
+        for step in &self.steps {
+            let gives = match step.bytes {
+                0 => String::new(),
+                bytes => format!(" (up to {})", Amount(bytes)),
+            };
+            hanging(&mut text, "- ", "  ", &format!("{}{gives}", step.reason), width);
+            text.push_str(&format!("  $ {}\n", step.command));
+        }
+        if text.is_empty() {
+            text.push_str("nothing to give back\n");
+        }
+        text
+    }
+
+    /// Renders the plan as JSON.
+    pub fn to_json(&self) -> String {
+        // Numbers, texts and lists are always JSON.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+}
+
+/// Ends an orphan of this machine: SIGTERM, and SIGKILL after five seconds. Blocks until it has ended,
+/// for six seconds at most.
+///
+/// # Errors
+///
+/// The process is another one by now, may not be signalled, or does not end.
+pub fn end(orphan: &Orphan) -> Result<(), String> {
+    let pid = orphan.pid;
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let number = number.ok_or_else(|| format!("{pid} is no pid"))?;
+    // The descriptor stays with this process, even if its number goes to another one. So the start
+    // is compared after it is open.
+    let process =
+        pidfd_open(number, PidfdFlags::empty()).map_err(|error| format!("pid {pid}: {error}"))?;
+    if Machine::start_of(pid) != Some(orphan.start_ticks) {
+        return Err(format!("pid {pid} is another process by now; look again with gpuheap free"));
+    }
+    for (signal, patience) in [(Signal::TERM, GRACE), (Signal::KILL, Duration::from_secs(1))] {
+        match pidfd_send_signal(&process, signal) {
+            Err(rustix::io::Errno::SRCH) => return Ok(()),
+            sent => sent.map_err(|error| format!("pid {pid} cannot be ended: {error}"))?,
+        }
+        let start = Instant::now();
+        while start.elapsed() < patience {
+            if !Machine::is_running(pid, orphan.start_ticks) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    Err(format!("pid {pid} does not end; see gpuheap doctor, P03"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn orphan(pid: u32, start_ticks: u64) -> Orphan {
+        let command = String::new();
+        Orphan { pid, start_ticks, command, device: 0, listed_pid: 1, bytes: 0 }
+    }
+
+    #[test]
+    fn process_of_another_start_is_left_alone() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let start = Machine::start_of(child.id()).unwrap();
+        assert!(end(&orphan(child.id(), start + 1)).unwrap_err().contains("another process"));
+        assert_eq!(child.try_wait().unwrap(), None);
+        assert_eq!(end(&orphan(child.id(), start)), Ok(()));
+        assert!(!child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn pid_that_is_none_is_refused() {
+        assert!(end(&orphan(0, 0)).is_err());
+        assert!(end(&orphan(u32::MAX, 0)).is_err());
+    }
+}

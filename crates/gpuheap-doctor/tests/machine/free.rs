@@ -1,0 +1,48 @@
+//! Plans that give memory back.
+
+use gpuheap_doctor::free::{self, Plan};
+use gpuheap_doctor::{Machine, Recording, Why};
+
+use crate::support::named;
+
+fn plan(recording: Recording) -> Plan {
+    let mut machine = Machine::read(recording);
+    machine.examine();
+    free::plan(&machine)
+}
+
+#[test]
+fn forked_child_of_an_ended_parent_is_a_proven_orphan() {
+    let plan = plan(named("fork"));
+    let [orphan] = plan.orphans.as_slice() else { panic!("{plan:?}") };
+    assert_eq!((orphan.pid, orphan.listed_pid, orphan.bytes), (4188, 4120, 1542 << 20));
+    insta::assert_snapshot!(plan.render(80));
+}
+
+#[test]
+fn nothing_is_proven_while_a_process_cannot_be_read() {
+    let plan = plan(named("fork").without("/proc/1/fd", Why::Denied));
+    assert!(plan.orphans.is_empty());
+    assert!(plan.unproven.as_ref().unwrap().contains("1 processes"), "{plan:?}");
+}
+
+#[test]
+fn second_holder_that_shares_nothing_is_left_alone() {
+    let stat = "4300 (python3) S 1 4300 4300 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n";
+    let other = named("fork").with("/proc/4300/stat", stat);
+    let other = Recording::parse("== /proc/4300/fd/9 -> /dev/nvidia0\n").unwrap().over(other);
+    assert!(plan(other.clone()).orphans.is_empty());
+    let shared = other.with("same 4188:9 4300:9", "");
+    assert_eq!(plan(shared).orphans.len(), 2);
+}
+
+#[test]
+fn listed_process_is_never_ended() {
+    let nvml = named("fork").text("nvml").unwrap().replace("\"pid\": 4120", "\"pid\": 4188");
+    assert!(plan(named("fork").with("nvml", &nvml)).orphans.is_empty());
+}
+
+#[test]
+fn machine_without_findings_has_nothing_to_give_back() {
+    assert_eq!(plan(named("h200_idle")).render(80), "nothing to give back\n");
+}
