@@ -7,7 +7,8 @@ use clap::Args;
 use gpuheap_doctor::{RULES, Rule, Severity, diagnose, explain_error};
 
 use crate::failure::Failure;
-use crate::{Verdict, machine, output};
+use crate::verdict::Verdict;
+use crate::{machine, output};
 
 /// Arguments of `gpuheap doctor`.
 #[derive(Args, Debug)]

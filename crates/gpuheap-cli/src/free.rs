@@ -9,7 +9,8 @@ use gpuheap_doctor::machine::Gpu;
 use gpuheap_doctor::{Machine, free, status};
 
 use crate::failure::Failure;
-use crate::{Verdict, machine, output};
+use crate::verdict::Verdict;
+use crate::{machine, output};
 
 /// Arguments of `gpuheap free`.
 #[derive(Args, Debug)]

@@ -9,19 +9,12 @@ mod output;
 mod progress;
 mod replay;
 mod status;
+mod verdict;
 
 use std::process::ExitCode;
 
 use crate::cli::Command;
-
-/// What a command that could do its work came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Nothing to say beyond what was printed: exit code 0.
-    Fine,
-    /// The command found what it was asked to look for: exit code 1.
-    Findings,
-}
+use crate::verdict::Verdict;
 
 fn main() -> ExitCode {
     let done = cli::parse().and_then(|parsed| match parsed {

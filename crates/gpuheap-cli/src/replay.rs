@@ -12,8 +12,9 @@ use gpuheap_trace::{ReadOptions, Trace};
 
 use crate::cli::{AskedCard, ReplayArguments};
 use crate::failure::Failure;
+use crate::output;
 use crate::progress::{Counted, Progress};
-use crate::{Verdict, output};
+use crate::verdict::Verdict;
 
 /// The name of a trace that stands for standard input.
 const STANDARD_INPUT: &str = "-";

@@ -7,7 +7,8 @@ use gpuheap::{Device, Heap};
 use gpuheap_doctor::status::{self, Account, Place, Row};
 
 use crate::failure::Failure;
-use crate::{Verdict, machine, output};
+use crate::verdict::Verdict;
+use crate::{machine, output};
 
 /// Arguments of `gpuheap status`.
 #[derive(Args, Debug)]

@@ -3,10 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::nvml::Gpu;
 use super::proc::meminfo;
 use super::process::Process;
-use super::{Gpu, Message};
 use crate::source::{Skipped, Source, Why};
+
+/// A message of the kernel.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Message {
+    /// Seconds after boot.
+    pub seconds: f64,
+    /// The text.
+    pub text: String,
+}
 
 /// Time that a command of others gets.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -11,19 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::examine::Message;
 pub use self::host::Host;
 pub use self::nvml::{Gpu, Kind, Listed, Nvml, NvmlFailure};
 pub use self::process::Process;
 use crate::source::{Skipped, Source, Why};
-
-/// A message of the kernel.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Message {
-    /// Seconds after boot.
-    pub seconds: f64,
-    /// The text.
-    pub text: String,
-}
 
 /// A machine's facts.
 #[derive(Debug, Clone)]

@@ -1,7 +1,8 @@
 //! Errors of Python's libraries.
 
+use super::explanation::{Explanation, explanation};
 use super::sizes::{after, before};
-use super::{Explanation, explanation};
+
 use crate::words::Amount;
 
 /// PyTorch: `torch.OutOfMemoryError: CUDA out of memory. Tried to allocate …`, of 1.x and 2.x.

@@ -1,7 +1,8 @@
 //! Errors of Julia, of Rust, of gpuheap, and of the driver itself.
 
+use super::explanation::{Explanation, explanation};
 use super::sizes::{after, leading};
-use super::{Explanation, explanation};
+
 use crate::words::Amount;
 
 /// gpuheap's own, which carries its cause and its remedy.
