@@ -40,7 +40,6 @@ impl<T> Owner<T> {
     /// # Safety
     ///
     /// One thread at a time calls this, and `work` does not call it.
-    /// It is called by one thread at a time, and not by what `work` calls.
     #[inline]
     pub(crate) unsafe fn with<R>(&self, work: impl FnOnce(&T) -> R) -> Option<R> {
         if !self.gate.enter() {

@@ -1,68 +1,68 @@
-//! Where a thread keeps the blocks that it freed.
+//! Slots: the blocks that a thread freed and keeps.
 //!
 //! ```text
 //! bin 0   ├─ bytes and key, address ─┼─ bytes and key, address ─┼─ … ─┤   DEPTH places a bin
 //! bin 1   ├─ …
 //! ```
 //!
-//! One thread at a time touches them, which is the business of whoever calls.
+//! One thread at a time accesses them, which the caller ensures.
 
 use crate::sync::Owned;
 
 /// Blocks of one bin. Eight serve a thread with sixteen blocks in flight of twelve sizes (the work
-/// `threads` of `benches/peers`) without a miss; they lie in two cache lines.
+/// `threads` of `benches/peers`) without a miss. They lie in two cache lines.
 const DEPTH: usize = 8;
 
-/// The smallest size with bins of its own, as a power of two.
+/// Smallest size with its own bins, as a power of two.
 const FIRST: u32 = 9;
-/// The largest size that is kept, as a power of two: 128 MiB.
+/// Largest size that is kept, as a power of two: 128 MiB.
 const LAST: u32 = 27;
-/// Bins for each doubling, as a power of two.
+/// Bins of each doubling, as a power of two.
 const SPLIT: u32 = 2;
 
-/// How many bins there are.
+/// Number of bins.
 const BINS: usize = (((LAST - FIRST) << SPLIT) + 2) as usize;
 
-/// The largest block that is kept.
+/// Size of the largest block that is kept, in bytes.
 pub(crate) const LARGEST: u64 = 1 << LAST;
 
 /// A block that waits for the next request of its thread and stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
-    /// The policy's name for it.
+    /// Key of the block in the policy.
     pub(crate) key: u32,
-    /// Where the device sees it.
+    /// Address on the device.
     pub(crate) address: u64,
-    /// Its size with the policy's rounding; at most [`LARGEST`].
+    /// Size with the policy's rounding, in bytes; at most [`LARGEST`].
     pub(crate) bytes: u64,
-    /// A moment before which it was freed; [`NEVER`] if none is known, zero if the work before its
-    /// free is completed.
+    /// A moment before which the block was freed. [`NEVER`] if none is known, zero if the work
+    /// before its free has completed.
     pub(crate) before: u64,
 }
 
-/// No moment before which a block is known to be freed.
+/// Moment of a block that is not known to be freed before any moment.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Note on a block in the low bits of its address, which is a multiple of 256: it was
-/// freed before the moment that its cache notes, or the work before its free is completed. A
-/// block that is kept anew has neither, so that keeping one costs nothing.
+/// Mark on a block, in the low bits of its address, which is a multiple of 256. A marked block was
+/// freed before the moment that its cache records, or the work before its free has completed. A
+/// newly kept block has no mark, so that keeping it costs nothing.
 const MARKED: u64 = 1;
 const COMPLETED: u64 = 2;
 const MARKS: u64 = MARKED | COMPLETED;
 
-/// One place.
+/// A place for one block.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// The bytes in the upper half, the key in the lower; zero where there is none.
+    /// Bytes in the upper half, key in the lower; zero if empty.
     block: Owned,
     address: Owned,
 }
 
-/// The places of one thread and stream.
+/// The slots of one thread and stream.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Box<[Slot]>,
-    /// A bit for each bin that may hold something.
+    /// A bit for each bin that may hold a block.
     filled: [Owned; BINS.div_ceil(64)],
 }
 
@@ -74,7 +74,7 @@ impl Slots {
         }
     }
 
-    /// Keeps a block of at most [`LARGEST`], if there is a place for it.
+    /// Keeps a block of at most [`LARGEST`] bytes. Returns `false` if its bin is full.
     #[inline]
     pub(crate) fn put(&self, block: Kept) -> bool {
         let bin = bin(block.bytes);
@@ -86,7 +86,8 @@ impl Slots {
         true
     }
 
-    /// The smallest block of `bytes` to `most` in the bin of `bytes`, which is at most [`LARGEST`].
+    /// Takes the smallest block of `bytes` to `most` out of the bin of `bytes`, which is at most
+    /// [`LARGEST`].
     #[inline]
     pub(crate) fn take(&self, bytes: u64, most: u64) -> Option<Kept> {
         let bin = bin(bytes);
@@ -111,7 +112,7 @@ impl Slots {
         best.and_then(Slot::take)
     }
 
-    /// Takes everything out; `moment` is that of marked ones.
+    /// Takes all blocks out; `moment` is that of marked ones.
     pub(crate) fn drain(&self, moment: u64, mut each: impl FnMut(Kept)) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.take();
@@ -124,14 +125,14 @@ impl Slots {
         }
     }
 
-    /// Takes half of the bin of `bytes` out: what does not fit into a full one is then not the only
-    /// block for which a lock is taken.
+    /// Takes half of the blocks out of the bin of `bytes`, so that the lock taken for a full bin
+    /// serves several blocks.
     pub(crate) fn drain_half(&self, bytes: u64, moment: u64, each: impl FnMut(Kept)) {
         let taken = self.places(bin(bytes)).iter().filter_map(|slot| slot.take_marked(moment));
         taken.take(DEPTH / 2).for_each(each);
     }
 
-    /// Marks all that it has as [`Slot::mark`] does.
+    /// Marks all blocks as [`Slot::mark`] does.
     pub(crate) fn mark(&self, note: Note) {
         for (at, word) in self.filled.iter().enumerate() {
             let mut bits = word.get();
@@ -159,7 +160,7 @@ impl Slot {
         self.block.get() == 0
     }
 
-    /// Keeps a block of at most [`LARGEST`], if it is empty.
+    /// Keeps a block of at most [`LARGEST`] bytes. Returns `false` if the slot is full.
     #[inline]
     pub(crate) fn put(&self, block: Kept) -> bool {
         let is_empty = self.is_empty();
@@ -171,7 +172,7 @@ impl Slot {
         is_empty
     }
 
-    /// What it has, if its size is as asked.
+    /// Takes the block out, if `fits` returns `true` for its size.
     #[inline]
     pub(crate) fn take_if(&self, fits: impl FnOnce(u64) -> bool) -> Option<Kept> {
         if fits(self.block.get() >> 32) { self.take() } else { None }
@@ -188,7 +189,7 @@ impl Slot {
         Some(Kept { key: block as u32, address, bytes: block >> 32, before: NEVER })
     }
 
-    /// Takes the block out, with what is known of its free; `moment` is that of marked ones.
+    /// Takes the block out, with the known moment of its free; `moment` is that of a marked block.
     pub(crate) fn take_marked(&self, moment: u64) -> Option<Kept> {
         let marks = self.address.get() & MARKS;
         let before = match marks {
@@ -199,7 +200,7 @@ impl Slot {
         self.take().map(|kept| Kept { before, ..kept })
     }
 
-    /// Notes of its block, if it has one, what a wait or an event says of what was freed so far.
+    /// Marks its block, if it has one, with what a wait or an event says of all frees so far.
     pub(crate) fn mark(&self, note: Note) {
         if self.is_empty() {
             return;
@@ -215,17 +216,17 @@ impl Slot {
     }
 }
 
-/// Knowledge of all blocks that a cache keeps.
+/// Knowledge about all blocks that a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
-    /// The work before their frees is completed.
+    /// The work before their frees has completed.
     Completed,
-    /// They were freed before a moment that the cache notes from now on; whether the one that it
-    /// noted before is completed.
+    /// They were freed before a moment that the cache records from now on. `earlier_completed`
+    /// tells whether the moment recorded before has completed.
     Marked { earlier_completed: bool },
 }
 
-/// The bin of a size: four for each doubling from 512 bytes on, one for all below.
+/// Returns the bin of a size: four for each doubling from 512 bytes on, one for all below.
 #[inline]
 fn bin(bytes: u64) -> usize {
     let bytes = bytes.clamp(1 << (FIRST - 1), LARGEST);
@@ -270,7 +271,7 @@ mod tests {
             const MOMENT: u64 = 7;
             let slots = Slots::new();
             let mut inside = BTreeSet::new();
-            // Knowledge of some of them from a wait or an event.
+            // Knowledge about some of them, from a wait or an event.
             let mut before = BTreeMap::new();
             for (key, (action, bytes)) in actions.into_iter().enumerate() {
                 let address = bytes << 20 | (key as u64) << 8;
