@@ -442,8 +442,8 @@ impl Primary {
         self.deferred = left;
     }
 
-    /// Gives the empty blocks of small requests to the large ones. Returns `true` if some were
-    /// empty.
+    /// Moves the empty blocks of small requests to the free blocks for large requests. Returns
+    /// `true` if some were empty.
     pub(super) fn reclaim_islands(&mut self, order: &Order) -> bool {
         let mut any = false;
         for key in std::mem::take(&mut self.islands) {
@@ -612,7 +612,7 @@ impl Primary {
         was_binned
     }
 
-    /// Cuts a block that is in no bin in two. The larger part keeps the record.
+    /// Splits a block, which is in no bin, in two. The larger part keeps the record.
     fn split(&mut self, key: u32, at: u64) -> (u32, u32) {
         let old = self.blocks[key].clone();
         let (left, right) = (at - old.address, old.end() - at);

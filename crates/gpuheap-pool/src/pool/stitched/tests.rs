@@ -83,8 +83,8 @@ proptest! {
         }
     }
 
-    /// Takes, puts, fills and empties at random. Blocks tile their arena, free neighbours are
-    /// merged or noted, and an address leads to its block.
+    /// Takes, frees, fills and empties ranges at random. Checks that blocks tile their arena, that
+    /// free neighbours are merged or noted as a boundary, and that each address leads to its block.
     #[test]
     #[cfg_attr(miri, ignore = "it looks at every page at every step")]
     fn a_home_stays_in_order(
@@ -744,7 +744,8 @@ fn mappings_of_one_stream_are_bounded() {
     assert!(mapped > 4 * chunks.max(32), "the test reaches the bound: {mapped} of {chunks}");
 }
 
-/// Work that never ends keeps mappings, so new memory is taken, as far as it is available.
+/// Work that never ends keeps its ranges mapped. New memory is taken then, while the device has
+/// any.
 #[test]
 #[cfg_attr(miri, ignore = "hundreds of blocks or streams take an interpreter minutes")]
 fn pending_mappings_are_bounded_while_there_is_memory() {
