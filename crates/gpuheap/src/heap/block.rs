@@ -133,6 +133,10 @@ impl Block {
     ///   neither can wait for the other. The host then waits for one of them.
     /// * The free returns memory to the driver: above a soft limit, in the `binned` pool above 128
     ///   MiB, and always in the `none` pool.
+    /// * The heap [fills freed memory with zeros](crate::HeapBuilder::zero_on_free), and the stream
+    ///   has ended.
+    ///
+    /// [The guide](crate::guide::freeing) lists these cases for all memory.
     ///
     /// The event and the wait for it take four driver calls.
     /// [`free_on_unchecked`](Block::free_on_unchecked) avoids them.
