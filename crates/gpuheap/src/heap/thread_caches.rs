@@ -19,23 +19,24 @@ use crate::thread_cache::{
     unused_here,
 };
 
-/// So much may other threads keep, or such a part of all that is taken, while more is taken, and by so
-/// much has what is taken to grow before they are asked again. Asked at every growth, sixteen threads
-/// had each other start over again and again: 8 million pairs a second, and not 100.
+/// Threshold, in bytes, for flushing other threads' caches before the pool grows. They are flushed
+/// only if together they hold more than this, or 1/32 of the reserved memory, and the pool has
+/// grown by as much since the last flush. Flushing at every growth made sixteen threads evict one
+/// another: 8 million pairs a second instead of 100.
 const KEPT: u64 = 32 << 20;
 const KEPT_SHARE: u64 = 32;
 
 impl ThreadCache {
-    /// This thread's cache for a store and the stream with the driver's id `stream_id`, if it has
-    /// one. It may be closed by now, and then serves and keeps nothing.
+    /// Returns this thread's cache for a store and the stream with the driver's id `stream_id`, if
+    /// it has one. The cache may be closed by now; then it serves and keeps nothing.
     #[inline]
     pub(crate) fn find(store: &Store, stream_id: u64) -> Option<&'static ThreadCache> {
         find(store.number, stream_id)
     }
 
-    /// This thread's cache for a kind of memory and the stream with the driver's id `stream_id`;
-    /// opened if there is none, `stream` then says which one it is. None where this heap has no
-    /// caches.
+    /// Returns this thread's cache for a kind of memory and the stream with the driver's id
+    /// `stream_id`. If it has none, opens one for the stream that `stream` returns. Returns `None`
+    /// if this heap has no caches.
     pub(crate) fn of(
         heap: &Arc<Inner>,
         kind: MemoryKind,
@@ -54,7 +55,7 @@ impl ThreadCache {
         }
         let own = unused_here(store.number, ThreadCache::is_free);
         let mut state = store.lock();
-        // What is freed on a transient stream is fenced at once, so the pool has to see it.
+        // A free on a transient stream is fenced at once, so it has to go to the pool.
         let stream = stream(&mut state)
             .filter(|stream| !heap.is_closing() && !state.order.is_transient(*stream));
         let Some(stream) = stream else {
@@ -126,14 +127,14 @@ impl CacheOwner for Inner {
 }
 
 impl State {
-    /// Has the policy take everything back that threads keep, and carries over what they counted.
-    /// Makes no driver call.
+    /// Flushes the caches of all threads to the policy, and merges their counts. Makes no driver
+    /// call.
     pub(crate) fn flush_caches(&mut self) {
         self.flush_matching(|_| true, false);
     }
 
-    /// The same before more is taken from the driver: of this thread all, of the others what they
-    /// keep where it matters.
+    /// Flushes caches before more is taken from the driver: all of this thread's, and those of
+    /// other threads if they hold much.
     pub(super) fn flush_before_growth(&mut self) {
         let kept: u64 =
             self.caches.iter().filter(|cache| !cache.is_mine()).map(|cache| cache.held()).sum();
@@ -145,10 +146,11 @@ impl State {
         self.flush_matching(|cache| of_all || cache.is_mine(), false);
     }
 
-    /// Has the policy take this thread's large blocks back before it places a large one: it then
-    /// finds free what would be free without the thread caches, and a program that repeats itself gets the
-    /// places that it had. Kept past such a request, one large block a stream cost `serve_threads`
-    /// three times the time, as requests found their places taken.
+    /// Returns this thread's large blocks to the policy before it places a large one. The policy
+    /// then finds the memory free that would be free without thread caches, and a program that
+    /// repeats itself gets its former places. When they were kept past such a request, one large
+    /// block a stream made `serve_threads` take three times as long, because requests found their
+    /// places taken.
     pub(super) fn give_large(&mut self, bytes: u64) {
         for at in 0..self.caches.len() {
             let cache = self.caches[at];
@@ -158,7 +160,7 @@ impl State {
         }
     }
 
-    /// Has caches keep blocks up to `small` from the second thread on.
+    /// Makes caches keep blocks of up to `small` bytes, from the second thread on.
     pub(crate) fn note_threads(&mut self, small: u64) {
         let threads = || self.caches.iter().map(|cache| cache.thread()).filter(|one| *one != 0);
         let first = threads().next();
@@ -171,14 +173,14 @@ impl State {
         self.resume_other_threads();
     }
 
-    /// Closes and empties caches.
+    /// Closes and flushes caches.
     pub(crate) fn close(&mut self, which: impl Fn(&ThreadCache) -> bool) {
         self.flush_matching(which, true);
     }
 
     pub(super) fn flush_matching(&mut self, which: impl Fn(&ThreadCache) -> bool, closes: bool) {
         let open = self.caches.iter().filter(|cache| !cache.is_closed());
-        // Nobody is to put anything into a cache that closes, so everybody has to be out of their own.
+        // A closing cache must not receive blocks, so every thread has to be out of its own.
         let stopped = open.filter(|cache| closes || which(cache));
         let stopped: Vec<&'static ThreadCache> = stopped.copied().collect();
         ThreadCache::stop_all(stopped.iter().copied());
@@ -192,13 +194,13 @@ impl State {
                 cache.part(&self.caches);
             }
         }
-        // Only now: one that goes on could put something into one that is not closed yet.
+        // Only now: a thread that resumes could put a block into a cache that is not closed yet.
         if !self.is_alone {
             stopped.iter().for_each(|cache| cache.resume());
         }
     }
 
-    /// Takes over what a cache of this thread counted, and what it has no place for.
+    /// Merges the counts of a cache of this thread, and takes the blocks that have no place in it.
     #[inline]
     pub(super) fn settle(&mut self, cache: &ThreadCache) {
         cache.merge_counts(&mut self.stats);
@@ -207,7 +209,7 @@ impl State {
         }
     }
 
-    /// Takes over what this thread counted: the peak of the statistics is then that of what it holds.
+    /// Merges this thread's counts: the peak of the statistics then includes its memory.
     #[inline]
     pub(crate) fn merge_counts(&mut self) {
         if let Some(cache) = self.caches.iter().find(|one| one.is_mine() && !one.is_closed()) {
@@ -215,16 +217,16 @@ impl State {
         }
     }
 
-    /// The account with what this thread counted, and without what the others did since they last needed
-    /// the lock. Their caches stay as they are.
+    /// Returns the statistics with this thread's counts, but without those of the other threads
+    /// since they last took the lock. Their caches stay as they are.
     pub(crate) fn merged_stats(&mut self) -> RunningStats {
         self.merge_counts();
         self.stats
     }
 
-    /// Holds off the other threads, whose frees would need no lock, until
-    /// [`resume_other_threads`](State::resume_other_threads): what they keep is gathered, and the next thing that each does with
-    /// the heap waits for the lock.
+    /// Pauses the other threads, whose frees would need no lock, until
+    /// [`resume_other_threads`](State::resume_other_threads). Their caches are flushed, and their
+    /// next use of the heap waits for the lock.
     pub(crate) fn pause_other_threads(&mut self) {
         self.is_alone = true;
         self.flush_caches();
@@ -235,7 +237,7 @@ impl State {
         self.caches.iter().for_each(|cache| cache.resume());
     }
 
-    /// Makes room in this thread's own cache for what is freed, and has it kept there.
+    /// Makes room in this thread's own cache for a freed block, and keeps it there.
     pub(super) fn make_room(&mut self, cache: &ThreadCache, lease: &Lease) -> bool {
         let made = self.give_all(cache.stream(), |_, kept| {
             cache.make_room(lease.block_bytes, |block| kept.push(block))
@@ -243,7 +245,7 @@ impl State {
         made && cache.keep(lease)
     }
 
-    /// Gives the policy what `take` takes out of a cache of `stream`.
+    /// Gives the policy the blocks that `take` takes out of a cache of `stream`.
     pub(super) fn give_all<R>(
         &mut self,
         stream: StreamRef,
@@ -262,7 +264,7 @@ impl State {
         taken
     }
 
-    /// Closes and empties the caches of streams that ended.
+    /// Closes and flushes the caches of streams that ended.
     pub(crate) fn close_ended(&mut self) {
         while let Some(ended) = self.order.next_ended() {
             self.close(|cache| cache.stream_id() == ended);
@@ -270,9 +272,10 @@ impl State {
     }
 }
 
-/// Lets all caches of a heap go that ended: of which nobody has a handle or a block. After a reset,
-/// blocks may be left that point at them; then they are not used again. What kept the heap alive, to be
-/// dropped without a lock. With the lock of its handle held, so that nobody asks for it meanwhile.
+/// Releases all caches of a heap that ended: it has neither clones nor blocks. After a reset,
+/// blocks may remain that point at the caches; these caches are then not reused. Returns the
+/// references that kept the heap alive, to be dropped without a lock. Call it with the lock of the
+/// heap's handle held, so that no thread requests the heap meanwhile.
 #[must_use]
 pub(crate) fn let_go(heap: &Inner, is_reset: bool) -> Vec<Arc<Owning>> {
     let mut heaps = Vec::new();
@@ -281,14 +284,14 @@ pub(crate) fn let_go(heap: &Inner, is_reset: bool) -> Vec<Arc<Owning>> {
         if is_reset {
             caches.iter().for_each(|cache| cache.spend());
         }
-        // Waits for threads that are just giving a block back, or their cache.
+        // Waits for threads that are returning a block or their cache.
         heaps.extend(ThreadCache::leave_heap(&caches));
         caches.into_iter().for_each(free);
     }
     heaps
 }
 
-/// What the clones of a heap hold. When the last one goes, so do the caches of its threads.
+/// State shared by the clones of a heap. Dropping the last clone ends the caches of its threads.
 pub(crate) struct Handle {
     inner: Arc<Inner>,
 }

@@ -1,4 +1,4 @@
-//! What one thread keeps of one stream's blocks.
+//! The cache of one thread for one stream's blocks.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -16,92 +16,92 @@ use crate::sync::{
     self, AtomicPtr, Biased, Gate, Locked, Ordering, Owned, Owner, Seat, this_thread,
 };
 
-/// The blocks that a thread freed on a stream, for its next requests on that stream.
+/// The blocks that a thread freed on a stream, kept for its next requests on that stream.
 ///
-/// They need no fence among themselves: the stream runs in order. Each gets its ticket when it leaves
-/// for the pool.
+/// They need no fence among themselves, because the stream runs in order. Each gets its ticket when
+/// it leaves for the pool.
 ///
-/// A cache is never destroyed, so that a block can point at it without a count that all threads would
-/// write. It is its thread's while that runs, and its heap's until no block of the heap is left; then
-/// it is used again.
+/// A cache is never destroyed, so that a block can point at it without a count that all threads
+/// would write. It belongs to its thread while that runs, and to its heap until the heap has no
+/// block left. Then it is reused.
 #[repr(align(128))]
 pub(crate) struct ThreadCache {
     gate: Gate,
-    /// The only thread that passes the gate; zero where that one ended.
+    /// The only thread that passes the gate; zero after that thread ended.
     thread: Owned,
-    /// The number of the store that it is for.
+    /// Number of its store.
     store: Owned,
-    /// The number of that one's context.
+    /// Number of its context.
     context: Owned,
-    /// The moment before which marked blocks were freed.
+    /// Moment before which marked blocks were freed.
     moment: Owned,
     /// The driver's id of its stream.
     stream_id: Owned,
-    /// That stream as the heap knows it.
+    /// Its stream, as the heap knows it.
     slot: Owned,
     raw: Owned,
-    /// The count of forks when it was opened.
+    /// Number of forks when the cache was opened.
     forks: Owned,
     rounding: Owned,
-    /// `true` if a request is served by a block and nothing else.
+    /// `true` if a request is served by a block without filling or tracking.
     is_plain: Owned,
-    /// Up to which size it keeps several of each size, and whether it keeps the last one that is
-    /// larger.
+    /// Size up to which it keeps several blocks of each size, and whether it keeps the last larger
+    /// block.
     small: Owned,
     keeps_large: Owned,
-    /// Bytes that may be kept, and that are.
+    /// Most bytes that may be kept, and the bytes that are kept.
     most: Owned,
     held: Owned,
-    /// Its stream ended, or its thread: [`CLOSED`], or [`SPENT`]. With the store's lock held.
+    /// [`CLOSED`] or [`SPENT`] once its stream or thread ended. Written with the store's lock held.
     closed: Owned,
-    /// Counters of its thread for the store, shared by the thread's caches for it; and the counters
-    /// that it came with, which one of those shares.
+    /// Counters of its thread for the store, shared by the thread's caches for that store; and the
+    /// counters that this cache brought, which one of those shares.
     counts: AtomicPtr<Counts>,
     brought: AtomicPtr<Counts>,
     slots: Slots,
     large: Slot,
-    /// What other threads freed of the blocks that came through it, and how many of them found no
+    /// Blocks that came through it and were freed by other threads, and how many of them found no
     /// slot.
     remote_frees: RemoteFrees,
     unwanted: Owned,
-    /// Where the next block is put among other caches' remote frees.
+    /// Place at which the next block is put among other caches' remote frees.
     next_place: Owned,
-    /// Its thread's place at the lock of the store.
+    /// Its thread's seat at the lock of the store.
     seat: Seat,
     heap: Owner<Owning>,
 }
 
-/// What a cache needs of the heap that it is of.
+/// Interface of a cache to its heap.
 pub(crate) trait CacheOwner: Any + Send + Sync {
-    /// Takes back a block that no cache keeps. `own` is this thread's cache for the block's stream.
+    /// Frees a block that no cache keeps. `own` is this thread's cache for the block's stream.
     fn free_unkept(&self, lease: Lease, own: &'static ThreadCache) -> Result<(), Error>;
 
-    /// Returns `true` if the last handle of the heap went.
+    /// Returns `true` once the last clone of the heap was dropped.
     fn is_closing(&self) -> bool;
 
-    /// Ends the heap if it has neither a handle nor a block.
+    /// Ends the heap if it has neither clones nor blocks.
     fn end_if_over(&self);
 
-    /// Closes and empties a cache of this thread, and leaves it to the heap's other threads. `false`
-    /// if it is none of the heap's caches.
+    /// Closes and flushes a cache of this thread, and abandons it to the heap's other threads.
+    /// Returns `false` if the heap does not have the cache.
     fn close_cache(&self, cache: &'static ThreadCache) -> bool;
 
-    /// The heap as its own type.
+    /// Converts the heap to its own type.
     fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
-/// A cache's hold on its heap: a pointer of one word leads to it.
+/// A cache's reference to its heap, behind a pointer of one word.
 pub(crate) struct Owning(Arc<dyn CacheOwner>);
 
 const OPEN: u64 = 0;
 const CLOSED: u64 = 1;
-/// Blocks that can never be given back point at it: it is not to be used again.
+/// State of a cache that blocks which can never be freed point at: it is not reused.
 const SPENT: u64 = 2;
 
-/// What a cache is opened for.
+/// Properties with which a cache is opened.
 pub(crate) struct Opening {
     pub(crate) heap: Arc<dyn CacheOwner>,
-    /// The number of the heap's context.
+    /// Number of the heap's context.
     pub(crate) context: u64,
     pub(crate) store: u64,
     pub(crate) stream: StreamRef,
@@ -112,16 +112,16 @@ pub(crate) struct Opening {
     pub(crate) most: u64,
 }
 
-/// A block may be this part of a request larger than it, so that programs whose sizes vary a little
-/// hit: an eighth up to 64 KiB, a 32nd above.
+/// Returns the largest block for a request, so that programs whose sizes vary a little hit: an
+/// eighth more up to 64 KiB, a 32nd above.
 #[inline]
 fn largest_for(bytes: u64) -> u64 {
     bytes + if bytes <= 64 << 10 { bytes / 8 } else { bytes / 32 }
 }
 
-/// For the thread whose cache it is.
+/// Methods for the thread that owns the cache.
 impl ThreadCache {
-    /// A block for a request of `bytes`.
+    /// Takes a block for a request of `bytes`.
     #[inline]
     pub(crate) fn take(&self, bytes: u64) -> Option<Lease> {
         if bytes == 0 || bytes > LARGEST || self.is_forked() {
@@ -157,8 +157,9 @@ impl ThreadCache {
         self.slots.take(bytes, most)
     }
 
-    /// Keeps a block that came through it and is freed on its stream, or where another thread frees it
-    /// has that one's cache keep it, or the [`RemoteFrees`]; false where there is no room.
+    /// Keeps a block that came through it and is freed on its stream. If another thread frees the
+    /// block, that thread's cache keeps it, or the [`RemoteFrees`] do. Returns `false` if there is
+    /// no room.
     #[inline]
     pub(crate) fn keep(&self, lease: &Lease) -> bool {
         if self.is_mine() { self.keep_own(lease) } else { self.keep_others(lease) }
@@ -193,18 +194,19 @@ impl ThreadCache {
         is_kept
     }
 
-    /// Puts a block into the cache that it came through, which is another thread's. It counts as freed
-    /// when it is taken out there: counted here, it would count as live once more at each round of a
-    /// thread that allocates and one that frees, and the peak would grow for ever.
+    /// Puts a block into the cache that it came through, which belongs to another thread. It counts
+    /// as freed when it is taken out there. If it were counted here, it would count as live once
+    /// more at each round of a thread that allocates and one that frees, and the peak would grow
+    /// forever.
     #[inline]
     fn put_back(&self, home: &ThreadCache, lease: &Lease) -> bool {
         let Lease { stream_id, key, address, bytes, block_bytes, .. } = *lease;
         let Some(key) = key.filter(|_| !self.is_forked()) else { return false };
-        // Who closes a cache has every thread out of its own first.
+        // A thread that closes a cache first waits until every thread is out of its own.
         if !self.gate.enter() {
             return false;
         }
-        // All places together hold no more than a quarter of what the cache may.
+        // All places together hold no more than a quarter of the cache's limit.
         let fits = home.closed.acquire() == OPEN
             && home.stream_id.get() == stream_id
             && block_bytes <= home.small.get()
@@ -219,7 +221,7 @@ impl ThreadCache {
         put.is_some()
     }
 
-    /// Finds slots for what other threads freed.
+    /// Moves blocks that other threads freed to slots.
     #[inline(never)]
     fn take_in(&self) {
         let mut unwanted = 0;
@@ -235,13 +237,13 @@ impl ThreadCache {
         self.unwanted.set(unwanted);
     }
 
-    /// Returns `true` if other threads freed what it has no slot for.
+    /// Returns `true` if other threads freed blocks that found no slot.
     #[inline]
     pub(crate) fn is_crowded(&self) -> bool {
         self.unwanted.get() > 0
     }
 
-    /// Takes out what other threads freed. With the store's lock held.
+    /// Takes out blocks that other threads freed. Call it with the store's lock held.
     pub(crate) fn take_unwanted(&self, mut each: impl FnMut(Kept)) {
         self.unwanted.set(0);
         self.remote_frees.take(|block, asked| {
@@ -251,19 +253,19 @@ impl ThreadCache {
         });
     }
 
-    /// The lock of the store with a number, which the cache's thread most often has to itself.
+    /// Takes the lock of the store with that number, on which the cache's thread is mostly seated.
     #[inline]
     pub(crate) fn lock<'a, T>(&'static self, store: u64, state: &'a Biased<T>) -> Locked<'a, T> {
         if self.store.get() != store || !self.is_mine() {
             return state.lock();
         }
-        // SAFETY: a cache is one thread's and one store's from when it is opened until that thread, or
-        // who ends the heap, gave it up and took the store's lock for that.
+        // SAFETY: from its opening on, a cache belongs to one thread and one store. That ends when
+        // the thread, or the thread that ends the heap, gave it up with the store's lock held.
         unsafe { state.lock_at(&self.seat) }
     }
 
-    /// Gives a block back that came through this cache and that no cache keeps, if this thread has one
-    /// for its stream: what the heap says to it.
+    /// Frees a block that came through this cache and that no cache keeps, if this thread has a
+    /// cache for its stream. Returns the heap's answer.
     #[inline]
     pub(crate) fn free(&'static self, lease: Lease) -> Option<Result<(), Error>> {
         let is_own = self.stream_id.get() == lease.stream_id && self.is_mine();
@@ -279,9 +281,9 @@ impl ThreadCache {
             }
             freed
         };
-        // SAFETY: it is this thread's, and a free comes here once.
+        // SAFETY: the cache belongs to this thread, and a free comes here once.
         let freed = unsafe { own.heap.with(work) };
-        // Not in there: who ends the heap waits for all to be out.
+        // Outside of the gate: a thread that ends the heap waits until all are out.
         if let Some(heap) = closing {
             heap.end_if_over();
         }
@@ -294,7 +296,8 @@ impl ThreadCache {
         self.is_plain.get() != 0
     }
 
-    /// Makes room for a block of `bytes`; false where it is never kept. With the store's lock held.
+    /// Makes room for a block of `bytes`; returns `false` if such a block is never kept. Call it
+    /// with the store's lock held.
     pub(crate) fn make_room(&self, bytes: u64, mut each: impl FnMut(Kept)) -> bool {
         let has_place = !self.is_large(bytes) || self.keeps_large.get() != 0;
         if bytes == 0 || bytes > LARGEST || bytes > self.most.get() || !has_place {
@@ -316,7 +319,7 @@ impl ThreadCache {
         true
     }
 
-    /// Takes out what is large. With the store's lock held.
+    /// Takes out the large block. Call it with the store's lock held.
     #[inline]
     pub(crate) fn take_large(&self, each: impl FnOnce(Kept)) {
         if let Some(block) = self.large.take_marked(self.moment.get()) {
@@ -325,20 +328,20 @@ impl ThreadCache {
         }
     }
 
-    /// Returns `true` if it has a large block.
+    /// Returns `true` if the cache has a large block.
     #[inline]
     pub(crate) fn has_large(&self) -> bool {
         !self.large.is_empty()
     }
 
-    /// Returns `true` if it keeps at most one of blocks of `bytes`.
+    /// Returns `true` if the cache keeps at most one block of `bytes`.
     #[inline]
     pub(crate) fn is_large(&self, bytes: u64) -> bool {
         bytes > self.small.get()
     }
 
-    /// Notes that the work before all frees that it keeps is completed, if it is of that context and,
-    /// where one is said, of that stream.
+    /// Notes that the work before all frees in the cache has completed, if the cache is of that
+    /// context and, if given, of that stream.
     pub(crate) fn note_completed(&self, context: u64, stream_id: Option<u64>) {
         if self.is_of(context, stream_id) && self.gate.enter() {
             self.slots.mark(Note::Completed);
@@ -347,8 +350,8 @@ impl ThreadCache {
         }
     }
 
-    /// Notes that all frees that it keeps were made before `moment`, if it is of that context and
-    /// stream, whose work before `completed` is completed.
+    /// Notes that all frees in the cache were made before `moment`, if it is of that context and
+    /// stream. The stream's work before `completed` has completed.
     pub(crate) fn note_moment(&self, context: u64, stream_id: u64, moment: u64, completed: u64) {
         if self.is_of(context, Some(stream_id)) && self.gate.enter() {
             let earlier_completed = self.moment.get() <= completed;
@@ -367,15 +370,15 @@ impl ThreadCache {
             && self.is_mine()
     }
 
-    /// Carries over what the thread counted. With the store's lock held.
+    /// Adds the thread's counts to `stats`. Call it with the store's lock held.
     pub(crate) fn merge_counts(&self, stats: &mut RunningStats) {
         self.counts().merge_counts(stats);
     }
 }
 
-/// For any thread, with the lock of its store held.
+/// Methods for any thread that holds the lock of the store.
 impl ThreadCache {
-    /// Takes everything out and carries over what was counted, while the owner is kept outside.
+    /// Takes all blocks out and adds the counts to `stats`, while the owner is kept out.
     pub(crate) fn drain(&self, stats: &mut RunningStats, mut each: impl FnMut(Kept)) {
         self.held.set(0);
         let moment = self.moment.get();
@@ -385,12 +388,12 @@ impl ThreadCache {
         self.counts().merge_counts(stats);
     }
 
-    /// Waits until its owner is out.
+    /// Waits until the owner is out.
     pub(crate) fn wait(&self) {
         self.gate.wait();
     }
 
-    /// Stops the owners of all of these; [`wait`](ThreadCache::wait) comes next.
+    /// Stops the owners of all these caches; [`wait`](ThreadCache::wait) comes next.
     pub(crate) fn stop_all<'a>(caches: impl Iterator<Item = &'a ThreadCache>) {
         let mut is_others = false;
         for cache in caches {
@@ -402,35 +405,35 @@ impl ThreadCache {
         }
     }
 
-    /// Lets the owner in again, unless its stream ended.
+    /// Allows the owner to enter again, unless its stream ended.
     pub(crate) fn resume(&self) {
         if self.closed.get() == OPEN {
             self.gate.open();
         }
     }
 
-    /// Returns `true` if it is the running thread's.
+    /// Returns `true` if the cache belongs to the running thread.
     #[inline]
     pub(crate) fn is_mine(&self) -> bool {
         self.thread.get() == this_thread()
     }
 
-    /// Bytes that it keeps, about: its owner may be at it.
+    /// Returns the bytes that the cache keeps, approximately: its owner may be using it.
     pub(crate) fn held(&self) -> u64 {
         self.held.get()
     }
 
-    /// Returns `true` if it keeps anything, or others put something in.
+    /// Returns `true` if the cache keeps a block, or other threads put one in.
     pub(crate) fn holds(&self) -> bool {
         self.held.get() > 0 || self.unwanted.get() > 0 || self.remote_frees.is_filled()
     }
 
-    /// Has it keep at most so many bytes of what is freed from now on.
+    /// Sets the most bytes that the cache keeps of later frees.
     pub(crate) fn set_most(&self, bytes: u64) {
         self.most.set(bytes);
     }
 
-    /// Leaves it stopped, because its stream ended.
+    /// Leaves the gate stopped, because the stream ended.
     pub(crate) fn close(&self) {
         self.closed.set(CLOSED);
     }
@@ -439,28 +442,28 @@ impl ThreadCache {
         self.closed.get() != OPEN
     }
 
-    /// The driver's id of its stream.
+    /// Returns the driver's id of its stream.
     pub(crate) fn stream_id(&self) -> u64 {
         self.stream_id.get()
     }
 
-    /// That stream as the heap knows it.
+    /// Returns its stream, as the heap knows it.
     #[inline]
     pub(crate) fn stream(&self) -> StreamRef {
         StreamRef::new(self.slot.get(), StreamHandle(self.raw.get() as usize))
     }
 
-    /// Has it keep several blocks of each size up to this one; while it is empty.
+    /// Sets the size up to which several blocks of each size are kept. The cache has to be empty.
     pub(crate) fn set_small(&self, bytes: u64) {
         self.small.set(bytes);
     }
 
-    /// The number of the thread that has it; zero for none.
+    /// Returns the number of the thread that owns the cache; zero for none.
     pub(crate) fn thread(&self) -> u64 {
         self.thread.get()
     }
 
-    /// Returns `true` if the thread that had it ended, so that another one may have it.
+    /// Returns `true` if the owning thread ended, so that another one may adopt the cache.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.thread.get() == 0
     }
@@ -470,13 +473,13 @@ impl ThreadCache {
         self.thread.set(this_thread());
     }
 
-    /// Leaves it to another thread of its heap. For its own thread.
+    /// Abandons the cache to another thread of its heap. For its own thread.
     pub(crate) fn abandon(&self) {
         self.thread.set(0);
     }
 
-    /// Makes it count where this thread's other open caches of its store do, of `others`. With the
-    /// store's lock held.
+    /// Shares the counters of this thread's other open caches of the store, among `others`. Call it
+    /// with the store's lock held.
     pub(crate) fn join(&self, others: &[&'static ThreadCache]) {
         let mut others = others.iter().filter(|one| !one.is_closed() && one.is_mine());
         let joined =
@@ -484,8 +487,8 @@ impl ThreadCache {
         self.counts.store(joined.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Leaves the counters to the caches of `others` that share them. With the store's lock held, once it
-    /// is closed and what was counted is carried over.
+    /// Gives the counters to the caches of `others` that share them. Call it with the store's lock
+    /// held, after the cache was closed and its counts were merged.
     pub(crate) fn part(&self, others: &[&'static ThreadCache]) {
         let brought = self.brought.load(Ordering::Relaxed);
         let shares = |one: &&&ThreadCache| {
@@ -494,14 +497,15 @@ impl ThreadCache {
                 && one.counts.load(Ordering::Relaxed) == brought
         };
         if let Some(other) = others.iter().find(shares) {
-            // Nothing counts in what it brought, as all that share counters share those of one of them.
+            // The counters that it brought are unused, because all that share counters use those of
+            // one cache.
             let unused = other.brought.swap(brought, Ordering::Relaxed);
             self.brought.store(unused, Ordering::Relaxed);
         }
         self.counts.store(self.brought.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Opens it for this thread, which it was made to [join](ThreadCache::join).
+    /// Opens the cache for this thread, after it was made to [join](ThreadCache::join) the others.
     pub(crate) fn open(&self, opening: &Opening) {
         self.adopt();
         self.store.set(opening.store);
@@ -518,9 +522,9 @@ impl ThreadCache {
         self.is_plain.set(u64::from(opening.is_plain));
         self.most.set(opening.most);
         self.heap.set(&Arc::new(Owning(opening.heap.clone())));
-        // Whoever passed another lock by it is not to pass this one.
+        // A thread that bypassed another lock with this seat must not bypass this one.
         self.seat.close();
-        // Last: another thread that sees this sees for which stream it is.
+        // Last: another thread that sees this also sees the stream.
         self.closed.release(OPEN);
         self.gate.open();
     }
@@ -565,34 +569,34 @@ impl ThreadCache {
         unsafe { &*self.counts.load(Ordering::Relaxed) }
     }
 
-    /// Its heap; none once no block of that heap is left.
+    /// Returns its heap; `None` once that heap has no block left.
     pub(crate) fn heap(&self) -> Option<Arc<dyn CacheOwner>> {
         self.heap.get().map(|owning| owning.0.clone())
     }
 
-    /// Works on its heap, which it does not let go of meanwhile.
+    /// Calls `work` with its heap, which stays alive meanwhile.
     pub(crate) fn with_heap<R>(&self, work: impl FnOnce(&dyn CacheOwner) -> R) -> Option<R> {
         self.heap.locked(|Owning(heap)| work(&**heap))
     }
 
-    /// Has caches let go of their heap: what held it.
+    /// Removes the heap from caches. Returns the references that they held.
     pub(crate) fn leave_heap(caches: &[&'static ThreadCache]) -> Vec<Arc<Owning>> {
         Owner::take_all(caches.iter().map(|cache| &cache.heap))
     }
 
-    /// Has it never be used again.
+    /// Marks the cache as never to be reused.
     pub(crate) fn spend(&self) {
         self.gate.stop();
         self.closed.set(SPENT);
     }
 
-    /// Returns `true` if it may be opened for any heap.
+    /// Returns `true` if the cache may be opened for any heap.
     pub(crate) fn is_free(&self) -> bool {
         // Not in a forked child, where another thread of the parent may have held the lock.
         self.closed.get() == CLOSED && !self.is_forked() && self.heap.is_none()
     }
 
-    /// Returns `true` if this process is a child of the one that opened it.
+    /// Returns `true` if this process is a forked child of the one that opened the cache.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.forks.get() != u64::from(fork::count())
