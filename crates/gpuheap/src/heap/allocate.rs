@@ -1,5 +1,5 @@
-//! From a request to memory: the thread's cache, then the pool behind the store's lock, then the reclaim
-//! steps.
+//! Allocation: from the thread's cache, then from the pool behind the store's lock, then after the
+//! reclaim steps.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::measure;
 use crate::stream::Stream;
 use crate::thread_cache::ThreadCache;
 
-/// What is allocated on the side takes at most one part in so many of what a limit leaves: who
-/// asks for the rest meanwhile is to get it.
+/// Fraction (1/N) of the bytes within the limit that auxiliary allocations may take, so that
+/// requests of the program get the rest.
 const SPARED: u64 = 4;
 
 impl Inner {
@@ -95,7 +95,8 @@ impl Inner {
 }
 
 impl Store {
-    /// Memory for use on `stream` from this point of it on, filled with zeros if `zeroed`.
+    /// Allocates memory for use on `stream`, ordered after the work already enqueued there; filled
+    /// with zeros if `zeroed`.
     pub(crate) fn allocate(
         &self,
         bytes: u64,
@@ -111,7 +112,7 @@ impl Store {
         if zeroed { self.zeroed(lease) } else { Ok(lease) }
     }
 
-    /// The same where this thread's cache has nothing.
+    /// Allocates behind the store's lock, if this thread's cache has no block.
     #[inline(always)]
     pub(crate) fn allocate_locked(
         &self,
@@ -154,8 +155,8 @@ impl Store {
         Ok(Lease { key: Some(key), address, block_bytes, ..none })
     }
 
-    /// Allocates without the reclaim steps: none where there is none as things are, or where more than a
-    /// part of what the limit allows would be held so. The first use is the host's to order.
+    /// Allocates without the reclaim steps. Returns `None` if memory is short, or if more than a
+    /// fraction of the limit would be held in this way. The host has to order the first use.
     pub(crate) fn allocate_if_there(&self, bytes: u64, stream: &Stream) -> Option<Lease> {
         let stream_id = stream.id();
         let mut state = self.lock();
@@ -173,8 +174,8 @@ impl Store {
         Some(lease)
     }
 
-    /// Fills new memory with zeros on its stream, and frees it if that fails: the stream may have been
-    /// retired since the memory was granted.
+    /// Fills new memory with zeros on its stream. Frees the memory if that fails, because the
+    /// stream may have been retired since the allocation.
     pub(crate) fn zeroed(&self, lease: Lease) -> Result<Lease, Error> {
         if lease.key.is_none() {
             return Ok(lease);
@@ -196,7 +197,7 @@ impl Store {
 }
 
 impl State {
-    /// Asks the policy and keeps the account.
+    /// Requests a block from the policy and updates the statistics.
     #[inline(always)]
     pub(crate) fn allocate(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
         self.refuse(bytes)?;
@@ -208,26 +209,26 @@ impl State {
         if spares {
             self.order.refuse_waits(false);
             if let Err(Shortage::Limit(_) | Shortage::Device(_)) = grant {
-                // None is asked for again before as much was given back.
+                // New memory is not preferred again before as much was given back.
                 self.spare = self.spare.min(self.stats.taken);
                 grant = self.grant_with_waits(bytes, stream);
             }
         }
         let grant = grant.map_err(|shortage| match shortage {
-            // An event that could not be made, say: memory is short all the same.
+            // For example, an event could not be created: memory is short all the same.
             Shortage::Failed(SourceError::OutOfMemory) => Shortage::Device(GRANULE),
             shortage => shortage,
         })?;
         self.granted += grant.bytes;
         self.stats.allocated(bytes, grant.bytes);
-        // What above a soft limit was still in use at its free may be out of use by now.
+        // Memory above a soft limit that was in use when it was freed may be unused by now.
         if self.limits.soft.is_some() && self.stats.taken > self.granted {
             let _ = self.keep_soft_limit();
         }
         Ok(grant)
     }
 
-    /// A block of what is cached, else what the policy takes.
+    /// Returns a block of cached memory, or else of memory that the policy takes.
     #[inline(always)]
     pub(super) fn grant(&mut self, bytes: u64, stream: StreamRef) -> Result<BlockRef, Shortage> {
         if self.caches.iter().any(|cache| cache.holds()) {
@@ -240,7 +241,7 @@ impl State {
         self.with_policy(|policy, env| policy.allocate(bytes, stream, env))
     }
 
-    /// A block for which `stream` may be made to wait, if there is no new memory.
+    /// Returns a block for which `stream` may be made to wait, if there is no new memory.
     #[cold]
     pub(super) fn grant_with_waits(
         &mut self,
@@ -250,15 +251,15 @@ impl State {
         self.grant(bytes, stream)
     }
 
-    /// Returns `true` if new memory for a request is better than a wait: within the limits, and as
-    /// long as not much is taken. Makes no driver call.
+    /// Returns `true` if new memory for a request is better than a wait: within the limits, and
+    /// while little is reserved. Makes no driver call.
     #[inline]
     pub(crate) fn has_spare(&mut self, bytes: u64) -> bool {
         let few = self.stats.taken.saturating_add(bytes) <= self.spare;
         few && (self.limits == Limits::default() || self.is_allowed(bytes))
     }
 
-    /// Returns `true` if the limits allow so much more.
+    /// Returns `true` if the limits allow `bytes` more.
     #[cold]
     pub(super) fn is_allowed(&mut self, bytes: u64) -> bool {
         let Limits { soft, hard } = self.limits;
@@ -267,7 +268,7 @@ impl State {
         self.source.reserved().is_ok_and(|reserved| reserved.saturating_add(growth) <= most)
     }
 
-    /// Refuses what no device or limit could hold, before the driver is called.
+    /// Refuses a request that no device or limit could hold, before any driver call.
     pub(crate) fn refuse(&self, bytes: u64) -> Result<(), Shortage> {
         if self.limits.hard.is_some_and(|limit| bytes > limit) {
             return Err(Shortage::Limit(bytes));
@@ -278,8 +279,8 @@ impl State {
         Ok(())
     }
 
-    /// Refuses a stream that was retired after it was looked up, while the lock was open: its handle
-    /// may mean nothing any more, and its place may be another stream's.
+    /// Refuses a stream that was retired after its look-up, while the lock was released. Its handle
+    /// may be invalid by now, and its place may be another stream's.
     pub(super) fn refuse_ended(&self, stream: StreamRef) -> Result<(), SourceError> {
         let current = self.order.current(stream);
         match current.is_some_and(|current| current.number() == stream.number()) {

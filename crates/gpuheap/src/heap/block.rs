@@ -41,9 +41,9 @@ impl Heap {
     /// request that the cache serves does not wait for the device. A request that takes memory from
     /// the driver may wait, because giving unused segments back for it does (`cuMemFree`).
     ///
-    /// If memory is short, the heap runs its reclaim steps ([`ReclaimStep`](crate::ReclaimStep)) before it fails.
-    /// It waits for frees in flight, including those of other heaps of this process on the device,
-    /// and makes these heaps give cached memory back.
+    /// If memory is short, the heap runs its reclaim steps ([`ReclaimStep`](crate::ReclaimStep))
+    /// before it fails. It waits for frees in flight, including those of other heaps of this
+    /// process on the device, and makes these heaps give cached memory back.
     ///
     /// # Errors
     ///

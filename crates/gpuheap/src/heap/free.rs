@@ -1,4 +1,4 @@
-//! From a free back to memory: the thread's cache, then the pool behind the store's lock.
+//! Frees: to the thread's cache, then to the pool behind the store's lock.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::stream::Stream;
 use crate::thread_cache::ThreadCache;
 use crate::track::TrackId;
 
-/// Which of two streams a free comes after both of.
+/// The stream on which a free is ordered after two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FreeOn {
     /// The stream that the block was allocated on.
@@ -122,8 +122,8 @@ impl Inner {
 }
 
 impl Store {
-    /// Takes a lease back in the order of `stream`, else of its own stream; filled with zeros
-    /// before anything else can have it if `zeroed`. `cache` is this thread's for that stream.
+    /// Frees a lease in the order of `stream`, or else of its own stream. If `zeroed`, it is filled
+    /// with zeros before it is reused. `cache` is this thread's for that stream.
     pub(crate) fn free(
         &self,
         lease: Lease,
@@ -133,7 +133,7 @@ impl Store {
     ) -> Result<(), Error> {
         let stream_id = stream.map_or(lease.stream_id, Stream::id);
         if !zeroed {
-            // Before another thread can have it.
+            // Noted before another thread can allocate the block.
             lease.note_freed(&self.context, stream.map(Stream::raw), false);
         }
         match cache {
@@ -142,7 +142,7 @@ impl Store {
         }
     }
 
-    /// The same where no cache of this thread keeps it as things are.
+    /// Frees a lease that no cache of this thread keeps, behind the store's lock.
     #[inline]
     pub(crate) fn free_locked(
         &self,
@@ -191,8 +191,8 @@ impl Store {
         Ok(freed?)
     }
 
-    /// Orders `stream` and the lease's own stream for a free: the lease may then be freed on the one
-    /// that the result names. Waits on the host only if neither stream can wait for the other.
+    /// Orders `stream` and the lease's own stream for a free, and returns the one on which the
+    /// lease may then be freed. Waits on the host only if neither stream can wait for the other.
     pub(crate) fn order_free(&self, lease: &Lease, stream: &Stream) -> Result<FreeOn, Error> {
         let (failed, own) = {
             let mut state = self.lock();
@@ -208,7 +208,7 @@ impl Store {
             let mark = order.mark(lease.stream, &mut **source);
             (failed, mark.map(|fence| fence.map(|fence| source.waiter(fence))))
         };
-        // One of them is capturing a graph, or the driver fails.
+        // One of them is capturing a graph, or the driver failed.
         if stream.synchronize().is_ok() {
             return Ok(FreeOn::Own);
         }
@@ -216,7 +216,7 @@ impl Store {
         if is_over { Ok(FreeOn::Theirs) } else { Err(failed.into()) }
     }
 
-    /// Waits for a lease's stream and gives its memory back to the driver, past the cache: the
+    /// Waits for a lease's stream and returns its memory to the driver, past the cache. Returns the
     /// bytes that the driver regained.
     pub(crate) fn release_lease(
         &self,
@@ -238,7 +238,7 @@ impl Store {
         }
         if state.source.is_stream_ordered() {
             state.synchronize(&self.context)?;
-            // A pool that keeps nothing has given it back by itself by now.
+            // A pool that caches nothing has given it back by now.
             state.source.trim()?;
             return Ok(reserved.saturating_sub(state.source.reserved()?));
         }
@@ -247,8 +247,8 @@ impl Store {
 }
 
 impl State {
-    /// Fills a block that is being freed with zeros, in the order of `stream`, or at once where there
-    /// is none to do it in order.
+    /// Fills a block that is being freed with zeros, in the order of `stream`. Without a stream,
+    /// waits for the device and fills the block at once.
     pub(super) fn zero(
         &mut self,
         context: &Context,
@@ -261,7 +261,7 @@ impl State {
         self.source.zero(lease.address, lease.block_bytes, stream)
     }
 
-    /// Tries once more to zero what could not be zeroed when it was freed, and frees it.
+    /// Retries the zero-filling of blocks for which it failed at their free, and frees them.
     pub(super) fn zero_again(&mut self, context: &Context) {
         self.merge_counts();
         for lease in std::mem::take(&mut self.unzeroed) {
@@ -279,7 +279,7 @@ impl State {
         }
     }
 
-    /// Gives a block back to the policy, whose last use is on `stream`.
+    /// Returns a block, whose last use is on `stream`, to the policy.
     pub(super) fn give(
         &mut self,
         key: u32,

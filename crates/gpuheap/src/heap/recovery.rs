@@ -1,4 +1,5 @@
-//! Reclaim steps in order, and the error when all of them failed.
+//! Recovery of a request that found no memory: the reclaim steps in order, and the error if all of
+//! them failed.
 
 use std::time::{Duration, Instant};
 
@@ -15,36 +16,37 @@ use crate::say;
 use crate::size::Bytes;
 use crate::stream::Stream;
 
-/// How long the reclaim steps wait on WSL2 for memory that the host gives back late.
+/// Longest wait of the reclaim steps on WSL2, whose host returns memory late.
 const LATE_RELEASE: Duration = Duration::from_secs(2);
-/// What contexts and modules of this process may take before "others hold the rest of the device"
-/// is the honest cause. A bare context takes 527 MiB on an H200 (driver 580).
+/// Bytes that contexts and modules of this process may take before the error names other processes
+/// as the cause. A bare context takes 527 MiB on an H200 (driver 580).
 const CONTEXT_ALLOWANCE: u64 = 1 << 30;
 
-/// The steps run so far, with the bytes that each gave back to the driver.
+/// Steps run so far, with the bytes that each returned to the driver.
 pub(crate) type Tried = Vec<(ReclaimStep, u64)>;
 
-/// How a try after a step went.
+/// Result of an attempt after a step.
 pub(crate) enum Attempt<T> {
     Got(T),
-    /// There is no memory yet.
+    /// Memory is still short.
     Short(Missing),
-    /// There is no memory after all steps, with the evidence.
+    /// Memory is short after all steps, with the evidence.
     Exhausted(Missing, Error),
-    /// Memory is not what is wrong, or nothing more can be done.
+    /// The failure is not about memory, or nothing more can be done.
     Failed(Error),
 }
 
-/// About how much memory a request lacks, and whose.
+/// Approximate memory that a request lacks, and on which side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Missing {
     pub(crate) bytes: u64,
-    /// The heap's own hard limit is in the way, so that memory of the device is of no use.
+    /// `true` if the heap's own hard limit is the obstacle, so that more memory of the device does
+    /// not help.
     pub(crate) is_limited: bool,
 }
 
 impl Missing {
-    /// Memory of the device.
+    /// Memory that the device lacks.
     pub(crate) fn on_device(bytes: u64) -> Missing {
         Missing { bytes, is_limited: false }
     }
@@ -57,16 +59,16 @@ impl From<&Shortage> for Missing {
     }
 }
 
-/// Locks that the last attempt holds.
+/// Locked state of the last attempt.
 pub(crate) struct Last<'a> {
     pub(crate) state: &'a mut State,
-    /// Memory of other heaps shortly before.
+    /// Memory of other heaps shortly before the attempt.
     pub(crate) others: OtherHeaps,
 }
 
 impl Store {
-    /// Does what takes memory of this kind past the pool, and runs the reclaim steps where the driver
-    /// has none.
+    /// Runs a call that takes memory of this kind past the pool, and runs the reclaim steps if the
+    /// driver has none.
     pub(crate) fn recover_with(
         &self,
         bytes: u64,
@@ -108,12 +110,13 @@ impl Store {
             let attempt = match held {
                 None => {
                     let mut state = self.lock();
-                    // What a step had this thread free is not live beside the request.
+                    // Memory that a step freed on this thread does not count as live beside the
+                    // request.
                     state.merge_counts();
                     state.allocate(bytes, stream)
                 }
                 Some(Last { state, others }) => match state.allocate(bytes, stream) {
-                    // Under the same lock, so that the figures are those of the attempt.
+                    // Under the lock of the attempt, so that the figures are those of the attempt.
                     Err(shortage @ (Shortage::Limit(_) | Shortage::Device(_))) => {
                         let tried = tried.to_vec();
                         let missing = Missing::from(&shortage);
@@ -138,8 +141,9 @@ impl Store {
         })
     }
 
-    /// Climbs: does each step in turn and tries again after it. The last attempt is given the lock,
-    /// which the others must take themselves. What was tried, where even that one was short.
+    /// Runs each reclaim step in turn and makes an attempt after it. The last attempt gets the
+    /// lock; the others take it themselves. Returns the steps tried, if even the last attempt was
+    /// short.
     pub(crate) fn retry_with_reclaim<T>(
         &self,
         mut missing: Missing,
@@ -166,8 +170,8 @@ impl Store {
         Err(tried)
     }
 
-    /// The last step: attempts with other threads held off, as long as other heaps give something
-    /// back in between.
+    /// Runs the last step: attempts with other threads paused, repeated while other heaps give
+    /// memory back in between.
     fn retry_alone<T>(
         &self,
         tried: &mut Tried,
@@ -199,7 +203,7 @@ impl Store {
         }
     }
 
-    /// Logs a reclaim step. With no lock held: the logger may use the heap.
+    /// Logs a reclaim step. Call it with no lock held: the logger may use the heap.
     fn say_step(&self, step: ReclaimStep, regained: u64, missing: u64) {
         say::debug(
             say::RECLAIM,
@@ -213,7 +217,8 @@ impl Store {
         );
     }
 
-    /// Nothing here can make it worse: what fails shows in the attempt after it.
+    /// Waits for pending frees and returns all cached memory to the driver, with the lock held. A
+    /// failure shows in the next attempt.
     fn everything(&self, state: &mut State, is_capturing: bool) {
         let _ = state.wait_for_pending().and_then(|()| {
             if state.order.needs_device() && !is_capturing {
@@ -229,8 +234,8 @@ impl Store {
         }
     }
 
-    /// Runs one reclaim step: the bytes that the driver got back by it, or `None` where it does
-    /// not apply. What fails in a step shows in the attempt after it.
+    /// Runs one reclaim step. Returns the bytes that the driver regained, or `None` if the step
+    /// does not apply. A failure shows in the next attempt.
     fn take_step(&self, step: ReclaimStep, missing: Missing) -> Option<u64> {
         let Missing { bytes: missing, is_limited } = missing;
         let regained = match step {
@@ -250,7 +255,7 @@ impl Store {
             ReclaimStep::WholeOtherHeaps => return self.reach(u64::MAX),
             ReclaimStep::Reclaimers => {
                 let regained = self.reclaimers.ask(missing)?;
-                // The memory that they free may be of other heaps.
+                // The memory that reclaimers free may be of other heaps.
                 let others = if is_limited { None } else { self.reach(u64::MAX) };
                 return Some(regained.max(others.unwrap_or(0)));
             }
@@ -292,7 +297,7 @@ impl Store {
         state.flush_caches();
         let mut figures = state.figures(self.kind, Some(stream), others);
         if matches!(shortage, Shortage::Beside(_)) {
-            // The limit is one of what the pool takes.
+            // The limit applies to memory that the pool takes.
             figures.limit = None;
         }
         let (cause, lack) = state.verdict(bytes, shortage, &figures);
@@ -330,14 +335,14 @@ impl Store {
     }
 }
 
-/// Who has how much, bytes: what is said of a request that there is no memory for comes from these.
+/// Figures of the memory's users, in bytes, from which the evidence of a failed request is made.
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
     pub(crate) kind: MemoryKind,
     pub(crate) cached: Cached,
     pub(crate) reserved: u64,
     pub(crate) capacity: u64,
-    /// Free and total bytes of the device, or why the driver did not say.
+    /// Free and total bytes of the device, or the driver's error.
     pub(crate) memory: Result<(u64, u64), SourceError>,
     pub(crate) limit: Option<u64>,
     pub(crate) others: OtherHeaps,
@@ -346,17 +351,17 @@ pub(crate) struct Figures {
 /// Bytes that a request lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lack {
-    /// Bytes that the request would take from the driver, by the driver's rounding.
+    /// Bytes that the request would take from the driver, rounded up as the driver does.
     pub(crate) needed: u64,
-    /// By how much the hard limit is too low.
+    /// Bytes by which the hard limit is too low.
     pub(crate) limit: u64,
-    /// By how much too little of the device is free. `None` if that is not known: the driver does
-    /// not say how much is free, or refuses what it calls free.
+    /// Bytes by which the device's free memory is too small. `None` if the driver does not report
+    /// free memory, or refuses memory that it reports as free.
     pub(crate) device: Option<u64>,
 }
 
 impl Lack {
-    /// How many bytes more would have to go back to the driver, if that is known.
+    /// Returns the bytes that would have to return to the driver, if that is known.
     pub(crate) fn short_by(&self) -> Option<u64> {
         match (self.limit, self.device) {
             (0, device) => device,
@@ -370,8 +375,8 @@ impl Lack {
 }
 
 impl State {
-    /// The figures as they are, seen from `stream`. If the driver does not say what is reserved, it
-    /// is what was asked of it.
+    /// Returns the current figures, seen from `stream`. If the driver does not report the reserved
+    /// bytes, they are those requested from it.
     pub(crate) fn figures(
         &mut self,
         kind: MemoryKind,
@@ -386,10 +391,10 @@ impl State {
         Figures { kind, cached, reserved, capacity, memory, limit, others }
     }
 
-    /// Finds the cause why a request of `bytes` met `shortage`, and the bytes that it lacks. `now`
-    /// is how things stood then.
+    /// Finds the cause of the `shortage` of a request of `bytes`, and the bytes that it lacks.
+    /// `now` are the figures at the shortage.
     fn verdict(&mut self, bytes: u64, shortage: &Shortage, now: &Figures) -> (Cause, Lack) {
-        // The pool's figures say nothing of memory that is taken past the pool.
+        // The pool's figures do not cover memory that is taken past the pool.
         let foreseen = match shortage {
             Shortage::Beside(_) => None,
             _ => self.foresee(bytes, now.kind, now.others).ok(),
@@ -397,7 +402,7 @@ impl State {
         if let Some(Foreseen::Lacking(then, lack, captured)) = foreseen {
             return (captured.judge(bytes, &then, &lack), lack);
         }
-        // By the figures there is memory for it once all frees are over.
+        // By the figures, the request fits once all frees have completed.
         let lack = now.lack_after(shortage);
         if now.cached.pending > 0 && self.order.is_any_capturing(&mut *self.source).unwrap_or(false)
         {
@@ -406,7 +411,7 @@ impl State {
         (now.judge(bytes, &lack), lack)
     }
 
-    /// Remembers how much the driver called free beyond what it refused.
+    /// Stores how much memory the driver reported as free beyond the refused request.
     fn note_refusal(&mut self, cause: Cause, figures: &Figures, needed: u64) {
         if cause == Cause::Refused
             && let Some(free) = figures.free()
@@ -419,32 +424,32 @@ impl State {
 }
 
 impl Figures {
-    /// Free and total bytes of the device, or of the host, if they are known.
+    /// Returns the free and total bytes of the device or the host, if they are known.
     fn known(&self) -> Option<(u64, u64)> {
         self.memory.as_ref().ok().copied().filter(|(free, _)| *free < u64::MAX)
     }
 
-    /// Bytes that the driver calls free, if it says.
+    /// Returns the bytes that the driver reports as free, if it does.
     pub(crate) fn free(&self) -> Option<u64> {
         self.known().map(|(free, _)| free)
     }
 
-    /// The device's memory, or the host's.
+    /// Returns the size of the device's memory, or of the host's.
     pub(crate) fn total(&self) -> Option<u64> {
         let known = self.known().map(|(_, total)| total);
         // Unified memory has no capacity of its own.
         known.or(Some(self.capacity)).filter(|total| *total < u64::MAX)
     }
 
-    /// Bytes of the device that other libraries and processes hold, contexts included, if the
-    /// driver says.
+    /// Returns the bytes of the device that other libraries and processes hold, contexts included,
+    /// if the driver reports them.
     pub(crate) fn foreign(&self) -> Option<u64> {
         let (free, total) = self.known()?;
         let used = total.saturating_sub(free);
         Some(used.saturating_sub(self.reserved).saturating_sub(self.others.reserved))
     }
 
-    /// The figures if `bytes` that were counted as given back stay with other heaps.
+    /// Returns the figures for the case that `bytes` counted as given back stay with other heaps.
     pub(crate) fn without(self, bytes: u64) -> Figures {
         let Figures { memory, mut others, .. } = self;
         let memory = memory.map(|(free, total)| (free.saturating_sub(bytes), total));
@@ -453,8 +458,8 @@ impl Figures {
         Figures { memory, others, ..self }
     }
 
-    /// Computes the bytes that a request lacks which adds `growth` to what is reserved, and for
-    /// which `least` bytes of the device have to be free.
+    /// Computes the bytes that a request lacks. It adds `growth` to the reserved bytes, and needs
+    /// `least` free bytes of the device.
     pub(crate) fn lack(&self, growth: u64, least: u64) -> Lack {
         let grown = self.reserved.saturating_add(growth);
         let limit = self.limit.map_or(0, |limit| grown.saturating_sub(limit));
@@ -462,12 +467,12 @@ impl Figures {
         Lack { needed: if limit > 0 { growth } else { least }, limit, device }
     }
 
-    /// Computes the bytes that a request lacks which met `shortage`.
+    /// Computes the bytes that a request lacks after `shortage`.
     fn lack_after(&self, shortage: &Shortage) -> Lack {
         match *shortage {
             Shortage::Limit(needed) => {
                 let lack = self.lack(needed, 0);
-                // Others gave something back in between.
+                // Other heaps gave memory back in between.
                 Lack { needed, limit: if lack.limit == 0 { needed } else { lack.limit }, ..lack }
             }
             Shortage::Device(needed) | Shortage::Beside(needed) => {
@@ -478,7 +483,7 @@ impl Figures {
         }
     }
 
-    /// Finds the cause why a request of `bytes` lacks something.
+    /// Finds the cause why a request of `bytes` lacks memory.
     pub(crate) fn judge(&self, bytes: u64, lack: &Lack) -> Cause {
         let Figures { cached, reserved, capacity, limit, others, .. } = *self;
         let needed = lack.needed;
@@ -487,10 +492,11 @@ impl Figures {
         match () {
             () if bytes > capacity => Cause::LargerThanDevice,
             () if limit.is_some_and(|limit| bytes > limit) => Cause::LargerThanLimit,
-            // By the pool's rounding.
+            // Too large through the pool's rounding.
             () if needed > capacity => Cause::LargerThanDevice,
             () if limit.is_some_and(|limit| needed > limit) => Cause::LargerThanLimit,
-            // What a policy needs may leave out what it has: all of the request has to fit.
+            // A policy may need less than the request if it has free pieces; here all of the
+            // request has to fit.
             () if cached.largest < bytes
                 && cached.bytes > 0
                 && cached.bytes.saturating_add(available) >= needed.max(bytes) =>

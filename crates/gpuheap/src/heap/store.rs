@@ -1,5 +1,5 @@
-//! The memory of one kind: a policy over a source, with its order, statistics and limits, under one
-//! lock.
+//! Stores: the memory of one kind. A policy over a source, with its stream order, statistics and
+//! limits, under one lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,60 +22,62 @@ use crate::stream::Stream;
 use crate::sync::{Biased, Locked};
 use crate::thread_cache::{Kept, ThreadCache};
 
-/// Up to so many bytes taken, or this part of the device, a pool takes new memory rather than have a
-/// stream wait for another one's work. Beyond it memory is worth more than the wait: two streams that
-/// hand memory to each other would hold twice as much. A 256th is 0.55 GiB of an H200.
+/// Up to this many reserved bytes, or this fraction of the device, a pool takes new memory instead
+/// of making a stream wait for another one's work. Beyond that, memory is worth more than the wait:
+/// two streams that hand memory to each other would hold twice as much. 1/256 is 0.55 GiB of an
+/// H200.
 const SPARE: u64 = 128 << 20;
 const SPARE_SHARE: u64 = 256;
 
-/// One kind's memory.
+/// The store of one kind of memory.
 pub(crate) struct Store {
     pub(crate) context: Arc<Context>,
     pub(crate) kind: MemoryKind,
     pub(crate) pool: PoolKind,
     pub(crate) reclaimers: Arc<Reclaimers>,
-    /// Which one of the process this is.
+    /// Number of the store in this process.
     pub(crate) number: u64,
-    /// Bytes that a thread may keep for a stream of what it freed; none where threads keep nothing.
+    /// Limit, in bytes, of a thread's cache for a stream; `None` if threads have no caches.
     pub(super) keeps: Option<u64>,
     pub(super) state: Apart<Biased<State>>,
 }
 
-/// On cache lines of its own: what threads read at every call is not to move with the lock.
+/// A value on its own cache lines: threads read it at every call, and it must not move with the
+/// lock.
 #[repr(align(128))]
 pub(super) struct Apart<T>(pub(super) T);
 
-/// Everything that one call at a time may touch.
+/// State of a store, which one call at a time may access.
 pub(crate) struct State {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) source: Box<dyn MemorySource>,
     pub(crate) order: Order,
-    /// What threads count for themselves is carried over into it.
+    /// Statistics, into which threads' own counts are merged.
     pub(crate) stats: RunningStats,
-    /// Bytes of the blocks that the policy handed out, those included that threads keep.
+    /// Bytes of the blocks that the policy handed out, including those in threads' caches.
     pub(crate) granted: u64,
     pub(crate) limits: Limits,
     pub(crate) stranded: Vec<Segment>,
-    /// Blocks that could not be given back, which stay live for good.
+    /// Number of blocks that could not be freed, which stay live forever.
     pub(crate) lost: u64,
-    /// Other threads are held off.
+    /// `true` while other threads are paused.
     pub(super) is_alone: bool,
-    /// More is taken than the soft limit allows.
+    /// `true` if more is reserved than the soft limit allows.
     pub(crate) is_above_soft_limit: bool,
-    /// Bytes up to which new memory is taken rather than a stream made to wait.
+    /// Reserved bytes up to which new memory is taken instead of making a stream wait.
     pub(super) spare: u64,
-    /// What was taken when all threads were last asked for what they keep, for more to be taken.
+    /// Reserved bytes when all threads' caches were last flushed for growth.
     pub(super) gathered: u64,
-    /// Several threads have caches.
+    /// `true` if several threads have caches.
     pub(crate) is_shared: bool,
-    /// What threads keep of what they freed.
+    /// Caches of threads for this store.
     pub(crate) caches: Vec<&'static ThreadCache>,
-    /// Freed, and not to be had again before they are filled with zeros, which failed so far. They
+    /// Freed blocks whose zero-filling failed so far. They are not reused before it succeeds, and
     /// count as live.
     pub(crate) unzeroed: Vec<Lease>,
-    /// Room for what is taken from a cache on its way to the policy.
+    /// Buffer for blocks on their way from a cache to the policy.
     pub(super) kept: Vec<Kept>,
-    /// Regions of the program that watch the peak.
+    /// Regions of the program that record the peak.
     pub(crate) regions: Vec<Watched>,
 }
 
@@ -127,7 +129,8 @@ impl Store {
         }
     }
 
-    /// Bytes that a thread may keep for a stream of what it freed; none where threads keep nothing.
+    /// Returns the limit, in bytes, of a thread's cache for a stream; `None` if threads have no
+    /// caches.
     pub(crate) fn keeps(&self) -> Option<u64> {
         self.keeps
     }
@@ -141,10 +144,10 @@ impl Store {
         self.note_soft_limit(state);
         let stranded: u64 = state.stranded.iter().map(|segment| segment.bytes).sum();
         let cached = state.policy.cached(None, &state.order);
-        // Before the questions of this call itself.
+        // Counted before this call's own queries.
         let driver_calls = state.source.calls();
         let reserved = state.source.reserved()?;
-        // What a pool of the driver's keeps is cached too, though no policy of ours holds it.
+        // Memory in a driver's pool is cached too, although no policy holds it.
         let kept_by_driver = if state.source.is_stream_ordered() {
             reserved.saturating_sub(state.stats.taken)
         } else {
@@ -164,7 +167,7 @@ impl Store {
         })
     }
 
-    /// Gives cached memory back until `bytes` went; waits for frees in flight.
+    /// Returns cached memory to the driver until `bytes` were returned; waits for frees in flight.
     pub(crate) fn reclaim(&self, bytes: u64) -> Result<u64, Error> {
         let reserved_by_driver = {
             let source = &mut self.lock().source;
@@ -178,19 +181,19 @@ impl Store {
             released?
         };
         let Some(before) = reserved_by_driver else { return Ok(released) };
-        // What is freed in stream order is the driver's to know of, and the wait alone makes a pool
-        // give back what is above its threshold.
+        // Only the driver knows which stream-ordered frees have completed. The wait alone makes its
+        // pool return memory above its threshold.
         self.synchronize()?;
         let mut state = self.lock();
         state.source.trim()?;
         Ok(before.saturating_sub(state.source.reserved()?))
     }
 
-    /// Retires a stream that is about to end, and lets go of it.
+    /// Retires a stream that is about to end, and forgets it.
     pub(crate) fn retire(&self, stream: &Stream) -> Result<(), Error> {
         let mut state = self.lock();
-        // Before the handle can be wrapped anew: what is freed on the new stream must not be kept with
-        // what was freed on this one, which has no work from here on.
+        // Before the handle can be wrapped again: frees on the new stream must not share a cache
+        // with frees on this one, which gets no more work.
         state.close(|cache| cache.stream_id() == stream.id());
         stream.retire()?;
         let State { order, source, .. } = &mut *state;
@@ -199,15 +202,15 @@ impl Store {
         Ok(())
     }
 
-    /// Waits for the device and lets go of all foreign streams.
+    /// Waits for the device and retires all foreign streams.
     pub(crate) fn retire_foreign(&self) -> Result<(), Error> {
         let mut state = self.lock();
-        // With the lock held: what is freed by now was used by work that this waits for.
+        // With the lock held: the wait covers the work on all memory freed by now.
         state.flush_caches();
         let foreign: Vec<u64> = state.order.foreign_ids().collect();
-        // As in `retire`.
+        // Closed for the reason given in `retire`.
         state.close(|cache| foreign.contains(&cache.stream_id()));
-        // Before the wait, so that it is for all the work that they ever take.
+        // Before the wait, so that it covers all the work that they ever get.
         state.order.foreign().for_each(|guard| guard.refuse_work());
         let waited = self.context.synchronize();
         let State { order, source, .. } = &mut *state;
@@ -215,7 +218,7 @@ impl Store {
             order.foreign().for_each(|guard| guard.complete());
             order.all_over(&mut **source);
         }
-        // Also where that failed: their handles may mean nothing any more.
+        // Even if the wait failed: their handles may be invalid from now on.
         order.retire_foreign(waited.is_ok());
         state.close_ended();
         Ok(waited?)
@@ -245,7 +248,7 @@ impl Store {
         self.state.0.lock()
     }
 
-    /// The same for this thread, which may have a cache.
+    /// Takes the lock for this thread, which may have a cache with a seat at it.
     #[inline]
     pub(super) fn lock_with(&self, cache: Option<&'static ThreadCache>) -> Locked<'_, State> {
         match cache {
@@ -254,12 +257,12 @@ impl Store {
         }
     }
 
-    /// A stream of another device has no order with this heap's memory.
+    /// Refuses a stream of another device, which has no order with this heap's memory.
     pub(crate) fn check_device(&self, stream: &Stream) -> Result<(), Error> {
         if stream.context().is_same(&self.context) {
             return Ok(());
         }
-        // A context from before a reset has the name of the one after it.
+        // A context from before a reset has the same handle as the one after it.
         self.context.check_alive()?;
         stream.context().check_alive()?;
         Err(ErrorKind::WrongDevice.error(format!(
@@ -269,7 +272,7 @@ impl Store {
         )))
     }
 
-    /// Waits, without the lock, until every free so far is over.
+    /// Waits, without the lock, until every free so far has completed.
     pub(crate) fn wait_for_pending(&self) -> Result<(), SourceError> {
         let waiters: Vec<_> = {
             let mut state = self.lock();
@@ -281,7 +284,7 @@ impl Store {
         };
         waiters.into_iter().try_for_each(|wait| wait())?;
         self.lock().poll()?;
-        // With the lock let go: the question for captures locks each store of the device.
+        // With the lock released: the query for captures locks each store of the device.
         let needs_device = self.lock().order.needs_device();
         if needs_device && !self.context.holders.is_any_capturing() {
             self.context.synchronize()?;
@@ -290,7 +293,7 @@ impl Store {
         Ok(())
     }
 
-    /// Waits, without the lock, for all work of the device; not while a stream captures a graph.
+    /// Waits, without the lock, for all work of the device, unless a stream is capturing a graph.
     pub(crate) fn synchronize(&self) -> Result<(), SourceError> {
         self.lock().refuse_capturing()?;
         Ok(self.context.synchronize()?)
@@ -298,7 +301,7 @@ impl Store {
 }
 
 impl Store {
-    /// Has threads keep nothing of what is freed while more is taken than the soft limit allows.
+    /// Stops threads from caching freed memory while more is reserved than the soft limit allows.
     pub(crate) fn note_soft_limit(&self, state: &mut State) {
         let is_above = match state.limits.soft {
             None => false,
@@ -319,12 +322,12 @@ impl State {
     pub(crate) fn stream(&mut self, stream: &Stream) -> StreamRef {
         let guard = || Some(stream.guard());
         let found = self.order.stream(stream.id(), handle(stream.raw()), guard, &mut *self.source);
-        // Those whose end was noticed on the way.
+        // Closes the caches of streams whose end was noticed meanwhile.
         self.close_ended();
         found
     }
 
-    /// The account, with what threads counted for themselves.
+    /// Returns the statistics, with threads' own counts merged.
     pub(crate) fn stats(&mut self) -> AllocStats {
         self.flush_caches();
         *self.stats
@@ -345,25 +348,25 @@ impl State {
         work(&mut *self.policy, &mut environment)
     }
 
-    /// The same with the lock.
+    /// Waits for all work of the device with the lock held, unless a stream is capturing a graph.
     pub(crate) fn synchronize(&mut self, context: &Context) -> Result<(), SourceError> {
         self.refuse_capturing()?;
         Ok(context.synchronize()?)
     }
 
-    /// Refuses what a capture would break by.
+    /// Refuses an operation that would break a capture.
     fn refuse_capturing(&mut self) -> Result<(), SourceError> {
         let capturing = self.order.is_any_capturing(&mut *self.source)?;
         if capturing { Err(SourceError::Capturing) } else { Ok(()) }
     }
 
-    /// Records the fences that the frees so far still lack.
+    /// Records the fences that earlier frees still lack.
     pub(crate) fn fence(&mut self) -> Result<(), SourceError> {
         self.flush_caches();
         self.order.pending(&mut *self.source).map(drop)
     }
 
-    /// Asks the driver which frees are over.
+    /// Queries the driver for frees that have completed.
     pub(crate) fn poll(&mut self) -> Result<(), SourceError> {
         self.flush_caches();
         let polled = self.order.poll(&mut *self.source);
@@ -381,9 +384,9 @@ impl State {
         self.with_policy(|policy, env| policy.release(target, env))
     }
 
-    /// Gives back what is above the soft limit and out of use. A pool of the driver's does so
-    /// itself. Called at every free, so it looks through all that there is once, when more is taken
-    /// than the limit allows, and from then on at what became free.
+    /// Returns unused memory above the soft limit to the driver. A driver's pool does so itself. It
+    /// is called at every free. It therefore searches all cached memory once, when the limit is
+    /// first exceeded, and from then on only memory that became free.
     pub(super) fn keep_soft_limit(&mut self) -> Result<(), SourceError> {
         let Some(soft) = self.limits.soft else { return Ok(()) };
         if self.source.is_stream_ordered() {
@@ -404,12 +407,13 @@ impl State {
         self.with_policy(|policy, env| policy.release_freed(above, env)).map(drop)
     }
 
-    /// Bytes that may still be taken from the driver, by the limit and by the device.
+    /// Returns the bytes that may still be taken from the driver, by the limit and by the device.
     pub(crate) fn available(&mut self) -> Result<u64, SourceError> {
         self.available_with(0)
     }
 
-    /// Bytes that may be taken from the driver once other heaps gave `spare` bytes back.
+    /// Returns the bytes that may be taken from the driver after other heaps gave `spare` bytes
+    /// back.
     fn available_with(&mut self, spare: u64) -> Result<u64, SourceError> {
         let (free, _) = self.source.device_memory()?;
         let allowed = match self.limits.hard {
@@ -419,7 +423,8 @@ impl State {
         Ok(free.saturating_add(spare).min(allowed))
     }
 
-    /// Bytes that may be handed out with cached memory given back, here and by `others`.
+    /// Returns the bytes that may be allocated after cached memory was given back, here and by
+    /// `others`.
     pub(crate) fn room(&mut self, others: OtherHeaps) -> Result<u64, SourceError> {
         self.flush_caches();
         let cached = self.source.reserved()?.saturating_sub(self.granted);
@@ -436,25 +441,26 @@ impl State {
     }
 }
 
-/// Bytes up to which new memory of a kind is taken [rather than](SPARE) a wait.
+/// Returns the bytes up to which new memory of a kind is taken [instead of](SPARE) a wait.
 fn spare_of(kind: MemoryKind, source: &dyn MemorySource) -> u64 {
     match kind {
-        // A pool of the driver's orders streams itself, and says what it reserved by a call.
+        // A driver's pool orders streams itself, and reports its reserved bytes only by a call.
         MemoryKind::Device if !source.is_stream_ordered() => {
             (source.capacity() / SPARE_SHARE).max(SPARE)
         }
-        // Slow to take, or with no memory of its own.
+        // Slow to take, or without memory of its own.
         _ => 0,
     }
 }
 
-/// How often a heap that ends tries to give everything back: a call may fail for the moment.
+/// Number of attempts of an ending heap to give everything back: a call may fail momentarily.
 const LAST_TRIES: u32 = 3;
 
 impl Drop for Store {
     fn drop(&mut self) {
         let state = self.state.0.get_mut();
-        // Nobody is left to be told; what cannot be given back goes with the context.
+        // There is no caller to return an error to. Memory that cannot be given back ends with the
+        // context.
         let mut waited = Ok(());
         for _ in 0..LAST_TRIES {
             state.zero_again(&self.context);
@@ -467,15 +473,15 @@ impl Drop for Store {
                 state.order.all_over(&mut *state.source);
             }
         }
-        // A graph may be captured that uses it.
+        // A graph that uses the memory may be under capture.
         if waited.is_err_and(|error| !is_end_of_work(&error)) {
             state.source.leave();
         }
     }
 }
 
-/// Returns `true` if a wait failed because the work did, with which the context is lost: nothing
-/// runs in it any more.
+/// Returns `true` if a wait failed because the work failed. The context is then lost: nothing runs
+/// in it any more.
 fn is_end_of_work(error: &SourceError) -> bool {
     match error {
         SourceError::Gone(_) => true,
@@ -484,5 +490,6 @@ fn is_end_of_work(error: &SourceError) -> bool {
     }
 }
 
-/// The driver's codes for that, such as `CUDA_ERROR_ILLEGAL_ADDRESS` and `CUDA_ERROR_LAUNCH_FAILED`.
+/// The driver's codes of failed work, such as `CUDA_ERROR_ILLEGAL_ADDRESS` and
+/// `CUDA_ERROR_LAUNCH_FAILED`.
 const FAILED_WORK: std::ops::Range<i32> = 700..800;

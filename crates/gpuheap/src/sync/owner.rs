@@ -66,7 +66,7 @@ impl<T> Owner<T> {
         self.lock().is_none()
     }
 
-    /// Stores a value, if there is none yet.
+    /// Stores a value, unless a value is stored already.
     pub(crate) fn set(&self, value: &Arc<T>) {
         let mut kept = self.lock();
         let kept = kept.get_or_insert_with(|| value.clone());

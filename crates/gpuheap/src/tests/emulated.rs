@@ -57,7 +57,7 @@ fn the_places_of_streams_that_ended_are_used_again() {
     }
 }
 
-/// A heap lets go of streams also if nothing else makes it ask how far they have got.
+/// A heap forgets streams also if nothing else makes it ask how far they have got.
 #[test]
 fn the_places_of_streams_do_not_pile_up_while_memory_is_plenty() {
     for pool in PoolKind::ALL {

@@ -218,7 +218,7 @@ fn equal_stacks_are_kept_once_and_found_again() {
     assert_eq!(tracker.lock().sites.len(), 2);
     let leaks = tracker.leaks();
     assert_eq!(leaks.sites.iter().map(|site| site.allocations).collect::<Vec<_>>(), [100, 1]);
-    // What was freed keeps its site, so that the next one does not make it again.
+    // A site outlives its freed allocations, so that the next one reuses it.
     tracker.freed(other);
     assert_eq!(tracker.lock().sites.len(), 2);
     assert_eq!(tracker.leaks().sites.len(), 1);

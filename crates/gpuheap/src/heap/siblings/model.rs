@@ -1,12 +1,12 @@
 //! A model of requests that reach into each other's heaps, run through in every order.
 //!
-//! Thread `t` asks heap `t` for memory, in units of which a policy takes one at a time, and tries as
-//! the reclaim steps do: an attempt, what other heaps cache, an attempt, and attempts in turn while other
-//! heaps give something back.
+//! Thread `t` asks heap `t` for memory, in units of which a policy takes one at a time, and tries
+//! as the reclaim steps do: an attempt, what other heaps cache, an attempt, and attempts in turn
+//! while other heaps give something back.
 //!
-//! The model is an implementation of its own, by the same rules, and not the code of the library. It has
-//! one lock for each heap. It has no lock of visits, no end of a turn by time, no pending frees and no
-//! captures. Every order of its steps is tried, which says nothing of these.
+//! The model is an implementation of its own, by the same rules, and not the code of the library.
+//! It has one lock for each heap. It has no lock of visits, no end of a turn by time, no pending
+//! frees and no captures. Every order of its steps is tried, which says nothing of these.
 
 use std::collections::HashSet;
 
