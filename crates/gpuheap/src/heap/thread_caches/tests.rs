@@ -1,4 +1,4 @@
-//! What becomes of caches when heaps, threads and devices end.
+//! Tests of caches at the end of heaps, threads and devices.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ fn is_among(cache: &ThreadCache, caches: &[&'static ThreadCache]) -> bool {
     caches.iter().any(|one| std::ptr::eq(*one, cache))
 }
 
-/// How often a cache stands among those that wait to be used again.
+/// Returns how many times a cache is in the list of caches for reuse.
 fn waiting(cache: &ThreadCache) -> usize {
     lock_free().unwrap().iter().filter(|one| std::ptr::eq(**one, cache)).count()
 }
@@ -44,10 +44,10 @@ fn a_cache_that_is_given_back_twice_is_had_once() {
     let cache: &'static ThreadCache = Box::leak(Box::new(ThreadCache::new()));
     free(cache);
     free(cache);
-    // A test beside this one may have taken it.
+    // A test on another thread may have taken the cache.
     assert!(waiting(cache) <= 1);
     let taken = unused();
-    // Whoever had it before is late.
+    // A late return by the previous user of the cache.
     free(taken);
     assert_eq!(waiting(taken), 0, "it is this thread's by now");
     taken.abandon();
@@ -88,7 +88,8 @@ fn what_another_thread_frees_comes_back_to_where_it_came_from() {
     let device = device();
     let stream = device.stream().unwrap();
     let heap = Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap();
-    // As many as the other thread's cache keeps, and as this one's remote frees hold, and one more.
+    // Blocks that fill the other thread's cache and this one's remote frees, without the one more
+    // that overflows.
     let (own, sent) = (8, 64);
     let allocate = |count: u64| -> Vec<Block> {
         (0..count).map(|_| heap.allocate(BYTES, &stream).unwrap()).collect()
@@ -109,7 +110,7 @@ fn what_another_thread_frees_comes_back_to_where_it_came_from() {
             };
             assert_eq!((other.held(), cache.held()), (own * BYTES, 0));
             assert!(cache.holds(), "the rest is among the remote frees");
-            // No place is left, so half of what the other thread keeps goes to the pool.
+            // No place is left, so half of the other thread's cache goes to the pool.
             drop(last);
             assert_eq!(other.held(), (own / 2 + 1) * BYTES);
         });
@@ -117,7 +118,7 @@ fn what_another_thread_frees_comes_back_to_where_it_came_from() {
     let again = allocate(sent);
     assert!(addresses(&again).is_subset(&freed));
     drop(again);
-    // What nobody asks for goes to the pool before figures are read.
+    // Blocks that no thread requests go to the pool before figures are read.
     let blocks = allocate(own + sent);
     thread::scope(|scope| scope.spawn(|| drop(blocks)).join()).unwrap();
     heap.reclaim_all().unwrap();
@@ -149,14 +150,14 @@ fn what_passes_from_thread_to_thread_is_live_once() {
     });
     let usage = heap.usage().unwrap();
     assert_eq!((usage.live, usage.stats.frees), (0, rounds));
-    // One at a time, and as many more as may lie among remote frees that no thread looked through yet.
+    // One at a time, plus those that may lie among remote frees that no thread has looked through.
     assert!(usage.live_peak <= 80 * BYTES, "{}", usage.live_peak);
 }
 
 type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
-/// The other thread's cache comes first among the heap's, and it frees a block while this one's is
-/// closed.
+/// The other thread's cache comes first among the heap's caches, and that thread frees a block
+/// while this thread's cache is closed.
 #[test]
 fn nobody_puts_into_a_cache_that_closes() {
     const BYTES: u64 = 4096;
@@ -181,7 +182,7 @@ fn nobody_puts_into_a_cache_that_closes() {
             drop(allocate(()));
             done.send(()).unwrap();
             drop(blocks.recv().unwrap());
-            // As many as its bin has places, now that both threads are there.
+            // Fills the bin, now that both threads have started.
             drop([(); 8].map(allocate));
             done.send(()).unwrap();
             drop(blocks.recv().unwrap());
@@ -191,13 +192,13 @@ fn nobody_puts_into_a_cache_that_closes() {
         let victim = heap.allocate(BYTES, &stream).unwrap();
         send.send(heap.allocate(512, &stream).unwrap()).unwrap();
         is_done.recv().unwrap();
-        // What the policy gets back when the cache closes.
+        // A block that the policy gets back when the cache closes.
         drop(heap.allocate(2 * BYTES, &stream).unwrap());
         let [first, own] = caches(&heap)[..] else { panic!("one for each thread") };
         assert!(!first.is_mine() && own.is_mine());
         *meanwhile.lock().unwrap() = Some(Box::new(move || {
             send.send(victim).unwrap();
-            // It should wait for the lock; without that it is done in no time.
+            // The thread should wait for the lock; without the wait it ends at once.
             let _ = is_done.recv_timeout(Duration::from_millis(100));
         }));
         heap.store(MemoryKind::Device).lock().close(ThreadCache::is_mine);
@@ -206,8 +207,8 @@ fn nobody_puts_into_a_cache_that_closes() {
     assert_eq!((state.stats().live_blocks, state.granted), (0, 0));
 }
 
-/// One thread asks for the heap and has a block of it for a moment, while another one asks for it and
-/// lets go of it at once.
+/// One thread requests the heap and holds a block of it for a moment. Another thread requests it
+/// and drops it at once.
 #[test]
 fn a_heap_ends_wholly_before_it_is_asked_for_again() {
     let device = device();
@@ -235,36 +236,36 @@ fn a_heap_ends_wholly_before_it_is_asked_for_again() {
     assert_eq!((stats.live, stats.allocations, stats.frees), (0, frees, frees));
 }
 
-/// As if another thread of the parent held the lock when the child was made.
+/// Simulates another thread of the parent that held the lock at the fork.
 #[test]
 #[cfg(all(unix, not(miri)))]
 fn a_child_waits_for_no_lock_of_its_parent() {
     fork::watch();
     let cache: &'static ThreadCache = Box::leak(Box::new(ThreadCache::new()));
     let held = lock_free();
-    // SAFETY: the child takes no lock that another thread may hold, which is what is tested; an alarm
-    // ends one that does. It ends by `_exit`.
+    // SAFETY: the child takes no lock that another thread may hold, which is under test; an alarm
+    // ends a child that does. The child ends by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: its default is to end the process.
+        // SAFETY: the default action is to end the process.
         unsafe { libc::alarm(10) };
         free(cache);
         free(unused());
         cache.end();
-        // SAFETY: ends the child without running what the parent registered for its own end.
+        // SAFETY: ends the child without the parent's exit handlers.
         unsafe { libc::_exit(0) }
     }
     drop(held);
     let mut status = 0;
-    // SAFETY: the pointer is valid for the call, and the child is ours.
+    // SAFETY: the pointer is valid for the call, and this process made the child.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the child hung or failed");
 }
 
-/// Two threads have caches, and blocks of both are dropped on a third.
+/// Two threads have caches, and a third drops blocks of both.
 #[test]
 fn caches_that_blocks_point_at_after_a_reset_are_not_used_again() {
-    /// Nobody finds them again, which Miri takes for lost.
+    /// Keeps the spent caches reachable; otherwise Miri reports them as leaked.
     static SPENT: Mutex<Vec<&'static ThreadCache>> = Mutex::new(Vec::new());
     let pools = [PoolKind::Binned, PoolKind::Split, PoolKind::Stitched];
     for pool in pools.into_iter().take(if cfg!(miri) { 1 } else { 3 }) {
@@ -294,7 +295,7 @@ fn caches_that_blocks_point_at_after_a_reset_are_not_used_again() {
         drop((heap, streams));
         assert!(inner.upgrade().is_some(), "{pool}: its blocks are there");
 
-        // SAFETY: nothing of the device is used by its address, and no other thread uses it.
+        // SAFETY: no address of the device is used, and no other thread uses the device.
         let fresh = unsafe { device.reset() }.unwrap();
         assert!(inner.upgrade().is_none(), "{pool}: none of its blocks can come back");
         let is_spent = |cache: &&ThreadCache| {
