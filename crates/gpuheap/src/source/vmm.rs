@@ -33,7 +33,7 @@ pub(super) struct Vmm {
     created: u64,
     /// Bytes that the source has reserved besides.
     pub(super) beside: u64,
-    /// High-water mark of both together, as far as it was reached here.
+    /// High-water mark of `beside` and the physical memory together, as reached by calls here.
     pub(super) reserved_peak: u64,
     pub(super) calls: u64,
 }

@@ -88,8 +88,8 @@ fn what_another_thread_frees_comes_back_to_where_it_came_from() {
     let device = device();
     let stream = device.stream().unwrap();
     let heap = Heap::builder(&device).pool(PoolKind::Stitched).build().unwrap();
-    // Blocks that fill the other thread's cache and this one's remote frees, without the one more
-    // that overflows.
+    // Blocks that fit into the other thread's cache and this one's remote frees. The test allocates
+    // one more.
     let (own, sent) = (8, 64);
     let allocate = |count: u64| -> Vec<Block> {
         (0..count).map(|_| heap.allocate(BYTES, &stream).unwrap()).collect()
