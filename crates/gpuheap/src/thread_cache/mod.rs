@@ -39,7 +39,7 @@ mod remote_frees;
 mod slots;
 
 pub(crate) use cache::{CacheOwner, Opening, Owning, ThreadCache};
-#[cfg(test)]
+#[cfg(all(test, feature = "emulator", not(loom)))]
 pub(crate) use ends::lock_free;
 pub(crate) use ends::{free, unused};
 pub(crate) use local::{find, insert, is_there, unused as unused_here};
