@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read, stdin};
 use std::path::PathBuf;
 
 use clap::Args;
-use gpuheap_doctor::{RULES, Rule, Severity, diagnose, explain_error};
+use gpuheap_doctor::{Machine, RULES, Recorder, Rule, Severity, diagnose, explain_error};
 
 use crate::failure::Failure;
 use crate::verdict::Verdict;
@@ -21,6 +21,10 @@ pub(crate) struct DoctorArguments {
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
 
+    /// Also write what was read of this machine to a file, for --machine; it has command lines
+    #[arg(long, value_name = "FILE", conflicts_with = "machine")]
+    record: Option<PathBuf>,
+
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -30,10 +34,24 @@ pub(crate) struct DoctorArguments {
 ///
 /// # Errors
 ///
-/// A recording that cannot be read.
+/// A recording that cannot be read or written.
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
-    let mut machine = machine::read(arguments.machine.as_ref())?;
-    machine.examine();
+    let mut machine;
+    if let Some(path) = &arguments.record {
+        let recorder = Recorder::default();
+        machine = Machine::read(recorder.clone());
+        machine.examine();
+        let text = format!("# origin: recorded by gpuheap doctor --record\n{}", recorder.text());
+        std::fs::write(path, text).map_err(|error| {
+            let name = path.display();
+            Failure::could_not_look(format!(
+                "--record {name}: {error}; name a file that can be written"
+            ))
+        })?;
+    } else {
+        machine = machine::read(arguments.machine.as_ref())?;
+        machine.examine();
+    }
     let report = diagnose(&machine);
     let text = if arguments.json {
         report.to_json()

@@ -1,7 +1,7 @@
 //! Finds who holds GPU memory, and why it does not come back.
 //!
 //! Everything is read through a [`Source`]: this machine ([`Here`]: NVML, `/proc`, the kernel's log)
-//! or a [`Recording`] of one. [`Machine::read`] turns a source into facts, and everything else is a
+//! or a [`Recording`] of one, which a [`Recorder`] writes. [`Machine::read`] turns a source into facts, and everything else is a
 //! function of these facts:
 //!
 //! * [`status::of`] accounts for the memory of each device, by process.
@@ -44,4 +44,4 @@ pub use machine::Machine;
 pub use oom::{Explanation, explain_error};
 pub use rule::{Finding, Rule, Severity};
 pub use rules::RULES;
-pub use source::{Here, Recording, RecordingError, Skipped, Source, Why};
+pub use source::{Here, Recorder, Recording, RecordingError, Skipped, Source, Why};

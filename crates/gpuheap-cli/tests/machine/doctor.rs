@@ -72,6 +72,17 @@ fn waiting_for_nothing_is_wrong_use() {
 }
 
 #[test]
+fn recorded_machine_is_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("here.machine");
+    let file = file.to_str().unwrap();
+    let here = gpuheap(&["doctor", "-v", "--record", file]);
+    let again = gpuheap(&["doctor", "-v", "--machine", file]);
+    assert_eq!((again.code, &again.stdout), (here.code, &here.stdout));
+    assert_eq!(gpuheap(&["doctor", "--record", "/no/such/folder/file"]).code, 3);
+}
+
+#[test]
 fn rules_and_errors_are_explained() {
     let ran = gpuheap(&["explain", "p01"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);

@@ -15,6 +15,7 @@ pub use self::examine::Message;
 pub use self::host::Host;
 pub use self::nvml::{Gpu, Kind, Listed, Nvml, NvmlFailure};
 pub use self::process::Process;
+pub(crate) use self::process::is_kept_variable;
 use crate::source::{Skipped, Source, Why};
 
 /// A machine's facts.

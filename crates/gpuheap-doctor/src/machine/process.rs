@@ -127,6 +127,11 @@ const VARIABLES: [&str; 12] = [
     "RAY_JOB_ID",
 ];
 
+/// Returns `true` for a variable of a process's environment that may be kept.
+pub(crate) fn is_kept_variable(name: &str) -> bool {
+    VARIABLES.contains(&name)
+}
+
 /// A process as the first look at all of them shows it.
 struct Seen {
     pid: u32,
@@ -267,7 +272,7 @@ fn details(source: &Arc<dyn Source>, pid: u32) -> Details {
         let environment = words(text("environ"))
             .iter()
             .filter_map(|line| line.split_once('='))
-            .filter(|(name, _)| VARIABLES.contains(name))
+            .filter(|(name, _)| is_kept_variable(name))
             .map(|(name, value)| (name.to_owned(), value.trim_end().to_owned()))
             .collect();
         let maps = text("maps").lines().filter_map(known_file).collect();

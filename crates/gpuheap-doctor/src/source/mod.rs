@@ -3,6 +3,7 @@
 mod here;
 mod kcmp;
 mod nvml;
+mod recorder;
 mod recording;
 
 use std::fmt;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::here::Here;
+pub use self::recorder::Recorder;
 pub use self::recording::{Recording, RecordingError};
 use crate::machine::Nvml;
 
