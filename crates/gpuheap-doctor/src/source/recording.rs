@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "# remark\n== /a/b\none\\0two\n== /a/c -> /dev/null\n== /a/d !denied\n\
-                        == environment\nHOME=/root\n== same 1:2 3:4\n== run true -p\nyes\n";
+                        == environment\nHOME=/home/ann\n== same 1:2 3:4\n== run true -p\nyes\n";
 
     #[test]
     fn sections_are_read_as_what_they_stand_for() {
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(recording.link("/a/c").unwrap(), "/dev/null");
         assert_eq!(recording.read("/a/d").unwrap_err().why, Why::Denied);
         assert_eq!(recording.list("/a").unwrap(), ["b", "c", "d"]);
-        assert_eq!(recording.variable("HOME").as_deref(), Some("/root"));
+        assert_eq!(recording.variable("HOME").as_deref(), Some("/home/ann"));
         assert_eq!(recording.is_same_file((3, 4), (1, 2)), Ok(true));
         assert_eq!(recording.is_same_file((3, 5), (1, 2)), Ok(false));
         assert_eq!(recording.run(&["true", "-p"], Duration::ZERO).unwrap(), "yes\n");
