@@ -3,6 +3,7 @@
 mod before;
 mod cleared;
 mod pools;
+mod reproduce;
 mod speed;
 
 use std::collections::BTreeMap;
@@ -105,7 +106,7 @@ pub struct PeakRange {
 }
 
 impl PeakRange {
-    fn exact(bytes: u64) -> Self {
+    pub(crate) fn exact(bytes: u64) -> Self {
         Self { low: bytes, high: bytes }
     }
 }

@@ -1,31 +1,11 @@
 //! Models of other allocators, run through a trace.
 
+use super::memory::Memory;
 use super::{Bench, Cause, Pool, PoolReport, ReplayError, Stop};
 use crate::models::build;
 use crate::models::torch::{Settings, Torch};
 use crate::report::words::Amount;
 use crate::{Failure, Outcome, PeakRange};
-
-/// Bytes that a model may take.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Memory {
-    /// Memory of the device. PyTorch's memory fraction is a part of it.
-    pub(crate) total: u64,
-    /// Bytes that a program can use of it.
-    pub(crate) usable: u64,
-    /// Hard limit.
-    pub(crate) limit: Option<u64>,
-}
-
-impl Memory {
-    pub(crate) fn of(bytes: u64) -> Self {
-        Self { total: bytes, usable: bytes, limit: None }
-    }
-
-    pub(crate) fn capacity(self) -> u64 {
-        self.usable.min(self.limit.unwrap_or(u64::MAX))
-    }
-}
 
 /// Runs a model, and says how much it reserved or why it failed.
 pub(super) fn measure(

@@ -2,6 +2,7 @@
 
 mod at;
 mod cards;
+mod detail;
 mod table;
 mod tune;
 mod verdict;
@@ -9,20 +10,11 @@ pub(crate) mod words;
 
 pub use self::at::at;
 pub use self::cards::list_cards;
+pub use self::detail::Detail;
 pub use self::tune::tune;
 use self::words::{Amount, count, line, paragraph};
 use crate::replay::{DeviceUsed, TraceReport};
 use crate::verdict::Recorded;
-
-/// How much of a verdict is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Detail {
-    /// As much as fits on a screen of 24 lines.
-    #[default]
-    Screen,
-    /// Every remedy, card and holder.
-    Full,
-}
 
 /// Renders reports for a terminal of 80 columns, one section for each trace.
 pub fn render(reports: &[TraceReport], detail: Detail) -> String {

@@ -1,6 +1,7 @@
 //! The settings that a search tries: plain ones first, then those that people combine.
 
-use super::{Budget, Family, Trial};
+use super::trial::Trial;
+use super::{Budget, Family};
 use crate::Program;
 use crate::models::cuda::Cuda;
 use crate::models::torch::Version;

@@ -16,92 +16,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod budget;
+mod family;
 mod grid;
 mod trace;
+mod trial;
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+pub use self::budget::Budget;
+pub use self::family::Family;
 pub use self::trace::TraceSearch;
+use self::trial::Trial;
 use crate::Program;
-use crate::cards::Card;
 use crate::models::torch::{Settings, Torch};
 use crate::models::{Model, SettingError, build};
-
-/// Framework whose settings are searched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// PyTorch's allocator under `PYTORCH_CUDA_ALLOC_CONF`.
-    Torch,
-    /// RMM's memory resources, through their Python interface.
-    Rmm,
-    /// CuPy's pools.
-    CuPy,
-}
-
-impl Family {
-    /// Returns the name as the command takes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Torch => "torch",
-            Self::Rmm => "rmm",
-            Self::CuPy => "cupy",
-        }
-    }
-
-    /// Returns the name as people write it.
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Torch => "PyTorch",
-            Self::Rmm => "RMM",
-            Self::CuPy => "CuPy",
-        }
-    }
-}
-
-/// Bounds of a search.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct Budget {
-    /// Memory that the driver reports, bytes. Memory fractions are parts of it.
-    pub device_memory: u64,
-    /// Memory that the program can allocate, bytes.
-    pub usable_memory: u64,
-    /// `true` if the driver has virtual memory management. Without it `expandable_segments` is not
-    /// tried.
-    pub vmm: bool,
-    /// Memory fraction that the program sets. If `None`, settings that need one are tried with 0.95.
-    pub memory_fraction: Option<f64>,
-    /// Most steps of the program that are run under all settings together. At least one setting is
-    /// tried. Unlike `time` it bounds every machine's search in the same way.
-    pub steps: usize,
-    /// Time after which no further setting is begun. At least one is tried.
-    pub time: Duration,
-}
-
-impl Budget {
-    /// Returns the bounds of a device of which `bytes` can be allocated, with 20 seconds of time.
-    pub fn new(bytes: u64) -> Self {
-        const TIME: Duration = Duration::from_secs(20);
-        Self {
-            device_memory: bytes,
-            usable_memory: bytes,
-            vmm: true,
-            memory_fraction: None,
-            steps: usize::MAX,
-            time: TIME,
-        }
-    }
-
-    /// Returns the bounds of a card, with 20 seconds of time.
-    pub fn of(card: &Card) -> Self {
-        let Card { total_bytes, usable_bytes, vmm, .. } = *card;
-        Self { device_memory: total_bytes, usable_memory: usable_bytes, vmm, ..Self::new(0) }
-    }
-}
 
 /// Settings, and what the program takes under them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,14 +52,6 @@ pub struct Candidate {
     pub driver_calls: u64,
     /// `true` if a request fails under the setting. The figures are those up to the failure.
     pub fails: bool,
-}
-
-/// A setting that is to be tried.
-#[derive(Debug, Clone)]
-struct Trial {
-    setting: String,
-    python: Option<String>,
-    model: String,
 }
 
 /// Runs the program under settings of one framework, on all cores, and returns those that no other

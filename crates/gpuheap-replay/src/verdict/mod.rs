@@ -1,16 +1,18 @@
 //! Conclusions from replays: whether the program gets through, why not, and what would help.
 
+mod best_pool;
 mod fits;
 mod recorded;
 mod remedies;
+mod remedy;
 mod rmm;
 
 use gpuheap_trace::Format;
 
+use self::best_pool::best_pool;
 pub use self::fits::{Fit, Way};
 pub use self::recorded::{FailedRequest, Recorded, RecordedLimit};
-pub use self::remedies::{Remedy, RemedyKind};
-use crate::PeakRange;
+pub use self::remedy::{Remedy, RemedyKind};
 use crate::moment::{Holder, Moment};
 use crate::replay::minimum::LARGEST;
 use crate::replay::{
@@ -261,30 +263,6 @@ fn advice(
     Some(Advice { pool: own.pool.to_string(), setting: None, enough: enough(own) })
 }
 
-/// The pool that gets through with the least memory. Pools that call the driver for every block, and
-/// models of a closed driver, come last. Of pools within 5 % of the least, the one with the fewest
-/// driver calls.
-pub(crate) fn best_pool<'r>(
-    bench: &Bench<'_>,
-    results: &'r [PoolReport],
-    is_asked: impl Fn(&PoolReport) -> bool,
-) -> Option<&'r PoolReport> {
-    let is_emulated = bench.device.is_emulated;
-    let rank = |result: &PoolReport| {
-        (result.pool.is_closed_driver(is_emulated), !result.pool.is_caching())
-    };
-    let passed = || results.iter().filter(|result| result.gets_through() && is_asked(result));
-    // A pool that is another one here is advised by that one's name, if it is there.
-    let passed = || passed().filter(|result| result.fallback.is_none() || results.len() == 1);
-    let first = passed().map(rank).min()?;
-    let group = || passed().filter(|result| rank(result) == first);
-    let least = group().map(|result| result.peak_reserved.high).min()?;
-    let margin = least.saturating_add(least / 20);
-    group()
-        .filter(|result| result.peak_reserved.high <= margin)
-        .min_by_key(|result| (result.driver_calls, result.peak_reserved.high))
-}
-
 impl MemoryAtFailure {
     fn of_recording(moment: &Moment, request: FailedRequest, limit: Option<RecordedLimit>) -> Self {
         let held = moment.held;
@@ -345,9 +323,4 @@ impl MemoryAtFailure {
             has_stacks: moment.has_stacks,
         }
     }
-}
-
-/// A peak that is known exactly.
-pub(crate) fn exactly(bytes: u64) -> PeakRange {
-    PeakRange { low: bytes, high: bytes }
 }

@@ -3,7 +3,8 @@
 use gpuheap::PoolKind;
 use gpuheap_trace::Format;
 
-use super::{Recorded, best_pool, exactly, rmm};
+use super::best_pool::best_pool;
+use super::{Recorded, Remedy, RemedyKind, rmm};
 use crate::models::torch::Settings;
 use crate::replay::minimum::{self, LARGEST};
 use crate::replay::{
@@ -12,56 +13,6 @@ use crate::replay::{
 };
 use crate::tune::{Candidate, Family, search};
 use crate::{Outcome, PeakRange};
-
-/// Something to do. Sizes are bytes.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Remedy {
-    /// Kind of remedy.
-    pub kind: RemedyKind,
-    /// The pool, as `--pool` takes it; `None` for a limit.
-    pub pool: Option<String>,
-    /// The line to type.
-    pub line: String,
-    /// A line of Python that is needed as well.
-    pub python: Option<String>,
-    /// The most that is taken from the driver then; `None` if it stays as it is.
-    pub reserved: Option<PeakRange>,
-    /// How much less that is than the checked settings take on the same device; `None` if these do
-    /// not get through there.
-    pub saves: Option<u64>,
-    /// Calls of the driver then.
-    pub driver_calls: Option<u64>,
-    /// Calls of the driver with the checked settings on the same device.
-    pub driver_calls_before: Option<u64>,
-    /// `true` if the pool is one of gpuheap's own.
-    pub is_own_heap: bool,
-    /// `true` if the figures are those of a model of a closed driver.
-    pub is_closed_driver: bool,
-}
-
-/// Kind of remedy, cheapest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum RemedyKind {
-    /// A setting of the framework that the program used.
-    Setting,
-    /// Another pool.
-    Policy,
-    /// A higher limit.
-    Limit,
-}
-
-impl RemedyKind {
-    /// Returns one word for it, as in the JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Setting => "setting",
-            Self::Policy => "policy",
-            Self::Limit => "limit",
-        }
-    }
-}
 
 /// Remedies shown of each kind.
 const SHOWN: usize = 2;
@@ -256,7 +207,7 @@ impl<'b, 't> OfTorch<'b, 't> {
             pool: Some("rmm:async".to_owned()),
             line: "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync".to_owned(),
             python: None,
-            reserved: Some(exactly(peak)),
+            reserved: Some(PeakRange::exact(peak)),
             saves: self.saves(peak),
             driver_calls: None,
             driver_calls_before: None,
@@ -326,7 +277,7 @@ impl<'b, 't> OfTorch<'b, 't> {
             pool: None,
             line,
             python: None,
-            reserved: Some(exactly(enough)),
+            reserved: Some(PeakRange::exact(enough)),
             saves: None,
             driver_calls: None,
             driver_calls_before: None,

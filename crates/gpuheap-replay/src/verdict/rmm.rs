@@ -1,6 +1,7 @@
 //! RMM's resources as remedies.
 
-use super::{Remedy, RemedyKind, exactly};
+use super::{Remedy, RemedyKind};
+use crate::PeakRange;
 use crate::replay::minimum::LARGEST;
 use crate::replay::{Bench, Pool};
 use crate::tune::{Candidate, Family, search};
@@ -70,7 +71,7 @@ impl Resource {
             pool: Some(model.clone()),
             line: format!("import rmm; {setting}"),
             python: None,
-            reserved: Some(exactly(*reserved_peak)),
+            reserved: Some(PeakRange::exact(*reserved_peak)),
             saves: None,
             driver_calls: Some(*driver_calls),
             driver_calls_before: None,

@@ -7,13 +7,17 @@
 //! [`Version`] says in what other releases differ.
 
 mod block;
+mod blocks;
 mod free_blocks;
+mod grow;
 mod growing;
 mod pool;
 mod release;
 mod search;
 mod settings;
+mod sizes;
 mod version;
+mod wanted;
 
 pub use settings::Settings;
 pub use version::Version;
@@ -21,23 +25,10 @@ pub use version::Version;
 use self::block::{Block, State};
 use self::growing::Growing;
 use self::pool::Pool;
-use self::search::Wanted;
+use self::sizes::{LARGEST_REQUEST, MIN_BLOCK};
+use self::wanted::Wanted;
 use super::addresses::Addresses;
 use super::{Books, DriverEvent, Model, Refusal, Request, Ticket};
-
-/// Bytes of the smallest block; sizes are multiples of it.
-const MIN_BLOCK: u64 = 512;
-/// The largest request that is served from the pool of small blocks.
-const SMALL: u64 = 1 << 20;
-/// Bytes of a segment of small blocks.
-const SMALL_SEGMENT: u64 = 2 << 20;
-/// Requests above 1 EiB are refused at once.
-const LARGEST_REQUEST: u64 = 1 << 60;
-
-/// No block.
-const NONE: u32 = u32::MAX;
-/// The segment of a block that does not grow.
-const FIXED: u32 = u32::MAX;
 
 /// The model of PyTorch's allocator on one device.
 #[derive(Debug, Clone)]

@@ -1,8 +1,9 @@
 //! Memory that is given back to the driver: garbage, oversize blocks, and all that is cached.
 
 use super::block::Block;
-use super::search::Wanted;
-use super::{FIXED, Torch, part};
+use super::sizes::FIXED;
+use super::wanted::Wanted;
+use super::{Torch, part};
 
 impl Torch {
     pub(super) fn collects_garbage(&self) -> bool {

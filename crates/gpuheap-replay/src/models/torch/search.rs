@@ -1,24 +1,16 @@
 //! A request: the best free block, or new memory, and what of it is handed out.
 
+use super::Torch;
 use super::block::{Block, State};
 use super::pool::Pool;
-use super::{FIXED, MIN_BLOCK, SMALL, SMALL_SEGMENT, Torch};
+use super::sizes::{FIXED, MIN_BLOCK, SMALL, SMALL_SEGMENT};
+use super::wanted::Wanted;
 use crate::models::Ticket;
 
 /// Requests from this size on get a segment of their own, a multiple of 2 MiB.
 const OWN_SEGMENT: u64 = 10 << 20;
 /// Segments are multiples of this.
 const SEGMENT_GRANULE: u64 = 2 << 20;
-
-/// What is looked for.
-#[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) bytes: u64,
-    /// What is taken from the driver for it.
-    pub(super) segment_bytes: u64,
-    pub(super) pool: u32,
-    pub(super) stream: u64,
-}
 
 impl Torch {
     pub(super) fn segment_bytes(&self, bytes: u64) -> u64 {

@@ -169,7 +169,7 @@ impl Settings {
 
     /// Returns the bytes of the block that a request for `bytes` gets at least.
     pub fn rounded(&self, bytes: u64) -> u64 {
-        const LEAST: u64 = super::MIN_BLOCK;
+        const LEAST: u64 = super::sizes::MIN_BLOCK;
         if bytes < LEAST {
             return LEAST;
         }

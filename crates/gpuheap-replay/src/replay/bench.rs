@@ -1,0 +1,72 @@
+//! A trace that is ready to be replayed on a device.
+
+use std::time::Duration;
+
+use gpuheap_trace::Trace;
+
+use super::heaps::{Bounds, Machine, Steps};
+use super::memory::Memory;
+use super::{DeviceUsed, Options, ReplayError};
+use crate::models::torch::Settings;
+use crate::tune::Budget;
+use crate::verdict::Recorded;
+use crate::{PeakRange, Program};
+
+/// One trace, made ready for all pools.
+pub(crate) struct Bench<'t> {
+    pub(crate) trace: &'t Trace,
+    pub(crate) program: Program,
+    pub(super) steps: Steps,
+    pub(crate) device: DeviceUsed,
+    pub(super) machine: Machine,
+    pub(super) bounds: Bounds,
+}
+
+impl<'t> Bench<'t> {
+    pub(super) fn new(
+        trace: &'t Trace,
+        recorded: &Recorded,
+        options: &Options,
+    ) -> Result<Self, ReplayError> {
+        let device = options.device.resolve(recorded, options.limit.is_some());
+        let machine = options.device.machine(&device, options.delay);
+        let bounds = Bounds { limit: options.limit, threshold: options.release_threshold };
+        let program = Program::of(trace);
+        Ok(Self { trace, program, steps: Steps::of(trace), device, machine, bounds })
+    }
+
+    /// Bytes that a model may take of the device.
+    pub(crate) fn memory(&self) -> Memory {
+        let DeviceUsed { total, usable, .. } = self.device;
+        Memory { total, usable, limit: self.bounds.limit.map(|limit| limit.of(total)) }
+    }
+
+    /// Bounds of a search for settings on the device, small enough for every verdict.
+    pub(crate) fn budget(&self) -> Budget {
+        /// On two cores of 2026 this takes a second or two.
+        const STEPS: usize = 12_000_000;
+        let memory = self.memory();
+        let mut budget = Budget::new(memory.capacity());
+        budget.device_memory = memory.total;
+        budget.vmm = self.device.has_vmm;
+        budget.steps = STEPS;
+        // The number of settings must not depend on how busy the machine is.
+        budget.time = Duration::MAX;
+        budget
+    }
+
+    pub(crate) fn peak_live(&self) -> u64 {
+        self.steps.peak_live()
+    }
+
+    /// The most that PyTorch's allocator reserves on the device, as a range if the speed of the
+    /// program decides.
+    pub(crate) fn torch_peak(&self, settings: &Settings) -> PeakRange {
+        let memory = self.memory();
+        let has_fraction = settings.memory_fraction().is_some();
+        let device = if has_fraction { memory.total } else { memory.capacity() };
+        let PeakRange { low, high } = self.program.torch_peak(settings, device);
+        // Memory that is held is in the device, so the range ends there.
+        PeakRange { low: low.min(memory.capacity()), high: high.min(memory.capacity()) }
+    }
+}

@@ -1,0 +1,51 @@
+//! Replays of a [`Bench`]: through one pool, and on smaller and smaller devices.
+
+use super::heaps::Machine;
+use super::memory::Memory;
+use super::{Bench, Minimum, Pool, PoolReport, Progress, ReplayError, heaps, minimum, model};
+
+impl Bench<'_> {
+    pub(super) fn measure(&self, pool: &Pool) -> Result<PoolReport, ReplayError> {
+        match pool {
+            Pool::Own(kind) => {
+                heaps::measure(self.trace, &self.steps, *kind, &self.machine, self.bounds)
+                    .map_err(|error| self.failed(pool, &error))
+            }
+            Pool::Model(text) => {
+                let report = model::measure(self, text, self.memory())?;
+                Ok(PoolReport { pool: pool.clone(), ..report })
+            }
+        }
+    }
+
+    pub(crate) fn find_minimum(
+        &self,
+        report: &PoolReport,
+        progress: &dyn Progress,
+    ) -> Result<Minimum, ReplayError> {
+        let known = match &report.stop {
+            None => Some(report.peak_reserved.high),
+            Some(_) => None,
+        };
+        let find = |attempt: &dyn Fn(u64) -> Result<Result<u64, String>, ReplayError>| {
+            minimum::find(minimum::STEP, self.peak_live(), known, progress, attempt)
+        };
+        match (&report.pool, &self.machine) {
+            (Pool::Own(_), Machine::Real(_)) => {
+                Ok(Minimum::Never("a real device has the size that it has".to_owned()))
+            }
+            (Pool::Own(kind), machine) => find(&|bytes| {
+                heaps::attempt(&self.steps, *kind, machine, self.bounds, bytes)
+                    .map_err(|error| self.failed(&report.pool, &error))
+            }),
+            (Pool::Model(text), _) => find(&|bytes| {
+                let limit = self.bounds.limit.map(|limit| limit.of(bytes));
+                model::attempt(self, text, Memory { total: bytes, usable: bytes, limit })
+            }),
+        }
+    }
+
+    fn failed(&self, pool: &Pool, error: &gpuheap::Error) -> ReplayError {
+        ReplayError::Device(format!("{}, pool {pool}: {error}", self.trace.name()))
+    }
+}

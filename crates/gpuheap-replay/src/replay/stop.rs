@@ -1,0 +1,97 @@
+//! Requests at which a replay ran out of memory.
+
+/// Where and why a replay ran out of memory. Sizes are bytes.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Stop {
+    /// The event's number in the file; 0 for a block that was live before the recording.
+    pub event: u64,
+    /// Nanoseconds since the first recorded event.
+    pub time_ns: u64,
+    /// 1 or 2; the second pass finds what the first one left behind.
+    pub pass: u32,
+    /// The request.
+    pub requested: u64,
+    /// Taken from the driver.
+    pub reserved: u64,
+    /// In blocks of the program, as requested.
+    pub live: u64,
+    /// In blocks of the program beyond what was requested.
+    pub rounding: u64,
+    /// Free and held by the pool, pending blocks included.
+    pub cached: u64,
+    /// Freed, but still used by other streams.
+    pub pending: u64,
+    /// Of `cached`, bytes that only other streams may use; `None` if the pool does not say.
+    pub other_streams: Option<u64>,
+    /// The largest of `cached` in one piece.
+    pub largest_cached: u64,
+    /// By how much too little was to be had; `None` if that is not known.
+    pub short_by: Option<u64>,
+    /// Bytes that the pool was allowed to take, if that was less than the device.
+    pub limit: Option<u64>,
+    /// Main reason.
+    pub cause: Cause,
+}
+
+/// Main reason of a request that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The request alone is larger than the device.
+    LargerThanDevice,
+    /// The request alone is larger than the limit.
+    LargerThanLimit,
+    /// Live bytes and the request exceed the limit.
+    Limit,
+    /// Live bytes and the request exceed the device.
+    DeviceFull,
+    /// The bytes that the pool adds to requests take the room.
+    Rounding,
+    /// Enough is free, in pieces that are too small.
+    Fragmentation,
+    /// Enough is freed, but other streams still use it.
+    Pending,
+    /// Enough is free, but only other streams may use it.
+    OtherStreams,
+    /// Another reason, named by the heap.
+    Other(&'static str),
+}
+
+impl Cause {
+    /// Returns one word for it, as in the JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LargerThanDevice => "larger_than_device",
+            Self::LargerThanLimit => "larger_than_limit",
+            Self::Limit => "limit",
+            Self::DeviceFull => "device_full",
+            Self::Rounding => "rounding",
+            Self::Fragmentation => "fragmentation",
+            Self::Pending => "pending",
+            Self::OtherStreams => "other_streams",
+            Self::Other(name) => name,
+        }
+    }
+
+    /// Returns the main reason of a request of `requested` bytes where `capacity` bytes could be
+    /// taken, `live` were in use, and the parts were not to be had.
+    pub(crate) fn of(
+        requested: u64,
+        live: u64,
+        capacity: u64,
+        is_limit: bool,
+        parts: [(u64, Self); 4],
+    ) -> Self {
+        match is_limit {
+            true if requested > capacity => Self::LargerThanLimit,
+            false if requested > capacity => Self::LargerThanDevice,
+            true if live.saturating_add(requested) > capacity => Self::Limit,
+            false if live.saturating_add(requested) > capacity => Self::DeviceFull,
+            _ => {
+                let largest = parts.into_iter().max_by_key(|(bytes, _)| *bytes);
+                largest.map_or(Self::Fragmentation, |(_, cause)| cause)
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Bounds of a search.
+
+use std::time::Duration;
+
+use crate::cards::Card;
+
+/// Bounds of a search.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Budget {
+    /// Memory that the driver reports, bytes. Memory fractions are parts of it.
+    pub device_memory: u64,
+    /// Memory that the program can allocate, bytes.
+    pub usable_memory: u64,
+    /// `true` if the driver has virtual memory management. Without it `expandable_segments` is not
+    /// tried.
+    pub vmm: bool,
+    /// Memory fraction that the program sets. If `None`, settings that need one are tried with 0.95.
+    pub memory_fraction: Option<f64>,
+    /// Most steps of the program that are run under all settings together. At least one setting is
+    /// tried. Unlike `time` it bounds every machine's search in the same way.
+    pub steps: usize,
+    /// Time after which no further setting is begun. At least one is tried.
+    pub time: Duration,
+}
+
+impl Budget {
+    /// Returns the bounds of a device of which `bytes` can be allocated, with 20 seconds of time.
+    pub fn new(bytes: u64) -> Self {
+        const TIME: Duration = Duration::from_secs(20);
+        Self {
+            device_memory: bytes,
+            usable_memory: bytes,
+            vmm: true,
+            memory_fraction: None,
+            steps: usize::MAX,
+            time: TIME,
+        }
+    }
+
+    /// Returns the bounds of a card, with 20 seconds of time.
+    pub fn of(card: &Card) -> Self {
+        let Card { total_bytes, usable_bytes, vmm, .. } = *card;
+        Self { device_memory: total_bytes, usable_memory: usable_bytes, vmm, ..Self::new(0) }
+    }
+}
