@@ -7,7 +7,7 @@ use crate::rule::{Finding, Severity};
 use crate::rules::RULES;
 use crate::words::{count, cut, hanging};
 
-/// What the rules found on a machine.
+/// Findings of the rules on a machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     schema: u32,
@@ -19,20 +19,20 @@ pub struct Report {
     pub rules: usize,
     /// The findings, the worst first.
     pub findings: Vec<Finding>,
-    /// What could not be looked at, with the reason.
+    /// Probes that were skipped, each with the reason.
     pub skipped: Vec<SkippedProbe>,
 }
 
 /// A look that was left out.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SkippedProbe {
-    /// What was to be looked at.
+    /// The probe's subject.
     pub probe: &'static str,
     /// Why it was not.
     pub reason: String,
 }
 
-/// Has every rule look at a machine that was [examined](Machine::examine).
+/// Runs every rule on a machine that was [examined](Machine::examine).
 pub fn diagnose(machine: &Machine) -> Report {
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule.look(machine)).collect();
     findings.sort_by_key(|finding| finding.severity);

@@ -84,8 +84,8 @@ pub(crate) fn heirs(machine: &Machine, pid: u32) -> (Vec<&Process>, bool) {
     (holders, is_sure)
 }
 
-/// Returns `true` if a listed process that cannot be seen is known to have ended. In a container it may
-/// be a process outside, unless a process here can only have inherited what it holds.
+/// Returns `true` if a listed process that cannot be seen is known to have ended. In a container it
+/// may be a process outside, unless a process here can only have inherited what it holds.
 pub(crate) fn has_ended(machine: &Machine, row: &Row) -> bool {
     match row.place {
         Place::Ended => true,
@@ -115,7 +115,8 @@ pub(crate) fn pids(processes: &[&Process], between: &str) -> String {
     processes.iter().map(|process| process.pid.to_string()).collect::<Vec<_>>().join(between)
 }
 
-/// Returns the number and the device's bus address of a message `NVRM: Xid (PCI:0000:19:00): 79, …`.
+/// Returns the number and the device's bus address of a message `NVRM: Xid (PCI:0000:19:00): 79,
+/// …`.
 pub(crate) fn xid(message: &str) -> Option<(u32, &str)> {
     let (_, rest) = message.split_once("NVRM: Xid (PCI:")?;
     let (device, rest) = rest.split_once("): ")?;

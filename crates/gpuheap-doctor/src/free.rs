@@ -1,4 +1,4 @@
-//! What would give memory back, and the end of processes that are proven orphans.
+//! Steps that would give memory back, and the end of processes that are proven orphans.
 
 use std::time::{Duration, Instant};
 
@@ -37,13 +37,13 @@ pub struct Orphan {
 pub struct Step {
     /// Why the step would help.
     pub reason: String,
-    /// What it would give back, bytes; 0 if that is not known.
+    /// Bytes that the step would give back; 0 if that is not known.
     pub bytes: u64,
     /// The command to type.
     pub command: String,
 }
 
-/// What would give memory back.
+/// Steps that would give memory back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Plan {
     schema: u32,
@@ -172,8 +172,8 @@ impl Plan {
     }
 }
 
-/// Ends an orphan of this machine: SIGTERM, and SIGKILL after five seconds. Blocks until it has ended,
-/// for six seconds at most.
+/// Ends an orphan of this machine: SIGTERM, and SIGKILL after five seconds. Blocks until it has
+/// ended, for six seconds at most.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! Finds who holds GPU memory, and why it does not come back.
 //!
-//! Everything is read through a [`Source`]: this machine ([`Here`]: NVML, `/proc`, the kernel's log)
-//! or a [`Recording`] of one, which a [`Recorder`] writes. [`Machine::read`] turns a source into facts, and everything else is a
-//! function of these facts:
+//! Everything is read through a [`Source`]: this machine ([`Here`]: NVML, `/proc`, the kernel's
+//! log) or a [`Recording`] of one, which a [`Recorder`] writes. [`Machine::read`] turns a source
+//! into facts, and everything else is a function of these facts:
 //!
 //! * [`status::of`] accounts for the memory of each device, by process.
 //! * [`diagnose`] has every rule look, and reports what they find ([`RULES`]).

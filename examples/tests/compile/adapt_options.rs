@@ -1,4 +1,4 @@
-//! What the derive macro refuses.
+//! Options that the derive macro refuses.
 
 use gpuheap::Adapt;
 

@@ -1,4 +1,4 @@
-//! What is borrowed for reading cannot be written.
+//! Memory that is borrowed for reading cannot be written.
 
 fn write(array: &gpuheap::DeviceArray<f32>) -> Result<(), gpuheap::Error> {
     array.view().fill(0.0)

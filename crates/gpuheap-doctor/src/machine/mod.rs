@@ -47,7 +47,7 @@ pub struct Machine {
     pub device_nodes: BTreeMap<u32, u64>,
     /// Pairs of processes that share an open file of a device.
     pub shared: Vec<(u32, u32)>,
-    /// What could not be looked at, with the reason.
+    /// Probes that were skipped, each with the reason.
     pub skipped: Vec<(&'static str, Skipped)>,
     source: Arc<dyn Source>,
 }
@@ -108,8 +108,8 @@ impl Machine {
         }
     }
 
-    /// Reads what the rules need beyond [`read`](Machine::read), and takes further samples of what may
-    /// pass by itself. Blocks for 20 seconds at most, on a healthy machine for less than one.
+    /// Reads what the rules need beyond [`read`](Machine::read), and takes further samples of what
+    /// may pass by itself. Blocks for 20 seconds at most, on a healthy machine for less than one.
     pub fn examine(&mut self) {
         self.settle();
         process::sample(&*self.source, &mut self.processes);
@@ -128,8 +128,8 @@ impl Machine {
         self.shared = self.keep("kcmp", shared);
     }
 
-    /// Asks NVML twice more, half a second apart, if much memory is unaccounted, and keeps the answer
-    /// with the least: a process that starts or ends is between two lists.
+    /// Asks NVML twice more, half a second apart, if much memory is unaccounted, and keeps the
+    /// answer with the least: a process that starts or ends is between two lists.
     fn settle(&mut self) {
         for _ in 0..2 {
             let unaccounted = self.unaccounted();

@@ -1,4 +1,4 @@
-//! What NVML says of the devices.
+//! The devices, as NVML describes them.
 
 use serde::{Deserialize, Serialize};
 

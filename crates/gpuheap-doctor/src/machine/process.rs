@@ -81,8 +81,8 @@ impl Process {
         self.comm.contains(text) || self.arguments.iter().any(|argument| argument.contains(text))
     }
 
-    /// Returns `true` if the process has CUDA's library, from its parent, and no mapping of a device:
-    /// it inherited descriptors and never used a device itself.
+    /// Returns `true` if the process has CUDA's library, from its parent, and no mapping of a
+    /// device: it inherited descriptors and never used a device itself.
     pub fn only_inherited(&self) -> bool {
         self.has_loaded("libcuda.so") && !self.maps.iter().any(|name| name.starts_with("/dev/"))
     }

@@ -1,10 +1,10 @@
-//! What is said of an error's text.
+//! The explanation of an error's text.
 
 use serde::Serialize;
 
 use crate::words::{Amount, hanging};
 
-/// What a text of an out-of-memory error says.
+/// Facts in the text of an out-of-memory error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     /// Whose error the text is: `PyTorch`.
@@ -15,7 +15,8 @@ pub struct Explanation {
     pub evidence: Vec<(&'static str, u64)>,
     /// The one thing to do first: a command, a setting or a line of code.
     pub fix: String,
-    /// `true` if the form of the text is from documentation or reports, and no such program was run.
+    /// `true` if the form of the text is from documentation or reports, and no such program was
+    /// run.
     pub from_documentation: bool,
 }
 

@@ -32,7 +32,7 @@ pub(super) fn torch(text: &str) -> Option<Explanation> {
         .filter_map(|(at, _)| after(&text[at..], " has "))
         .fold(0, u64::saturating_add);
     let others = match own.zip(total).zip(free) {
-        // What is neither free nor ours belongs to others, whether they are named or not.
+        // Memory that is neither free nor ours belongs to others, whether they are named or not.
         Some(((own, total), free)) if is_new => {
             let rest = total.saturating_sub(free).saturating_sub(own);
             // Sizes are rounded, and the driver keeps a little for itself.

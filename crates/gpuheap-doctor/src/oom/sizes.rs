@@ -1,7 +1,7 @@
 //! Sizes in texts.
 
-/// Returns the size that follows `before`: `20.00 MiB`, `8.000000 GiB`, `805,306,368 bytes`, `4096`.
-/// `None` if there is none, or one that no device has: drivers print 16 EiB for unknown.
+/// Returns the size that follows `before`: `20.00 MiB`, `8.000000 GiB`, `805,306,368 bytes`,
+/// `4096`. `None` without a size, or for one that no device has: drivers print 16 EiB for unknown.
 pub(super) fn after(text: &str, before: &str) -> Option<u64> {
     let (_, rest) = text.split_once(before)?;
     leading(rest)

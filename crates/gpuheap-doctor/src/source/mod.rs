@@ -16,7 +16,7 @@ pub use self::recorder::Recorder;
 pub use self::recording::{Recording, RecordingError};
 use crate::machine::Nvml;
 
-/// What the facts of a machine are read through.
+/// Access to the facts of a machine.
 ///
 /// Paths are absolute. No method panics, whatever the files hold.
 pub trait Source: Send + Sync + 'static {

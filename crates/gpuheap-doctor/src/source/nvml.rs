@@ -1,4 +1,4 @@
-//! What NVML says, taken in one go.
+//! Everything that NVML says, read in one go.
 
 use nvml_wrapper::enum_wrappers::device::RetirementCause;
 use nvml_wrapper::enums::device::UsedGpuMemory;

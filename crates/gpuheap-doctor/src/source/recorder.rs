@@ -27,7 +27,7 @@ impl Recorder {
         sections.insert(name.to_owned(), section);
     }
 
-    /// Writes down a text, or why there is none.
+    /// Writes down a text, or why it is missing.
     fn note<T>(&self, name: &str, looked: &Result<T, Skipped>, text: impl Fn(&T) -> String) {
         let section = match looked {
             Ok(value) => {

@@ -30,7 +30,7 @@ pub struct Recording {
     sections: BTreeMap<String, Section>,
 }
 
-/// What a section holds.
+/// Contents of a section.
 #[derive(Debug, Clone, PartialEq)]
 enum Section {
     Text(String),

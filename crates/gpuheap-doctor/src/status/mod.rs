@@ -14,7 +14,7 @@ pub struct Account {
     pub index: Option<u32>,
     /// The device's name.
     pub name: String,
-    /// The identity that stays: `GPU-…`; empty if there is none.
+    /// The identity that stays: `GPU-…`; empty if the driver names none.
     pub uuid: String,
     /// Why the device answers nothing, if it does not. All amounts are 0 then.
     pub failure: Option<NvmlFailure>,
@@ -22,7 +22,8 @@ pub struct Account {
     pub total_bytes: u64,
     /// Memory that nothing uses, bytes.
     pub free_bytes: u64,
-    /// Memory that driver and firmware keep for themselves, bytes; `None` if the driver does not say.
+    /// Memory that driver and firmware keep for themselves, bytes; `None` if the driver does not
+    /// say.
     pub reserved_bytes: Option<u64>,
     /// Memory in use, without `reserved_bytes`: the rows and `unaccounted_bytes`.
     pub used_bytes: u64,

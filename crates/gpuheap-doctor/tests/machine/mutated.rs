@@ -68,7 +68,7 @@ proptest! {
     }
 }
 
-/// Has everything look at a machine, and fails if a probe panicked on its thread.
+/// Runs every command on a machine, and fails if a probe panicked on its thread.
 fn look(recording: Recording) {
     let mut machine = Machine::read(recording);
     machine.examine();
