@@ -279,7 +279,7 @@ impl ReplayArguments {
     }
 }
 
-/// What a command line says.
+/// Meaning of a command line.
 pub(crate) enum Parsed {
     /// To do something.
     Command(Command),
@@ -384,7 +384,7 @@ fn size_or_zero(text: &str) -> Result<Size, String> {
     if text == "0" { Ok(Size::Bytes(0)) } else { size(text) }
 }
 
-/// What devices hand memory out in.
+/// Bytes that devices hand memory out in multiples of.
 const GRANULE: u64 = 2 << 20;
 
 /// A size that cannot be a share: this is the memory that there could be a share of.

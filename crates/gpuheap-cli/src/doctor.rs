@@ -30,7 +30,7 @@ pub(crate) struct DoctorArguments {
     json: bool,
 }
 
-/// Has every rule look, and prints what they find.
+/// Runs every rule, and prints their findings.
 ///
 /// # Errors
 ///

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// What keeps a command from its work: lines for stderr, each of which says what, where, why and
+/// Failure of a command: lines for stderr, each of which says what, where, why and
 /// what to do, and the exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {

@@ -55,7 +55,8 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     output::print(&came_back(before.devices(), wanted)).map(|()| Verdict::Fine)
 }
 
-/// Waits until `wanted` bytes are back, at most five seconds, and says what came back on each device.
+/// Waits until `wanted` bytes are back, at most five seconds, and says what came back on each
+/// device.
 fn came_back(before: &[Gpu], wanted: u64) -> String {
     let start = Instant::now();
     loop {

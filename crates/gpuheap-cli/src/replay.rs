@@ -23,7 +23,7 @@ const STANDARD_INPUT: &str = "-";
 ///
 /// # Errors
 ///
-/// Files that cannot be read (one line each), or a device that cannot be had. Nothing
+/// Files that cannot be read (one line each), or a device that cannot be opened. Nothing
 /// is printed then.
 pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
     if let Some(AskedCard::List) = arguments.card {

@@ -1,6 +1,6 @@
-//! Whether a command found something.
+//! Results of commands that could do their work.
 
-/// What a command that could do its work came to.
+/// Result of a command that could do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Nothing to say beyond what was printed: exit code 0.

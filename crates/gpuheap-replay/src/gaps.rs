@@ -26,7 +26,8 @@ pub enum Gap {
     Settings,
     /// The snapshot has no segments.
     Segments,
-    /// The snapshot's keys are those of another release of PyTorch than the model was compared with.
+    /// The snapshot's keys are those of another release of PyTorch than the model was compared
+    /// with.
     Version {
         /// Release whose rules are used.
         used: Version,

@@ -359,8 +359,8 @@ fn taken_after(trace: &Trace, events: usize) -> Option<Taken> {
     Some(taken)
 }
 
-/// The most that was taken from the driver at one time up to the first `events` events, and what was
-/// taken then. `None` if the recording has no segments.
+/// The most that was taken from the driver at one time up to the first `events` events, and what
+/// was taken then. `None` if the recording has no segments.
 pub(crate) fn reserved_until(trace: &Trace, events: usize) -> Option<(u64, u64)> {
     let sum = |taken: &Taken| taken.0.iter().map(|(start, (end, _))| end - start).sum::<u64>();
     let mut now = sum(&taken_after(trace, 0)?);

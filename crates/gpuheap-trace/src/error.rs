@@ -1,4 +1,4 @@
-//! What went wrong with a file: what, where, and what to do about it.
+//! Errors of files: what is wrong, where, and what to do about it.
 
 use std::fmt;
 use std::io;
@@ -75,12 +75,12 @@ impl Error {
         &self.0.place
     }
 
-    /// What is wrong, with the offending text or number.
+    /// Returns what is wrong, with the offending text or number.
     pub fn what(&self) -> &str {
         &self.0.what
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn advice(&self) -> &str {
         &self.0.advice
     }
@@ -121,7 +121,7 @@ pub(crate) fn quote(text: &[u8]) -> String {
     format!("\"{}\"", escape(text))
 }
 
-/// The same without the quotes.
+/// Escapes bytes of a file for an error, without quotes.
 pub(crate) fn escape(text: &[u8]) -> String {
     const SHOWN: usize = 40;
     let shown = text.get(..SHOWN).unwrap_or(text);

@@ -121,7 +121,7 @@ fn a_snapshot_and_the_log_of_the_same_run_tell_the_same_story() {
     }
 }
 
-/// What the program asked for, in order, each with its stream's handle.
+/// Returns the requests and frees of the program, in order, each with its stream's handle.
 fn program(trace: &Trace) -> Vec<(u64, Op)> {
     trace
         .events()

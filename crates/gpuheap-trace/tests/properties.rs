@@ -89,7 +89,7 @@ fn row() -> impl Strategy<Value = Row> {
     )
 }
 
-/// What rows mean, by a list of live blocks that is searched from its end.
+/// Meaning of rows, by a list of live blocks that is searched from its end.
 #[derive(Default)]
 struct NaiveLog {
     ops: Vec<Op>,

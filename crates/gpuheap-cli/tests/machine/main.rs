@@ -12,7 +12,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What a command came to.
+/// Result of a command.
 struct Ran {
     code: i32,
     stdout: String,

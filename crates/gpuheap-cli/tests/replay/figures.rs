@@ -47,7 +47,8 @@ fn snapshots_count_what_was_live_before_unless_told_not_to() {
     assert_eq!(peaks(&["--recorded-only"]), [(1_842_372_616, 0), (671_893_152, 0)]);
 }
 
-/// The pools whose segments are as small as a request, tested apart so that both halves run at once.
+/// The pools whose segments are as small as a request, tested apart so that both halves run at
+/// once.
 const SMALL_SEGMENTS: [&str; 2] = ["simple", "binned"];
 
 /// Replays on devices from far too small to plenty.

@@ -249,7 +249,7 @@ fn verdict_says_what_the_text_says() {
     assert_eq!(verdict["failure"]["event"], 3405);
     assert_eq!(verdict["failure"]["cause"], "fragmentation");
     assert_eq!(json[0]["recorded"]["failed_requests"][0]["requested_bytes"], 123_432_960);
-    // What PyTorch was allowed to take, by the README of the recordings.
+    // Bytes that PyTorch was allowed to take, by the README of the recordings.
     let allowed = 5_253_845_811;
     let bound = |name: &str| json[0]["recorded"][name].as_u64().unwrap();
     let bounds = bound("memory_at_least_bytes")..bound("memory_below_bytes");

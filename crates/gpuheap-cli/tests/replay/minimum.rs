@@ -34,7 +34,7 @@ fn a_minimum_is_enough_and_two_mebibytes_less_are_not() {
     }
 }
 
-/// What the default pool may need beyond what is live: a twentieth, and 64 MiB.
+/// The default pool may need this much beyond the live bytes: a twentieth, and 64 MiB.
 #[test]
 fn stitched_needs_little_more_than_what_is_live() {
     let names = traces().read_dir().unwrap().map(|file| file.unwrap().file_name());

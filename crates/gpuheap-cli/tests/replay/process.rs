@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use crate::support::{Ran, command, replay, traces, without_times};
 
-/// What an emulated device of 141 GiB may cost of the host's memory, bytes.
+/// Host memory that an emulated device of 141 GiB may take, bytes.
 const HOST_MEMORY: u64 = 300 << 20;
 
 #[test]
@@ -17,7 +17,7 @@ fn an_emulated_device_costs_little_host_memory() {
         let mut status = 0;
         // SAFETY: all of it is integers, for which zeros are values.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the process is a child of this one that nobody else waits for, and both pointers
+        // SAFETY: only this call waits for the process, a child of this one, and both pointers
         // are valid for the call.
         let ended = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
         assert_eq!((ended, status), (child.id() as i32, 0));

@@ -1,4 +1,4 @@
-//! What people read, whole.
+//! Whole reports, as people read them.
 
 use crate::support::{Ran, command, recordings, replay, replay_in, traces, without_times};
 
@@ -105,7 +105,7 @@ fn a_snapshot_is_checked_against_what_recorded_it() {
     ] {
         assert_eq!(replay(&[arguments, &memory].concat()).code, code, "{arguments:?}");
     }
-    // What fails but is not what recorded the trace decides nothing, unless it is asked for.
+    // A pool that fails decides nothing, unless it recorded the trace or is asked for.
     let memory = ["--device-memory", "1.85GiB", "two_streams.snapshot.pickle.gz"];
     for (arguments, code) in [
         (&[][..], 0),
@@ -282,7 +282,7 @@ fn the_heap_at_one_event_is_shown() {
 fn a_profile_leaves_what_its_context_does_not_take() {
     for (profile, free) in [("h200", 149_557_477_376_u64), ("rtx4090", 24_847_056_896)] {
         let shown = replay(&["--json", "--profile", profile, "gpt_train_short.csv.gz"]).stdout;
-        // What cuMemGetInfo calls free once the context is there; on the H200 it was measured.
+        // Bytes that cuMemGetInfo calls free after the context is made; measured on the H200.
         assert!(shown.contains(&format!("\"device_memory_bytes\": {free},")), "{shown}");
     }
 }

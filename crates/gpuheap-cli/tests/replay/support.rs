@@ -25,7 +25,7 @@ pub(crate) fn own_pools() -> Vec<&'static str> {
     pools().into_iter().flat_map(|pool| ["--pool", pool]).collect()
 }
 
-/// What a command came to.
+/// Result of a command.
 pub(crate) struct Ran {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -71,7 +71,7 @@ pub(crate) fn replay(arguments: &[&str]) -> Ran {
     replay_in(&traces(), arguments)
 }
 
-/// The same in another folder.
+/// Runs `gpuheap replay` in `folder`.
 pub(crate) fn replay_in(folder: &Path, arguments: &[&str]) -> Ran {
     command(folder, &[&["replay"], arguments].concat()).output().unwrap().into()
 }

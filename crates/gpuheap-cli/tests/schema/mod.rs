@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-/// The places at which a value does not follow a schema of those keywords that ours has. A field that
-/// the schema lacks is one too: readers may ignore it, but it is to be described.
+/// The places at which a value does not follow a schema of those keywords that ours has. A field
+/// that the schema lacks is one too: readers may ignore it, but it is to be described.
 pub(crate) fn differences(schema: &Value, value: &Value, at: &str) -> Vec<String> {
     if let Some(alternatives) = schema["anyOf"].as_array() {
         let each = alternatives.iter().map(|schema| differences(schema, value, at));

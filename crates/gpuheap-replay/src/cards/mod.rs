@@ -101,7 +101,8 @@ pub fn all() -> &'static [Card] {
 /// blanks, dashes and the vendor's name do not matter; words may be left out while one device fits.
 ///
 /// # Errors
-/// If no device has that name, with the nearest known ones, or if several have it, with all of them.
+/// If no device has that name, with the nearest known ones, or if several have it, with all of
+/// them.
 pub fn find(text: &str) -> Result<&'static Card, UnknownCard> {
     let asked = Name::of(text);
     let names = |card: &'static Card| {

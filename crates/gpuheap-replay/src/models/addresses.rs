@@ -21,7 +21,7 @@ pub(crate) struct Addresses {
     holes: BTreeMap<u64, u64>,
     lowest: u64,
     next_growing: u64,
-    /// What a recording says that the driver gave, in order; dropped at the first difference.
+    /// Addresses that the driver gave, as recorded, in order; dropped at the first difference.
     recorded: VecDeque<(u64, u64)>,
 }
 
@@ -40,7 +40,7 @@ impl Addresses {
     /// Uses these addresses, given with the bytes that each was for, while sizes agree.
     pub(crate) fn follow(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
         self.recorded = recorded.into_iter().collect();
-        // What is made up once they no longer agree lies below all of them.
+        // Addresses made up after the first difference lie below all recorded ones.
         if let Some(lowest) = self.recorded.iter().map(|&(address, _)| address).min() {
             self.lowest = self.lowest.min(lowest / WINDOW * WINDOW);
         }

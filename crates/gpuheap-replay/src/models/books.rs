@@ -66,8 +66,8 @@ impl Books {
         figures.active = figures.allocated;
     }
 
-    /// Counts a failed request. `needed` would have had to be taken from the driver, and the largest
-    /// free block has `largest` bytes.
+    /// Counts a failed request. `needed` would have had to be taken from the driver, and the
+    /// largest free block has `largest` bytes.
     pub fn refuse(&mut self, request: Request, needed: u64, largest: u64) -> Box<Refusal> {
         self.figures.failures += 1;
         Box::new(Refusal {

@@ -131,9 +131,9 @@ pub struct DriverEvent {
 pub struct Refusal {
     /// The request.
     pub request: Request,
-    /// What would have had to be taken from the driver for the request.
+    /// Bytes that the request needed from the driver.
     pub needed: u64,
-    /// What the allocator was allowed to reserve.
+    /// Bytes that the allocator was allowed to reserve.
     pub allowed: u64,
     /// The largest free block of the request's stream that was not large enough.
     pub largest_free: u64,

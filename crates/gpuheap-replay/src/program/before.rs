@@ -16,8 +16,8 @@ pub(super) fn reserved_before(at_end: &[Segment], recorded: &[DriverEvent]) -> u
     u64::try_from((held - gained).max(0)).unwrap_or(u64::MAX)
 }
 
-/// Segments that were held before the recording: what is held at its end, with what it took and gave back
-/// undone.
+/// Segments that were held before the recording: what is held at its end, with what it took and
+/// gave back undone.
 pub(super) fn segments_before(at_end: &[Segment], recorded: &[DriverEvent]) -> Vec<Segment> {
     let mut segments: Vec<Segment> =
         at_end.iter().copied().filter(|segment| !segment.is_expandable).collect();

@@ -115,7 +115,7 @@ impl PeakRange {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// What the model held and did, up to the failure if there was one.
+    /// Counts and peaks of the model, up to the failure if there was one.
     pub figures: Figures,
     /// The first request that failed. The run ended there.
     pub failure: Option<Failure>,
@@ -257,8 +257,8 @@ impl Program {
         live
     }
 
-    /// Returns how the snapshot's keys differ from those of PyTorch 2.11; `None` if the recording is
-    /// no snapshot.
+    /// Returns how the snapshot's keys differ from those of PyTorch 2.11; `None` if the recording
+    /// is no snapshot.
     pub fn snapshot_keys(&self) -> Option<&SnapshotKeys> {
         self.keys.as_ref()
     }
@@ -320,7 +320,7 @@ impl Program {
         for (rank, allocation) in (0_i64..).zip(blocks) {
             let moved = rank + i64::from(by);
             let freed = freed_at[allocation as usize];
-            // What is completed before all that was recorded is so when it is freed.
+            // A free that completes before the recording's first one completes at once.
             let at = match usize::try_from(moved) {
                 Ok(moved) => completed.get(moved).map(|&(index, _)| index),
                 Err(_) => Some(freed),
@@ -384,8 +384,8 @@ impl Program {
                 Action::Complete { .. } | Action::Fail { .. } | Action::GivenBack { .. } => {}
             }
         }
-        // If a request failed, segments may have gone because of the recorded limit, which the model
-        // need not have.
+        // If a request failed, segments may have gone because of the recorded limit, which the
+        // model need not have.
         let is_unlimited = !self.steps.iter().any(Step::fails);
         self.go(model, &mut tickets, self.before, Completion::Recorded, is_unlimited)
     }

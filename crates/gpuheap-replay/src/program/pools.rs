@@ -5,8 +5,8 @@ use gpuheap_trace::{Op, Trace};
 /// The pool of what belongs to no private one.
 const COMMON: (u64, u64) = (0, 0);
 
-/// The private pools of requests: as the recording has them, else those that the segments at the end
-/// belong to.
+/// The private pools of requests: as the recording has them, else those that the segments at the
+/// end belong to.
 pub(super) struct PrivatePools {
     /// Pools in order; each has its place, counted from 1, as its number.
     pools: Vec<(u64, u64)>,

@@ -45,8 +45,8 @@ impl Program {
         })
     }
 
-    /// Returns the most that the recorded allocator had taken from the driver at one time, with what
-    /// it held before the recording. Zero if the recording has no segments.
+    /// Returns the most that the recorded allocator had taken from the driver at one time, with
+    /// what it held before the recording. Zero if the recording has no segments.
     pub fn recorded_peak(&self) -> u64 {
         let mut reserved = self.reserved_before();
         let mut peak = reserved;

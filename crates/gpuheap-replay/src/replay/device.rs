@@ -48,7 +48,7 @@ pub struct DeviceUsed {
     pub usable: u64,
     /// Amount of memory as the user wrote it.
     pub typed: Option<String>,
-    /// Whether the driver has virtual memory management, which `expandable_segments` needs.
+    /// `true` if the driver has virtual memory management, which `expandable_segments` needs.
     pub has_vmm: bool,
     /// `true` if the usable memory is estimated.
     pub is_estimated: bool,
@@ -64,8 +64,8 @@ impl DeviceChoice {
         !matches!(self, Self::Default)
     }
 
-    /// Returns the device for a trace whose recording says this. A limit that was asked for takes the
-    /// place of the memory that the run had.
+    /// Returns the device for a trace whose recording says this. A limit that was asked for takes
+    /// the place of the memory that the run had.
     pub(crate) fn resolve(&self, recorded: &Recorded, is_limited: bool) -> DeviceUsed {
         let of = |profile: &Profile| DeviceUsed {
             name: plain(&profile.name),

@@ -25,7 +25,7 @@ pub(super) struct Steps {
     events: Vec<u32>,
     /// When each step is due, nanoseconds from the start of a pass.
     times: Vec<u64>,
-    /// What the steps leave live, with the streams that it was allocated on.
+    /// Allocations that the steps leave live, each with its stream.
     leftovers: Vec<(u32, u32)>,
     streams: Vec<u64>,
     allocations: usize,
@@ -39,7 +39,7 @@ enum Step {
     Free { allocation: u32, stream: u32 },
 }
 
-/// What a replay runs on.
+/// Device that a replay runs on.
 #[derive(Clone)]
 pub(super) enum Machine {
     /// A fresh emulated device for each replay. Its context takes nothing.
@@ -66,7 +66,7 @@ impl Steps {
         let mut steps = Vec::with_capacity(trace.events().len());
         let mut times = Vec::with_capacity(trace.events().len());
         let mut events = Vec::with_capacity(trace.events().len());
-        // A request that failed is served at its place and freed at once: nobody knows what the
+        // A request that failed is served at its place and freed at once: it is not known what the
         // program would have done with it. It has a number after those of the allocations.
         let mut failed = trace.allocations();
         // Where and how large each block is while it is live.
@@ -95,8 +95,8 @@ impl Steps {
                     events.push(index);
                     Step::Free { allocation, stream }
                 }
-                // What the recorded allocator did with its own memory is not what the program asked
-                // for, and how long a free is pending is up to the device of the replay.
+                // The program did not ask for what the recorded allocator did with its own memory.
+                // The device of the replay decides how long a free is pending.
                 Op::FreeCompleted { .. }
                 | Op::Retry { .. }
                 | Op::SegmentTaken { .. }
@@ -195,8 +195,8 @@ pub(super) fn measure(
     })
 }
 
-/// Replays twice on an emulated device with `bytes`: the peak of what was reserved, or why there was
-/// not enough memory.
+/// Replays twice on an emulated device with `bytes`: the peak of what was reserved, or why there
+/// was not enough memory.
 ///
 /// # Errors
 ///

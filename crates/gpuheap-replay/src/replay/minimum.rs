@@ -33,8 +33,8 @@ impl Minimum {
 ///
 /// Nothing is assumed of the sizes in between: a pool that gets through on some smaller device and
 /// not on a larger one may have several such borders, and the result is one of them. `attempt`
-/// gives the peak of what was reserved on a device of so many bytes, or why it was not enough. Sizes
-/// are multiples of `step`. `known_peak` is that of a replay that no size stopped.
+/// gives the peak of what was reserved on a device of so many bytes, or why it was not enough.
+/// Sizes are multiples of `step`. `known_peak` is that of a replay that no size stopped.
 ///
 /// # Errors
 /// Result of `attempt`.
@@ -67,7 +67,7 @@ pub(crate) fn find<E>(
             _ => return Ok(Minimum::Never(format!("not even {} are enough", Amount(enough)))),
         }
     }
-    // What is live has to fit, whatever the pool.
+    // Live bytes have to fit, whatever the pool.
     let mut too_small = peak_live.next_multiple_of(step).saturating_sub(step);
     progress.expect((enough.saturating_sub(too_small) / step).checked_ilog2().unwrap_or(0).into());
     loop {

@@ -26,7 +26,7 @@ pub struct Stop {
     pub other_streams: Option<u64>,
     /// The largest of `cached` in one piece.
     pub largest_cached: u64,
-    /// By how much too little was to be had; `None` if that is not known.
+    /// Bytes that were missing; `None` if that is not known.
     pub short_by: Option<u64>,
     /// Bytes that the pool was allowed to take, if that was less than the device.
     pub limit: Option<u64>,
@@ -75,7 +75,7 @@ impl Cause {
     }
 
     /// Returns the main reason of a request of `requested` bytes where `capacity` bytes could be
-    /// taken, `live` were in use, and the parts were not to be had.
+    /// taken, `live` were in use, and the parts could not be used.
     pub(crate) fn of(
         requested: u64,
         live: u64,

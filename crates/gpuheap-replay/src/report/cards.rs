@@ -27,8 +27,8 @@ const KNOWN: [&str; 16] = [
 /// Cards shown that fit: the smallest of those that people own, and the smallest of a data centre.
 const SHOWN_OWNED: usize = 2;
 
-/// Adds which cards fit, with the settings that make them fit: all, or those that people know around
-/// the size that is enough. `first` is the pool of the first remedy.
+/// Adds which cards fit, with the settings that make them fit: all, or those that people know
+/// around the size that is enough. `first` is the pool of the first remedy.
 pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, detail: Detail) {
     let is_all = detail == Detail::Full;
     let mut known: Vec<&Fit> =

@@ -15,7 +15,8 @@ pub struct Budget {
     /// `true` if the driver has virtual memory management. Without it `expandable_segments` is not
     /// tried.
     pub vmm: bool,
-    /// Memory fraction that the program sets. If `None`, settings that need one are tried with 0.95.
+    /// Memory fraction that the program sets. If `None`, settings that need one are tried with
+    /// 0.95.
     pub memory_fraction: Option<f64>,
     /// Most steps of the program that are run under all settings together. At least one setting is
     /// tried. Unlike `time` it bounds every machine's search in the same way.

@@ -25,8 +25,8 @@ pub struct TraceSearch {
     pub device: DeviceUsed,
     /// Facts that the recording has of its own allocator.
     pub recorded: Recorded,
-    /// Whether a request failed, and nothing tells on how much memory: no device was asked for, and
-    /// the recording names none.
+    /// `true` if a request failed, and nothing tells on how much memory: no device was asked for,
+    /// and the recording names none.
     pub lacks_device: bool,
     /// Settings that were tried.
     pub tried: u64,
@@ -75,7 +75,8 @@ impl TraceSearch {
         }
     }
 
-    /// Returns whether the program gets through under one of the settings, on a device that is known.
+    /// Returns whether the program gets through under one of the settings, on a device that is
+    /// known.
     pub fn gets_through(&self) -> bool {
         !self.lacks_device && self.candidates.iter().any(|candidate| !candidate.fails)
     }

@@ -2,9 +2,9 @@
 
 use crate::replay::{Bench, PoolReport};
 
-/// The pool that gets through with the least memory. Pools that call the driver for every block, and
-/// models of a closed driver, come last. Of pools within 5 % of the least, the one with the fewest
-/// driver calls.
+/// The pool that gets through with the least memory. Pools that call the driver for every block,
+/// and models of a closed driver, come last. Of pools within 5 % of the least, the one with the
+/// fewest driver calls.
 pub(super) fn best_pool<'r>(
     bench: &Bench<'_>,
     results: &'r [PoolReport],

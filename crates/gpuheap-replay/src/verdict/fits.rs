@@ -29,8 +29,8 @@ pub enum Way {
 /// Ways that are tried on cards: the program as it is, and others.
 const WAYS: usize = 3;
 
-/// Judges every card. `main` is the pool that the program uses, if that is known; `others` are pools
-/// that it could use by a setting, cheapest first.
+/// Judges every card. `main` is the pool that the program uses, if that is known; `others` are
+/// pools that it could use by a setting, cheapest first.
 ///
 /// A pool is tried on few sizes: those that get through on one are taken to do so on larger ones.
 pub(super) fn find(

@@ -35,8 +35,8 @@ pub struct Verdict {
     pub is_lower_bound: bool,
     /// How the memory stood at the failure; `None` if nothing failed.
     pub failure: Option<MemoryAtFailure>,
-    /// Remedies that would let the program through, or through with less: settings of the framework,
-    /// other pools, a higher limit, then gpuheap's own heap.
+    /// Remedies that would let the program through, or through with less: settings of the
+    /// framework, other pools, a higher limit, then gpuheap's own heap.
     pub remedies: Vec<Remedy>,
     /// The pool, as `--pool` takes it, that is advised for a trace whose allocator is not known, or
     /// that needs the least settings for one whose is.

@@ -105,7 +105,7 @@ impl RecordedLimit {
             bytes => bytes.checked_next_multiple_of(GRANULE)?,
         };
         let below = now.checked_add(needed)?;
-        // A device without room: the rest of it could still be had.
+        // A device without room: the rest of it could still be taken.
         if let Some(free) = request.device_free
             && free < needed
         {

@@ -61,7 +61,7 @@ pub(super) fn find(
         }
         pools = Some(of_rmm.iter().map(|resource| resource.candidate.model.clone()).collect());
     }
-    // A heap of ours is no line to type: it comes last.
+    // gpuheap's own heap is no line to type: it comes last.
     remedies.sort_by_key(|remedy| (remedy.is_own_heap, remedy.kind));
     let pools = pools.unwrap_or_else(|| {
         let settings = remedies.iter().filter(|remedy| !remedy.is_own_heap);

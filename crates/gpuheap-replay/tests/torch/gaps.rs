@@ -1,4 +1,4 @@
-//! What a recording does not say: snapshots of other releases, late ones, and those of which the
+//! Gaps of recordings: snapshots of other releases, late ones, and those of which the
 //! model takes other segments than PyTorch.
 
 use gpuheap_replay::models::torch::Settings;

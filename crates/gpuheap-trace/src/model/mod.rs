@@ -1,4 +1,4 @@
-//! What every format is read into: a list of events with identities resolved.
+//! The model that every format is read into: a list of events with identities resolved.
 
 mod allocator;
 mod builder;
@@ -68,11 +68,11 @@ pub struct Event {
     /// a log, the row after the header. What the file does not count has the number of the counted
     /// event that showed it or that was last before it; what happened before the recording has 0.
     pub number: u32,
-    /// What happened.
+    /// Kind of event.
     pub op: Op,
 }
 
-/// What happened. Sizes are bytes as the program requested them.
+/// Kind of event. Sizes are bytes as the program requested them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// The program got memory. Zero bytes is a valid request.
@@ -128,7 +128,7 @@ pub struct StreamInfo {
     pub handle: u64,
 }
 
-/// What kind of file a trace was read from.
+/// Format of the file that a trace was read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
@@ -144,7 +144,7 @@ impl Trace {
         &self.name
     }
 
-    /// What kind of file it was.
+    /// Returns the format of the file.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -236,7 +236,7 @@ impl Trace {
         self.inferred_frees
     }
 
-    /// What in the file was odd but could be read.
+    /// Returns oddities of the file that could still be read.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }

@@ -4,8 +4,8 @@ use super::{Op, Trace};
 
 /// Counts and peaks of a [`Trace`]. Bytes are sums of requested sizes and stop at `u64::MAX`.
 ///
-/// `events == allocations + frees + unknown_frees + failures + retries`, and `left_live` blocks are those of
-/// `live_before + allocations - frees - inferred_frees`.
+/// `events == allocations + frees + unknown_frees + failures + retries`, and `left_live` blocks are
+/// those of `live_before + allocations - frees - inferred_frees`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -24,7 +24,7 @@ pub struct Summary {
     pub failures: u64,
     /// Requests that were refused, but met when the framework made them again. No failures.
     pub retries: u64,
-    /// Blocks that nobody freed.
+    /// Blocks that were not freed.
     pub left_live: u64,
     /// Their bytes.
     pub left_live_bytes: u64,
@@ -119,7 +119,7 @@ impl Tally {
         }
     }
 
-    /// What was allocated and freed up to here happened before the recording.
+    /// Counts the events up to here as before the recording.
     fn begin_recording(&mut self) {
         self.summary.allocations = 0;
         self.summary.frees = 0;

@@ -1,4 +1,4 @@
-//! What in a file was odd but could be read.
+//! Oddities of a file that could still be read.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::Place;
 /// [`Display`](fmt::Display) gives one line without the file's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// What it was.
+    /// Kind of oddity.
     pub kind: WarningKind,
     /// How often.
     pub count: u64,
@@ -17,7 +17,7 @@ pub struct Warning {
     pub first: Place,
 }
 
-/// What was odd.
+/// Kind of oddity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WarningKind {

@@ -181,13 +181,13 @@ impl Action {
     }
 }
 
-/// What was read so far.
+/// The part of a log that was read so far.
 struct Log {
     builder: TraceBuilder,
     clock: Clock,
     rows: u64,
     last_whole_line: u64,
-    /// What there is to say about a last line that no newline ends.
+    /// Warning about a last line that no newline ends.
     last_line: Option<Warning>,
     unknown_frees: Odd,
     lost_frees: Odd,

@@ -28,7 +28,8 @@ impl<'a> Rows<'a> {
         let csv = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
-            // Not CRLF: the reader would end a row at \r and count the line only with the row after.
+            // Not CRLF: the reader would end a row at \r and count the line only with the row
+            // after.
             .terminator(csv::Terminator::Any(b'\n'))
             .buffer_capacity(64 << 10)
             .from_reader(Metered { source, row_left: 0, last_byte: b'\n' });

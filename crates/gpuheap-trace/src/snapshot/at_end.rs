@@ -125,7 +125,8 @@ impl FinalBlock {
         let fields = plain.fields(value, path, keys)?;
         let size = fields.number(plain, SIZE)?;
         Ok(Self {
-            // Older snapshots leave out the address and the requested size: blocks lie side by side.
+            // Older snapshots leave out the address and the requested size: blocks lie side by
+            // side.
             address: match fields.optional(ADDRESS) {
                 Some(_) => fields.number(plain, ADDRESS)?,
                 None => expected_address,

@@ -1,4 +1,4 @@
-//! What a device held before its recording began, found by undoing the trace.
+//! Memory that a device held before its recording began, found by undoing the trace.
 
 use rustc_hash::FxHashSet;
 

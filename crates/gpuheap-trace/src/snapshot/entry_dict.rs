@@ -22,7 +22,7 @@ pub(super) fn read_dict<'h>(
     let Some(action) = known_action(text) else {
         return Ok((entries.add(Entry::NOTE)?, Some(text)));
     };
-    // What is wrong with it, in the order of the keys.
+    // Errors come in the order of the keys.
     match action {
         Action::OutOfMemory => fields.optional_number(plain, DEVICE_FREE).map(drop)?,
         _ => fields.number(plain, ADDR).map(drop)?,

@@ -1,4 +1,4 @@
-//! What the values of a pickle refer to, held by index: values may be shared and may contain
+//! Containers and texts of a pickle's values, held by index: values may be shared and may contain
 //! themselves, and dropping them recurses into nothing.
 //!
 //! Files hold millions of containers. What is filled at once, as most are, lies in one vector, and
@@ -16,7 +16,7 @@ use crate::Error;
 use crate::error::quote;
 use crate::model::next_number;
 
-/// What the values refer to.
+/// Containers and texts that values refer to.
 #[derive(Default)]
 pub(super) struct Heap {
     /// Bits of whole numbers and floats of 64 bits.
@@ -50,7 +50,7 @@ impl Items {
     const ENTRY: u32 = u32::MAX - 1;
 }
 
-/// What an allocator takes for a container that grows, beside the items.
+/// Bytes that an allocator takes for a container that grows, beside the items.
 const ALLOCATION: usize = 32;
 /// An entry of a hash table, the share that is empty included.
 const INTERNED: usize = 32;
@@ -191,8 +191,8 @@ impl Heap {
         self.extend_dict(dict, items)
     }
 
-    /// Sets one key, as [`set_items`](Self::set_items). A dict that is filled key by key is kept as it
-    /// is, since its end is not known.
+    /// Sets one key, as [`set_items`](Self::set_items). A dict that is filled key by key is kept as
+    /// it is, since its end is not known.
     pub(super) fn set_item(
         &mut self,
         dict: u32,

@@ -13,7 +13,7 @@ const CHUNK: usize = 256 << 10;
 pub(super) struct Input<R> {
     source: R,
     buffer: Vec<u8>,
-    /// What of the buffer was taken, and what holds bytes.
+    /// Bytes of the buffer that were taken, and those that are filled.
     taken: usize,
     filled: usize,
     /// Bytes before the buffer.
@@ -105,8 +105,8 @@ impl<R: Read> Input<R> {
         (self.source, self.failure)
     }
 
-    /// Has the buffer hold the next `length` bytes. A length that the source does not have takes no
-    /// memory beyond what it has.
+    /// Fills the buffer with the next `length` bytes. A length that the source does not have takes
+    /// no memory beyond what it has.
     fn hold(&mut self, length: u64) -> Result<usize, u64> {
         loop {
             let held = self.filled - self.taken;

@@ -1,4 +1,4 @@
-//! What a pickle stores to use again.
+//! Values that a pickle stores to use again.
 
 use rustc_hash::FxHashMap;
 

@@ -13,7 +13,7 @@ macro_rules! opcodes {
     };
 }
 
-// What CPython's pickle (both the C and the Python one) emits for dict, list, tuple, str, int,
+// Opcodes that CPython's pickle (C and Python) emits for dict, list, tuple, str, int,
 // float, bool, None and bytes in protocols 2 to 5. Bytes need protocol 3: in protocol 2 they are a
 // call of `_codecs.encode`.
 opcodes! {
@@ -59,7 +59,7 @@ opcodes! {
 /// Opcodes that look up a class or function, by a name that follows in the pickle.
 pub(super) const GLOBAL: u8 = b'c';
 pub(super) const INST: u8 = b'i';
-/// The same, with the name on the stack.
+/// Opcode that looks up a class or function by a name on the stack.
 pub(super) const STACK_GLOBAL: u8 = 0x93;
 
 fn other_name(opcode: u8) -> Option<&'static str> {

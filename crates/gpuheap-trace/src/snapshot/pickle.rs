@@ -18,7 +18,7 @@ use crate::{Error, Place};
 /// The most bytes of memory that a byte of the pickle may come to. The example recordings come to
 /// 1, dicts of three numbers, as frames that are not shared would be, to 5.
 const HELD_PER_BYTE: u64 = 6;
-/// What may be held beside that, since the start of a file need not be like the rest.
+/// Bytes that may be held beside that, since the start of a file need not be like the rest.
 const HELD_AT_ONCE: u64 = 4 << 20;
 /// After how many opcodes what is held is counted: one makes some tens of bytes, or as many as it
 /// has itself.
@@ -28,7 +28,7 @@ const COUNTED_AFTER: u32 = 64;
 pub(super) struct Pickle<R> {
     /// The value that it holds.
     pub(super) value: Value,
-    /// What the value refers to.
+    /// Containers and texts that the value refers to.
     pub(super) heap: Heap,
     /// How many bytes the pickle has.
     pub(super) len: u64,
@@ -448,7 +448,8 @@ mod tests {
         read(input, limit).err().map(|(_, error)| error)
     }
 
-    /// The densest opcodes, again and again: what each makes of a byte is more than a recording does.
+    /// The densest opcodes, again and again: what each makes of a byte is more than a recording
+    /// does.
     #[test]
     fn a_bomb_is_refused_before_it_takes_much_memory() {
         let bombs: [(&str, &[u8], &[u8]); 8] = [

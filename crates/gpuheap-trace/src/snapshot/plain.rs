@@ -11,7 +11,7 @@ use crate::{Error, Place};
 
 const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
 
-/// What may be visited beside an item for each byte of the pickle, for small files.
+/// Visits allowed beside one for each byte of the pickle, for small files.
 const VISITS_AT_ONCE: u64 = 1_000_000;
 /// An entry takes at least six visits, one for itself in its list, one for its dict and four for
 /// its keys; its event, its place and its address take about a hundred bytes.
@@ -20,9 +20,9 @@ const HELD_PER_VISIT: u64 = 16;
 /// Values to look into.
 pub(super) struct Plain<'h> {
     heap: &'h Heap,
-    /// How many more items may be visited. Each item takes some bytes of the pickle, and what stands
-    /// in many places, frames and stacks, is visited once. So visiting more items than there are
-    /// bytes means that lists stand in many places at once: a small file that would take hours.
+    /// How many more items may be visited. Each item takes some bytes of the pickle, and what
+    /// stands in many places, frames and stacks, is visited once. So visiting more items than there
+    /// are bytes means that lists stand in many places at once: a small file that would take hours.
     visits_left: Cell<u64>,
     input_len: u64,
 }
@@ -49,7 +49,7 @@ pub(super) struct Fields<'p, const N: usize> {
 }
 
 impl<'h> Plain<'h> {
-    /// What is made of the items may take about `limit` bytes.
+    /// Bounds the visits so that the result takes about `limit` bytes.
     pub(super) fn new(heap: &'h Heap, input_len: u64, limit: u64) -> Self {
         let visits = input_len.saturating_add(VISITS_AT_ONCE).min(limit / HELD_PER_VISIT);
         Self { heap, visits_left: Cell::new(visits), input_len }

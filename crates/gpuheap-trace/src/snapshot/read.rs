@@ -126,7 +126,7 @@ impl Resolved<'_> {
     }
 }
 
-/// What the snapshot recorded of one device.
+/// The snapshot's records of one device.
 struct Device {
     index: usize,
     /// Numbers of the entries, in the order of the snapshot's list.

@@ -1,5 +1,5 @@
-//! The keys of entries. All entries of a recording have one of a few lists of keys, so a dict's keys
-//! are compared with those of the dict before and not looked up.
+//! The keys of entries. All entries of a recording have one of a few lists of keys, so a dict's
+//! keys are compared with those of the dict before and not looked up.
 
 use super::texts::Texts;
 use super::value::{Packed, Value};

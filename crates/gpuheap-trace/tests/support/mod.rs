@@ -1,4 +1,4 @@
-//! What several test files need: a pickle encoder, small snapshots, gzip.
+//! Helpers of several test files: a pickle encoder, small snapshots, gzip.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::io::Write;
@@ -34,7 +34,7 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("a vector takes all")
 }
 
-/// What [`Trace`] promises to its consumers.
+/// Checks the promises of [`Trace`] to its consumers.
 pub(crate) fn assert_keeps_its_word(trace: &Trace) {
     #[derive(PartialEq, Debug)]
     enum State {

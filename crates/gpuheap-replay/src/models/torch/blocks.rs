@@ -62,7 +62,7 @@ impl Torch {
         self.pools[pool as usize].of_mut(stream).free.remove(bytes, address);
     }
 
-    /// Puts a block that nobody uses back into its pool, merged with its free neighbours.
+    /// Puts an unused block back into its pool, merged with its free neighbours.
     fn free_block(&mut self, block: u32) {
         let Block { bytes, growing, .. } = self.blocks[block as usize];
         self.books.figures.active -= bytes;

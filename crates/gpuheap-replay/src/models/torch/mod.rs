@@ -76,8 +76,8 @@ impl Torch {
     }
 
     /// Uses the addresses of a recording for segments that are taken whole: address and bytes, in
-    /// order. At the first segment of another size, or one that no address space has, the model goes
-    /// on with addresses of its own.
+    /// order. At the first segment of another size, or one that no address space has, the model
+    /// goes on with addresses of its own.
     pub fn follow_addresses(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
         self.addresses.follow(recorded);
     }
