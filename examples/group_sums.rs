@@ -6,6 +6,8 @@
 //! * A million rows whose float keys are nearly all different: the table of sums is as large as the
 //!   data, so the batches are ranges of groups. The host sorts the rows by key and numbers groups.
 //!
+//! On the emulated device, and on a GPU:
+//!
 //!     cargo run --bin group_sums
 //!     GPUHEAP_DEVICE=cuda:0 cargo run --bin group_sums
 
@@ -123,7 +125,11 @@ fn float_keys(device: &Device) -> Result<(), Error> {
         sums.extend(batch.to_vec()?);
         (first, batches) = (end, batches + 1);
     }
-    println!("\n{ROWS} rows, {} float keys, under a limit of {} KiB", groups.len(), 3 * MIB >> 10);
+    println!(
+        "\n{ROWS} rows, {} float keys, under a limit of {} KiB",
+        groups.len(),
+        (3 * MIB) >> 10
+    );
     println!("{batches} batches, {} KiB at most", heap.usage()?.reserved_peak >> 10);
 
     let mut host: HashMap<u64, f64> = HashMap::new();

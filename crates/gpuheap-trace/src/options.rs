@@ -15,7 +15,7 @@ impl Default for ReadOptions {
 
 impl ReadOptions {
     /// Leaves out the blocks that were live before a snapshot's recording began. Their frees then
-    /// count as [`Trace::unknown_frees`]. Default: false.
+    /// count as [`Trace::unknown_frees`](crate::Trace::unknown_frees). Default: false.
     pub fn recorded_only(mut self, recorded_only: bool) -> Self {
         self.recorded_only = recorded_only;
         self
