@@ -26,7 +26,7 @@ struct Cli {
     command: Command,
 }
 
-/// What is to be done.
+/// Commands of `gpuheap`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Say why memory ran out and what would help, from recorded allocations
@@ -143,7 +143,7 @@ const COMMANDS: [&str; 6] = ["replay", "status", "doctor", "explain", "wait", "f
 /// Frameworks whose settings `--tune` searches.
 const FAMILIES: [Family; 3] = [Family::Torch, Family::Rmm, Family::CuPy];
 
-/// What `gpuheap replay` is given.
+/// Arguments of `gpuheap replay`.
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArguments {
     /// Files to replay, - for standard input
@@ -164,7 +164,7 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "SIZE", value_parser = bytes, allow_hyphen_values = true)]
     pub(crate) device_memory: Option<TypedSize>,
 
-    /// What the emulated device is like [default: h200]
+    /// Kind of the emulated device [default: h200]
     #[arg(long, value_name = "NAME", value_parser = profile, allow_hyphen_values = true)]
     pub(crate) profile: Option<Profile>,
 

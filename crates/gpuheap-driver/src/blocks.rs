@@ -76,7 +76,7 @@ impl BlockEvent {
     }
 }
 
-/// Checks behind an emulated libcuda's function.
+/// The checks of an emulated libcuda, reached through its exported function.
 #[derive(Clone, Copy)]
 pub(crate) struct LibraryChecks {
     function: EmulatedBlock,

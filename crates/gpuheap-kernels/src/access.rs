@@ -168,7 +168,7 @@ pub(crate) fn vector(path: Path, of: Type, out_of: Type) -> usize {
     if path == Path::Vectors { flat_each(of, out_of) as usize } else { 1 }
 }
 
-/// Returns the axes with single elements along the innermost one.
+/// Returns the axes counted in elements; `words` counts groups of `each` along the innermost.
 pub(crate) fn element_axes(words: &[u64], each: usize) -> Vec<Axis> {
     let mut axes = axes(words);
     if let Some(inner) = axes.last_mut() {

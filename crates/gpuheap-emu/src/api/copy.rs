@@ -141,7 +141,8 @@ impl Call<'_> {
     }
 
     /// Checks that the stream's device may use addresses. Memory of another device's pool needs
-    /// access to that pool. Only the copy between peers does without (two H200, driver 580).
+    /// access to that pool. Copies between peers are the exception: they need no access (two H200,
+    /// driver 580).
     fn reach_pools(&mut self, addresses: &[u64], stream: CUstream) -> Outcome {
         let stream = self.stream(stream)?;
         let device = self.device_of(self.context_of(stream));

@@ -107,7 +107,7 @@ impl Pages {
         }
     }
 
-    /// Returns the content of the bytes from `at` on, and how many bytes have it.
+    /// Returns the content of the byte at `at`, and how many bytes from there on have it.
     fn run(&self, at: u64, length: u64) -> (Run, u64) {
         let page = at - at % PAGE;
         if self.pages.contains_key(&page) {

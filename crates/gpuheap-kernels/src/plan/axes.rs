@@ -106,7 +106,7 @@ impl Piece {
         self.axes.iter().map(|axis| axis.length as u64).product()
     }
 
-    /// Returns the arguments of a strided kernel. The three addresses are those of the whole.
+    /// Returns the arguments of a strided kernel. The addresses are those of the whole arrays.
     pub(crate) fn words(&self, linear: (u64, usize), addresses: [u64; 2]) -> Vec<u64> {
         let (out, size) = linear;
         let mut words = vec![

@@ -153,7 +153,7 @@ impl<S: ArrayData, T: Number, D: Dimension> ArrayBase<S, T, D> {
         extremes(Reduction::Min, "least element", self, axis, Location::caller())
     }
 
-    /// Returns the greatest elements along `axis`, which the result does not have. Does not wait.
+    /// Returns the greatest elements along `axis`. The result lacks that axis. Does not wait.
     ///
     /// # Errors
     ///

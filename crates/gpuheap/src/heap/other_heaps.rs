@@ -25,7 +25,7 @@ impl OtherHeaps {
         OtherHeaps { reserved, cached, spare: 0, may_stay: 0, ..self }
     }
 
-    /// Returns the figures after all captures of graphs.
+    /// Returns the figures as they will be once all captures of graphs have ended.
     pub(crate) fn after_captures(self) -> OtherHeaps {
         OtherHeaps { spare: self.spare.saturating_add(self.stuck), stuck: 0, ..self }
     }

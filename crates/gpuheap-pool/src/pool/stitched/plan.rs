@@ -171,8 +171,8 @@ impl Stitched {
         }
     }
 
-    /// Puts memory into a gap so that `bytes` are free in one piece, and orders `stream` after all
-    /// its uses. Returns the piece's address.
+    /// Takes new memory for a gap, so that `bytes` lie free in one piece, and orders `stream` after
+    /// all its uses. Returns the piece's address.
     pub(super) fn grow_at_home(
         &mut self,
         bytes: u64,
