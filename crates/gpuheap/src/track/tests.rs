@@ -69,9 +69,13 @@ fn counts_group_by_line_and_kind_with_the_most_bytes_first() {
     );
     assert!(leaks.sites.iter().all(|site| site.oldest >= site.youngest));
     assert!(leaks.sites[2].oldest > leaks.sites[2].youngest);
-    let name: String = thread::current().name().unwrap().chars().take(15).collect();
     let [only] = &leaks.sites[2].threads[..] else { panic!("{leaks}") };
-    assert_eq!((&only.name, only.allocations, only.bytes, only.ended), (&name, 2, 16, false));
+    assert_eq!((only.allocations, only.bytes, only.ended), (2, 16, false));
+    // Miri gives its threads no names that the system knows.
+    if !cfg!(miri) {
+        let name: String = thread::current().name().unwrap().chars().take(15).collect();
+        assert_eq!(only.name, name);
+    }
 
     let json = serde_json::to_value(&leaks).unwrap();
     assert_eq!(json["sites"][0]["at"], large.to_string());

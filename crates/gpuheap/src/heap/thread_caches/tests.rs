@@ -13,7 +13,6 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::emu::{Options, Profile};
-use crate::fork;
 use crate::thread_cache::lock_free;
 use crate::{Block, Device, Heap, PoolKind, Stream};
 
@@ -240,7 +239,7 @@ fn a_heap_ends_wholly_before_it_is_asked_for_again() {
 #[test]
 #[cfg(all(unix, not(miri)))]
 fn a_child_waits_for_no_lock_of_its_parent() {
-    fork::watch();
+    crate::fork::watch();
     let cache: &'static ThreadCache = Box::leak(Box::new(ThreadCache::new()));
     let held = lock_free();
     // SAFETY: the child takes no lock that another thread may hold, which is under test; an alarm
