@@ -19,6 +19,7 @@
 
 mod blocks;
 mod driver;
+mod emulated;
 mod error;
 pub mod fork;
 mod libcuda;
@@ -28,6 +29,7 @@ mod types;
 
 pub use blocks::{BlockChecks, BlockEvent, BlockNote, EMULATED_BLOCK, EmulatedBlock};
 pub use driver::Driver;
+pub use emulated::{EMULATED_DEVICES, EmulatedDevice, EmulatedDevices};
 pub use error::{DriverError, check};
 pub use libcuda::{LibCuda, OpenError, SEARCH_PATHS};
 pub use result::CUresult;

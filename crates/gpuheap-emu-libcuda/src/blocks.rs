@@ -1,4 +1,4 @@
-//! The one export that is not the driver's. Heaps report their blocks by it.
+//! An export that is not the driver's. Heaps report their blocks by it.
 
 use std::ffi::c_int;
 

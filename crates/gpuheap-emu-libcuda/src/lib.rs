@@ -9,6 +9,7 @@
 #![cfg(unix)]
 
 mod blocks;
+mod devices;
 mod entry_point;
 mod exports;
 mod process;

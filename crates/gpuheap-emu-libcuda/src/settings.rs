@@ -2,19 +2,23 @@
 
 use std::env::{self, VarError};
 use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use gpuheap_emu::{Options, Profile, Schedule};
+use gpuheap_emu::{Account, Options, Profile, Schedule};
 
 const DEVICE: &str = "GPUHEAP_EMULATED_DEVICE";
 const SCHEDULE: &str = "GPUHEAP_EMULATED_SCHEDULE";
 const CHECKS: &str = "GPUHEAP_EMULATED_CHECKS";
 const DRIVER: &str = "GPUHEAP_EMULATED_DRIVER";
 const LOG: &str = "GPUHEAP_EMULATED_LOG";
+const ACCOUNT: &str = "GPUHEAP_EMULATED_ACCOUNT";
 
 const SCHEDULES: &str =
     "immediate, on-demand, seeded:N with a whole number, or lag:N with nanoseconds";
 const SWITCH: &str = "0 or 1";
+const ACCOUNTS: &str = "a file that may be written, of at most 256 processes";
 const DRIVERS: &str = "a version from 12.0 to 13.0, such as 12.4";
 
 /// Settings of the process's device.
@@ -26,7 +30,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Reads the environment. A variable that is missing or empty means the default: one `h200`,
-    /// work done at once, no checks, CUDA 13.0, no log.
+    /// work done at once, no checks, CUDA 13.0, no log, an account of its own.
     pub(crate) fn read() -> Result<Settings, SettingsError> {
         let schedule = variable(SCHEDULE, SCHEDULES, schedule)?.unwrap_or(Schedule::Immediate);
         let mut options = Options {
@@ -36,12 +40,14 @@ impl Settings {
             worker: schedule != Schedule::Immediate,
             ..Options::default()
         };
-        if let Some(devices) = variable(DEVICE, &profiles(), devices)? {
+        if let Some(devices) = variable(DEVICE, &profiles(), Profile::list)? {
             options.devices = devices;
         }
         if let Some(version) = variable(DRIVER, DRIVERS, driver_version)? {
             options.driver_version = version;
         }
+        let account = |path: &str| Account::open(Path::new(path)).ok();
+        options.account = variable(ACCOUNT, ACCOUNTS, account)?.map(Arc::new);
         Ok(Settings { options, log: variable(LOG, SWITCH, switch)?.unwrap_or(false) })
     }
 }
@@ -86,26 +92,6 @@ fn profiles() -> String {
     )
 }
 
-fn devices(text: &str) -> Option<Vec<Profile>> {
-    text.split(',').map(|one| device(one.trim())).collect()
-}
-
-fn device(text: &str) -> Option<Profile> {
-    Profile::named(text).or_else(|| bytes(text).map(Profile::with_memory))
-}
-
-/// Parses bytes: a number alone, or with `MiB` or `GiB`.
-fn bytes(text: &str) -> Option<u64> {
-    let (number, unit) = match text.strip_suffix("iB") {
-        Some(rest) => match rest.strip_suffix('M') {
-            Some(number) => (number, 1 << 20),
-            None => (rest.strip_suffix('G')?, 1 << 30),
-        },
-        None => (text, 1),
-    };
-    whole(number)?.checked_mul(unit).filter(|&bytes| bytes > 0)
-}
-
 fn schedule(text: &str) -> Option<Schedule> {
     match text.split_once(':') {
         None if text == "immediate" => Some(Schedule::Immediate),
@@ -141,20 +127,6 @@ fn whole(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn devices_are_names_or_bytes() {
-        assert_eq!(device("t4"), Some(Profile::t4()));
-        assert_eq!(device("16GiB"), Some(Profile::with_memory(16 << 30)));
-        assert_eq!(device("512MiB"), Some(Profile::with_memory(512 << 20)));
-        assert_eq!(device("1000000"), Some(Profile::with_memory(1_000_000)));
-        for wrong in ["", "0", "-1", "+1", "12XB", "GiB", "1.5GiB", "1 GiB", "T4", "99999999999GiB"]
-        {
-            assert_eq!(device(wrong), None, "{wrong:?}");
-        }
-        assert_eq!(devices("t4, 1GiB"), Some(vec![Profile::t4(), Profile::with_memory(1 << 30)]));
-        assert_eq!(devices("t4,"), None);
-    }
 
     #[test]
     fn schedules_have_names() {

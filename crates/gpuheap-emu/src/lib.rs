@@ -40,6 +40,7 @@
 //! Inside, `dispatch` calls the methods of the same names in `api`. The module `state` owns all
 //! data, `engine` does queued work, and `check` judges each call.
 
+mod account;
 mod api;
 mod args;
 mod check;
@@ -54,6 +55,7 @@ mod options;
 mod profile;
 mod state;
 
+pub use account::{Account, Entry};
 pub use emulator::{Emulator, with_per_thread_default_stream};
 pub use fault::{Fault, FaultPlan};
 pub use finding::{ChecksOff, Finding, FindingKind};

@@ -1,8 +1,9 @@
 //! Options of an emulator.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{FaultPlan, Profile};
+use crate::{Account, FaultPlan, Profile};
 
 /// Options of an [`Emulator`](crate::Emulator).
 #[derive(Clone, Debug)]
@@ -23,10 +24,14 @@ pub struct Options {
     /// also lets virtual time pass with real time. The order in which work runs is then not
     /// reproducible.
     pub worker: bool,
+    /// Account of the devices' memory that several processes share; `None` if this emulator has
+    /// its devices for itself.
+    pub account: Option<Arc<Account>>,
 }
 
 impl Default for Options {
-    /// One `h200`, work done at once, checks on, no faults, CUDA 13.0, no worker.
+    /// One `h200`, work done at once, checks on, no faults, CUDA 13.0, no worker, an account of its
+    /// own.
     fn default() -> Options {
         Options {
             devices: vec![Profile::h200()],
@@ -35,6 +40,7 @@ impl Default for Options {
             faults: FaultPlan::default(),
             driver_version: 13_000,
             worker: false,
+            account: None,
         }
     }
 }

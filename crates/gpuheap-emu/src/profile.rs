@@ -56,6 +56,17 @@ impl Profile {
         }
     }
 
+    /// Parses devices as the environment names them: names of [`NAMES`](Profile::NAMES) or bytes
+    /// such as `16GiB`, with commas between several; `None` if a part is neither.
+    pub fn list(text: &str) -> Option<Vec<Profile>> {
+        text.split(',').map(|one| Profile::parse(one.trim())).collect()
+    }
+
+    /// Parses one device: a name, or bytes for [`with_memory`](Profile::with_memory).
+    fn parse(text: &str) -> Option<Profile> {
+        Profile::named(text).or_else(|| bytes(text).map(Profile::with_memory))
+    }
+
     /// Returns a device of which exactly `bytes` bytes can be allocated: its contexts take no
     /// memory. Everything else is as in [`h200`](Profile::h200).
     pub fn with_memory(bytes: u64) -> Profile {
@@ -147,6 +158,13 @@ impl Profile {
         }
     }
 
+    /// Returns the identity of the emulated device `ordinal`, equal in every process.
+    pub fn uuid(ordinal: i32) -> [u8; 16] {
+        let mut bytes = *b"gpuheap-emu\0\0\0\0\0";
+        bytes[12..].copy_from_slice(&ordinal.to_be_bytes());
+        bytes
+    }
+
     /// Makes contexts take no memory.
     pub fn without_context(self) -> Profile {
         self.context_bytes(0)
@@ -162,5 +180,40 @@ impl Profile {
     pub fn memory_bytes(mut self, bytes: u64) -> Profile {
         self.memory_bytes = bytes;
         self
+    }
+}
+
+/// Parses bytes: a number alone, or with `MiB` or `GiB`.
+fn bytes(text: &str) -> Option<u64> {
+    let (number, unit) = match text.strip_suffix("iB") {
+        Some(rest) => match rest.strip_suffix('M') {
+            Some(number) => (number, MIB),
+            None => (rest.strip_suffix('G')?, GIB),
+        },
+        None => (text, 1),
+    };
+    let is_whole = number.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u64 = is_whole.then(|| number.parse().ok())??;
+    number.checked_mul(unit).filter(|&bytes| bytes > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_names_or_bytes() {
+        let device = Profile::parse;
+        assert_eq!(device("t4"), Some(Profile::t4()));
+        assert_eq!(device("16GiB"), Some(Profile::with_memory(16 << 30)));
+        assert_eq!(device("512MiB"), Some(Profile::with_memory(512 << 20)));
+        assert_eq!(device("1000000"), Some(Profile::with_memory(1_000_000)));
+        for wrong in ["", "0", "-1", "+1", "12XB", "GiB", "1.5GiB", "1 GiB", "T4", "99999999999GiB"]
+        {
+            assert_eq!(device(wrong), None, "{wrong:?}");
+        }
+        let two = vec![Profile::t4(), Profile::with_memory(1 << 30)];
+        assert_eq!(Profile::list("t4, 1GiB"), Some(two));
+        assert_eq!(Profile::list("t4,"), None);
     }
 }

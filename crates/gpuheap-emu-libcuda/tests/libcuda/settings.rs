@@ -20,6 +20,7 @@ fn an_unknown_value_is_an_error_that_lists_the_valid_ones() {
         ("GPUHEAP_EMULATED_DRIVER", "11.8", "12.0"),
         ("GPUHEAP_EMULATED_DRIVER", "new", "13.0"),
         ("GPUHEAP_EMULATED_LOG", "loud", "0 or 1"),
+        ("GPUHEAP_EMULATED_ACCOUNT", "/proc/version", "may be written"),
     ] {
         let output =
             library::run_ignored_test("settings::cannot_open", &folder, &[(variable, value)]);
@@ -87,6 +88,50 @@ fn misuse_that_is_not_shown_is_counted_at_exit() {
     assert_eq!(lines.len(), 102, "{stderr}");
     assert!(lines[100].contains("100 findings are shown"), "{}", lines[100]);
     assert_eq!(lines[101], "gpuheap: libcuda: 1234 findings, the first 100 of them shown above");
+}
+
+/// Two processes, one of which opens the device while the other has most of its memory.
+#[test]
+fn memory_of_an_account_is_shared_by_processes() {
+    let folder = library::folder();
+    let file = folder.path().join("account");
+    let variables = [
+        ("GPUHEAP_EMULATED_DEVICE", "64MiB"),
+        ("GPUHEAP_EMULATED_ACCOUNT", file.to_str().unwrap()),
+    ];
+    let output = library::run_ignored_test("settings::takes_48_mib_twice", &folder, &variables);
+    let stdout = library::quiet_success(output);
+    assert!(stdout.contains("the second is refused"), "{stdout}");
+    // The first process has ended, and its memory is back.
+    let output = library::run_ignored_test("settings::takes_48_mib", &folder, &variables);
+    let stdout = library::quiet_success(output);
+    assert!(stdout.contains("code 0"), "{stdout}");
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn takes_48_mib() {
+    // SAFETY: the library under test is a driver.
+    let driver = unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) }.unwrap();
+    let (mut context, mut address) = (CUcontext::NULL, 0);
+    // SAFETY: the pointers are valid for writes.
+    unsafe {
+        assert!(driver.cuDevicePrimaryCtxRetain(&mut context, 0).is_success());
+        assert!(driver.cuCtxSetCurrent(context).is_success());
+        println!("code {}", driver.cuMemAlloc_v2(&mut address, 48 << 20).0);
+    }
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn takes_48_mib_twice() {
+    takes_48_mib();
+    let this = std::env::current_exe().unwrap();
+    let arguments = ["settings::takes_48_mib", "--exact", "--ignored", "--nocapture"];
+    let second = std::process::Command::new(this).args(arguments).output().unwrap();
+    let stdout = library::quiet_success(second);
+    assert!(stdout.contains("code 2"), "{stdout}");
+    println!("the second is refused");
 }
 
 /// A heap reports its blocks to the library by the one export that is not the driver's.

@@ -32,9 +32,7 @@ impl Call<'_> {
 
     pub(crate) fn cuDeviceGetUuid(&mut self, uuid: Out<CUuuid>, device: CUdevice) -> Outcome {
         self.device(device)?;
-        let mut bytes = *b"gpuheap-emu\0\0\0\0\0";
-        bytes[12..].copy_from_slice(&device.to_be_bytes());
-        uuid.write(CUuuid { bytes })
+        uuid.write(CUuuid { bytes: Profile::uuid(device) })
     }
 
     pub(crate) fn cuDeviceGetUuid_v2(&mut self, uuid: Out<CUuuid>, device: CUdevice) -> Outcome {

@@ -1,9 +1,10 @@
 //! Devices: capacity and memory in use.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use crate::Profile;
 use crate::state::slots::Slots;
+use crate::{Account, Profile};
 
 /// User of device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Device {
     /// Freed memory that cannot be allocated yet: the call at which it can be, and its bytes.
     late: VecDeque<(u64, u64)>,
     late_bytes: u64,
+    /// Account that other processes share, with this device's number in it.
+    account: Option<(Arc<Account>, usize)>,
     /// Granules that small plain allocations share.
     pub(crate) small: Slots,
     pub(crate) primary: Primary,
@@ -60,13 +63,18 @@ pub(crate) struct Primary {
 }
 
 impl Device {
-    pub(crate) fn new(profile: Profile, default_pool: usize) -> Device {
+    pub(crate) fn new(
+        profile: Profile,
+        default_pool: usize,
+        account: Option<(Arc<Account>, usize)>,
+    ) -> Device {
         Device {
             profile,
             used: [0; 4],
             high_water: 0,
             late: VecDeque::new(),
             late_bytes: 0,
+            account,
             small: Slots::default(),
             primary: Primary::default(),
             default_pool,
@@ -78,6 +86,11 @@ impl Device {
     pub(crate) fn charge(&mut self, owner: Owner, bytes: u64, limit: u64) -> bool {
         let total = self.used_bytes();
         if bytes > self.capacity(limit).saturating_sub(total) {
+            return false;
+        }
+        if let Some((account, device)) = &self.account
+            && !account.charge(*device, bytes, self.capacity(limit))
+        {
             return false;
         }
         self.used[owner as usize] += bytes;
@@ -93,6 +106,8 @@ impl Device {
             let due = calls.saturating_add(self.profile.late_release_calls);
             self.late.push_back((due, bytes));
             self.late_bytes += bytes;
+        } else {
+            self.release_shared(bytes);
         }
     }
 
@@ -103,11 +118,20 @@ impl Device {
         {
             self.late.pop_front();
             self.late_bytes -= bytes;
+            self.release_shared(bytes);
+        }
+    }
+
+    fn release_shared(&self, bytes: u64) {
+        if let Some((account, device)) = &self.account {
+            account.release(*device, bytes);
         }
     }
 
     pub(crate) fn free_bytes(&self, limit: u64) -> u64 {
-        self.capacity(limit).saturating_sub(self.used_bytes())
+        let own = self.used_bytes();
+        let all = self.account.as_ref().map_or(own, |(account, device)| account.used(*device));
+        self.capacity(limit).saturating_sub(own.max(all))
     }
 
     pub(crate) fn usage(&self, limit: u64) -> Usage {
@@ -128,5 +152,12 @@ impl Device {
 
     fn used_bytes(&self) -> u64 {
         self.used.iter().sum::<u64>() + self.late_bytes
+    }
+}
+
+/// Returns everything to the shared account. Other emulators may still use it.
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.release_shared(self.used_bytes());
     }
 }

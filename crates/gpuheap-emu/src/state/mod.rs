@@ -81,7 +81,8 @@ impl State {
             .enumerate()
             .map(|(ordinal, profile)| {
                 let pool = pools.insert(Pool::new(ordinal, 0, true));
-                Device::new(profile.clone(), pool)
+                let account = options.account.clone().map(|account| (account, ordinal));
+                Device::new(profile.clone(), pool, account)
             })
             .collect();
         State {

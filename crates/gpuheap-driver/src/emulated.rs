@@ -1,0 +1,33 @@
+//! Devices of an emulated driver, as the emulated NVML in the same process asks for them.
+
+use std::ffi::{c_char, c_int};
+
+/// Symbol by which an emulated `libcuda.so.1` describes its devices: an [`EmulatedDevices`]. It is
+/// not part of the driver API.
+pub const EMULATED_DEVICES: &str = "gpuheap_emulated_device\0";
+
+/// Function behind [`EMULATED_DEVICES`]: ordinal, description. Returns 1 and writes the
+/// description, or 0 if there is no device of that ordinal.
+pub type EmulatedDevices = unsafe extern "C" fn(c_int, *mut EmulatedDevice) -> c_int;
+
+/// Description of an emulated device.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct EmulatedDevice {
+    /// Name, as a C string.
+    pub name: [c_char; 96],
+    /// Identity, as `cuDeviceGetUuid` returns it.
+    pub uuid: [u8; 16],
+    /// Memory of the device, bytes.
+    pub memory_bytes: u64,
+    /// Memory that this process uses, bytes.
+    pub used_bytes: u64,
+    /// Compute capability, major and minor.
+    pub compute_capability: [c_int; 2],
+    /// Clock of the multiprocessors and of the memory, kHz.
+    pub clocks_khz: [c_int; 2],
+    /// Width of the memory bus, bits.
+    pub memory_bus_bits: c_int,
+    /// Version of CUDA that the driver supports, as 1000 × major + 10 × minor.
+    pub driver_version: c_int,
+}
