@@ -63,12 +63,12 @@ pub(crate) fn is_monitor(process: &Process) -> bool {
 }
 
 /// Returns the processes that may keep what the ended process `pid` opened, and whether they do for
-/// sure: those of its session or whose parent it was, or those that share a descriptor, or the only
-/// one that has a device open without being listed; else all of these.
+/// sure: those of its session or group or whose parent it was, or those that share a descriptor, or
+/// the only one that has a device open without being listed; else all of these.
 pub(crate) fn heirs(machine: &Machine, pid: u32) -> (Vec<&Process>, bool) {
     let holders: Vec<&Process> =
         unlisted_holders(machine).filter(|process| !is_monitor(process)).collect();
-    let is_child = |process: &&&Process| process.session == pid || process.parent == pid;
+    let is_child = |process: &&&Process| was_led_by(process, pid) || process.parent == pid;
     let children: Vec<&Process> = holders.iter().filter(is_child).copied().collect();
     if !children.is_empty() {
         return (children, true);
@@ -84,16 +84,40 @@ pub(crate) fn heirs(machine: &Machine, pid: u32) -> (Vec<&Process>, bool) {
     (holders, is_sure)
 }
 
-/// Returns `true` if a listed process that cannot be seen is known to have ended. In a container it
-/// may be a process outside, unless a process here can only have inherited what it holds.
-pub(crate) fn has_ended(machine: &Machine, row: &Row) -> bool {
+fn was_led_by(process: &Process, pid: u32) -> bool {
+    process.session == pid || process.group == pid
+}
+
+/// Certainty that a listed process has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The process was in this PID namespace and is not any more.
+    Proven,
+    /// The process may also be one outside of this container.
+    Likely,
+}
+
+/// Returns whether a listed process that cannot be seen has ended; `None` if nothing says so.
+///
+/// In a container, an older driver lists processes outside of it too. There the end is proven if a
+/// holder belongs to the session or group that the process led: the kernel does not reuse the
+/// number of either while it has members. It is likely if all that hold the device unlisted have
+/// only inherited it, and this namespace has given out the number at all.
+pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     match row.place {
-        Place::Ended => true,
+        Place::Ended => Some(Ended::Proven),
         Place::Hidden if !is_hidden(machine) => {
             let (heirs, _) = heirs(machine, row.pid);
-            !heirs.is_empty() && heirs.iter().all(|heir| heir.only_inherited())
+            let was_given = machine.host.last_pid.is_none_or(|last| row.pid <= last);
+            if heirs.iter().any(|heir| was_led_by(heir, row.pid)) {
+                return Some(Ended::Proven);
+            }
+            let is_likely = !heirs.is_empty()
+                && was_given
+                && heirs.iter().all(|heir| heir.only_inherited() && heir.pid > row.pid);
+            is_likely.then_some(Ended::Likely)
         }
-        _ => false,
+        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 
 use crate::doctor::diagnose;
-use crate::evidence;
+use crate::evidence::{self, Ended};
 use crate::machine::{Machine, Process};
 use crate::rule::Severity;
 use crate::status;
@@ -91,7 +91,11 @@ fn proof(machine: &Machine) -> Result<Vec<Orphan>, String> {
     let mut orphans: Vec<Orphan> = Vec::new();
     for gpu in machine.devices() {
         let account = status::Account::of(machine, gpu);
-        for row in account.processes.iter().filter(|row| evidence::has_ended(machine, row)) {
+        for row in account
+            .processes
+            .iter()
+            .filter(|row| evidence::ended(machine, row) == Some(Ended::Proven))
+        {
             match machine.unreadable {
                 Some(0) => {}
                 Some(count) => {

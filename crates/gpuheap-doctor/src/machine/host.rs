@@ -26,6 +26,10 @@ pub struct Host {
     pub hidepid: u32,
     /// `true` if this is a container or another PID namespace than the host's.
     pub is_container: bool,
+    /// `true` in the PID namespace that the kernel creates first, which shows every process.
+    pub is_first_namespace: bool,
+    /// The last number that this PID namespace gave to a process or thread, if known.
+    pub last_pid: Option<u32>,
     /// `true` under WSL2.
     pub is_wsl: bool,
     /// The user count of `nvidia_drm`, if that module is loaded.
@@ -67,6 +71,13 @@ impl Host {
             uid: uid.and_then(first),
             hidepid: hidepid(&text("/proc/self/mountinfo")),
             is_container: is_container(source, is_wsl),
+            is_first_namespace: source
+                .link("/proc/self/ns/pid")
+                .is_ok_and(|namespace| namespace == FIRST_PID_NAMESPACE),
+            last_pid: text("/proc/loadavg")
+                .split_whitespace()
+                .nth(4)
+                .and_then(|number| number.parse().ok()),
             is_wsl,
             drm_users: first(&text("/sys/module/nvidia_drm/refcnt")),
             suspend_depth: first(&text("/proc/driver/nvidia/suspend_depth")).unwrap_or(0),

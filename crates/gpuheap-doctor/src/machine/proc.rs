@@ -6,6 +6,7 @@ pub(super) struct Stat {
     pub(super) comm: String,
     pub(super) state: char,
     pub(super) parent: u32,
+    pub(super) group: u32,
     pub(super) session: u32,
     pub(super) terminal: i64,
     pub(super) busy_ticks: u64,
@@ -25,6 +26,7 @@ impl Stat {
             comm: line[open + 1..close].to_owned(),
             state: fields.first()?.chars().next()?,
             parent: fields.get(1)?.parse().ok()?,
+            group: fields.get(2).and_then(|field| field.parse().ok()).unwrap_or(0),
             session: fields.get(3).and_then(|field| field.parse().ok()).unwrap_or(0),
             terminal: fields.get(4).and_then(|field| field.parse().ok()).unwrap_or(0),
             busy_ticks: number(11).unwrap_or(0).saturating_add(number(12).unwrap_or(0)),
@@ -84,7 +86,7 @@ mod tests {
         let line = "42 (a) b (c) S 7 8 9 34816 -1 0 0 0 0 0 11 22 0 0 20 0 5 0 77 1 2";
         let stat = Stat::parse(line).unwrap();
         assert_eq!(stat.comm, "a) b (c");
-        assert_eq!((stat.state, stat.parent, stat.session), ('S', 7, 9));
+        assert_eq!((stat.state, stat.parent, stat.group, stat.session), ('S', 7, 8, 9));
         assert_eq!((stat.terminal, stat.busy_ticks), (34816, 33));
         assert_eq!((stat.threads, stat.start_ticks), (5, 77));
         for garbled in ["", "42", "42 )(", "42 (x) ", "42 (x) S y"] {

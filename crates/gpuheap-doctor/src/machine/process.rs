@@ -21,6 +21,8 @@ pub struct Process {
     pub state: char,
     /// The parent.
     pub parent: u32,
+    /// The process group's leader.
+    pub group: u32,
     /// The session's leader.
     pub session: u32,
     /// The controlling terminal, 0 if none.
@@ -49,6 +51,9 @@ pub struct Process {
     pub is_readable: bool,
     /// Names of libraries in its address space that rules know, and of device files.
     pub maps: BTreeSet<String>,
+    /// `true` if it has a thread of the CUDA driver, which a context starts and a fork does not
+    /// copy; `None` if its threads could not be read.
+    pub has_cuda_thread: Option<bool>,
     /// Variables of its environment that rules know.
     pub environment: BTreeMap<String, String>,
     /// The kernel function in which it sleeps, if it can be read.
@@ -81,10 +86,12 @@ impl Process {
         self.comm.contains(text) || self.arguments.iter().any(|argument| argument.contains(text))
     }
 
-    /// Returns `true` if the process has CUDA's library, from its parent, and no mapping of a
-    /// device: it inherited descriptors and never used a device itself.
+    /// Returns `true` if the process has CUDA's library, from its parent, and either no mapping of
+    /// a device or no thread of the driver: it inherited descriptors and never used a device
+    /// itself.
     pub fn only_inherited(&self) -> bool {
-        self.has_loaded("libcuda.so") && !self.maps.iter().any(|name| name.starts_with("/dev/"))
+        let has_mapping = self.maps.iter().any(|name| name.starts_with("/dev/"));
+        self.has_loaded("libcuda.so") && (!has_mapping || self.has_cuda_thread == Some(false))
     }
 
     /// Returns `true` if a library whose name begins so is loaded.
@@ -165,6 +172,7 @@ pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Sca
         !process.holds.is_empty()
             || listed.contains(&process.pid)
             || listed.contains(&stat.parent)
+            || (listed.contains(&stat.group) && stat.group != 0)
             || (listed.contains(&stat.session) && stat.session != 0)
     };
     let passwd = source.read("/etc/passwd").unwrap_or_default();
@@ -235,6 +243,7 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
         arguments,
         state: stat.state,
         parent: stat.parent,
+        group: stat.group,
         session: stat.session,
         terminal: stat.terminal,
         threads: stat.threads,
@@ -248,12 +257,24 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
         cgroup,
         holds: seen.holds,
         is_readable: seen.is_readable,
+        has_cuda_thread: has_cuda_thread(&**source, pid),
         maps,
         environment,
         waits_in: (!waits_in.is_empty() && waits_in != "0").then_some(waits_in),
         is_stuck: false,
         busy_lately: None,
     }
+}
+
+/// Returns whether a thread bears a name of the CUDA driver: `cuda-EvtHandlr`, `cuda00001400006`.
+fn has_cuda_thread(source: &dyn Source, pid: u32) -> Option<bool> {
+    let folder = format!("/proc/{pid}/task");
+    let threads = source.list(&folder).ok()?;
+    let is_of_cuda = |thread: &String| {
+        let name = source.read(&format!("{folder}/{thread}/comm"));
+        name.is_ok_and(|name| name.starts_with(b"cuda"))
+    };
+    Some(threads.iter().take(4096).any(is_of_cuda))
 }
 
 type Details = (Vec<String>, BTreeMap<String, String>, BTreeSet<String>);

@@ -168,9 +168,9 @@ fn row(machine: &Machine, listed: &crate::machine::Listed) -> Row {
     }
 }
 
-/// Returns `true` if a process may be there that `/proc` does not show.
-pub(crate) fn can_hide(machine: &Machine) -> bool {
-    is_hidden(machine) || machine.host.is_container
+/// Returns `true` if a listed process may be there that `/proc` does not show.
+fn can_hide(machine: &Machine) -> bool {
+    is_hidden(machine) || (machine.host.is_container && !machine.lists_own_pids())
 }
 
 /// Returns `true` if `/proc` leaves out processes of the own PID namespace, or shows none.

@@ -46,3 +46,34 @@ fn listed_process_is_never_ended() {
 fn machine_without_findings_has_nothing_to_give_back() {
     assert_eq!(plan(named("h200_idle")).render(80), "nothing to give back\n");
 }
+
+/// The fork case as a container shows it, under a driver of the given version.
+fn in_a_container(driver: &str) -> Recording {
+    let nvml = named("fork").text("nvml").unwrap().replace("580.95.05", driver);
+    let container = "== /proc/self/ns/pid -> pid:[4026533333]\n== /.dockerenv\n";
+    Recording::parse(container).unwrap().over(named("fork").with("nvml", &nvml))
+}
+
+#[test]
+fn orphan_is_proven_in_a_container_if_the_driver_translates_pids() {
+    assert_eq!(plan(in_a_container("580.95.05")).orphans.len(), 1);
+    assert_eq!(plan(in_a_container("535.113.01")).orphans.len(), 1);
+}
+
+#[test]
+fn likely_orphan_in_a_container_is_shown_and_not_ended() {
+    for driver in ["535.104.05", "525.147.05", ""] {
+        let plan = plan(in_a_container(driver));
+        assert!(plan.orphans.is_empty(), "{driver}: {plan:?}");
+        let step = plan.steps.iter().find(|step| step.reason.starts_with("P01")).unwrap();
+        assert!(step.reason.contains("may have ended"), "{step:?}");
+        assert!(step.command.starts_with("ps "), "{step:?}");
+    }
+}
+
+#[test]
+fn group_of_the_ended_process_proves_an_orphan_in_a_container() {
+    let stat = "4188 (python3) S 1 4120 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 9280000 0 0\n";
+    let plan = plan(in_a_container("525.147.05").with("/proc/4188/stat", stat));
+    assert_eq!(plan.orphans.len(), 1, "{plan:?}");
+}
