@@ -3,12 +3,14 @@
 use std::io::{IsTerminal, Read, stdin};
 use std::path::PathBuf;
 
-use clap::Args;
-use gpuheap_doctor::{Machine, RULES, Recorder, Rule, Severity, diagnose, explain_error};
+use clap::{Args, ValueEnum};
+use gpuheap_doctor::{
+    Machine, RULES, Recorder, Report, Rule, Severity, diagnose, explain_error, markdown,
+};
 
 use crate::failure::Failure;
 use crate::verdict::Verdict;
-use crate::{machine, output};
+use crate::{baseline, machine, output};
 
 /// Arguments of `gpuheap doctor`.
 #[derive(Args, Debug)]
@@ -28,13 +30,38 @@ pub(crate) struct DoctorArguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Print a report to paste into an issue: Markdown, without names of users, home folders,
+    /// arguments of commands and the host's name
+    #[arg(long, value_name = "FORM", conflicts_with = "json")]
+    report: Option<Form>,
+
+    /// Keep this machine's figures for later, or show what is different since
+    #[arg(long, value_name = "ACTION", conflicts_with_all = ["json", "report"])]
+    baseline: Option<Action>,
+}
+
+/// Forms of a report.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Form {
+    /// Markdown.
+    Md,
+}
+
+/// Uses of a baseline.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Action {
+    /// Write it to the user's state folder.
+    Save,
+    /// Compare with it.
+    Show,
 }
 
 /// Runs every rule, and prints their findings.
 ///
 /// # Errors
 ///
-/// A recording that cannot be read or written.
+/// A recording or a baseline that cannot be read or written.
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
     let mut machine;
     if let Some(path) = &arguments.record {
@@ -53,15 +80,26 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
         machine.examine();
     }
     let report = diagnose(&machine);
+    match arguments.baseline {
+        Some(Action::Save) => return baseline::save(&machine, &report),
+        Some(Action::Show) => return baseline::show(&machine, &report),
+        None => {}
+    }
     let text = if arguments.json {
         report.to_json()
+    } else if arguments.report.is_some() {
+        markdown(&machine, env!("CARGO_PKG_VERSION"))
     } else if machine.has_no_gpu() && report.is_healthy() {
         "no NVIDIA GPU: neither a device file in /dev nor libnvidia-ml.so.1\n".to_owned()
     } else {
         report.render(machine::width(), arguments.verbose)
     };
     output::print(&text)?;
-    Ok(if report.is_healthy() { Verdict::Fine } else { Verdict::Findings })
+    Ok(verdict(&report))
+}
+
+fn verdict(report: &Report) -> Verdict {
+    if report.is_healthy() { Verdict::Fine } else { Verdict::Findings }
 }
 
 /// Arguments of `gpuheap explain`.

@@ -1,5 +1,6 @@
 //! The `gpuheap` command.
 
+mod baseline;
 mod cli;
 mod doctor;
 mod failure;

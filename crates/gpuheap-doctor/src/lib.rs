@@ -5,7 +5,8 @@
 //! into facts, and everything else is a function of these facts:
 //!
 //! * [`status::of`] accounts for the memory of each device, by process.
-//! * [`diagnose`] has every rule look, and reports what they find ([`RULES`]).
+//! * [`diagnose`] has every rule look, and reports what they find ([`RULES`]); [`markdown`] renders
+//!   that for others to read, and [`Baseline`] compares it with an earlier time.
 //! * [`explain_error`] reads the text of a program that ran out of memory.
 //! * [`free::plan`] says what would give memory back.
 //!
@@ -28,10 +29,12 @@
 
 #![deny(unsafe_code)]
 
+mod baseline;
 mod doctor;
 mod evidence;
 pub mod free;
 pub mod machine;
+mod markdown;
 mod oom;
 mod rule;
 mod rules;
@@ -39,8 +42,10 @@ mod source;
 pub mod status;
 mod words;
 
+pub use baseline::{Baseline, Figures};
 pub use doctor::{Report, diagnose};
 pub use machine::Machine;
+pub use markdown::markdown;
 pub use oom::{Explanation, explain_error};
 pub use rule::{Finding, Rule, Severity};
 pub use rules::RULES;

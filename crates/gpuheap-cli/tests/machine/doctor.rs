@@ -83,6 +83,40 @@ fn recorded_machine_is_read_again() {
 }
 
 #[test]
+fn report_is_markdown_and_keeps_the_exit_code() {
+    let ran = on("fork", &["doctor", "--report", "md"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    assert!(ran.stdout.starts_with("### gpuheap doctor\n"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("* **P01** (failure): GPU 0: 1542 MiB"), "{}", ran.stdout);
+    assert_eq!(gpuheap(&["doctor", "--report", "html"]).code, 2);
+}
+
+#[test]
+fn baseline_is_saved_and_compared_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let doctor = |name: &str, action: &str| {
+        let file = machine(folder.path(), name);
+        let output = Command::new(env!("CARGO_BIN_EXE_gpuheap"))
+            .args(["doctor", "--baseline", action, "--machine", file.to_str().unwrap()])
+            .env("XDG_STATE_HOME", folder.path())
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+    };
+    let (code, text) = doctor("h200_idle", "show");
+    assert!(code == 2 && text.contains("gpuheap doctor --baseline save"), "{text}");
+    let (code, text) = doctor("h200_idle", "save");
+    assert!(code == 0 && text.ends_with("gpuheap/baseline.json\n"), "{text}");
+    let (code, text) = doctor("h200_idle", "show");
+    assert!(code == 0 && text.starts_with("no change since the baseline"), "{text}");
+    let (code, text) = doctor("fork", "show");
+    assert!(code == 1 && text.contains("GPU 0: processes 1, were 0"), "{text}");
+    std::fs::write(folder.path().join("gpuheap/baseline.json"), "{}").unwrap();
+    assert_eq!(doctor("fork", "show").0, 2);
+}
+
+#[test]
 fn rules_and_errors_are_explained() {
     let ran = gpuheap(&["explain", "p01"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);

@@ -6,6 +6,7 @@ mod nvml;
 mod probe;
 mod proc;
 mod process;
+mod redaction;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ pub use self::host::Host;
 pub use self::nvml::{Gpu, Kind, Listed, Nvml, NvmlFailure};
 pub use self::process::Process;
 pub(crate) use self::process::is_kept_variable;
+pub(crate) use self::redaction::Redaction;
 use crate::source::{Skipped, Source, Why};
 
 /// A machine's facts.

@@ -17,6 +17,8 @@ pub struct Process {
     pub comm: String,
     /// Its arguments; empty if they cannot be read.
     pub arguments: Vec<String>,
+    /// `true` if [`command`](Process::command) leaves out the arguments.
+    pub hides_arguments: bool,
     /// The state as `/proc/PID/stat` has it: `R`, `S`, `D`, `T`, `t`, `Z`.
     pub state: char,
     /// The parent.
@@ -65,10 +67,15 @@ pub struct Process {
 }
 
 impl Process {
-    /// Returns the command as people type it, cut to `width` characters.
+    /// Returns the command as people type it, cut to `width` characters; of one that hides its
+    /// arguments the program alone.
     pub fn command(&self, width: usize) -> String {
         let text = match self.arguments.as_slice() {
             [] => self.comm.clone(),
+            [program, ..] if self.hides_arguments => {
+                let program = program.split_whitespace().next().unwrap_or_default();
+                program.rsplit('/').next().unwrap_or_default().to_owned()
+            }
             [program, rest @ ..] => {
                 let program = program.rsplit('/').next().unwrap_or(program);
                 [program]
@@ -241,6 +248,7 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
         pid,
         comm: stat.comm,
         arguments,
+        hides_arguments: false,
         state: stat.state,
         parent: stat.parent,
         group: stat.group,

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod baseline;
 mod free;
+mod markdown;
 mod mutated;
 mod oom;
 mod rules;

@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use gpuheap_doctor::{Machine, RULES, Recording, Why, diagnose, explain_error, free, status};
+use gpuheap_doctor::{
+    Baseline, Machine, RULES, Recording, Why, diagnose, explain_error, free, markdown, status,
+};
 use proptest::prelude::*;
 
 use crate::rules::fixtures;
@@ -75,6 +77,9 @@ fn look(recording: Recording) {
     let report = diagnose(&machine);
     report.render(80, true);
     report.to_json();
+    markdown(&machine, "0");
+    let figures = Baseline::of(&machine, &report, 0);
+    figures.changes(&figures);
     free::plan(&machine).render(80);
     status::render(&status::of(&machine), "580", 80);
     let panicked = report.skipped.iter().any(|skipped| skipped.reason.contains("panicked"));

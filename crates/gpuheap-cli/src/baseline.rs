@@ -1,0 +1,73 @@
+//! The baseline of `gpuheap doctor`: a file in the user's state folder.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gpuheap_doctor::{Baseline, Machine, Report};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::verdict::Verdict;
+
+/// Writes the baseline, and says where.
+///
+/// # Errors
+///
+/// There is no state folder, or it cannot be written.
+pub(crate) fn save(machine: &Machine, report: &Report) -> Result<Verdict, Failure> {
+    let path = path()?;
+    let name = path.display();
+    let failed = |error: std::io::Error| {
+        Failure::could_not_look(format!(
+            "--baseline {name}: {error}; set XDG_STATE_HOME to a folder that can be written"
+        ))
+    };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    std::fs::write(&path, Baseline::of(machine, report, now()).to_json()).map_err(failed)?;
+    output::print(&format!("saved {name}\n")).map(|()| Verdict::Fine)
+}
+
+/// Says what is different since the baseline. Findings are those that it lacks.
+///
+/// # Errors
+///
+/// There is no baseline, or it cannot be read.
+pub(crate) fn show(machine: &Machine, report: &Report) -> Result<Verdict, Failure> {
+    let path = path()?;
+    let name = path.display();
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        Failure::wrong_use(format!(
+            "--baseline {name}: {error}; write one first: gpuheap doctor --baseline save"
+        ))
+    })?;
+    let before = Baseline::parse(&text).map_err(|error| {
+        Failure::wrong_use(format!(
+            "--baseline {name} is no baseline: {error}; write it anew: gpuheap doctor --baseline save"
+        ))
+    })?;
+    let after = Baseline::of(machine, report, now());
+    output::print(&before.changes(&after))?;
+    Ok(match before.new_rules(&after).next() {
+        Some(_) => Verdict::Findings,
+        None => Verdict::Fine,
+    })
+}
+
+/// Returns `gpuheap/baseline.json` in the user's state folder.
+fn path() -> Result<PathBuf, Failure> {
+    let folder = |name: &str| {
+        std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
+    };
+    let state = folder("XDG_STATE_HOME")
+        .or_else(|| Some(folder("HOME")?.join(".local/state")))
+        .ok_or_else(|| {
+            Failure::could_not_look("--baseline: neither XDG_STATE_HOME nor HOME names a folder")
+        })?;
+    Ok(state.join("gpuheap/baseline.json"))
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

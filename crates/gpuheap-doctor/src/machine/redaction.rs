@@ -1,0 +1,117 @@
+//! A machine without what names people, folders and hosts.
+
+use std::collections::BTreeMap;
+
+use super::Machine;
+
+/// Words that a text for others must not have, each with its replacement.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Redaction {
+    words: Vec<(String, String)>,
+}
+
+impl Machine {
+    /// Returns the machine with its users numbered and the arguments of its commands hidden, and
+    /// what replaces names in any text about it.
+    pub(crate) fn redacted(&self) -> (Machine, Redaction) {
+        let mut machine = self.clone();
+        let mut words = Vec::new();
+        let text = |path: &str| {
+            let bytes = self.source.read(path).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).trim().to_owned()
+        };
+
+        words.push((text("/proc/sys/kernel/hostname"), "HOST".to_owned()));
+        words.push((text("/etc/hostname"), "HOST".to_owned()));
+        let mut users: BTreeMap<String, String> = BTreeMap::new();
+        for process in &mut machine.processes {
+            let count = users.len() + 1;
+            let number = users.entry(process.user.clone()).or_insert_with(|| {
+                let is_own = process.uid.is_some() && process.uid == self.host.uid;
+                match process.user.as_str() {
+                    "root" | "?" => process.user.clone(),
+                    _ if is_own => "self".to_owned(),
+                    _ => format!("user{count}"),
+                }
+            });
+            process.user.clone_from(number);
+            process.hides_arguments = true;
+        }
+        for line in text("/etc/passwd").lines() {
+            let mut fields = line.split(':');
+            let (name, uid, home) = (fields.next(), fields.nth(1), fields.nth(2));
+            let is_person =
+                uid.and_then(|uid| uid.parse::<u32>().ok()).is_some_and(|uid| uid >= 1000);
+            if let Some(home) =
+                home.filter(|home| home.len() > 1 && (is_person || *home == "/root"))
+            {
+                words.push((home.to_owned(), "~".to_owned()));
+            }
+            if let Some(name) = name.filter(|_| is_person) {
+                words.push((name.to_owned(), "USER".to_owned()));
+            }
+        }
+        words.push((self.source.variable("HOME").unwrap_or_default(), "~".to_owned()));
+        words.push((self.source.variable("USER").unwrap_or_default(), "USER".to_owned()));
+        words.extend(users.into_iter().filter(|(name, number)| name != number));
+        words.retain(|(word, _)| word.len() > 1 && word != "root" && word != "localhost");
+        // A home folder has the user's name in it.
+        words.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
+        (machine, Redaction { words })
+    }
+}
+
+impl Redaction {
+    /// Returns the text with each word replaced where it stands by itself, and with home folders of
+    /// any user as `~`.
+    pub(crate) fn apply(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (word, replacement) in &self.words {
+            text = replaced(&text, word, replacement);
+        }
+        for folder in ["/home/", "/Users/", "C:\\Users\\"] {
+            text = without_names(&text, folder);
+        }
+        text
+    }
+}
+
+fn replaced(text: &str, word: &str, replacement: &str) -> String {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let mut result = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(word) {
+        let (before, behind) = (&rest[..at], &rest[at + word.len()..]);
+        let is_alone = !before.chars().next_back().is_some_and(is_part)
+            && !behind.chars().next().is_some_and(is_part);
+        result.push_str(before);
+        result.push_str(if is_alone { replacement } else { word });
+        rest = behind;
+    }
+    result + rest
+}
+
+/// Replaces a folder of homes and the name behind it by `~`.
+fn without_names(text: &str, folder: &str) -> String {
+    let mut parts = text.split(folder);
+    let mut result = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(['/', '\\', ' ', ',', ')', ':', '`']).unwrap_or(part.len());
+        result.push('~');
+        result.push_str(&part[end..]);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_replaced_where_they_stand_by_themselves() {
+        let words = vec![("ann".to_owned(), "USER".to_owned())];
+        let redaction = Redaction { words };
+        assert_eq!(redaction.apply("ann planned (ann, 2 h)"), "USER planned (USER, 2 h)");
+        assert_eq!(redaction.apply("open /home/ben/x and /mnt/c/Users/cy"), "open ~/x and /mnt/c~");
+    }
+}

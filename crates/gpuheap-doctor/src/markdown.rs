@@ -1,0 +1,118 @@
+//! The report to paste into an issue: Markdown without names of people, paths and machines.
+
+use std::fmt::Write;
+
+use crate::doctor::diagnose;
+use crate::machine::{Machine, Redaction};
+use crate::rule::Severity;
+use crate::status::{self, Account, Place, Row};
+use crate::words::{Amount, age, mib};
+
+/// Renders the findings on a machine that was [examined](Machine::examine), its account and what
+/// could not be looked at, as Markdown. Users, home folders, the arguments of commands and the
+/// host's name are left out. `version` is gpuheap's.
+pub fn markdown(machine: &Machine, version: &str) -> String {
+    let (machine, redaction) = machine.redacted();
+    let report = diagnose(&machine);
+    let mut text = String::new();
+    line(&mut text, "### gpuheap doctor\n");
+    facts(&mut text, &machine, version);
+    for account in status::of(&machine) {
+        device(&mut text, &account);
+    }
+    line(&mut text, "\n#### Findings\n");
+    if report.findings.is_empty() {
+        line(&mut text, &format!("None of {} rules found anything.", report.rules));
+    }
+    for finding in &report.findings {
+        let severity = match finding.severity {
+            Severity::Fail => "failure",
+            Severity::Warning => "warning",
+            Severity::Info => "information",
+        };
+        let head = format!("* **{}** ({severity}): {}", finding.rule, finding.fact);
+        line(&mut text, &redacted(&redaction, &head));
+        line(&mut text, &redacted(&redaction, &format!("  {}", finding.cause)));
+        line(&mut text, &redaction.apply(&format!("  `{}`", finding.command)));
+    }
+    if !report.skipped.is_empty() {
+        line(&mut text, "\n#### Not looked at\n");
+    }
+    for skipped in &report.skipped {
+        let words = format!("* {}: {}", skipped.probe, skipped.reason);
+        line(&mut text, &redacted(&redaction, &words));
+    }
+    text
+}
+
+fn facts(text: &mut String, machine: &Machine, version: &str) {
+    let host = &machine.host;
+    let place = match (host.is_wsl, host.is_container) {
+        (true, true) => "a container under WSL2",
+        (true, false) => "WSL2",
+        (false, true) => "a container",
+        (false, false) => "Linux",
+    };
+    line(text, "| | |\n|---|---|");
+    line(text, &format!("| gpuheap | {version} |"));
+    if let Ok(nvml) = &machine.nvml {
+        let (major, minor) = (nvml.cuda / 1000, nvml.cuda % 1000 / 10);
+        line(text, &format!("| driver | {}, CUDA {major}.{minor} |", escaped(&nvml.driver)));
+    }
+    line(text, &format!("| system | {place}, kernel {} |", escaped(&host.kernel)));
+    let (memory, available) = (Amount(host.memory), Amount(host.available));
+    line(text, &format!("| memory of the host | {memory}, {available} available |"));
+}
+
+fn device(text: &mut String, account: &Account) {
+    let number = account.index.map(|index| format!("GPU {index}: ")).unwrap_or_default();
+    line(text, &format!("\n#### {number}{}\n", escaped(&account.name)));
+    if let Some(failure) = &account.failure {
+        line(text, &format!("not readable: {} (NVML {})", escaped(&failure.text), failure.code));
+        return;
+    }
+    line(text, "| total | free | reserved | used | unaccounted |\n|---:|---:|---:|---:|---:|");
+    let reserved = account.reserved_bytes.map_or_else(|| "unknown".to_owned(), mib);
+    let sign = if account.unaccounted_bytes < 0 { "-" } else { "" };
+    let amounts = [
+        mib(account.total_bytes),
+        mib(account.free_bytes),
+        reserved,
+        mib(account.used_bytes),
+        format!("{sign}{}", mib(account.unaccounted_bytes.unsigned_abs())),
+    ];
+    line(text, &format!("| {} |", amounts.join(" | ")));
+    if account.processes.is_empty() {
+        return;
+    }
+    line(text, "\n| pid | memory | age | user | program |\n|---:|---:|---:|---|---|");
+    for row in &account.processes {
+        line(text, &process(row));
+    }
+}
+
+fn process(row: &Row) -> String {
+    let size = row.bytes.map_or_else(|| "unknown".to_owned(), mib);
+    let old = row.age_seconds.map_or_else(|| "-".to_owned(), age);
+    let user = row.user.as_deref().unwrap_or("-");
+    let program = match row.place {
+        Place::Ended => "(ended)",
+        Place::Hidden => "(not visible)",
+        _ => row.command.as_deref().unwrap_or("-"),
+    };
+    format!("| {} | {size} | {old} | {user} | {} |", row.pid, escaped(program))
+}
+
+fn redacted(redaction: &Redaction, text: &str) -> String {
+    redaction.apply(text).replace('<', "&lt;")
+}
+
+/// Text of others in a table or a heading of Markdown.
+fn escaped(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "&lt;")
+}
+
+fn line(text: &mut String, line: &str) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{line}");
+}

@@ -1,0 +1,43 @@
+//! The report for others.
+
+use gpuheap_doctor::{Machine, Recording, markdown};
+
+use crate::support::named;
+
+fn report(recording: Recording) -> String {
+    let mut machine = Machine::read(recording);
+    machine.examine();
+    markdown(&machine, "1.2.3")
+}
+
+/// A machine whose host, user and folders have names.
+fn private() -> Recording {
+    named("several_users")
+        .with("/proc/sys/kernel/hostname", "gandalf\n")
+        .with("environment", "HOME=/home/ann\nUSER=ann\n")
+        .with("/proc/4000/cmdline", "/home/ann/venv/bin/python3\\0train.py\\0--token\\0hunter2\\0")
+}
+
+#[test]
+fn report_names_no_person_no_path_and_no_host() {
+    let text = report(private());
+    for name in ["ann", "ben", "gandalf", "/home", "hunter2", "train.py", "solve.jl", "GPU-5f1c"] {
+        let is_there = text.split(|c: char| !c.is_alphanumeric()).any(|word| word == name);
+        assert!(
+            !is_there && !(name.contains(['/', '.', '-']) && text.contains(name)),
+            "{name}: {text}"
+        );
+    }
+    for word in ["python3", "julia", "self", "user2", "P01", "143771 MiB"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn names_in_reasons_are_replaced_too() {
+    let secret = private().without("nvml", gpuheap_doctor::Why::Failed);
+    let driver = "{\"failure\": {\"code\": 9, \"text\": \"see /home/ann/log on gandalf\"}}";
+    let text = report(secret.with("nvml", driver));
+    assert!(text.contains("see ~/log on HOST"), "{text}");
+}
