@@ -1,0 +1,194 @@
+//! Description of a machine's devices, as JSON. All sizes are bytes.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::code::Code;
+
+/// Codes that named functions return in place of an answer.
+pub(crate) type Failures = BTreeMap<String, Code>;
+
+/// A machine. A field that is missing has its default, or is not supported by the device.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Description {
+    /// Version of the driver.
+    pub(crate) driver: Option<String>,
+    /// Version of CUDA that the driver supports, such as `13.0`.
+    pub(crate) cuda: Option<String>,
+    /// Failures of functions, on every device.
+    pub(crate) failures: Failures,
+    /// Devices; `None` for those of the emulated driver.
+    pub(crate) devices: Option<Vec<Device>>,
+}
+
+/// A device.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Device {
+    /// Emulated device that gives name, memory, capability and clocks: `h200` or `16GiB`.
+    pub(crate) profile: Option<String>,
+    pub(crate) name: Option<String>,
+    /// Identity, `GPU-…`.
+    pub(crate) uuid: Option<String>,
+    /// Bus address, `00000000:01:00.0`.
+    pub(crate) pci: Option<String>,
+    /// Number of `/dev/nvidiaN`.
+    pub(crate) minor: Option<u32>,
+    pub(crate) serial: Option<String>,
+    /// Compute capability, major and minor.
+    pub(crate) compute_capability: Option<(i32, i32)>,
+    pub(crate) memory: Memory,
+    pub(crate) bar1: Option<Bar1>,
+    pub(crate) processes: Vec<Process>,
+    /// Instances; empty for MIG that is off, `None` for a device without it.
+    pub(crate) mig: Option<Vec<Instance>>,
+    pub(crate) utilization: Utilization,
+    /// Degrees Celsius.
+    pub(crate) temperature: Option<u32>,
+    /// Percent of the fan's full speed.
+    pub(crate) fan: Option<u32>,
+    pub(crate) power: Power,
+    pub(crate) clocks: Clocks,
+    pub(crate) max_clocks: Clocks,
+    /// 0 for the fastest, 15 for the slowest.
+    pub(crate) performance_state: Option<u32>,
+    pub(crate) persistence: Option<bool>,
+    pub(crate) compute_mode: Option<ComputeMode>,
+    /// True if errors of memory are corrected.
+    pub(crate) ecc: Option<bool>,
+    pub(crate) ecc_errors: Option<EccErrors>,
+    /// True if a screen shows the device's output.
+    pub(crate) display: Option<bool>,
+    pub(crate) numa_node: Option<u32>,
+    pub(crate) pcie: Pcie,
+    /// Pages that were retired for errors of two bits.
+    pub(crate) retired_pages: Option<u32>,
+    /// True if pages are retired at the next reset.
+    pub(crate) pages_pending: Option<bool>,
+    /// Failures of functions, on this device.
+    pub(crate) failures: Failures,
+}
+
+/// Memory of a device or an instance. In use is what the processes have, and `unaccounted`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Memory {
+    pub(crate) total: u64,
+    /// Memory that driver and firmware keep for themselves.
+    pub(crate) reserved: u64,
+    /// Memory in use that no process is listed with.
+    pub(crate) unaccounted: u64,
+}
+
+/// The window through which PCIe reaches the memory.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Bar1 {
+    pub(crate) total: u64,
+    pub(crate) used: u64,
+}
+
+/// A process that is listed, whether or not it is there.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// `None` if the driver does not say, as under WSL2.
+    pub(crate) bytes: Option<u64>,
+    #[serde(default)]
+    pub(crate) list: List,
+    /// Answer of `nvmlSystemGetProcessName`; `None` for what `/proc` says.
+    #[serde(default)]
+    pub(crate) name: Option<String>,
+    /// Index of its instance in [`Device::mig`].
+    #[serde(default)]
+    pub(crate) instance: Option<usize>,
+}
+
+/// NVML's lists of processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum List {
+    #[default]
+    Compute,
+    Graphics,
+    Mps,
+}
+
+/// An instance of a device that is divided (MIG).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Instance {
+    /// Its size in NVIDIA's words, `1g.18gb`.
+    pub(crate) size: String,
+    /// Identity, `MIG-…`; `None` for one that is made up.
+    #[serde(default)]
+    pub(crate) uuid: Option<String>,
+    pub(crate) gpu_instance: u32,
+    #[serde(default)]
+    pub(crate) compute_instance: u32,
+    pub(crate) memory: Memory,
+    /// Its part of the window; `None` for the device's own figures.
+    #[serde(default)]
+    pub(crate) bar1: Option<Bar1>,
+}
+
+/// Percent of the last sample in which each part worked.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Utilization {
+    pub(crate) gpu: Option<u32>,
+    pub(crate) memory: Option<u32>,
+    pub(crate) encoder: Option<u32>,
+    pub(crate) decoder: Option<u32>,
+}
+
+/// Power, milliwatts.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Power {
+    pub(crate) usage: Option<u32>,
+    pub(crate) limit: Option<u32>,
+}
+
+/// Clocks, MHz.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Clocks {
+    pub(crate) graphics: Option<u32>,
+    pub(crate) sm: Option<u32>,
+    pub(crate) memory: Option<u32>,
+    pub(crate) video: Option<u32>,
+}
+
+/// Processes that may use the device, numbered as in `nvmlComputeMode_t`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ComputeMode {
+    Default = 0,
+    ExclusiveThread = 1,
+    Prohibited = 2,
+    ExclusiveProcess = 3,
+}
+
+/// Errors of memory since the driver was loaded.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EccErrors {
+    pub(crate) corrected: u64,
+    pub(crate) uncorrected: u64,
+}
+
+/// The link to the host.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Pcie {
+    pub(crate) generation: Option<u32>,
+    pub(crate) width: Option<u32>,
+    /// From the device, KiB/s.
+    pub(crate) sent: Option<u32>,
+    /// To the device, KiB/s.
+    pub(crate) received: Option<u32>,
+}

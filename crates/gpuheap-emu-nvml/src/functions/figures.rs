@@ -1,0 +1,182 @@
+//! Figures of a device's work and state. A figure that is not described is not supported.
+
+use std::ffi::c_uint;
+
+use crate::args::{Handle, Out};
+use crate::code::{Code, Outcome};
+use crate::description::Clocks;
+use crate::export::functions;
+use crate::types::{FieldValue, Temperature, Utilization};
+
+functions! {
+    fn nvmlDeviceGetUtilizationRates(nvml, device: Handle, rates: Out<Utilization>) {
+        let found = &nvml.device(device)?.utilization;
+        let gpu = found.gpu.ok_or(Code::NOT_SUPPORTED)?;
+        rates.write(Utilization { gpu, memory: found.memory.unwrap_or(0) })
+    }
+
+    fn nvmlDeviceGetEncoderUtilization(
+        nvml, device: Handle, percent: Out<c_uint>, period_us: Out<c_uint>
+    ) {
+        sampled(nvml.device(device)?.utilization.encoder, percent, period_us)
+    }
+
+    fn nvmlDeviceGetDecoderUtilization(
+        nvml, device: Handle, percent: Out<c_uint>, period_us: Out<c_uint>
+    ) {
+        sampled(nvml.device(device)?.utilization.decoder, percent, period_us)
+    }
+
+    fn nvmlDeviceGetTemperature(nvml, device: Handle, sensor: c_uint, degrees: Out<c_uint>) {
+        let found = nvml.device(device)?.temperature;
+        if sensor != 0 {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        degrees.write_if_known(found)
+    }
+
+    fn nvmlDeviceGetTemperatureV(nvml, device: Handle, reading: Out<Temperature>) {
+        let found = nvml.device(device)?.temperature.ok_or(Code::NOT_SUPPORTED)?;
+        let mut place = reading.read()?;
+        if place.version != Temperature::VERSION {
+            return Err(Code::ARGUMENT_VERSION_MISMATCH);
+        }
+        if place.sensor != 0 {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        place.temperature = i32::try_from(found).unwrap_or(i32::MAX);
+        reading.write(place)
+    }
+
+    fn nvmlDeviceGetFanSpeed(nvml, device: Handle, percent: Out<c_uint>) {
+        percent.write_if_known(nvml.device(device)?.fan)
+    }
+
+    fn nvmlDeviceGetPowerUsage(nvml, device: Handle, milliwatts: Out<c_uint>) {
+        milliwatts.write_if_known(nvml.device(device)?.power.usage)
+    }
+
+    fn nvmlDeviceGetPowerManagementLimit | nvmlDeviceGetEnforcedPowerLimit |
+    nvmlDeviceGetPowerManagementDefaultLimit(nvml, device: Handle, milliwatts: Out<c_uint>) {
+        milliwatts.write_if_known(nvml.device(device)?.power.limit)
+    }
+
+    fn nvmlDeviceGetClockInfo(nvml, device: Handle, clock: c_uint, mhz: Out<c_uint>) {
+        mhz.write_if_known(of_kind(&nvml.device(device)?.clocks, clock)?)
+    }
+
+    fn nvmlDeviceGetMaxClockInfo(nvml, device: Handle, clock: c_uint, mhz: Out<c_uint>) {
+        mhz.write_if_known(of_kind(&nvml.device(device)?.max_clocks, clock)?)
+    }
+
+    fn nvmlDeviceGetPerformanceState | nvmlDeviceGetPowerState(
+        nvml, device: Handle, state: Out<c_uint>
+    ) {
+        state.write_if_known(nvml.device(device)?.performance_state)
+    }
+
+    fn nvmlDeviceGetPersistenceMode(nvml, device: Handle, mode: Out<c_uint>) {
+        mode.write_if_known(nvml.device(device)?.persistence.map(c_uint::from))
+    }
+
+    fn nvmlDeviceGetComputeMode(nvml, device: Handle, mode: Out<c_uint>) {
+        mode.write_if_known(nvml.device(device)?.compute_mode.map(|mode| mode as c_uint))
+    }
+
+    fn nvmlDeviceGetDisplayActive | nvmlDeviceGetDisplayMode(
+        nvml, device: Handle, mode: Out<c_uint>
+    ) {
+        mode.write_if_known(nvml.device(device)?.display.map(c_uint::from))
+    }
+
+    fn nvmlDeviceGetEccMode(nvml, device: Handle, current: Out<c_uint>, pending: Out<c_uint>) {
+        let mode = nvml.device(device)?.ecc.map(c_uint::from);
+        current.write_if_known(mode)?;
+        pending.write_if_known(mode)
+    }
+
+    // The second argument is 0 for errors that were corrected and 1 for the others.
+    fn nvmlDeviceGetTotalEccErrors(
+        nvml, device: Handle, kind: c_uint, _counter: c_uint, count: Out<u64>
+    ) {
+        let errors = nvml.device(device)?.ecc_errors.ok_or(Code::NOT_SUPPORTED)?;
+        match kind {
+            0 => count.write(errors.corrected),
+            1 => count.write(errors.uncorrected),
+            _ => Err(Code::INVALID_ARGUMENT),
+        }
+    }
+
+    // Causes are 0 for several errors of one bit and 1 for one of two bits.
+    fn nvmlDeviceGetRetiredPages(
+        nvml, device: Handle, cause: c_uint, count: Out<c_uint>, addresses: Out<u64>
+    ) {
+        let pages = nvml.device(device)?.retired_pages.ok_or(Code::NOT_SUPPORTED)?;
+        let pages = if cause == 1 { pages.min(1 << 16) } else { 0 };
+        let found: Vec<u64> = (0..u64::from(pages)).map(|page| page << 16).collect();
+        addresses.write_list(count, &found)
+    }
+
+    fn nvmlDeviceGetRetiredPages_v2(
+        nvml, device: Handle, cause: c_uint, count: Out<c_uint>, addresses: Out<u64>,
+        times: Out<u64>
+    ) {
+        let pages = nvml.device(device)?.retired_pages.ok_or(Code::NOT_SUPPORTED)?;
+        let pages = if cause == 1 { pages.min(1 << 16) } else { 0 };
+        let found: Vec<u64> = (0..u64::from(pages)).map(|page| page << 16).collect();
+        addresses.write_list(count, &found)?;
+        times.write_list(count, &vec![0; found.len()])
+    }
+
+    fn nvmlDeviceGetRetiredPagesPendingStatus(nvml, device: Handle, pending: Out<c_uint>) {
+        pending.write_if_known(nvml.device(device)?.pages_pending.map(c_uint::from))
+    }
+
+    fn nvmlDeviceGetCurrPcieLinkGeneration | nvmlDeviceGetMaxPcieLinkGeneration(
+        nvml, device: Handle, generation: Out<c_uint>
+    ) {
+        generation.write_if_known(nvml.device(device)?.pcie.generation)
+    }
+
+    fn nvmlDeviceGetCurrPcieLinkWidth | nvmlDeviceGetMaxPcieLinkWidth(
+        nvml, device: Handle, width: Out<c_uint>
+    ) {
+        width.write_if_known(nvml.device(device)?.pcie.width)
+    }
+
+    // The counter is 0 for what the device sends and 1 for what it receives.
+    fn nvmlDeviceGetPcieThroughput(
+        nvml, device: Handle, counter: c_uint, kib_a_second: Out<c_uint>
+    ) {
+        let pcie = &nvml.device(device)?.pcie;
+        match counter {
+            0 => kib_a_second.write_if_known(pcie.sent),
+            1 => kib_a_second.write_if_known(pcie.received),
+            _ => Err(Code::INVALID_ARGUMENT),
+        }
+    }
+
+    // Each field has a code of its own: none is supported.
+    fn nvmlDeviceGetFieldValues(nvml, device: Handle, count: i32, values: Out<FieldValue>) {
+        nvml.device(device)?;
+        let length = usize::try_from(count).map_err(|_| Code::INVALID_ARGUMENT)?;
+        values.change_each(length, |value| value.code = Code::NOT_SUPPORTED.number())
+    }
+}
+
+/// Writes a figure of samples over a second.
+fn sampled(figure: Option<u32>, percent: Out<c_uint>, period_us: Out<c_uint>) -> Outcome {
+    percent.write_if_known(figure)?;
+    period_us.write(1_000_000)
+}
+
+/// Returns a clock by its number in `nvmlClockType_t`.
+fn of_kind(clocks: &Clocks, kind: c_uint) -> Outcome<Option<u32>> {
+    match kind {
+        0 => Ok(clocks.graphics),
+        1 => Ok(clocks.sm),
+        2 => Ok(clocks.memory),
+        3 => Ok(clocks.video),
+        _ => Err(Code::INVALID_ARGUMENT),
+    }
+}

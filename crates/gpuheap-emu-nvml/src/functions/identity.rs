@@ -1,0 +1,88 @@
+//! Names and addresses of a device.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use crate::args::{Handle, Out};
+use crate::code::Code;
+use crate::export::functions;
+use crate::machine;
+use crate::types::PciInfo;
+
+functions! {
+    fn nvmlDeviceGetName(nvml, device: Handle, name: Out<c_char>, length: c_uint) {
+        let target = nvml.target(device)?;
+        let whole = target.device.name.as_deref().unwrap_or_default();
+        match target.instance {
+            None => name.write_text(length, whole),
+            Some((_, instance)) => name.write_text(length, &format!("{whole} MIG {}", instance.size)),
+        }
+    }
+
+    fn nvmlDeviceGetUUID(nvml, device: Handle, uuid: Out<c_char>, length: c_uint) {
+        let target = nvml.target(device)?;
+        let found = match target.instance {
+            None => &target.device.uuid,
+            Some((_, instance)) => &instance.uuid,
+        };
+        uuid.write_text(length, found.as_deref().unwrap_or_default())
+    }
+
+    fn nvmlDeviceGetIndex(nvml, device: Handle, index: Out<c_uint>) {
+        let target = nvml.target(device)?;
+        index.write(target.instance.map_or(target.index, |(at, _)| at) as c_uint)
+    }
+
+    fn nvmlDeviceGetMinorNumber(nvml, device: Handle, minor: Out<c_uint>) {
+        minor.write_if_known(nvml.device(device)?.minor)
+    }
+
+    fn nvmlDeviceGetSerial(nvml, device: Handle, serial: Out<c_char>, length: c_uint) {
+        let found = nvml.device(device)?.serial.as_deref().ok_or(Code::NOT_SUPPORTED)?;
+        serial.write_text(length, found)
+    }
+
+    fn nvmlDeviceGetPciInfo_v3(nvml, device: Handle, info: Out<PciInfo>) {
+        let pci = nvml.device(device)?.pci.as_deref().unwrap_or_default();
+        let (domain, bus, device) = machine::address(pci).ok_or(Code::NOT_SUPPORTED)?;
+        info.write(PciInfo {
+            bus_id_legacy: c_text(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+            domain,
+            bus,
+            device,
+            // No device of NVIDIA's has this number.
+            device_id: 0x10de,
+            subsystem_id: 0,
+            bus_id: c_text(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
+        })
+    }
+
+    fn nvmlDeviceGetCudaComputeCapability(
+        nvml, device: Handle, major: Out<c_int>, minor: Out<c_int>
+    ) {
+        let (high, low) =
+            nvml.target(device)?.device.compute_capability.ok_or(Code::NOT_SUPPORTED)?;
+        major.write(high)?;
+        minor.write(low)
+    }
+
+    fn nvmlDeviceGetNumaNodeId(nvml, device: Handle, node: Out<c_uint>) {
+        node.write_if_known(nvml.device(device)?.numa_node)
+    }
+
+    // Windows alone has models of drivers.
+    fn nvmlDeviceGetDriverModel | nvmlDeviceGetDriverModel_v2(
+        nvml, device: Handle, _current: Out<c_uint>, _pending: Out<c_uint>
+    ) {
+        nvml.device(device)?;
+        Err(Code::NOT_SUPPORTED)
+    }
+}
+
+/// Returns a text as a C string, cut to its place.
+fn c_text<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
+    let mut place = [0; LENGTH];
+    for (to, from) in place.iter_mut().take(LENGTH - 1).zip(text.bytes()) {
+        *to = from as c_char;
+    }
+    place
+}

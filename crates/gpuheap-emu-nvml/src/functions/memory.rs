@@ -1,0 +1,140 @@
+//! Memory, and the processes that have it.
+
+use std::ffi::c_uint;
+
+use crate::args::{Handle, Out};
+use crate::code::{Code, Outcome};
+use crate::description::List;
+use crate::export::functions;
+use crate::library::{Nvml, Target};
+use crate::machine::Row;
+use crate::types::{Bar1, Memory, MemoryV2, ProcessInfo, ProcessInfoV2};
+
+/// Bytes that the driver does not say.
+const UNKNOWN_BYTES: u64 = u64::MAX;
+
+/// Instance of a process that is on none.
+const NO_INSTANCE: c_uint = c_uint::MAX;
+
+functions! {
+    fn nvmlDeviceGetMemoryInfo(nvml, device: Handle, info: Out<Memory>) {
+        let memory = memory(&nvml.target(device)?);
+        let MemoryV2 { total, free, .. } = memory;
+        info.write(Memory { total, free, used: total - free })
+    }
+
+    fn nvmlDeviceGetMemoryInfo_v2(nvml, device: Handle, info: Out<MemoryV2>) {
+        let target = nvml.target(device)?;
+        if info.read()?.version != MemoryV2::VERSION {
+            return Err(Code::ARGUMENT_VERSION_MISMATCH);
+        }
+        info.write(memory(&target))
+    }
+
+    fn nvmlDeviceGetBAR1MemoryInfo(nvml, device: Handle, info: Out<Bar1>) {
+        let target = nvml.target(device)?;
+        let own = target.instance.and_then(|(_, instance)| instance.bar1);
+        let found = own.or(target.device.bar1).ok_or(Code::NOT_SUPPORTED)?;
+        let used = found.used.min(found.total);
+        info.write(Bar1 { total: found.total, free: found.total - used, used })
+    }
+
+    fn nvmlDeviceGetComputeRunningProcesses(
+        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfo>
+    ) {
+        list(nvml, device, List::Compute, count, infos)
+    }
+
+    fn nvmlDeviceGetComputeRunningProcesses_v2 | nvmlDeviceGetComputeRunningProcesses_v3(
+        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfoV2>
+    ) {
+        list(nvml, device, List::Compute, count, infos)
+    }
+
+    fn nvmlDeviceGetGraphicsRunningProcesses(
+        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfo>
+    ) {
+        list(nvml, device, List::Graphics, count, infos)
+    }
+
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2 | nvmlDeviceGetGraphicsRunningProcesses_v3(
+        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfoV2>
+    ) {
+        list(nvml, device, List::Graphics, count, infos)
+    }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses(
+        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfo>
+    ) {
+        list(nvml, device, List::Mps, count, infos)
+    }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2 | nvmlDeviceGetMPSComputeRunningProcesses_v3(
+        nvml, device: Handle, count: Out<c_uint>, infos: Out<ProcessInfoV2>
+    ) {
+        list(nvml, device, List::Mps, count, infos)
+    }
+
+    // A device that ran nothing since `_since` has no samples, and neither has an emulated one.
+    fn nvmlDeviceGetProcessUtilization(
+        nvml, device: Handle, _samples: Out<u8>, count: Out<c_uint>, _since: u64
+    ) {
+        nvml.device(device)?;
+        count.write(0)?;
+        Err(Code::NOT_FOUND)
+    }
+}
+
+/// Returns the memory of a device or an instance: what its processes have is in use.
+fn memory(target: &Target<'_>) -> MemoryV2 {
+    let memory = target.instance.map_or(&target.device.memory, |(_, instance)| &instance.memory);
+    let rows = target.rows();
+    let listed = rows.iter().filter_map(|row| row.bytes).fold(0, u64::saturating_add);
+    let reserved = memory.reserved.min(memory.total);
+    let used = listed.saturating_add(memory.unaccounted).min(memory.total - reserved);
+    MemoryV2 {
+        version: MemoryV2::VERSION,
+        total: memory.total,
+        reserved,
+        free: memory.total - reserved - used,
+        used,
+    }
+}
+
+/// A process in the layout of one version of the functions.
+trait Layout: Copy {
+    fn of(row: &Row, instance: (c_uint, c_uint)) -> Self;
+}
+
+impl Layout for ProcessInfo {
+    fn of(row: &Row, _: (c_uint, c_uint)) -> ProcessInfo {
+        ProcessInfo { pid: row.pid, bytes: row.bytes.unwrap_or(UNKNOWN_BYTES) }
+    }
+}
+
+impl Layout for ProcessInfoV2 {
+    fn of(row: &Row, (gpu_instance, compute_instance): (c_uint, c_uint)) -> ProcessInfoV2 {
+        let bytes = row.bytes.unwrap_or(UNKNOWN_BYTES);
+        ProcessInfoV2 { pid: row.pid, bytes, gpu_instance, compute_instance }
+    }
+}
+
+/// Writes one of the lists of processes.
+fn list<T: Layout>(
+    nvml: &Nvml,
+    device: Handle,
+    list: List,
+    count: Out<c_uint>,
+    infos: Out<T>,
+) -> Outcome {
+    let target = nvml.target(device)?;
+    let instances = target.device.mig.as_deref().unwrap_or_default();
+    let instance = |row: &Row| {
+        let found = row.instance.and_then(|at| instances.get(at));
+        found.map_or((NO_INSTANCE, NO_INSTANCE), |one| (one.gpu_instance, one.compute_instance))
+    };
+    let rows = target.rows();
+    let rows = rows.iter().filter(|row| row.list == list);
+    let infos_of: Vec<T> = rows.map(|row| T::of(row, instance(row))).collect();
+    infos.write_list(count, &infos_of)
+}

@@ -1,0 +1,14 @@
+//! The exported functions, one table for each subject.
+
+mod figures;
+mod identity;
+mod instances;
+mod memory;
+mod system;
+
+/// Returns `true` if a function of that name is exported.
+pub(crate) fn is_served(symbol: &str) -> bool {
+    let tables =
+        [system::SYMBOLS, identity::SYMBOLS, memory::SYMBOLS, figures::SYMBOLS, instances::SYMBOLS];
+    tables.iter().any(|table| table.contains(&symbol))
+}

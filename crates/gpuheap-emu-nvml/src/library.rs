@@ -1,0 +1,154 @@
+//! The library's state, and the entry of a call.
+
+use std::any::Any;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::args::Handle;
+use crate::code::{Code, Outcome};
+use crate::description::{Device, Instance};
+use crate::machine::{Machine, Row};
+
+/// The machine, or why the environment makes none. Made at the first initialisation.
+static MACHINE: OnceLock<Result<Machine, String>> = OnceLock::new();
+
+/// Initialisations less shutdowns.
+static USERS: AtomicU32 = AtomicU32::new(0);
+
+/// One call of a function.
+pub(crate) struct Nvml {
+    symbol: &'static str,
+    pub(crate) machine: &'static Machine,
+}
+
+/// The device of a call, or an instance of it.
+pub(crate) struct Target<'m> {
+    machine: &'m Machine,
+    pub(crate) index: usize,
+    pub(crate) device: &'m Device,
+    pub(crate) instance: Option<(usize, &'m Instance)>,
+}
+
+/// Initialises the library once more, the first time with the machine that `make` makes. No other
+/// function reports errors in the environment.
+pub(crate) fn initialise(symbol: &'static str, make: fn() -> Result<Machine, String>) -> Code {
+    guarded(|| {
+        let machine = MACHINE.get_or_init(|| {
+            // The hook belongs to this library's own copy of the standard library.
+            std::panic::set_hook(Box::new(say_panic));
+            make()
+        });
+        let machine = machine.as_ref().map_err(|error| {
+            say(error);
+            Code::INVALID_ARGUMENT
+        })?;
+        if let Some(failure) = machine.description().failures.get(symbol) {
+            return Err(*failure);
+        }
+        USERS.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// Takes back one initialisation.
+pub(crate) fn shut_down(symbol: &'static str) -> Code {
+    call(symbol, |_| {
+        let less = |users: u32| users.checked_sub(1);
+        let taken = USERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        taken.map(|_| ()).map_err(|_| Code::UNINITIALIZED)
+    })
+}
+
+/// Calls a function of the library, if it is initialised and the function is not to fail.
+pub(crate) fn call(symbol: &'static str, body: impl FnOnce(&Nvml) -> Outcome) -> Code {
+    guarded(|| {
+        let machine = MACHINE.get().and_then(|machine| machine.as_ref().ok());
+        let machine = machine.filter(|_| USERS.load(Ordering::Relaxed) > 0);
+        let machine = machine.ok_or(Code::UNINITIALIZED)?;
+        match machine.description().failures.get(symbol) {
+            Some(failure) => Err(*failure),
+            None => body(&Nvml { symbol, machine }),
+        }
+    })
+}
+
+/// Returns the code of `body`, or `UNKNOWN` if it panics: no panic reaches the program.
+fn guarded(body: impl FnOnce() -> Outcome) -> Code {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => Code::SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => Code::UNKNOWN,
+    }
+}
+
+impl Nvml {
+    /// Returns the device or instance of a handle.
+    pub(crate) fn target(&self, handle: Handle) -> Outcome<Target<'static>> {
+        let (index, instance) = handle.parts();
+        let device = self.machine.devices.get(index).ok_or(Code::INVALID_ARGUMENT)?;
+        if let Some(failure) = device.failures.get(self.symbol) {
+            return Err(*failure);
+        }
+        let instance = match instance {
+            None => None,
+            Some(at) => {
+                let found = device.mig.iter().flatten().nth(at);
+                Some((at, found.ok_or(Code::INVALID_ARGUMENT)?))
+            }
+        };
+        Ok(Target { machine: self.machine, index, device, instance })
+    }
+
+    /// Returns the device of a handle.
+    ///
+    /// # Errors
+    ///
+    /// `NOT_SUPPORTED` for an instance, which does not have what the function asks for.
+    pub(crate) fn device(&self, handle: Handle) -> Outcome<&'static Device> {
+        let target = self.target(handle)?;
+        if target.instance.is_some() { Err(Code::NOT_SUPPORTED) } else { Ok(target.device) }
+    }
+}
+
+impl Target<'_> {
+    /// Returns the processes of the device, or of the instance alone.
+    pub(crate) fn rows(&self) -> Vec<Row> {
+        let mut rows = self.machine.rows(self.index);
+        if let Some((at, _)) = self.instance {
+            rows.retain(|row| row.instance == Some(at));
+        }
+        rows
+    }
+}
+
+fn say_panic(panic: &PanicHookInfo<'_>) {
+    let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+    say(&format!("a panic{place}, which is a bug of gpuheap's: {}", text(panic.payload())));
+}
+
+/// Writes one line to stderr. A closed stderr fails no call.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "gpuheap: nvml: {line}");
+}
+
+fn text(cause: &(dyn Any + Send)) -> &str {
+    cause
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| cause.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error() {
+        assert_eq!(guarded(|| panic!("on purpose")), Code::UNKNOWN);
+        assert_eq!(guarded(|| Err(Code::TIMEOUT)), Code::TIMEOUT);
+        assert_eq!(guarded(|| Ok(())), Code::SUCCESS);
+    }
+}

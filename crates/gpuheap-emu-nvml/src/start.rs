@@ -1,0 +1,51 @@
+//! The functions that start and end the use of the library.
+
+use std::ffi::c_uint;
+
+use crate::code::Code;
+use crate::machine::Machine;
+use crate::settings::Settings;
+use crate::{functions, library};
+
+/// Symbols of these functions.
+const SYMBOLS: &[&str] = &["nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown"];
+
+// SAFETY: the name is NVML's, and this library replaces NVML.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlInit() -> Code {
+    library::initialise("nvmlInit", machine)
+}
+
+// SAFETY: the name is NVML's, and this library replaces NVML.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlInit_v2() -> Code {
+    library::initialise("nvmlInit_v2", machine)
+}
+
+// SAFETY: the name is NVML's, and this library replaces NVML.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> Code {
+    library::initialise("nvmlInitWithFlags", machine)
+}
+
+// SAFETY: the name is NVML's, and this library replaces NVML.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlShutdown() -> Code {
+    library::shut_down("nvmlShutdown")
+}
+
+/// Makes the machine of the environment.
+fn machine() -> Result<Machine, String> {
+    let settings = Settings::read()?;
+    let devices = settings.description.devices.iter().flatten();
+    let failures = devices.map(|device| &device.failures).chain([&settings.description.failures]);
+    for name in failures.flat_map(|failures| failures.keys()) {
+        if !functions::is_served(name) && !SYMBOLS.contains(&name.as_str()) {
+            return Err(format!(
+                "failures: {name:?} is no function of this library; write one as it is exported, \
+                 such as nvmlDeviceGetMemoryInfo_v2"
+            ));
+        }
+    }
+    Machine::new(settings)
+}

@@ -1,0 +1,170 @@
+//! Processes that share an account: each is listed while it, or a forked child of it, lives.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use gpuheap_doctor::machine::Nvml;
+use gpuheap_doctor::{Here, Machine, Skipped, Source, diagnose};
+use gpuheap_driver::LibCuda;
+use tempfile::TempDir;
+
+use crate::{driver, library};
+
+/// Runs `body` while a process that took 1 GiB of device 1 and forked has ended and its child
+/// sleeps; then ends the child. `body` gets the pids of both and the account.
+fn with_a_dead_parent(body: impl FnOnce(&TempDir, u32, u32, &Path)) {
+    let folder = library::folder(&[library::NVML, library::LIBCUDA]);
+    let account = folder.path().join("account");
+    let variables = variables(&account);
+    let mut parent = library::ignored_test("account::takes_and_forks", &folder, &variables)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let sleep = parent.stdin.take();
+    // Read to the end of the parent: it writes more than the child's pid.
+    let lines = BufReader::new(parent.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let child = lines.filter_map(|line| line.strip_prefix("child ")?.parse().ok()).last();
+    assert!(parent.wait().unwrap().success());
+    body(&folder, parent.id(), child.unwrap(), &account);
+    drop(sleep);
+
+    // The child has ended once its lock is gone, and then its memory is back.
+    let start = Instant::now();
+    while !listed(&folder, &account).is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(60), "the memory does not come back");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn variables(account: &Path) -> [(&'static str, &str); 2] {
+    [
+        ("GPUHEAP_EMULATED_DEVICE", "t4,4GiB"),
+        ("GPUHEAP_EMULATED_ACCOUNT", account.to_str().unwrap()),
+    ]
+}
+
+/// Returns the processes of device 1 as another process is told them, a line for each.
+fn listed(folder: &TempDir, account: &Path) -> String {
+    let mut test = library::ignored_test("account::lists", folder, &variables(account));
+    let text = library::quiet_success(test.output().unwrap());
+    let lines = text.lines().filter_map(|line| line.strip_prefix("listed "));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn memory_of_a_dead_parent_stays_until_its_child_ends() {
+    with_a_dead_parent(|folder, parent, _, account| {
+        assert!(!Path::new(&format!("/proc/{parent}")).exists());
+        assert_eq!(listed(folder, account), format!("{parent} 1073741824 of 1073741824 used"));
+    });
+}
+
+/// The doctor finds the child by the file that it holds, which stands for `/dev/nvidia1` here.
+#[test]
+fn dead_parent_is_found_as_p01_with_its_child() {
+    with_a_dead_parent(|folder, parent, child, account| {
+        let mut variables = variables(account).to_vec();
+        let (parent, child) = (parent.to_string(), child.to_string());
+        variables.extend([("TEST_PARENT", parent.as_str()), ("TEST_CHILD", child.as_str())]);
+        let mut test = library::ignored_test("account::is_diagnosed", folder, &variables);
+        library::quiet_success(test.output().unwrap());
+    });
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn takes_and_forks() {
+    // SAFETY: the library under test is a driver.
+    let driver = unsafe { LibCuda::open_at("libcuda.so.1".as_ref()) }.unwrap();
+    driver::take(&driver, 1 << 30);
+    // SAFETY: the child calls nothing but functions that a child of threads may call.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut byte = 0_u8;
+        // SAFETY: the byte is valid for a write. The parent's output is closed, so that its reader
+        // sees its end. Reading blocks until the test closes its end of the pipe.
+        unsafe {
+            libc::close(1);
+            libc::read(0, (&raw mut byte).cast(), 1);
+            libc::_exit(0);
+        }
+    }
+    println!("\nchild {child}");
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn lists() {
+    let nvml = nvml_wrapper::Nvml::init().unwrap();
+    let device = nvml.device_by_index(1).unwrap();
+    let used = device.memory_info().unwrap().used;
+    for process in device.running_compute_processes().unwrap() {
+        let nvml_wrapper::enums::device::UsedGpuMemory::Used(bytes) = process.used_gpu_memory
+        else {
+            panic!("{process:?}")
+        };
+        println!("\nlisted {} {bytes} of {used} used", process.pid);
+    }
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn is_diagnosed() {
+    let variable = |name| std::env::var(name).unwrap();
+    let mut machine = Machine::read(AccountAsDevice(variable("GPUHEAP_EMULATED_ACCOUNT")));
+    machine.examine();
+    let report = diagnose(&machine);
+    let found = report.findings.iter().find(|finding| finding.rule == "P01").unwrap();
+    assert!(found.fact.contains(&variable("TEST_PARENT")), "{}", found.fact);
+    assert_eq!(found.pids, [variable("TEST_CHILD").parse::<u32>().unwrap()], "{}", found.cause);
+    assert_eq!(found.bytes, 1 << 30);
+}
+
+/// This machine, where an account is the device file of GPU 1.
+struct AccountAsDevice(String);
+
+impl Source for AccountAsDevice {
+    fn read(&self, path: &str) -> Result<Vec<u8>, Skipped> {
+        Here.read(path)
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<String>, Skipped> {
+        let mut names = Here.list(path)?;
+        if path == "/dev" {
+            names.push("nvidia1".to_owned());
+        }
+        Ok(names)
+    }
+
+    fn link(&self, path: &str) -> Result<String, Skipped> {
+        let target = Here.link(path)?;
+        Ok(if target == self.0 { "/dev/nvidia1".to_owned() } else { target })
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        Here.variable(name)
+    }
+
+    fn nvml(&self) -> Result<Nvml, Skipped> {
+        Here.nvml()
+    }
+
+    fn kernel_log(&self) -> Result<String, Skipped> {
+        Here.kernel_log()
+    }
+
+    fn run(&self, command: &[&str], limit: Duration) -> Result<String, Skipped> {
+        Here.run(command, limit)
+    }
+
+    fn is_same_file(&self, one: (u32, u32), other: (u32, u32)) -> Result<bool, Skipped> {
+        Here.is_same_file(one, other)
+    }
+
+    fn pause(&self, time: Duration) {
+        Here.pause(time);
+    }
+}

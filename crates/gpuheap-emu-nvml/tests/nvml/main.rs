@@ -1,0 +1,11 @@
+//! The library as programs see it: its symbols, its settings, and clients that are written for the
+//! real NVML.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
+#![cfg(target_os = "linux")]
+
+mod account;
+mod description;
+mod driver;
+mod exports;
+mod library;
+mod protocol;
