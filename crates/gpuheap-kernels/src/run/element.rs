@@ -1,6 +1,6 @@
 //! Elements in Rust: their bytes in memory, and the operations on them.
 
-use crate::{Arithmetic, Comparison, Reduction};
+use crate::{Arithmetic, Comparison, Reduction, Type};
 
 /// Calls a generic function with the Rust type of a [`Type`](crate::Type).
 macro_rules! with_type {
@@ -94,6 +94,23 @@ pub(super) trait Element: Copy {
             Reduction::Min | Reduction::All => Self::smaller,
             Reduction::Max | Reduction::Any => Self::larger,
         }
+    }
+}
+
+/// Elements of any type that are read as `A`: what works on `A` is compiled for each `A`, and not for
+/// each pair of types.
+pub(super) struct Elements<A> {
+    /// Bytes of an element.
+    pub(super) size: usize,
+    /// Reads an element from its bytes and converts it.
+    pub(super) load: fn(&[u8]) -> A,
+}
+
+impl<A: Element> Elements<A> {
+    pub(super) fn of(from: Type) -> Elements<A> {
+        with_type!(from, T => {
+            Elements { size: T::SIZE, load: |bytes| A::of(T::load(bytes).value()) }
+        })
     }
 }
 

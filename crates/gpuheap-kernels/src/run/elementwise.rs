@@ -3,8 +3,8 @@
 use crate::Type;
 use crate::kernel::{Does, Source};
 use crate::plan::{Axis, for_each_row};
-use crate::run::element::{Element, Flag, with_type};
-use crate::run::memory::{CHUNK, Memory, chunks, word};
+use crate::run::element::{Element, Elements, Flag, with_type};
+use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 use crate::run::strided::gather;
 
 /// An operand: where its elements are, and a buffer for them.
@@ -29,14 +29,14 @@ impl Operand {
     }
 
     /// Reads the elements of one chunk into the buffer.
-    fn fetch<M: Memory>(
+    fn fetch(
         &mut self,
         offset: i64,
         stride: i64,
         size: usize,
         count: usize,
-        memory: &mut M,
-    ) -> Result<(), M::Error> {
+        memory: &mut AnyMemory<'_>,
+    ) -> Result<(), Refused> {
         if self.source == Source::Scalar {
             return Ok(());
         }
@@ -45,13 +45,13 @@ impl Operand {
     }
 }
 
-pub(super) fn flat<M: Memory>(
+pub(super) fn flat(
     words: &[u64],
     does: Does,
     of: Type,
     sources: [Source; 2],
-    memory: &mut M,
-) -> Result<(), M::Error> {
+    memory: &mut AnyMemory<'_>,
+) -> Result<(), Refused> {
     let (size, out_size) = (of.size(), does.output(of).size());
     let mut operands = [0, 1].map(|i| Operand::new(sources[i], word(words, 2 + i), size));
     let mut results = vec![0; CHUNK * out_size];
@@ -66,14 +66,14 @@ pub(super) fn flat<M: Memory>(
     Ok(())
 }
 
-pub(super) fn strided<M: Memory>(
+pub(super) fn strided(
     words: &[u64],
     axes: &[Axis],
     does: Does,
     of: Type,
     sources: [Source; 2],
-    memory: &mut M,
-) -> Result<(), M::Error> {
+    memory: &mut AnyMemory<'_>,
+) -> Result<(), Refused> {
     let (size, out_size) = (of.size(), does.output(of).size());
     let mut operands = [0, 1].map(|i| Operand::new(sources[i], word(words, 3 + i), size));
     let mut results = vec![0; CHUNK * out_size];
@@ -94,19 +94,19 @@ pub(super) fn strided<M: Memory>(
     })
 }
 
-pub(super) fn cast<M: Memory>(
+pub(super) fn cast(
     words: &[u64],
     from: Type,
     to: Type,
-    memory: &mut M,
-) -> Result<(), M::Error> {
+    memory: &mut AnyMemory<'_>,
+) -> Result<(), Refused> {
     let mut values = vec![0; CHUNK * from.size()];
     let mut results = vec![0; CHUNK * to.size()];
     for (first, count) in chunks(word(words, 0)) {
         let values = &mut values[..count * from.size()];
         memory.read(word(words, 2).wrapping_add(first * from.size() as u64), values)?;
         let results = &mut results[..count * to.size()];
-        with_type!(from, F => with_type!(to, T => cast_all::<F, T>(values, results)));
+        with_type!(to, T => cast_all(values, &Elements::<T>::of(from), results));
         memory.write(word(words, 1).wrapping_add(first * to.size() as u64), results)?;
     }
     Ok(())
@@ -139,8 +139,9 @@ fn zip<T: Element, R: Element>(
     }
 }
 
-fn cast_all<F: Element, T: Element>(values: &[u8], results: &mut [u8]) {
-    for (result, value) in results.chunks_exact_mut(T::SIZE).zip(values.chunks_exact(F::SIZE)) {
-        T::of(F::load(value).value()).store(result);
+fn cast_all<T: Element>(values: &[u8], elements: &Elements<T>, results: &mut [u8]) {
+    for (result, value) in results.chunks_exact_mut(T::SIZE).zip(values.chunks_exact(elements.size))
+    {
+        (elements.load)(value).store(result);
     }
 }

@@ -2,37 +2,40 @@
 
 use std::collections::BTreeMap;
 
-use crate::run::element::{Element, Value, with_type};
-use crate::run::memory::{CHUNK, Memory, chunks, word};
+use crate::run::element::{Element, Elements, Value, with_type};
+use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 use crate::{Reduction, Type};
 
-pub(super) fn group<M: Memory>(
+pub(super) fn group(
     words: &[u64],
     of: Option<Type>,
     key: Type,
-    memory: &mut M,
-) -> Result<(), M::Error> {
+    memory: &mut AnyMemory<'_>,
+) -> Result<(), Refused> {
     match of {
-        None => add_up::<u8, u64, M>(words, None, key, memory),
+        None => add_up::<u64>(words, None, key, memory),
         Some(of) => {
             let to = Reduction::Sum.output(of);
-            with_type!(of, T => with_type!(to, A => add_up::<T, A, M>(words, Some(()), key, memory)))
+            with_type!(to, A => add_up(words, Some(Elements::<A>::of(of)), key, memory))
         }
     }
 }
 
-fn add_up<T: Element, A: Element, M: Memory>(
+/// Adds up the values of each group; without values, counts them.
+fn add_up<A: Element>(
     words: &[u64],
-    values: Option<()>,
+    values: Option<Elements<A>>,
     key: Type,
-    memory: &mut M,
-) -> Result<(), M::Error> {
+    memory: &mut AnyMemory<'_>,
+) -> Result<(), Refused> {
     let [rows, inner, groups, out, input, keys, bad] =
         std::array::from_fn(|index| word(words, index));
     let combine = A::combine(Reduction::Sum);
     let one = A::of(Value::Integer(1));
     let mut sums: BTreeMap<u64, A> = BTreeMap::new();
-    let mut bytes = vec![0; CHUNK * T::SIZE];
+    // Without values nothing is read, and a byte stands for each element.
+    let size = values.as_ref().map_or(1, |values| values.size);
+    let mut bytes = vec![0; CHUNK * size];
     let mut key_bytes = vec![0; CHUNK * key.size()];
     let (mut bad_rows, mut first_bad) = (0_u64, u64::MAX);
     for (first, count) in chunks(rows) {
@@ -45,16 +48,13 @@ fn add_up<T: Element, A: Element, M: Memory>(
                 continue;
             };
             for (column, width) in chunks(inner) {
-                let bytes = &mut bytes[..width * T::SIZE];
+                let bytes = &mut bytes[..width * size];
                 if values.is_some() {
-                    let place = (row * inner + column) * T::SIZE as u64;
+                    let place = (row * inner + column) * size as u64;
                     memory.read(input.wrapping_add(place), bytes)?;
                 }
-                for (slot, element) in (group * inner + column..).zip(bytes.chunks_exact(T::SIZE)) {
-                    let value = match values {
-                        Some(()) => A::of(T::load(element).value()),
-                        None => one,
-                    };
+                for (slot, element) in (group * inner + column..).zip(bytes.chunks_exact(size)) {
+                    let value = values.as_ref().map_or(one, |values| (values.load)(element));
                     let sum = sums.entry(slot).or_insert(A::identity(Reduction::Sum));
                     *sum = combine(*sum, value);
                 }

@@ -20,6 +20,41 @@ pub trait Memory {
     fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Self::Error>;
 }
 
+/// Memory of any type: each kernel is compiled once, and not once for each type of memory.
+pub(super) type AnyMemory<'m> = dyn Memory<Error = Refused> + 'm;
+
+/// A read or write that failed. [`KeepsError`] has the error.
+pub(super) struct Refused;
+
+/// Memory that keeps its first error.
+pub(super) struct KeepsError<'m, M: Memory> {
+    pub(super) memory: &'m mut M,
+    pub(super) error: Option<M::Error>,
+}
+
+impl<M: Memory> KeepsError<'_, M> {
+    fn keep(&mut self, done: Result<(), M::Error>) -> Result<(), Refused> {
+        done.map_err(|error| {
+            self.error.get_or_insert(error);
+            Refused
+        })
+    }
+}
+
+impl<M: Memory> Memory for KeepsError<'_, M> {
+    type Error = Refused;
+
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Refused> {
+        let done = self.memory.read(address, into);
+        self.keep(done)
+    }
+
+    fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Refused> {
+        let done = self.memory.write(address, from);
+        self.keep(done)
+    }
+}
+
 /// Elements worked on at a time.
 pub(super) const CHUNK: usize = 4096;
 

@@ -11,6 +11,8 @@ use crate::Kernel;
 use crate::access::{element_axes, vector};
 use crate::kernel::{Kind, Path};
 
+use memory::{AnyMemory, KeepsError, Refused};
+
 pub use memory::Memory;
 
 impl Kernel {
@@ -21,6 +23,15 @@ impl Kernel {
     ///
     /// The memory's first error. What was written before it stays written.
     pub fn run<M: Memory>(&self, words: &[u64], memory: &mut M) -> Result<(), M::Error> {
+        let mut memory = KeepsError { memory, error: None };
+        let ran = self.run_on(words, &mut memory);
+        match memory.error {
+            Some(error) if ran.is_err() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn run_on(&self, words: &[u64], memory: &mut AnyMemory<'_>) -> Result<(), Refused> {
         match self.0 {
             Kind::Elementwise { path: Path::Flat, does, of, left, right } => {
                 elementwise::flat(words, does, of, [left, right], memory)

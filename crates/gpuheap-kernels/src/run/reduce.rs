@@ -2,52 +2,53 @@
 //! then the lanes are combined by halves.
 
 use crate::plan::{BLOCK, VECTOR};
-use crate::run::element::{Element, with_type};
-use crate::run::memory::{CHUNK, Memory, chunks, word};
+use crate::run::element::{Element, Elements, with_type};
+use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 use crate::{Reduction, Type};
 
-pub(super) fn rows<M: Memory>(
+pub(super) fn rows(
     words: &[u64],
     op: Reduction,
     of: Type,
-    memory: &mut M,
-) -> Result<(), M::Error> {
+    memory: &mut AnyMemory<'_>,
+) -> Result<(), Refused> {
     let to = op.output(of);
-    with_type!(of, T => with_type!(to, A => rows_of::<T, A, M>(words, op, memory)))
+    with_type!(to, A => rows_of::<A>(words, op, Elements::of(of), memory))
 }
 
-pub(super) fn columns<M: Memory>(
+pub(super) fn columns(
     words: &[u64],
     op: Reduction,
     of: Type,
-    memory: &mut M,
-) -> Result<(), M::Error> {
+    memory: &mut AnyMemory<'_>,
+) -> Result<(), Refused> {
     let to = op.output(of);
-    with_type!(of, T => with_type!(to, A => columns_of::<T, A, M>(words, op, memory)))
+    with_type!(to, A => columns_of::<A>(words, op, Elements::of(of), memory))
 }
 
-fn rows_of<T: Element, A: Element, M: Memory>(
+fn rows_of<A: Element>(
     words: &[u64],
     op: Reduction,
-    memory: &mut M,
-) -> Result<(), M::Error> {
+    elements: Elements<A>,
+    memory: &mut AnyMemory<'_>,
+) -> Result<(), Refused> {
     let [outer, n, chunk, _, lanes, out, input] = std::array::from_fn(|index| word(words, index));
     let (combine, chunk) = (A::combine(op), chunk.max(1));
     let mut lanes = vec![A::identity(op); lanes.clamp(1, u64::from(BLOCK)) as usize];
-    let mut bytes = vec![0; (n.min(chunk) as usize).saturating_mul(T::SIZE)];
+    let mut bytes = vec![0; (n.min(chunk) as usize).saturating_mul(elements.size)];
     let mut result = vec![0; A::SIZE];
     let mut to = out;
     for row in 0..outer {
         for first in pieces(n, chunk) {
             let count = chunk.min(n - first) as usize;
-            let bytes = &mut bytes[..count * T::SIZE];
-            memory.read(input.wrapping_add((row * n + first) * T::SIZE as u64), bytes)?;
+            let bytes = &mut bytes[..count * elements.size];
+            memory.read(input.wrapping_add((row * n + first) * elements.size as u64), bytes)?;
             lanes.fill(A::identity(op));
             let width = lanes.len();
-            for (vector, elements) in bytes.chunks(VECTOR).enumerate() {
+            for (vector, values) in bytes.chunks(VECTOR).enumerate() {
                 let lane = &mut lanes[vector % width];
-                for element in elements.chunks_exact(T::SIZE) {
-                    *lane = combine(*lane, A::of(T::load(element).value()));
+                for element in values.chunks_exact(elements.size) {
+                    *lane = combine(*lane, (elements.load)(element));
                 }
             }
             let mut half = width / 2;
@@ -65,14 +66,15 @@ fn rows_of<T: Element, A: Element, M: Memory>(
     Ok(())
 }
 
-fn columns_of<T: Element, A: Element, M: Memory>(
+fn columns_of<A: Element>(
     words: &[u64],
     op: Reduction,
-    memory: &mut M,
-) -> Result<(), M::Error> {
+    elements: Elements<A>,
+    memory: &mut AnyMemory<'_>,
+) -> Result<(), Refused> {
     let [outer, n, chunk, _, inner, out, input] = std::array::from_fn(|index| word(words, index));
     let (combine, chunk) = (A::combine(op), chunk.max(1));
-    let mut bytes = vec![0; CHUNK * T::SIZE];
+    let mut bytes = vec![0; CHUNK * elements.size];
     let mut results = vec![0; CHUNK * A::SIZE];
     let pieces_of_n = n.div_ceil(chunk).max(1);
     for plane in 0..outer {
@@ -86,11 +88,13 @@ fn columns_of<T: Element, A: Element, M: Memory>(
                 while at < count {
                     let now = most.min(count - at);
                     let place = (plane * n + first + at) * inner + column;
-                    let bytes = &mut bytes[..now as usize * width * T::SIZE];
-                    memory.read(input.wrapping_add(place * T::SIZE as u64), bytes)?;
-                    for row in bytes.chunks_exact(width * T::SIZE) {
-                        for (total, element) in totals.iter_mut().zip(row.chunks_exact(T::SIZE)) {
-                            *total = combine(*total, A::of(T::load(element).value()));
+                    let bytes = &mut bytes[..now as usize * width * elements.size];
+                    memory.read(input.wrapping_add(place * elements.size as u64), bytes)?;
+                    for row in bytes.chunks_exact(width * elements.size) {
+                        for (total, element) in
+                            totals.iter_mut().zip(row.chunks_exact(elements.size))
+                        {
+                            *total = combine(*total, (elements.load)(element));
                         }
                     }
                     at += now;

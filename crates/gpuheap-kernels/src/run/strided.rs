@@ -2,20 +2,20 @@
 
 use crate::access::axes;
 use crate::plan::for_each_row;
-use crate::run::memory::{CHUNK, Memory, chunks, word};
+use crate::run::memory::{AnyMemory, CHUNK, Refused, chunks, word};
 
 /// Longest stride at which elements are read together with the bytes between them. Memory is mapped
 /// in much larger pieces, so the bytes between two readable elements can be read too.
 const NEAR: u64 = 64;
 
 /// Reads elements that lie apart into adjacent ones.
-pub(super) fn gather<M: Memory>(
-    memory: &mut M,
+pub(super) fn gather(
+    memory: &mut AnyMemory<'_>,
     address: u64,
     stride: i64,
     size: usize,
     into: &mut [u8],
-) -> Result<(), M::Error> {
+) -> Result<(), Refused> {
     let count = into.len() / size;
     if stride == size as i64 || count == 0 {
         return memory.read(address, into);
@@ -46,13 +46,13 @@ pub(super) fn gather<M: Memory>(
 }
 
 /// Writes adjacent elements to places apart, and nothing between them.
-fn scatter<M: Memory>(
-    memory: &mut M,
+fn scatter(
+    memory: &mut AnyMemory<'_>,
     address: u64,
     stride: i64,
     size: usize,
     from: &[u8],
-) -> Result<(), M::Error> {
+) -> Result<(), Refused> {
     if stride == size as i64 {
         return memory.write(address, from);
     }
@@ -64,7 +64,7 @@ fn scatter<M: Memory>(
     Ok(())
 }
 
-pub(super) fn copy<M: Memory>(words: &[u64], unit: usize, memory: &mut M) -> Result<(), M::Error> {
+pub(super) fn copy(words: &[u64], unit: usize, memory: &mut AnyMemory<'_>) -> Result<(), Refused> {
     let mut buffer = vec![0; CHUNK * unit];
     for_each_row(&axes(words), |row| {
         for (first, count) in chunks(row.length as u64) {
