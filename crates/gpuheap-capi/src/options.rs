@@ -71,7 +71,7 @@ impl gpuheap_options {
             )));
         }
         let bytes = options.cast::<u8>();
-        // SAFETY: as many bytes as the size field states may be read.
+        // SAFETY: the caller lets us read the number of bytes that the size field states.
         let more = (OURS..size).any(|at| unsafe { bytes.add(at).read() } != 0);
         if more {
             return Err(Failure::refused(format!(

@@ -93,7 +93,7 @@ worded! {
 pub enum Unary {
     /// `-a`; integers wrap.
     Negate,
-    /// `a == 0`, as `Bool`: for `Bool` the opposite.
+    /// `a == 0`, with a result of `Bool`. Negates a `Bool`.
     Not,
 }
 

@@ -11,7 +11,7 @@ pub struct Stuck {
 }
 
 impl Stuck {
-    /// Adds the frees of one stream, from the one after `waitable`.
+    /// Adds the frees of one stream that come after free number `waitable`.
     pub fn add(&mut self, slot: usize, waitable: u64) {
         self.streams.push((slot, waitable));
     }

@@ -447,10 +447,18 @@ impl Stream {
         function: &'static str,
         call: impl FnOnce(&dyn Driver) -> CUresult,
     ) -> Result<(), Error> {
-        let _working = self.context().gate.work()?;
-        let _alive = self.accept_work()?;
-        let _current = self.context().enter()?;
+        let _enqueuing = self.begin_enqueuing()?;
         Ok(check(function, call(self.context().driver()))?)
+    }
+
+    /// Makes the stream's context current, and keeps context and stream alive until the end of the
+    /// returned value.
+    fn begin_enqueuing(&self) -> Result<impl Sized, Error> {
+        let working = self.context().gate.work()?;
+        let alive = self.accept_work()?;
+        let current = self.context().enter()?;
+        // Fields end in the order of their declaration, variables in the opposite one.
+        Ok((current, alive, working))
     }
 
     /// Makes all work that is enqueued from now on wait for the work enqueued on `other` so far.

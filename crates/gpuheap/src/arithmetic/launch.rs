@@ -88,11 +88,10 @@ pub(super) fn run<const N: usize>(
         check_device(arrays[0], array)?;
         *address = array.address()?;
     }
-    let launches = if arrays[N - 1].bytes > 0 { plan(addresses) } else { Vec::new() };
-    launch(&arrays, &launches)
+    launch(&arrays, if arrays[N - 1].bytes > 0 { plan(addresses) } else { Vec::new() })
 }
 
-fn launch(arrays: &[&Window<'_>], launches: &[Launch]) -> Result<(), Error> {
+fn launch(arrays: &[&Window<'_>], launches: Vec<Launch>) -> Result<(), Error> {
     let Some((first, others)) = arrays.split_first() else { return Ok(()) };
     // Before a storage is locked: loading may call reclaimers that the program has registered with
     // the heap.

@@ -1,5 +1,6 @@
 //! Windows of arrays: slices of the leading axis, other shapes, other element types.
 
+use std::alloc::Layout;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
@@ -197,62 +198,71 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
     ///
     /// The errors of [`reinterpret`](ArrayBase::reinterpret).
     pub fn into_reinterpreted<U: Element>(self) -> Result<ArrayBase<S, U, D>, Error> {
-        let (old, new) = (size_of::<T>(), size_of::<U>());
-        let refused = |why: String| -> Error {
-            ErrorKind::WrongType.error(format!(
+        let mut shape = self.raw_dim();
+        if let Err(why) = reinterpret(shape.slice_mut(), Layout::new::<T>(), Layout::new::<U>())
+            .and_then(|()| {
+                check_alignment(self.storage().place(), self.offset, align_of::<U>() as u64)
+            })
+        {
+            return Err(ErrorKind::WrongType.error(format!(
                 "an array of shape {:?} of {} cannot be read as {}: {why}",
                 self.shape(),
                 std::any::type_name::<T>(),
                 std::any::type_name::<U>()
-            ))
-        };
-        let mut shape = self.raw_dim();
-        if old != new {
-            if old == 0 || new == 0 {
-                return Err(refused(format!(
-                    "their sizes are {old} and {new} bytes; read it as elements that have a size"
-                )));
-            }
-            let Some(last) = shape.slice_mut().last_mut() else {
-                return Err(refused(format!(
-                    "it has no axis that could change, and {old} bytes are not {new}; give it a \
-                     shape of one axis first"
-                )));
-            };
-            let bytes = last.checked_mul(old).ok_or_else(|| {
-                refused("the bytes of its last axis are more than any memory has".to_owned())
-            })?;
-            if bytes % new != 0 {
-                return Err(refused(format!(
-                    "the {bytes} bytes of the last axis are no whole number of elements of {new} \
-                     bytes; give that axis a multiple of {new} bytes, by a slice or another shape"
-                )));
-            }
-            *last = bytes / new;
-        }
-        let align = align_of::<U>() as u64;
-        match self.storage().place() {
-            // Staged memory is allocated when the adapting ends, at a multiple of `ALIGN`.
-            Place::Staged if align > ALIGN => {
-                return Err(refused(format!(
-                    "its elements would lie at multiples of {align} bytes, and its memory will begin \
-                     at one of {ALIGN}; do this after adapt returned, or make a copy then"
-                )));
-            }
-            place => {
-                let address = if let Place::At(address) = place { address } else { 0 };
-                let start = if address == 0 { self.offset } else { address + self.offset };
-                if !start.is_multiple_of(align) {
-                    return Err(refused(format!(
-                        "it begins at {start:#x}, {} bytes into its memory, which is no multiple of \
-                         {align}; begin the slice at one, or make a copy first",
-                        self.offset
-                    )));
-                }
-            }
+            )));
         }
         Ok(ArrayBase { held: self.held, offset: self.offset, shape, element: PhantomData })
     }
+}
+
+/// Gives the last axis of `shape` the number of elements of `new` that have the bytes of its
+/// elements of `old`. The error is the reason why there is none.
+fn reinterpret(shape: &mut [usize], old: Layout, new: Layout) -> Result<(), String> {
+    let (old, new) = (old.size(), new.size());
+    if old == new {
+        return Ok(());
+    }
+    if old == 0 || new == 0 {
+        return Err(format!(
+            "their sizes are {old} and {new} bytes; read it as elements that have a size"
+        ));
+    }
+    let Some(last) = shape.last_mut() else {
+        return Err(format!(
+            "it has no axis that could change, and {old} bytes are not {new}; give it a shape of \
+             one axis first"
+        ));
+    };
+    let bytes =
+        last.checked_mul(old).ok_or("the bytes of its last axis are more than any memory has")?;
+    if bytes % new != 0 {
+        return Err(format!(
+            "the {bytes} bytes of the last axis are no whole number of elements of {new} bytes; \
+             give that axis a multiple of {new} bytes, by a slice or another shape"
+        ));
+    }
+    *last = bytes / new;
+    Ok(())
+}
+
+/// Refuses elements with an alignment that memory at `place` and `offset` does not have.
+fn check_alignment(place: Place, offset: u64, align: u64) -> Result<(), String> {
+    // Staged memory is allocated when the adapting ends, at a multiple of `ALIGN`.
+    if matches!(place, Place::Staged) && align > ALIGN {
+        return Err(format!(
+            "its elements would lie at multiples of {align} bytes, and its memory will begin at \
+             one of {ALIGN}; do this after adapt returned, or make a copy then"
+        ));
+    }
+    let address = if let Place::At(address) = place { address } else { 0 };
+    let start = if address == 0 { offset } else { address + offset };
+    if !start.is_multiple_of(align) {
+        return Err(format!(
+            "it begins at {start:#x}, {offset} bytes into its memory, which is no multiple of \
+             {align}; begin the slice at one, or make a copy first"
+        ));
+    }
+    Ok(())
 }
 
 fn bounds(range: &impl RangeBounds<usize>, length: usize) -> Result<(usize, usize), Error> {

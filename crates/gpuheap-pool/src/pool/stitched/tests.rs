@@ -1,4 +1,4 @@
-//! The parts against naive models, and what `stitched` promises beyond other policies.
+//! Tests of the parts against naive models, and of the promises that only `stitched` makes.
 
 use std::collections::BTreeMap;
 
