@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(blocks.take(512), Some(7));
     }
 
-    /// Two threads share a table of few places. Each puts blocks in and takes out those of the other.
+    /// Two threads share a small table. Each puts blocks in and takes out those of the other.
     #[test]
     fn threads_meet_in_a_place_and_lose_nothing() {
         let (blocks, rounds) = (Blocks::new(), if cfg!(miri) { 50 } else { 20_000 });

@@ -97,8 +97,8 @@ pub(super) trait Element: Copy {
     }
 }
 
-/// Elements of any type that are read as `A`: what works on `A` is compiled for each `A`, and not for
-/// each pair of types.
+/// Elements of any type that are read as `A`. Their user is compiled for each `A`, and not for each
+/// pair of types.
 pub(super) struct Elements<A> {
     /// Bytes of an element.
     pub(super) size: usize,

@@ -216,7 +216,7 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
 }
 
 /// Gives the last axis of `shape` the number of elements of `new` that have the bytes of its
-/// elements of `old`. The error is the reason why there is none.
+/// elements of `old`. The error says why this number does not exist.
 fn reinterpret(shape: &mut [usize], old: Layout, new: Layout) -> Result<(), String> {
     let (old, new) = (old.size(), new.size());
     if old == new {
