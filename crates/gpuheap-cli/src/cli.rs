@@ -41,7 +41,7 @@ pub(crate) enum Command {
     #[command(long_about = DOCTOR, after_help = DOCTOR_EXIT_CODES)]
     Doctor(DoctorArguments),
 
-    /// Explain a finding by its id, or an out-of-memory error from standard input
+    /// Explain a finding, a topic of WSL2, or an out-of-memory error from standard input
     #[command(after_help = "Exit codes: 0 explained, 2 wrong use or a text without a known error")]
     Explain(ExplainArguments),
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use gpuheap_doctor::{
-    Machine, RULES, Recorder, Report, Rule, Severity, diagnose, explain_error, markdown,
+    Machine, RULES, Recorder, Report, Rule, Severity, TOPICS, diagnose, explain_error,
+    explain_topic, markdown,
 };
 
 use crate::failure::Failure;
@@ -105,9 +106,14 @@ fn verdict(report: &Report) -> Verdict {
 /// Arguments of `gpuheap explain`.
 #[derive(Args, Debug)]
 pub(crate) struct ExplainArguments {
-    /// A rule's id, such as P01; without it the text of an error is read from standard input
+    /// A rule's id, such as P01, or one of dedicated, wslconfig, rapids, which have the numbers of
+    /// this machine; without it the text of an error is read from standard input
     #[arg(value_name = "ID")]
     id: Option<String>,
+
+    /// Take the numbers of a topic from a recorded machine instead of this one
+    #[arg(long, value_name = "FILE", requires = "id")]
+    machine: Option<PathBuf>,
 
     /// Print one JSON object
     #[arg(long)]
@@ -124,9 +130,19 @@ const MOST: u64 = 16 << 20;
 /// No such rule; a text in which no out-of-memory error is known.
 pub(crate) fn explain(arguments: &ExplainArguments) -> Result<Verdict, Failure> {
     if let Some(id) = &arguments.id {
+        if TOPICS.iter().any(|topic| topic.eq_ignore_ascii_case(id)) {
+            let mut machine = machine::read(arguments.machine.as_ref())?;
+            machine.ask_windows();
+            let text = explain_topic(id, &machine, machine::width()).unwrap_or_default();
+            return output::print(&text).map(|()| Verdict::Fine);
+        }
         let rule = RULES.iter().find(|rule| rule.id.eq_ignore_ascii_case(id)).ok_or_else(|| {
             let ids: Vec<&str> = RULES.iter().map(|rule| rule.id).collect();
-            Failure::wrong_use(format!("there is no rule '{id}'; the rules are {}", ids.join(" ")))
+            Failure::wrong_use(format!(
+                "there is no rule or topic '{id}'; the topics are {}, the rules {}",
+                TOPICS.join(", "),
+                ids.join(" ")
+            ))
         })?;
         return output::print(&text_of(rule, arguments.json)).map(|()| Verdict::Fine);
     }

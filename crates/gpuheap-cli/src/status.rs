@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use gpuheap::{Device, Heap};
+use gpuheap_doctor::Machine;
 use gpuheap_doctor::status::{self, Account, Place, Row};
 
 use crate::failure::Failure;
@@ -32,26 +33,45 @@ pub(crate) struct StatusArguments {
 ///
 /// No GPU, a driver that does not answer, a device that is not there.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
-    let (driver, accounts) = match arguments.device.as_deref() {
-        Some(name) if name.starts_with("emulated") => (String::new(), vec![emulated(name)?]),
-        name => real(arguments, name)?,
+    let name = match arguments.device.as_deref() {
+        Some(name) if name.starts_with("emulated") => {
+            return print(arguments, &[emulated(name)?], "", None);
+        }
+        name => name,
     };
-    let text = if arguments.json {
-        status::json(&accounts, &driver)
-    } else {
-        status::render(&accounts, &driver, machine::width())
-    };
-    output::print(&text).map(|()| Verdict::Fine)
+    let wanted = name.map(index).transpose()?;
+    let mut machine = machine::read(arguments.machine.as_ref())?;
+    let (driver, accounts) = real(&machine, wanted)?;
+    print(arguments, &accounts, &driver, Some(&mut machine))
 }
 
-fn real(
+/// Prints accounts, and under WSL2 the figures of Windows. That takes seconds to answer, so the
+/// accounts are printed before it is asked.
+fn print(
     arguments: &StatusArguments,
-    name: Option<&str>,
-) -> Result<(String, Vec<Account>), Failure> {
-    let wanted = name.map(index).transpose()?;
-    let machine = machine::read(arguments.machine.as_ref())?;
-    let nvml = machine::nvml(&machine)?;
-    let mut accounts = status::of(&machine);
+    accounts: &[Account],
+    driver: &str,
+    mut machine: Option<&mut Machine>,
+) -> Result<Verdict, Failure> {
+    let mut ask = || {
+        let machine = machine.take()?;
+        machine.ask_windows();
+        machine.windows.clone()
+    };
+    if arguments.json {
+        let text = status::json(accounts, driver, ask().as_ref());
+        return output::print(&text).map(|()| Verdict::Fine);
+    }
+    output::print(&status::render(accounts, driver, machine::width()))?;
+    if let Some(windows) = ask() {
+        output::print(&format!("\n{}", status::render_windows(&windows, machine::width())))?;
+    }
+    Ok(Verdict::Fine)
+}
+
+fn real(machine: &Machine, wanted: Option<u32>) -> Result<(String, Vec<Account>), Failure> {
+    let nvml = machine::nvml(machine)?;
+    let mut accounts = status::of(machine);
     if let Some(wanted) = wanted {
         let count = accounts.len();
         accounts.retain(|account| account.index == Some(wanted));

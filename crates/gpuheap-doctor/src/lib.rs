@@ -40,6 +40,7 @@ mod rule;
 mod rules;
 mod source;
 pub mod status;
+mod topics;
 mod words;
 
 pub use baseline::{Baseline, Figures};
@@ -50,3 +51,4 @@ pub use oom::{Explanation, explain_error};
 pub use rule::{Finding, Rule, Severity};
 pub use rules::RULES;
 pub use source::{Here, Recorder, Recording, RecordingError, Skipped, Source, Why};
+pub use topics::{TOPICS, explain_topic};

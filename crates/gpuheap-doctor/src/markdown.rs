@@ -60,6 +60,13 @@ fn facts(text: &mut String, machine: &Machine, version: &str) {
         line(text, &format!("| driver | {}, CUDA {major}.{minor} |", escaped(&nvml.driver)));
     }
     line(text, &format!("| system | {place}, kernel {} |", escaped(&host.kernel)));
+    if host.is_wsl {
+        line(text, &format!("| WSL2 is told by | {} |", host.wsl_facts.join(", ")));
+    }
+    if let Some(windows) = &machine.windows {
+        let (dedicated, shared) = (mib(windows.dedicated), mib(windows.shared));
+        line(text, &format!("| Dedicated, Shared GPU memory | {dedicated}, {shared} |"));
+    }
     let (memory, available) = (Amount(host.memory), Amount(host.available));
     line(text, &format!("| memory of the host | {memory}, {available} available |"));
 }

@@ -16,7 +16,7 @@ fn on(name: &str, arguments: &[&str]) -> crate::Ran {
 fn healthy_machine_gets_one_line() {
     let ran = on("h200_training", &["doctor"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
-    assert_eq!(ran.stdout, "nothing found: 1 GPU, 45 rules\n");
+    assert_eq!(ran.stdout, "nothing found: 1 GPU, 53 rules\n");
 }
 
 #[test]
@@ -114,6 +114,15 @@ fn baseline_is_saved_and_compared_with() {
     assert!(code == 1 && text.contains("GPU 0: processes 1, were 0"), "{text}");
     std::fs::write(folder.path().join("gpuheap/baseline.json"), "{}").unwrap();
     assert_eq!(doctor("fork", "show").0, 2);
+}
+
+#[test]
+fn topics_take_their_numbers_from_the_machine() {
+    let ran = on("wsl2_windows", &["explain", "wslconfig"]);
+    assert!(ran.code == 0 && ran.stdout.contains("\n    memory=23GB\n"), "{}", ran.stdout);
+    assert!(on("wsl2_windows", &["explain", "Dedicated"]).stdout.contains("1450 MiB"));
+    let ran = gpuheap(&["explain", "nothing"]);
+    assert!(ran.code == 2 && ran.stderr.contains("dedicated, wslconfig, rapids"), "{}", ran.stderr);
 }
 
 #[test]

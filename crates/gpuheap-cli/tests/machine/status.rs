@@ -6,7 +6,7 @@ use crate::{gpuheap, machine, schema_of};
 #[test]
 fn json_follows_the_schema() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["h200_idle", "several_users", "wsl2"] {
+    for name in ["h200_idle", "several_users", "wsl2", "wsl2_windows"] {
         let file = machine(folder.path(), name);
         let ran = gpuheap(&["status", "--json", "--machine", file.to_str().unwrap()]);
         assert_eq!(ran.code, 0, "{}", ran.stderr);
@@ -22,6 +22,19 @@ fn emulated_device_is_its_own_account() {
     let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(differences(&schema_of("status"), &json, "$"), [""; 0]);
     assert_eq!(json["devices"][0]["total_bytes"], 16_u64 << 30);
+}
+
+#[test]
+fn figures_of_windows_follow_the_accounts() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = machine(folder.path(), "wsl2_windows");
+    let ran = gpuheap(&["status", "--machine", file.to_str().unwrap()]);
+    let rows: Vec<&str> = ran.stdout.lines().filter(|line| line.contains("GPU memory ")).collect();
+    assert!(rows[0].contains("Dedicated GPU memory    1450 MiB"), "{}", ran.stdout);
+    assert!(rows[1].contains("Shared GPU memory         96 MiB"), "{}", ran.stdout);
+    let ran = gpuheap(&["status", "--json", "--machine", file.to_str().unwrap()]);
+    let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(json["windows"]["wsl_dedicated_bytes"], 1000 << 20);
 }
 
 #[test]

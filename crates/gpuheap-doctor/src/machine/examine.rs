@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::nvml::Gpu;
 use super::proc::meminfo;
-use super::process::Process;
+use super::process::{Process, has_cuda_thread};
 use crate::source::{Skipped, Source, Why};
 
 /// A message of the kernel.
@@ -64,6 +64,28 @@ pub(super) fn jobs(
         let jobs = source.run(&["squeue", "-h", "-o", "%A"], PATIENCE)?;
         Ok(jobs.lines().map(|line| line.trim().to_owned()).collect())
     })
+}
+
+/// Returns the processes that `cuda-checkpoint` calls checkpointed, of those that have a thread of
+/// CUDA and no device open.
+pub(super) fn checkpointed(
+    source: &dyn Source,
+    visible: &[u32],
+    holders: &[u32],
+) -> Result<Vec<(u32, String)>, Skipped> {
+    let mut found = Vec::new();
+    for &pid in visible.iter().filter(|pid| !holders.contains(pid)) {
+        if has_cuda_thread(source, pid) != Some(true) {
+            continue;
+        }
+        let number = pid.to_string();
+        let state = source.run(&["cuda-checkpoint", "--get-state", "--pid", &number], PATIENCE)?;
+        if state.trim() == "checkpointed" {
+            let name = source.read(&format!("/proc/{pid}/comm")).unwrap_or_default();
+            found.push((pid, String::from_utf8_lossy(&name).trim().to_owned()));
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the bytes of page cache on the NUMA nodes that are devices' memory.

@@ -30,6 +30,10 @@ pub struct Host {
     pub is_first_namespace: bool,
     /// The last number that this PID namespace gave to a process or thread, if known.
     pub last_pid: Option<u32>,
+    /// Memory that drivers have pinned, bytes; 0 if the kernel does not count it.
+    pub pinned: u64,
+    /// Facts that each say that this is WSL2.
+    pub wsl_facts: Vec<&'static str>,
     /// `true` under WSL2.
     pub is_wsl: bool,
     /// The user count of `nvidia_drm`, if that module is loaded.
@@ -57,17 +61,26 @@ impl Host {
         let devices = source.list("/dev").unwrap_or_default();
         let has_dxg = devices.iter().any(|name| name == "dxg");
         let release = kernel.to_lowercase();
-        let is_wsl = release.contains("microsoft") || has_dxg;
+        let is_microsoft = release.contains("microsoft");
+        let wsl_facts = wsl_facts(source, is_microsoft, has_dxg);
+        // A kernel of one's own need not bear the name, and /dev/dxg is missing if the GPU is off.
+        let is_wsl = is_microsoft || has_dxg || wsl_facts.len() > 1;
+        let vmstat = text("/proc/vmstat");
+        let counted = |name: &str| {
+            let line = vmstat.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(first::<u64>).unwrap_or(0)
+        };
         Host {
             uptime_seconds: first(&text("/proc/uptime")).unwrap_or(0.0),
             memory: amount("MemTotal"),
             available: amount("MemAvailable"),
             cached: amount("Cached"),
             swap: amount("SwapTotal"),
-            oom_kills: text("/proc/vmstat")
-                .lines()
-                .find_map(|line| first(line.strip_prefix("oom_kill ")?))
-                .unwrap_or(0),
+            oom_kills: counted("oom_kill "),
+            pinned: counted("nr_foll_pin_acquired ")
+                .saturating_sub(counted("nr_foll_pin_released "))
+                .saturating_mul(PAGE),
+            wsl_facts,
             uid: uid.and_then(first),
             hidepid: hidepid(&text("/proc/self/mountinfo")),
             is_container: is_container(source, is_wsl),
@@ -85,6 +98,28 @@ impl Host {
             kernel,
         }
     }
+}
+
+/// Bytes of a page on the machines that WSL2 runs on.
+const PAGE: u64 = 4096;
+
+/// Returns the facts that say that this is WSL2. Each can be missing: in a container, under sudo,
+/// with a kernel of one's own, with the GPU or the start of Windows' programs switched off.
+fn wsl_facts(source: &dyn Source, is_microsoft: bool, has_dxg: bool) -> Vec<&'static str> {
+    let is_there = |path: &str| source.read(path).is_ok() || source.list(path).is_ok();
+    let interop = "/proc/sys/fs/binfmt_misc/WSLInterop";
+    let facts = [
+        (is_microsoft, "the kernel's release"),
+        (has_dxg, "/dev/dxg"),
+        (is_there("/usr/lib/wsl/lib/libcuda.so.1"), "the driver in /usr/lib/wsl/lib"),
+        (
+            ["WSL_DISTRO_NAME", "WSL_INTEROP"].iter().any(|name| source.variable(name).is_some()),
+            "WSL_DISTRO_NAME or WSL_INTEROP",
+        ),
+        (is_there(interop) || is_there(&format!("{interop}-late")), "binfmt_misc/WSLInterop"),
+        (is_there("/mnt/wslg"), "/mnt/wslg"),
+    ];
+    facts.into_iter().filter(|(is_so, _)| *is_so).map(|(_, fact)| fact).collect()
 }
 
 fn is_container(source: &dyn Source, is_wsl: bool) -> bool {

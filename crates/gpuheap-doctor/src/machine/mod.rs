@@ -7,6 +7,7 @@ mod probe;
 mod proc;
 mod process;
 mod redaction;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +17,9 @@ pub use self::examine::Message;
 pub use self::host::Host;
 pub use self::nvml::{Gpu, Kind, Listed, Nvml, NvmlFailure};
 pub use self::process::Process;
-pub(crate) use self::process::is_kept_variable;
+pub(crate) use self::process::{is_kept_variable, windows_drive};
 pub(crate) use self::redaction::Redaction;
+pub use self::windows::{Windows, WindowsProcess};
 use crate::source::{Skipped, Source, Why};
 
 /// A machine's facts.
@@ -47,6 +49,10 @@ pub struct Machine {
     pub running_jobs: Option<Vec<String>>,
     /// Bytes of page cache on NUMA nodes that are a device's memory.
     pub device_nodes: BTreeMap<u32, u64>,
+    /// Processes whose memory was moved to the host by a checkpoint, each with its name.
+    pub checkpointed: Vec<(u32, String)>,
+    /// Facts that Windows knows; `None` if this is not WSL2 or Windows was not asked.
+    pub windows: Option<Windows>,
     /// Pairs of processes that share an open file of a device.
     pub shared: Vec<(u32, u32)>,
     /// Probes that were skipped, each with the reason.
@@ -104,6 +110,8 @@ impl Machine {
             running_containers: None,
             running_jobs: None,
             device_nodes: BTreeMap::new(),
+            checkpointed: Vec::new(),
+            windows: None,
             shared: Vec::new(),
             skipped,
             source,
@@ -128,6 +136,25 @@ impl Machine {
         self.device_nodes = examine::device_nodes(&*source, self.devices());
         let shared = examine::shared(&*source, &self.processes);
         self.shared = self.keep("kcmp", shared);
+        let visible: Vec<u32> = self.visible.keys().copied().collect();
+        let holders = self.processes.iter().filter(|process| !process.holds.is_empty());
+        let holders: Vec<u32> = holders.map(|process| process.pid).collect();
+        let checkpointed = probe::limited(&source, Duration::from_secs(5), move |source| {
+            examine::checkpointed(source, &visible, &holders)
+        });
+        self.checkpointed = self.keep("cuda-checkpoint", checkpointed.and_then(|found| found));
+        self.ask_windows();
+    }
+
+    /// Asks Windows for what it knows of the card, under WSL2. Blocks for 8 seconds at most, in
+    /// practice for one to three.
+    pub fn ask_windows(&mut self) {
+        if !self.host.is_wsl || self.windows.is_some() {
+            return;
+        }
+        let asked = probe::limited(&self.source, Duration::from_secs(8), Windows::read);
+        let asked = asked.and_then(|asked| asked);
+        self.windows = self.keep("windows", asked.map(Some));
     }
 
     /// Asks NVML twice more, half a second apart, if much memory is unaccounted, and keeps the

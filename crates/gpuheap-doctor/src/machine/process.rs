@@ -49,6 +49,8 @@ pub struct Process {
     pub container: Option<String>,
     /// Descriptors of devices: number and file.
     pub holds: Vec<(u32, String)>,
+    /// Drives of Windows on which it has files open: `/mnt/c`.
+    pub drives: BTreeSet<String>,
     /// `true` if its descriptors could be read.
     pub is_readable: bool,
     /// Names of libraries in its address space that rules know, and of device files.
@@ -97,7 +99,7 @@ impl Process {
     /// a device or no thread of the driver: it inherited descriptors and never used a device
     /// itself.
     pub fn only_inherited(&self) -> bool {
-        let has_mapping = self.maps.iter().any(|name| name.starts_with("/dev/"));
+        let has_mapping = self.maps.iter().any(|name| is_device(name));
         self.has_loaded("libcuda.so") && (!has_mapping || self.has_cuda_thread == Some(false))
     }
 
@@ -126,7 +128,7 @@ const LIBRARIES: [&str; 14] = [
 ];
 
 /// Variables of the environment that rules know. Nothing else is kept: environments hold secrets.
-const VARIABLES: [&str; 12] = [
+const VARIABLES: [&str; 13] = [
     "CUDA_VISIBLE_DEVICES",
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MODULE_LOADING",
@@ -139,6 +141,7 @@ const VARIABLES: [&str; 12] = [
     "SLURM_JOB_ID",
     "KUBERNETES_SERVICE_HOST",
     "RAY_JOB_ID",
+    "GGML_CUDA_NO_VMM",
 ];
 
 /// Returns `true` for a variable of a process's environment that may be kept.
@@ -151,6 +154,7 @@ struct Seen {
     pid: u32,
     stat: Stat,
     holds: Vec<(u32, String)>,
+    drives: BTreeSet<String>,
     is_readable: bool,
 }
 
@@ -206,15 +210,25 @@ fn see(source: &dyn Source, pid: u32) -> Option<Seen> {
         // A process without descriptors has an empty folder, which a recording does not list.
         Err(skipped) => (Vec::new(), skipped.why == Why::Missing),
     };
-    let mut holds: Vec<(u32, String)> = numbers
-        .iter()
-        .filter_map(|number| {
-            let target = source.link(&format!("{folder}/{number}")).ok()?;
-            is_device(&target).then(|| Some((number.parse().ok()?, target)))?
-        })
-        .collect();
+    let mut holds = Vec::new();
+    let mut drives = BTreeSet::new();
+    for number in &numbers {
+        let Ok(target) = source.link(&format!("{folder}/{number}")) else { continue };
+        drives.extend(windows_drive(&target).map(str::to_owned));
+        if let (true, Ok(number)) = (is_device(&target), number.parse()) {
+            holds.push((number, target));
+        }
+    }
     holds.sort();
-    Some(Seen { pid, stat, holds, is_readable })
+    Some(Seen { pid, stat, holds, drives, is_readable })
+}
+
+/// Returns the drive of Windows that WSL2 mounts a file from: `/mnt/c`.
+pub(crate) fn windows_drive(path: &str) -> Option<&str> {
+    let letter = path.strip_prefix("/mnt/")?.as_bytes();
+    let is_drive =
+        letter.first().is_some_and(u8::is_ascii_lowercase) && letter.get(1) == Some(&b'/');
+    is_drive.then(|| &path[..6])
 }
 
 /// Device files through which memory of a GPU is held.
@@ -264,6 +278,7 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
         container: container(&cgroup),
         cgroup,
         holds: seen.holds,
+        drives: seen.drives,
         is_readable: seen.is_readable,
         has_cuda_thread: has_cuda_thread(&**source, pid),
         maps,
@@ -275,7 +290,7 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
 }
 
 /// Returns whether a thread bears a name of the CUDA driver: `cuda-EvtHandlr`, `cuda00001400006`.
-fn has_cuda_thread(source: &dyn Source, pid: u32) -> Option<bool> {
+pub(super) fn has_cuda_thread(source: &dyn Source, pid: u32) -> Option<bool> {
     let folder = format!("/proc/{pid}/task");
     let threads = source.list(&folder).ok()?;
     let is_of_cuda = |thread: &String| {
@@ -314,7 +329,8 @@ fn details(source: &Arc<dyn Source>, pid: u32) -> Details {
 fn known_file(line: &str) -> Option<String> {
     let path = &line[line.find('/')?..];
     let name = path.rsplit('/').next()?;
-    if is_device(path) || path.starts_with("/usr/lib/wsl/") {
+    let is_shared_tensor = path.starts_with("/dev/shm/torch_");
+    if is_device(path) || is_shared_tensor || path.starts_with("/usr/lib/wsl/") {
         return Some(path.to_owned());
     }
     LIBRARIES.iter().any(|library| name.starts_with(library)).then(|| name.to_owned())

@@ -38,15 +38,23 @@ mod p18;
 mod p19;
 mod p20;
 mod p21;
+mod p22;
+mod p23;
 mod w01;
 mod w02;
 mod w03;
+mod w04;
+mod w05;
 mod w06;
 mod w07;
 mod w08;
 mod w09;
+mod w10;
+mod w11;
 mod w12;
+mod w13;
 mod w14;
+mod w15;
 
 use crate::rule::Rule;
 
@@ -88,13 +96,21 @@ pub const RULES: &[Rule] = &[
     p19::RULE,
     p20::RULE,
     p21::RULE,
+    p22::RULE,
+    p23::RULE,
     w01::RULE,
     w02::RULE,
     w03::RULE,
+    w04::RULE,
+    w05::RULE,
     w06::RULE,
     w07::RULE,
     w08::RULE,
     w09::RULE,
+    w10::RULE,
+    w11::RULE,
     w12::RULE,
+    w13::RULE,
     w14::RULE,
+    w15::RULE,
 ];

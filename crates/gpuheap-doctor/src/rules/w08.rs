@@ -28,6 +28,6 @@ fn look(machine: &Machine) -> Vec<Finding> {
             count(host.oom_kills as usize, "process")
         ),
         "Its default is half of the host's; set memory= in .wslconfig.",
-        "wsl.exe --shutdown",
+        "gpuheap explain wslconfig",
     )]
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Skipped, Source, Why, kcmp, nvml};
+use super::{Skipped, Source, Why, kcmp, nvml, windows};
 use crate::machine::Nvml;
 
 /// The most that is read of one file. `/proc/PID/maps` of a large program has some 2 MiB.
@@ -56,6 +56,10 @@ impl Source for Here {
             }
             read => read,
         }
+    }
+
+    fn windows(&self) -> Result<String, Skipped> {
+        windows::ask()
     }
 
     fn run(&self, command: &[&str], limit: Duration) -> Result<String, Skipped> {

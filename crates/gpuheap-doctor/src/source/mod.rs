@@ -5,6 +5,7 @@ mod kcmp;
 mod nvml;
 mod recorder;
 mod recording;
+mod windows;
 
 use std::fmt;
 use std::time::Duration;
@@ -57,6 +58,14 @@ pub trait Source: Send + Sync + 'static {
     ///
     /// Why the log cannot be read.
     fn kernel_log(&self) -> Result<String, Skipped>;
+
+    /// Asks Windows, under WSL2, for its counters of the card, and for its settings of WSL2: lines
+    /// of fields with `|` between them.
+    ///
+    /// # Errors
+    ///
+    /// Windows cannot be asked or does not answer in time.
+    fn windows(&self) -> Result<String, Skipped>;
 
     /// Runs a command that only looks, and returns what it prints.
     ///

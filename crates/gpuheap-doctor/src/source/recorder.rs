@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Here, Skipped, Source, Why};
-use crate::machine::{Nvml, is_kept_variable};
+use crate::machine::{Nvml, is_kept_variable, windows_drive};
 
 /// This machine, with everything that is read of it written down for a
 /// [`Recording`](crate::Recording). Clones write to one record.
@@ -85,6 +85,11 @@ impl Source for Recorder {
             && (target.starts_with("/dev/") || path.contains("/ns/"))
         {
             self.keep(path, format!("== {path} -> {target}\n"));
+        } else if let Ok(target) = &link
+            && let Some(drive) = windows_drive(target)
+        {
+            // The names of a user's files are private.
+            self.keep(path, format!("== {path} -> {drive}/(file)\n"));
         }
         link
     }
@@ -106,6 +111,12 @@ impl Source for Recorder {
             lines.map(|line| format!("{line}\n")).collect()
         });
         log
+    }
+
+    fn windows(&self) -> Result<String, Skipped> {
+        let windows = Here.windows();
+        self.note("windows", &windows, String::clone);
+        windows
     }
 
     fn run(&self, command: &[&str], limit: Duration) -> Result<String, Skipped> {

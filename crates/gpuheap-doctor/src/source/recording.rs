@@ -19,6 +19,7 @@ use crate::machine::Nvml;
 /// == nvml                          JSON of machine::Nvml
 /// == environment                   NAME=value lines
 /// == kernel log                    [seconds] text
+/// == windows                       fields with | between them, as Source::windows has them
 /// == run ldconfig -p               the output of a command
 /// == same 4188:5 4189:5            two descriptors of one open file
 /// ```
@@ -195,6 +196,10 @@ impl Source for Recording {
 
     fn kernel_log(&self) -> Result<String, Skipped> {
         self.find("kernel log").map(str::to_owned)
+    }
+
+    fn windows(&self) -> Result<String, Skipped> {
+        self.find("windows").map(str::to_owned)
     }
 
     fn run(&self, command: &[&str], _limit: Duration) -> Result<String, Skipped> {

@@ -4,8 +4,8 @@ mod text;
 
 use serde::Serialize;
 
-pub use self::text::render;
-use crate::machine::{Gpu, Kind, Machine, NvmlFailure};
+pub use self::text::{render, render_windows};
+use crate::machine::{Gpu, Kind, Machine, NvmlFailure, Windows};
 
 /// The account of one device: reserved, the rows and unaccounted add up to what is not free.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -91,12 +91,31 @@ struct Document<'a> {
     schema: u32,
     driver: &'a str,
     devices: &'a [Account],
+    windows: Option<WindowsFigures>,
+}
+
+/// Figures of Windows as `gpuheap status --json` prints them, bytes.
+#[derive(Debug, Serialize)]
+struct WindowsFigures {
+    dedicated_bytes: u64,
+    shared_bytes: u64,
+    wsl_dedicated_bytes: u64,
+    wsl_shared_bytes: u64,
 }
 
 /// Renders accounts as JSON, which `docs/status.schema.json` describes. `driver` is the driver's
-/// version, empty if unknown.
-pub fn json(accounts: &[Account], driver: &str) -> String {
-    let document = Document { schema: 1, driver, devices: accounts };
+/// version, empty if unknown; `windows` has the figures of Windows under WSL2, if it was asked.
+pub fn json(accounts: &[Account], driver: &str, windows: Option<&Windows>) -> String {
+    let windows = windows.map(|windows| {
+        let (wsl_dedicated_bytes, wsl_shared_bytes) = windows.of_wsl();
+        WindowsFigures {
+            dedicated_bytes: windows.dedicated,
+            shared_bytes: windows.shared,
+            wsl_dedicated_bytes,
+            wsl_shared_bytes,
+        }
+    });
+    let document = Document { schema: 1, driver, devices: accounts, windows };
     // Numbers, texts and lists are always JSON.
     let text = serde_json::to_string_pretty(&document).unwrap_or_default();
     text + "\n"

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::{Account, Place, Row};
-use crate::words::{age, cut, mib};
+use crate::machine::Windows;
+use crate::words::{age, cut, hanging, mib};
 
 /// Columns that a command gets at least.
 const LEAST_COMMAND: usize = 12;
@@ -14,6 +15,19 @@ pub fn render(accounts: &[Account], driver: &str, width: usize) -> String {
     let sections: Vec<String> =
         accounts.iter().map(|account| section(account, driver, width)).collect();
     sections.join("\n")
+}
+
+/// Renders Windows' own figures of the card, under WSL2, for `width` columns.
+pub fn render_windows(windows: &Windows, width: usize) -> String {
+    let mut text = "Windows, of the whole card\n".to_owned();
+    let (dedicated, shared) = windows.of_wsl();
+    let wsl = |bytes| format!("of that WSL2 {}", mib(bytes));
+    amount(&mut text, "Dedicated GPU memory", &mib(windows.dedicated), &wsl(dedicated));
+    amount(&mut text, "Shared GPU memory", &mib(windows.shared), &wsl(shared));
+    let words = "If a program spills, Shared GPU memory grows and Dedicated GPU memory stays; see \
+                 gpuheap explain dedicated.";
+    hanging(&mut text, "  ", "  ", words, width);
+    text
 }
 
 fn section(account: &Account, driver: &str, width: usize) -> String {

@@ -10,3 +10,4 @@ mod oom;
 mod rules;
 mod status;
 mod support;
+mod topics;

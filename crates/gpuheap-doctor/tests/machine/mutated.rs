@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 use gpuheap_doctor::{
-    Baseline, Machine, RULES, Recording, Why, diagnose, explain_error, free, markdown, status,
+    Baseline, Machine, RULES, Recording, TOPICS, Why, diagnose, explain_error, explain_topic, free,
+    markdown, status,
 };
 use proptest::prelude::*;
 
@@ -13,7 +14,8 @@ use crate::support::{named, recording};
 /// All machines and fixtures.
 static RECORDINGS: LazyLock<Vec<Recording>> = LazyLock::new(|| {
     let fixtures = RULES.iter().flat_map(|rule| fixtures(rule.id, "")).map(|file| recording(&file));
-    let machines = ["h200_idle", "h200_training", "several_users", "wsl2", "fork"].map(named);
+    let machines =
+        ["h200_idle", "h200_training", "several_users", "wsl2", "wsl2_windows", "fork"].map(named);
     fixtures.chain(machines).collect()
 });
 
@@ -78,6 +80,9 @@ fn look(recording: Recording) {
     report.render(80, true);
     report.to_json();
     markdown(&machine, "0");
+    for topic in TOPICS {
+        explain_topic(topic, &machine, 80);
+    }
     let figures = Baseline::of(&machine, &report, 0);
     figures.changes(&figures);
     free::plan(&machine).render(80);
@@ -88,7 +93,7 @@ fn look(recording: Recording) {
 
 #[test]
 fn no_single_garbled_section_panics() {
-    for name in ["several_users", "wsl2", "fork"] {
+    for name in ["several_users", "wsl2_windows", "fork"] {
         let recording = named(name);
         let sections: Vec<String> = recording.names().map(str::to_owned).collect();
         for section in sections {

@@ -63,6 +63,17 @@ fn several_users_at_200_columns() {
 }
 
 #[test]
+fn wsl2_has_the_figures_of_windows_by_their_names() {
+    let mut machine = Machine::read(named("wsl2_windows"));
+    assert_eq!(machine.windows, None);
+    machine.ask_windows();
+    let windows = machine.windows.unwrap();
+    let text = status::render_windows(&windows, 80);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
 fn wsl2_gives_no_figure_by_process() {
     insta::assert_snapshot!(shown("wsl2", 80));
 }

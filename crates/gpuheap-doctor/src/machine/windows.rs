@@ -1,0 +1,117 @@
+//! Facts that Windows knows of the card, and WSL2 does not.
+
+use crate::source::Skipped;
+use crate::source::Source;
+
+/// The card and the host as Windows' counters describe them. All sizes are bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Windows {
+    /// Memory of the host; `None` if Windows did not say.
+    pub memory: Option<u64>,
+    /// "Dedicated GPU memory" in use on the adapter with the most of it.
+    pub dedicated: u64,
+    /// "Shared GPU memory" in use on that adapter: memory of the host.
+    pub shared: u64,
+    /// Processes of Windows on that adapter, those with the most dedicated memory first.
+    pub processes: Vec<WindowsProcess>,
+    /// Seconds since Windows last reset the display driver, if it did within the last hour.
+    pub reset_ago: Option<u64>,
+    /// Names of the distributions of WSL2 that run.
+    pub distributions: Vec<String>,
+    /// The lines of `.wslconfig`.
+    pub wslconfig: Vec<String>,
+}
+
+/// A process of Windows that uses the card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WindowsProcess {
+    /// Its name: `dwm`, `vmmemWSL`.
+    pub name: String,
+    /// Its dedicated memory.
+    pub dedicated: u64,
+    /// Its shared memory.
+    pub shared: u64,
+}
+
+impl WindowsProcess {
+    /// Returns `true` for the process that stands for all of WSL2.
+    pub fn is_wsl(&self) -> bool {
+        self.name.starts_with("vmmem") || self.name == "vmwp"
+    }
+}
+
+impl Windows {
+    pub(super) fn read(source: &dyn Source) -> Result<Windows, Skipped> {
+        source.windows().map(|text| Windows::parse(&text))
+    }
+
+    /// Returns the memory of the virtual machine of WSL2: dedicated and shared.
+    pub fn of_wsl(&self) -> (u64, u64) {
+        let own = self.processes.iter().filter(|process| process.is_wsl());
+        own.fold((0, 0), |(dedicated, shared), process| {
+            (dedicated.max(process.dedicated), shared.max(process.shared))
+        })
+    }
+
+    /// Returns the dedicated memory of Windows' own programs.
+    pub fn of_others(&self) -> u64 {
+        let others = self.processes.iter().filter(|process| !process.is_wsl());
+        others.map(|process| process.dedicated).fold(0, u64::saturating_add)
+    }
+
+    /// Parses lines of fields with `|` between them, whose first says what the line is about.
+    fn parse(text: &str) -> Windows {
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.trim().split('|').collect()).collect();
+        let number = |field: &str| field.trim().parse::<u64>().ok();
+        let mut adapters: Vec<(&str, u64, u64)> = lines
+            .iter()
+            .filter_map(|fields| match fields.as_slice() {
+                ["adapter", luid, dedicated, shared] => {
+                    Some((*luid, number(dedicated)?, number(shared)?))
+                }
+                _ => None,
+            })
+            .collect();
+        adapters.sort_by_key(|(_, dedicated, _)| std::cmp::Reverse(*dedicated));
+        let (luid, dedicated, shared) = adapters.first().copied().unwrap_or_default();
+        let mut windows = Windows { dedicated, shared, ..Windows::default() };
+        for fields in &lines {
+            match fields.as_slice() {
+                ["memory", bytes] => windows.memory = number(bytes),
+                ["reset", ago] => {
+                    let last = windows.reset_ago.into_iter().chain(number(ago)).min();
+                    windows.reset_ago = last;
+                }
+                ["distribution", name] => windows.distributions.push((*name).to_owned()),
+                ["wslconfig", rest @ ..] => windows.wslconfig.push(rest.join("|")),
+                ["process", of, name, dedicated, shared] if *of == luid => {
+                    let (dedicated, shared) =
+                        (number(dedicated).unwrap_or(0), number(shared).unwrap_or(0));
+                    let name = (*name).to_owned();
+                    windows.processes.push(WindowsProcess { name, dedicated, shared });
+                }
+                _ => {}
+            }
+        }
+        windows.processes.sort_by_key(|process| std::cmp::Reverse(process.dedicated));
+        windows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn card_is_the_adapter_with_the_most_dedicated_memory() {
+        let windows = Windows::parse(
+            "adapter|luid_1|100|900\r\nadapter|luid_2|5000|70\r\nprocess|luid_2|dwm|800|10\r\n\
+             process|luid_2|vmmemWSL|4000|50\r\nprocess|luid_1|chrome|90|1\r\nreset|120\r\n\
+             reset|40\r\nmemory|x\r\nadapter|half\r\n",
+        );
+        assert_eq!((windows.dedicated, windows.shared), (5000, 70));
+        assert_eq!((windows.of_wsl(), windows.of_others()), ((4000, 50), 800));
+        assert_eq!((windows.reset_ago, windows.memory), (Some(40), None));
+    }
+}

@@ -1,0 +1,37 @@
+//! W04: memory that Windows moved to the host.
+
+use crate::machine::Machine;
+use crate::rule::{Finding, Rule, Severity};
+use crate::words::mib;
+
+pub(super) const RULE: Rule = Rule {
+    id: "W04",
+    severity: Severity::Warning,
+    title: "memory that Windows moved to the host",
+    explanation: "If programs want more than the card has, Windows moves a part of their memory to the host and calls it \
+                  \"Shared GPU memory\". Nothing fails; each access goes through PCIe and is slow. Dedicated \
+                  memory near its limit and shared memory that grows are the sign. Pinned memory counts as shared too.",
+    look,
+};
+
+/// Shared memory that is normal: queues and staging of the driver.
+const LEAST: u64 = 256 << 20;
+
+/// Returns a finding if the card is full and WSL2 has memory of the host in its place.
+fn look(machine: &Machine) -> Vec<Finding> {
+    let Some(windows) = &machine.windows else { return Vec::new() };
+    let total = machine.devices().iter().map(|gpu| gpu.total).max().unwrap_or(0);
+    let (_, spilled) = windows.of_wsl();
+    let is_full = total > 0 && windows.dedicated >= total - total / 10;
+    if !is_full || spilled <= LEAST.saturating_add(machine.host.pinned) {
+        return Vec::new();
+    }
+    let fact = format!(
+        "{} of WSL2's memory are \"Shared GPU memory\", with {} of {} dedicated in use",
+        mib(spilled),
+        mib(windows.dedicated),
+        mib(total)
+    );
+    let cause = "The card is full, and Windows moved a part to the host: slow, and no error.";
+    vec![RULE.found(fact, cause, "gpuheap explain dedicated").with_bytes(spilled)]
+}

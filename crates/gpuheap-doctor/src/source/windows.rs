@@ -1,0 +1,32 @@
+//! Questions to Windows from inside WSL2, through its PowerShell.
+
+use std::time::Duration;
+
+use super::{Here, Skipped, Source};
+
+/// Time that PowerShell gets: its first start takes one to three seconds.
+const PATIENCE: Duration = Duration::from_secs(6);
+
+/// Places of PowerShell; the second is for a distribution that leaves Windows' folders out of PATH.
+const PLACES: [&str; 2] =
+    ["powershell.exe", "/mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"];
+
+/// Classes in place of counters, whose names are translated in other languages of Windows.
+const SCRIPT: &str = "\
+$n=@{};Get-Process|%{$n[[string]$_.Id]=$_.ProcessName};\
+$c='Win32_PerfFormattedData_GPUPerformanceCounters_';\
+Get-CimInstance ($c+'GPUAdapterMemory')|%{\"adapter|$($_.Name)|$($_.DedicatedUsage)|$($_.SharedUsage)\"};\
+Get-CimInstance ($c+'GPUProcessMemory')|%{if($_.Name -match '^pid_(\\d+)_(.*)$')\
+{\"process|$($matches[2])|$($n[$matches[1]])|$($_.DedicatedUsage)|$($_.SharedUsage)\"}};\
+\"memory|$((Get-CimInstance Win32_ComputerSystem).TotalPhysicalMemory)\";\
+Get-WinEvent -FilterHashtable @{LogName='System';Id=4101;StartTime=(Get-Date).AddHours(-1)} \
+-ErrorAction SilentlyContinue|%{\"reset|$([int]((Get-Date)-$_.TimeCreated).TotalSeconds)\"};\
+wsl.exe -l --running -q|%{$_ -replace [char]0,''}|?{$_.Trim()}|%{\"distribution|$($_.Trim())\"};\
+Get-Content \"$env:USERPROFILE\\.wslconfig\" -ErrorAction SilentlyContinue|%{\"wslconfig|$_\"}";
+
+/// Asks Windows for its counters of the card, its memory, resets of the driver and WSL2's settings.
+pub(super) fn ask() -> Result<String, Skipped> {
+    let ask =
+        |place| Here.run(&[place, "-NoProfile", "-NonInteractive", "-Command", SCRIPT], PATIENCE);
+    ask(PLACES[0]).or_else(|first| ask(PLACES[1]).map_err(|_| first))
+}

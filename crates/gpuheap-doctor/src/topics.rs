@@ -1,0 +1,233 @@
+//! Explanations with the numbers of a machine: what Windows calls memory, settings of WSL2, RAPIDS.
+
+use crate::machine::{Machine, Windows};
+use crate::words::{Amount, hanging, mib};
+
+/// Names of the topics that [`explain_topic`] knows.
+pub const TOPICS: [&str; 3] = ["dedicated", "wslconfig", "rapids"];
+
+/// Explains a topic with the numbers of a machine, for `width` columns; `None` if there is no such
+/// topic.
+///
+/// * `dedicated`: Windows' "Dedicated" and "Shared GPU memory".
+/// * `wslconfig`: a fragment of `.wslconfig` with numbers for the host.
+/// * `rapids`: limits and settings of RAPIDS' pools for the devices.
+pub fn explain_topic(name: &str, machine: &Machine, width: usize) -> Option<String> {
+    let mut text = Text { text: String::new(), width };
+    match name.to_ascii_lowercase().as_str() {
+        "dedicated" => dedicated(&mut text, machine),
+        "wslconfig" => wslconfig(&mut text, machine),
+        "rapids" => rapids(&mut text, machine),
+        _ => return None,
+    }
+    Some(text.text)
+}
+
+/// A text that grows by paragraphs and by lines to copy.
+struct Text {
+    text: String,
+    width: usize,
+}
+
+impl Text {
+    fn paragraph(&mut self, words: &str) {
+        hanging(&mut self.text, "", "", words, self.width);
+    }
+
+    fn point(&mut self, words: &str) {
+        hanging(&mut self.text, "* ", "  ", words, self.width);
+    }
+
+    /// A line to copy, which is not broken.
+    fn copy(&mut self, line: &str) {
+        self.text.push_str(format!("    {line}").trim_end());
+        self.text.push('\n');
+    }
+}
+
+fn dedicated(text: &mut Text, machine: &Machine) {
+    text.paragraph(
+        "Windows' Task Manager has two figures for a GPU. \"Dedicated GPU memory\" is memory of the \
+         card: what gpuheap status calls used, of all programs of Windows and of WSL2. \"Shared GPU \
+         memory\" is memory of the host that the GPU may use.",
+    );
+    text.paragraph(
+        "When a program spills, \"Shared GPU memory\" grows, while \"Dedicated GPU memory\" stays \
+         near its limit: Windows moves memory that does not fit to the host, nothing fails, and \
+         each access goes through PCIe. Pinned memory counts as shared too. All of WSL2 is one row, \
+         vmmem. Memory that does not clear is dedicated memory of a program that still runs, or of \
+         vmmem after its programs have ended; then wsl.exe --shutdown returns it.",
+    );
+    match &machine.windows {
+        Some(windows) => {
+            let (dedicated, shared) = windows.of_wsl();
+            text.paragraph("Here, now:");
+            text.copy(&format!(
+                "Dedicated GPU memory {:>11}, of that WSL2 {}",
+                mib(windows.dedicated),
+                mib(dedicated)
+            ));
+            text.copy(&format!(
+                "Shared GPU memory    {:>11}, of that WSL2 {}",
+                mib(windows.shared),
+                mib(shared)
+            ));
+        }
+        None if machine.host.is_wsl => {
+            text.paragraph("Windows could not be asked for the figures; Task Manager has them.");
+        }
+        None => text.paragraph("This machine is not WSL2; it has no such figures."),
+    }
+}
+
+/// Bytes of a GB as `.wslconfig` counts.
+const GB: u64 = 1 << 30;
+
+fn wslconfig(text: &mut Text, machine: &Machine) {
+    let windows = machine.windows.as_ref();
+    let host = &machine.host;
+    let (memory, is_known) = match windows.and_then(|windows| windows.memory) {
+        Some(memory) => (memory, true),
+        // WSL2 gets half of the host's memory unless told otherwise.
+        None if host.is_wsl => (host.memory.saturating_mul(2), false),
+        None => (host.memory, true),
+    };
+    if !host.is_wsl {
+        text.paragraph("This machine is not WSL2; the numbers are what WSL2 would get here.");
+    }
+    let certainty =
+        if is_known { "" } else { " (estimated: twice what WSL2 has, which is its default)" };
+    text.paragraph(&format!(
+        "Windows has {} of memory{certainty}; Linux sees {}, and {} of swap.",
+        Amount(memory),
+        Amount(host.memory),
+        Amount(host.swap)
+    ));
+    let limits = Limits::of(memory);
+    text.paragraph("In %UserProfile%\\.wslconfig, which leaves Windows a quarter, at least 4 GB:");
+    text.copy("[wsl2]");
+    text.copy(&format!("memory={}GB", limits.memory / GB));
+    text.copy(&format!("swap={}GB", limits.swap / GB));
+    text.copy("");
+    text.copy("[experimental]");
+    text.copy("autoMemoryReclaim=gradual");
+    let set: Vec<&str> = windows.map(present).unwrap_or_default();
+    if !set.is_empty() {
+        text.paragraph(&format!("It has now: {}.", set.join(", ")));
+    }
+    text.paragraph("Then, in Windows or here; it ends every program of WSL2:");
+    text.copy("wsl.exe --shutdown");
+    text.paragraph(
+        "It is memory of the host: programs that end with \"Killed\", pandas and spilling need it. \
+         The memory of the card does not change.",
+    );
+}
+
+/// Settings of a `.wslconfig` that are about memory or the GPU.
+fn present(windows: &Windows) -> Vec<&str> {
+    const KEYS: [&str; 5] = ["memory", "swap", "gpusupport", "safemode", "automemoryreclaim"];
+    let is_known = |line: &&str| {
+        let key = line.split('=').next().unwrap_or_default().trim().to_ascii_lowercase();
+        KEYS.contains(&key.as_str())
+    };
+    windows.wslconfig.iter().map(|line| line.trim()).filter(is_known).collect()
+}
+
+/// Sizes for `.wslconfig`, in whole GB.
+#[derive(Debug, PartialEq, Eq)]
+struct Limits {
+    memory: u64,
+    swap: u64,
+}
+
+impl Limits {
+    /// Returns three quarters of the host's memory, with at least 4 GB left to Windows and at least
+    /// 1 GB taken, and a swap of half of that, at least 8 GB where memory is short.
+    fn of(host: u64) -> Limits {
+        let left = (host / 4).max(4 * GB);
+        let memory = (host.saturating_sub(left) / GB).max(1);
+        let swap = if memory < 16 { 8 } else { memory / 2 };
+        Limits { memory: memory.saturating_mul(GB), swap: swap.saturating_mul(GB) }
+    }
+}
+
+/// Sizes of pools are whole multiples of this, which RMM and drivers are content with.
+const STEP: u64 = 256 << 20;
+
+fn rapids(text: &mut Text, machine: &Machine) {
+    let is_wsl = machine.host.is_wsl;
+    let percent = if is_wsl { 70 } else { 90 };
+    if is_wsl {
+        text.paragraph("Limits of RAPIDS under WSL2:");
+        text.point("One GPU, of compute capability 7.0 or later; no GPUDirect Storage.");
+        text.point(
+            "No managed memory: it cannot be larger than the card, and the first prefetch fails \
+             with \"invalid device ordinal\". So no managed_memory=True and no managed pool.",
+        );
+        text.point(
+            "Pinned memory is refused from 0.5 to 1 GiB in all; keep pinned pools below 0.5 GiB.",
+        );
+        text.point(
+            "Windows may not keep what looks free: plan with 70 % of it, and no more than 85 % of \
+             the card.",
+        );
+        text.point("The driver's own pool only without exchange between processes (IPC).");
+        text.point("Spilling goes into the memory of WSL2: see gpuheap explain wslconfig.");
+    } else {
+        text.paragraph("This is not WSL2: managed memory and several GPUs may be used.");
+    }
+    if machine.devices().is_empty() {
+        text.paragraph("No GPU answers here, so that there are no numbers.");
+    }
+    for gpu in machine.devices().iter().filter(|gpu| gpu.failure.is_none()) {
+        let most = gpu.free / 100 * percent / STEP * STEP;
+        text.paragraph(&format!(
+            "GPU {} has {} free of {}. {percent} % of that, {}, is the most that a pool should \
+             take, and a quarter of it a good start:",
+            gpu.index,
+            mib(gpu.free),
+            mib(gpu.total),
+            mib(most)
+        ));
+        if most == 0 {
+            text.paragraph("That is too little for a pool; see gpuheap status for who has it.");
+            continue;
+        }
+        let first = (most / 4 / STEP * STEP).max(STEP.min(most));
+        text.copy("import rmm");
+        text.copy("rmm.reinitialize(pool_allocator=True, managed_memory=False,");
+        text.copy(&format!("    initial_pool_size={first}, maximum_pool_size={most})"));
+        if is_wsl {
+            text.copy("# or, for cudf.pandas, before it starts:");
+            text.copy("export CUDF_PANDAS_RMM_MODE=pool");
+        }
+        text.copy("# what does not fit goes to the host:");
+        text.copy(&format!(
+            "export CUDF_SPILL=on CUDF_SPILL_DEVICE_LIMIT={}",
+            most / 5 * 4 / STEP * STEP
+        ));
+    }
+    let spill = machine.host.available / 2 / GB * GB;
+    text.paragraph(&format!(
+        "The host has {} available; let no more than {} of tables spill into it.",
+        Amount(machine.host.available),
+        Amount(spill)
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_keeps_a_quarter_and_at_least_four_gb() {
+        let limits = |host: u64| {
+            let limits = Limits::of(host * GB);
+            (limits.memory / GB, limits.swap / GB)
+        };
+        assert_eq!(limits(64), (48, 24));
+        assert_eq!(limits(16), (12, 8));
+        assert_eq!(limits(8), (4, 8));
+        assert_eq!((limits(2), limits(0)), ((1, 8), (1, 8)));
+    }
+}
