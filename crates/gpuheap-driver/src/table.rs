@@ -39,6 +39,10 @@ macro_rules! cuda_functions {
         cuGetProcAddress [12000 cuGetProcAddress_v2] (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int);
         /// Returns one of the runtime's private tables.
         cuGetExportTable [3000 cuGetExportTable] (table: *mut *const c_void, id: *const CUuuid);
+        /// Starts the collection of a profiler's data.
+        cuProfilerStart [4000 cuProfilerStart] ();
+        /// Stops the collection of a profiler's data.
+        cuProfilerStop [4000 cuProfilerStop] ();
 
         // ---- devices ----
 
@@ -93,6 +97,10 @@ macro_rules! cuda_functions {
         cuCtxCreate [12050 cuCtxCreate_v4] (context: *mut CUcontext, parameters: *mut c_void, flags: c_uint, device: CUdevice);
         /// Destroys a context and everything in it.
         cuCtxDestroy [4000 cuCtxDestroy_v2] (context: CUcontext);
+        /// Adds a reference to the current context and returns it.
+        cuCtxAttach [2000 cuCtxAttach] (context: *mut CUcontext, flags: c_uint);
+        /// Removes a reference to the current context and destroys it with the last one.
+        cuCtxDetach [2000 cuCtxDetach] (context: CUcontext);
         /// Pushes a context on the thread's stack of contexts.
         cuCtxPushCurrent [4000 cuCtxPushCurrent_v2] (context: CUcontext);
         /// Pops the top context of the thread's stack.
@@ -175,6 +183,12 @@ macro_rules! cuda_functions {
         cuMemPrefetchAsync [8000 cuMemPrefetchAsync, 8000 cuMemPrefetchAsync_ptsz] (pointer: CUdeviceptr, bytes: usize, device: CUdevice, stream: CUstream);
         /// Prefetches managed memory to a location.
         cuMemPrefetchAsync [12020 cuMemPrefetchAsync_v2, 12020 cuMemPrefetchAsync_v2_ptsz] (pointer: CUdeviceptr, bytes: usize, location: CUmemLocation, flags: c_uint, stream: CUstream);
+        /// Moves ranges of managed memory, each group of them to a place of its own.
+        cuMemPrefetchBatchAsync [13000 cuMemPrefetchBatchAsync, 13000 cuMemPrefetchBatchAsync_ptsz] (pointers: *mut CUdeviceptr, sizes: *mut usize, count: usize, locations: *mut CUmemLocation, firsts: *mut usize, locations_count: usize, flags: u64, stream: CUstream);
+        /// Tells the driver that the content of ranges of managed memory is not needed.
+        cuMemDiscardBatchAsync [13000 cuMemDiscardBatchAsync, 13000 cuMemDiscardBatchAsync_ptsz] (pointers: *mut CUdeviceptr, sizes: *mut usize, count: usize, flags: u64, stream: CUstream);
+        /// Discards the content of ranges of managed memory and moves them without it.
+        cuMemDiscardAndPrefetchBatchAsync [13000 cuMemDiscardAndPrefetchBatchAsync, 13000 cuMemDiscardAndPrefetchBatchAsync_ptsz] (pointers: *mut CUdeviceptr, sizes: *mut usize, count: usize, locations: *mut CUmemLocation, firsts: *mut usize, locations_count: usize, flags: u64, stream: CUstream);
         /// Sets how managed memory will be used.
         cuMemAdvise [8000 cuMemAdvise] (pointer: CUdeviceptr, bytes: usize, advice: c_int, device: CUdevice);
         /// Sets how a range of managed memory will be used, with a location.
@@ -331,6 +345,11 @@ macro_rules! cuda_functions {
         cuStreamGetDevice [12080 cuStreamGetDevice, 12080 cuStreamGetDevice_ptsz] (stream: CUstream, device: *mut CUdevice);
         /// Returns whether a stream is recording a graph instead of running.
         cuStreamIsCapturing [10000 cuStreamIsCapturing, 10000 cuStreamIsCapturing_ptsz] (stream: CUstream, status: *mut CUstreamCaptureStatus);
+        /// Returns the state of a stream's capture, with its id and its graph while it is active.
+        cuStreamGetCaptureInfo [11030 cuStreamGetCaptureInfo_v2, 11030 cuStreamGetCaptureInfo_v2_ptsz] (stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
+        /// Returns the state of a stream's capture, with its id, its graph and its edges' data while
+        /// it is active.
+        cuStreamGetCaptureInfo [12030 cuStreamGetCaptureInfo_v3, 12030 cuStreamGetCaptureInfo_v3_ptsz] (stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, edges: *mut *const c_void, count: *mut usize);
         /// Begins a capture: from here on, the stream records a graph instead of running.
         cuStreamBeginCapture [10010 cuStreamBeginCapture_v2, 10010 cuStreamBeginCapture_v2_ptsz] (stream: CUstream, mode: CUstreamCaptureMode);
         /// Ends a capture and returns the graph.
@@ -348,6 +367,12 @@ macro_rules! cuda_functions {
         cuGraphExecDestroy [10000 cuGraphExecDestroy] (executable: CUgraphExec);
         /// Destroys a graph. Executable graphs made of it stay.
         cuGraphDestroy [10000 cuGraphDestroy] (graph: CUgraph);
+        /// Returns a figure of the memory that graphs allocate on a device.
+        cuDeviceGetGraphMemAttribute [11040 cuDeviceGetGraphMemAttribute] (device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);
+        /// Resets a high-water mark of the memory that graphs allocate on a device.
+        cuDeviceSetGraphMemAttribute [11040 cuDeviceSetGraphMemAttribute] (device: CUdevice, attribute: CUgraphMem_attribute, value: *mut c_void);
+        /// Returns memory that graphs allocated and do not use to the device.
+        cuDeviceGraphMemTrim [11040 cuDeviceGraphMemTrim] (device: CUdevice);
 
         // ---- events ----
 

@@ -57,6 +57,8 @@ handles! {
     CUgraph;
     /// A graph that can be launched.
     CUgraphExec;
+    /// A node of a graph.
+    CUgraphNode;
 }
 
 impl CUstream {
@@ -166,6 +168,14 @@ integers! {
         GPU_DIRECT_RDMA_SUPPORTED = 116,
         /// Ways in which pools can be shared, as bits.
         MEMPOOL_SUPPORTED_HANDLE_TYPES = 119,
+        /// 1 if physical memory can be made on NUMA nodes of the host.
+        HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141,
+        /// 1 if pools can be made on NUMA nodes of the host.
+        HOST_NUMA_MEMORY_POOLS_SUPPORTED = 142,
+        /// 1 if pools can be made on the host.
+        HOST_MEMORY_POOLS_SUPPORTED = 144,
+        /// 1 if physical memory can be made on the host.
+        HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 145,
     }
     /// A property of the memory that a pointer points to.
     CUpointer_attribute {
@@ -215,6 +225,17 @@ integers! {
         /// `u64`: high-water mark of the bytes handed out.
         USED_MEM_HIGH = 8,
     }
+    /// A figure of the memory that graphs allocate on a device, `u64` bytes.
+    CUgraphMem_attribute {
+        /// Bytes in use by graphs.
+        USED_MEM_CURRENT = 0,
+        /// High-water mark of the bytes in use.
+        USED_MEM_HIGH = 1,
+        /// Bytes reserved from the device.
+        RESERVED_MEM_CURRENT = 2,
+        /// High-water mark of the bytes reserved.
+        RESERVED_MEM_HIGH = 3,
+    }
     /// Calls that a capture forbids threads.
     CUstreamCaptureMode {
         /// Forbids calls that may disturb the capture, on every thread.
@@ -261,8 +282,12 @@ integers! {
 
 /// Device that stands for the host in the first form of advice and prefetch.
 pub const CU_DEVICE_CPU: CUdevice = -1;
-/// Only kind of allocation that pools and physical memory have: pinned where it is.
+/// Kind of allocation that stays where it is. Physical memory has no other kind.
 pub const CU_MEM_ALLOCATION_TYPE_PINNED: c_int = 1;
+/// Kind of allocation of a pool of managed memory.
+pub const CU_MEM_ALLOCATION_TYPE_MANAGED: c_int = 2;
+/// Way to share physical memory: by a file descriptor.
+pub const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_int = 1;
 /// No access.
 pub const CU_MEM_ACCESS_FLAGS_PROT_NONE: c_int = 0;
 /// Reads only.

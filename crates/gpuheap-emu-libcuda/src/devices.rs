@@ -3,15 +3,16 @@
 use std::ffi::{c_char, c_int};
 
 use gpuheap_driver::{CUresult, EmulatedDevice, EmulatedDevices};
-use gpuheap_emu::Profile;
+use gpuheap_emu::{Profile, Usage};
 
 use crate::process;
 
 /// Checks that the export has the type that the emulated NVML looks up.
 const _: EmulatedDevices = gpuheap_emulated_device;
 
-/// Writes the description of device `ordinal` and returns 1, or returns 0 if there is no such
-/// device, as in a child of `fork`. Needs no `cuInit`.
+/// Writes the description of the machine's device `ordinal` and returns 1, or returns 0 if there is
+/// no such device, as in a child of `fork`. `CUDA_VISIBLE_DEVICES` hides no device from NVML. Needs
+/// no `cuInit`.
 // SAFETY: no other library has a symbol of that name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn gpuheap_emulated_device(
@@ -24,7 +25,8 @@ unsafe extern "C" fn gpuheap_emulated_device(
         let Some(profile) = profile.filter(|_| !description.is_null()) else {
             return CUresult::ERROR_INVALID_DEVICE;
         };
-        let usage = emulator.usage(ordinal);
+        let shown = options.shown().into_iter().position(|number| number == ordinal as usize);
+        let usage = shown.map_or(Usage::default(), |shown| emulator.usage(shown as c_int));
         let found = EmulatedDevice {
             name: c_text(&profile.name),
             uuid: Profile::uuid(ordinal),

@@ -8,9 +8,14 @@
 //! Nothing runs when the library is loaded or unloaded, and no panic leaves it.
 #![cfg(unix)]
 
+#[macro_use]
+mod refused_names;
+
 mod blocks;
 mod devices;
 mod entry_point;
 mod exports;
 mod process;
+#[allow(non_snake_case)]
+mod refused;
 mod settings;

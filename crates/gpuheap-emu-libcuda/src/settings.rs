@@ -14,6 +14,8 @@ const CHECKS: &str = "GPUHEAP_EMULATED_CHECKS";
 const DRIVER: &str = "GPUHEAP_EMULATED_DRIVER";
 const LOG: &str = "GPUHEAP_EMULATED_LOG";
 const ACCOUNT: &str = "GPUHEAP_EMULATED_ACCOUNT";
+/// Variable of the driver. Set and empty, it hides all devices.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
 const SCHEDULES: &str =
     "immediate, on-demand, seeded:N with a whole number, or lag:N with nanoseconds";
@@ -42,6 +44,9 @@ impl Settings {
         };
         if let Some(devices) = variable(DEVICE, &profiles(), Profile::list)? {
             options.devices = devices;
+        }
+        if let Some(list) = env::var_os(VISIBLE) {
+            options = options.with_visible_devices(&list.to_string_lossy());
         }
         if let Some(version) = variable(DRIVER, DRIVERS, driver_version)? {
             options.driver_version = version;

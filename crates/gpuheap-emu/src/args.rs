@@ -55,6 +55,11 @@ impl<T> Out<T> {
         Ok(())
     }
 
+    /// Writes a result that the caller may leave out by a null pointer.
+    pub(crate) fn write_if_wanted(self, value: T) -> Outcome {
+        if self.is_null() { Ok(()) } else { self.write(value) }
+    }
+
     /// Refuses a null pointer with `INVALID_VALUE`.
     pub(crate) fn require(self) -> Outcome {
         if self.0.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
@@ -191,6 +196,7 @@ plain!(
     CUfunction,
     CUgraph,
     CUgraphExec,
+    CUgraphMem_attribute,
     CUstreamCaptureMode,
     CUdevice_attribute,
     CUpointer_attribute,

@@ -40,7 +40,8 @@ cuda_functions!(dispatch);
 impl Emulator {
     fn description(&self) -> String {
         let options = self.options();
-        let devices: Vec<_> = options.devices.iter().map(|device| device.name.as_str()).collect();
+        let name = |number: usize| options.devices.get(number).map(|device| device.name.as_str());
+        let devices: Vec<_> = options.shown().into_iter().filter_map(name).collect();
         let devices = if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") };
         let version = options.driver_version;
         format!("emulated CUDA driver {}.{}: {devices}", version / 1000, version % 1000 / 10)

@@ -54,6 +54,7 @@ mod kernels;
 mod options;
 mod profile;
 mod state;
+mod visible;
 
 pub use account::{Account, Entry};
 pub use emulator::{Emulator, with_per_thread_default_stream};

@@ -8,8 +8,11 @@ use crate::{Account, FaultPlan, Profile};
 /// Options of an [`Emulator`](crate::Emulator).
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Devices, in the driver's order. If the list is empty, `cuInit` finds no device.
+    /// Devices of the machine. If the list is empty, `cuInit` finds no device.
     pub devices: Vec<Profile>,
+    /// Numbers in `devices` of those that the driver shows, in its order; `None` for all
+    /// (see [`with_visible_devices`](Options::with_visible_devices)).
+    pub visible: Option<Vec<usize>>,
     /// Schedule of queued work.
     pub schedule: Schedule,
     /// True if the checks look for misuse (see [`Finding`](crate::Finding)). They cost time and
@@ -35,6 +38,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             devices: vec![Profile::h200()],
+            visible: None,
             schedule: Schedule::Immediate,
             checks: true,
             faults: FaultPlan::default(),

@@ -11,6 +11,16 @@ use libloading::Library;
 
 use crate::library;
 
+#[path = "../../src/refused_names.rs"]
+#[macro_use]
+mod refused_names;
+
+macro_rules! names {
+    ($($name:ident),*) => { &[$(stringify!($name)),*] };
+}
+
+const REFUSED: &[&str] = refused_functions!(names);
+
 type Find = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> CUresult;
 type FindV2 =
     unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> CUresult;
@@ -195,10 +205,25 @@ fn nothing_but_the_driver_and_two_functions_of_gpuheap_is_exported() {
     assert!(names.len() >= FUNCTIONS.len());
     let own = [EMULATED_BLOCK, EMULATED_DEVICES].map(|name| name.trim_end_matches('\0'));
     for name in names {
-        assert!(
-            own.contains(&name) || gpuheap_driver::function(name).is_some(),
-            "{name} is exported"
-        );
+        let is_ours = own.contains(&name) || REFUSED.contains(&name);
+        let is_known = is_ours || gpuheap_driver::function(name).is_some();
+        assert!(is_known, "{name} is exported");
+    }
+}
+
+/// PyCUDA is linked with the functions that are refused, so it does not start without them.
+#[test]
+fn functions_that_are_not_modelled_refuse_and_are_not_found() {
+    type Refused = unsafe extern "C" fn() -> CUresult;
+    let loaded = Loaded::new();
+    assert_eq!(REFUSED.len(), 62);
+    for name in REFUSED {
+        // SAFETY: a refused function reads no argument.
+        let code = unsafe { loaded.library.get::<Refused>(*name).unwrap()() };
+        assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED, "{name}");
+        assert!(gpuheap_driver::function(name).is_none(), "{name} is in the table");
+        let base = name.split("_v").next().unwrap();
+        assert!(loaded.find(base, 13_000, 0).1.is_null(), "{name} is found");
     }
 }
 

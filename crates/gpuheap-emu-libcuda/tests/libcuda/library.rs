@@ -19,10 +19,10 @@ pub(crate) fn folder() -> TempDir {
 }
 
 /// Returns a command for `program` whose loader finds the library in `folder` before any other
-/// driver. None of the emulator's variables are set.
+/// driver. None of the emulator's variables are set, nor the driver's choice of devices.
 pub(crate) fn command(program: &Path, folder: &TempDir) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_LIBRARY_PATH", folder.path());
+    command.env("LD_LIBRARY_PATH", folder.path()).env_remove("CUDA_VISIBLE_DEVICES");
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("GPUHEAP_EMULATED_") {
             command.env_remove(name);

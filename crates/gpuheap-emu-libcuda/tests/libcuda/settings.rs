@@ -40,12 +40,39 @@ fn the_device_is_what_the_environment_says() {
         (vec![("GPUHEAP_EMULATED_DEVICE", "t4")], "1 of emulated Tesla T4"),
         (vec![("GPUHEAP_EMULATED_DEVICE", "16GiB")], "17179869184"),
         (vec![("GPUHEAP_EMULATED_DEVICE", "16GiB,rtx4090,t4")], "3 of"),
+        (
+            vec![("GPUHEAP_EMULATED_DEVICE", "16GiB,rtx4090,t4"), ("CUDA_VISIBLE_DEVICES", "2,0")],
+            "2 of emulated Tesla T4",
+        ),
         (vec![("GPUHEAP_EMULATED_DRIVER", "12.4")], "CUDA 12040"),
         (vec![("GPUHEAP_EMULATED_DRIVER", "13.0")], "CUDA 13000"),
     ] {
         let output = library::run_ignored_test("settings::opens", &folder, &variables);
         let stdout = library::quiet_success(output);
         assert!(stdout.contains(expected), "{variables:?}: {stdout}");
+    }
+}
+
+#[test]
+fn no_device_is_visible_if_the_list_names_none() {
+    let folder = library::folder();
+    for list in ["", "-1", "7"] {
+        let output = library::run_ignored_test(
+            "settings::finds_no_device",
+            &folder,
+            &[("CUDA_VISIBLE_DEVICES", list)],
+        );
+        library::quiet_success(output);
+    }
+}
+
+#[test]
+#[ignore = "runs in a process of its own"]
+fn finds_no_device() {
+    // SAFETY: the library under test is a driver.
+    match unsafe { LibCuda::open_at(Path::new("libcuda.so.1")) } {
+        Err(OpenError::Initialise { code, .. }) => assert_eq!(code, CUresult::ERROR_NO_DEVICE),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Captures, and the graphs that they record. A graph runs in the order in which it was recorded,
 //! all on the stream that it is launched on. Allocations in a graph are not modelled.
 
+use std::ffi::c_void;
+
 use gpuheap_driver::*;
 
 use crate::Outcome;
@@ -29,8 +31,10 @@ impl Call<'_> {
             return Err(CUresult::ERROR_ILLEGAL_STATE);
         }
         let (id, context) = (self.state.fresh_id(), self.context_of(index));
+        let graph = self.state.captures.graphs.insert(Graph::default());
         self.state.captures.active.push(Capture {
             id,
+            graph,
             context,
             thread: this_thread(),
             mode,
@@ -57,14 +61,61 @@ impl Call<'_> {
             return Err(CUresult::ERROR_STREAM_CAPTURE_WRONG_THREAD);
         }
         let ended = active.remove(place);
-        if ended.invalidated {
-            return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
+        let graphs = &mut self.state.captures.graphs;
+        let failed = if ended.invalidated {
+            Some(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED)
+        } else {
+            ended.is_unjoined().then_some(CUresult::ERROR_STREAM_CAPTURE_UNJOINED)
+        };
+        if let Some(code) = failed {
+            graphs.remove(ended.graph);
+            return Err(code);
         }
-        if ended.is_unjoined() {
-            return Err(CUresult::ERROR_STREAM_CAPTURE_UNJOINED);
+        let made = graphs.get_mut(ended.graph).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+        made.work = ended.work;
+        graph.write(CUgraph(ended.graph))
+    }
+
+    /// Writes the state of a stream's capture. A capture has no nodes here: its graph is empty until
+    /// it ends, and it has no dependencies.
+    pub(crate) fn cuStreamGetCaptureInfo_v2(
+        &mut self,
+        stream: CUstream,
+        status: Out<CUstreamCaptureStatus>,
+        id: Out<u64>,
+        graph: Out<CUgraph>,
+        dependencies: Out<*const CUgraphNode>,
+        count: Out<usize>,
+    ) -> Outcome {
+        status.require()?;
+        let index = self.stream(stream)?;
+        let found = self.state.captures.of(index);
+        let found = found.map(|capture| (capture.status(), capture.id, capture.graph));
+        let Some((state, number, made)) = found else {
+            return status.write(CUstreamCaptureStatus::NONE);
+        };
+        status.write(state)?;
+        if state == CUstreamCaptureStatus::ACTIVE {
+            id.write_if_wanted(number)?;
+            graph.write_if_wanted(CUgraph(made))?;
+            dependencies.write_if_wanted(std::ptr::null())?;
+            count.write_if_wanted(0)?;
         }
-        let made = self.state.captures.graphs.insert(Graph { work: ended.work });
-        graph.write(CUgraph(made))
+        Ok(())
+    }
+
+    pub(crate) fn cuStreamGetCaptureInfo_v3(
+        &mut self,
+        stream: CUstream,
+        status: Out<CUstreamCaptureStatus>,
+        id: Out<u64>,
+        graph: Out<CUgraph>,
+        dependencies: Out<*const CUgraphNode>,
+        edges: Out<*const c_void>,
+        count: Out<usize>,
+    ) -> Outcome {
+        self.cuStreamGetCaptureInfo_v2(stream, status, id, graph, dependencies, count)?;
+        edges.write_if_wanted(std::ptr::null())
     }
 
     pub(crate) fn cuStreamIsCapturing(
@@ -131,8 +182,45 @@ impl Call<'_> {
     }
 
     pub(crate) fn cuGraphDestroy(&mut self, graph: CUgraph) -> Outcome {
+        // The graph of a capture belongs to the capture until its end.
+        if self.state.captures.active.iter().any(|capture| capture.graph == graph.0) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
         let gone = self.state.captures.graphs.remove(graph.0);
         gone.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// Writes zero: allocations in a graph are not modelled, so graphs have no memory.
+    pub(crate) fn cuDeviceGetGraphMemAttribute(
+        &mut self,
+        device: CUdevice,
+        attribute: CUgraphMem_attribute,
+        value: Out<c_void>,
+    ) -> Outcome {
+        self.device(device)?;
+        match attribute {
+            CUgraphMem_attribute(0..=3) => value.cast::<u64>().write(0),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Resets a high-water mark. It is zero already, and no other value can be set.
+    pub(crate) fn cuDeviceSetGraphMemAttribute(
+        &mut self,
+        device: CUdevice,
+        attribute: CUgraphMem_attribute,
+        value: Out<c_void>,
+    ) -> Outcome {
+        type A = CUgraphMem_attribute;
+        self.device(device)?;
+        match (attribute, value.cast::<u64>().get()?) {
+            (A::USED_MEM_HIGH | A::RESERVED_MEM_HIGH, 0) => Ok(()),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    pub(crate) fn cuDeviceGraphMemTrim(&mut self, device: CUdevice) -> Outcome {
+        self.device(device).map(drop)
     }
 
     /// Refuses a call that a stream's capture does not allow, and invalidates the capture.
@@ -242,7 +330,14 @@ impl Call<'_> {
 
     /// Drops the captures of a context that ends, or of a stream that is destroyed.
     pub(crate) fn drop_captures(&mut self, gone: impl Fn(&Capture) -> bool) {
-        self.state.captures.active.retain(|capture| !gone(capture));
+        let captures = &mut self.state.captures;
+        captures.active.retain(|capture| {
+            let stays = !gone(capture);
+            if !stays {
+                captures.graphs.remove(capture.graph);
+            }
+            stays
+        });
     }
 
     fn launch_recorded(&mut self, stream: u32, mut work: Work) {

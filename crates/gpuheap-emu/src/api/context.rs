@@ -159,6 +159,34 @@ impl Call<'_> {
         Ok(())
     }
 
+    pub(crate) fn cuCtxAttach(&mut self, context: Out<CUcontext>, flags: c_uint) -> Outcome {
+        let current = self.current()?;
+        context.require()?;
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if let Some(found) = self.state.contexts.at_mut(current) {
+            found.attached += 1;
+        }
+        context.write(CUcontext(self.state.contexts.handle(current)))
+    }
+
+    /// Removes a reference to the current context. The last one destroys it, unless it is a primary
+    /// context, whose references are counted by `cuDevicePrimaryCtxRetain`.
+    pub(crate) fn cuCtxDetach(&mut self, context: CUcontext) -> Outcome {
+        let current = self.current()?;
+        if self.state.contexts.handle(current) != context.0 {
+            return Err(CUresult::ERROR_INVALID_CONTEXT);
+        }
+        match self.state.contexts.at_mut(current) {
+            Some(found) if found.attached != 0 => {
+                found.attached -= 1;
+                Ok(())
+            }
+            _ => self.cuCtxDestroy_v2(context),
+        }
+    }
+
     pub(crate) fn cuCtxPushCurrent_v2(&mut self, context: CUcontext) -> Outcome {
         self.initialised()?;
         if context.is_null() {
@@ -400,6 +428,7 @@ impl Call<'_> {
         let context = Context {
             device,
             primary,
+            attached: 0,
             flags,
             id,
             error: None,

@@ -31,8 +31,8 @@ impl Call<'_> {
     }
 
     pub(crate) fn cuDeviceGetUuid(&mut self, uuid: Out<CUuuid>, device: CUdevice) -> Outcome {
-        self.device(device)?;
-        uuid.write(CUuuid { bytes: Profile::uuid(device) })
+        let number = self.device(device)?.number;
+        uuid.write(CUuuid { bytes: Profile::uuid(number) })
     }
 
     pub(crate) fn cuDeviceGetUuid_v2(&mut self, uuid: Out<CUuuid>, device: CUdevice) -> Outcome {
@@ -50,8 +50,9 @@ impl Call<'_> {
         attribute: CUdevice_attribute,
         device: CUdevice,
     ) -> Outcome {
-        let profile = &self.device(device)?.profile;
-        value.write(attribute_of(profile, attribute, device).ok_or(CUresult::ERROR_INVALID_VALUE)?)
+        let found = self.device(device)?;
+        let known = attribute_of(&found.profile, attribute, found.number);
+        value.write(known.ok_or(CUresult::ERROR_INVALID_VALUE)?)
     }
 
     pub(crate) fn cuDeviceComputeCapability(
@@ -71,8 +72,8 @@ impl Call<'_> {
         length: c_int,
         device: CUdevice,
     ) -> Outcome {
-        self.device(device)?;
-        id.write_text(&bus_id(device), length)
+        let number = self.device(device)?.number;
+        id.write_text(&bus_id(number), length)
     }
 
     pub(crate) fn cuDeviceGetByPCIBusId(
@@ -83,7 +84,7 @@ impl Call<'_> {
         self.initialised()?;
         let wanted = id.text()?.to_ascii_lowercase();
         let known = |ordinal: &CUdevice| {
-            let id = bus_id(*ordinal);
+            let id = bus_id(self.state.devices[*ordinal as usize].number);
             wanted == id || wanted == id["0000:".len()..]
         };
         let found = (0..self.state.devices.len() as CUdevice).find(known);
@@ -174,8 +175,9 @@ impl Call<'_> {
     }
 }
 
-fn bus_id(device: CUdevice) -> String {
-    format!("0000:{:02x}:00.0", device + 1)
+/// Returns the place on the PCI bus of a device by its number in the machine.
+fn bus_id(number: CUdevice) -> String {
+    format!("0000:{:02x}:00.0", number + 1)
 }
 
 /// Device attributes of an H200 under driver 580, from number 1 on, all as measured. Other profiles
@@ -202,7 +204,7 @@ const H200: [c_int; 147] = [
 fn attribute_of(
     profile: &Profile,
     attribute: CUdevice_attribute,
-    device: CUdevice,
+    number: CUdevice,
 ) -> Option<c_int> {
     type A = CUdevice_attribute;
     let index = usize::try_from(attribute.0).ok()?.checked_sub(1)?;
@@ -210,7 +212,7 @@ fn attribute_of(
     Some(match attribute {
         A::CLOCK_RATE => profile.clock_khz,
         A::MULTIPROCESSOR_COUNT => profile.multiprocessors,
-        A::PCI_BUS_ID => device + 1,
+        A::PCI_BUS_ID => number + 1,
         A::PCI_DEVICE_ID | A::PCI_DOMAIN_ID => 0,
         A::MEMORY_CLOCK_RATE => profile.memory_clock_khz,
         A::GLOBAL_MEMORY_BUS_WIDTH => profile.memory_bus_bits,
@@ -225,12 +227,17 @@ fn attribute_of(
         A::CONCURRENT_MANAGED_ACCESS => c_int::from(profile.concurrent_managed_access),
         A::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => c_int::from(profile.vmm),
         A::MEMORY_POOLS_SUPPORTED => c_int::from(profile.pools),
-        // Not emulated: pageable memory in place, sharing with other processes, RDMA.
+        // Not emulated: pageable memory in place, sharing with other processes, RDMA, pools and
+        // physical memory of the host.
         A::PAGEABLE_MEMORY_ACCESS
         | A::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         | A::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
         | A::GPU_DIRECT_RDMA_SUPPORTED
-        | A::MEMPOOL_SUPPORTED_HANDLE_TYPES => 0,
+        | A::MEMPOOL_SUPPORTED_HANDLE_TYPES
+        | A::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+        | A::HOST_NUMA_MEMORY_POOLS_SUPPORTED
+        | A::HOST_MEMORY_POOLS_SUPPORTED
+        | A::HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => 0,
         _ => measured,
     })
 }

@@ -39,7 +39,7 @@ impl Call<'_> {
         error: CUresult,
         text: Out<*const c_char>,
     ) -> Outcome {
-        write_text(text, error.text().map(|text| (error, true, text)))
+        write_text(text, error.driver_text().map(|text| (error, true, text)))
     }
 
     /// Refuses the lookup: an emulator within a process has no C symbols.
@@ -76,6 +76,15 @@ impl Call<'_> {
         }
     }
 
+    /// Does nothing: no profiler collects data of an emulated device.
+    pub(crate) fn cuProfilerStart(&mut self) -> Outcome {
+        self.current().map(drop)
+    }
+
+    pub(crate) fn cuProfilerStop(&mut self) -> Outcome {
+        self.current().map(drop)
+    }
+
     /// Refuses the runtime's private tables.
     pub(crate) fn cuGetExportTable(
         &mut self,
@@ -94,7 +103,8 @@ fn write_text(out: Out<*const c_char>, text: Option<(CUresult, bool, &str)>) -> 
     static TEXTS: OnceLock<Texts> = OnceLock::new();
     let texts = TEXTS.get_or_init(|| {
         let known = (0..=999).map(CUresult);
-        let both = known.flat_map(|code| [(code, false, code.name()), (code, true, code.text())]);
+        let both =
+            known.flat_map(|code| [(code, false, code.name()), (code, true, code.driver_text())]);
         both.filter_map(|(code, long, text)| Some(((code, long), CString::new(text?).ok()?)))
             .collect()
     });

@@ -29,6 +29,10 @@ mod advice {
     pub(super) const PREFERRED_LOCATION: c_int = 2;
     pub(super) const ACCESSED_BY: c_int = 3;
     pub(super) const LAST_PREFETCH_LOCATION: c_int = 4;
+    pub(super) const PREFERRED_LOCATION_TYPE: c_int = 5;
+    pub(super) const PREFERRED_LOCATION_ID: c_int = 6;
+    pub(super) const LAST_PREFETCH_LOCATION_TYPE: c_int = 7;
+    pub(super) const LAST_PREFETCH_LOCATION_ID: c_int = 8;
 }
 
 impl Call<'_> {
@@ -82,6 +86,112 @@ impl Call<'_> {
         Ok(())
     }
 
+    /// Prefetches each range as `cuMemPrefetchAsync` does. A batch with an error does nothing.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn cuMemPrefetchBatchAsync(
+        &mut self,
+        pointers: Out<CUdeviceptr>,
+        sizes: Out<usize>,
+        count: usize,
+        locations: Out<CUmemLocation>,
+        firsts: Out<usize>,
+        locations_count: usize,
+        flags: u64,
+        stream: CUstream,
+    ) -> Outcome {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let index = self.batch_stream(stream, flags)?;
+        let here = self.device_of_stream(index);
+        if count == 0 || locations_count == 0 || locations_count > count || firsts.get()? != 0 {
+            return Err(invalid);
+        }
+        let ranges = self.batch_ranges(pointers, sizes, count)?;
+        let (mut places, mut last) = (Vec::new(), None);
+        for group in 0..locations_count {
+            let first = firsts.at(group).get()?;
+            if first >= count || last.is_some_and(|last| first <= last) {
+                return Err(invalid);
+            }
+            last = Some(first);
+            places.push((first, self.managed_place(locations.at(group).get()?, here)?));
+        }
+        for (range, base) in ranges.into_iter().enumerate() {
+            let place = places.iter().rev().find(|(first, _)| *first <= range);
+            if let (Some((_, place)), Some(found)) = (place, self.state.space.get_mut(base)) {
+                found.advice.get_or_insert_default().last_prefetch = Some(*place);
+            }
+        }
+        self.begin(index);
+        self.enqueue(index, Work::Nothing, &[]);
+        Ok(())
+    }
+
+    /// Takes the stream's order and keeps the content, which the program must not rely on.
+    pub(crate) fn cuMemDiscardBatchAsync(
+        &mut self,
+        pointers: Out<CUdeviceptr>,
+        sizes: Out<usize>,
+        count: usize,
+        flags: u64,
+        stream: CUstream,
+    ) -> Outcome {
+        let index = self.batch_stream(stream, flags)?;
+        let here = CUmemLocation::device(self.device_of_stream(index) as CUdevice);
+        self.managed_place(here, 0)?;
+        if count == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.batch_ranges(pointers, sizes, count)?;
+        self.begin(index);
+        self.enqueue(index, Work::Nothing, &[]);
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn cuMemDiscardAndPrefetchBatchAsync(
+        &mut self,
+        pointers: Out<CUdeviceptr>,
+        sizes: Out<usize>,
+        count: usize,
+        locations: Out<CUmemLocation>,
+        firsts: Out<usize>,
+        locations_count: usize,
+        flags: u64,
+        stream: CUstream,
+    ) -> Outcome {
+        self.cuMemPrefetchBatchAsync(
+            pointers,
+            sizes,
+            count,
+            locations,
+            firsts,
+            locations_count,
+            flags,
+            stream,
+        )
+    }
+
+    /// Returns the stream of a batch, which is not the legacy default stream.
+    fn batch_stream(&mut self, stream: CUstream, flags: u64) -> Outcome<u32> {
+        let index = self.stream(stream)?;
+        let kind = self.state.streams.at(index).map(|stream| stream.kind);
+        if flags != 0 || kind == Some(StreamKind::Legacy) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        Ok(index)
+    }
+
+    /// Returns the managed allocation of each range of a batch.
+    fn batch_ranges(
+        &mut self,
+        pointers: Out<CUdeviceptr>,
+        sizes: Out<usize>,
+        count: usize,
+    ) -> Outcome<Vec<u64>> {
+        let range = |at| self.managed_range(pointers.at(at).get()?, sizes.at(at).get()? as u64);
+        (0..count).map(range).collect()
+    }
+
     pub(crate) fn cuMemAdvise(
         &mut self,
         pointer: CUdeviceptr,
@@ -109,7 +219,7 @@ impl Call<'_> {
             | advice::SET_ACCESSED_BY
             | advice::UNSET_ACCESSED_BY => self.managed_place(location, self.device_of(context))?,
             // The other advice ignores the location.
-            _ => CU_DEVICE_CPU,
+            _ => HOST,
         };
         let base = self.managed_range(pointer, bytes as u64)?;
         let Some(found) = self.state.space.get_mut(base) else { return Ok(()) };
@@ -119,10 +229,12 @@ impl Call<'_> {
             advice::UNSET_READ_MOSTLY => kept.read_mostly = false,
             advice::SET_PREFERRED_LOCATION => kept.preferred = Some(place),
             advice::UNSET_PREFERRED_LOCATION => kept.preferred = None,
-            advice::SET_ACCESSED_BY if !kept.accessed_by.contains(&place) => {
-                kept.accessed_by.push(place);
+            advice::SET_ACCESSED_BY if !kept.accessed_by.contains(&device_of(place)) => {
+                kept.accessed_by.push(device_of(place));
             }
-            advice::UNSET_ACCESSED_BY => kept.accessed_by.retain(|other| *other != place),
+            advice::UNSET_ACCESSED_BY => {
+                kept.accessed_by.retain(|other| *other != device_of(place));
+            }
             _ => {}
         }
         Ok(())
@@ -146,8 +258,16 @@ impl Call<'_> {
         let one = |value: c_int| if data_bytes == 4 { data.write(value) } else { Err(invalid) };
         match attribute {
             advice::READ_MOSTLY => one(c_int::from(kept.read_mostly)),
-            advice::PREFERRED_LOCATION => one(kept.preferred.unwrap_or(NO_LOCATION)),
-            advice::LAST_PREFETCH_LOCATION => one(kept.last_prefetch.unwrap_or(NO_LOCATION)),
+            advice::PREFERRED_LOCATION => one(kept.preferred.map_or(NO_LOCATION, device_of)),
+            advice::LAST_PREFETCH_LOCATION => {
+                one(kept.last_prefetch.map_or(NO_LOCATION, device_of))
+            }
+            advice::PREFERRED_LOCATION_TYPE => one(kept.preferred.unwrap_or(NOWHERE).kind.0),
+            advice::PREFERRED_LOCATION_ID => one(kept.preferred.unwrap_or(NOWHERE).id),
+            advice::LAST_PREFETCH_LOCATION_TYPE => {
+                one(kept.last_prefetch.unwrap_or(NOWHERE).kind.0)
+            }
+            advice::LAST_PREFETCH_LOCATION_ID => one(kept.last_prefetch.unwrap_or(NOWHERE).id),
             advice::ACCESSED_BY if data_bytes != 0 && data_bytes.is_multiple_of(4) => {
                 for index in 0..data_bytes / 4 {
                     data.at(index)
@@ -206,24 +326,21 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Checks a location for managed memory: the host, or a device that may use it at the same time
-    /// as the host. `here` is the device of the call.
-    fn managed_place(&mut self, location: CUmemLocation, here: usize) -> Outcome<CUdevice> {
+    /// Checks a location for managed memory: the host, a NUMA node of it, or a device that may use
+    /// the memory at the same time as the host. `here` is the device of the call.
+    fn managed_place(&mut self, location: CUmemLocation, here: usize) -> Outcome<CUmemLocation> {
+        type L = CUmemLocationType;
+        // Without concurrent access, memory cannot be moved at all, not even to the host.
+        let device = if location.kind == L::DEVICE { location.id } else { here as CUdevice };
+        if !self.device(device)?.profile.concurrent_managed_access {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
         match location.kind {
-            CUmemLocationType::HOST
-            | CUmemLocationType::HOST_NUMA
-            | CUmemLocationType::HOST_NUMA_CURRENT => {
-                // Without concurrent access, memory cannot be moved at all, not even to the host.
-                self.managed_place(CUmemLocation::device(here as CUdevice), here)?;
-                Ok(CU_DEVICE_CPU)
-            }
-            CUmemLocationType::DEVICE => {
-                if self.device(location.id)?.profile.concurrent_managed_access {
-                    Ok(location.id)
-                } else {
-                    Err(CUresult::ERROR_INVALID_DEVICE)
-                }
-            }
+            L::DEVICE => Ok(location),
+            L::HOST => Ok(HOST),
+            L::HOST_NUMA if location.id >= 0 => Ok(location),
+            // The emulated host has one node.
+            L::HOST_NUMA_CURRENT => Ok(CUmemLocation { kind: L::HOST_NUMA, id: 0 }),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
@@ -241,9 +358,20 @@ impl Call<'_> {
     }
 }
 
+/// Location of the host, any node.
+const HOST: CUmemLocation = CUmemLocation { kind: CUmemLocationType::HOST, id: 0 };
+/// Location of a range whose location was never set.
+const NOWHERE: CUmemLocation = CUmemLocation { kind: CUmemLocationType::INVALID, id: NO_LOCATION };
+
+/// Returns a location as the first form of advice and prefetch numbers it: the host's nodes are the
+/// host.
+fn device_of(location: CUmemLocation) -> CUdevice {
+    if location.kind == CUmemLocationType::DEVICE { location.id } else { CU_DEVICE_CPU }
+}
+
 fn location_of(device: CUdevice) -> CUmemLocation {
     match device {
-        CU_DEVICE_CPU => CUmemLocation { kind: CUmemLocationType::HOST, id: 0 },
+        CU_DEVICE_CPU => HOST,
         device => CUmemLocation::device(device),
     }
 }

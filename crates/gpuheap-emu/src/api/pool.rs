@@ -92,16 +92,14 @@ impl Call<'_> {
     ) -> Outcome {
         pool.require()?;
         let asked = properties.get()?;
-        if asked.kind != CU_MEM_ALLOCATION_TYPE_PINNED
-            || asked.location.kind != CUmemLocationType::DEVICE
-        {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        let device = pool_device(asked.location, asked.kind)?;
         if asked.handle_types != 0 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        self.device_with_pools(asked.location.id)?;
-        let made = Pool::new(asked.location.id as usize, asked.max_size as u64, false);
+        self.device_with_pools(device)?;
+        // The unit of the rounding is the emulator's: the driver's is not documented.
+        let max_bytes = (asked.max_size as u64).checked_next_multiple_of(GRANULE);
+        let made = Pool::new(device as usize, max_bytes.unwrap_or(0), false);
         let handle = self.state.pools.insert(made);
         pool.write(CUmemoryPool(handle))
     }
@@ -238,7 +236,7 @@ impl Call<'_> {
         location: Out<CUmemLocation>,
         kind: c_int,
     ) -> Outcome {
-        let device = pool_location(location, kind)?;
+        let device = pool_device(location.get()?, kind)?;
         self.cuDeviceGetDefaultMemPool(pool, device)
     }
 
@@ -248,7 +246,7 @@ impl Call<'_> {
         location: Out<CUmemLocation>,
         kind: c_int,
     ) -> Outcome {
-        let device = pool_location(location, kind)?;
+        let device = pool_device(location.get()?, kind)?;
         self.cuDeviceGetMemPool(pool, device)
     }
 
@@ -258,7 +256,7 @@ impl Call<'_> {
         kind: c_int,
         pool: CUmemoryPool,
     ) -> Outcome {
-        let device = pool_location(location, kind)?;
+        let device = pool_device(location.get()?, kind)?;
         self.cuDeviceSetMemPool(device, pool)
     }
 
@@ -396,18 +394,22 @@ impl Call<'_> {
     }
 }
 
-/// Returns the device of a pool's location.
-fn pool_location(location: Out<CUmemLocation>, kind: c_int) -> Outcome<CUdevice> {
-    let location = location.get()?;
-    if kind != CU_MEM_ALLOCATION_TYPE_PINNED {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+/// Returns the device of a pool. Pools of managed memory and of the host's memory are not modelled:
+/// `NOT_SUPPORTED`, as the attributes say.
+fn pool_device(location: CUmemLocation, kind: c_int) -> Outcome<CUdevice> {
+    type L = CUmemLocationType;
+    let modelled = match kind {
+        CU_MEM_ALLOCATION_TYPE_PINNED => true,
+        CU_MEM_ALLOCATION_TYPE_MANAGED => false,
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
     match location.kind {
-        CUmemLocationType::DEVICE => Ok(location.id),
-        // Pools of host memory are not modelled.
-        CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA => {
+        L::DEVICE if modelled => Ok(location.id),
+        L::DEVICE | L::HOST | L::HOST_NUMA | L::HOST_NUMA_CURRENT => {
             Err(CUresult::ERROR_NOT_SUPPORTED)
         }
+        // A managed pool may leave its location open.
+        L::INVALID if !modelled => Err(CUresult::ERROR_NOT_SUPPORTED),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }

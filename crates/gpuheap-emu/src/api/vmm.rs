@@ -274,13 +274,21 @@ impl Call<'_> {
         }
     }
 
+    /// Returns the device of physical memory. Memory of the host is not modelled: `NOT_SUPPORTED`,
+    /// as the attributes say. Memory to be shared by a file descriptor is memory like any other: no
+    /// function exports it.
     fn vmm_device(&mut self, asked: &CUmemAllocationProp) -> Outcome<usize> {
-        if asked.kind != CU_MEM_ALLOCATION_TYPE_PINNED
-            || asked.location.kind != CUmemLocationType::DEVICE
-        {
-            return Err(CUresult::ERROR_INVALID_VALUE);
+        type L = CUmemLocationType;
+        match (asked.kind, asked.location.kind) {
+            (CU_MEM_ALLOCATION_TYPE_PINNED, L::DEVICE) => {}
+            (CU_MEM_ALLOCATION_TYPE_PINNED, L::HOST | L::HOST_NUMA | L::HOST_NUMA_CURRENT)
+            | (CU_MEM_ALLOCATION_TYPE_MANAGED, _) => return Err(CUresult::ERROR_NOT_SUPPORTED),
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
-        if !self.device(asked.location.id)?.profile.vmm || asked.requested_handle_types != 0 {
+        let kept_here = [0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR];
+        if !self.device(asked.location.id)?.profile.vmm
+            || !kept_here.contains(&asked.requested_handle_types)
+        {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         Ok(asked.location.id as usize)

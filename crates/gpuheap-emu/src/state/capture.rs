@@ -17,6 +17,8 @@ pub(crate) struct Captures {
 
 pub(crate) struct Capture {
     pub(crate) id: u64,
+    /// Handle of the graph that the capture makes, empty until its end.
+    pub(crate) graph: usize,
     pub(crate) context: u32,
     /// Thread that began the capture.
     pub(crate) thread: u64,

@@ -8,6 +8,8 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Context {
     pub(crate) device: usize,
     pub(crate) primary: bool,
+    /// Count of `cuCtxAttach` without a `cuCtxDetach`.
+    pub(crate) attached: u64,
     pub(crate) flags: u32,
     pub(crate) id: u64,
     /// Code that every call in a lost context returns.

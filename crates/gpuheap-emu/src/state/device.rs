@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use gpuheap_driver::CUdevice;
+
 use crate::state::slots::Slots;
 use crate::{Account, Profile};
 
@@ -17,6 +19,8 @@ pub(crate) enum Owner {
 
 pub(crate) struct Device {
     pub(crate) profile: Profile,
+    /// Number of the device in the machine, which its UUID and its place on the PCI bus show.
+    pub(crate) number: CUdevice,
     used: [u64; 4],
     high_water: u64,
     /// Freed memory that cannot be allocated yet: the call at which it can be, and its bytes.
@@ -65,11 +69,13 @@ pub(crate) struct Primary {
 impl Device {
     pub(crate) fn new(
         profile: Profile,
+        number: usize,
         default_pool: usize,
         account: Option<(Arc<Account>, usize)>,
     ) -> Device {
         Device {
             profile,
+            number: number as CUdevice,
             used: [0; 4],
             high_water: 0,
             late: VecDeque::new(),

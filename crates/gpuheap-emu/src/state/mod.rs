@@ -76,13 +76,14 @@ impl State {
     pub(crate) fn new(options: Options) -> State {
         let mut pools = Handles::new(HandleKind::Pool);
         let devices = options
-            .devices
-            .iter()
+            .shown()
+            .into_iter()
+            .filter_map(|number| Some((number, options.devices.get(number)?)))
             .enumerate()
-            .map(|(ordinal, profile)| {
+            .map(|(ordinal, (number, profile))| {
                 let pool = pools.insert(Pool::new(ordinal, 0, true));
-                let account = options.account.clone().map(|account| (account, ordinal));
-                Device::new(profile.clone(), pool, account)
+                let account = options.account.clone().map(|account| (account, number));
+                Device::new(profile.clone(), number, pool, account)
             })
             .collect();
         State {

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuheap_driver::CUmemLocation;
+
 use crate::state::stream::OpRef;
 use crate::state::units::GRANULE;
 
@@ -48,12 +50,13 @@ pub(crate) struct Allocation {
     pub(crate) advice: Option<Box<Advice>>,
 }
 
-/// Advice given for managed memory. Locations are devices, or -1 for the host.
+/// Advice given for managed memory. Locations are devices, the host, or NUMA nodes of the host.
 #[derive(Default)]
 pub(crate) struct Advice {
     pub(crate) read_mostly: bool,
-    pub(crate) preferred: Option<i32>,
-    pub(crate) last_prefetch: Option<i32>,
+    pub(crate) preferred: Option<CUmemLocation>,
+    pub(crate) last_prefetch: Option<CUmemLocation>,
+    /// Devices, or -1 for the host.
     pub(crate) accessed_by: Vec<i32>,
 }
 
