@@ -3,6 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod doctor;
+#[cfg(target_os = "linux")]
+mod emulated;
+#[cfg(target_os = "linux")]
+#[path = "../../../gpuheap-emu-nvml/tests/nvml/library.rs"]
+mod library;
 #[path = "../schema/mod.rs"]
 mod schema;
 mod status;

@@ -7,7 +7,7 @@ use nvml_wrapper::enum_wrappers::device::{
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 
-use crate::library;
+use crate::{child, library};
 
 const GIB: u64 = 1 << 30;
 
@@ -45,8 +45,8 @@ fn client_is_told_what_is_described() {
     std::fs::write(&file, DESCRIPTION).unwrap();
     for value in [DESCRIPTION, file.to_str().unwrap()] {
         let variables = [("GPUHEAP_EMULATED_NVML", value)];
-        let mut test = library::ignored_test("description::reads_two_devices", &folder, &variables);
-        library::quiet_success(test.output().unwrap());
+        let mut test = child::ignored_test("description::reads_two_devices", &folder, &variables);
+        child::quiet_success(test.output().unwrap());
     }
 }
 
@@ -148,7 +148,7 @@ fn wrong_setting_is_told_in_one_line_and_refused() {
         ("GPUHEAP_EMULATED_ACCOUNT", "/proc/version", "is no account"),
     ] {
         let variables = [(name, value)];
-        let mut test = library::ignored_test("description::is_refused", &folder, &variables);
+        let mut test = child::ignored_test("description::is_refused", &folder, &variables);
         let output = test.output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{name}={value}: {stderr}");
@@ -168,8 +168,8 @@ fn initialisation_fails_as_described() {
     let folder = library::folder(&[library::NVML]);
     let description = "{\"failures\": {\"nvmlInit_v2\": \"LIB_RM_VERSION_MISMATCH\"}}";
     let variables = [("GPUHEAP_EMULATED_NVML", description)];
-    let mut test = library::ignored_test("description::differs_in_version", &folder, &variables);
-    library::quiet_success(test.output().unwrap());
+    let mut test = child::ignored_test("description::differs_in_version", &folder, &variables);
+    child::quiet_success(test.output().unwrap());
 }
 
 #[test]

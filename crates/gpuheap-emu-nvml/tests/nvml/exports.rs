@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::library;
+use crate::{child, library};
 
 #[test]
 fn nothing_but_nvml_is_exported_and_every_function_can_be_made_to_fail() {
@@ -21,8 +21,8 @@ fn nothing_but_nvml_is_exported_and_every_function_can_be_made_to_fail() {
     let variables = [("GPUHEAP_EMULATED_NVML", description.as_str())];
     let folder = library::folder(&[library::NVML]);
     let output =
-        library::ignored_test("exports::counts_in_vain", &folder, &variables).output().unwrap();
-    library::quiet_success(output);
+        child::ignored_test("exports::counts_in_vain", &folder, &variables).output().unwrap();
+    child::quiet_success(output);
 }
 
 #[test]

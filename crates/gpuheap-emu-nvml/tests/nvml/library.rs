@@ -4,7 +4,7 @@
 //! into a Rust program. So the tests build them with the cargo that runs them.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use tempfile::TempDir;
 
@@ -12,8 +12,6 @@ use tempfile::TempDir;
 pub(crate) type Emulated = [&'static str; 3];
 
 pub(crate) const NVML: Emulated = ["gpuheap-emu-nvml", "libnvml_emulated.so", "libnvidia-ml.so.1"];
-
-pub(crate) const LIBCUDA: Emulated = ["gpuheap-emu-libcuda", "libcuda_emulated.so", "libcuda.so.1"];
 
 /// Returns a folder that holds these libraries and nothing else.
 pub(crate) fn folder(libraries: &[Emulated]) -> TempDir {
@@ -35,22 +33,6 @@ pub(crate) fn command(program: &Path, folder: &TempDir, variables: &[(&str, &str
     }
     command.env("LD_LIBRARY_PATH", folder.path()).envs(variables.iter().copied());
     command
-}
-
-/// Returns a command that runs one ignored test of this test binary in its own process.
-pub(crate) fn ignored_test(name: &str, folder: &TempDir, variables: &[(&str, &str)]) -> Command {
-    let mut command = command(&std::env::current_exe().unwrap(), folder, variables);
-    command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
-    command
-}
-
-/// Returns the output of a program, which must succeed and write nothing to stderr.
-pub(crate) fn quiet_success(output: Output) -> String {
-    let stdout = String::from_utf8(output.stdout).unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
-    assert_eq!(stderr, "", "\n{stdout}");
-    stdout
 }
 
 fn built(package: &str, file: &str) -> PathBuf {

@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 
 mod account;
+mod child;
 mod description;
 mod driver;
 mod exports;

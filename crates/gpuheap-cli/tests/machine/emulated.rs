@@ -1,0 +1,91 @@
+//! The commands on the emulated NVML, which they load as they would the real one.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::schema::differences;
+use crate::{Ran, library, schema_of};
+
+/// Runs the command with the emulated NVML on the loader's path.
+fn on(variable: (&str, &str), arguments: &[&str]) -> Ran {
+    let folder = library::folder(&[library::NVML]);
+    let program = Path::new(env!("CARGO_BIN_EXE_gpuheap"));
+    let output = library::command(program, &folder, &[variable]).args(arguments).output().unwrap();
+    Ran {
+        code: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A description with this test, a pid that cannot be, and 1 GiB that no process is listed with.
+fn description() -> String {
+    let own = std::process::id();
+    format!(
+        r#"{{"driver": "580.1", "devices": [
+            {{"profile": "16GiB", "name": "Test A", "uuid": "GPU-a",
+              "memory": {{"reserved": 536870912, "unaccounted": 1073741824}},
+              "processes": [{{"pid": {own}, "bytes": 3221225472}},
+                            {{"pid": 4194304, "bytes": 2147483648}}]}},
+            {{"profile": "t4", "failures": {{"nvmlDeviceGetMemoryInfo_v2": "GPU_IS_LOST"}}}}]}}"#
+    )
+}
+
+#[test]
+fn status_accounts_for_what_nvml_lists() {
+    let description = description();
+    let ran = on(("GPUHEAP_EMULATED_NVML", &description), &["status", "--json"]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(differences(&schema_of("status"), &json, "$"), [""; 0]);
+    assert_eq!(json["driver"], "580.1");
+    let device = &json["devices"][0];
+    assert_eq!((&device["name"], &device["uuid"]), (&"Test A".into(), &"GPU-a".into()));
+    let bytes = |field: &str| device[field].as_u64().unwrap();
+    assert_eq!((bytes("total_bytes"), bytes("reserved_bytes")), (16 << 30, 1 << 29));
+    // The first process has 3 GiB and the second 2, and 1 is unaccounted.
+    assert_eq!((bytes("used_bytes"), bytes("unaccounted_bytes")), (6 << 30, 1 << 30));
+    assert_eq!(bytes("free_bytes"), (10 << 30) - (1 << 29));
+    let [own, gone] = device["processes"].as_array().unwrap().as_slice() else {
+        panic!("{device}")
+    };
+    assert_eq!(
+        (own["pid"].as_u64(), &own["place"]),
+        (Some(std::process::id().into()), &"own".into())
+    );
+    assert!(own["command"].as_str().unwrap().starts_with("machine-"), "{own}");
+    assert_eq!((&gone["pid"], &gone["command"]), (&4_194_304.into(), &Value::Null));
+    assert_eq!(json["devices"][1]["failure"]["code"], 15);
+
+    let ran = on(("GPUHEAP_EMULATED_NVML", &description), &["status"]);
+    assert!(ran.stdout.contains("Test A") && ran.stdout.contains("4194304"), "{}", ran.stdout);
+}
+
+#[test]
+fn doctor_names_the_device_that_is_lost() {
+    let ran = on(("GPUHEAP_EMULATED_NVML", &description()), &["doctor", "--json"]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(differences(&schema_of("doctor"), &json, "$"), [""; 0]);
+    assert_eq!((&json["driver"], &json["devices"]), (&"580.1".into(), &2.into()));
+    let findings = json["findings"].as_array().unwrap();
+    let names = |finding: &&Value| finding["fact"].as_str().unwrap().contains("GPU 1");
+    assert!(findings.iter().any(|finding| names(&finding)), "{findings:?}");
+}
+
+#[test]
+fn driver_of_another_version_is_told_with_its_number() {
+    let description = r#"{"failures": {"nvmlInit_v2": "LIB_RM_VERSION_MISMATCH"}}"#;
+    let ran = on(("GPUHEAP_EMULATED_NVML", description), &["status"]);
+    assert_eq!(ran.code, 3, "{}", ran.stdout);
+    assert!(ran.stderr.contains("(NVML error 18)"), "{}", ran.stderr);
+}
+
+#[test]
+fn idle_emulated_device_has_nothing_but_free_memory() {
+    let ran = on(("GPUHEAP_EMULATED_DEVICE", "t4"), &["status", "--json"]);
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(json["devices"][0]["used_bytes"], 0, "{}{}", ran.stdout, ran.stderr);
+    assert_eq!(json["devices"][0]["name"], "emulated Tesla T4");
+}
