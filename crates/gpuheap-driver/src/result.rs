@@ -19,7 +19,8 @@ macro_rules! results {
             }
 
             /// Returns the text for `cuGetErrorString`; `None` for a code newer than this table.
-            /// NVIDIA's wording for the codes whose text programs compare, else [`text`](Self::text).
+            /// The codes whose text programs compare have NVIDIA's wording, the others
+            /// [`text`](Self::text).
             pub fn driver_text(self) -> Option<&'static str> {
                 match self {
                     $($(Self::$name => Some($driver_text),)?)*

@@ -347,8 +347,8 @@ macro_rules! cuda_functions {
         cuStreamIsCapturing [10000 cuStreamIsCapturing, 10000 cuStreamIsCapturing_ptsz] (stream: CUstream, status: *mut CUstreamCaptureStatus);
         /// Returns the state of a stream's capture, with its id and its graph while it is active.
         cuStreamGetCaptureInfo [11030 cuStreamGetCaptureInfo_v2, 11030 cuStreamGetCaptureInfo_v2_ptsz] (stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
-        /// Returns the state of a stream's capture, with its id, its graph and its edges' data while
-        /// it is active.
+        /// Returns the state of a stream's capture, with its id, its graph and its edges' data
+        /// while it is active.
         cuStreamGetCaptureInfo [12030 cuStreamGetCaptureInfo_v3, 12030 cuStreamGetCaptureInfo_v3_ptsz] (stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, edges: *mut *const c_void, count: *mut usize);
         /// Begins a capture: from here on, the stream records a graph instead of running.
         cuStreamBeginCapture [10010 cuStreamBeginCapture_v2, 10010 cuStreamBeginCapture_v2_ptsz] (stream: CUstream, mode: CUstreamCaptureMode);

@@ -1,8 +1,8 @@
 //! Names of the exported functions that refuse every call.
 
-/// Calls `$callback!` with the functions that programs link and the emulator does not model: arrays,
-/// textures, sharing between processes, the linker of kernels, launches of before CUDA 4. They are
-/// what PyCUDA 2026.1 links beyond the table.
+/// Calls `$callback!` with the functions that programs link and the emulator does not model. They
+/// are arrays, textures, sharing between processes, the linker of kernels, and launches of before
+/// CUDA 4: what PyCUDA 2026.1 links beyond the table.
 macro_rules! refused_functions {
     ($callback:ident) => {
         $callback! {

@@ -4,8 +4,8 @@ use crate::{Options, Profile};
 
 impl Options {
     /// Shows the devices that `list` names, in its order, as the driver does for the value of
-    /// `CUDA_VISIBLE_DEVICES`. The others stay in the machine, and each keeps its UUID and its place
-    /// on the PCI bus.
+    /// `CUDA_VISIBLE_DEVICES`. The others stay in the machine. Each keeps its UUID and its place on
+    /// the PCI bus.
     ///
     /// The list has ordinals or UUIDs, with commas between them. A UUID is `GPU-` and hexadecimal
     /// digits: all of them, or as many as tell the device from the others. The first entry that

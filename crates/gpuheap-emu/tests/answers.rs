@@ -1,5 +1,5 @@
-//! Answers that the tests of cuda-bindings, cuda-core and numba-cuda expect of a driver: by NVIDIA's
-//! documents, not measured on a device.
+//! Answers that the tests of cuda-bindings, cuda-core and numba-cuda expect of a driver. They are
+//! by NVIDIA's documents and were not measured on a device.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;

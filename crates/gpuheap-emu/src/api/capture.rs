@@ -76,8 +76,8 @@ impl Call<'_> {
         graph.write(CUgraph(ended.graph))
     }
 
-    /// Writes the state of a stream's capture. A capture has no nodes here: its graph is empty until
-    /// it ends, and it has no dependencies.
+    /// Writes the state of a stream's capture. A capture has no nodes here: its graph is empty
+    /// until it ends, and it has no dependencies.
     pub(crate) fn cuStreamGetCaptureInfo_v2(
         &mut self,
         stream: CUstream,

@@ -1,0 +1,88 @@
+"""Runs tests and writes the outcome of each: outcome, name and error, with tabs.
+
+outcomes.py OUTPUT pytest FILE... | outcomes.py OUTPUT unittest MODULE...
+"""
+
+import sys
+import unittest
+
+
+def line(text):
+    """Returns the last line of an error's text that is not empty, without tabs."""
+    lines = [each.strip() for each in text.replace("\t", " ").splitlines() if each.strip()]
+    return lines[-1][:200] if lines else ""
+
+
+class Pytest:
+    """Plugin of pytest that notes each test once: its worst phase."""
+
+    def __init__(self, note):
+        self.note = note
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            text = crash.message.splitlines()[0] if crash else str(report.longrepr)
+            self.note("failed", report.nodeid, line(text))
+        elif report.skipped:
+            self.note("skipped", report.nodeid, "")
+        elif report.when == "call":
+            self.note("passed", report.nodeid, "")
+
+    def pytest_collectreport(self, report):
+        if report.failed:
+            self.note("failed", report.nodeid, line(str(report.longrepr)))
+
+
+class Unittest(unittest.TextTestResult):
+    """Result of unittest that notes each test."""
+
+    note = None
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.note("passed", test.id(), "")
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self.note("skipped", test.id(), "")
+
+    def addExpectedFailure(self, test, error):
+        super().addExpectedFailure(test, error)
+        self.note("skipped", test.id(), "")
+
+    def addFailure(self, test, error):
+        super().addFailure(test, error)
+        self.note("failed", test.id(), line(str(error[1])))
+
+    def addError(self, test, error):
+        super().addError(test, error)
+        self.note("failed", test.id(), line(str(error[1])))
+
+    def addSubTest(self, test, subtest, error):
+        super().addSubTest(test, subtest, error)
+        if error:
+            self.note("failed", test.id(), line(str(error[1])))
+
+
+def main(output, kind, *targets):
+    with open(output, "w", buffering=1) as out:
+
+        def note(outcome, name, error):
+            print(outcome, name, error, sep="\t", file=out)
+
+        if kind == "pytest":
+            import pytest
+
+            options = ["-p", "no:cacheprovider", "--benchmark-disable", "-q", "--timeout=60"]
+            pytest.main([*options, *targets], plugins=[Pytest(note)])
+        else:
+            Unittest.note = staticmethod(note)
+            suite = unittest.defaultTestLoader.loadTestsFromNames(targets)
+            unittest.TextTestRunner(resultclass=Unittest, verbosity=2).run(suite)
+        note("ended", kind, "")
+
+
+# A test may start a process that imports this file again.
+if __name__ == "__main__":
+    main(*sys.argv[1:])
