@@ -1,4 +1,4 @@
-//! The command line: what may be written, and what is said of what may not.
+//! The command line, and the errors for a wrong one.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -173,7 +173,7 @@ pub(crate) struct ReplayArguments {
     #[arg(conflicts_with_all = ["profile", "device_memory"])]
     pub(crate) card: Option<AskedCard>,
 
-    /// Hard limit of what a pool may take from the driver
+    /// Hard limit: a pool never takes more than this from the driver
     #[arg(long, value_name = "SIZE", value_parser = limit, allow_hyphen_values = true)]
     pub(crate) limit: Option<TypedLimit>,
 
@@ -181,7 +181,7 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "SIZE", value_parser = size_or_zero, allow_hyphen_values = true)]
     pub(crate) release_threshold: Option<Size>,
 
-    /// For each pool, find the smallest device that gets through, to 2 MiB
+    /// For each pool, find the smallest device that is enough, to 2 MiB
     #[arg(long)]
     pub(crate) find_minimum: bool,
 
