@@ -85,7 +85,11 @@ Say what would give GPU memory back, step by step, with its bytes. Without --yes
 With --yes ends processes that are proven orphans, and no others: the process under which the memory \
 is listed has ended, the descriptors of every process could be read, and the orphan is not listed \
 itself and shares its device file with another holder, or is the only one that has it open. First \
-SIGTERM, after 5 seconds SIGKILL. Then says what came back.";
+SIGTERM, after 5 seconds SIGKILL. Then says what came back.
+
+With --ask PID asks a running Python, of version 3.14 or later, to empty the caches of PyTorch and CuPy: \
+its own interpreter sends the request (sys.remote_exec), and it goes on running. That request was not yet \
+tried with a real Python 3.14.";
 
 const STATUS_EXIT_CODES: &str = "Exit codes: 0 shown, 2 wrong use or unreadable input, 3 no GPU, or \
                                  the driver does not answer";

@@ -19,6 +19,10 @@ pub(crate) struct FreeArguments {
     #[arg(long, conflicts_with = "machine")]
     yes: bool,
 
+    /// Ask a process of Python 3.14 or later to empty the caches of PyTorch and CuPy
+    #[arg(long, value_name = "PID", conflicts_with_all = ["yes", "machine", "json"])]
+    ask: Option<u32>,
+
     /// Read a recorded machine instead of this one
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
@@ -36,6 +40,10 @@ pub(crate) struct FreeArguments {
 pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     let mut machine = machine::read(arguments.machine.as_ref())?;
     machine::nvml(&machine)?;
+    if let Some(pid) = arguments.ask {
+        gpuheap_doctor::ask(&machine, pid).map_err(Failure::could_not_look)?;
+        return output::print(&came_back(machine.devices(), 1)).map(|()| Verdict::Fine);
+    }
     machine.examine();
     let plan = free::plan(&machine);
     if !arguments.yes {

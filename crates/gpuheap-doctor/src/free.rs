@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
 
+use crate::ask;
 use crate::doctor::diagnose;
 use crate::evidence::{self, Ended};
 use crate::machine::{Machine, Process};
@@ -64,12 +65,23 @@ pub fn plan(machine: &Machine) -> Plan {
     let is_taken = |pids: &[u32]| {
         !pids.is_empty() && pids.iter().all(|pid| orphans.iter().any(|orphan| orphan.pid == *pid))
     };
+    let requests = ask::requests(machine);
+    let asked: Vec<u32> = requests.iter().map(|(pid, ..)| *pid).collect();
+    let asks = requests.into_iter().map(|(pid, reason, command, bytes)| Step {
+        reason: format!("ask pid {pid}: {reason}"),
+        bytes,
+        command,
+    });
     let findings = diagnose(machine).findings.into_iter();
-    let steps = findings
+    let findings = findings
         .filter(|finding| {
             finding.severity != Severity::Info || ["P07", "P08", "P10"].contains(&finding.rule)
         })
         .filter(|finding| !is_taken(&finding.pids))
+        .filter(|finding| {
+            let is_asked = finding.pids.iter().any(|pid| asked.contains(pid));
+            !(is_asked && ["P08", "P10"].contains(&finding.rule))
+        })
         .map(|finding| Step {
             bytes: match finding.pids.as_slice() {
                 [pid] if finding.bytes == 0 => evidence::bytes_of(machine, *pid).unwrap_or(0),
@@ -77,8 +89,8 @@ pub fn plan(machine: &Machine) -> Plan {
             },
             reason: format!("{}: {}", finding.rule, finding.fact),
             command: finding.command,
-        })
-        .collect();
+        });
+    let steps = asks.chain(findings).collect();
     Plan { schema: 1, orphans, unproven, steps }
 }
 

@@ -29,6 +29,7 @@
 
 #![deny(unsafe_code)]
 
+mod ask;
 mod baseline;
 mod doctor;
 mod evidence;
@@ -43,6 +44,7 @@ pub mod status;
 mod topics;
 mod words;
 
+pub use ask::ask;
 pub use baseline::{Baseline, Figures};
 pub use doctor::{Report, diagnose};
 pub use machine::Machine;

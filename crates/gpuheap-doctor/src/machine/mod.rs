@@ -136,7 +136,9 @@ impl Machine {
         self.device_nodes = examine::device_nodes(&*source, self.devices());
         let shared = examine::shared(&*source, &self.processes);
         self.shared = self.keep("kcmp", shared);
-        let visible: Vec<u32> = self.visible.keys().copied().collect();
+        // Without a device nothing can have been moved off it.
+        let visible = if self.devices().is_empty() { None } else { Some(self.visible.keys()) };
+        let visible: Vec<u32> = visible.into_iter().flatten().copied().collect();
         let holders = self.processes.iter().filter(|process| !process.holds.is_empty());
         let holders: Vec<u32> = holders.map(|process| process.pid).collect();
         let checkpointed = probe::limited(&source, Duration::from_secs(5), move |source| {

@@ -17,6 +17,8 @@ pub struct Process {
     pub comm: String,
     /// Its arguments; empty if they cannot be read.
     pub arguments: Vec<String>,
+    /// The file that it runs: `/usr/bin/python3.14`; empty if it cannot be read.
+    pub executable: String,
     /// `true` if [`command`](Process::command) leaves out the arguments.
     pub hides_arguments: bool,
     /// The state as `/proc/PID/stat` has it: `R`, `S`, `D`, `T`, `t`, `Z`.
@@ -90,6 +92,18 @@ impl Process {
         crate::words::cut(&text, width)
     }
 
+    /// Returns the version of the Python that it runs, if its file's or library's name has it.
+    pub fn python(&self) -> Option<(u32, u32)> {
+        let file = self.executable.rsplit('/').next().unwrap_or_default();
+        let version = |name: &str| {
+            let (major, rest) = name.split_once('.')?;
+            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            Some((major.parse().ok()?, rest[..digits].parse().ok()?))
+        };
+        let library = self.maps.iter().find_map(|name| name.strip_prefix("libpython"));
+        file.strip_prefix("python").and_then(version).or_else(|| version(library?))
+    }
+
     /// Returns `true` if a part of the command line or the name contains `text`.
     pub fn runs(&self, text: &str) -> bool {
         self.comm.contains(text) || self.arguments.iter().any(|argument| argument.contains(text))
@@ -110,7 +124,7 @@ impl Process {
 }
 
 /// Beginnings of file names in `/proc/PID/maps` that rules tell apart.
-const LIBRARIES: [&str; 14] = [
+const LIBRARIES: [&str; 15] = [
     "libcuda.so",
     "libnvidia-ml.so",
     "libtorch_cuda",
@@ -125,6 +139,7 @@ const LIBRARIES: [&str; 14] = [
     "librmm",
     "cupy",
     "libtpu",
+    "libpython",
 ];
 
 /// Variables of the environment that rules know. Nothing else is kept: environments hold secrets.
@@ -262,6 +277,7 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
         pid,
         comm: stat.comm,
         arguments,
+        executable: source.link(&format!("/proc/{pid}/exe")).unwrap_or_default(),
         hides_arguments: false,
         state: stat.state,
         parent: stat.parent,

@@ -86,6 +86,12 @@ impl Source for Recorder {
         {
             self.keep(path, format!("== {path} -> {target}\n"));
         } else if let Ok(target) = &link
+            && path.ends_with("/exe")
+        {
+            // The folder may be one of a user's home.
+            let name = target.rsplit('/').next().unwrap_or_default();
+            self.keep(path, format!("== {path} -> {name}\n"));
+        } else if let Ok(target) = &link
             && let Some(drive) = windows_drive(target)
         {
             // The names of a user's files are private.

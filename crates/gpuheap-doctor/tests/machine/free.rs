@@ -77,3 +77,32 @@ fn group_of_the_ended_process_proves_an_orphan_in_a_container() {
     let plan = plan(in_a_container("525.147.05").with("/proc/4188/stat", stat));
     assert_eq!(plan.orphans.len(), 1, "{plan:?}");
 }
+
+/// A training process that runs the Python of `executable`.
+fn python(executable: &str) -> Recording {
+    let links = format!("== /proc/4000/exe -> {executable}\n");
+    Recording::parse(&links).unwrap().over(named("h200_training"))
+}
+
+#[test]
+fn python_that_takes_requests_is_asked_before_anything_else() {
+    let plan = plan(python("/usr/bin/python3.14"));
+    assert_eq!(plan.steps[0].command, "gpuheap free --ask 4000");
+    assert_eq!(plan.steps[0].bytes, 106_151_542_784);
+    assert!(plan.orphans.is_empty());
+}
+
+#[test]
+fn older_python_is_not_asked() {
+    for executable in ["/usr/bin/python3.13", "/usr/bin/python3", "/usr/bin/perl5.38"] {
+        let plan = plan(python(executable));
+        assert!(plan.steps.iter().all(|step| !step.command.contains("--ask")), "{plan:?}");
+    }
+}
+
+#[test]
+fn server_is_asked_by_its_own_command() {
+    let command = "/usr/local/bin/ollama\\0runner\\0";
+    let plan = plan(python("/usr/bin/ollama").with("/proc/4000/cmdline", command));
+    assert!(plan.steps[0].command.ends_with("ollama stop"), "{plan:?}");
+}

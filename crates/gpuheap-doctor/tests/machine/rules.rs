@@ -61,9 +61,14 @@ fn every_rule_fires_on_its_fixtures_and_keeps_quiet_on_the_others() {
 #[test]
 fn no_rule_warns_on_a_healthy_machine() {
     let bare = Recording::parse("== /dev/null\n== /proc/sys/kernel/osrelease\n6.8.0\n").unwrap();
-    for machine in
-        [named("h200_idle"), named("h200_training"), named("wsl2"), named("wsl2_windows"), bare]
-    {
+    for machine in [
+        named("h200_idle"),
+        named("h200_training"),
+        named("wsl2"),
+        named("wsl2_windows"),
+        named("no_gpu"),
+        bare,
+    ] {
         let report = report(machine);
         assert!(report.is_healthy(), "{report:#?}");
         assert_eq!(report.render(80, false).lines().count(), 1);

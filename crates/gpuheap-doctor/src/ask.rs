@@ -1,0 +1,215 @@
+//! Requests to a process to give back what it keeps.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::evidence;
+use crate::machine::{Machine, Process};
+
+/// Time that a program gets until it runs the request: it does so between two steps of Python.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Program for the target's own interpreter, whose `sys.remote_exec` has to fit the target's.
+const SENDER: &str = "\
+import sys
+ask = getattr(sys, 'remote_exec', None)
+if ask is None:
+    sys.exit(3)
+ask(int(sys.argv[1]), sys.argv[2])
+";
+
+/// Program that the target runs. It imports nothing that the target has not imported.
+const REQUEST: &str = "\
+import sys, gc
+def release():
+    torch, cupy = sys.modules.get('torch'), sys.modules.get('cupy')
+    gc.collect()
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if cupy is not None:
+        cupy.get_default_memory_pool().free_all_blocks()
+try:
+    release()
+    answer = 'done'
+except BaseException as error:
+    answer = repr(error)
+with open(ANSWER + '.part', 'w') as file:
+    file.write(answer)
+import os
+os.rename(ANSWER + '.part', ANSWER)
+";
+
+/// Returns the command that asks a process to give memory back, and why it would help; `None` if
+/// the program is not known to take such a request.
+pub(crate) fn command(process: &Process) -> Option<(&'static str, String)> {
+    let pid = process.pid;
+    if process.runs("ollama") {
+        let text = "Ollama unloads a model on request";
+        return Some((
+            text,
+            "ollama ps | awk 'NR>1{print $1}' | xargs -rn1 ollama stop".to_owned(),
+        ));
+    }
+    if process.runs("ComfyUI") {
+        let text = "ComfyUI unloads its models on request";
+        let body = "{\"unload_models\":true,\"free_memory\":true}";
+        let header = "Content-Type: application/json";
+        return Some((text, format!("curl -H '{header}' -d '{body}' http://127.0.0.1:8188/free")));
+    }
+    if process.runs("vllm") {
+        let text = "vLLM with --enable-sleep-mode frees its memory on request";
+        return Some((text, "curl -X POST http://127.0.0.1:8000/sleep?level=1".to_owned()));
+    }
+    let has_cache = process.has_loaded("libtorch_cuda")
+        || process.has_loaded("libc10_cuda")
+        || process.has_loaded("cupy");
+    (has_cache && process.python().is_some_and(|version| version >= (3, 14))).then(|| {
+        ("Python gives back cached memory on request", format!("gpuheap free --ask {pid}"))
+    })
+}
+
+/// Asks a Python process of this machine to empty the caches of PyTorch and CuPy, and waits until
+/// it has, for ten seconds at most. The process runs the request between two steps of Python.
+///
+/// # Errors
+///
+/// There is no such process, it is no Python of version 3.14 or later, it may not be debugged by
+/// this user, or it does not answer in time.
+pub fn ask(machine: &Machine, pid: u32) -> Result<(), String> {
+    let Some(process) = machine.process(pid) else {
+        return Err(format!("pid {pid} has no device open; see gpuheap status"));
+    };
+    let version = process.python().ok_or_else(|| format!("pid {pid} is no Python"))?;
+    if version < (3, 14) {
+        return Err(format!(
+            "pid {pid} runs Python {}.{}, and 3.14 is the first that takes requests",
+            version.0, version.1
+        ));
+    }
+    if Machine::start_of(pid) != Some(process.start_ticks) {
+        return Err(format!("pid {pid} is another process by now; look again with gpuheap status"));
+    }
+    send(Path::new(&format!("/proc/{pid}/exe")), pid)
+}
+
+/// Sends the request through an interpreter and waits for the answer.
+fn send(interpreter: &Path, pid: u32) -> Result<(), String> {
+    let folder = Folder::new(pid)?;
+    let (request, answer) = (folder.0.join("request.py"), folder.0.join("answer"));
+    let text = format!("ANSWER = {:?}\n{REQUEST}", answer.to_string_lossy());
+    fs::write(&request, text).map_err(|error| format!("{}: {error}", request.display()))?;
+    let sent = Command::new(interpreter)
+        .args(["-I", "-c", SENDER, &pid.to_string()])
+        .arg(&request)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{}: {error}", interpreter.display()))?;
+    match sent.status.code() {
+        Some(0) => {}
+        Some(3) => return Err(format!("the Python of pid {pid} has no sys.remote_exec")),
+        _ => {
+            let text = String::from_utf8_lossy(&sent.stderr);
+            let last = text.lines().last().unwrap_or("it was refused");
+            return Err(format!("pid {pid} cannot be asked: {last}"));
+        }
+    }
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if let Ok(text) = fs::read_to_string(&answer) {
+            return match text.as_str() {
+                "done" => Ok(()),
+                error => Err(format!("pid {pid} could not give memory back: {error}")),
+            };
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Err(format!(
+        "pid {pid} has not answered within {} s; it may be in a long call",
+        PATIENCE.as_secs()
+    ))
+}
+
+/// A folder of this user's alone, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(pid: u32) -> Result<Folder, String> {
+        let own = std::process::id();
+        let path = std::env::temp_dir().join(format!("gpuheap-ask-{own}-{pid}"));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // A folder that stays behind is empty of secrets.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Returns the requests that would help on a machine: process, reason, command, and the bytes that
+/// the driver lists for the process.
+pub(crate) fn requests(machine: &Machine) -> Vec<(u32, &'static str, String, u64)> {
+    let is_own = |process: &&Process| {
+        machine.host.uid == Some(0) || (process.uid.is_some() && process.uid == machine.host.uid)
+    };
+    evidence::with_memory(machine)
+        .filter(is_own)
+        .filter_map(|process| {
+            let (reason, command) = command(process)?;
+            let bytes = evidence::bytes_of(machine, process.pid).unwrap_or(0);
+            Some((process.pid, reason, command, bytes))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpreter_without_remote_execution_says_so() {
+        let Some(python) = ["/usr/bin/python3", "/usr/local/bin/python3"]
+            .iter()
+            .find(|path| Path::new(path).exists())
+        else {
+            return;
+        };
+        let is_new = Command::new(python)
+            .args(["-c", "import sys; sys.exit(not hasattr(sys, 'remote_exec'))"])
+            .status()
+            .unwrap()
+            .success();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let answer = send(Path::new(python), child.id()).unwrap_err();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let expected = if is_new { "cannot be asked" } else { "no sys.remote_exec" };
+        assert!(answer.contains(expected), "{answer}");
+    }
+
+    #[test]
+    fn request_runs_without_any_library_and_answers() {
+        let Some(python) = ["/usr/bin/python3", "/usr/local/bin/python3"]
+            .iter()
+            .find(|path| Path::new(path).exists())
+        else {
+            return;
+        };
+        let folder = Folder::new(u32::MAX).unwrap();
+        let answer = folder.0.join("answer");
+        let program = format!("ANSWER = {:?}\n{REQUEST}", answer.to_string_lossy());
+        assert!(Command::new(python).args(["-c", &program]).status().unwrap().success());
+        assert_eq!(fs::read_to_string(&answer).unwrap(), "done");
+        let path = folder.0.clone();
+        drop(folder);
+        assert!(!path.exists());
+    }
+}
