@@ -11,7 +11,7 @@ use crate::evidence::{self, Ended};
 use crate::machine::{Machine, Process};
 use crate::rule::Severity;
 use crate::status;
-use crate::words::{Amount, hanging};
+use crate::words::{hanging, mib};
 
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
@@ -157,7 +157,7 @@ impl Plan {
                 "ending pid {} ({}) gives back {} of GPU {}, listed under pid {}, which has ended",
                 orphan.pid,
                 orphan.command,
-                Amount(orphan.bytes),
+                mib(orphan.bytes),
                 orphan.device,
                 orphan.listed_pid
             );
@@ -170,7 +170,7 @@ impl Plan {
         for step in &self.steps {
             let gives = match step.bytes {
                 0 => String::new(),
-                bytes => format!(" (up to {})", Amount(bytes)),
+                bytes => format!(" (up to {})", mib(bytes)),
             };
             hanging(&mut text, "- ", "  ", &format!("{}{gives}", step.reason), width);
             text.push_str(&format!("  $ {}\n", step.command));

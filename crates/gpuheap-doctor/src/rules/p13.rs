@@ -3,7 +3,7 @@
 use crate::evidence::{self, accounts};
 use crate::machine::{Kind, Machine};
 use crate::rule::{Finding, Rule, Severity};
-use crate::words::mib;
+use crate::words::{count, mib};
 
 pub(super) const RULE: Rule = Rule {
     id: "P13",
@@ -26,9 +26,9 @@ fn look(machine: &Machine) -> Vec<Finding> {
             }
             Some(RULE.found(
                 format!(
-                    "{}: {} programs that draw have {}",
+                    "{}: {} for drawing: {}",
                     evidence::name(gpu),
-                    rows.len(),
+                    count(rows.len(), "process"),
                     mib(sum)
                 ),
                 "Compositor, browser and editors keep their textures there.",
