@@ -104,6 +104,7 @@ impl Call<'_> {
         Ok(())
     }
 
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuStreamGetCaptureInfo_v3(
         &mut self,
         stream: CUstream,
