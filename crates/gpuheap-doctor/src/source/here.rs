@@ -59,7 +59,7 @@ impl Source for Here {
     }
 
     fn windows(&self) -> Result<String, Skipped> {
-        windows::ask()
+        windows::ask(run)
     }
 
     fn run(&self, command: &[&str], limit: Duration) -> Result<String, Skipped> {

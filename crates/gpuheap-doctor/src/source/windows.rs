@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Here, Skipped, Source};
+use super::Skipped;
 
 /// Time that PowerShell gets: its first start takes one to three seconds.
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -25,8 +25,10 @@ wsl.exe -l --running -q|%{$_ -replace [char]0,''}|?{$_.Trim()}|%{\"distribution|
 Get-Content \"$env:USERPROFILE\\.wslconfig\" -ErrorAction SilentlyContinue|%{\"wslconfig|$_\"}";
 
 /// Asks Windows for its counters of the card, its memory, resets of the driver and WSL2's settings.
-pub(super) fn ask() -> Result<String, Skipped> {
-    let ask =
-        |place| Here.run(&[place, "-NoProfile", "-NonInteractive", "-Command", SCRIPT], PATIENCE);
+/// `run` runs a command with a time limit.
+pub(super) fn ask(
+    run: impl Fn(&[&str], Duration) -> Result<String, Skipped>,
+) -> Result<String, Skipped> {
+    let ask = |place| run(&[place, "-NoProfile", "-NonInteractive", "-Command", SCRIPT], PATIENCE);
     ask(PLACES[0]).or_else(|first| ask(PLACES[1]).map_err(|_| first))
 }
