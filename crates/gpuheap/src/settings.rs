@@ -207,7 +207,7 @@ impl Setting {
 const TABLE: [Setting; 10] = [
     Setting {
         variable: "GPUHEAP_DEVICE",
-        what: "the device that `Device::open_default` opens",
+        what: "device that `Device::open_default` opens",
         default: "the first real GPU, else `emulated`",
         method: "`Device::open`",
         takes: device::names,
@@ -219,7 +219,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_POOL",
-        what: "the policy by which a heap caches",
+        what: "policy by which a heap caches memory",
         default: "`stitched`, where the device has no virtual memory management `split`",
         method: "`HeapBuilder::pool`",
         takes: || one_of(PoolKind::ALL.map(PoolKind::name)),
@@ -231,7 +231,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_MEMORY_LIMIT",
-        what: "what a heap never takes more than from the driver, of the device's own memory",
+        what: "hard limit: most of the device's own memory that a heap takes from the driver",
         default: "no limit; on WSL2 80 % of what is free",
         method: "`HeapBuilder::hard_limit`",
         takes: sizes,
@@ -242,7 +242,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_SOFT_MEMORY_LIMIT",
-        what: "above what a heap gives cached memory back",
+        what: "soft limit: a heap that has more than this gives cached memory back",
         default: "no limit",
         method: "`HeapBuilder::soft_limit`",
         takes: sizes,
@@ -253,7 +253,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_TRACK",
-        what: "what is kept of each outstanding allocation",
+        what: "record that is kept of each outstanding allocation",
         default: "`off`",
         method: "`HeapBuilder::track`",
         takes: || one_of(Tracking::ALL.map(Tracking::name)),
@@ -265,7 +265,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_ZERO_ON_FREE",
-        what: "whether memory is zeroed before it can be cached",
+        what: "freed memory is zeroed before it is cached",
         default: "`off`",
         method: "`HeapBuilder::zero_on_free`",
         takes: switches,
@@ -276,7 +276,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_ZERO_ON_ALLOC",
-        what: "whether memory is zeroed before it is handed out",
+        what: "memory is zeroed before it is handed out",
         default: "`off`",
         method: "`HeapBuilder::zero_on_alloc`",
         takes: switches,
@@ -287,7 +287,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_SLACK",
-        what: "how much more than the peak of what is live `stitched` takes before it maps free memory together",
+        what: "share of the live peak by which `stitched` may exceed it before it maps free memory together",
         default: "4 %, more for a program that does not repeat itself",
         method: "`HeapBuilder::slack`",
         takes: || "a share of the peak (10%), from 0% to 1000%".to_owned(),
@@ -298,7 +298,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_SEARCH_DEPTH",
-        what: "how many free blocks `stitched` looks at for one that a stream may use without a wait",
+        what: "number of free blocks among which `stitched` searches one that a stream may use without a wait",
         default: "8",
         method: "`HeapBuilder::search_depth`",
         takes: || "a number from 1 to 1000".to_owned(),
@@ -310,7 +310,7 @@ const TABLE: [Setting; 10] = [
     },
     Setting {
         variable: "GPUHEAP_RELEASE_THRESHOLD",
-        what: "how much `driver` keeps of what is freed",
+        what: "freed memory that `driver` keeps",
         default: "all of it",
         method: "`HeapBuilder::release_threshold`",
         takes: || format!("0, {}", sizes()),
