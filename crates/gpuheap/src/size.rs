@@ -129,7 +129,7 @@ impl fmt::Display for Bytes {
             bytes if bytes < 1024 => format!("{bytes} bytes"),
             bytes => {
                 let mut power = (bytes.ilog2() / 10) as usize;
-                let mut thousandths = bytes as f64 / 1024_f64.powi(power as i32) * 1000.0;
+                let mut thousandths = bytes as f64 / (1_u64 << (10 * power)) as f64 * 1000.0;
                 thousandths = if f.alternate() { thousandths.ceil() } else { thousandths.round() };
                 if thousandths >= 1_024_000.0 && power < UNITS.len() {
                     (power, thousandths) = (power + 1, 1000.0);
