@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
         return output::print(&came_back(machine.devices(), 1)).map(|()| Verdict::Fine);
     }
     machine.examine();
-    let plan = free::plan(&machine);
+    let mut plan = free::plan(&machine);
     if !arguments.yes {
         let text = if arguments.json { plan.to_json() } else { plan.render(machine::width()) };
         return output::print(&text).map(|()| Verdict::Fine);
@@ -53,6 +53,14 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     if plan.orphans.is_empty() {
         let reason = plan.unproven.unwrap_or_else(|| "no process is a proven orphan".to_owned());
         return output::print(&format!("nothing was ended: {reason}\n")).map(|()| Verdict::Fine);
+    }
+    std::thread::sleep(SECOND_LOOK);
+    let mut later = machine::read(None)?;
+    later.examine();
+    plan.confirm(&free::plan(&later));
+    if plan.orphans.is_empty() {
+        let text = "nothing was ended: a second look did not find the same; try again\n";
+        return output::print(text).map(|()| Verdict::Fine);
     }
     let before = machine;
     for orphan in &plan.orphans {
@@ -62,6 +70,9 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     let wanted: u64 = plan.orphans.iter().map(|orphan| orphan.bytes).fold(0, u64::max);
     output::print(&came_back(before.devices(), wanted)).map(|()| Verdict::Fine)
 }
+
+/// Time until the second look, in which a process that was just starting is listed.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// Waits until `wanted` bytes are back, at most five seconds, and says what came back on each
 /// device.

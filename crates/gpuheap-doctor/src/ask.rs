@@ -34,12 +34,15 @@ def release():
 try:
     release()
     answer = 'done'
-except BaseException as error:
+except Exception as error:
     answer = repr(error)
-with open(ANSWER + '.part', 'w') as file:
-    file.write(answer)
-import os
-os.rename(ANSWER + '.part', ANSWER)
+try:
+    with open(ANSWER + '.part', 'w') as file:
+        file.write(answer)
+    import os
+    os.rename(ANSWER + '.part', ANSWER)
+except OSError:
+    pass
 ";
 
 /// Returns the command that asks a process to give memory back, and why it would help; `None` if
@@ -89,6 +92,16 @@ pub fn ask(machine: &Machine, pid: u32) -> Result<(), String> {
             version.0, version.1
         ));
     }
+    // Its interpreter is run with this user's rights, and has to read this user's file.
+    if process.uid.is_none() || process.uid != machine.host.uid {
+        return Err(format!("pid {pid} belongs to {}; ask as that user", process.user));
+    }
+    let mounts = |of: &str| fs::read_link(format!("/proc/{of}/ns/mnt")).ok();
+    if mounts("self") != mounts(&pid.to_string()) {
+        return Err(format!(
+            "pid {pid} sees other files, as in a container; ask from inside of it"
+        ));
+    }
     if Machine::start_of(pid) != Some(process.start_ticks) {
         return Err(format!("pid {pid} is another process by now; look again with gpuheap status"));
     }
@@ -99,7 +112,7 @@ pub fn ask(machine: &Machine, pid: u32) -> Result<(), String> {
 fn send(interpreter: &Path, pid: u32) -> Result<(), String> {
     let folder = Folder::new(pid)?;
     let (request, answer) = (folder.0.join("request.py"), folder.0.join("answer"));
-    let text = format!("ANSWER = {:?}\n{REQUEST}", answer.to_string_lossy());
+    let text = program(&answer)?;
     fs::write(&request, text).map_err(|error| format!("{}: {error}", request.display()))?;
     let sent = Command::new(interpreter)
         .args(["-I", "-c", SENDER, &pid.to_string()])
@@ -126,10 +139,22 @@ fn send(interpreter: &Path, pid: u32) -> Result<(), String> {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+    // The target may still open the request. So it asks for nothing from now on, and the folder
+    // stays, because its name would be free for others.
+    let _ = fs::write(&request, "");
+    std::mem::forget(folder);
     Err(format!(
         "pid {pid} has not answered within {} s; it may be in a long call",
         PATIENCE.as_secs()
     ))
+}
+
+/// Returns the request with the place of its answer.
+fn program(answer: &Path) -> Result<String, String> {
+    let path = answer.to_str().ok_or_else(|| format!("{} is not UTF-8", answer.display()))?;
+    // A text of JSON is one of Python.
+    let literal = serde_json::to_string(path).map_err(|error| error.to_string())?;
+    Ok(format!("ANSWER = {literal}\n{REQUEST}"))
 }
 
 /// A folder of this user's alone, removed at the end.
@@ -138,7 +163,10 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(pid: u32) -> Result<Folder, String> {
         let own = std::process::id();
-        let path = std::env::temp_dir().join(format!("gpuheap-ask-{own}-{pid}"));
+        // The target has another working folder.
+        let parent = fs::canonicalize(std::env::temp_dir())
+            .map_err(|error| format!("{}: {error}", std::env::temp_dir().display()))?;
+        let path = parent.join(format!("gpuheap-ask-{own}-{pid}"));
         DirBuilder::new()
             .mode(0o700)
             .create(&path)
@@ -157,9 +185,7 @@ impl Drop for Folder {
 /// Returns the requests that would help on a machine: process, reason, command, and the bytes that
 /// the driver lists for the process.
 pub(crate) fn requests(machine: &Machine) -> Vec<(u32, &'static str, String, u64)> {
-    let is_own = |process: &&Process| {
-        machine.host.uid == Some(0) || (process.uid.is_some() && process.uid == machine.host.uid)
-    };
+    let is_own = |process: &&Process| process.uid.is_some() && process.uid == machine.host.uid;
     evidence::with_memory(machine)
         .filter(is_own)
         .filter_map(|process| {
@@ -205,7 +231,7 @@ mod tests {
         };
         let folder = Folder::new(u32::MAX).unwrap();
         let answer = folder.0.join("answer");
-        let program = format!("ANSWER = {:?}\n{REQUEST}", answer.to_string_lossy());
+        let program = program(&answer).unwrap();
         assert!(Command::new(python).args(["-c", &program]).status().unwrap().success());
         assert_eq!(fs::read_to_string(&answer).unwrap(), "done");
         let path = folder.0.clone();

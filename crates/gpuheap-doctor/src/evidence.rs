@@ -38,7 +38,8 @@ pub(crate) fn bytes_of(machine: &Machine, pid: u32) -> Option<u64> {
     bytes.next().map(|first| bytes.fold(first, u64::saturating_add))
 }
 
-fn is_listed(machine: &Machine, pid: u32) -> bool {
+/// Returns `true` if the driver lists a process, on any device.
+pub(crate) fn is_listed(machine: &Machine, pid: u32) -> bool {
     machine.devices().iter().flat_map(|gpu| &gpu.processes).any(|listed| listed.pid == pid)
 }
 
@@ -58,16 +59,55 @@ pub(crate) fn unlisted_holders(machine: &Machine) -> impl Iterator<Item = &Proce
 /// Returns `true` for a process that watches devices and has no context.
 pub(crate) fn is_monitor(process: &Process) -> bool {
     process.comm.starts_with("nvidia-persist")
+        || is_mps(process)
         || process.comm.starts_with("nv-fabricmanag")
         || (process.has_loaded("libnvidia-ml.so") && !process.has_loaded("libcuda.so"))
+}
+
+/// Returns `true` for a server of MPS, which has its clients' memory.
+pub(crate) fn is_mps(process: &Process) -> bool {
+    process.comm.starts_with("nvidia-cuda-mps")
+}
+
+/// Returns `true` if a process belongs to a listed one that lives, as a data loader does to its
+/// training: the listed one is its ancestor or shares a descriptor with it.
+pub(crate) fn serves_living(machine: &Machine, process: &Process) -> bool {
+    let mut ancestor = machine.process(process.parent);
+    // The numbers of a table that changed while it was read may form a circle.
+    for _ in 0..32 {
+        let Some(known) = ancestor else { break };
+        if is_listed(machine, known.pid) {
+            return true;
+        }
+        ancestor = machine.process(known.parent);
+    }
+    partners(machine, process.pid)
+        .any(|pid| is_listed(machine, pid) && machine.process(pid).is_some())
+}
+
+/// Returns `true` if a listed process that lives is in the process group of `process`. It may be
+/// the program that started it.
+pub(crate) fn is_grouped_with_living(machine: &Machine, process: &Process) -> bool {
+    machine
+        .processes
+        .iter()
+        .any(|other| other.group == process.group && is_listed(machine, other.pid))
+}
+
+/// Returns the processes that share an open file of a device with `pid`.
+pub(crate) fn partners(machine: &Machine, pid: u32) -> impl Iterator<Item = u32> {
+    machine.shared.iter().filter_map(move |&(one, other)| {
+        if one == pid { Some(other) } else { (other == pid).then_some(one) }
+    })
 }
 
 /// Returns the processes that may keep what the ended process `pid` opened, and whether they do for
 /// sure: those of its session or group or whose parent it was, or those that share a descriptor, or
 /// the only one that has a device open without being listed; else all of these.
 pub(crate) fn heirs(machine: &Machine, pid: u32) -> (Vec<&Process>, bool) {
-    let holders: Vec<&Process> =
-        unlisted_holders(machine).filter(|process| !is_monitor(process)).collect();
+    let holders: Vec<&Process> = unlisted_holders(machine)
+        .filter(|process| !is_monitor(process) && !serves_living(machine, process))
+        .collect();
     let is_child = |process: &&&Process| was_led_by(process, pid) || process.parent == pid;
     let children: Vec<&Process> = holders.iter().filter(is_child).copied().collect();
     if !children.is_empty() {
@@ -99,22 +139,20 @@ pub(crate) enum Ended {
 
 /// Returns whether a listed process that cannot be seen has ended; `None` if nothing says so.
 ///
-/// In a container, an older driver lists processes outside of it too. There the end is proven if a
-/// holder belongs to the session or group that the process led: the kernel does not reuse the
-/// number of either while it has members. It is likely if all that hold the device unlisted have
-/// only inherited it, and this namespace has given out the number at all.
+/// In a container, an older driver lists processes outside of it too, whose numbers may be those of
+/// processes inside. There the end is likely if a holder belongs to the session or group that the
+/// process led, or if all that hold the device unlisted have only inherited it and this namespace
+/// has given out the number at all.
 pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     match row.place {
         Place::Ended => Some(Ended::Proven),
         Place::Hidden if !is_hidden(machine) => {
             let (heirs, _) = heirs(machine, row.pid);
             let was_given = machine.host.last_pid.is_none_or(|last| row.pid <= last);
-            if heirs.iter().any(|heir| was_led_by(heir, row.pid)) {
-                return Some(Ended::Proven);
-            }
-            let is_likely = !heirs.is_empty()
-                && was_given
-                && heirs.iter().all(|heir| heir.only_inherited() && heir.pid > row.pid);
+            let all_inherited =
+                || heirs.iter().all(|heir| heir.only_inherited() && heir.pid > row.pid);
+            let is_likely = heirs.iter().any(|heir| was_led_by(heir, row.pid))
+                || (!heirs.is_empty() && was_given && all_inherited());
             is_likely.then_some(Ended::Likely)
         }
         _ => None,

@@ -1,5 +1,7 @@
 //! Steps that would give memory back, and the end of processes that are proven orphans.
 
+use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -119,6 +121,12 @@ fn proof(machine: &Machine) -> Result<Vec<Orphan>, String> {
                 }
                 None => return Err("processes could not be looked at in time".to_owned()),
             }
+            if let Some(server) = machine.processes.iter().find(|one| evidence::is_mps(one)) {
+                return Err(format!(
+                    "MPS runs (pid {}), and its server has the memory of clients that live",
+                    server.pid
+                ));
+            }
             let Some(minor) = gpu.minor else {
                 return Err(format!("GPU {} does not say which device file is its", gpu.index));
             };
@@ -129,8 +137,10 @@ fn proof(machine: &Machine) -> Result<Vec<Orphan>, String> {
                 evidence::unlisted_holders(machine).any(|holder| holder.pid == process.pid)
             };
             for holder in holders.iter().filter(|process| is_unlisted(process)) {
-                let shares = |pair: &(u32, u32)| pair.0 == holder.pid || pair.1 == holder.pid;
-                let is_proven = holders.len() == 1 || machine.shared.iter().any(shares);
+                let holds = |pid| holders.iter().any(|other| other.pid == pid);
+                let is_proven = !evidence::serves_living(machine, holder)
+                    && !evidence::is_grouped_with_living(machine, holder)
+                    && (holders.len() == 1 || evidence::partners(machine, holder.pid).any(holds));
                 if is_proven && holder.pid > 1 && !evidence::is_monitor(holder) {
                     orphans.push(Orphan {
                         pid: holder.pid,
@@ -144,11 +154,23 @@ fn proof(machine: &Machine) -> Result<Vec<Orphan>, String> {
             }
         }
     }
-    orphans.dedup_by_key(|orphan| orphan.pid);
+    let mut known = BTreeSet::new();
+    orphans.retain(|orphan| known.insert(orphan.pid));
     Ok(orphans)
 }
 
 impl Plan {
+    /// Drops the orphans that a later look does not prove too. The lists of the driver and of the
+    /// processes are read one after the other, so one look can take a process that has just begun
+    /// for one that has ended.
+    pub fn confirm(&mut self, later: &Plan) {
+        let is_same = |one: &Orphan, other: &Orphan| {
+            (one.pid, one.start_ticks, one.device, one.listed_pid)
+                == (other.pid, other.start_ticks, other.device, other.listed_pid)
+        };
+        self.orphans.retain(|orphan| later.orphans.iter().any(|other| is_same(orphan, other)));
+    }
+
     /// Renders the plan for `width` columns.
     pub fn render(&self, width: usize) -> String {
         let mut text = String::new();
@@ -200,8 +222,21 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
     let number = number.ok_or_else(|| format!("{pid} is no pid"))?;
     // The descriptor stays with this process, even if its number goes to another one. So the start
     // is compared after it is open.
-    let process =
-        pidfd_open(number, PidfdFlags::empty()).map_err(|error| format!("pid {pid}: {error}"))?;
+    let process = match pidfd_open(number, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        opened => opened.map_err(|error| format!("pid {pid}: {error}"))?,
+    };
+    if numbered(process.as_raw_fd()) != Some(pid) {
+        return Err(format!(
+            "pid {pid}: /proc is that of another PID namespace, so its numbers mean other processes"
+        ));
+    }
+    if Machine::start_of(orphan.listed_pid).is_some() {
+        return Err(format!(
+            "pid {} runs again, under which the memory is listed; look again with gpuheap free",
+            orphan.listed_pid
+        ));
+    }
     if Machine::start_of(pid) != Some(orphan.start_ticks) {
         return Err(format!("pid {pid} is another process by now; look again with gpuheap free"));
     }
@@ -221,6 +256,12 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
     Err(format!("pid {pid} does not end; see gpuheap doctor, P03"))
 }
 
+/// Returns the number that `/proc` gives to the process of a descriptor.
+fn numbered(descriptor: i32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -229,7 +270,7 @@ mod tests {
 
     fn orphan(pid: u32, start_ticks: u64) -> Orphan {
         let command = String::new();
-        Orphan { pid, start_ticks, command, device: 0, listed_pid: 1, bytes: 0 }
+        Orphan { pid, start_ticks, command, device: 0, listed_pid: u32::MAX, bytes: 0 }
     }
 
     #[test]

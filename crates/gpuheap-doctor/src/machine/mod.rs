@@ -223,14 +223,15 @@ impl Machine {
     /// From 535.113.01 on the driver keeps the kernel's own record of each client's process, gives
     /// its number in the caller's namespace, and leaves out those that have none there
     /// (`os_find_ns_pid` in the open kernel modules). In gVisor, whose kernel calls itself 4.4.0,
-    /// the caller is the sandbox.
+    /// the caller is the sandbox. On WSL2 the driver is that of Windows.
     pub fn lists_own_pids(&self) -> bool {
         const FIRST_DRIVER: [u32; 2] = [535, 113];
         let driver = self.nvml.as_ref().map_or("", |nvml| nvml.driver.as_str());
         let mut numbers = driver.split('.').map_while(|part| part.parse::<u32>().ok());
         let version = [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)];
-        let is_sandbox = self.host.kernel == "4.4.0";
-        self.host.is_first_namespace || (version >= FIRST_DRIVER && !is_sandbox)
+        let is_sandbox = self.host.kernel == "4.4.0" || self.host.kernel.contains("gvisor");
+        let translates = version >= FIRST_DRIVER && !is_sandbox && !self.host.is_wsl;
+        self.host.is_first_namespace || translates
     }
 
     /// Returns `true` if there is neither an NVIDIA device nor NVML.

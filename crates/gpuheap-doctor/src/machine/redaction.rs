@@ -21,8 +21,12 @@ impl Machine {
             String::from_utf8_lossy(&bytes).trim().to_owned()
         };
 
-        words.push((text("/proc/sys/kernel/hostname"), "HOST".to_owned()));
-        words.push((text("/etc/hostname"), "HOST".to_owned()));
+        for file in ["/proc/sys/kernel/hostname", "/etc/hostname"] {
+            let name = text(file);
+            // A name of a network has the machine's own name in front.
+            let own = name.split('.').next().unwrap_or_default().to_owned();
+            words.extend([(name, "HOST".to_owned()), (own, "HOST".to_owned())]);
+        }
         let mut users: BTreeMap<String, String> = BTreeMap::new();
         for process in &mut machine.processes {
             let count = users.len() + 1;
@@ -51,7 +55,8 @@ impl Machine {
                 words.push((name.to_owned(), "USER".to_owned()));
             }
         }
-        words.push((self.source.variable("HOME").unwrap_or_default(), "~".to_owned()));
+        let home = self.source.variable("HOME").unwrap_or_default();
+        words.push((home.trim_end_matches('/').to_owned(), "~".to_owned()));
         words.push((self.source.variable("USER").unwrap_or_default(), "USER".to_owned()));
         words.extend(users.into_iter().filter(|(name, number)| name != number));
         words.retain(|(word, _)| word.len() > 1 && word != "root" && word != "localhost");
@@ -69,7 +74,7 @@ impl Redaction {
         for (word, replacement) in &self.words {
             text = replaced(&text, word, replacement);
         }
-        for folder in ["/home/", "/Users/", "C:\\Users\\"] {
+        for folder in ["/home/", "/Users/", "\\Users\\"] {
             text = without_names(&text, folder);
         }
         text
@@ -91,16 +96,28 @@ fn replaced(text: &str, word: &str, replacement: &str) -> String {
     result + rest
 }
 
-/// Replaces a folder of homes and the name behind it by `~`.
+/// Replaces a folder of homes, in any case, and the name behind it by `~`. A name of Windows may
+/// have blanks: it ends at the next separator if one follows in the word after a blank.
 fn without_names(text: &str, folder: &str) -> String {
-    let mut parts = text.split(folder);
-    let mut result = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let end = part.find(['/', '\\', ' ', ',', ')', ':', '`']).unwrap_or(part.len());
+    let (lower, wanted) = (text.to_ascii_lowercase(), folder.to_ascii_lowercase());
+    let mut result = String::new();
+    let mut done = 0;
+    for (at, _) in lower.match_indices(&wanted) {
+        let name = at + folder.len();
+        if at < done {
+            continue;
+        }
+        result.push_str(&text[done..at]);
         result.push('~');
-        result.push_str(&part[end..]);
+        let part = &text[name..];
+        let ends = ['/', '\\', ',', ')', ':', '`', '\n'];
+        let end = part.find(ends).unwrap_or(part.len());
+        let has_separator = part[end..].starts_with(['/', '\\']);
+        let is_windows = wanted.contains("users");
+        let blank = part.find(' ').unwrap_or(part.len());
+        done = name + if is_windows && has_separator { end } else { end.min(blank) };
     }
-    result
+    result + &text[done..]
 }
 
 #[cfg(test)]
@@ -113,5 +130,9 @@ mod tests {
         let redaction = Redaction { words };
         assert_eq!(redaction.apply("ann planned (ann, 2 h)"), "USER planned (USER, 2 h)");
         assert_eq!(redaction.apply("open /home/ben/x and /mnt/c/Users/cy"), "open ~/x and /mnt/c~");
+        assert_eq!(
+            redaction.apply(r"in D:\users\Ben Smith\x, /mnt/c/Users/B S/y"),
+            r"in D:~\x, /mnt/c~/y"
+        );
     }
 }

@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
                   lives on, the memory stays, under the pid of a process that is gone. Ending the children \
                   frees it. Programs avoid it by starting workers with spawn in place of fork. In a container, \
                   a driver older than 535.113 also lists processes outside of it; there the rule says \
-                  \"may have ended\", unless a child is still in the group or session that the process led.",
+                  \"may have ended\".",
     look,
 };
 

@@ -71,11 +71,62 @@ fn likely_orphan_in_a_container_is_shown_and_not_ended() {
     }
 }
 
+/// The number may be that of a process outside, which lives.
 #[test]
-fn group_of_the_ended_process_proves_an_orphan_in_a_container() {
+fn group_of_the_listed_process_proves_nothing_under_an_older_driver() {
     let stat = "4188 (python3) S 1 4120 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 9280000 0 0\n";
     let plan = plan(in_a_container("525.147.05").with("/proc/4188/stat", stat));
-    assert_eq!(plan.orphans.len(), 1, "{plan:?}");
+    assert!(plan.orphans.is_empty(), "{plan:?}");
+    assert!(plan.steps.iter().any(|step| step.reason.contains("may have ended")), "{plan:?}");
+}
+
+/// Returns the fork case beside a training process, 4300, that is listed, with a parent and a group
+/// of the child 4188.
+fn beside_a_training(parent: u32, group: u32, minor: u32) -> Recording {
+    let stat = |pid, parent, group| {
+        format!("{pid} (python3) S {parent} {group} 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n")
+    };
+    let nvml = named("fork").text("nvml").unwrap().to_owned();
+    let both =
+        nvml.replace("{\"pid\": 4120,", "{\"pid\": 4300, \"bytes\": 1048576}, {\"pid\": 4120,");
+    assert_ne!(nvml, both);
+    let machine = named("fork")
+        .with("nvml", &both)
+        .with("/proc/4300/stat", &stat(4300, 1, 4300))
+        .with("/proc/4188/stat", &stat(4188, parent, group));
+    let link = format!("== /proc/4300/fd/9 -> /dev/nvidia{minor}\n");
+    Recording::parse(&link).unwrap().over(machine)
+}
+
+#[test]
+fn workers_of_a_living_training_are_left_alone() {
+    assert_eq!(plan(beside_a_training(1, 4188, 1)).orphans.len(), 1);
+    for worker in [
+        beside_a_training(4300, 4188, 1),
+        beside_a_training(1, 4300, 1),
+        beside_a_training(1, 4188, 0).with("same 4188:9 4300:9", ""),
+    ] {
+        let plan = plan(worker);
+        assert!(plan.orphans.is_empty(), "{plan:?}");
+    }
+}
+
+#[test]
+fn server_of_mps_proves_nothing() {
+    let stat = "4400 (nvidia-cuda-mps) S 1 4400 4400 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n";
+    let link = Recording::parse("== /proc/4400/fd/9 -> /dev/nvidiactl\n").unwrap();
+    let plan = plan(link.over(named("fork").with("/proc/4400/stat", stat)));
+    assert!(plan.orphans.is_empty(), "{plan:?}");
+    assert!(plan.unproven.unwrap().contains("MPS"));
+}
+
+#[test]
+fn orphan_that_a_later_look_does_not_find_is_dropped() {
+    let mut first = plan(named("fork"));
+    first.confirm(&plan(named("fork")));
+    assert_eq!(first.orphans.len(), 1);
+    first.confirm(&plan(named("h200_idle")));
+    assert!(first.orphans.is_empty());
 }
 
 /// A training process that runs the Python of `executable`.
