@@ -1,4 +1,4 @@
-//! Results of commands that could do their work.
+//! Results of commands that ran to their end.
 
 /// Result of a command that could do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,7 +44,7 @@ unsafe extern "C" fn gpuheap_emulated_device(
     c_int::from(code.is_success())
 }
 
-/// Returns a text as a C string, cut to its place.
+/// Returns a text as a C string, shortened if it is too long for the array.
 fn c_text<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
     let mut place = [0; LENGTH];
     for (to, from) in place.iter_mut().take(LENGTH - 1).zip(text.bytes()) {

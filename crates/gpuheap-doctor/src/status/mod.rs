@@ -25,7 +25,7 @@ pub struct Account {
     /// Memory that driver and firmware keep for themselves, bytes; `None` if the driver does not
     /// say.
     pub reserved_bytes: Option<u64>,
-    /// Memory in use, without `reserved_bytes`: the rows and `unaccounted_bytes`.
+    /// Memory in use, without `reserved_bytes`: the sum of the rows and `unaccounted_bytes`.
     pub used_bytes: u64,
     /// The processes, those with the most memory first.
     pub processes: Vec<Row>,

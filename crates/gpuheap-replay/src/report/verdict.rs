@@ -176,7 +176,7 @@ fn may_fail(report: &TraceReport) -> String {
     )
 }
 
-/// How the advised pool is named: a setting is the first of those that are listed.
+/// Returns the name of the advised pool. A setting is named as the first that is listed.
 fn with(advice: &Advice) -> String {
     match &advice.setting {
         Some(_) => " with the first of the lines below".to_owned(),

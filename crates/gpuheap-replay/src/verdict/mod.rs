@@ -117,7 +117,7 @@ pub struct MemoryAtFailure {
     pub rounding: Option<u64>,
     /// Free, and usable by the request's stream.
     pub free: Option<u64>,
-    /// Pieces that the free bytes are in.
+    /// Number of pieces of the free bytes.
     pub pieces: Option<u64>,
     /// The largest of these pieces.
     pub largest: Option<u64>,

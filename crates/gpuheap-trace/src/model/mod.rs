@@ -96,7 +96,7 @@ pub enum Op {
     },
     /// A request that could not be met. The program went on without it, or ended.
     Fail {
-        /// Bytes requested; of a PyTorch snapshot, rounded up to the allocator's block size.
+        /// Bytes requested. A PyTorch snapshot has them rounded up to the allocator's block size.
         bytes: u64,
     },
     /// A request that was refused, but met when the framework made it again: the stream's next

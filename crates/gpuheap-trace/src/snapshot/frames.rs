@@ -42,7 +42,7 @@ impl Frames {
         Ok(number)
     }
 
-    /// The number of the stack of a list that [`stack`](Self::stack) has read.
+    /// Returns the number of a stack that [`stack`](Self::stack) has read before.
     pub(super) fn known(&self, plain: &Plain<'_>, value: Value) -> Option<u32> {
         self.stacks.get(&plain.place(value)?).copied()
     }

@@ -7,13 +7,13 @@ pub(super) enum Value {
     Bool(bool),
     /// A whole number of up to 60 bits, with its sign.
     Int(i64),
-    /// Of [`Heap::long`](super::heap::Heap::long).
+    /// A long integer, by its place in [`Heap::long`](super::heap::Heap::long).
     Long(u32),
     /// Of [`Heap::unsigned`](super::heap::Heap::unsigned).
     Unsigned(u32),
     /// A whole number that fits none of the three.
     HugeInt,
-    /// Of [`Heap::float`](super::heap::Heap::float).
+    /// A float, by its place in [`Heap::float`](super::heap::Heap::float).
     Float(u32),
     Text(u32),
     Bytes,

@@ -23,7 +23,7 @@ pub struct Pool {
     maximum: Option<u64>,
     live: Live<(u64, Span)>,
     lists: Vec<(u64, FreeSpans)>,
-    /// Where what was taken from the driver at once begins.
+    /// Start addresses of the driver's allocations.
     heads: BTreeSet<u64>,
     end: u64,
 }

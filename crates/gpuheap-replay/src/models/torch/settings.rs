@@ -1,4 +1,4 @@
-//! PyTorch's allocator settings, in the grammar of `PYTORCH_CUDA_ALLOC_CONF`, and its version.
+//! PyTorch's version, and its allocator settings in the grammar of `PYTORCH_CUDA_ALLOC_CONF`.
 
 use std::fmt;
 use std::str::FromStr;
