@@ -113,9 +113,7 @@ pub(crate) fn heirs(machine: &Machine, pid: u32) -> (Vec<&Process>, bool) {
     if !children.is_empty() {
         return (children, true);
     }
-    let shares = |process: &&&Process| {
-        machine.shared.iter().any(|&(one, other)| one == process.pid || other == process.pid)
-    };
+    let shares = |process: &&&Process| partners(machine, process.pid).next().is_some();
     let sharing: Vec<&Process> = holders.iter().filter(shares).copied().collect();
     if !sharing.is_empty() {
         return (sharing, true);

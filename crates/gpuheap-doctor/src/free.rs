@@ -133,10 +133,8 @@ fn proof(machine: &Machine) -> Result<Vec<Orphan>, String> {
             let file = format!("/dev/nvidia{minor}");
             let has_it = |process: &&Process| process.holds.iter().any(|(_, path)| *path == file);
             let holders: Vec<&Process> = machine.processes.iter().filter(has_it).collect();
-            let is_unlisted = |process: &Process| {
-                evidence::unlisted_holders(machine).any(|holder| holder.pid == process.pid)
-            };
-            for holder in holders.iter().filter(|process| is_unlisted(process)) {
+            let is_unlisted = |process: &&&Process| !evidence::is_listed(machine, process.pid);
+            for holder in holders.iter().filter(is_unlisted) {
                 let holds = |pid| holders.iter().any(|other| other.pid == pid);
                 let is_proven = !evidence::serves_living(machine, holder)
                     && !evidence::is_grouped_with_living(machine, holder)
