@@ -81,8 +81,7 @@ impl Call<'_> {
         if let Some(found) = self.state.space.get_mut(base) {
             found.advice.get_or_insert_default().last_prefetch = Some(place);
         }
-        self.begin(stream);
-        self.enqueue(stream, Work::Nothing, &[]);
+        self.take_turn(stream);
         Ok(())
     }
 
@@ -121,8 +120,7 @@ impl Call<'_> {
                 found.advice.get_or_insert_default().last_prefetch = Some(*place);
             }
         }
-        self.begin(index);
-        self.enqueue(index, Work::Nothing, &[]);
+        self.take_turn(index);
         Ok(())
     }
 
@@ -142,8 +140,7 @@ impl Call<'_> {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         self.batch_ranges(pointers, sizes, count)?;
-        self.begin(index);
-        self.enqueue(index, Work::Nothing, &[]);
+        self.take_turn(index);
         Ok(())
     }
 
@@ -169,6 +166,12 @@ impl Call<'_> {
             flags,
             stream,
         )
+    }
+
+    /// Enqueues work that does nothing: the call's only effect is its place in the stream's order.
+    fn take_turn(&mut self, stream: u32) {
+        self.begin(stream);
+        self.enqueue(stream, Work::Nothing, &[]);
     }
 
     /// Returns the stream of a batch, which is not the legacy default stream.
@@ -321,8 +324,7 @@ impl Call<'_> {
         if !matches!(found.kind, Kind::Managed { .. }) || !whole {
             return Err(invalid);
         }
-        self.begin(stream);
-        self.enqueue(stream, Work::Nothing, &[]);
+        self.take_turn(stream);
         Ok(())
     }
 
