@@ -1,15 +1,16 @@
 //! The process's one emulated driver, and the entry of a call.
 
-use std::any::Any;
 use std::ffi::c_uint;
-use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use gpuheap_driver::{CUresult, Driver};
-use gpuheap_emu::{Emulator, Finding, FindingKind, Options};
+use gpuheap_emu::{Emulator, Finding, FindingKind, Messages, Options};
 
 use crate::settings::{Settings, SettingsError};
+
+const MESSAGES: Messages = Messages("libcuda");
 
 /// The process's driver, made at the first call and never destroyed. While a process ends, its
 /// other libraries may still call.
@@ -39,9 +40,7 @@ struct Process {
 
 fn process() -> &'static Process {
     PROCESS.get_or_init(|| {
-        // The hook belongs to this library's own copy of the standard library, not to the
-        // program's.
-        std::panic::set_hook(Box::new(say_panic));
+        MESSAGES.say_panics();
         let (settings, refused) = match Settings::read() {
             Ok(settings) => (settings, None),
             Err(error) => (Settings { options: Options::default(), log: false }, Some(error)),
@@ -63,7 +62,7 @@ pub(crate) fn initialise(flags: c_uint) -> CUresult {
             return CUresult::ERROR_NOT_INITIALIZED;
         }
         if let Some(error) = &process().refused {
-            say(&error.to_string());
+            MESSAGES.say(&error.to_string());
             return CUresult::ERROR_INVALID_VALUE;
         }
         // SAFETY: no pointers.
@@ -116,7 +115,7 @@ pub(crate) fn driver_version() -> i32 {
 /// Writes a line to stderr if the environment asks for a log.
 pub(crate) fn log(line: impl FnOnce() -> String) {
     if process().log {
-        say(&line());
+        MESSAGES.say(&line());
     }
 }
 
@@ -132,10 +131,10 @@ fn report_findings(device: &Emulator) {
         && REPORTED.compare_exchange(reported, upto, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     {
         for finding in &findings[reported..upto] {
-            say(&finding.to_string());
+            MESSAGES.say(&finding.to_string());
         }
         if upto == REPORTED_AT_MOST {
-            say(&format!(
+            MESSAGES.say(&format!(
                 "{REPORTED_AT_MOST} findings are shown; further ones are counted until the program exits"
             ));
             // SAFETY: the function does not unwind, and this library is never unmapped.
@@ -156,29 +155,12 @@ extern "C" fn report_count() {
                 _ => 1,
             };
             let count: usize = findings.iter().map(count).sum();
-            say(&format!("{count} findings, the first {REPORTED_AT_MOST} of them shown above"));
+            MESSAGES.say(&format!(
+                "{count} findings, the first {REPORTED_AT_MOST} of them shown above"
+            ));
         }
         CUresult::SUCCESS
     });
-}
-
-fn say_panic(panic: &PanicHookInfo<'_>) {
-    let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
-    say(&format!("a panic{place}, which is a bug of gpuheap's: {}", text(panic.payload())));
-}
-
-/// Writes one line to stderr. A closed stderr does not fail a driver call.
-fn say(line: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr().lock(), "gpuheap: libcuda: {line}");
-}
-
-fn text(cause: &(dyn Any + Send)) -> &str {
-    cause
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| cause.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no text")
 }
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
 //! The library's state, and the entry of a call.
 
-use std::any::Any;
-use std::io::Write;
-use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use gpuheap_emu::Messages;
 
 use crate::args::Handle;
 use crate::code::{Code, Outcome};
 use crate::description::{Device, Instance};
 use crate::machine::{Machine, Row};
+
+const MESSAGES: Messages = Messages("nvml");
 
 /// The machine, or why the environment makes none. Made at the first initialisation.
 static MACHINE: OnceLock<Result<Machine, String>> = OnceLock::new();
@@ -36,12 +38,11 @@ pub(crate) struct Target<'m> {
 pub(crate) fn initialise(symbol: &'static str, make: fn() -> Result<Machine, String>) -> Code {
     guarded(|| {
         let machine = MACHINE.get_or_init(|| {
-            // The hook belongs to this library's own copy of the standard library.
-            std::panic::set_hook(Box::new(say_panic));
+            MESSAGES.say_panics();
             make()
         });
         let machine = machine.as_ref().map_err(|error| {
-            say(error);
+            MESSAGES.say(error);
             Code::INVALID_ARGUMENT
         })?;
         if let Some(failure) = machine.description().failures.get(symbol) {
@@ -121,24 +122,6 @@ impl Target<'_> {
         }
         rows
     }
-}
-
-fn say_panic(panic: &PanicHookInfo<'_>) {
-    let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
-    say(&format!("a panic{place}, which is a bug of gpuheap's: {}", text(panic.payload())));
-}
-
-/// Writes one line to stderr. A closed stderr fails no call.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "gpuheap: nvml: {line}");
-}
-
-fn text(cause: &(dyn Any + Send)) -> &str {
-    cause
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| cause.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no text")
 }
 
 #[cfg(test)]

@@ -1,0 +1,36 @@
+//! Lines on stderr of the libraries that emulate the driver and NVML.
+
+use std::any::Any;
+use std::io::Write;
+use std::panic::PanicHookInfo;
+
+/// Messages on stderr of one emulated library, under the name that this holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Messages(pub &'static str);
+
+impl Messages {
+    /// Writes one line, `gpuheap: NAME: LINE`. If stderr is closed, the line is lost: no message
+    /// fails a call.
+    pub fn say(self, line: &str) {
+        let Self(name) = self;
+        let _ = writeln!(std::io::stderr().lock(), "gpuheap: {name}: {line}");
+    }
+
+    /// Sets the panic hook, so that each panic is one line of this library.
+    ///
+    /// The hook belongs to the caller's copy of the standard library. A `cdylib` has its own copy
+    /// and leaves the hook of the program alone.
+    pub fn say_panics(self) {
+        std::panic::set_hook(Box::new(move |panic| self.say(&line_of(panic))));
+    }
+}
+
+fn line_of(panic: &PanicHookInfo<'_>) -> String {
+    let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+    format!("a panic{place}, which is a bug of gpuheap's: {}", text_of(panic.payload()))
+}
+
+fn text_of(payload: &(dyn Any + Send)) -> &str {
+    let owned = || payload.downcast_ref::<String>().map(String::as_str);
+    payload.downcast_ref::<&str>().copied().or_else(owned).unwrap_or("no text")
+}
