@@ -9,7 +9,7 @@ use crate::{Ran, library, schema_of};
 
 /// Runs the command with the emulated NVML on the loader's path.
 fn on(variable: (&str, &str), arguments: &[&str]) -> Ran {
-    let folder = library::folder(&[library::NVML]);
+    let folder = library::folder(&[&library::NVML]);
     let program = Path::new(env!("CARGO_BIN_EXE_gpuheap"));
     let output = library::command(program, &folder, &[variable]).args(arguments).output().unwrap();
     Ran {

@@ -6,7 +6,7 @@ mod doctor;
 #[cfg(target_os = "linux")]
 mod emulated;
 #[cfg(target_os = "linux")]
-#[path = "../../../gpuheap-emu-nvml/tests/nvml/library.rs"]
+#[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 #[path = "../schema/mod.rs"]
 mod schema;

@@ -9,7 +9,7 @@ use crate::library;
 
 #[test]
 fn a_linked_program_runs() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     let link = ["-L".as_ref(), folder.path(), "-l:libcuda.so.1".as_ref()];
     assert_runs(&folder, "client", &link, "the end of the C program\n");
 }
@@ -19,7 +19,12 @@ fn a_linked_program_runs() {
 #[test]
 fn calls_at_thread_end_succeed() {
     let link = ["-pthread".as_ref(), "-ldl".as_ref()];
-    assert_runs(&library::folder(), "thread_end", &link, "the end of the threads\n");
+    assert_runs(
+        &library::folder(&[&library::LIBCUDA]),
+        "thread_end",
+        &link,
+        "the end of the threads\n",
+    );
 }
 
 /// Compiles the program `NAME.c` and runs it with the checks on. Asserts that it prints `expected`
@@ -27,12 +32,12 @@ fn calls_at_thread_end_succeed() {
 fn assert_runs(folder: &TempDir, name: &str, link: &[&Path], expected: &str) {
     let program = compile(folder, name, link);
     for schedule in ["immediate", "seeded:5"] {
-        let output = library::command(&program, folder)
-            .env("GPUHEAP_EMULATED_DEVICE", "2GiB")
-            .env("GPUHEAP_EMULATED_SCHEDULE", schedule)
-            .env("GPUHEAP_EMULATED_CHECKS", "1")
-            .output()
-            .unwrap();
+        let variables = [
+            ("GPUHEAP_EMULATED_DEVICE", "2GiB"),
+            ("GPUHEAP_EMULATED_SCHEDULE", schedule),
+            ("GPUHEAP_EMULATED_CHECKS", "1"),
+        ];
+        let output = library::command(&program, folder, &variables).output().unwrap();
         assert_eq!(library::quiet_success(output), expected, "{schedule}");
     }
 }

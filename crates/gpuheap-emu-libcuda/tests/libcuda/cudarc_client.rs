@@ -11,7 +11,7 @@ use crate::library;
 
 #[test]
 fn cudarc_runs_under_every_schedule() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     for schedule in ["immediate", "seeded:1", "seeded:2", "seeded:3"] {
         let output = library::run_ignored_test(
             "cudarc_client::the_program",

@@ -43,7 +43,7 @@ struct Loaded {
 
 impl Loaded {
     fn new() -> Loaded {
-        let folder = library::folder();
+        let folder = library::folder(&[&library::LIBCUDA]);
         // SAFETY: the library runs nothing when it is loaded.
         let library = unsafe { Library::new(folder.path().join("libcuda.so.1")) }.unwrap();
         Loaded { library, _folder: folder }
@@ -155,7 +155,7 @@ fn a_search_that_fails_says_why() {
 /// Runs in its own process, because other tests may use the library on the same threads.
 #[test]
 fn twins_mean_the_thread_s_own_default_stream() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     let seeded = [("GPUHEAP_EMULATED_SCHEDULE", "seeded:1")];
     let output = library::run_ignored_test("exports::asks_for_default_streams", &folder, &seeded);
     library::quiet_success(output);
@@ -236,7 +236,7 @@ fn it_has_the_driver_s_name_and_is_never_unmapped() {
 
 /// Returns the output of a program of the binary utilities about the library.
 fn output_of(program: &str, arguments: &[&str]) -> String {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     let file = folder.path().join("libcuda.so.1");
     let output = Command::new(program).args(arguments).arg(file).output().unwrap();
     assert!(output.status.success());
@@ -245,7 +245,7 @@ fn output_of(program: &str, arguments: &[&str]) -> String {
 
 #[test]
 fn gpuheap_s_own_loader_takes_it_for_a_driver() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     // SAFETY: the library under test is a driver.
     let driver = unsafe { LibCuda::open_at(&folder.path().join("libcuda.so.1")) }.unwrap();
     assert!(driver.version() >= 12_000);

@@ -32,7 +32,7 @@ const POOLS: [PoolKind; 4] =
 
 #[test]
 fn planted_bugs_in_blocks_are_found_through_the_driver() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     for schedule in ["immediate", "on-demand"] {
         for pool in POOLS {
             let variables = [
@@ -84,7 +84,7 @@ fn runs_the_bugs() {
 /// A program without mistakes gets no findings.
 #[test]
 fn nothing_is_found_in_a_clean_heap() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     for pool in PoolKind::ALL {
         let variables = [
             ("GPUHEAP_EMULATED_CHECKS", "1"),
@@ -118,7 +118,7 @@ fn runs_clean() {
 /// On a driver without the device, Rust's kind and C's status agree.
 #[test]
 fn a_device_that_the_driver_lacks_is_no_device() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     let output = library::run_ignored_test("heap::asks_for_the_sixth", &folder, &[]);
     library::quiet_success(output);
 }

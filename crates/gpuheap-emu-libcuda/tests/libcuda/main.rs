@@ -6,6 +6,7 @@ mod c_client;
 mod cudarc_client;
 mod exports;
 mod heap;
+#[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 #[path = "../../../gpuheap/tests/heap/planted.rs"]
 mod planted;

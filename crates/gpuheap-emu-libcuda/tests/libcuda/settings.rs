@@ -8,7 +8,7 @@ use crate::library;
 
 #[test]
 fn an_unknown_value_is_an_error_that_lists_the_valid_ones() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     for (variable, value, names) in [
         ("GPUHEAP_EMULATED_DEVICE", "h2000", "h200"),
         ("GPUHEAP_EMULATED_DEVICE", "12XB", "16GiB"),
@@ -34,7 +34,7 @@ fn an_unknown_value_is_an_error_that_lists_the_valid_ones() {
 
 #[test]
 fn the_device_is_what_the_environment_says() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     for (variables, expected) in [
         (vec![], "1 of emulated NVIDIA H200"),
         (vec![("GPUHEAP_EMULATED_DEVICE", "t4")], "1 of emulated Tesla T4"),
@@ -55,7 +55,7 @@ fn the_device_is_what_the_environment_says() {
 
 #[test]
 fn no_device_is_visible_if_the_list_names_none() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     for list in ["", "-1", "7"] {
         let output = library::run_ignored_test(
             "settings::finds_no_device",
@@ -78,7 +78,7 @@ fn finds_no_device() {
 
 #[test]
 fn what_a_program_asks_for_in_vain_is_logged_when_asked() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     let output = library::run_ignored_test(
         "settings::asks_in_vain",
         &folder,
@@ -92,7 +92,7 @@ fn what_a_program_asks_for_in_vain_is_logged_when_asked() {
 
 #[test]
 fn misuse_is_reported_when_asked() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     let checks = [("GPUHEAP_EMULATED_CHECKS", "1")];
     let output = library::run_ignored_test("settings::frees_twice", &folder, &checks);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -106,7 +106,7 @@ fn misuse_is_reported_when_asked() {
 
 #[test]
 fn misuse_that_is_not_shown_is_counted_at_exit() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     let checks = [("GPUHEAP_EMULATED_CHECKS", "1")];
     let output = library::run_ignored_test("settings::frees_nothing_often", &folder, &checks);
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -120,7 +120,7 @@ fn misuse_that_is_not_shown_is_counted_at_exit() {
 /// Two processes, one of which opens the device while the other has most of its memory.
 #[test]
 fn memory_of_an_account_is_shared_by_processes() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     let file = folder.path().join("account");
     let variables = [
         ("GPUHEAP_EMULATED_DEVICE", "64MiB"),
@@ -164,7 +164,7 @@ fn takes_48_mib_twice() {
 /// A heap reports its blocks to the library by the one export that is not the driver's.
 #[test]
 fn misuse_of_a_block_is_reported_when_asked() {
-    let folder = library::folder();
+    let folder = library::folder(&[&library::LIBCUDA]);
     let checks = [("GPUHEAP_EMULATED_CHECKS", "1")];
     let output = library::run_ignored_test("settings::leaves_its_block", &folder, &checks);
     let stderr = String::from_utf8(output.stderr).unwrap();

@@ -10,15 +10,15 @@ use gpuheap_doctor::{Here, Machine, Skipped, Source, diagnose};
 use gpuheap_driver::LibCuda;
 use tempfile::TempDir;
 
-use crate::{child, driver, library};
+use crate::{driver, library};
 
 /// Runs `body` while a process that took 1 GiB of device 1 and forked has ended and its child
 /// sleeps; then ends the child. `body` gets the pids of both and the account.
 fn with_a_dead_parent(body: impl FnOnce(&TempDir, u32, u32, &Path)) {
-    let folder = library::folder(&[library::NVML, driver::LIBCUDA]);
+    let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
     let account = folder.path().join("account");
     let variables = variables(&account);
-    let mut parent = child::ignored_test("account::takes_and_forks", &folder, &variables)
+    let mut parent = library::ignored_test("account::takes_and_forks", &folder, &variables)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -48,8 +48,8 @@ fn variables(account: &Path) -> [(&'static str, &str); 2] {
 
 /// Returns the processes of device 1 as another process is told them, a line for each.
 fn listed(folder: &TempDir, account: &Path) -> String {
-    let mut test = child::ignored_test("account::lists", folder, &variables(account));
-    let text = child::quiet_success(test.output().unwrap());
+    let output = library::run_ignored_test("account::lists", folder, &variables(account));
+    let text = library::quiet_success(output);
     let lines = text.lines().filter_map(|line| line.strip_prefix("listed "));
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -69,8 +69,8 @@ fn dead_parent_is_found_as_p01_with_its_child() {
         let mut variables = variables(account).to_vec();
         let (parent, child) = (parent.to_string(), child.to_string());
         variables.extend([("TEST_PARENT", parent.as_str()), ("TEST_CHILD", child.as_str())]);
-        let mut test = child::ignored_test("account::is_diagnosed", folder, &variables);
-        child::quiet_success(test.output().unwrap());
+        let output = library::run_ignored_test("account::is_diagnosed", folder, &variables);
+        library::quiet_success(output);
     });
 }
 

@@ -7,7 +7,7 @@ use nvml_wrapper::enum_wrappers::device::{
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 
-use crate::{child, library};
+use crate::library;
 
 const GIB: u64 = 1 << 30;
 
@@ -40,13 +40,14 @@ pub(crate) const DESCRIPTION: &str = r#"{
 
 #[test]
 fn client_is_told_what_is_described() {
-    let folder = library::folder(&[library::NVML]);
+    let folder = library::folder(&[&library::NVML]);
     let file = folder.path().join("description.json");
     std::fs::write(&file, DESCRIPTION).unwrap();
     for value in [DESCRIPTION, file.to_str().unwrap()] {
         let variables = [("GPUHEAP_EMULATED_NVML", value)];
-        let mut test = child::ignored_test("description::reads_two_devices", &folder, &variables);
-        child::quiet_success(test.output().unwrap());
+        let output =
+            library::run_ignored_test("description::reads_two_devices", &folder, &variables);
+        library::quiet_success(output);
     }
 }
 
@@ -138,7 +139,7 @@ fn reads_two_devices() {
 
 #[test]
 fn wrong_setting_is_told_in_one_line_and_refused() {
-    let folder = library::folder(&[library::NVML]);
+    let folder = library::folder(&[&library::NVML]);
     for (name, value, told) in [
         ("GPUHEAP_EMULATED_NVML", "{\"devices\": [{}]}", "give memory.total"),
         ("GPUHEAP_EMULATED_NVML", "{\"failures\": {\"nvmlX\": \"TIMEOUT\"}}", "\"nvmlX\" is no"),
@@ -148,8 +149,7 @@ fn wrong_setting_is_told_in_one_line_and_refused() {
         ("GPUHEAP_EMULATED_ACCOUNT", "/proc/version", "is no account"),
     ] {
         let variables = [(name, value)];
-        let mut test = child::ignored_test("description::is_refused", &folder, &variables);
-        let output = test.output().unwrap();
+        let output = library::run_ignored_test("description::is_refused", &folder, &variables);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{name}={value}: {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
@@ -165,11 +165,11 @@ fn is_refused() {
 
 #[test]
 fn initialisation_fails_as_described() {
-    let folder = library::folder(&[library::NVML]);
+    let folder = library::folder(&[&library::NVML]);
     let description = "{\"failures\": {\"nvmlInit_v2\": \"LIB_RM_VERSION_MISMATCH\"}}";
     let variables = [("GPUHEAP_EMULATED_NVML", description)];
-    let mut test = child::ignored_test("description::differs_in_version", &folder, &variables);
-    child::quiet_success(test.output().unwrap());
+    let output = library::run_ignored_test("description::differs_in_version", &folder, &variables);
+    library::quiet_success(output);
 }
 
 #[test]

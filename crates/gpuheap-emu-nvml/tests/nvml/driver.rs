@@ -4,19 +4,15 @@ use gpuheap_driver::{CUcontext, CUuuid, Driver, LibCuda};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 
-use crate::child;
-use crate::library::{self, Emulated};
-
-/// The emulated driver.
-pub(crate) const LIBCUDA: Emulated = ["gpuheap-emu-libcuda", "libcuda_emulated.so", "libcuda.so.1"];
+use crate::library;
 
 #[test]
 fn devices_and_memory_are_those_of_the_driver_in_the_process() {
-    let folder = library::folder(&[library::NVML, LIBCUDA]);
+    let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
     let variables = [("GPUHEAP_EMULATED_DEVICE", "t4,4GiB"), ("GPUHEAP_EMULATED_DRIVER", "12.4")];
     for name in ["driver::sees_its_own_memory", "driver::sees_idle_devices"] {
-        let mut test = child::ignored_test(name, &folder, &variables);
-        child::quiet_success(test.output().unwrap());
+        let output = library::run_ignored_test(name, &folder, &variables);
+        library::quiet_success(output);
     }
 }
 

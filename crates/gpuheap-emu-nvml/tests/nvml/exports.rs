@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{child, library};
+use crate::library;
 
 #[test]
 fn nothing_but_nvml_is_exported_and_every_function_can_be_made_to_fail() {
@@ -19,10 +19,9 @@ fn nothing_but_nvml_is_exported_and_every_function_can_be_made_to_fail() {
         .collect();
     let description = format!("{{\"failures\": {{{}}}}}", failures.join(", "));
     let variables = [("GPUHEAP_EMULATED_NVML", description.as_str())];
-    let folder = library::folder(&[library::NVML]);
-    let output =
-        child::ignored_test("exports::counts_in_vain", &folder, &variables).output().unwrap();
-    child::quiet_success(output);
+    let folder = library::folder(&[&library::NVML]);
+    let output = library::run_ignored_test("exports::counts_in_vain", &folder, &variables);
+    library::quiet_success(output);
 }
 
 #[test]
@@ -41,7 +40,7 @@ fn it_has_nvml_s_name_and_is_never_unmapped() {
 
 /// Returns the output of a program of the binary utilities about the library.
 fn output_of(program: &str, arguments: &[&str]) -> String {
-    let folder = library::folder(&[library::NVML]);
+    let folder = library::folder(&[&library::NVML]);
     let file = folder.path().join("libnvidia-ml.so.1");
     let output = Command::new(program).args(arguments).arg(file).output().unwrap();
     assert!(output.status.success());

@@ -4,9 +4,9 @@
 #![cfg(target_os = "linux")]
 
 mod account;
-mod child;
 mod description;
 mod driver;
 mod exports;
+#[path = "../../../gpuheap-emu/tests/libraries/mod.rs"]
 mod library;
 mod protocol;

@@ -1,0 +1,105 @@
+//! The emulated libraries, built and put where a loader finds them.
+//!
+//! Cargo builds a cdylib for none of its package's tests: a test's dependency must be a library
+//! that Rust code can link. These libraries must never be linked into a Rust program, because they
+//! would replace the real ones for that program's other users. So the tests build them with the
+//! cargo that runs them.
+#![allow(dead_code, reason = "each suite uses its own part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+/// The emulated driver.
+pub(crate) static LIBCUDA: Emulated =
+    Emulated::new("gpuheap-emu-libcuda", "libcuda_emulated.so", "libcuda.so.1");
+
+/// The emulated NVML.
+pub(crate) static NVML: Emulated =
+    Emulated::new("gpuheap-emu-nvml", "libnvml_emulated.so", "libnvidia-ml.so.1");
+
+/// An emulated library.
+pub(crate) struct Emulated {
+    package: &'static str,
+    file: &'static str,
+    /// The name that loaders look for.
+    name: &'static str,
+    built: OnceLock<PathBuf>,
+}
+
+/// Returns a folder that holds these libraries and nothing else.
+pub(crate) fn folder(libraries: &[&Emulated]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for library in libraries {
+        std::fs::copy(library.built(), folder.path().join(library.name)).unwrap();
+    }
+    folder
+}
+
+/// Returns a command for `program` whose loader finds the libraries in `folder` before any others.
+/// Neither the emulator's variables nor the driver's choice of devices are set, except by
+/// `variables`.
+pub(crate) fn command(program: &Path, folder: &TempDir, variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("GPUHEAP_EMULATED_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .env("LD_LIBRARY_PATH", folder.path())
+        .envs(variables.iter().copied());
+    command
+}
+
+/// Returns a command that runs one ignored test of this test binary in its own process, because a
+/// process reads the libraries' variables once.
+pub(crate) fn ignored_test(name: &str, folder: &TempDir, variables: &[(&str, &str)]) -> Command {
+    let mut command = command(&std::env::current_exe().unwrap(), folder, variables);
+    command.args([name, "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
+    command
+}
+
+/// Runs one [ignored test](ignored_test) to its end.
+pub(crate) fn run_ignored_test(name: &str, folder: &TempDir, variables: &[(&str, &str)]) -> Output {
+    ignored_test(name, folder, variables).output().unwrap()
+}
+
+/// Returns the output of a program, which must succeed and write nothing to stderr.
+pub(crate) fn quiet_success(output: Output) -> String {
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
+    assert_eq!(stderr, "", "\n{stdout}");
+    stdout
+}
+
+impl Emulated {
+    const fn new(package: &'static str, file: &'static str, name: &'static str) -> Self {
+        Self { package, file, name, built: OnceLock::new() }
+    }
+
+    /// Returns the library's file, which is built once in each test binary.
+    fn built(&self) -> &Path {
+        self.built.get_or_init(|| {
+            // Cargo gives integration tests the folder TARGET/tmp; a test binary lies in
+            // TARGET/PROFILE/deps, where the profile "dev" is called "debug".
+            let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+            let this = std::env::current_exe().unwrap();
+            let profile = this.ancestors().nth(2).unwrap().file_name().unwrap().to_str().unwrap();
+            let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+                .args(["build", "--quiet", "--lib", "--package", self.package])
+                .args(["--profile", if profile == "debug" { "dev" } else { profile }])
+                .arg("--target-dir")
+                .arg(target)
+                .current_dir(env!("CARGO_MANIFEST_DIR"))
+                .status()
+                .unwrap();
+            assert!(status.success(), "{} does not build", self.package);
+            target.join(profile).join(self.file)
+        })
+    }
+}
