@@ -54,6 +54,18 @@ impl Heap {
     pub fn allocate(&self, bytes: u64, stream: &Stream) -> Result<Block, Error> {
         Block::allocate(self.handle.inner(), bytes, stream, Location::caller())
     }
+
+    /// Allocates `bytes` from this thread's cache for `stream`, without a lock and without waiting.
+    /// `None` if the cache does not serve the request, or the heap tracks allocations;
+    /// [`allocate`](Heap::allocate) then may.
+    ///
+    /// For a caller that releases something, such as an interpreter's lock, before a request that
+    /// may wait.
+    #[inline]
+    pub fn allocate_cached(&self, bytes: u64, stream: &Stream) -> Option<Block> {
+        let (lease, cache) = self.handle.inner().lease_kept(bytes, stream)?;
+        Some(Block { way: Way::Cache(cache), lease, given_back: false })
+    }
 }
 
 impl Block {

@@ -1,0 +1,177 @@
+"""The heap, with what is made of its figures in Python: status, reports, snapshots."""
+
+from __future__ import annotations
+
+import html
+import json
+import threading
+from typing import Any, NamedTuple
+
+from gpuheap import _gpuheap
+
+
+class Line(NamedTuple):
+    """A line of the program, with what it holds."""
+
+    file: str
+    line: int
+    function: str
+    allocations: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{size(self.bytes)} in {self.allocations} allocations, {self.file}:{self.line} ({self.function})"
+
+
+class Report:
+    """Figures of a heap: `str()` for people, `to_dict()` for programs, a table in a notebook. Each
+    figure is an attribute too."""
+
+    def __init__(self, figures: dict[str, Any], text: str) -> None:
+        self._figures = figures
+        self._text = text
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._figures
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self._figures[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{html.escape(show(value))}</td></tr>"
+            for name, value in self._figures.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        )
+        return f"<pre>{html.escape(self._text)}</pre><details><summary>Figures</summary><table>{rows}</table></details>"
+
+
+class Status(Report):
+    """Memory of a heap and its device at one moment. From `Heap.status()`."""
+
+
+class FlushReport(Report):
+    """What a flush gave back, and what stayed. From `Heap.flush()`."""
+
+    @property
+    def given_back(self) -> int:
+        """Bytes given back to the driver."""
+        return sum(kind["given_back"] for kind in self._figures["kinds"])
+
+
+class Leaks(tuple[Line, ...]):
+    """Lines that hold memory, most bytes first. From `Heap.leaks()`."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(line.bytes for line in self)
+
+    def __str__(self) -> str:
+        if not self:
+            return "no memory is outstanding"
+        return "\n".join(str(line) for line in self)
+
+
+class Snapshot:
+    """What each line held at a moment. From `Heap.snapshot()`."""
+
+    def __init__(self, lines: tuple[Line, ...]) -> None:
+        self.lines = lines
+
+    def diff(self, earlier: Snapshot) -> list[Line]:
+        """Lines that hold more or less than in `earlier`, the largest change first. Counts and bytes are
+        the differences."""
+        before = {line[:3]: line for line in earlier.lines}
+        now = {line[:3]: line for line in self.lines}
+        changes = []
+        for place in before.keys() | now.keys():
+            old = before.get(place, Line(*place, 0, 0))
+            new = now.get(place, Line(*place, 0, 0))
+            change = Line(*place, new.allocations - old.allocations, new.bytes - old.bytes)
+            if change.allocations or change.bytes:
+                changes.append(change)
+        return sorted(changes, key=lambda line: (-abs(line.bytes), line.file, line.line))
+
+
+class Heap(_gpuheap.Heap):
+    __doc__ = _gpuheap.Heap.__doc__
+
+    def status(self) -> Status:
+        """Figures of the heap and its device. Does not wait."""
+        figures, text = self._status()
+        return Status(json.loads(figures), text)
+
+    def flush(self) -> FlushReport:
+        """Gives all cached memory back to the driver, and says what stayed. Waits for frees in flight."""
+        figures, text = self._flush()
+        return FlushReport(json.loads(figures), text)
+
+    def leaks(self) -> Leaks:
+        """Lines that hold memory, most bytes first. Needs `track="lines"`."""
+        return Leaks(Line(*line) for line in self._outstanding())
+
+    def snapshot(self) -> Snapshot:
+        """What each line holds now. Needs `track="lines"`."""
+        return Snapshot(self.leaks())
+
+    def _repr_html_(self) -> str:
+        return self.status()._repr_html_()
+
+
+_default: Heap | None = None
+_default_lock = threading.Lock()
+
+
+def default_heap() -> Heap:
+    """The heap that `gpuheap.status()`, `gpuheap.flush()` and the modules of libraries use: the one of
+    `set_default_heap` or `install`, else one of the first device, with the settings of the environment."""
+    global _default
+    with _default_lock:
+        if _default is None:
+            _default = Heap()
+        return _default
+
+
+def set_default_heap(heap: Heap | None) -> Heap | None:
+    """Sets the heap that `default_heap` returns. Returns the one before."""
+    global _default
+    with _default_lock:
+        before, _default = _default, heap
+        return before
+
+
+def status() -> Status:
+    """Figures of the default heap and its device."""
+    return default_heap().status()
+
+
+def flush() -> FlushReport:
+    """Collects Python's garbage, and gives all cached memory of the default heap back."""
+    import gc
+
+    gc.collect()
+    return default_heap().flush()
+
+
+def size(nbytes: int) -> str:
+    """A size for people: `512.000 MiB`."""
+    if nbytes < 1024:
+        return f"{nbytes} bytes"
+    value, unit = float(nbytes), 0
+    while value >= 1024 and unit < 6:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.3f} {('', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')[unit]}"
+
+
+def show(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,248 @@
+//! Device memory, as Python owns it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gpuheap::Block;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::exchange::{self, Exported};
+use crate::failure::{call, call_detached, refused};
+use crate::lines::RecordId;
+use crate::memory::Memory;
+use crate::owner::Owner;
+
+/// Device memory of a heap. From `Heap.alloc`. It goes back to the heap when it is collected, at
+/// `free()`, or at the end of a `with` block, in the order of its stream. Nothing waits.
+///
+/// Its contents are undefined. Other libraries read it in place, by DLPack or by the CUDA array
+/// interface: `cupy.from_dlpack(buffer)`, `torch.from_dlpack(buffer)`, `cupy.asarray(buffer)`. Memory
+/// that was handed to one of them stays until that library lets go of it too.
+#[pyclass(frozen, module = "gpuheap", weakref)]
+pub(crate) struct Buffer {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) stream: gpuheap::Stream,
+    pub(crate) owner: Arc<Owner>,
+    state: Mutex<State>,
+}
+
+enum State {
+    /// Owned by this object alone.
+    Own(Memory),
+    /// Shared with those that it was exported to.
+    Shared(Arc<Memory>),
+    /// Freed by this object; the number of holders elsewhere does not matter here.
+    Freed,
+}
+
+impl Buffer {
+    pub(crate) fn new(
+        block: Block,
+        stream: gpuheap::Stream,
+        owner: Arc<Owner>,
+        record: Option<RecordId>,
+    ) -> Buffer {
+        let (address, bytes) = (block.address(), block.bytes());
+        let memory = Memory::new(block, record, &owner, &stream);
+        Buffer { address, bytes, stream, owner, state: Mutex::new(State::Own(memory)) }
+    }
+
+    /// Returns the memory, to be held by somebody else too.
+    pub(crate) fn share(&self, py: Python<'_>) -> PyResult<Arc<Memory>> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Freed) {
+            State::Own(memory) => {
+                let shared = Arc::new(memory);
+                *state = State::Shared(shared.clone());
+                Ok(shared)
+            }
+            State::Shared(shared) => {
+                *state = State::Shared(shared.clone());
+                Ok(shared)
+            }
+            State::Freed => Err(freed(py)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        if matches!(*self.lock(), State::Freed) { Err(freed(py)) } else { Ok(()) }
+    }
+}
+
+fn freed(py: Python<'_>) -> PyErr {
+    refused(
+        py,
+        "Freed",
+        "the buffer was freed before this use; keep it until its last use, or allocate another",
+    )
+}
+
+#[pymethods]
+impl Buffer {
+    /// Address on the device. Work on it is enqueued on the buffer's stream, or on one that `used_on`
+    /// names.
+    #[getter]
+    fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
+        self.check(py)?;
+        Ok(self.address)
+    }
+
+    /// Bytes, as requested.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Handle of the stream that it was allocated on.
+    #[getter]
+    fn stream(&self) -> usize {
+        self.stream.raw().0
+    }
+
+    /// Name of the device.
+    #[getter]
+    fn device(&self) -> &str {
+        self.owner.device.name()
+    }
+
+    /// Whether `free` was called.
+    #[getter]
+    fn freed(&self) -> bool {
+        matches!(*self.lock(), State::Freed)
+    }
+
+    /// Frees the memory in the order of its stream and of all that `used_on` named. With `stream`, also
+    /// after the work of that one. A second call does nothing. Does not wait.
+    #[pyo3(signature = (stream=None))]
+    fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        if let Some(stream) = stream {
+            self.used_on(stream)?;
+        }
+        let state = std::mem::replace(&mut *self.lock(), State::Freed);
+        match state {
+            State::Own(mut memory) => call(py, || memory.give_back()),
+            // The last holder frees it.
+            State::Shared(_) | State::Freed => Ok(()),
+        }
+    }
+
+    /// Says that the memory is in use on another stream too, until `free`: the free then comes after
+    /// that stream's work.
+    fn used_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = stream.py();
+        let stream = self.owner.stream(py, Some(stream))?;
+        match &*self.lock() {
+            State::Own(memory) => memory.use_on(&stream),
+            State::Shared(memory) => memory.use_on(&stream),
+            State::Freed => return Err(freed(py)),
+        }
+        Ok(())
+    }
+
+    /// Fills the memory with a byte, in the order of its stream. Does not wait.
+    #[pyo3(signature = (byte=0))]
+    fn fill(&self, py: Python<'_>, byte: u8) -> PyResult<()> {
+        let memory = self.share(py)?;
+        call(py, || self.owner.fill(self.address, self.bytes, byte, &self.stream))?;
+        drop(memory);
+        Ok(())
+    }
+
+    /// Copies bytes to the device, from anything with the buffer protocol. Waits until they are there.
+    #[pyo3(signature = (source, offset=0))]
+    fn copy_from(&self, py: Python<'_>, source: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
+        let memory = self.share(py)?;
+        let bytes = crate::host::bytes_of(source)?;
+        self.check_range(py, offset, bytes.len())?;
+        let (to, stream) = (self.address + offset, &self.stream);
+        call_detached(py, || self.owner.upload(to, &bytes, stream))?;
+        drop(memory);
+        Ok(())
+    }
+
+    /// Copies bytes to the host. Waits until the stream has done what was enqueued before.
+    #[pyo3(signature = (offset=0, nbytes=None))]
+    fn to_bytes<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        nbytes: Option<u64>,
+    ) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
+        let memory = self.share(py)?;
+        let bytes = nbytes.unwrap_or_else(|| self.bytes.saturating_sub(offset));
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.check_range(py, offset, length)?;
+        let (from, stream) = (self.address + offset, &self.stream);
+        let mut read = vec![0_u8; length];
+        call_detached(py, || self.owner.download(from, &mut read, stream))?;
+        drop(memory);
+        Ok(pyo3::types::PyBytes::new(py, &read))
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let memory = self.share(py)?;
+        let exported = Exported::bytes(self.address, self.bytes, &self.owner, memory, &self.stream);
+        exchange::dlpack(py, exported, stream, max_version, dl_device, copy)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        exchange::dlpack_device(&self.owner.device)
+    }
+
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        exchange::refuse_emulated(py, &self.owner.device)?;
+        let memory = self.share(py)?;
+        // Whoever reads it names no stream: what blocking streams do until the free comes before it.
+        memory.use_on(&self.owner.default);
+        exchange::array_interface(py, self.address, &[self.bytes as usize], "|u1", &self.stream)
+    }
+
+    fn __len__(&self) -> usize {
+        usize::try_from(self.bytes).unwrap_or(usize::MAX)
+    }
+
+    fn __enter__(slf: Py<Buffer>) -> Py<Buffer> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.free(py, None)
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.freed() { ", freed" } else { "" };
+        format!("<gpuheap.Buffer {} bytes on {}{state}>", self.bytes, self.owner.device.name())
+    }
+}
+
+impl Buffer {
+    fn check_range(&self, py: Python<'_>, offset: u64, length: usize) -> PyResult<()> {
+        let end = offset.checked_add(length as u64);
+        if end.is_some_and(|end| end <= self.bytes) {
+            return Ok(());
+        }
+        Err(refused(
+            py,
+            "WrongShape",
+            &format!(
+                "{length} bytes at offset {offset} are outside the buffer, which has {}",
+                self.bytes
+            ),
+        ))
+    }
+}

@@ -1,0 +1,120 @@
+//! Errors of the library as Python's exceptions, which `gpuheap/_errors.py` declares.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use gpuheap::{Error, OutOfMemory};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+
+/// Runs what calls the library: its errors become exceptions, and so does a panic, which is a bug.
+pub(crate) fn call<R>(py: Python<'_>, work: impl FnOnce() -> Result<R, Error>) -> PyResult<R> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(exception(py, &error)),
+        Err(panic) => Err(bug(py, &*panic)),
+    }
+}
+
+/// Runs what calls the library and may wait, with the interpreter's lock let go.
+pub(crate) fn call_detached<R: Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<R, Error> + Send,
+) -> PyResult<R> {
+    let done = py.detach(|| catch_unwind(AssertUnwindSafe(work)));
+    match done {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(error)) => Err(exception(py, &error)),
+        Err(panic) => Err(bug(py, &*panic)),
+    }
+}
+
+/// Makes the exception of an error.
+pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    made(py, error).unwrap_or_else(|failed| failed)
+}
+
+/// Makes an exception of the library's own, of a kind that [`gpuheap::ErrorKind`] names.
+pub(crate) fn refused(py: Python<'_>, kind: &str, text: &str) -> PyErr {
+    let make = || -> PyResult<PyErr> {
+        let made = errors(py)?.getattr("from_kind")?.call1((kind, text))?;
+        Ok(PyErr::from_value(made))
+    };
+    make().unwrap_or_else(|failed| failed)
+}
+
+fn errors(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let errors = ERRORS.get_or_try_init(py, || py.import("gpuheap._errors").map(Bound::unbind))?;
+    Ok(errors.bind(py).clone())
+}
+
+fn made(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let kind = format!("{:?}", error.kind());
+    let Some(evidence) = error.out_of_memory() else {
+        return Ok(refused(py, &kind, &error.to_string()));
+    };
+    let made = errors(py)?.getattr("out_of_memory")?;
+    Ok(PyErr::from_value(made.call1((error.to_string(), figures(py, evidence)?))?))
+}
+
+/// Returns the figures of the evidence, by the names that Rust has for them.
+fn figures<'py>(py: Python<'py>, evidence: &OutOfMemory) -> PyResult<Bound<'py, PyDict>> {
+    let figures = PyDict::new(py);
+    let OutOfMemory {
+        requested,
+        kind,
+        pool,
+        cause,
+        short_by,
+        limit_short_by,
+        device_short_by,
+        needed,
+        live,
+        ..
+    } = evidence;
+    figures.set_item("requested", requested)?;
+    figures.set_item("kind", kind.name())?;
+    figures.set_item("pool", pool.name())?;
+    figures.set_item("cause", cause.name())?;
+    figures.set_item("short_by", short_by)?;
+    figures.set_item("limit_short_by", limit_short_by)?;
+    figures.set_item("device_short_by", device_short_by)?;
+    figures.set_item("needed", needed)?;
+    figures.set_item("live", live)?;
+    figures.set_item("live_blocks", evidence.live_blocks)?;
+    figures.set_item("pending", evidence.pending)?;
+    figures.set_item("cached", evidence.cached)?;
+    figures.set_item("largest_cached_block", evidence.largest_cached_block)?;
+    figures.set_item("cached_on_other_streams", evidence.cached_on_other_streams)?;
+    figures.set_item("reserved", evidence.reserved)?;
+    figures.set_item("other_heaps", evidence.other_heaps)?;
+    figures.set_item("other_heaps_cached", evidence.other_heaps_cached)?;
+    figures.set_item("foreign", evidence.foreign)?;
+    figures.set_item("device", evidence.device)?;
+    figures.set_item("device_free", evidence.device_free)?;
+    figures.set_item("limit", evidence.limit)?;
+    figures.set_item("limit_is_fixed", evidence.limit_is_fixed)?;
+    figures.set_item("on_wsl2", evidence.on_wsl2)?;
+    let tried: Vec<_> =
+        evidence.tried.iter().map(|(step, bytes)| (format!("{step:?}"), *bytes)).collect();
+    figures.set_item("tried", tried)?;
+    Ok(figures)
+}
+
+fn bug(py: Python<'_>, panic: &(dyn std::any::Any + Send)) -> PyErr {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no text");
+    refused(
+        py,
+        "Bug",
+        &format!(
+            "gpuheap {} failed in a way that is a bug of its own ({text}); what it holds may no longer \
+             be right: save your work, restart, and report this text with what led to it",
+            env!("CARGO_PKG_VERSION")
+        ),
+    )
+}

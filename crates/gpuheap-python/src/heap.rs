@@ -1,0 +1,304 @@
+//! Heaps of a device, and their figures.
+
+use std::sync::Arc;
+
+use gpuheap::{Fit, Limits, MemoryKind, PoolKind, Size};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyInt, PyString};
+
+use crate::buffer::Buffer;
+use crate::device::Device;
+use crate::failure::{call, call_detached, refused};
+use crate::host::HostBuffer;
+use crate::owner::Owner;
+use crate::streams::Stream;
+
+/// A line and what it holds: file, line, function, allocations, bytes.
+type LineFigures = (String, i32, String, u64, u64);
+
+/// The memory of one device: a caching pool under limits, with an account.
+///
+/// `limit` and `soft_limit` are bytes, or a text: `"512MiB"`, `"80%"` of the device. `pool` is
+/// `"stitched"` (the default), `"split"`, `"binned"`, `"simple"`, `"driver"` or `"none"`. With
+/// `track="lines"` the heap knows the line of Python that made each allocation.
+///
+/// >>> import gpuheap
+/// >>> heap = gpuheap.Heap("emulated:1GiB", limit="512MiB")
+/// >>> with heap.alloc(1000) as buffer:
+/// ...     heap.stats()["live"]
+/// 1000
+/// >>> heap.stats()["live"]
+/// 0
+#[pyclass(frozen, subclass, module = "gpuheap", weakref)]
+pub(crate) struct Heap {
+    pub(crate) owner: Arc<Owner>,
+}
+
+#[pymethods]
+impl Heap {
+    #[new]
+    #[pyo3(signature = (device=None, *, limit=None, soft_limit=None, pinned_limit=None, pool=None, track="off", zero_on_alloc=None, zero_on_free=None))]
+    #[allow(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn new(
+        py: Python<'_>,
+        device: Option<&Bound<'_, PyAny>>,
+        limit: Option<&Bound<'_, PyAny>>,
+        soft_limit: Option<&Bound<'_, PyAny>>,
+        pinned_limit: Option<&Bound<'_, PyAny>>,
+        pool: Option<&str>,
+        track: &str,
+        zero_on_alloc: Option<bool>,
+        zero_on_free: Option<bool>,
+    ) -> PyResult<Heap> {
+        let device = opened(py, device)?;
+        let tracks = match track {
+            "off" => false,
+            "lines" => true,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "track={other:?} is unknown; pass \"off\" or \"lines\""
+                )));
+            }
+        };
+        let total = device.total_memory();
+        let mut builder = gpuheap::Heap::builder(&device);
+        if let Some(bytes) = limit.map(|given| size_of(given, total)).transpose()? {
+            builder = builder.hard_limit(bytes);
+        }
+        if let Some(bytes) = soft_limit.map(|given| size_of(given, total)).transpose()? {
+            builder = builder.soft_limit(bytes);
+        }
+        if let Some(bytes) = pinned_limit.map(|given| size_of(given, total)).transpose()? {
+            builder = builder.pinned_limit(bytes);
+        }
+        if let Some(name) = pool {
+            let kind = PoolKind::parse(name);
+            let kind = kind.map_err(|error| PyValueError::new_err(error.to_string()))?;
+            builder = builder.pool(kind);
+        }
+        if let Some(zero) = zero_on_alloc {
+            builder = builder.zero_on_alloc(zero);
+        }
+        if let Some(zero) = zero_on_free {
+            builder = builder.zero_on_free(zero);
+        }
+        let (heap, default) =
+            call_detached(py, || Ok((builder.build()?, device.default_stream()?)))?;
+        Ok(Heap { owner: Owner::new(heap, device, default, tracks) })
+    }
+
+    /// Allocates device memory for use on `stream`: an object with `__cuda_stream__` (gpuheap,
+    /// cuda.core, CuPy, PyTorch, RMM), a handle as a number, or the default stream. A stream given as
+    /// a number has to live until the memory is freed.
+    ///
+    /// Raises `gpuheap.OutOfMemory`, which is a `MemoryError` and has the figures.
+    #[pyo3(signature = (nbytes, stream=None))]
+    fn alloc(
+        &self,
+        py: Python<'_>,
+        nbytes: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Buffer> {
+        let stream = self.owner.stream(py, stream)?;
+        let (block, record) = self.owner.allocate(py, nbytes, &stream)?;
+        Ok(Buffer::new(block, stream, self.owner.clone(), record))
+    }
+
+    /// Allocates pinned memory of the host, which copies to and from the device do not have to stage.
+    /// NumPy reads and writes it in place: `numpy.frombuffer(heap.pinned(800), "f8")`.
+    fn pinned(&self, py: Python<'_>, nbytes: usize) -> PyResult<HostBuffer> {
+        HostBuffer::new(py, &self.owner, MemoryKind::Pinned, nbytes)
+    }
+
+    /// Allocates managed memory, which host and device both address.
+    fn managed(&self, py: Python<'_>, nbytes: usize) -> PyResult<HostBuffer> {
+        HostBuffer::new(py, &self.owner, MemoryKind::Unified, nbytes)
+    }
+
+    /// Makes a stream of the device that does not wait for the default stream.
+    fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
+        Ok(Stream { inner: call(py, || self.owner.device.stream())? })
+    }
+
+    /// The device.
+    #[getter]
+    fn device(&self) -> Device {
+        Device { inner: self.owner.device.clone() }
+    }
+
+    /// Name of the pool.
+    #[getter]
+    fn pool(&self) -> &'static str {
+        self.owner.heap.pool().name()
+    }
+
+    /// Whether allocations are recorded by line.
+    #[getter]
+    fn tracks(&self) -> bool {
+        self.owner.tracks()
+    }
+
+    /// The limits in bytes, as `(hard, soft)`; `None` for no limit.
+    #[getter]
+    fn limits(&self) -> (Option<u64>, Option<u64>) {
+        let Limits { soft, hard } = self.owner.heap.limits();
+        (hard, soft)
+    }
+
+    /// Sets the limits. Cached memory above them goes back at once. Returns the bytes given back.
+    #[pyo3(signature = (limit=None, soft_limit=None))]
+    fn set_limits(
+        &self,
+        py: Python<'_>,
+        limit: Option<&Bound<'_, PyAny>>,
+        soft_limit: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let total = self.owner.device.total_memory();
+        let hard = limit.map(|given| size_of(given, total)).transpose()?;
+        let soft = soft_limit.map(|given| size_of(given, total)).transpose()?;
+        call_detached(py, || self.owner.heap.set_limits(Limits { soft, hard }))
+    }
+
+    /// Figures of the device memory, in bytes: `live`, `cached`, `pending`, `reserved`, their peaks,
+    /// and counts of calls. Does not wait.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let usage = call(py, || self.owner.heap.usage())?;
+        let stats = PyDict::new(py);
+        stats.set_item(intern!(py, "live"), usage.live)?;
+        stats.set_item(intern!(py, "live_blocks"), usage.live_blocks)?;
+        stats.set_item(intern!(py, "live_peak"), usage.live_peak)?;
+        stats.set_item(intern!(py, "pending"), usage.pending)?;
+        stats.set_item(intern!(py, "cached"), usage.cached)?;
+        stats.set_item(intern!(py, "largest_cached_block"), usage.largest_cached_block)?;
+        stats.set_item(intern!(py, "reserved"), usage.reserved)?;
+        stats.set_item(intern!(py, "reserved_peak"), usage.reserved_peak)?;
+        stats.set_item(intern!(py, "allocations"), usage.stats.allocations)?;
+        stats.set_item(intern!(py, "frees"), usage.stats.frees)?;
+        stats.set_item(intern!(py, "driver_calls"), usage.driver_calls)?;
+        Ok(stats)
+    }
+
+    /// The status as JSON and as text.
+    fn _status(&self, py: Python<'_>) -> PyResult<(String, String)> {
+        let status = call_detached(py, || self.owner.heap.memory_status())?;
+        Ok((status.to_json(), status.to_string()))
+    }
+
+    /// Gives all cached memory back; the report as JSON and as text.
+    fn _flush(&self, py: Python<'_>) -> PyResult<(String, String)> {
+        self.owner.streams.sweep(py, &self.owner.heap)?;
+        let report = call_detached(py, || self.owner.heap.flush())?;
+        Ok((report.to_json(), report.to_string()))
+    }
+
+    /// Gives cached memory back until at least `nbytes` went, or all of it. Waits for frees in flight.
+    /// Returns bytes.
+    #[pyo3(signature = (nbytes=None))]
+    fn reclaim(&self, py: Python<'_>, nbytes: Option<u64>) -> PyResult<u64> {
+        call_detached(py, || match nbytes {
+            Some(bytes) => self.owner.heap.reclaim(bytes),
+            None => self.owner.heap.reclaim_all(),
+        })
+    }
+
+    /// Says whether a request of `nbytes` would succeed now: `"yes"`, `"perhaps"` or `"no"`, with a
+    /// sentence. Takes nothing.
+    fn would_fit(&self, py: Python<'_>, nbytes: u64) -> PyResult<(&'static str, String)> {
+        let fit = call_detached(py, || self.owner.heap.would_fit(nbytes))?;
+        let word = match fit {
+            Fit::Yes { .. } => "yes",
+            Fit::Perhaps { .. } => "perhaps",
+            _ => "no",
+        };
+        Ok((word, fit.to_string()))
+    }
+
+    /// The lines that hold memory, most bytes first: `(file, line, function, allocations, bytes)`.
+    /// Needs `track="lines"`.
+    fn _outstanding(&self, py: Python<'_>) -> PyResult<Vec<LineFigures>> {
+        self.check_tracks(py)?;
+        let lines = self.owner.lines.outstanding(py)?;
+        Ok(lines
+            .into_iter()
+            .map(|line| (line.file, line.line, line.function, line.allocations, line.bytes))
+            .collect())
+    }
+
+    /// Every outstanding allocation, the oldest first, as dictionaries. Needs `track="lines"`.
+    fn _records<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.check_tracks(py)?;
+        self.owner.lines.records(py)
+    }
+
+    /// Begins to record the peak of live memory.
+    fn _region(&self, py: Python<'_>) -> PyResult<Region> {
+        Ok(Region { inner: call(py, || self.owner.heap.region())? })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<gpuheap.Heap {} on {}>", self.owner.heap.pool().name(), self.owner.device.name())
+    }
+}
+
+impl Heap {
+    fn check_tracks(&self, py: Python<'_>) -> PyResult<()> {
+        if self.owner.tracks() {
+            return Ok(());
+        }
+        Err(refused(py, "NotTracked", "this heap records no lines; make it with track=\"lines\""))
+    }
+}
+
+/// A section of a program whose peak is recorded.
+#[pyclass(frozen, module = "gpuheap")]
+pub(crate) struct Region {
+    inner: gpuheap::Region,
+}
+
+#[pymethods]
+impl Region {
+    /// `(live before, live now, peak of live)` since the region began, in bytes.
+    fn usage(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        let usage = call(py, || self.inner.usage())?;
+        Ok((usage.live_before, usage.live, usage.live_peak))
+    }
+}
+
+/// Opens the device that a caller names: a `Device`, a name, or nothing.
+fn opened(py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<gpuheap::Device> {
+    let Some(given) = given.filter(|given| !given.is_none()) else {
+        return call_detached(py, gpuheap::Device::open_default);
+    };
+    if let Ok(device) = given.cast::<Device>() {
+        return Ok(device.get().inner.clone());
+    }
+    let name = match given.cast::<PyString>() {
+        Ok(name) => name.to_string(),
+        Err(_) if given.is_instance_of::<PyInt>() => format!("cuda:{given}"),
+        Err(_) => {
+            return Err(PyTypeError::new_err(format!(
+                "{} is no device; pass a name (\"cuda:0\", \"emulated:16GiB\"), a number, or a \
+                 gpuheap.Device",
+                given.get_type()
+            )));
+        }
+    };
+    call_detached(py, || gpuheap::Device::open(&name))
+}
+
+/// Reads a size: bytes, or a text such as `"512MiB"` or `"80%"` of `total`.
+pub(crate) fn size_of(given: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
+    if let Ok(text) = given.cast::<PyString>() {
+        let size = Size::parse(&text.to_string());
+        return size
+            .map(|size| size.of(total))
+            .map_err(|error| PyValueError::new_err(error.to_string()));
+    }
+    given.extract::<u64>().map_err(|_| {
+        PyValueError::new_err(format!(
+            "{given} is no size; pass bytes as a whole number, or a text (\"512MiB\", \"80%\")"
+        ))
+    })
+}

@@ -1,0 +1,197 @@
+//! Memory that the host addresses: pinned, and managed.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gpuheap::ndarray::Ix1;
+use gpuheap::{DeviceArray, MemoryKind};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::failure::{call, call_detached, refused};
+use crate::lines::RecordId;
+use crate::owner::Owner;
+
+/// Pinned or managed memory of a heap. From `Heap.pinned` and `Heap.managed`. `memoryview`, NumPy and
+/// everything else with the buffer protocol read and write it in place. Filled with zeros.
+///
+/// It goes back when it is collected, or at `free()`, which is refused while a `memoryview` is open.
+#[pyclass(frozen, module = "gpuheap", weakref)]
+pub(crate) struct HostBuffer {
+    owner: Arc<Owner>,
+    kind: MemoryKind,
+    address: u64,
+    bytes: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    array: Option<DeviceArray<u8, Ix1>>,
+    record: Option<RecordId>,
+    /// Open views of the buffer protocol.
+    views: usize,
+}
+
+impl HostBuffer {
+    pub(crate) fn new(
+        py: Python<'_>,
+        owner: &Arc<Owner>,
+        kind: MemoryKind,
+        bytes: usize,
+    ) -> PyResult<HostBuffer> {
+        let (array, address) = call_detached(py, || {
+            let target = owner.heap.on(&owner.default).kind(kind);
+            let array = target.zeroed::<u8, _>(bytes)?;
+            owner.default.synchronize()?;
+            let address = array.device_ptr(&owner.default)?;
+            Ok((array, address))
+        })?;
+        let record = owner.tracked(py, address, bytes as u64);
+        let state = State { array: Some(array), record, views: 0 };
+        Ok(HostBuffer { owner: owner.clone(), kind, address, bytes, state: Mutex::new(state) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl HostBuffer {
+    /// Address, for host and device.
+    #[getter]
+    fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
+        if self.lock().array.is_none() { Err(freed(py)) } else { Ok(self.address) }
+    }
+
+    /// Bytes, as requested.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// `"pinned"` or `"unified"`.
+    #[getter]
+    fn kind(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    /// Whether `free` was called.
+    #[getter]
+    fn freed(&self) -> bool {
+        self.lock().array.is_none()
+    }
+
+    /// Frees the memory, after the work of the default stream, and with `stream` after that one's. A
+    /// second call does nothing. Raises `BufferError` while a view of it is open.
+    #[pyo3(signature = (stream=None))]
+    fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let stream = self.owner.stream(py, stream)?;
+        let mut state = self.lock();
+        if state.views > 0 {
+            let views = state.views;
+            return Err(PyBufferError::new_err(format!(
+                "the memory has {views} open views (memoryview, numpy.frombuffer); let go of them first"
+            )));
+        }
+        let (array, record) = (state.array.take(), state.record.take());
+        drop(state);
+        if let Some(record) = record {
+            self.owner.lines.freed(record);
+        }
+        let Some(array) = array else { return Ok(()) };
+        call(py, || {
+            array.device_ptr(&stream)?;
+            array.free()
+        })
+    }
+
+    fn __len__(&self) -> usize {
+        self.bytes
+    }
+
+    fn __enter__(slf: Py<HostBuffer>) -> Py<HostBuffer> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.free(py, None)
+    }
+
+    /// # Safety
+    ///
+    /// Called by the interpreter alone, with a view to fill.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        let mut state = this.lock();
+        if state.array.is_none() {
+            return Err(freed(slf.py()));
+        }
+        // SAFETY: the interpreter passes a view to fill; the memory stays while the view is open, for
+        // `free` refuses, and the view holds this object. An empty one points to a byte of its own.
+        let code = unsafe {
+            let address = if this.bytes == 0 {
+                std::ptr::dangling_mut()
+            } else {
+                this.address as *mut c_void
+            };
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, this.bytes as isize, 0, flags)
+        };
+        if code != 0 {
+            return Err(PyErr::fetch(slf.py()));
+        }
+        state.views += 1;
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// Called by the interpreter alone, once for each view that was filled.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.lock().views -= 1;
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.freed() { ", freed" } else { "" };
+        format!("<gpuheap.HostBuffer {} bytes, {}{state}>", self.bytes, self.kind.name())
+    }
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(record) = state.record.take() {
+            self.owner.lines.freed(record);
+        }
+    }
+}
+
+fn freed(py: Python<'_>) -> PyErr {
+    refused(
+        py,
+        "Freed",
+        "the memory was freed before this use; keep it until its last use, or allocate another",
+    )
+}
+
+/// Copies the bytes of an object with the buffer protocol.
+pub(crate) fn bytes_of(source: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    let view =
+        source.py().import("builtins")?.getattr("memoryview")?.call1((source,)).map_err(|_| {
+            PyTypeError::new_err(format!(
+                "{} has no buffer protocol; pass bytes, a memoryview, a NumPy array",
+                source.get_type()
+            ))
+        })?;
+    let plain = view.call_method1("tobytes", ())?;
+    let buffer = PyBuffer::<u8>::get(&plain)?;
+    buffer.to_vec(source.py())
+}

@@ -1,0 +1,49 @@
+//! The extension module `gpuheap._gpuheap`: heaps, buffers and streams for Python, by Rust and not by
+//! the C interface. What needs no speed is Python, in `python/gpuheap/`.
+//!
+//! * `heap`: heaps of a device, and their figures.
+//! * `buffer`: device memory, as Python owns it; `host`: pinned and managed memory.
+//! * `owner`: what buffers need of their heap; `memory`: a block and what its free comes after.
+//! * `streams`: the streams of other libraries, and which of them a heap still needs.
+//! * `lines`: allocations by the line of Python that made them.
+//! * `exchange`: DLPack and the CUDA array interface.
+//! * `failure`: errors as exceptions; no panic crosses into Python.
+//!
+//! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other call
+//! of the heap lets it go, because it may wait for the device. The core never asks for the lock while it
+//! holds a lock of its own, so a thread may hold a foreign lock and free memory.
+
+mod buffer;
+mod device;
+mod exchange;
+mod failure;
+mod heap;
+mod host;
+mod lines;
+mod memory;
+mod owner;
+mod streams;
+
+use pyo3::prelude::*;
+
+/// Entries of the module; `gpuheap` re-exports what is public.
+#[pymodule]
+mod _gpuheap {
+    #[pymodule_export]
+    use crate::buffer::Buffer;
+    #[pymodule_export]
+    use crate::device::{Device, devices};
+    #[pymodule_export]
+    use crate::heap::Heap;
+    #[pymodule_export]
+    use crate::host::HostBuffer;
+    #[pymodule_export]
+    use crate::streams::Stream;
+
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

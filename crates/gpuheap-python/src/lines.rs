@@ -1,0 +1,259 @@
+//! Allocations by the line of Python that made them.
+//!
+//! A line is a code object and a line number, found in the frames of the calling thread. Frames of the
+//! libraries that hand memory on are passed over: the line is the innermost one of the program. Names
+//! are made when they are read, so an allocation costs a walk and a count.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use pyo3::{ffi, intern};
+use rustc_hash::FxHashMap;
+
+/// Outstanding allocations of one heap, by line.
+#[derive(Default)]
+pub(crate) struct Lines {
+    state: Mutex<State>,
+}
+
+/// Record of one allocation, to be given back at its free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordId(u32);
+
+#[derive(Default)]
+struct State {
+    /// Lines by code object and number. The objects are kept, so that an address means one of them.
+    by_place: FxHashMap<(usize, i32), u32>,
+    lines: Vec<Line>,
+    threads: FxHashMap<u64, u32>,
+    thread_names: Vec<String>,
+    records: Vec<Option<Record>>,
+    vacant: Vec<u32>,
+    /// Whether a code object is of the program, by its address.
+    is_program: FxHashMap<usize, bool>,
+}
+
+struct Line {
+    code: Py<PyAny>,
+    number: i32,
+    allocations: u64,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Record {
+    address: u64,
+    bytes: u64,
+    line: u32,
+    thread: u32,
+    since: Instant,
+}
+
+/// A line with its outstanding allocations, in words.
+pub(crate) struct Outstanding {
+    pub(crate) file: String,
+    pub(crate) line: i32,
+    pub(crate) function: String,
+    pub(crate) allocations: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Lines {
+    /// Records an allocation of the calling line. `None` if there is no Python frame.
+    pub(crate) fn allocated(&self, py: Python<'_>, address: u64, bytes: u64) -> Option<RecordId> {
+        let (code, number) = self.calling_line(py)?;
+        let ident = thread_ident();
+        let since = Instant::now();
+        let mut state = self.lock();
+        let thread = match state.threads.get(&ident) {
+            Some(known) => *known,
+            None => {
+                drop(state);
+                let name = thread_name(py, ident);
+                state = self.lock();
+                state.new_thread(ident, name)
+            }
+        };
+        let place = (code.as_ptr() as usize, number);
+        let line = match state.by_place.get(&place) {
+            Some(known) => *known,
+            None => {
+                let new = u32::try_from(state.lines.len()).ok()?;
+                state.lines.push(Line { code: code.unbind(), number, allocations: 0, bytes: 0 });
+                state.by_place.insert(place, new);
+                new
+            }
+        };
+        let at = &mut state.lines[line as usize];
+        at.allocations += 1;
+        at.bytes += bytes;
+        let record = Some(Record { address, bytes, line, thread, since });
+        let id = match state.vacant.pop() {
+            Some(vacant) => {
+                state.records[vacant as usize] = record;
+                vacant
+            }
+            None => {
+                state.records.push(record);
+                u32::try_from(state.records.len() - 1).ok()?
+            }
+        };
+        Some(RecordId(id))
+    }
+
+    /// Removes a freed allocation.
+    pub(crate) fn freed(&self, id: RecordId) {
+        let mut state = self.lock();
+        let Some(record) = state.records.get_mut(id.0 as usize).and_then(Option::take) else {
+            return;
+        };
+        state.vacant.push(id.0);
+        let line = &mut state.lines[record.line as usize];
+        line.allocations -= 1;
+        line.bytes -= record.bytes;
+    }
+
+    /// Returns the lines that hold memory, most bytes first.
+    pub(crate) fn outstanding(&self, py: Python<'_>) -> PyResult<Vec<Outstanding>> {
+        let mut lines: Vec<_> = {
+            let state = self.lock();
+            let held = state.lines.iter().filter(|line| line.allocations > 0);
+            held.map(|line| (line.code.clone_ref(py), line.number, line.allocations, line.bytes))
+                .collect()
+        };
+        lines.sort_by_key(|(_, _, _, bytes)| std::cmp::Reverse(*bytes));
+        lines
+            .into_iter()
+            .map(|(code, line, allocations, bytes)| {
+                let (file, function) = names(code.bind(py))?;
+                Ok(Outstanding { file, line, function, allocations, bytes })
+            })
+            .collect()
+    }
+
+    /// Returns every outstanding allocation, the oldest first, as dictionaries.
+    pub(crate) fn records<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let mut records: Vec<_> = {
+            let state = self.lock();
+            let live = state.records.iter().flatten();
+            live.map(|record| {
+                let line = &state.lines[record.line as usize];
+                let thread = state.thread_names[record.thread as usize].clone();
+                (*record, line.code.clone_ref(py), line.number, thread)
+            })
+            .collect()
+        };
+        records.sort_by_key(|(record, ..)| record.since);
+        let show = |(record, code, number, thread): (Record, Py<PyAny>, i32, String)| {
+            let (file, function) = names(code.bind(py))?;
+            let shown = PyDict::new(py);
+            shown.set_item(intern!(py, "address"), record.address)?;
+            shown.set_item(intern!(py, "bytes"), record.bytes)?;
+            shown.set_item(intern!(py, "file"), file)?;
+            shown.set_item(intern!(py, "line"), number)?;
+            shown.set_item(intern!(py, "function"), function)?;
+            shown.set_item(intern!(py, "thread"), thread)?;
+            shown.set_item(intern!(py, "age"), record.since.elapsed().as_secs_f64())?;
+            Ok(shown)
+        };
+        records.into_iter().map(show).collect()
+    }
+
+    /// Returns the innermost frame of the program: its code object and line.
+    fn calling_line<'py>(&self, py: Python<'py>) -> Option<(Bound<'py, PyAny>, i32)> {
+        // SAFETY: the interpreter's lock is held, so there is a thread state; the frame is a new
+        // reference or null.
+        let frame = unsafe {
+            let frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());
+            Bound::from_owned_ptr_or_opt(py, frame.cast())
+        };
+        let mut frame = frame?;
+        let mut outermost = None;
+        loop {
+            let (code, number) = place_of(&frame);
+            if self.is_program(&code) {
+                return Some((code, number));
+            }
+            outermost = Some((code, number)).or(outermost);
+            match frame.getattr(intern!(py, "f_back")) {
+                Ok(back) if !back.is_none() => frame = back,
+                _ => return outermost,
+            }
+        }
+    }
+
+    /// Returns whether a code object is of the program, and not of a library that hands memory on.
+    fn is_program(&self, code: &Bound<'_, PyAny>) -> bool {
+        let address = code.as_ptr() as usize;
+        if let Some(known) = self.lock().is_program.get(&address) {
+            return *known;
+        }
+        // A code object whose address is remembered has to live as long as the memory of it does.
+        std::mem::forget(code.clone());
+        let file = names(code).map(|(file, _)| file).unwrap_or_default();
+        let is_program = !LIBRARIES.iter().any(|library| file.contains(library));
+        self.lock().is_program.insert(address, is_program);
+        is_program
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn new_thread(&mut self, ident: u64, name: String) -> u32 {
+        let State { threads, thread_names, .. } = self;
+        *threads.entry(ident).or_insert_with(|| {
+            thread_names.push(name);
+            thread_names.len() as u32 - 1
+        })
+    }
+}
+
+/// Folders of the libraries whose frames are passed over.
+const LIBRARIES: [&str; 9] = [
+    "/gpuheap/",
+    "/site-packages/cupy/",
+    "/site-packages/cuda/",
+    "/site-packages/numba/",
+    "/site-packages/numba_cuda/",
+    "/site-packages/torch/",
+    "/site-packages/rmm/",
+    "/site-packages/pycuda/",
+    "/contextlib.py",
+];
+
+/// Returns the code object of a frame, and its current line.
+fn place_of<'py>(frame: &Bound<'py, PyAny>) -> (Bound<'py, PyAny>, i32) {
+    let raw = frame.as_ptr().cast::<ffi::PyFrameObject>();
+    // SAFETY: the object is a frame; the code object is a new reference and never null.
+    unsafe {
+        let code = Bound::from_owned_ptr(frame.py(), ffi::PyFrame_GetCode(raw).cast());
+        (code, ffi::PyFrame_GetLineNumber(raw))
+    }
+}
+
+fn names(code: &Bound<'_, PyAny>) -> PyResult<(String, String)> {
+    let py = code.py();
+    let file = code.getattr(intern!(py, "co_filename"))?.extract()?;
+    let function = code.getattr(intern!(py, "co_qualname"))?.extract()?;
+    Ok((file, function))
+}
+
+/// Returns the number of this thread, as `threading.get_ident` gives it.
+fn thread_ident() -> u64 {
+    // SAFETY: asks for the number of the calling thread.
+    unsafe { ffi::PyThread_get_thread_ident() as u64 }
+}
+
+/// Returns the name of a thread, as `threading` has it.
+fn thread_name(py: Python<'_>, ident: u64) -> String {
+    let name = || -> PyResult<String> {
+        let thread = py.import("threading")?.call_method0("current_thread")?;
+        thread.getattr("name")?.extract()
+    };
+    name().unwrap_or_else(|_| format!("thread {ident}"))
+}

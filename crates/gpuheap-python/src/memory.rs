@@ -1,0 +1,66 @@
+//! A block of a heap, as one holder or several keep it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gpuheap::{Block, Error};
+
+use crate::lines::RecordId;
+use crate::owner::Owner;
+
+/// A block with what has to come before its free. Returned when dropped.
+pub(crate) struct Memory {
+    block: Option<Block>,
+    record: Option<RecordId>,
+    owner: Arc<Owner>,
+    /// Other streams on which the memory is in use: the free comes after their work.
+    used_on: Mutex<Vec<gpuheap::Stream>>,
+    stream: gpuheap::Stream,
+}
+
+impl Memory {
+    pub(crate) fn new(
+        block: Block,
+        record: Option<RecordId>,
+        owner: &Arc<Owner>,
+        stream: &gpuheap::Stream,
+    ) -> Memory {
+        Memory {
+            block: Some(block),
+            record,
+            owner: owner.clone(),
+            used_on: Mutex::default(),
+            stream: stream.clone(),
+        }
+    }
+
+    /// Frees the block, in the order of its stream and of all that use it too.
+    pub(crate) fn give_back(&mut self) -> Result<(), Error> {
+        if let Some(record) = self.record.take() {
+            self.owner.lines.freed(record);
+        }
+        let Some(block) = self.block.take() else { return Ok(()) };
+        let others = self.used_on.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for other in others.drain(..) {
+            // A stream that ended has no work left that could use the memory.
+            if !other.is_retired() {
+                self.stream.wait(&other.record()?)?;
+            }
+        }
+        block.free()
+    }
+
+    /// Puts the free behind the work of `stream`, as of the free.
+    pub(crate) fn use_on(&self, stream: &gpuheap::Stream) {
+        let mut used = self.used_on.lock().unwrap_or_else(PoisonError::into_inner);
+        if stream.id() != self.stream.id() && !used.iter().any(|known| known.id() == stream.id()) {
+            used.push(stream.clone());
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // The heap counts what it could not free as pending; a destructor has nobody to tell.
+        let _ = self.give_back();
+    }
+}

@@ -1,0 +1,145 @@
+//! A heap with what its buffers need of it: the device, streams, and the account by line.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use gpuheap::{Block, Error, Reclaimer};
+use pyo3::prelude::*;
+
+use crate::failure::{call, call_detached};
+use crate::lines::{Lines, RecordId};
+use crate::streams::Streams;
+
+thread_local! {
+    /// `true` while a request of this thread may take the interpreter's lock: it came from Python, and
+    /// let the lock go itself. Below a foreign allocator a thread may hold that one's lock, for which a
+    /// thread with the interpreter's lock may be waiting.
+    static MAY_ATTACH: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A heap with what its buffers need of it.
+pub(crate) struct Owner {
+    pub(crate) heap: gpuheap::Heap,
+    pub(crate) device: gpuheap::Device,
+    /// The legacy default stream, which memory is ordered on where no stream is named.
+    pub(crate) default: gpuheap::Stream,
+    pub(crate) streams: Streams,
+    pub(crate) lines: Lines,
+    tracks: bool,
+    /// Runs Python's collector when the heap is short.
+    _collector: Reclaimer,
+}
+
+impl Owner {
+    pub(crate) fn new(
+        heap: gpuheap::Heap,
+        device: gpuheap::Device,
+        default: gpuheap::Stream,
+        tracks: bool,
+    ) -> Arc<Owner> {
+        // Garbage that waits for Python's collector may hold what is missing.
+        let collector = heap.register_reclaimer(|_| collect());
+        let (streams, lines) = (Streams::default(), Lines::default());
+        Arc::new(Owner { heap, device, default, streams, lines, tracks, _collector: collector })
+    }
+
+    /// Returns whether allocations are recorded by line.
+    pub(crate) fn tracks(&self) -> bool {
+        self.tracks
+    }
+
+    /// Returns the stream that `given` means; the default stream for none.
+    pub(crate) fn stream(
+        &self,
+        py: Python<'_>,
+        given: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<gpuheap::Stream> {
+        match given {
+            None => Ok(self.default.clone()),
+            Some(given) if given.is_none() => Ok(self.default.clone()),
+            Some(given) => self.streams.get(py, &self.heap, &self.default, given),
+        }
+    }
+
+    /// Allocates for Python: lets the interpreter's lock go unless this thread's cache serves it.
+    pub(crate) fn allocate(
+        &self,
+        py: Python<'_>,
+        bytes: u64,
+        stream: &gpuheap::Stream,
+    ) -> PyResult<(Block, Option<RecordId>)> {
+        let kept = call(py, || Ok(self.heap.allocate_cached(bytes, stream)))?;
+        let block = match kept {
+            Some(block) => block,
+            None => call_detached(py, || {
+                MAY_ATTACH.set(true);
+                let allocated = self.heap.allocate(bytes, stream);
+                MAY_ATTACH.set(false);
+                allocated
+            })?,
+        };
+        let record = match self.tracks {
+            true => self.lines.allocated(py, block.address(), bytes),
+            false => None,
+        };
+        Ok((block, record))
+    }
+
+    pub(crate) fn tracked(&self, py: Python<'_>, address: u64, bytes: u64) -> Option<RecordId> {
+        if self.tracks { self.lines.allocated(py, address, bytes) } else { None }
+    }
+
+    /// Fills device memory of a buffer.
+    pub(crate) fn fill(
+        &self,
+        address: u64,
+        bytes: u64,
+        byte: u8,
+        stream: &gpuheap::Stream,
+    ) -> Result<(), Error> {
+        self.over(address, bytes, stream)?.fill(byte)
+    }
+
+    /// Copies to device memory of a buffer, and waits.
+    pub(crate) fn upload(
+        &self,
+        to: u64,
+        bytes: &[u8],
+        stream: &gpuheap::Stream,
+    ) -> Result<(), Error> {
+        self.over(to, bytes.len() as u64, stream)?.write_from(bytes)
+    }
+
+    /// Copies from device memory of a buffer, and waits.
+    pub(crate) fn download(
+        &self,
+        from: u64,
+        bytes: &mut [u8],
+        stream: &gpuheap::Stream,
+    ) -> Result<(), Error> {
+        self.over(from, bytes.len() as u64, stream)?.read_into(bytes)
+    }
+
+    fn over(
+        &self,
+        address: u64,
+        bytes: u64,
+        stream: &gpuheap::Stream,
+    ) -> Result<gpuheap::DeviceArray<u8, gpuheap::ndarray::Ix1>, Error> {
+        // SAFETY: the caller holds the buffer's memory, `bytes` of it from `address` on, and uses the
+        // array before it lets go.
+        unsafe { self.heap.on(stream).wrap(address, bytes as usize) }
+    }
+}
+
+/// Runs Python's collector, if this thread may take the interpreter's lock. The heap itself counts what
+/// came back.
+fn collect() -> u64 {
+    if MAY_ATTACH.get() {
+        // A collector that fails has freed what it could.
+        let _ = Python::try_attach(|py| {
+            py.import("gc").and_then(|gc| gc.call_method0("collect")).is_ok()
+        });
+    }
+    0
+}

@@ -1,0 +1,211 @@
+"""Heaps, buffers, streams, host memory and reports."""
+
+import gc
+import pickle
+import threading
+
+import pytest
+
+import gpuheap
+
+
+def test_a_buffer_counts_while_it_lives(heap):
+    buffer = heap.alloc(1000)
+    assert (buffer.nbytes, len(buffer), heap.stats()["live"]) == (1000, 1000, 1000)
+    del buffer
+    assert heap.stats()["live"] == 0
+
+
+def test_free_is_once_and_use_after_it_is_an_error(heap):
+    buffer = heap.alloc(10)
+    buffer.free()
+    buffer.free()
+    assert buffer.freed
+    for use in (lambda: buffer.ptr, buffer.to_bytes, buffer.__dlpack__, lambda: buffer.used_on(0)):
+        with pytest.raises(gpuheap.Freed, match="before this use"):
+            use()
+
+
+def test_bytes_go_up_and_come_back(heap):
+    with heap.alloc(100) as buffer:
+        buffer.fill(7)
+        buffer.copy_from(b"abc", offset=97)
+        assert buffer.to_bytes() == b"\x07" * 97 + b"abc"
+        assert buffer.to_bytes(98, 1) == b"b"
+        for offset, count in ((98, 3), (101, 0), (2**64 - 1, 2)):
+            with pytest.raises(gpuheap.BadInput, match="outside the buffer"):
+                buffer.to_bytes(offset, count)
+        with pytest.raises(TypeError, match="buffer protocol"):
+            buffer.copy_from(3)
+
+
+def test_out_of_memory_is_a_memory_error_with_its_figures(heap):
+    kept = heap.alloc(400 << 20)
+    with pytest.raises(MemoryError) as caught:
+        heap.alloc(200 << 20)
+    error = caught.value
+    assert isinstance(error, gpuheap.OutOfMemory)
+    assert (error.cause, error.requested, error.live) == ("limit", 200 << 20, 400 << 20)
+    assert error.limit_short_by == 88 << 20
+    assert error.kind == "OutOfMemory" and error.figures["kind"] == "device"
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.figures) == (str(error), error.figures)
+    with pytest.raises(AttributeError):
+        error.no_such_figure
+    kept.free()
+
+
+def test_garbage_that_waits_for_the_collector_is_freed_before_a_request_fails(heap):
+    gc.disable()
+    try:
+        cycle = [heap.alloc(400 << 20)]
+        cycle.append(cycle)
+        del cycle
+        assert heap.stats()["live"] == 400 << 20
+        heap.alloc(400 << 20).free()
+    finally:
+        gc.enable()
+
+
+def test_limits_can_be_changed(heap):
+    assert heap.limits == (512 << 20, None)
+    heap.set_limits("50%", "10%")
+    assert heap.limits == (512 << 20, int((1 << 30) * 0.1))
+    for wrong in ("12XB", -1, 1.5, "0", None.__class__):
+        with pytest.raises(ValueError, match="size"):
+            heap.set_limits(wrong)
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ({"device": "gpu0"}, "gpu0"),
+        ({"device": "emulated:nosuch"}, "nosuch"),
+        ({"device": 1.5}, "no device"),
+        ({"device": "emulated", "pool": "nosuch"}, "nosuch"),
+        ({"device": "emulated", "track": "nosuch"}, "track"),
+        ({"device": "emulated", "limit": "1MiB"}, "limit"),
+    ],
+)
+def test_wrong_settings_are_refused(arguments, text):
+    with pytest.raises((ValueError, TypeError, gpuheap.Error), match=text):
+        gpuheap.Heap(**arguments)
+
+
+def test_leaks_name_the_line(heap):
+    here = [heap.alloc(10), heap.alloc(20)]
+    line = heap.leaks()[0]
+    assert (line.function, line.allocations, line.bytes) == ("test_leaks_name_the_line", 2, 30)
+    assert line.file == __file__
+    before = heap.snapshot()
+    here.append(heap.alloc(5))
+    change = heap.snapshot().diff(before)
+    assert [(change.allocations, change.bytes) for change in change] == [(1, 5)]
+    assert heap.snapshot().diff(heap.snapshot()) == []
+
+
+def test_threads_are_named():
+    heap = gpuheap.Heap("emulated:1GiB", track="lines")
+    kept = []
+    thread = threading.Thread(target=lambda: kept.append(heap.alloc(10)), name="loader")
+    thread.start()
+    thread.join()
+    assert [record["thread"] for record in heap._records()] == ["loader"]
+
+
+def test_a_heap_without_lines_says_so():
+    with pytest.raises(gpuheap.BadInput, match='track="lines"'):
+        gpuheap.Heap("emulated:1GiB").leaks()
+
+
+def test_memory_that_was_handed_over_stays_until_both_let_go(heap):
+    buffer = heap.alloc(100)
+    capsule = buffer.__dlpack__(max_version=(1, 0))
+    buffer.free()
+    assert heap.stats()["live"] == 100
+    del capsule
+    assert heap.stats()["live"] == 0
+
+
+def test_other_libraries_see_no_interface_on_an_emulated_device(heap):
+    buffer = heap.alloc(100)
+    assert not hasattr(buffer, "__cuda_array_interface__")
+    assert buffer.__dlpack_device__()[0] == 12
+    with pytest.raises(BufferError, match="without a copy"):
+        buffer.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="device"):
+        buffer.__dlpack__(dl_device=(2, 0))
+    buffer.free()
+
+
+def test_streams(heap):
+    class Theirs:
+        def __init__(self, stream, version=0):
+            self.stream, self.version = stream, version
+
+        def __cuda_stream__(self):
+            return (self.version, self.stream.handle)
+
+    own = heap.stream()
+    assert own.__cuda_stream__() == (0, own.handle)
+    for stream in (None, 0, 1, own, Theirs(own), own.handle):
+        buffer = heap.alloc(100, stream)
+        buffer.used_on(own)
+        buffer.free(0)
+    own.synchronize()
+    assert own.is_done()
+    for wrong, text in ((Theirs(own, 3), "version 3"), ("s", "no stream"), (-1, "no handle"), (2**70, "no handle")):
+        with pytest.raises((TypeError, ValueError), match=text):
+            heap.alloc(1, wrong)
+
+
+def test_the_objects_of_streams_are_released(heap):
+    import weakref
+
+    class Theirs:
+        def __init__(self):
+            self.stream = heap.stream()
+
+        def __cuda_stream__(self):
+            return (0, self.stream.handle)
+
+    theirs = Theirs()
+    gone = weakref.ref(theirs)
+    heap.alloc(10, theirs).free()
+    del theirs
+    assert gone() is not None
+    heap.flush()
+    assert gone() is None
+
+
+def test_pinned_and_managed_memory_is_a_buffer(heap):
+    for make in (heap.pinned, heap.managed):
+        memory = make(16)
+        view = memoryview(memory)
+        assert bytes(view) == bytes(16)
+        view[3] = 7
+        assert memoryview(memory)[3] == 7
+        with pytest.raises(BufferError, match="open views"):
+            memory.free()
+        view.release()
+        memory.free()
+        with pytest.raises(gpuheap.Freed):
+            memoryview(memory)
+    assert bytes(memoryview(heap.pinned(0))) == b""
+
+
+def test_reports(heap):
+    buffer = heap.alloc(1000)
+    status = heap.status()
+    assert status.device == "emulated:1GiB"
+    assert status.to_dict()["allocated"] == status.allocated > 0
+    assert "StitchedPool" in str(status) and "<pre>" in status._repr_html_()
+    report = heap.flush()
+    assert report.to_dict()["kinds"][0]["live"] > 0
+    buffer.free()
+    assert heap.flush().given_back == 2 << 20
+    assert heap.would_fit(1 << 20)[0] == "yes"
+    assert heap.would_fit(1 << 40)[0] == "no"
+    assert heap.reclaim() == 0
+    with pytest.raises(AttributeError):
+        report.no_such_figure
