@@ -1,4 +1,4 @@
-//! Gaps of a recording, and what they do to the figures.
+//! Gaps of a recording, and their effect on the figures.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::models::torch::Version;
 use crate::report::words::Amount;
 use crate::{Program, Reproduction};
 
-/// Something that a recording does not say, and what that does to the figures.
+/// Fact that a recording does not have, and the effect on the figures.
 ///
 /// [`Display`](fmt::Display) gives a sentence or two for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,22 +26,23 @@ pub enum Gap {
     Settings,
     /// The snapshot has no segments.
     Segments,
-    /// The snapshot's keys are those of another release of PyTorch than the model was compared
-    /// with.
+    /// The keys of the snapshot are those of another release of PyTorch than the one that the model
+    /// was compared with.
     Version {
         /// Release whose rules are used.
         used: Version,
         /// Keys that differ.
         keys: SnapshotKeys,
     },
-    /// Memory is collected above a part of a memory fraction, which no snapshot has.
+    /// A garbage collection threshold is set. It is a part of the memory fraction, which no
+    /// snapshot has.
     Fraction {
         /// The recorded settings, as `PYTORCH_CUDA_ALLOC_CONF` holds them.
         settings: String,
     },
     /// The model does not take the segments that PyTorch took.
     Inexact(Reproduction),
-    /// A request failed, and nothing tells how much memory there was.
+    /// A request failed, and the recording does not say how much memory the device had.
     Device,
 }
 
@@ -61,9 +62,10 @@ impl Gap {
 }
 
 impl Program {
-    /// Returns what the recording does not say of the program. `memory_fraction` is that of the
-    /// program, if it set one, and `device_memory` the bytes of the device that it ran on; no
-    /// recording has these two.
+    /// Returns the facts about the program that the recording does not have.
+    ///
+    /// No recording has `memory_fraction`, the fraction that the program set, nor `device_memory`,
+    /// the bytes of the device that it ran on.
     ///
     /// Runs the program once if the recording has segments.
     pub fn gaps(&self, memory_fraction: Option<f64>, device_memory: u64) -> Vec<Gap> {
@@ -162,7 +164,7 @@ impl fmt::Display for Gap {
     }
 }
 
-/// The first names of a list, and how many more there are.
+/// Returns the first names of a list, and the number of the others.
 fn listed(names: &[String]) -> String {
     const MOST: usize = 3;
     let (first, rest) = names.split_at(names.len().min(MOST));

@@ -1,4 +1,4 @@
-//! Reports as JSON. Its names are stable: fields may be added, none goes.
+//! Reports as JSON. Names are stable: fields are added, and none is removed.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ const SCHEMA: u32 = 1;
 /// its schema.
 ///
 /// # Errors
-/// None that a report can lead to.
+/// None for any report.
 pub fn render(reports: &[TraceReport]) -> Result<String, serde_json::Error> {
     let traces: Vec<Trace<'_>> = reports.iter().map(Trace::of).collect();
     Ok(serde_json::to_string_pretty(&traces)? + "\n")
@@ -24,7 +24,7 @@ pub fn render(reports: &[TraceReport]) -> Result<String, serde_json::Error> {
 /// schema.
 ///
 /// # Errors
-/// None that a search can lead to.
+/// None for any search.
 pub fn render_searches(searches: &[TraceSearch]) -> Result<String, serde_json::Error> {
     let searches: Vec<Search<'_>> = searches.iter().map(Search::of).collect();
     Ok(serde_json::to_string_pretty(&searches)? + "\n")
@@ -46,7 +46,7 @@ struct Search<'a> {
     settings: Vec<Setting<'a>>,
 }
 
-/// A setting that nothing beats.
+/// Pareto-optimal setting.
 #[derive(Serialize)]
 struct Setting<'a> {
     line: &'a str,
@@ -148,7 +148,7 @@ struct Recorded<'a> {
     gaps: Vec<Gap>,
 }
 
-/// Something that the recording does not say.
+/// Gap of the recording.
 #[derive(Serialize)]
 struct Gap {
     kind: &'static str,
@@ -200,7 +200,7 @@ struct Fit<'a> {
     usable_bytes: u64,
     usable_is_measured: bool,
     fits: bool,
-    /// The pool that makes it fit; null if it fits as it is, or not at all.
+    /// The pool with which the trace fits; null if it fits without another pool, or with none.
     with_pool: Option<&'a str>,
 }
 
@@ -396,7 +396,7 @@ impl<'a> Remedy<'a> {
     }
 }
 
-/// A clock that is read twice for a hundred thousand events says no more.
+/// Rounds to tenths. Finer digits of a clock that is read twice for 100,000 events are noise.
 fn tenths(nanoseconds: f64) -> f64 {
     (nanoseconds * 10.0).round() / 10.0
 }

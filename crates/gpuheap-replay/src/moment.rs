@@ -1,4 +1,4 @@
-//! The recorded program's memory at one moment: who holds it, and where it lies.
+//! Memory of the recorded program at one moment: its holders and its layout.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,19 @@ use crate::Program;
 use crate::models::torch::Settings;
 use crate::report::words::Amount;
 
-/// Up to this size, what is left of a large block stays a part of it (PyTorch's `kSmallSize`).
+/// The most bytes that stay a part of a large block when it is cut (PyTorch's `kSmallSize`). A
+/// larger rest becomes a free block.
 const LARGEST_REST: u64 = 1 << 20;
-/// PyTorch's segments for small blocks have this size; their blocks are always split.
+/// Size of PyTorch's segments for small blocks. Blocks in them are always split.
 const SMALL_SEGMENT: u64 = 2 << 20;
-/// Blocks further apart are in different ranges, if the recording has no segments.
+/// Distance above which blocks belong to different ranges, if the recording has no segments.
 const FAR: u64 = 32 << 20;
 
 /// Memory of the recorded program between two events. Sizes are bytes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Moment {
-    /// Number of the event that happened last, or that comes next if it is a failed request.
+    /// Number of the last event. If the next event is a failed request, its number.
     pub event: u64,
     /// Nanoseconds since the first recorded event.
     pub time_ns: u64,
@@ -30,8 +31,8 @@ pub struct Moment {
     pub live: u64,
     /// Freed, but still used by other streams, as requested.
     pub pending: u64,
-    /// Lines of the program that hold the most, most bytes first. Sizes of blocks if the recording
-    /// has no stacks.
+    /// Lines of the program that hold the most, most bytes first. If the recording has no stacks,
+    /// the sizes of blocks.
     pub holders: Vec<Holder>,
     /// `true` if the holders are lines of the program.
     pub has_stacks: bool,
@@ -43,7 +44,7 @@ pub struct Moment {
     pub(crate) pieces: Vec<Piece>,
 }
 
-/// A line of the program, or a size of blocks, and what is live of it.
+/// Line of the program, or size of blocks, and its live memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
@@ -77,15 +78,15 @@ pub struct OnStream {
 pub struct Held {
     /// Taken from the driver.
     pub reserved: u64,
-    /// In blocks beyond what was requested.
+    /// Bytes of blocks beyond the requested ones.
     pub rounding: u64,
     /// Free, of all streams.
     pub free: u64,
-    /// Pieces that the free bytes of the request's stream are in.
+    /// Number of free pieces that the request's stream may use.
     pub pieces: u64,
     /// The largest of these pieces.
     pub largest: u64,
-    /// Free, but of other streams' segments.
+    /// Free bytes in segments of other streams.
     pub other_streams: u64,
 }
 
@@ -95,7 +96,7 @@ pub(crate) struct Piece {
     pub(crate) bytes: u64,
     pub(crate) stream: u64,
     pub(crate) state: State,
-    /// `true` if the range before it is not adjacent.
+    /// `true` if a gap lies before the range.
     pub(crate) is_start: bool,
 }
 
@@ -114,7 +115,7 @@ struct Block {
     is_pending: bool,
 }
 
-/// Start, end and stream of what is taken from the driver.
+/// Ranges taken from the driver: the start of each, with its end and stream.
 #[derive(Debug, Clone, Default)]
 struct Taken(BTreeMap<u64, (u64, u64)>);
 
@@ -123,7 +124,7 @@ impl Taken {
         self.0.insert(start, (start.saturating_add(bytes), stream));
     }
 
-    /// Takes a range out, which may be a part of one or lie over several.
+    /// Removes a range, which may be a part of one or lie over several.
     fn remove(&mut self, start: u64, bytes: u64) {
         let end = start.saturating_add(bytes);
         let first = self.0.range(..=start).next_back().map_or(start, |(&first, _)| first);
@@ -144,8 +145,8 @@ impl Taken {
 }
 
 impl Moment {
-    /// Finds the memory after the first `events` events. If the next one is a request that failed,
-    /// pieces are judged for its stream.
+    /// Finds the memory after the first `events` events. If the next event is a failed request,
+    /// free pieces are counted for its stream.
     pub fn after(trace: &Trace, program: &Program, events: usize) -> Self {
         let all = trace.events();
         let events = events.min(all.len());
@@ -213,7 +214,7 @@ impl Moment {
         self.holders.sort_by(|one, other| (other.bytes, &one.name).cmp(&(one.bytes, &other.name)));
     }
 
-    /// Sorts the addresses of the segments into live, pending and free.
+    /// Divides the addresses of the segments into live, pending and free.
     fn lay_out(
         &mut self,
         taken: &Taken,
@@ -279,7 +280,8 @@ impl Moment {
         self.held = Some(held);
     }
 
-    /// Without segments only blocks are known: what lies between those that are near is shown free.
+    /// Places the blocks of a recording without segments. Addresses between blocks that are near
+    /// each other count as free.
     fn lay_out_blocks(&mut self, blocks: &Blocks) {
         let mut at = 0_u64;
         for (&address, here) in blocks {
@@ -301,7 +303,7 @@ impl Moment {
     }
 }
 
-/// Blocks by address; blocks of zero bytes may share one.
+/// Blocks by address. Several blocks of zero bytes may have one address.
 type Blocks = BTreeMap<u64, Vec<Block>>;
 
 fn blocks_after(trace: &Trace, events: usize) -> Blocks {
@@ -336,7 +338,8 @@ fn blocks_after(trace: &Trace, events: usize) -> Blocks {
     blocks
 }
 
-/// Segments taken from the driver: those held at the end, with all events undone from there back.
+/// Returns the segments taken from the driver after the first `events` events: those held at the
+/// end, with all later events undone. `None` if the recording has no segments.
 fn taken_after(trace: &Trace, events: usize) -> Option<Taken> {
     let is_segment = |op: Op| matches!(op, Op::SegmentTaken { .. } | Op::SegmentGivenBack { .. });
     if trace.segments_at_end().is_empty()
@@ -359,8 +362,8 @@ fn taken_after(trace: &Trace, events: usize) -> Option<Taken> {
     Some(taken)
 }
 
-/// The most that was taken from the driver at one time up to the first `events` events, and what
-/// was taken then. `None` if the recording has no segments.
+/// Returns the peak of bytes taken from the driver in the first `events` events, and the bytes
+/// taken after them. `None` if the recording has no segments.
 pub(crate) fn reserved_until(trace: &Trace, events: usize) -> Option<(u64, u64)> {
     let sum = |taken: &Taken| taken.0.iter().map(|(start, (end, _))| end - start).sum::<u64>();
     let mut now = sum(&taken_after(trace, 0)?);
@@ -376,7 +379,7 @@ pub(crate) fn reserved_until(trace: &Trace, events: usize) -> Option<(u64, u64)>
     Some((most, now))
 }
 
-/// The innermost line of a stack that is the program's own, as `train.py:115 in step`.
+/// Returns the innermost line of a stack in the program's own code, as `train.py:115 in step`.
 fn site(trace: &Trace, stack: u32) -> String {
     let frames = || trace.stack(stack);
     let own = frames().find(|frame| !is_library(frame));
@@ -389,7 +392,7 @@ fn site(trace: &Trace, stack: u32) -> String {
     }
 }
 
-/// A text of the file, short and without control characters.
+/// Returns a text of the file without control characters, cut to 48 characters.
 fn clean(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(48).collect()
 }

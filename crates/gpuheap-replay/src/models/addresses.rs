@@ -1,27 +1,28 @@
-//! The addresses that a driver gives to memory that is taken from it.
+//! Addresses that a driver gives to the memory taken from it.
 //!
-//! Of two free blocks of one size the allocators take the one at the lower address, so addresses
-//! decide which segments fill up. The rules here are those that were seen on an H200 (driver 580):
-//! a window is a multiple of 32 MiB below all others, memory lies at the window's start, and what
-//! is left at its end serves later requests that fit, lowest address first.
+//! Of two free blocks of one size, the allocators take the one at the lower address. So addresses
+//! decide which segments fill up. The rules here were observed on an H200 (driver 580). A window is
+//! a multiple of 32 MiB and lies below all earlier windows. Memory lies at the window's start. The
+//! rest at its end serves later requests that fit, lowest address first.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Windows are multiples of this.
+/// Granularity of windows, bytes.
 const WINDOW: u64 = 32 << 20;
-/// Where the first window ends.
+/// End of the first window.
 const TOP: u64 = 0x7f00_0000_0000;
-/// Where growing segments begin: below everything that is taken whole.
+/// Start of the first growing segment, below all memory that is taken whole.
 const GROWING: u64 = 0x3_0200_0000;
 
-/// Gives addresses.
+/// Source of addresses.
 #[derive(Debug, Clone)]
 pub(crate) struct Addresses {
-    /// Start and length of what is free in windows.
+    /// Start and length of each free range in a window.
     holes: BTreeMap<u64, u64>,
     lowest: u64,
     next_growing: u64,
-    /// Addresses that the driver gave, as recorded, in order; dropped at the first difference.
+    /// Recorded addresses of the driver with their bytes, in order; dropped at the first
+    /// difference.
     recorded: VecDeque<(u64, u64)>,
 }
 
@@ -37,16 +38,16 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Uses these addresses, given with the bytes that each was for, while sizes agree.
+    /// Gives these addresses while the sizes match. Each comes with the bytes that it was for.
     pub(crate) fn follow(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
         self.recorded = recorded.into_iter().collect();
-        // Addresses made up after the first difference lie below all recorded ones.
+        // Addresses after the first difference are made up. They lie below all recorded ones.
         if let Some(lowest) = self.recorded.iter().map(|&(address, _)| address).min() {
             self.lowest = self.lowest.min(lowest / WINDOW * WINDOW);
         }
     }
 
-    /// Takes `bytes` that are mapped as a whole.
+    /// Returns an address for `bytes` that are mapped as a whole.
     pub(crate) fn take(&mut self, bytes: u64) -> u64 {
         if let Some((address, recorded)) = self.recorded.pop_front() {
             if recorded == bytes && address.checked_add(bytes).is_some() {
@@ -72,7 +73,7 @@ impl Addresses {
         start
     }
 
-    /// Gives back what [`take`](Self::take) gave.
+    /// Returns a range from [`take`](Self::take).
     pub(crate) fn give_back(&mut self, address: u64, bytes: u64) {
         let (mut start, mut length) = (address, bytes);
         if let Some((&before, &its)) = self.holes.range(..start).next_back()

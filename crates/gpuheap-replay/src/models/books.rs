@@ -1,13 +1,13 @@
-//! The books of a model: what it took from the driver, and what of it is handed out.
+//! Books of a model: bytes taken from the driver, and bytes handed out.
 
 use super::{DriverEvent, Figures, Refusal, Request};
 
-/// Figures of a model and its calls of the driver, on a device with a capacity. Sizes are bytes.
+/// Figures and driver calls of a model on a device with a capacity. Sizes are bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Books {
     pub(super) figures: Figures,
     pub(super) events: Vec<DriverEvent>,
-    /// The most that may be reserved.
+    /// Bytes that the model may reserve at most.
     pub(super) allowed: u64,
 }
 
@@ -15,18 +15,18 @@ pub struct Books {
 const LARGEST_DEVICE: u64 = 1 << 52;
 
 impl Books {
-    /// Returns empty books of a device that has `allowed` bytes for the model, at most 4 PiB.
+    /// Returns empty books for a device with `allowed` bytes for the model, at most 4 PiB.
     pub fn new(allowed: u64) -> Self {
         Self { allowed: allowed.min(LARGEST_DEVICE), ..Self::default() }
     }
 
-    /// Sets how many bytes the device has for the model. What is already taken stays.
+    /// Sets the bytes that the device has for the model. Segments that are already taken stay.
     pub fn set_allowed(&mut self, bytes: u64) {
         self.allowed = bytes.min(LARGEST_DEVICE);
     }
 
-    /// Takes a segment of `bytes` from the driver. Returns `false`, and takes nothing, if the
-    /// device has not enough.
+    /// Takes a segment of `bytes` from the driver. Returns `false` and takes nothing if the device
+    /// is full.
     pub fn take(&mut self, bytes: u64, stream: u64, address: u64) -> bool {
         match self.figures.reserved.checked_add(bytes) {
             Some(reserved) if reserved <= self.allowed => self.figures.reserved = reserved,
@@ -49,7 +49,7 @@ impl Books {
         self.events.push(DriverEvent { is_taken: false, bytes, stream, address });
     }
 
-    /// Counts a block of `bytes` that the program got for a request of `requested` bytes.
+    /// Counts a block of `bytes` handed out for a request of `requested` bytes.
     pub fn handed_out(&mut self, requested: u64, bytes: u64) {
         let figures = &mut self.figures;
         figures.requested = figures.requested.saturating_add(requested);
@@ -66,8 +66,8 @@ impl Books {
         figures.active = figures.allocated;
     }
 
-    /// Counts a failed request. `needed` would have had to be taken from the driver, and the
-    /// largest free block has `largest` bytes.
+    /// Counts a failed request. The request needed `needed` bytes from the driver, and the largest
+    /// free block has `largest` bytes.
     pub fn refuse(&mut self, request: Request, needed: u64, largest: u64) -> Box<Refusal> {
         self.figures.failures += 1;
         Box::new(Refusal {

@@ -1,27 +1,28 @@
-//! The CUDA driver itself: `cudaMalloc`, and its stream-ordered pool as RMM sets it up.
+//! The CUDA driver itself: `cudaMalloc`, and its stream-ordered pool as RMM configures it.
 //!
-//! Models of a closed driver: the rules are what was measured on an H200 (driver 580), where
-//! `cuMemGetInfo` told what each call took. In random programs there (test `pools`) `cuda` is 0.7 %
-//! of the peak apart at most, `rmm:async` 5.4 % with one stream and 10.2 % with two.
+//! The driver's source is closed. The rules were measured on an H200 (driver 580), where
+//! `cuMemGetInfo` shows how much each call takes. In random programs there (test `pools`), the peak
+//! of `cuda` differs by 0.7 % at most. The peak of `rmm:async` differs by 5.4 % with one stream and
+//! 10.2 % with two.
 
 use super::spans::{FreeSpans, Live, Span};
 use super::{Books, Model, Refusal, Request, Ticket};
 
-/// Bytes that the driver takes from the device at a time.
+/// Granularity at which the driver takes memory from the device, bytes.
 const GRANULE: u64 = 2 << 20;
-/// Larger allocations have granules of their own.
+/// Largest allocation that shares a granule with others, bytes.
 const SMALL: u64 = 1 << 20;
-/// Allocations are multiples of this.
+/// Granularity of allocations, bytes.
 const ALIGN: u64 = 512;
-/// Bytes that a stream-ordered pool takes from the device at a time.
+/// Granularity at which a stream-ordered pool takes memory from the device, bytes.
 const POOL_CHUNK: u64 = 32 << 20;
 
-/// `cudaMalloc` and `cudaFree` for every request: RMM's `CudaMemoryResource`.
+/// RMM's `CudaMemoryResource`: each request calls `cudaMalloc`, and each free `cudaFree`.
 #[derive(Debug, Clone)]
 pub struct Cuda {
     books: Books,
     live: Live<Block>,
-    /// Free pieces of the granules that small allocations share; a granule is a head.
+    /// Free pieces of the granules that small allocations share. Each granule is a head.
     small: FreeSpans,
     next_granule: u64,
 }
@@ -34,7 +35,7 @@ struct Block {
 }
 
 impl Cuda {
-    /// Makes the driver of a device with `device_memory` bytes for this program.
+    /// Makes the driver of a device that has `device_memory` bytes for this program.
     pub fn new(device_memory: u64) -> Self {
         Self {
             books: Books::new(device_memory),
@@ -103,11 +104,11 @@ impl Model for Cuda {
     }
 }
 
-/// The driver's stream-ordered pool as RMM's `CudaAsyncMemoryResource` uses it: a pool of its own
-/// that gives nothing back.
+/// RMM's `CudaAsyncMemoryResource`: a stream-ordered pool of the driver that keeps all memory.
 ///
-/// Frees are taken as done at once. What a lower `release_threshold` gives back when the host
-/// waits for a stream is not in a trace, so the peak is that of a pool that keeps everything.
+/// Frees are completed at once. With a lower `release_threshold`, the pool gives memory back when
+/// the host waits for a stream. No trace has those waits, so the peak is that of a pool that keeps
+/// everything.
 #[derive(Debug, Clone)]
 pub struct Async {
     books: Books,
@@ -117,7 +118,7 @@ pub struct Async {
 }
 
 impl Async {
-    /// Makes the pool of a device with `device_memory` bytes for this program.
+    /// Makes the pool of a device that has `device_memory` bytes for this program.
     pub fn new(device_memory: u64) -> Self {
         Self {
             books: Books::new(device_memory),
@@ -132,7 +133,7 @@ impl Async {
         if let Some(span) = self.free.take_best(bytes) {
             return Some(span);
         }
-        // A free end of the pool is used: the rest of the request is taken behind it.
+        // If the end of the pool is free, only the rest of the request is taken, behind it.
         let free_end = match self.free.last() {
             Some((place, its)) if place + its == self.end => its,
             _ => 0,

@@ -1,13 +1,13 @@
 //! CuPy's own memory pool.
 //!
-//! Requests are rounded to 512 bytes, and what is missing is taken with `cudaMalloc` of exactly the
-//! rounded size. Best fit within the stream's arena; what is left of a block stays free, and free
-//! neighbours merge. Memory of one stream never serves another.
+//! Requests are rounded to 512 bytes. Each stream has an arena, which serves requests by best fit
+//! and merges free neighbours. If no piece fits, `cudaMalloc` takes exactly the rounded size.
+//! Memory of one stream never serves another.
 
 use super::spans::{FreeSpans, Live, Span};
 use super::{Books, Model, Refusal, Request, SettingError, Ticket};
 
-/// Requests are multiples of this.
+/// Granularity of requests, bytes.
 const ALIGN: u64 = 512;
 
 /// CuPy's memory pool on one device.
@@ -16,9 +16,9 @@ pub struct Cupy {
     books: Books,
     limit: Option<u64>,
     live: Live<Block>,
-    /// Free pieces of each stream; what was taken from the driver at once is a head.
+    /// Free pieces of each stream. The start of each `cudaMalloc` is a head.
     arenas: Vec<(u64, FreeSpans)>,
-    /// Bytes of what was taken at once, by place.
+    /// Bytes of each `cudaMalloc`, by place.
     taken: rustc_hash::FxHashMap<u64, u64>,
     end: u64,
 }
@@ -31,11 +31,11 @@ struct Block {
 }
 
 impl Cupy {
-    /// Makes the pool of a device with `device_memory` bytes for this program. `limit` is what
-    /// `set_limit(size=...)` or `CUPY_GPU_MEMORY_LIMIT` sets.
+    /// Makes the pool of a device that has `device_memory` bytes for this program. `limit` is the
+    /// value for `set_limit(size=...)` or `CUPY_GPU_MEMORY_LIMIT`.
     ///
     /// # Errors
-    /// If the limit is zero, which CuPy takes for none.
+    /// Returns an error if the limit is zero, which means no limit to CuPy.
     pub fn new(device_memory: u64, limit: Option<u64>) -> Result<Self, SettingError> {
         if limit == Some(0) {
             return Err(SettingError::new(
@@ -78,12 +78,13 @@ impl Cupy {
             }
         }
         self.taken.insert(place, bytes);
-        // Heads keep neighbours apart.
+        // Pieces of different `cudaMalloc`s lie side by side, and heads keep them from merging.
         self.end = self.end.saturating_add(bytes);
         Some(Span { place, bytes, is_head: true })
     }
 
-    /// Gives back all memory that is wholly free, of every stream, as `free_all_blocks` does.
+    /// Gives back every `cudaMalloc` that is wholly free, of all streams, as `free_all_blocks`
+    /// does.
     pub fn free_all_blocks(&mut self) {
         let Self { arenas, taken, books, .. } = self;
         for (stream, arena) in arenas {

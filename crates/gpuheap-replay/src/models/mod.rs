@@ -15,9 +15,9 @@ use std::fmt;
 pub use books::Books;
 pub use spec::{NAMES, build};
 
-/// An allocator that decides like the one it is named after.
+/// Allocator that follows the rules of the one that it is named after.
 ///
-/// A model is deterministic: the same calls give the same answers. No call panics or blocks.
+/// A model is deterministic: equal calls give equal results. No call panics or blocks.
 pub trait Model {
     /// Returns the allocator's name and settings, as a user would type them.
     fn name(&self) -> String;
@@ -25,37 +25,37 @@ pub trait Model {
     /// Hands out memory for `request`.
     ///
     /// # Errors
-    /// If the allocator itself would have reported that it ran out of memory.
+    /// Returns a refusal if the allocator itself would report that memory ran out.
     fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>>;
 
-    /// Frees a block at the moment when the program freed it, on `stream`. The block is pending
-    /// until [`complete`](Self::complete). A ticket that is not live is ignored.
+    /// Frees a block on `stream`, when the program frees it. The block is pending until
+    /// [`complete`](Self::complete). Ignores a ticket that is not live.
     fn free(&mut self, ticket: Ticket, stream: u64);
 
-    /// Gives unused memory back because the program asked for it, as `torch.cuda.empty_cache()`
-    /// does. Without effect in allocators that have no such call.
+    /// Gives unused memory back at the program's request, as `torch.cuda.empty_cache()` does.
+    /// Without effect in allocators that have no such call.
     fn empty_cache(&mut self) {}
 
-    /// Returns whether `bytes` can be taken from the driver with nothing given back before. True in
-    /// allocators that do not say.
+    /// Returns `true` if `bytes` can be taken from the driver without giving memory back first.
+    /// Always `true` in allocators that do not implement it.
     fn has_room(&self, _bytes: u64) -> bool {
         true
     }
 
-    /// Returns the books that the model keeps.
+    /// Returns the books of the model.
     fn books(&self) -> &Books;
 
-    /// Ends the pending state of a freed block: all streams that used the block got past it. A
-    /// ticket that is not pending is ignored. Without effect in allocators that hand a freed block
-    /// out at once.
+    /// Ends the pending state of a freed block, because all streams that used it got past that use.
+    /// Ignores a ticket that is not pending. Without effect in allocators that reuse a freed block
+    /// at once.
     fn complete(&mut self, _ticket: Ticket) {}
 
-    /// Returns what the allocator holds and what it did so far.
+    /// Returns the allocator's figures: bytes held now and at the peak, and calls so far.
     fn figures(&self) -> Figures {
         self.books().figures
     }
 
-    /// Returns what was taken from the driver and given back to it, in order.
+    /// Returns the segments that were taken from the driver and given back, in order.
     fn driver_events(&self) -> &[DriverEvent] {
         &self.books().events
     }
@@ -64,15 +64,15 @@ pub trait Model {
 /// A request for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Bytes as the program requested them.
+    /// Bytes, as the program requested them.
     pub bytes: u64,
     /// The stream's handle; 0 is the default stream.
     pub stream: u64,
-    /// The private pool that the request belongs to; 0 is the allocator's common memory.
+    /// The private pool of the request; 0 is the allocator's common memory.
     pub pool: u32,
 }
 
-/// A block that a model handed out. Once the block is handed out anew, older tickets are ignored.
+/// A block that a model handed out. Tickets of the block's earlier uses are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket {
     pub(crate) slot: u32,
@@ -80,52 +80,52 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// No block: freeing it does nothing.
+    /// No block. Its free does nothing.
     pub const NONE: Self = Self { slot: u32::MAX, generation: 0 };
 }
 
-/// Figures of a model: bytes that it holds, and calls that it made.
+/// Figures of a model: bytes held, and calls made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figures {
-    /// Taken from the driver.
+    /// Bytes taken from the driver.
     pub reserved: u64,
-    /// The most that was ever taken from the driver at one time.
+    /// Peak of `reserved`.
     pub peak_reserved: u64,
-    /// In blocks of the program, rounded as the allocator rounds.
+    /// Bytes in blocks of the program, rounded as the allocator rounds.
     pub allocated: u64,
-    /// In blocks of the program and in blocks that are freed but pending.
+    /// Bytes in blocks of the program, and in freed blocks that are pending.
     pub active: u64,
-    /// The most that was ever active at one time.
+    /// Peak of `active`.
     pub peak_active: u64,
-    /// In blocks of the program, as requested.
+    /// Bytes in blocks of the program, as requested.
     pub requested: u64,
-    /// Free, in pieces of segments that are in use elsewhere.
+    /// Free bytes in segments that are partly in use.
     pub inactive_split: u64,
-    /// Segments that are held, without those that grow in place.
+    /// Number of segments held, without those that grow in place.
     pub segments: u64,
-    /// Calls of the driver that took memory or gave it back.
+    /// Number of driver calls that took memory or gave it back.
     pub driver_calls: u64,
-    /// Requests that were tried again after all unused memory was given back.
+    /// Number of requests that were tried again after all unused memory was given back.
     pub retries: u64,
-    /// Requests that failed.
+    /// Number of requests that failed.
     pub failures: u64,
 }
 
 /// Memory that a model took from the driver or gave back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriverEvent {
-    /// `true` if memory was taken and not given back.
+    /// `true` if the memory was taken, `false` if it was given back.
     pub is_taken: bool,
     /// Bytes.
     pub bytes: u64,
     /// The stream that the memory is for.
     pub stream: u64,
-    /// Address in the model's own device.
+    /// Address, as the model's own device gave it.
     pub address: u64,
 }
 
-/// Why a request failed. Sizes are bytes.
+/// Reason for the failure of a request. Sizes are bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
@@ -135,15 +135,15 @@ pub struct Refusal {
     pub needed: u64,
     /// Bytes that the allocator was allowed to reserve.
     pub allowed: u64,
-    /// The largest free block of the request's stream that was not large enough.
+    /// Largest free block of the request's stream. It was too small.
     pub largest_free: u64,
-    /// Freed, but still used by other streams.
+    /// Bytes that are freed and still in use by other streams.
     pub pending: u64,
-    /// Figures at that moment.
+    /// Figures at the failure.
     pub figures: Figures,
 }
 
-/// Why a text is not a setting of an allocator: what is wrong with it, and what to do.
+/// Error in the settings of an allocator: what is wrong, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingError {
     what: String,
@@ -155,7 +155,7 @@ impl SettingError {
         Self { what: what.into(), advice: advice.into() }
     }
 
-    /// Returns what is wrong, with the text that was given.
+    /// Returns what is wrong. It quotes the text that was given.
     pub fn what(&self) -> &str {
         &self.what
     }

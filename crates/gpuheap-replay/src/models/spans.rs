@@ -1,11 +1,11 @@
-//! Parts of several allocators: free pieces that merge, and live blocks.
+//! Data structures that several allocators share: free pieces that merge, and live blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Ticket;
 
-/// Free pieces by place and by size. A piece that begins what was taken from the driver is a head
-/// and never merges with what lies before it.
+/// Free pieces by place and by size. A head begins an allocation of the driver. It never merges
+/// with the piece before it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FreeSpans {
     by_place: BTreeMap<u64, (u64, bool)>,
@@ -21,7 +21,7 @@ pub(super) struct Span {
 }
 
 impl FreeSpans {
-    /// Adds a piece, merged with the free pieces beside it.
+    /// Adds a piece, merged with its free neighbours.
     pub(super) fn insert(&mut self, span: Span) {
         let Span { mut place, mut bytes, mut is_head } = span;
         if !is_head
@@ -39,26 +39,26 @@ impl FreeSpans {
         self.by_size.insert((bytes, place));
     }
 
-    /// Takes `bytes` of the smallest piece that is large enough, the lowest of several. The rest
-    /// stays.
+    /// Takes `bytes` from the smallest piece that is large enough; of several, the lowest. The rest
+    /// of the piece stays.
     pub(super) fn take_best(&mut self, bytes: u64) -> Option<Span> {
         let &(_, place) = self.by_size.range((bytes, 0)..).next()?;
         self.cut(place, bytes)
     }
 
-    /// Takes `bytes` of the lowest piece that is large enough. The rest stays.
+    /// Takes `bytes` from the lowest piece that is large enough. The rest of the piece stays.
     pub(super) fn take_first(&mut self, bytes: u64) -> Option<Span> {
         let fits = self.by_place.iter().find(|(_, (its, _))| *its >= bytes);
         let place = *fits?.0;
         self.cut(place, bytes)
     }
 
-    /// The piece at this place.
+    /// Returns the bytes of the free piece at this place.
     pub(super) fn get(&self, place: u64) -> Option<u64> {
         self.by_place.get(&place).map(|&(bytes, _)| bytes)
     }
 
-    /// The last piece.
+    /// Returns place and bytes of the last piece.
     pub(super) fn last(&self) -> Option<(u64, u64)> {
         self.by_place.last_key_value().map(|(&place, &(bytes, _))| (place, bytes))
     }

@@ -7,7 +7,7 @@ use super::torch::Torch;
 use super::words::quoted;
 use super::{Model, SettingError};
 
-/// Every name that [`build`] takes.
+/// All names that [`build`] accepts.
 pub const NAMES: [&str; 7] =
     ["torch", "rmm:pool", "rmm:arena", "rmm:binning", "rmm:async", "cupy", "cuda"];
 
@@ -35,10 +35,10 @@ pub const NAMES: [&str; 7] =
 /// ```
 ///
 /// # Errors
-/// If no model has that name, or the model has no such setting or value. The error names the known
-/// models, or the nearest setting.
+/// Returns an error if no model has the name, or if the model has no such setting or value. The
+/// error lists the known models, or has the nearest setting.
 pub fn build(text: &str, device_memory: u64) -> Result<Box<dyn Model + Send>, SettingError> {
-    // A longer name first: none is the beginning of another up to a colon.
+    // No name is the part of another before a colon, so at most one matches.
     let known = NAMES.iter().find(|name| {
         text.strip_prefix(**name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
     });
@@ -81,7 +81,7 @@ pub fn build(text: &str, device_memory: u64) -> Result<Box<dyn Model + Send>, Se
     })
 }
 
-/// The values of `names` in `name:value,name:value`.
+/// Returns the values of `names` in `name:value,name:value`.
 fn sizes(model: &str, settings: &str, names: &[&str]) -> Result<Vec<Option<u64>>, SettingError> {
     let mut values = vec![None; names.len()];
     for pair in settings.split(',').filter(|pair| !pair.trim().is_empty()) {

@@ -1,11 +1,11 @@
-//! Texts of the user: quoted for a message, and the nearest known word.
+//! Texts from the user: quoting in messages, and the nearest known word.
 
 use super::SettingError;
 
 impl SettingError {
-    /// The error for a name that is none of `known`.
+    /// Returns the error for a name that is not in `known`.
     pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> Self {
-        // A word of which half the letters differ is another word.
+        // A word is near if at most half of its letters differ.
         let letters = name.chars().count();
         let is_part = |known: &str| letters >= 3 && known.contains(name);
         let is_near = |known: &&&str| is_part(known) || distance(name, known) * 2 <= letters;
@@ -22,7 +22,7 @@ impl SettingError {
     }
 }
 
-/// A text of the user as it may stand in a message.
+/// Quotes a text from the user for a message: 40 characters at most, control characters escaped.
 pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 40;
     let more = if text.chars().nth(SHOWN).is_some() { "…" } else { "" };
@@ -30,11 +30,11 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("\"{shown}{more}\"")
 }
 
-/// How many letters have to change to make one word the other.
+/// Returns the edit distance of two words.
 pub(crate) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
-    // A name of a megabyte is not worth the time.
+    // Bounds the time: a name may have a megabyte.
     for (index, letter) in one.chars().take(64).enumerate() {
         let mut diagonal = row[0];
         row[0] = index + 1;

@@ -1,25 +1,25 @@
 //! Calls of `torch.cuda.empty_cache()`, found in a recording.
 //!
-//! A recording does not name them. It has the segments that were given back, and PyTorch itself
-//! gives segments back only right before it asks the driver for memory: to stay below its limit, or
-//! because the driver refused.
+//! A recording does not name these calls, but has the segments that were given back. PyTorch gives
+//! segments back on its own only right before it asks the driver for memory: to stay below its
+//! limit, or after the driver refused.
 
 use gpuheap_trace::{Op, Trace};
 
 /// Segments that were given back in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cleared {
-    /// Index of the event that gave the last of them back.
+    /// Index of the event that gave back the last of them.
     pub(super) last: usize,
-    /// Bytes that were taken, or refused, right after it. 0 if the next event is another one: then
-    /// it was the program.
+    /// Bytes taken, or refused, by the next event. 0 if the next event is of another kind: then the
+    /// program called.
     pub(super) then_taken: u64,
-    /// `true` if PyTorch had no reason to do it: more was held at another time than it would have
-    /// held here. Then it was the program, too.
+    /// `true` if the program certainly called: nothing was taken right after, or PyTorch had no
+    /// reason to give back, because it held more at another time.
     pub(super) is_certain: bool,
 }
 
-/// Finds where segments were given back, in order.
+/// Finds runs of segments that were given back, in order.
 pub(super) fn find(trace: &Trace, held_before: u64) -> Vec<Cleared> {
     let events = trace.events();
     let (mut held, mut peak) = (held_before, held_before);
@@ -48,7 +48,7 @@ pub(super) fn find(trace: &Trace, held_before: u64) -> Vec<Cleared> {
         }
     }
     let collects = trace.allocator_settings().is_some_and(|settings| {
-        // Segments are given back early then, however much is held.
+        // With garbage collection, PyTorch gives segments back early, however much it holds.
         settings.garbage_collection_threshold > 0.0
     });
     let certain = |(mut cleared, start): (Cleared, u64)| {

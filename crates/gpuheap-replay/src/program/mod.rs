@@ -1,4 +1,4 @@
-//! A trace made ready for models, and its run through one of them.
+//! A trace prepared for models, and its run through one of them.
 
 mod before;
 mod cleared;
@@ -22,22 +22,22 @@ use crate::models::{DriverEvent, Figures, Model, Refusal, Request, Ticket};
 #[derive(Debug, Clone)]
 pub struct Program {
     steps: Vec<Step>,
-    /// Steps that happened before the recording.
+    /// Number of steps from before the recording.
     before: usize,
     streams: Vec<u64>,
     allocations: usize,
-    /// Of each allocation, as recorded.
+    /// Recorded address of each allocation.
     addresses: Vec<u64>,
     recorded: Vec<DriverEvent>,
-    /// Segments that were held before the recording began, if none of them grows in place.
+    /// Segments held before the recording began; empty if one of them grows in place.
     segments_before: Vec<Segment>,
-    /// Bytes that were held before the recording began.
+    /// Bytes held before the recording began.
     reserved_before: u64,
     settings: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
-    /// Comparison with the recorded segments without a limit, once it was made.
+    /// Comparison with the recorded segments without a memory fraction; set on first use.
     unlimited: OnceLock<Option<Reproduction>>,
-    /// `true` if a free is completed later than it is requested.
+    /// `true` if the recording has completions of frees, as well as the frees.
     records_completion: bool,
 }
 
@@ -76,27 +76,28 @@ enum Action {
     Fail {
         bytes: u64,
     },
-    /// Segments that were given back: a call of `empty_cache`, if it was the program.
+    /// Segments that were given back. The program called `empty_cache`, or PyTorch did it on its
+    /// own.
     GivenBack {
         then_taken: u64,
         is_certain: bool,
     },
 }
 
-/// When blocks that other streams used are no longer pending.
+/// Time at which blocks that other streams used are no longer pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
-    /// When the recording says. A block whose pending state did not end stays pending.
+    /// As recorded. A block whose completion was not recorded stays pending.
     Recorded,
-    /// As soon as they are freed.
+    /// At the free.
     AtOnce,
-    /// When the recording says that a later block was completed: so many completions later, or
-    /// earlier if negative, but not before the free. The device was so far behind the host, or
-    /// ahead of it, compared with the recording.
+    /// As recorded for another block: the one completed this many completions later, or earlier if
+    /// negative. A block is never completed before its free. Later means a device further behind
+    /// the host than in the recording.
     Shifted(i32),
 }
 
-/// The least and the most that a peak can be, in bytes.
+/// Range of a peak, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeakRange {
     /// The least.
@@ -119,8 +120,8 @@ pub struct Outcome {
     pub figures: Figures,
     /// The first request that failed. The run ended there.
     pub failure: Option<Failure>,
-    /// Requests that failed when they were recorded, and were met now. What the program would have
-    /// done with that memory is not known, so all figures are lower bounds if this is not zero.
+    /// Number of requests that failed in the recording and succeeded now. If it is not zero, all
+    /// figures are lower bounds, because the program's use of that memory is not known.
     pub met_failures: u64,
 }
 
@@ -130,9 +131,9 @@ pub struct Outcome {
 pub struct Failure {
     /// The event's number in the file; 0 for a block that was live before the recording.
     pub event: u32,
-    /// `true` if the request failed when it was recorded, too.
+    /// `true` if the request also failed in the recording.
     pub is_recorded: bool,
-    /// Why.
+    /// Reason.
     pub refusal: Refusal,
 }
 
@@ -204,12 +205,13 @@ impl Program {
         }
     }
 
-    /// Returns the settings of PyTorch's allocator that the program ran under, without the memory
-    /// fraction, which no recording has. `None` if the recording does not say, or if they are none
-    /// that PyTorch takes.
+    /// Returns the settings of PyTorch's allocator that the program ran under. No recording has the
+    /// memory fraction. `None` if the recording has no settings, or if PyTorch does not accept
+    /// them.
     pub fn recorded_settings(&self) -> Option<Settings> {
         let recorded = self.settings.as_ref()?;
-        // The text has what the other fields do not; they say what held when the recording ended.
+        // Only the text has all settings. The other fields have the values at the end of the
+        // recording.
         let mut settings: Settings = recorded.text.parse().unwrap_or_default();
         settings.set_expandable_segments(recorded.expandable_segments);
         settings.set_max_split_size(recorded.max_split_size);
@@ -222,13 +224,14 @@ impl Program {
         Some(settings)
     }
 
-    /// Returns the release of PyTorch that recorded the program, as far as the keys of the snapshot
-    /// tell. `None` if the recording is no snapshot.
+    /// Returns the release of PyTorch that recorded the program, judged by the snapshot's keys.
+    /// `None` if the recording is no snapshot.
     pub fn recorded_version(&self) -> Option<Version> {
         self.keys.as_ref().map(Version::of)
     }
 
-    /// Returns what the recorded allocator took from the driver and gave back, in order.
+    /// Returns the segments that the recorded allocator took from the driver and gave back, in
+    /// order.
     pub fn recorded_driver_events(&self) -> &[DriverEvent] {
         &self.recorded
     }
@@ -238,7 +241,7 @@ impl Program {
         self.reserved_before
     }
 
-    /// Returns how many blocks were live before the recording began, and their bytes.
+    /// Returns the number of blocks that were live before the recording began, and their bytes.
     pub fn live_before(&self) -> (u64, u64) {
         let (mut bytes_of, mut live) = (vec![0; self.allocations], (0_u64, 0_u64));
         for step in &self.steps[..self.before] {
@@ -257,18 +260,18 @@ impl Program {
         live
     }
 
-    /// Returns how the snapshot's keys differ from those of PyTorch 2.11; `None` if the recording
-    /// is no snapshot.
+    /// Returns the differences of the snapshot's keys from those of PyTorch 2.11. `None` if the
+    /// recording is no snapshot.
     pub fn snapshot_keys(&self) -> Option<&SnapshotKeys> {
         self.keys.as_ref()
     }
 
-    /// Returns how many steps a run makes: allocations, frees, completions and emptied caches.
+    /// Returns the number of steps in a run: allocations, frees, completions and emptied caches.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Returns whether there is nothing to run.
+    /// Returns `true` if the program has no steps.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
@@ -290,9 +293,10 @@ impl Program {
         }
     }
 
-    /// The steps with completions moved by so many completions.
+    /// Returns the steps with each completion moved by `by` completions.
     fn shifted(&self, by: i32) -> Vec<Step> {
-        // Blocks in the order in which they were completed, then those that were not, as freed.
+        // Blocks in order of their recorded completion, then those that never completed, in order
+        // of free.
         let (mut waiting, mut completed) = (BTreeMap::new(), Vec::new());
         let mut freed_at = vec![0; self.allocations];
         for (index, step) in self.steps.iter().enumerate() {
@@ -320,7 +324,7 @@ impl Program {
         for (rank, allocation) in (0_i64..).zip(blocks) {
             let moved = rank + i64::from(by);
             let freed = freed_at[allocation as usize];
-            // A free that completes before the recording's first one completes at once.
+            // A block moved before the first recorded completion completes at its free.
             let at = match usize::try_from(moved) {
                 Ok(moved) => completed.get(moved).map(|&(index, _)| index),
                 Err(_) => Some(freed),
@@ -335,8 +339,9 @@ impl Program {
         steps.into_iter().map(|(_, step)| step).collect()
     }
 
-    /// Comparison with the recorded segments, without a memory fraction on a device that is never
-    /// full, or else with the fraction of the settings: no recording says which the program had.
+    /// Compares the model with the recorded segments, without a memory fraction on an unlimited
+    /// device. If they differ and `settings` has a fraction, compares with that fraction, because
+    /// no recording has the one that the program set.
     fn reproduction_under(&self, settings: &Settings, device_memory: u64) -> Option<Reproduction> {
         let unlimited = || self.reproduction(None, u64::MAX);
         let without = (*self.unlimited.get_or_init(unlimited))?;
@@ -349,10 +354,11 @@ impl Program {
         }
     }
 
-    /// Runs the program through PyTorch's allocator as it was when the recording began: its
-    /// segments and live blocks lie where they lay, and the driver gives the recorded addresses.
+    /// Runs the program through PyTorch's allocator in its state at the start of the recording.
+    /// Segments and live blocks have their recorded addresses, and the driver gives the recorded
+    /// ones.
     ///
-    /// For the settings that were recorded; others would have led to other segments.
+    /// Meant for the recorded settings: others would have led to other segments.
     pub fn run_as_recorded(&self, model: &mut Torch) -> Outcome {
         let fixed = self.recorded.iter().filter(|event| event.is_taken);
         model.follow_addresses(fixed.map(|event| (event.address, event.bytes)));
@@ -384,14 +390,16 @@ impl Program {
                 Action::Complete { .. } | Action::Fail { .. } | Action::GivenBack { .. } => {}
             }
         }
-        // If a request failed, segments may have gone because of the recorded limit, which the
-        // model need not have.
+        // If a request failed, PyTorch may have given segments back because of a limit that the
+        // model lacks.
         let is_unlimited = !self.steps.iter().any(Step::fails);
         self.go(model, &mut tickets, self.before, Completion::Recorded, is_unlimited)
     }
 
-    /// Runs the steps from one on. `as_recorded`: the model has the recorded limit and settings, so
-    /// that what it would not give back itself was given back by the program.
+    /// Runs the steps from `from` on.
+    ///
+    /// With `as_recorded`, the model has the recorded settings and limit. Then segments that it
+    /// would have kept were given back by the program.
     fn go(
         &self,
         model: &mut (impl Model + ?Sized),
@@ -450,7 +458,7 @@ impl Program {
         Outcome { figures: model.figures(), failure: None, met_failures }
     }
 
-    /// Returns whether the recording says when frees were completed.
+    /// Returns `true` if the recording has the completions of frees.
     pub fn records_completion(&self) -> bool {
         self.records_completion
     }

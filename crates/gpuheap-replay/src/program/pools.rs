@@ -1,16 +1,15 @@
-//! The private pools of graphs and of `MemPool` that requests belong to.
+//! Private pools of CUDA graphs and of `MemPool`, and the requests that belong to them.
 
 use gpuheap_trace::{Op, Trace};
 
-/// The pool of what belongs to no private one.
+/// The common pool, for requests of no private pool.
 const COMMON: (u64, u64) = (0, 0);
 
-/// The private pools of requests: as the recording has them, else those that the segments at the
-/// end belong to.
+/// Private pools of requests, from the recording. If it has none, from the segments at the end.
 pub(super) struct PrivatePools {
-    /// Pools in order; each has its place, counted from 1, as its number.
+    /// Pools in order. A pool's number is its place, counted from 1.
     pools: Vec<(u64, u64)>,
-    /// Start, end, number of the pool, and the event that took the segment; by start.
+    /// Start, end and pool number of each segment, with the event that took it; by start.
     segments: Vec<(u64, u64, u32, usize)>,
 }
 
@@ -44,7 +43,7 @@ impl PrivatePools {
         Self { pools, segments: found }
     }
 
-    /// The number of an allocation's pool; 0 is the common memory.
+    /// Returns the number of an allocation's pool; 0 is the common one.
     pub(super) fn of_allocation(&self, trace: &Trace, allocation: u32, event: usize) -> u32 {
         match trace.pool(allocation) {
             Some(COMMON) => return 0,

@@ -6,16 +6,17 @@ use crate::models::torch::Torch;
 use crate::models::{DriverEvent, Model};
 
 impl Program {
-    /// Runs the program under the settings that were recorded, and compares the segments with those
-    /// that PyTorch took. No recording has the memory fraction: `memory_fraction` is that of the
-    /// program, if it set one.
+    /// Runs the program under the recorded settings, and compares the segments with those that
+    /// PyTorch took.
+    ///
+    /// No recording has `memory_fraction`, the fraction that the program set.
     ///
     /// Returns `None` if the recording has no settings or no segments, or if `memory_fraction` is
-    /// none.
+    /// not valid.
     ///
-    /// They differ if a CUDA graph or a `MemPool` ended before the snapshot: only segments that are
-    /// held at the end have their pool in it. So they do if other programs filled the device, or if
-    /// the release of PyTorch has other rules.
+    /// The segments differ if a CUDA graph or a `MemPool` ended before the snapshot, because only
+    /// segments held at the end name their pool. They also differ if other programs filled the
+    /// device, or if the release of PyTorch has other rules.
     pub fn reproduction(
         &self,
         memory_fraction: Option<f64>,
@@ -45,8 +46,8 @@ impl Program {
         })
     }
 
-    /// Returns the most that the recorded allocator had taken from the driver at one time, with
-    /// what it held before the recording. Zero if the recording has no segments.
+    /// Returns the peak of bytes that the recorded allocator held, including those from before the
+    /// recording. Zero if the recording has no segments.
     pub fn recorded_peak(&self) -> u64 {
         let mut reserved = self.reserved_before();
         let mut peak = reserved;

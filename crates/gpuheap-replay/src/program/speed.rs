@@ -4,28 +4,29 @@ use super::{Action, Completion, PeakRange, Program, Step};
 use crate::Reproduction;
 use crate::models::torch::{Settings, Torch};
 
-/// Completions that are tried: so many completions later or earlier than recorded.
+/// Shifts that are tried: completions this many completions later than recorded, or earlier if
+/// negative.
 const SHIFTS: std::ops::RangeInclusive<i32> = -5..=1;
-/// Ends of the range of peaks, as parts of the median of the tried completions.
+/// Ends of the range of peaks, as parts of the median over the shifts.
 const LOW: f64 = 0.968;
 const HIGH: f64 = 1.062;
 
 impl Program {
-    /// Returns the most that PyTorch's allocator reserves for the program under `settings`.
+    /// Returns the peak that PyTorch's allocator reserves for the program under `settings`.
     ///
-    /// Exact if nothing decides but the program: if no block waited for other streams, or if the
-    /// settings are those that were recorded. Else the speed of host and device decides which
-    /// blocks are no longer pending, and the answer is a range. Its middle is the median of runs
-    /// with completions moved by -5 to +1; it is as wide as twenty pairs of recordings differed,
-    /// which were made of one program under five settings on an H200 (2026-11-22).
+    /// The result is exact if no block waited for other streams, or if the settings are the
+    /// recorded ones. Otherwise the speed of host and device decides which blocks are no longer
+    /// pending, and the result is a range. Its middle is the median of runs with completions moved
+    /// by -5 to +1. Its width is the difference within twenty pairs of recordings of one program
+    /// under five settings, on an H200 (2026-11-22).
     ///
-    /// If the program fails under the settings, both ends are what was reserved at most until then.
+    /// If the program fails under the settings, both ends are the peak up to the failure.
     ///
-    /// If the model does not take the recorded segments under the recorded settings
-    /// ([`reproduction`](Self::reproduction)), the range is widened by the error of its peak there,
-    /// unless a request failed or memory was collected: then a limit is missing in the recording.
-    /// Under the recorded settings without a memory fraction the answer is then the recorded peak,
-    /// if the device has as much.
+    /// The model may not take the recorded segments under the recorded settings
+    /// ([`reproduction`](Self::reproduction)). Then the error of its peak there widens the range.
+    /// It does not if a request failed or memory was collected, because then the recording lacks a
+    /// limit. Under the recorded settings without a memory fraction, the result is then the
+    /// recorded peak, if the device has that much.
     pub fn torch_peak(&self, settings: &Settings, device_memory: u64) -> PeakRange {
         let run = |completion| {
             let mut model = Torch::new(settings.clone(), device_memory);
@@ -61,13 +62,14 @@ impl Program {
         }
     }
 
-    /// Returns whether the program gets through under settings that were not recorded on `capacity`
-    /// of a device's `total` bytes, whatever the speed of host and device: the upper end of
-    /// [`torch_peak`](Self::torch_peak) on a large device is not more than that, or all its
-    /// completions get through on memory that is smaller by as much as that end is above their
-    /// median.
+    /// Returns `true` if the program gets through on `capacity` of a device's `total` bytes at any
+    /// speed of host and device. Meant for a program that gets through at the recorded speed.
     ///
-    /// `true` for the recorded settings, under which the recording says what was completed.
+    /// One of two conditions is enough. The upper end of [`torch_peak`](Self::torch_peak) on an
+    /// unlimited device is within the capacity. Or the program gets through with each shift of the
+    /// completions, on memory divided by the ratio of that upper end to the median.
+    ///
+    /// Always `true` for the recorded settings, under which the recording has the completions.
     pub(crate) fn is_sure_to_fit(&self, settings: &Settings, total: u64, capacity: u64) -> bool {
         let inexact = self.inexact(settings, total);
         if self.is_recorded(settings) || !self.waits() && inexact.is_none() {
@@ -77,7 +79,7 @@ impl Program {
         let allowed = fraction.map_or(u64::MAX, |fraction| (total as f64 * fraction) as u64);
         let mut unlimited = settings.clone();
         if fraction.is_some() {
-            // All of the device is a part of it.
+            // The fraction 1.0 is always valid.
             let _ = unlimited.set_memory_fraction(1.0);
         }
         if self.torch_peak(&unlimited, u64::MAX).high <= capacity.min(allowed) {
@@ -99,20 +101,21 @@ impl Program {
         })
     }
 
-    /// Returns whether the settings are those that were recorded, but for a limit.
+    /// Returns `true` if the settings are the recorded ones, except for a limit.
     fn is_recorded(&self, settings: &Settings) -> bool {
         self.recorded_settings().is_some_and(|recorded| recorded.is_but_for_limit(settings))
     }
 
-    /// Returns whether blocks that were freed waited for other streams.
+    /// Returns `true` if freed blocks waited for other streams.
     fn waits(&self) -> bool {
         self.steps.iter().any(|step| matches!(step.action, Action::Free { .. }))
     }
 
-    /// The comparison with the recorded segments, if the model is not exact.
+    /// Returns the comparison with the recorded segments if the model is not exact.
     fn inexact(&self, settings: &Settings, device_memory: u64) -> Option<Reproduction> {
         let reproduction = self.reproduction_under(settings, device_memory);
-        // Else it is the limit that is not known, and nothing of the model that is wrong.
+        // If a request failed or memory was collected, the limit is unknown. Then a difference does
+        // not show an error of the model.
         let collects = self.recorded_settings().as_ref().is_some_and(Settings::collects_garbage);
         let is_unlimited = !collects && !self.steps.iter().any(Step::fails);
         reproduction.filter(|found| is_unlimited && !found.is_exact())

@@ -12,7 +12,7 @@ use crate::tune::Budget;
 use crate::verdict::Recorded;
 use crate::{PeakRange, Program};
 
-/// One trace, made ready for all pools.
+/// Trace, made ready for all pools.
 pub(crate) struct Bench<'t> {
     pub(crate) trace: &'t Trace,
     pub(crate) program: Program,
@@ -35,15 +35,16 @@ impl<'t> Bench<'t> {
         Ok(Self { trace, program, steps: Steps::of(trace), device, machine, bounds })
     }
 
-    /// Bytes that a model may take of the device.
+    /// Returns the memory that a model may take of the device.
     pub(crate) fn memory(&self) -> Memory {
         let DeviceUsed { total, usable, .. } = self.device;
         Memory { total, usable, limit: self.bounds.limit.map(|limit| limit.of(total)) }
     }
 
-    /// Bounds of a search for settings on the device, small enough for every verdict.
+    /// Returns the bounds of a search for settings on the device. They suit a search in every
+    /// verdict.
     pub(crate) fn budget(&self) -> Budget {
-        /// On two cores of 2026 this takes a second or two.
+        /// Steps of the search. They take one or two seconds on two cores (2026).
         const STEPS: usize = 12_000_000;
         let memory = self.memory();
         let mut budget = Budget::new(memory.capacity());
@@ -59,14 +60,14 @@ impl<'t> Bench<'t> {
         self.steps.peak_live()
     }
 
-    /// The most that PyTorch's allocator reserves on the device, as a range if the speed of the
-    /// program decides.
+    /// Returns the peak that PyTorch's allocator reserves on the device. It is a range if the speed
+    /// of the program decides.
     pub(crate) fn torch_peak(&self, settings: &Settings) -> PeakRange {
         let memory = self.memory();
         let has_fraction = settings.memory_fraction().is_some();
         let device = if has_fraction { memory.total } else { memory.capacity() };
         let PeakRange { low, high } = self.program.torch_peak(settings, device);
-        // Memory that is held is in the device, so the range ends there.
+        // Reserved memory is part of the device's, so the range ends at the capacity.
         PeakRange { low: low.min(memory.capacity()), high: high.min(memory.capacity()) }
     }
 }

@@ -13,13 +13,12 @@ use crate::verdict::Recorded;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum DeviceChoice {
-    /// The memory that a failed run had, if its recording tells it and no limit was asked for; else
-    /// an H200.
+    /// The memory of the failed run. Without such a run, or with a limit that was asked for, an
+    /// H200.
     Default,
-    /// A profile of the emulator; its context's memory is left out.
+    /// A profile of the emulator, without its context's memory.
     Profile(Profile),
-    /// A profile with another amount of memory, all of which a program can use, and that amount as
-    /// the user wrote it.
+    /// A profile with another amount of memory, all of which a program can use.
     Memory {
         /// The profile; if `None`, an H200.
         profile: Option<Profile>,
@@ -59,13 +58,13 @@ pub struct DeviceUsed {
 }
 
 impl DeviceChoice {
-    /// Returns whether the user said something of the device.
+    /// Returns `true` if the user chose a device.
     pub fn is_given(&self) -> bool {
         !matches!(self, Self::Default)
     }
 
-    /// Returns the device for a trace whose recording says this. A limit that was asked for takes
-    /// the place of the memory that the run had.
+    /// Returns the device for a trace with the facts `recorded`. A limit that was asked for
+    /// replaces the memory of the recorded run.
     pub(crate) fn resolve(&self, recorded: &Recorded, is_limited: bool) -> DeviceUsed {
         let of = |profile: &Profile| DeviceUsed {
             name: plain(&profile.name),
@@ -132,7 +131,7 @@ impl DeviceChoice {
     }
 }
 
-/// The name of the device that a profile is like.
+/// Returns the name of the real device that a profile stands for.
 fn plain(name: &str) -> String {
     name.trim_start_matches("emulated ").to_owned()
 }

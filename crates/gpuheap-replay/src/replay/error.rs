@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::models::SettingError;
 
-/// Why a replay could not be made.
+/// Reasons for which a replay fails.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReplayError {

@@ -1,4 +1,4 @@
-//! gpuheap's own pools: a heap of the library, driven through a trace.
+//! gpuheap's own pools: a heap of the library that runs a trace.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use crate::report::words::Amount;
 
 /// The default stream's handle in a trace.
 const DEFAULT_STREAM: u64 = 0;
-/// How many passes follow the first at most; the time of an event is their median.
+/// The most passes after the first. The time of an event is their median.
 const LATER_PASSES: usize = 3;
-/// No further pass is begun once the later ones took this long together.
+/// Total time of the later passes after which no further pass begins.
 const LATER_BUDGET: Duration = Duration::from_secs(2);
 
-/// A trace made ready: dense steps and nothing else, so that timing sees the heap and not us.
+/// Trace as dense steps. Nothing else is touched while a pass is timed.
 pub(super) struct Steps {
     steps: Vec<Step>,
     /// The event of each step, as an index into the trace's.
     events: Vec<u32>,
-    /// When each step is due, nanoseconds from the start of a pass.
+    /// Due time of each step, nanoseconds from the start of a pass.
     times: Vec<u64>,
     /// Allocations that the steps leave live, each with its stream.
     leftovers: Vec<(u32, u32)>,
@@ -42,22 +42,22 @@ enum Step {
 /// Device that a replay runs on.
 #[derive(Clone)]
 pub(super) enum Machine {
-    /// A fresh emulated device for each replay. Its context takes nothing.
+    /// A fresh emulated device for each replay. Its context takes no memory.
     Emulated {
         profile: Profile,
-        /// How far streams are behind the host.
+        /// Delay of the streams behind the host.
         delay: Option<Duration>,
     },
     /// A real device.
     Real(Device),
 }
 
-/// How much the heap of a replay may take and keep, where that is bounded.
+/// Bounds of what the heap of a replay takes and keeps.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
     /// The hard limit.
     pub(super) limit: Option<Size>,
-    /// How much the pool of a `driver` heap keeps of what is freed.
+    /// Freed bytes that the pool of a `driver` heap keeps.
     pub(super) threshold: Option<Size>,
 }
 
@@ -66,10 +66,10 @@ impl Steps {
         let mut steps = Vec::with_capacity(trace.events().len());
         let mut times = Vec::with_capacity(trace.events().len());
         let mut events = Vec::with_capacity(trace.events().len());
-        // A request that failed is served at its place and freed at once: it is not known what the
-        // program would have done with it. It has a number after those of the allocations.
+        // A request that failed is served at its place and freed at once, because the program's use
+        // of that memory is not known. Its number follows those of the allocations.
         let mut failed = trace.allocations();
-        // Where and how large each block is while it is live.
+        // Stream and bytes of each block while it is live.
         let mut live_on = vec![None; trace.allocations() as usize];
         let (mut live, mut peak_live) = (0_u128, 0);
         for (index, event) in (0..).zip(trace.events()) {
@@ -95,8 +95,8 @@ impl Steps {
                     events.push(index);
                     Step::Free { allocation, stream }
                 }
-                // The program did not ask for what the recorded allocator did with its own memory.
-                // The device of the replay decides how long a free is pending.
+                // The recorded allocator took and gave back segments by its own rules, not by the
+                // program's. The device of the replay decides how long a free is pending.
                 Op::FreeCompleted { .. }
                 | Op::Retry { .. }
                 | Op::SegmentTaken { .. }
@@ -121,7 +121,7 @@ impl Steps {
 }
 
 impl Steps {
-    /// The most bytes live at once, as requested.
+    /// Returns the peak of live bytes, as requested.
     pub(super) fn peak_live(&self) -> u64 {
         self.peak_live
     }
@@ -140,11 +140,11 @@ impl Machine {
     }
 }
 
-/// Replays `trace` twice, and then again for the time of an event.
+/// Replays `trace` twice, then again for the time of an event.
 ///
 /// # Errors
 ///
-/// What the driver refuses for any reason but memory that ran out.
+/// Every refusal of the driver, except for missing memory.
 pub(super) fn measure(
     trace: &Trace,
     program: &Steps,
@@ -171,7 +171,8 @@ pub(super) fn measure(
         && later.len() < LATER_PASSES
         && later.iter().sum::<Duration>() < LATER_BUDGET
     {
-        // A pool that runs out in its third pass got through the two that count.
+        // The first two passes decide. A pool that runs out of memory in a later one still got
+        // through.
         let Ok(time) = replay.pass()? else { break };
         later.push(time);
     }
@@ -183,7 +184,7 @@ pub(super) fn measure(
         settings: None,
         actual: (status.pool != pool).then_some(status.pool),
         fallback: status.fallback,
-        // The heap's own figure is about, as threads and streams count apart.
+        // The heap counts threads and streams apart, so its own peak is approximate.
         peak_live: if stop.is_none() { program.peak_live } else { usage.live_peak },
         peak_reserved,
         driver_calls: usage.driver_calls,
@@ -195,8 +196,8 @@ pub(super) fn measure(
     })
 }
 
-/// Replays twice on an emulated device with `bytes`: the peak of what was reserved, or why there
-/// was not enough memory.
+/// Replays twice on an emulated device with `bytes`. Returns the peak of reserved bytes, or the
+/// reason why memory ran out.
 ///
 /// # Errors
 ///
@@ -227,14 +228,14 @@ pub(super) fn attempt(
     Ok(Ok(replay.heap.usage()?.reserved_peak))
 }
 
-/// A heap in the middle of its passes. Blocks go before the heap, and the heap before its streams:
-/// it fences what is pending on them when it ends.
+/// Heap between its passes. Fields drop in order. Blocks drop before the heap, and the heap before
+/// its streams, because it fences pending frees on them when it ends.
 struct HeapReplay<'p> {
     program: &'p Steps,
     blocks: Vec<Option<Block>>,
     heap: Heap,
     streams: Vec<Stream>,
-    /// The emulator whose clock follows the trace, where that makes a difference.
+    /// Emulator whose clock follows the trace; `None` if streams do not lag.
     clock: Option<Arc<Emulator>>,
     pass_start_ns: u64,
 }
@@ -279,7 +280,7 @@ impl<'p> HeapReplay<'p> {
         })
     }
 
-    /// All steps, then the frees of what they left live. The time is that of the steps.
+    /// Runs all steps, then frees what they left live. Returns the time of the steps alone.
     fn pass(&mut self) -> Result<Result<Duration, Shortage>, Error> {
         let HeapReplay { program, blocks, heap, streams, clock, pass_start_ns } = self;
         let start = Instant::now();
@@ -320,7 +321,7 @@ impl<'p> HeapReplay<'p> {
 }
 
 impl Shortage {
-    /// Finds the event of the step again.
+    /// Describes the failed step as an event of the trace.
     fn locate(self, trace: &Trace, program: &Steps, pass: u32) -> Stop {
         let index = program.events.get(self.step);
         let event = index.and_then(|&index| trace.events().get(index as usize));

@@ -1,4 +1,4 @@
-//! Replays of a [`Bench`]: through one pool, and on smaller and smaller devices.
+//! Replays of a [`Bench`] through one pool, and on smaller and smaller devices.
 
 use super::heaps::Machine;
 use super::memory::Memory;

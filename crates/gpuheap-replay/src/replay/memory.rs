@@ -1,11 +1,11 @@
-//! Memory of a device, as a model of an allocator sees it.
+//! Memory of a device for a model of an allocator.
 
-/// Bytes that a model may take.
+/// Memory that a model may take, bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
-    /// Memory of the device. PyTorch's memory fraction is a part of it.
+    /// All memory of the device. PyTorch's memory fraction is a part of this.
     pub(crate) total: u64,
-    /// Bytes that a program can use of it.
+    /// Memory that a program can use.
     pub(crate) usable: u64,
     /// Hard limit.
     pub(crate) limit: Option<u64>,

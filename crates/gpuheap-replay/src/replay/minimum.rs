@@ -3,16 +3,16 @@
 use super::Progress;
 use crate::report::words::Amount;
 
-/// Bytes of the driver's granule: the finest step in which devices are told apart.
+/// Granule of the driver, bytes, and so the step of the search.
 pub(crate) const STEP: u64 = 2 << 20;
-/// A pool that runs out of memory on a device of 16 TiB does so on any.
+/// Largest device that is tried. A pool that runs out of memory on 16 TiB does so on any device.
 pub(crate) const LARGEST: u64 = 16 << 40;
 
 /// Result of a search for the smallest device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Minimum {
-    /// The pool got through on a device of so many bytes, and not on one with 2 MiB less.
+    /// The pool got through on a device of this many bytes, and not on one with 2 MiB less.
     Bytes(u64),
     /// No device is enough, for this reason.
     Never(String),
@@ -28,16 +28,18 @@ impl Minimum {
     }
 }
 
-/// Bisects between a size that was too small and one that was enough, both by replays that were
-/// really made.
+/// Bisects between a size that is too small and one that is enough. Both ends of the result were
+/// replayed.
 ///
-/// Nothing is assumed of the sizes in between: a pool that gets through on some smaller device and
-/// not on a larger one may have several such borders, and the result is one of them. `attempt`
-/// gives the peak of what was reserved on a device of so many bytes, or why it was not enough.
-/// Sizes are multiples of `step`. `known_peak` is that of a replay that no size stopped.
+/// A pool may get through on some smaller device and fail on a larger one. Then there are several
+/// borders, and the result is one of them.
+///
+/// `attempt` replays on a device of the given bytes. It returns the peak of reserved bytes, or why
+/// memory ran out. Sizes are multiples of `step`. `known_peak` is the peak of a replay on a device
+/// that was large enough.
 ///
 /// # Errors
-/// Result of `attempt`.
+/// Errors of `attempt`.
 pub(crate) fn find<E>(
     step: u64,
     peak_live: u64,
@@ -51,8 +53,8 @@ pub(crate) fn find<E>(
         result
     };
     progress.expect(2);
-    // A pool that is never refused on a large device is not refused where that has just as much
-    // as it took. Whether this is so is tried, for a pool might look at what is free.
+    // A pool that got through on a large device should also get through on one of its peak. This
+    // size is tried all the same, because a pool may decide by free memory.
     let peak_reserved = match known_peak {
         Some(peak) => peak,
         None => match attempt(LARGEST)? {
@@ -67,7 +69,7 @@ pub(crate) fn find<E>(
             _ => return Ok(Minimum::Never(format!("not even {} are enough", Amount(enough)))),
         }
     }
-    // Live bytes have to fit, whatever the pool.
+    // Every pool needs room for the live bytes.
     let mut too_small = peak_live.next_multiple_of(step).saturating_sub(step);
     progress.expect((enough.saturating_sub(too_small) / step).checked_ilog2().unwrap_or(0).into());
     loop {
@@ -78,7 +80,8 @@ pub(crate) fn find<E>(
                 Err(_) => too_small = middle,
             }
         }
-        // The first lower bound was reckoned; if the search ended on it, it is tried as well.
+        // The first lower bound was computed, not replayed. If the search ends on it, it is
+        // replayed too.
         if enough <= step || too_small == 0 || attempt(too_small)?.is_err() {
             return Ok(Minimum::Bytes(enough));
         }

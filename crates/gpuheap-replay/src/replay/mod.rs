@@ -1,4 +1,4 @@
-//! Replays traces through pools, and judges the results.
+//! Replays of traces through pools, and verdicts on their results.
 
 mod bench;
 mod device;
@@ -35,13 +35,13 @@ pub use self::trace_report::TraceReport;
 use crate::Gap;
 use crate::verdict::{Recorded, Verdict};
 
-/// Replays all traces: measures on one core, so that replays do not disturb each other's times,
-/// then searches the smallest devices on all cores.
+/// Replays all traces through all pools, and judges the results.
 ///
-/// Blocks until all is done.
+/// The replays run on one core, so that they do not disturb each other's times. The searches for
+/// the smallest devices run on all cores. Blocks until all is done.
 ///
 /// # Errors
-/// If a setting is not possible on the device, or the device fails.
+/// Returns an error if a setting is not possible on the device, or if the device fails.
 pub fn replay(
     traces: &[Trace],
     options: &Options,
@@ -105,7 +105,8 @@ pub fn replay(
     Ok(reports)
 }
 
-/// The results, and before those of gpuheap's own pools one for each pool that is advised.
+/// Returns the results, with one more for each pool that the verdict advises. Those come before
+/// gpuheap's own pools.
 fn with_remedies(
     bench: &Bench<'_>,
     mut results: Vec<PoolReport>,
@@ -127,7 +128,8 @@ fn with_remedies(
     Ok(results)
 }
 
-/// Gaps of the recording. Of the memory fraction only the user can tell, by a pool's settings.
+/// Returns the gaps of the recording. Only a pool's settings, given by the user, can have the
+/// memory fraction.
 fn gaps(
     bench: &Bench<'_>,
     recorded: &Recorded,
@@ -146,7 +148,8 @@ fn gaps(
         Some(_) => bench.program.gaps(fraction, bench.device.total),
         None => without(),
     };
-    // Another fraction than the program had is a question, and nothing of the recording.
+    // With a fraction that the program did not have, the model must differ. That is no gap of the
+    // recording.
     if fraction.is_some() && gaps.iter().any(|gap| matches!(gap, Gap::Inexact(_))) {
         gaps = without();
     }
@@ -156,7 +159,7 @@ fn gaps(
     Ok(gaps)
 }
 
-/// The pools to try, each once, in the order asked for.
+/// Returns the pools to replay, each once, in the order asked for.
 fn pools(trace: &Trace, recorded: &Recorded, options: &Options) -> Vec<Pool> {
     let own = PoolKind::ALL.map(Pool::Own);
     let model = |text: &str| Pool::Model(text.to_owned());
@@ -184,7 +187,7 @@ fn pools(trace: &Trace, recorded: &Recorded, options: &Options) -> Vec<Pool> {
     pools
 }
 
-/// Does all tasks, as many at a time as there are cores. A core stops at its first error.
+/// Runs all tasks, one on each core at a time. A core stops at its first error.
 fn on_all_cores<T: Send>(
     tasks: Vec<T>,
     work: impl Fn(T) -> Result<(), ReplayError> + Sync,

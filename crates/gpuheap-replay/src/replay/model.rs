@@ -7,7 +7,7 @@ use crate::models::torch::{Settings, Torch};
 use crate::report::words::Amount;
 use crate::{Failure, Outcome, PeakRange};
 
-/// Runs a model, and says how much it reserved or why it failed.
+/// Runs a model. Reports its peak of reserved bytes, or its failure.
 pub(super) fn measure(
     bench: &Bench<'_>,
     text: &str,
@@ -15,7 +15,8 @@ pub(super) fn measure(
 ) -> Result<PoolReport, ReplayError> {
     let Ran { outcome, settings } = match run(bench, text, memory) {
         Ok(ran) => ran,
-        // The text was read before: it is the device that has no room for its pool.
+        // The settings were checked before, for any device. This device has no room for the pool's
+        // initial size.
         Err(ReplayError::Setting(_)) => return Ok(no_room(text)),
         Err(error) => return Err(error),
     };
@@ -48,7 +49,7 @@ pub(super) fn measure(
     })
 }
 
-/// The report of a pool that is larger from the start than the device.
+/// Returns the report of a pool whose initial size exceeds the device.
 fn no_room(text: &str) -> PoolReport {
     PoolReport {
         pool: Pool::Model(text.to_owned()),
@@ -81,7 +82,7 @@ fn no_room(text: &str) -> PoolReport {
     }
 }
 
-/// Runs a model: the peak of what it reserved, or why it failed.
+/// Runs a model. Returns its peak of reserved bytes, or why it failed.
 pub(crate) fn attempt(
     bench: &Bench<'_>,
     text: &str,
@@ -89,7 +90,7 @@ pub(crate) fn attempt(
 ) -> Result<Result<u64, String>, ReplayError> {
     let ran = match run(bench, text, memory) {
         Ok(ran) => ran,
-        // A first pool of 1 GiB is no setting for a device of 512 MiB.
+        // An initial pool of 1 GiB, for example, is an invalid setting on a device of 512 MiB.
         Err(ReplayError::Setting(error)) => return Ok(Err(error.to_string())),
         Err(error) => return Err(error),
     };
@@ -103,12 +104,14 @@ pub(crate) fn attempt(
     })
 }
 
-/// Returns whether a program that got through does so whatever its speed.
+/// Returns `true` if the program gets through at any speed of host and device. It got through at
+/// the recorded speed.
 fn is_sure(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> bool {
     bench.program.is_sure_to_fit(settings, memory.total, memory.capacity())
 }
 
-/// Returns whether the program gets through under PyTorch's allocator, whatever its speed.
+/// Returns `true` if the program gets through under PyTorch's allocator at any speed of host and
+/// device.
 pub(crate) fn torch_gets_through(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> bool {
     run_torch(bench, settings, memory).outcome.failure.is_none() && is_sure(bench, settings, memory)
 }
@@ -116,7 +119,7 @@ pub(crate) fn torch_gets_through(bench: &Bench<'_>, settings: &Settings, memory:
 /// A finished run.
 pub(crate) struct Ran {
     pub(crate) outcome: Outcome,
-    /// The settings of PyTorch's allocator.
+    /// Settings of PyTorch's allocator; `None` for other models.
     settings: Option<Settings>,
 }
 
@@ -130,8 +133,7 @@ pub(crate) fn run(bench: &Bench<'_>, text: &str, memory: Memory) -> Result<Ran, 
     Ok(Ran { outcome, settings: None })
 }
 
-/// Runs PyTorch's allocator: from the segments that were recorded, if it has the settings that were
-/// recorded.
+/// Runs PyTorch's allocator. Under the recorded settings, it begins with the recorded segments.
 pub(crate) fn run_torch(bench: &Bench<'_>, settings: &Settings, memory: Memory) -> Ran {
     let program = &bench.program;
     let mut model = Torch::new(settings.clone(), memory.total);
@@ -145,7 +147,7 @@ pub(crate) fn run_torch(bench: &Bench<'_>, settings: &Settings, memory: Memory) 
     Ran { outcome, settings: Some(settings.clone()) }
 }
 
-/// The settings of PyTorch's allocator; `None` if `text` is another model.
+/// Returns the settings of PyTorch's allocator; `None` if `text` names another model.
 pub(crate) fn torch_settings(
     bench: &Bench<'_>,
     text: &str,
@@ -159,11 +161,11 @@ pub(crate) fn torch_settings(
     })
 }
 
-/// The settings with a memory fraction that limits nothing.
+/// Returns the settings with a memory fraction that limits nothing.
 pub(crate) fn unlimited(settings: &Settings) -> Settings {
     let mut settings = settings.clone();
     if settings.memory_fraction().is_some() {
-        // All of the device is a part of it.
+        // The fraction 1.0 is always valid.
         let _ = settings.set_memory_fraction(1.0);
     }
     settings
@@ -208,7 +210,7 @@ fn stop(bench: &Bench<'_>, failure: Failure, memory: Memory) -> Stop {
     }
 }
 
-/// When the event with this number happened.
+/// Returns the time of the event with this number, nanoseconds since the first recorded event.
 fn time_of(bench: &Bench<'_>, number: u32) -> u64 {
     let events = bench.trace.events();
     let at = events.partition_point(|event| event.number < number);

@@ -10,22 +10,22 @@ use crate::verdict::Recorded;
 /// How traces are replayed.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The pools; if empty, those that fit the trace's format.
+    /// Pools to replay through; if empty, those that suit the trace's format.
     pub pools: Vec<Pool>,
-    /// The pool that decides whether the trace gets through; if `None`, the pools that were named,
-    /// else the allocator that recorded the trace.
+    /// The pool that decides whether the trace gets through. If `None`, the pools that were named
+    /// decide, or else the allocator that recorded the trace.
     pub check: Option<Pool>,
     /// The device.
     pub device: DeviceChoice,
-    /// The most that a pool may take from the driver.
+    /// Bytes that a pool may take from the driver.
     pub limit: Option<Size>,
     /// The limit as the user wrote it.
     pub limit_typed: Option<String>,
-    /// How much gpuheap's pool `driver` keeps of what is freed.
+    /// Freed bytes that gpuheap's pool `driver` keeps.
     pub release_threshold: Option<Size>,
-    /// How far the streams of an emulated device are behind the host.
+    /// Delay of an emulated device's streams behind the host.
     pub delay: Option<Duration>,
-    /// `true` if the smallest device is searched for each pool.
+    /// `true` to search the smallest device for each pool.
     pub find_minimum: bool,
 }
 
@@ -45,7 +45,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Returns whether the memory of the run is known: from the user, or from the recording of its
+    /// Returns `true` if the memory of the run is known: from the user, or from the recorded
     /// failure.
     pub(crate) fn knows_memory(&self, recorded: &Recorded) -> bool {
         self.device.is_given() || self.limit.is_some() || recorded.limit.is_some()

@@ -7,15 +7,15 @@ use gpuheap::PoolKind;
 use crate::models::torch::Settings;
 use crate::models::{self, SettingError, build};
 
-/// A pool that a trace is replayed through.
+/// Pool through which a trace is replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pool {
-    /// One of gpuheap's own pools, run as a program would run it.
+    /// One of gpuheap's own pools: the library itself, not a model.
     Own(PoolKind),
     /// A model of another allocator with its settings, as [`models::build`] takes them.
     ///
-    /// `torch` alone has the settings that a snapshot recorded.
+    /// `torch` without settings stands for those that the snapshot recorded.
     Model(String),
 }
 
@@ -23,7 +23,7 @@ impl Pool {
     /// Reads the name of one of gpuheap's pools, or of a model with its settings.
     ///
     /// # Errors
-    /// If there is no such pool, or it has no such setting. The error names what is known.
+    /// Returns an error if no such pool or setting exists. The error lists those that do.
     pub fn parse(text: &str) -> Result<Self, SettingError> {
         if let Ok(own) = PoolKind::parse(text) {
             return Ok(Self::Own(own));
@@ -49,7 +49,7 @@ impl Pool {
                 format!("the pools are {}, {}", own.join(", "), models::NAMES.join(", ")),
             ));
         }
-        // Sizes are compared with the device when it is known.
+        // The check here accepts any size. Sizes are compared with the device once it is known.
         const ANY_DEVICE: u64 = 1 << 52;
         build(text, ANY_DEVICE)?;
         Ok(Self::Model(text.to_owned()))
@@ -69,7 +69,7 @@ impl Pool {
         }
     }
 
-    /// Returns whether the figures are those of a model of a driver whose source is closed.
+    /// Returns `true` if the figures come from a model of a driver whose source is closed.
     pub fn is_closed_driver(&self, is_emulated: bool) -> bool {
         match self {
             Self::Own(kind) => is_emulated && *kind == PoolKind::Driver,
@@ -77,24 +77,25 @@ impl Pool {
         }
     }
 
-    /// Returns whether the pool keeps what is freed, so that an allocation rarely calls the driver.
+    /// Returns `true` if the pool keeps freed memory, so that an allocation rarely calls the
+    /// driver.
     pub fn is_caching(&self) -> bool {
         !matches!(self.base(), "none" | "cuda")
     }
 }
 
-/// Settings of PyTorch's allocator without the name of the pool before them, as the environment
-/// variable holds them.
+/// Returns the settings of PyTorch's allocator in a text that has no name of a pool before them,
+/// like the value of the environment variable. `None` if the text is not of this form.
 fn torch_settings_alone(text: &str) -> Option<&str> {
     let variables = ["PYTORCH_CUDA_ALLOC_CONF=", "PYTORCH_ALLOC_CONF="];
     let settings = variables.iter().find_map(|variable| text.strip_prefix(variable));
     let settings = settings.unwrap_or(text).trim_matches(['"', '\'']);
-    // A text without a setting is a name.
+    // A text without a colon is the name of a pool.
     let is_read = settings.contains(':') && settings.parse::<Settings>().is_ok();
     is_read.then_some(settings)
 }
 
-/// The first of two pools that a comma parts, and the rest.
+/// Splits a text at the comma between two pools: the first, and the rest.
 fn two_pools(text: &str) -> Option<(&str, &str)> {
     let is_name = |part: &str| {
         let part = part.trim();

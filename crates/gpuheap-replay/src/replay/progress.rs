@@ -1,16 +1,16 @@
 //! Progress of replays, as a caller sees it.
 
-/// Receives what is being done. Called from several threads.
+/// Receiver of progress. It is called from several threads.
 pub trait Progress: Sync {
-    /// Names the step that begins.
+    /// Names the step that begins now.
     fn now(&self, step: &str);
-    /// Adds steps to those that are known.
+    /// Adds to the number of steps that are expected.
     fn expect(&self, steps: u64);
     /// Reports steps as done.
     fn advance(&self, steps: u64);
 }
 
-/// Shows no progress.
+/// Progress that is not shown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

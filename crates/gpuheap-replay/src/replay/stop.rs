@@ -1,6 +1,6 @@
 //! Requests at which a replay ran out of memory.
 
-/// Where and why a replay ran out of memory. Sizes are bytes.
+/// Request at which a replay ran out of memory, and why. Sizes are bytes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Stop {
@@ -8,27 +8,27 @@ pub struct Stop {
     pub event: u64,
     /// Nanoseconds since the first recorded event.
     pub time_ns: u64,
-    /// 1 or 2; the second pass finds what the first one left behind.
+    /// Pass of the replay, 1 or 2. The second one meets the memory that the first one left cached.
     pub pass: u32,
-    /// The request.
+    /// Size of the request.
     pub requested: u64,
-    /// Taken from the driver.
+    /// Memory taken from the driver.
     pub reserved: u64,
-    /// In blocks of the program, as requested.
+    /// Memory in blocks of the program, as requested.
     pub live: u64,
-    /// In blocks of the program beyond what was requested.
+    /// Memory in blocks of the program beyond the requested bytes.
     pub rounding: u64,
-    /// Free and held by the pool, pending blocks included.
+    /// Free memory that the pool keeps, including pending blocks.
     pub cached: u64,
     /// Freed, but still used by other streams.
     pub pending: u64,
-    /// Of `cached`, bytes that only other streams may use; `None` if the pool does not say.
+    /// Part of `cached` that only other streams may use; `None` if the pool does not report it.
     pub other_streams: Option<u64>,
-    /// The largest of `cached` in one piece.
+    /// Largest piece of `cached`.
     pub largest_cached: u64,
     /// Bytes that were missing; `None` if that is not known.
     pub short_by: Option<u64>,
-    /// Bytes that the pool was allowed to take, if that was less than the device.
+    /// Limit of the pool; `None` if it may take all of the device.
     pub limit: Option<u64>,
     /// Main reason.
     pub cause: Cause,
@@ -46,20 +46,20 @@ pub enum Cause {
     Limit,
     /// Live bytes and the request exceed the device.
     DeviceFull,
-    /// The bytes that the pool adds to requests take the room.
+    /// The bytes that the pool adds to requests do not fit.
     Rounding,
     /// Enough is free, in pieces that are too small.
     Fragmentation,
     /// Enough is freed, but other streams still use it.
     Pending,
-    /// Enough is free, but only other streams may use it.
+    /// Enough is free, and only other streams may use it.
     OtherStreams,
     /// Another reason, named by the heap.
     Other(&'static str),
 }
 
 impl Cause {
-    /// Returns one word for it, as in the JSON.
+    /// Returns one word for the cause, as in the JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::LargerThanDevice => "larger_than_device",
@@ -74,8 +74,10 @@ impl Cause {
         }
     }
 
-    /// Returns the main reason of a request of `requested` bytes where `capacity` bytes could be
-    /// taken, `live` were in use, and the parts could not be used.
+    /// Returns the main reason of a failed request of `requested` bytes.
+    ///
+    /// `capacity` is what the pool may take, and `live` the bytes in use. `parts` are the bytes
+    /// that could not be used, with the reason for each.
     pub(crate) fn of(
         requested: u64,
         live: u64,

@@ -14,19 +14,19 @@ pub struct TraceReport {
     pub name: String,
     /// Format of the file.
     pub format: Format,
-    /// The device that the trace was recorded on, as the recorded program counted them.
+    /// Index of the recorded device, as the recorded program counts devices.
     pub recorded_on: Option<u32>,
     /// Counts and peaks of the trace.
     pub summary: Summary,
     /// The device of the replays.
     pub device: DeviceUsed,
-    /// The most that a pool could take from the driver, bytes; `None` if no limit was asked for.
+    /// Bytes that a pool may take from the driver; `None` if no limit was asked for.
     pub limit: Option<u64>,
     /// The limit as the user wrote it.
     pub limit_typed: Option<String>,
     /// Facts that the recording has of its own allocator.
     pub recorded: Recorded,
-    /// `true` if the file is cut off: figures are those of the part before.
+    /// `true` if the file is cut off. The figures are those of the part that is there.
     pub is_cut_off: bool,
     /// Gaps of the recording.
     pub gaps: Vec<Gap>,

@@ -12,7 +12,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Returns the name as the command takes it.
+    /// Returns the name in the command's arguments.
     pub fn name(self) -> &'static str {
         match self {
             Self::Torch => "torch",
@@ -21,7 +21,7 @@ impl Family {
         }
     }
 
-    /// Returns the name as people write it.
+    /// Returns the name for people.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Torch => "PyTorch",

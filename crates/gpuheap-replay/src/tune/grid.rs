@@ -1,4 +1,4 @@
-//! The settings that a search tries: plain ones first, then those that people combine.
+//! Settings that a search tries: plain ones first, then combinations that people use.
 
 use super::trial::Trial;
 use super::{Budget, Family};
@@ -10,8 +10,8 @@ use crate::report::words::quoted;
 
 const MIB: u64 = 1 << 20;
 
-/// Returns the settings to try for a program, the framework's default first, then from plain to
-/// combined.
+/// Returns the settings to try for a program: the framework's default, then plain ones, then
+/// combinations.
 pub(super) fn of(program: &Program, family: Family, budget: &Budget) -> Vec<Trial> {
     match family {
         Family::Torch => torch(program, budget),
@@ -21,7 +21,7 @@ pub(super) fn of(program: &Program, family: Family, budget: &Budget) -> Vec<Tria
 }
 
 fn torch(program: &Program, budget: &Budget) -> Vec<Trial> {
-    /// The example of PyTorch's documentation.
+    /// The example in PyTorch's documentation.
     const LIST: &str = "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]";
     let rounding = |divisions: u64| format!("roundup_power2_divisions:{divisions}");
     let split = |mib: u64| format!("max_split_size_mb:{mib}");
@@ -35,14 +35,14 @@ fn torch(program: &Program, budget: &Budget) -> Vec<Trial> {
         texts.extend([4, 8].map(|divisions| format!("{},{}", split(mib), rounding(divisions))));
     }
     texts.retain(|text| budget.vmm || !text.contains(growing));
-    // Rules and limit stay those of the program.
+    // The program's release and memory fraction stay.
     let mut kept = String::new();
     let version = program.recorded_version().filter(|version| *version != Version::default());
     if let Some(version) = version {
         kept += &format!(",version:{version}");
     }
     let fraction = |fraction: f64| format!(",per_process_memory_fraction:{fraction}");
-    // All of the device is no limit.
+    // A fraction of 1 is no limit.
     let limit = budget.memory_fraction.filter(|part| *part < 1.0).map(fraction).unwrap_or_default();
     let mut trials = vec![Trial {
         setting: "unset PYTORCH_CUDA_ALLOC_CONF".to_owned(),
@@ -55,7 +55,7 @@ fn torch(program: &Program, budget: &Budget) -> Vec<Trial> {
         model: format!("torch:{text}{kept}{limit}"),
     }));
     let collecting = |threshold: f64| format!("garbage_collection_threshold:{threshold}");
-    // Without a memory fraction PyTorch collects nothing.
+    // PyTorch collects only with a memory fraction.
     const FRACTION: f64 = 0.95;
     let (limit, python) = match budget.memory_fraction {
         Some(given) => (fraction(given), None),
@@ -105,7 +105,7 @@ fn rmm(program: &Program) -> Vec<Trial> {
         resource("CudaMemoryResource()", "cuda".to_owned()),
         resource("CudaAsyncMemoryResource()", "rmm:async".to_owned()),
     ];
-    // Parts of the most bytes in blocks, in sixteenths.
+    // Initial sizes, in sixteenths of the peak of bytes in blocks.
     trials.extend(
         [1, 4, 8, 16, 17, 18, 20, 22, 24, 28, 32]
             .map(|sixteenths| pool(part(peak, sixteenths), None)),
@@ -143,7 +143,7 @@ fn cupy(program: &Program) -> Vec<Trial> {
         trial("cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)", "rmm:async"),
         trial("cupy.cuda.set_allocator(None)", "cuda"),
     ];
-    // A limit has the pool give memory back that it would keep.
+    // Under a limit, the pool gives back memory that it would keep.
     let unlimited = build("cupy", u64::MAX);
     let most = unlimited.map_or(0, |mut model| program.run(&mut *model).figures.peak_reserved);
     for sixteenths in (4..16).rev() {
@@ -156,14 +156,14 @@ fn cupy(program: &Program) -> Vec<Trial> {
     trials
 }
 
-/// The most bytes in blocks of the program at one time, as `cudaMalloc` rounds them.
+/// Returns the peak of bytes in the program's blocks, as `cudaMalloc` rounds them.
 fn peak_of_blocks(program: &Program) -> u64 {
     let mut model = Cuda::new(u64::MAX);
     program.run(&mut model);
     model.figures().peak_active
 }
 
-/// Sixteenths of `bytes`, rounded up to a number that can be read: whole MiB of three digits or so.
+/// Returns sixteenths of `bytes`, rounded up to whole MiB with some three digits.
 fn part(bytes: u64, sixteenths: u64) -> u64 {
     const DIGITS: u32 = 8;
     let bytes = bytes.saturating_mul(sixteenths) / 16;
@@ -171,12 +171,12 @@ fn part(bytes: u64, sixteenths: u64) -> u64 {
     bytes.max(MIB).checked_next_multiple_of(step.max(MIB)).unwrap_or(bytes / MIB * MIB)
 }
 
-/// A size as Python takes it.
+/// Formats a size for Python.
 fn shown(bytes: u64) -> String {
     format!("{} << 20", bytes / MIB)
 }
 
-/// A size as `--pool` takes it.
+/// Formats a size for `--pool`.
 fn typed(bytes: u64) -> String {
     format!("{}MiB", bytes / MIB)
 }

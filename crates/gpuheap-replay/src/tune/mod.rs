@@ -1,5 +1,5 @@
-//! Settings of a framework's allocator that nothing beats for a program, in bytes and in calls of
-//! the driver.
+//! Search for settings of a framework's allocator that are Pareto-optimal for a program: no other
+//! setting has both fewer reserved bytes and fewer driver calls.
 //!
 //! ```
 //! use gpuheap_replay::Program;
@@ -36,32 +36,33 @@ use crate::Program;
 use crate::models::torch::{Settings, Torch};
 use crate::models::{Model, SettingError, build};
 
-/// Settings, and what the program takes under them.
+/// Settings, and the memory and calls of the program under them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Candidate {
-    /// Exact line to type: an environment variable for PyTorch, a line of Python else.
+    /// Exact line to type: for PyTorch an environment variable, otherwise a line of Python.
     pub setting: String,
     /// A line of Python that the setting needs as well.
     pub python: Option<String>,
     /// Model and settings, as [`build`] takes them.
     pub model: String,
-    /// The most that is taken from the driver at one time, bytes.
+    /// Peak of bytes taken from the driver.
     pub reserved_peak: u64,
-    /// Calls of the driver that take memory or give it back.
+    /// Number of driver calls that take memory or give it back.
     pub driver_calls: u64,
-    /// `true` if a request fails under the setting. The figures are those up to the failure.
+    /// `true` if a request fails under the setting. The figures end at the failure.
     pub fails: bool,
 }
 
-/// Runs the program under settings of one framework, on all cores, and returns those that no other
-/// setting beats in both bytes and driver calls: fewest bytes first. Of equal ones the plainer is
-/// returned. Settings under which a request fails are left out, unless all fail: then the one that
-/// serves the program longest is returned.
+/// Runs the program under settings of one framework, on all cores. Returns those that no other
+/// setting beats in both reserved bytes and driver calls, fewest bytes first.
 ///
-/// Frees are completed as recorded. `progress` is called from several threads with how many
-/// settings were tried, and of how many; both are equal at the end, unless the time ran out. Blocks
-/// until the search is over.
+/// Of settings with equal figures, the plainer one is returned. Settings under which a request
+/// fails are left out. If all fail, the one that serves the program longest is returned.
+///
+/// Frees are completed as recorded. `progress` is called from several threads with the number of
+/// settings tried, and of all. Both are equal at the end, unless the time ran out. Blocks until the
+/// search is over.
 pub fn search(
     program: &Program,
     family: Family,
@@ -81,7 +82,7 @@ pub fn search(
             if index > 0 && !in_time() {
                 return;
             }
-            // A size that the device has not is no candidate.
+            // Settings with a size that the device does not have are left out.
             if let Ok(result) = run(program, trial, budget) {
                 results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
             }
@@ -100,7 +101,7 @@ pub fn search(
     front(results.into_iter().map(|(_, result)| result).collect())
 }
 
-/// A candidate, and the event at which it failed.
+/// Candidate, with the event at which it failed.
 struct Tried {
     candidate: Candidate,
     failed_at: Option<u32>,
@@ -122,7 +123,7 @@ fn run(program: &Program, trial: &Trial, budget: &Budget) -> Result<Tried, Setti
     })
 }
 
-/// Makes a model on the budget's device: PyTorch's fractions are parts of all its memory.
+/// Makes a model on the budget's device. PyTorch's memory fraction is a part of all its memory.
 fn made(text: &str, budget: &Budget) -> Result<Box<dyn Model + Send>, SettingError> {
     let Some(settings) = text.strip_prefix("torch") else {
         return build(text, budget.usable_memory);
@@ -133,7 +134,7 @@ fn made(text: &str, budget: &Budget) -> Result<Box<dyn Model + Send>, SettingErr
     Ok(Box::new(torch))
 }
 
-/// Those that no other beats; of those that fail the one that got furthest, if all do.
+/// Returns the Pareto-optimal candidates. If all fail, returns the one that got furthest.
 fn front(tried: Vec<Tried>) -> Vec<Candidate> {
     if tried.iter().all(|tried| tried.candidate.fails) {
         let furthest = tried.into_iter().rev().max_by_key(|tried| tried.failed_at);
@@ -141,7 +142,7 @@ fn front(tried: Vec<Tried>) -> Vec<Candidate> {
     }
     let passing = tried.into_iter().map(|tried| tried.candidate).filter(|one| !one.fails);
     let mut candidates: Vec<Candidate> = passing.collect();
-    // Stable: of equal ones the plainer, which was tried first.
+    // The sort is stable. Of equal candidates the plainer one was tried first.
     candidates.sort_by_key(|one| (one.reserved_peak, one.driver_calls));
     let mut fewest_calls = u64::MAX;
     candidates.retain(|one| {

@@ -1,4 +1,4 @@
-//! The search for a trace, on the device that was asked for.
+//! Search for the settings of one trace, on the device that was asked for.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,7 +17,7 @@ pub struct TraceSearch {
     pub name: String,
     /// Format of the file.
     pub format: Format,
-    /// The device that the trace was recorded on, as the recorded program counted them.
+    /// Index of the recorded device, as the recorded program counts devices.
     pub recorded_on: Option<u32>,
     /// Framework whose settings were searched.
     pub family: Family,
@@ -25,18 +25,18 @@ pub struct TraceSearch {
     pub device: DeviceUsed,
     /// Facts that the recording has of its own allocator.
     pub recorded: Recorded,
-    /// `true` if a request failed, and nothing tells on how much memory: no device was asked for,
+    /// `true` if a request failed, and the device's memory is not known: no device was asked for,
     /// and the recording names none.
     pub lacks_device: bool,
-    /// Settings that were tried.
+    /// Number of settings that were tried.
     pub tried: u64,
-    /// Settings that nothing beats, or the one that serves the program longest if all fail.
+    /// Pareto-optimal settings. If all fail, the one that serves the program longest.
     pub candidates: Vec<Candidate>,
 }
 
 impl TraceSearch {
-    /// Searches the settings of a framework's allocator for a trace. Without a family it is that of
-    /// the trace's format. Blocks for 20 seconds at most, and the time of one run.
+    /// Searches the settings of a framework's allocator for a trace. The default family is that of
+    /// the trace's format. Blocks for 20 seconds at most, plus the time of one run.
     pub fn of(
         trace: &Trace,
         family: Option<Family>,
@@ -75,8 +75,8 @@ impl TraceSearch {
         }
     }
 
-    /// Returns whether the program gets through under one of the settings, on a device that is
-    /// known.
+    /// Returns `true` if the device is known, and the program gets through under one of the
+    /// settings.
     pub fn gets_through(&self) -> bool {
         !self.lacks_device && self.candidates.iter().any(|candidate| !candidate.fails)
     }

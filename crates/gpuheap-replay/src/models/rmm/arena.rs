@@ -6,10 +6,10 @@ use super::{ALIGN, LEGACY, stream_key};
 use crate::models::spans::{FreeSpans, Live, Span};
 use crate::models::{Books, Model, Refusal, Request, SettingError, Ticket};
 
-/// The smallest superblock of an arena; larger requests go to the global arena.
+/// Smallest superblock of an arena, bytes. Larger requests go to the global arena.
 const SUPERBLOCK: u64 = 1 << 20;
 
-/// RMM's `ArenaMemoryResource` over `cudaMalloc`: a fixed size, an arena for each stream.
+/// RMM's `ArenaMemoryResource` over `cudaMalloc`: a fixed size, with an arena for each stream.
 #[derive(Debug, Clone)]
 pub struct Arena {
     books: Books,
@@ -40,13 +40,14 @@ impl Superblock {
 }
 
 impl Superblocks {
-    /// The place of the lowest superblock with a free piece of `bytes`.
+    /// Returns the place of the lowest superblock with a free piece of `bytes`.
     fn first_fit(&self, bytes: u64) -> Option<u64> {
         let mut blocks = self.0.iter();
         blocks.find(|(_, block)| block.free.largest() >= bytes).map(|(&place, _)| place)
     }
 
-    /// Takes a superblock with a free piece of `bytes` out; of an empty one only what is needed.
+    /// Removes the lowest superblock with a free piece of `bytes`. An empty one is cut to the size
+    /// that is needed.
     fn extract(&mut self, bytes: u64) -> Option<(u64, Superblock)> {
         let place = self.first_fit(bytes)?;
         let block = self.0.remove(&place)?;
@@ -59,7 +60,7 @@ impl Superblocks {
         Some((place, block))
     }
 
-    /// Puts a superblock back, merged with empty ones beside it if it is empty.
+    /// Puts a superblock back. An empty one merges with empty neighbours.
     fn put_back(&mut self, place: u64, block: Superblock) {
         if !block.is_empty(place) {
             self.0.insert(place, block);
@@ -84,7 +85,7 @@ impl Superblocks {
         self.0.insert(place, Superblock::new(place, bytes));
     }
 
-    /// The superblock that holds a span.
+    /// Returns the place of the superblock that holds a span.
     fn holding(&self, span: Span) -> Option<u64> {
         let (&place, block) = self.0.range(..=span.place).next_back()?;
         (place + block.bytes >= span.place + span.bytes).then_some(place)
@@ -96,11 +97,11 @@ impl Superblocks {
 }
 
 impl Arena {
-    /// Makes the arena of a device with `device_memory` bytes for this program. RMM's default for
-    /// `arena_size` is half of what is free.
+    /// Makes the arena of a device that has `device_memory` bytes for this program. RMM's default
+    /// for `arena_size` is half of the free memory.
     ///
     /// # Errors
-    /// If `arena_size` is less than 1 MiB or more than the device has.
+    /// Returns an error if `arena_size` is less than 1 MiB, or more than the device has.
     pub fn new(device_memory: u64, arena_size: Option<u64>) -> Result<Self, SettingError> {
         let bytes = arena_size.unwrap_or(device_memory / 2) / ALIGN * ALIGN;
         if bytes < SUPERBLOCK {
@@ -137,7 +138,7 @@ impl Arena {
         span
     }
 
-    /// Returns all superblocks of arenas to the global arena, those in use too.
+    /// Moves all superblocks of the arenas to the global arena, including those in use.
     fn defragment(&mut self) {
         for arena in self.arenas.values_mut() {
             for (place, block) in std::mem::take(&mut arena.0) {

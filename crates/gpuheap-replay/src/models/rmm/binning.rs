@@ -3,8 +3,8 @@
 use crate::models::spans::Live;
 use crate::models::{Books, Figures, Model, Refusal, Request, SettingError, Ticket};
 
-/// RMM's `BinningMemoryResource`: bins of fixed sizes over another resource, each with 128 blocks
-/// taken in advance.
+/// RMM's `BinningMemoryResource`: bins of fixed sizes over another resource. Each bin takes 128
+/// blocks in advance.
 #[derive(Debug)]
 pub struct Binning<M> {
     upstream: M,
@@ -25,14 +25,15 @@ enum Binned {
     Upstream(Ticket),
 }
 
-/// Blocks that a bin takes at once.
+/// Number of blocks that a bin takes at once.
 const BIN_BLOCKS: u64 = 128;
 
 impl<M: Model> Binning<M> {
     /// Makes bins of `2^smallest` to `2^largest` bytes over `upstream`.
     ///
     /// # Errors
-    /// If there is no bin, or if the upstream has not enough for the blocks.
+    /// Returns an error if the exponents give no bin, or if the upstream is too small for the
+    /// blocks.
     pub fn new(upstream: M, smallest: u32, largest: u32) -> Result<Self, SettingError> {
         if smallest > largest || largest >= 40 || smallest < 8 {
             return Err(SettingError::new(

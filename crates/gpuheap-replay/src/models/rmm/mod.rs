@@ -1,4 +1,4 @@
-//! RAPIDS' memory manager: the pool, the arena and the bins of RMM.
+//! RAPIDS' memory manager RMM: its pool, arena and bins.
 
 mod arena;
 mod binning;
@@ -8,9 +8,9 @@ pub use arena::Arena;
 pub use binning::Binning;
 pub use pool::Pool;
 
-/// Requests are multiples of this.
+/// Granularity of requests, bytes.
 const ALIGN: u64 = 256;
-/// The handle of the legacy default stream, which 0 means too.
+/// The handle of the legacy default stream, which is also 0.
 const LEGACY: u64 = 1;
 
 fn stream_key(stream: u64) -> u64 {
@@ -29,7 +29,7 @@ mod tests {
         Request { bytes, stream, pool: 0 }
     }
 
-    /// RMM's issue 1957: chunks never merge.
+    /// Shows RMM's issue 1957: chunks never merge.
     #[test]
     fn pool_with_an_initial_size_cannot_serve_its_maximum() {
         let mut pool = Pool::new(1 << 30, 256, Some(1024)).unwrap();
@@ -45,7 +45,8 @@ mod tests {
         assert_eq!(pool.figures().reserved, 32 * MIB);
         pool.allocate(request(30 * MIB, 0)).unwrap();
         assert_eq!(pool.figures().reserved, 64 * MIB);
-        // 64 MiB are not there. Half of that is less than the request: the request is tried.
+        // The device lacks 64 MiB. Half of that is less than the request, so the request's size is
+        // tried.
         pool.allocate(request(35 * MIB, 0)).unwrap();
         assert_eq!(pool.figures().reserved, 99 * MIB);
     }
@@ -57,7 +58,7 @@ mod tests {
         let other = pool.allocate(request(2 * MIB, 6)).unwrap();
         pool.free(one, 5);
         pool.free(other, 6);
-        // Neither list has 4 MiB: they are merged.
+        // Neither list has a piece of 4 MiB, so the lists are merged.
         pool.allocate(request(4 * MIB, 7)).unwrap();
         assert_eq!(pool.figures().reserved, 4 * MIB);
         assert!(Pool::new(1 << 30, 100, None).is_err());
@@ -85,7 +86,7 @@ mod tests {
         assert_eq!(arena.figures().reserved, 8 * MIB);
         let small: Vec<_> =
             (0..8).map(|stream| arena.allocate(request(1000, stream + 3)).unwrap()).collect();
-        // Each stream holds a superblock of 1 MiB: nothing is left for a large request.
+        // Each stream holds a superblock of 1 MiB. No memory is left for a large request.
         assert!(arena.allocate(request(2 * MIB, 3)).is_err());
         small.iter().zip(3..).for_each(|(&ticket, stream)| arena.free(ticket, stream));
         let large = arena.allocate(request(8 * MIB, 3)).unwrap();

@@ -6,16 +6,18 @@ use super::{ALIGN, LEGACY, stream_key};
 use crate::models::spans::{FreeSpans, Live, Span};
 use crate::models::{Books, Model, Refusal, Request, SettingError, Ticket};
 
-/// Above every address of the model's device.
+/// Address above all memory of the model's device.
 const HIGHEST: u64 = 1 << 60;
 
 /// RMM's `PoolMemoryResource` over `cudaMalloc`.
 ///
-/// Each stream has its free list: best fit with merging. A stream that has nothing takes from the
-/// others' lists, then merges them into its own, then the pool grows; it never shrinks. Other
-/// streams are asked in the order in which they first appeared. RMM asks them in the order of event
-/// addresses, and prefers the lower of two blocks of one size: no trace has those addresses, so a
-/// program of several streams, or of many segments, can come to differ by such a tie.
+/// Each stream has its free list: best fit with merging. If the stream's own list has no piece, it
+/// takes one from another list. Then it merges other lists into its own, and at last the pool
+/// grows. The pool never shrinks.
+///
+/// Other lists are searched in order of their streams' first request. RMM searches them in order of
+/// event addresses, and of two blocks of one size it takes the lower. No trace has those addresses.
+/// So the figures may differ for programs with several streams or many segments.
 #[derive(Debug, Clone)]
 pub struct Pool {
     books: Books,
@@ -23,18 +25,19 @@ pub struct Pool {
     maximum: Option<u64>,
     live: Live<(u64, Span)>,
     lists: Vec<(u64, FreeSpans)>,
-    /// Start addresses of the driver's allocations.
+    /// Start of each allocation of the driver.
     heads: BTreeSet<u64>,
     end: u64,
 }
 
 impl Pool {
-    /// Makes the pool of a device with `device_memory` bytes for this program. RMM's Python default
-    /// for `initial` is half of what is free; without `maximum` the pool doubles as it grows.
+    /// Makes the pool of a device that has `device_memory` bytes for this program. RMM's Python
+    /// default for `initial` is half of the free memory. Without `maximum`, the pool doubles as it
+    /// grows.
     ///
     /// # Errors
-    /// If a size is no multiple of 256, if `initial` is above `maximum`, or if the device has not
-    /// enough for it.
+    /// Returns an error if a size is not a multiple of 256, if `initial` is above `maximum`, or if
+    /// the device has less than `initial`.
     pub fn new(
         device_memory: u64,
         initial: u64,
@@ -89,7 +92,7 @@ impl Pool {
     }
 
     fn take_new(&mut self, bytes: u64, stream: u64) -> Option<Span> {
-        // `cudaMalloc` mostly gives lower addresses to what it gives later (H200, driver 580).
+        // Later calls of `cudaMalloc` mostly return lower addresses (H200, driver 580).
         let place = HIGHEST.saturating_sub(self.end).saturating_sub(bytes);
         if !self.books.take(bytes, stream, place) {
             return None;
@@ -127,7 +130,7 @@ impl Pool {
         own.take_best(bytes)
     }
 
-    /// Takes as much as RMM would like to, or half of it until the request is all.
+    /// Takes the size that RMM prefers. If the device refuses, halves it down to the request.
     fn grow(&mut self, bytes: u64, stream: u64) -> Option<Span> {
         let size = self.books.figures.reserved;
         let mut attempt = match self.maximum {

@@ -9,16 +9,16 @@ pub(super) struct Block {
     pub(super) bytes: u64,
     pub(super) requested: u64,
     pub(super) stream: u64,
-    /// The neighbours in the segment.
+    /// Neighbours in the segment.
     pub(super) previous: u32,
     pub(super) next: u32,
     pub(super) pool: u32,
-    /// The segment that it belongs to, if that grows in place.
+    /// The growing segment that the block belongs to.
     pub(super) growing: u32,
     pub(super) generation: u32,
     /// Index in the list of pending blocks.
     pub(super) pending: u32,
-    /// Searches of the pool until the block became free.
+    /// Number of searches of the pool before the block became free.
     pub(super) searches_before: u64,
     pub(super) state: State,
 }
@@ -26,12 +26,12 @@ pub(super) struct Block {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Allocated,
-    /// Freed by the program, but other streams still use it.
+    /// Freed by the program, and still in use by other streams.
     Pending,
     Free,
-    /// Addresses of a growing segment that have no memory.
+    /// Addresses of a growing segment without memory.
     Unmapped,
-    /// A number that no block has.
+    /// Unused number.
     Spare,
 }
 

@@ -1,4 +1,4 @@
-//! Blocks: how segments are cut into them, and how they merge again.
+//! Splitting of segments into blocks, and merging of blocks.
 
 use super::Torch;
 use super::block::{Block, State};
@@ -6,7 +6,7 @@ use super::sizes::{FIXED, NONE};
 use crate::models::Ticket;
 
 impl Torch {
-    /// Splits `front` bytes off a block: a new block before it.
+    /// Splits `front` bytes off a block, as a new block before it.
     pub(super) fn split_front(&mut self, block: u32, front: u64) -> u32 {
         let Block { address, stream, pool, growing, previous, .. } = self.blocks[block as usize];
         let new = self.new_block(address, front, stream, pool);
@@ -18,7 +18,7 @@ impl Torch {
         new
     }
 
-    /// Merges neighbours in the block's own state into it. Returns their bytes.
+    /// Merges neighbours into the block if they are in its state. Returns their bytes.
     pub(super) fn merge_neighbours(&mut self, block: u32) -> u64 {
         let Block { previous, next, .. } = self.blocks[block as usize];
         self.merge(block, previous) + self.merge(block, next)
@@ -62,7 +62,7 @@ impl Torch {
         self.pools[pool as usize].of_mut(stream).free.remove(bytes, address);
     }
 
-    /// Puts an unused block back into its pool, merged with its free neighbours.
+    /// Returns an unused block to its pool, merged with its free neighbours.
     fn free_block(&mut self, block: u32) {
         let Block { bytes, growing, .. } = self.blocks[block as usize];
         self.books.figures.active -= bytes;
@@ -125,7 +125,7 @@ impl Torch {
         self.spare.push(block);
     }
 
-    /// Puts a block between two neighbours, of which either may be missing.
+    /// Links a block between two neighbours, either of which may be missing.
     pub(super) fn link(&mut self, before: u32, block: u32, after: u32) {
         self.join(before, block);
         self.join(block, after);

@@ -1,19 +1,19 @@
 //! Free blocks of a stream, in the order in which they are tried.
 //!
-//! A search, an insertion or a removal happens at every request and every free. In sorted chunks a
-//! search has no branch that depends on what it finds; in a `BTreeMap` each node that it passes has
-//! some, which are guessed wrong half of the time.
+//! Each request and each free searches, inserts or removes. In sorted chunks, a search has no
+//! branch that depends on the data. In a `BTreeMap`, each node on the path has some, and half of
+//! them are mispredicted.
 
 /// Free blocks by size, then by address.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FreeBlocks {
-    /// The last of each chunk.
+    /// The last block of each chunk.
     lasts: Vec<Free>,
-    /// None is empty, and they are in order.
+    /// Chunks in order, none of them empty.
     chunks: Vec<Vec<Free>>,
 }
 
-/// Most blocks of a chunk. Half of one is moved at an insertion: 768 bytes.
+/// Most blocks in a chunk. An insertion moves half of them: 768 bytes.
 const CHUNK: usize = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ struct Free {
     block: u32,
 }
 
-/// Where a block stands, until blocks are inserted or removed.
+/// Position of a block, valid until a block is inserted or removed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Position {
     chunk: usize,
@@ -54,7 +54,7 @@ impl FreeBlocks {
         self.chunks[chunk].insert(index, free);
     }
 
-    /// Removes a block; without effect if it is not there.
+    /// Removes a block, if it is there.
     pub(super) fn remove(&mut self, bytes: u64, address: u64) {
         let position = self.from(bytes, address);
         let found = self.chunks.get(position.chunk).map(|chunk| chunk[position.index]);
@@ -77,18 +77,18 @@ impl FreeBlocks {
         }
     }
 
-    /// The position of the smallest block that has `bytes`, the lowest of several.
+    /// Returns the position of the smallest block with at least `bytes`; of several, the lowest.
     pub(super) fn find(&self, bytes: u64) -> Position {
         self.from(bytes, 0)
     }
 
-    /// Bytes and number of the block at a position; `None` behind the last.
+    /// Returns bytes and number of the block at a position; `None` after the last.
     pub(super) fn get(&self, position: Position) -> Option<(u64, u32)> {
         let Free { bytes, block, .. } = self.chunks.get(position.chunk)?[position.index];
         Some((bytes, block))
     }
 
-    /// The position behind another.
+    /// Returns the next position.
     pub(super) fn after(&self, position: Position) -> Position {
         let Position { chunk, index } = position;
         if index + 1 < self.chunks[chunk].len() {
@@ -98,17 +98,17 @@ impl FreeBlocks {
         }
     }
 
-    /// Bytes and numbers of all blocks, in order.
+    /// Returns bytes and numbers of all blocks, in order.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u32)> {
         self.chunks.iter().flatten().map(|&Free { bytes, block, .. }| (bytes, block))
     }
 
-    /// Bytes of the largest block.
+    /// Returns the bytes of the largest block.
     pub(super) fn largest(&self) -> Option<u64> {
         self.lasts.last().map(|last| last.bytes)
     }
 
-    /// The first position whose block is not below one of this size and address.
+    /// Returns the first position whose block is not below this size and address.
     fn from(&self, bytes: u64, address: u64) -> Position {
         let chunk = count_below(&self.lasts, bytes, address);
         let in_chunk = |chunk: &Vec<Free>| count_below(chunk, bytes, address);
@@ -116,7 +116,7 @@ impl FreeBlocks {
         Position { chunk, index }
     }
 
-    /// Splits the upper half of a chunk off.
+    /// Splits off the upper half of a chunk.
     fn split(&mut self, chunk: usize) {
         let mut upper = Vec::with_capacity(CHUNK);
         upper.extend(self.chunks[chunk].drain(CHUNK / 2..));
@@ -125,9 +125,9 @@ impl FreeBlocks {
     }
 }
 
-/// How many blocks at the start are below one of this size and address.
+/// Returns the number of blocks at the start that are below this size and address.
 fn count_below(blocks: &[Free], bytes: u64, address: u64) -> usize {
-    // As one number, so that a comparison takes no branch.
+    // One number, so that the comparison takes no branch.
     let key = |bytes: u64, address: u64| u128::from(bytes) << 64 | u128::from(address);
     let wanted = key(bytes, address);
     blocks.partition_point(|block| key(block.bytes, block.address) < wanted)

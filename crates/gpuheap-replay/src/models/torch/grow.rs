@@ -1,4 +1,4 @@
-//! Growth in place: addresses get memory as it is needed.
+//! Growth in place: addresses get memory when it is needed.
 
 use super::Torch;
 use super::block::{Block, State};
@@ -15,7 +15,7 @@ impl Torch {
         }
     }
 
-    /// A block of a segment that grows in place, mapped far enough and in no pool.
+    /// Returns a block of a growing segment, mapped far enough and removed from its pool.
     pub(super) fn grow(&mut self, wanted: Wanted) -> Option<u32> {
         let mut block = self.room_to_grow(wanted)?;
         if self.blocks[block as usize].state == State::Unmapped {
@@ -32,7 +32,8 @@ impl Torch {
         Some(block)
     }
 
-    /// The lowest place where free and unmapped neighbours are large enough, or a new segment.
+    /// Returns the lowest place where free and unmapped neighbours are large enough, or a new
+    /// segment.
     fn room_to_grow(&mut self, wanted: Wanted) -> Option<u32> {
         if let Some(of) = self.pools[wanted.pool as usize].of(wanted.stream) {
             for &unmapped in of.unmapped.values() {
@@ -74,8 +75,8 @@ impl Torch {
         matches!(state, Some(State::Free | State::Unmapped))
     }
 
-    /// Maps at least `bytes` at the start of an unmapped block, which becomes free memory. `None`
-    /// if the device has not enough.
+    /// Maps at least `bytes` at the start of an unmapped block, which becomes free. Returns `None`
+    /// if the device is full.
     pub(super) fn map(&mut self, block: u32, bytes: u64) -> Option<()> {
         let Block { address, bytes: room, stream, pool, growing, next, .. } =
             self.blocks[block as usize];

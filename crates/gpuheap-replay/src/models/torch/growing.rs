@@ -1,10 +1,10 @@
 //! A segment that grows in place.
 
-/// A range of addresses in which a segment grows.
+/// Address range of a segment that grows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Growing {
     pub(super) base: u64,
     pub(super) bytes: u64,
-    /// Bytes of each piece of memory that is mapped.
+    /// Bytes that are mapped at a time.
     pub(super) piece: u64,
 }

@@ -1,10 +1,13 @@
 //! PyTorch's own allocator for CUDA, `CUDACachingAllocator`.
 //!
-//! Faithful to the byte: rounding, the pools of small and of large blocks, segment sizes, best fit
-//! by stream, size and address, splitting, oversize blocks, garbage collection, segments that grow
-//! in place, blocks that wait for other streams, private pools, and everything that is tried before
-//! a request fails. That is so of PyTorch 2.11, which the recorded traces were made with;
-//! [`Version`] says in what other releases differ.
+//! Exact to the byte for PyTorch 2.11, which recorded the traces. [`Version`] has the differences
+//! of other releases. The model covers:
+//!
+//! * rounding, segment sizes, and the pools of small and of large blocks
+//! * best fit by stream, size and address, and splitting
+//! * oversize blocks, garbage collection, and segments that grow in place
+//! * blocks that wait for other streams, and private pools
+//! * all steps that PyTorch takes before a request fails
 
 mod block;
 mod blocks;
@@ -30,15 +33,16 @@ use self::wanted::Wanted;
 use super::addresses::Addresses;
 use super::{Books, DriverEvent, Model, Refusal, Request, Ticket};
 
-/// The model of PyTorch's allocator on one device.
+/// Model of PyTorch's allocator on one device.
 #[derive(Debug, Clone)]
 pub struct Torch {
     settings: Settings,
-    /// Bytes that the memory fraction allows, if one was set.
+    /// Bytes that the memory fraction allows; `None` without a fraction.
     allowed: Option<u64>,
     blocks: Vec<Block>,
     spare: Vec<u32>,
-    /// Large and small blocks of the common memory, then of each private pool.
+    /// Pools of large and of small blocks: those of the common memory, then those of each private
+    /// pool.
     pools: Vec<Pool>,
     private_pools: Vec<u32>,
     growing: Vec<Growing>,
@@ -48,8 +52,8 @@ pub struct Torch {
 }
 
 impl Torch {
-    /// Makes the allocator of a device that has `device_memory` bytes in all. PyTorch's memory
-    /// fraction is a part of these.
+    /// Makes the allocator of a device with `device_memory` bytes in all. The memory fraction is a
+    /// part of these.
     pub fn new(settings: Settings, device_memory: u64) -> Self {
         let books = Books::new(device_memory);
         let limits = |fraction: &f64| *fraction < 1.0 || settings.version.limits_to_whole_device();
@@ -69,21 +73,21 @@ impl Torch {
         }
     }
 
-    /// Limits what the device has for this allocator to `bytes`: what other programs and CUDA
-    /// itself leave to it. The memory fraction stays a part of the whole device.
+    /// Limits the allocator to `bytes` of the device: those that CUDA and other programs leave. The
+    /// memory fraction remains a part of the whole device.
     pub fn set_capacity(&mut self, bytes: u64) {
         self.books.set_allowed(bytes);
     }
 
-    /// Uses the addresses of a recording for segments that are taken whole: address and bytes, in
-    /// order. At the first segment of another size, or one that no address space has, the model
-    /// goes on with addresses of its own.
+    /// Gives recorded addresses to segments that are taken whole. `recorded` has addresses and
+    /// bytes, in order. At the first segment of another size, or at an invalid range, the model
+    /// continues with its own addresses.
     pub fn follow_addresses(&mut self, recorded: impl IntoIterator<Item = (u64, u64)>) {
         self.addresses.follow(recorded);
     }
 
-    /// Adds a segment that was taken before the recording began, without counting it as an event.
-    /// Returns whether that could be done: a segment that grows in place cannot be added.
+    /// Adds a segment that was taken before the recording began, without an event. Returns `false`
+    /// and adds nothing if the segment does not fit, or if segments grow in place.
     pub fn add_segment(&mut self, address: u64, bytes: u64, stream: u64, is_small: bool) -> bool {
         let fits = bytes <= self.books.allowed.saturating_sub(self.books.figures.reserved);
         let is_range = bytes > 0 && address.checked_add(bytes).is_some();
@@ -177,7 +181,7 @@ impl Model for Torch {
 
     fn allocate(&mut self, request: Request) -> Result<Ticket, Box<Refusal>> {
         if request.bytes == 0 {
-            // PyTorch gives such tensors no memory.
+            // PyTorch allocates nothing for such tensors.
             return Ok(Ticket::NONE);
         }
         let bytes = self.settings.rounded(request.bytes);
@@ -233,7 +237,7 @@ impl Model for Torch {
     }
 }
 
-/// PyTorch computes parts in floating point and cuts what is beyond the point.
+/// Returns a part of `bytes`. PyTorch computes it in floating point and truncates.
 fn part(bytes: u64, fraction: f64) -> u64 {
     (bytes as f64 * fraction) as u64
 }

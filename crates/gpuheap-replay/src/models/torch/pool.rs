@@ -1,4 +1,4 @@
-//! The free memory of one pool, by stream.
+//! Free memory of one pool, by stream.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use super::free_blocks::FreeBlocks;
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     pub(super) is_small: bool,
-    /// Of each stream, by handle.
+    /// Free memory of each stream, ordered by handle.
     pub(super) streams: Vec<OfStream>,
-    /// Index of the stream that was asked for last.
+    /// Index of the stream of the last access.
     pub(super) last: usize,
-    /// How often the pool was searched, while that is counted.
+    /// Number of searches of the pool, counted only if memory is collected.
     pub(super) searches: u64,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Pool {
 pub(super) struct OfStream {
     pub(super) stream: u64,
     pub(super) free: FreeBlocks,
-    /// Addresses without memory, of growing segments.
+    /// Address ranges of growing segments without memory.
     pub(super) unmapped: BTreeMap<u64, u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Memory that is given back to the driver: garbage, oversize blocks, and all that is cached.
+//! Memory given back to the driver: garbage, oversize blocks, and all cached memory.
 
 use super::block::Block;
 use super::sizes::FIXED;
@@ -47,7 +47,7 @@ impl Torch {
         }
     }
 
-    /// Gives back oversize blocks of the stream, only as many as the request needs. Returns whether
+    /// Gives back oversize blocks of the stream, as many as the request needs. Returns `true` if
     /// they are enough.
     pub(super) fn release_oversize(&mut self, wanted: Wanted) -> bool {
         let most = self.settings.max_split_size;
@@ -82,7 +82,7 @@ impl Torch {
         given_back >= needed
     }
 
-    /// Waits for all pending blocks and gives back all memory that is not in use.
+    /// Ends the pending state of all blocks, and gives back all unused memory.
     pub(super) fn release_cached(&mut self) {
         while let Some(&block) = self.pending.last() {
             self.end_pending(block);

@@ -1,4 +1,4 @@
-//! A request: the best free block, or new memory, and what of it is handed out.
+//! Service of a request: the best free block, or new memory, and the part that is handed out.
 
 use super::Torch;
 use super::block::{Block, State};
@@ -7,9 +7,9 @@ use super::sizes::{FIXED, MIN_BLOCK, SMALL, SMALL_SEGMENT};
 use super::wanted::Wanted;
 use crate::models::Ticket;
 
-/// Requests from this size on get a segment of their own, a multiple of 2 MiB.
+/// Smallest request that gets a segment of its own, bytes. Its size is a multiple of 2 MiB.
 const OWN_SEGMENT: u64 = 10 << 20;
-/// Segments are multiples of this.
+/// Granularity of segments, bytes.
 const SEGMENT_GRANULE: u64 = 2 << 20;
 
 impl Torch {
@@ -23,7 +23,7 @@ impl Torch {
         }
     }
 
-    /// The pool's index in `pools`; a private pool is made at its first request.
+    /// Returns the pool's index in `pools`. The first request of a private pool makes that pool.
     pub(super) fn pool_of(&mut self, bytes: u64, private: u32) -> u32 {
         let first = match private {
             0 => 0,
@@ -59,7 +59,7 @@ impl Torch {
         self.take_segment(wanted)
     }
 
-    /// The best free block, taken out of its pool.
+    /// Removes the best free block from its pool.
     fn find_free(&mut self, wanted: Wanted) -> Option<u32> {
         if self.collects_garbage() {
             self.pools[wanted.pool as usize].searches += 1;
@@ -69,7 +69,7 @@ impl Torch {
         let (mut found_bytes, mut found) = free.get(position)?;
         let is_fixed = |block: u32| self.blocks[block as usize].growing == FIXED;
         if !is_fixed(found) && self.settings.expandable_segments {
-            // A block that can grow counts as large as it can become.
+            // A block that can grow is compared by its size after growth.
             let mut next = free.after(position);
             while let Some((next_bytes, next_block)) = free.get(next)
                 && !is_fixed(found)
@@ -96,7 +96,7 @@ impl Torch {
         Some(found)
     }
 
-    /// A block of new memory, in no pool yet.
+    /// Takes a new segment, as a block that is in no pool yet.
     fn take_segment(&mut self, wanted: Wanted) -> Option<u32> {
         let bytes = wanted.segment_bytes;
         let after = self.books.figures.reserved.checked_add(bytes)?;

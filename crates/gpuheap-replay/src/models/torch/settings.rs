@@ -8,12 +8,12 @@ use crate::models::SettingError;
 use crate::models::words::quoted;
 
 const MIB: u64 = 1 << 20;
-/// PyTorch's smallest `max_split_size_mb` and `max_non_split_rounding_mb`.
+/// Smallest value of `max_split_size_mb` and `max_non_split_rounding_mb` in PyTorch.
 const LEAST_MB: u64 = 20;
-/// Sizes from 1 MiB to 64 GiB have a number of divisions for each power of two.
+/// Number of powers of two from 1 MiB to 64 GiB. Each has its own divisions.
 const INTERVALS: usize = 16;
 
-/// Every setting that PyTorch knows, and `version`, which is of this crate.
+/// All settings that PyTorch knows, and `version`, which only this crate has.
 const KNOWN: [&str; 19] = [
     "version",
     "backend",
@@ -38,9 +38,9 @@ const KNOWN: [&str; 19] = [
 
 /// Settings of PyTorch's CUDA allocator.
 ///
-/// Read from the text that `PYTORCH_CUDA_ALLOC_CONF` holds. Settings that do not decide where bytes
-/// go (pinned memory, locks) are accepted and change nothing. Beside PyTorch's own settings,
-/// `version:2.6` says whose rules hold.
+/// Read from the value of `PYTORCH_CUDA_ALLOC_CONF`. Settings with no effect on where bytes go
+/// (pinned memory, locks) are accepted and ignored. One setting is not PyTorch's: `version:2.6`
+/// selects the rules of that release.
 ///
 /// ```
 /// use gpuheap_replay::models::torch::Settings;
@@ -57,7 +57,7 @@ const KNOWN: [&str; 19] = [
 pub struct Settings {
     pub(super) version: Version,
     pub(super) expandable_segments: bool,
-    /// `u64::MAX`: no limit.
+    /// Largest block that may be split, bytes; `u64::MAX` for no limit.
     pub(super) max_split_size: u64,
     pub(super) max_non_split_rounding: u64,
     pub(super) garbage_collection_threshold: f64,
@@ -82,12 +82,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the release of PyTorch whose rules hold.
+    /// Returns the release of PyTorch whose rules apply.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Sets the release of PyTorch whose rules hold.
+    /// Sets the release of PyTorch whose rules apply.
     pub fn set_version(&mut self, version: Version) {
         self.version = version;
     }
@@ -98,26 +98,26 @@ impl Settings {
         Self { version: Version::default(), ..self.clone() }.to_string()
     }
 
-    /// Returns whether segments grow in place (`expandable_segments`).
+    /// Returns `true` if segments grow in place (`expandable_segments`).
     pub fn expandable_segments(&self) -> bool {
         self.expandable_segments
     }
 
-    /// Returns the part of the device that PyTorch may reserve, if it was limited.
+    /// Returns the part of the device that PyTorch may reserve, if a fraction is set.
     pub fn memory_fraction(&self) -> Option<f64> {
         self.fraction
     }
 
-    /// Returns whether unused segments are given back above a part of the allowed memory.
+    /// Returns `true` if unused segments are given back above a part of the allowed memory.
     pub fn collects_garbage(&self) -> bool {
         self.garbage_collection_threshold > 0.0
     }
 
-    /// Limits what PyTorch may reserve to a part of the device, as
-    /// `torch.cuda.set_per_process_memory_fraction` does.
+    /// Limits PyTorch to a part of the device, as `torch.cuda.set_per_process_memory_fraction`
+    /// does.
     ///
     /// # Errors
-    /// If `fraction` is not above 0 and at most 1.
+    /// Returns an error unless `fraction` is above 0 and at most 1.
     pub fn set_memory_fraction(&mut self, fraction: f64) -> Result<(), SettingError> {
         if fraction > 0.0 && fraction <= 1.0 {
             self.fraction = Some(fraction);
@@ -130,7 +130,7 @@ impl Settings {
         }
     }
 
-    /// Sets the largest block that may be split; `None` lifts the limit.
+    /// Sets the largest block that may be split; `None` for no limit.
     pub fn set_max_split_size(&mut self, bytes: Option<u64>) {
         self.max_split_size = bytes.unwrap_or(u64::MAX);
     }
@@ -140,10 +140,10 @@ impl Settings {
         self.expandable_segments = expandable;
     }
 
-    /// Sets the part of the allowed memory above which unused segments are given back; 0 is never.
+    /// Sets the part of the allowed memory above which unused segments are given back; 0 for never.
     ///
     /// # Errors
-    /// If `threshold` is not at least 0 and below 1.
+    /// Returns an error unless `threshold` is at least 0 and below 1.
     pub fn set_garbage_collection_threshold(&mut self, threshold: f64) -> Result<(), SettingError> {
         if (0.0..1.0).contains(&threshold) {
             self.garbage_collection_threshold = threshold;
@@ -156,18 +156,18 @@ impl Settings {
         }
     }
 
-    /// Sets into how many parts each power of two from `from_mib` MiB on is divided for rounding,
-    /// up to the next power that has a number of its own. Zero turns rounding to powers off.
+    /// Sets the number of parts into which powers of two are divided for rounding. It applies from
+    /// `from_mib` MiB up to the next power with its own number. Zero turns rounding to powers off.
     ///
     /// # Errors
-    /// If one of the two is no power of two.
+    /// Returns an error if one of the two is not a power of two.
     pub fn set_divisions(&mut self, from_mib: u64, divisions: u64) -> Result<(), SettingError> {
         check_divisions(divisions)?;
         self.divisions[interval_of_power(from_mib)?] = divisions;
         Ok(())
     }
 
-    /// Returns the bytes of the block that a request for `bytes` gets at least.
+    /// Returns the smallest block that a request for `bytes` gets, in bytes.
     pub fn rounded(&self, bytes: u64) -> u64 {
         const LEAST: u64 = super::sizes::MIN_BLOCK;
         if bytes < LEAST {
@@ -187,7 +187,7 @@ impl Settings {
         }
     }
 
-    /// Returns whether the settings are equal but for the memory fraction and the version.
+    /// Returns `true` if the settings are equal except for the memory fraction and the version.
     pub(crate) fn is_but_for_limit(&self, other: &Self) -> bool {
         *self == Self { fraction: self.fraction, version: self.version, ..other.clone() }
     }
@@ -223,7 +223,7 @@ impl Settings {
                 }
                 _ => return Err(malformed(name, value, "native")),
             },
-            // Decides nothing of where bytes go.
+            // No effect on where bytes go.
             _ => {
                 if value.is_empty() {
                     return Err(malformed(name, value, "True"));
@@ -250,8 +250,8 @@ impl Settings {
         Ok(())
     }
 
-    /// One number for all powers, or a list `[256:1,512:2,>:4]`: the first number holds for all
-    /// smaller powers too, `>` for all above the last named power.
+    /// Sets one number for all powers, or a list like `[256:1,512:2,>:4]`. The list's first number
+    /// also applies to all smaller powers, and `>` to all above the last named power.
     fn set_all_divisions(&mut self, name: &str, value: &[&str]) -> Result<(), SettingError> {
         let example = "4 or [256:1,512:2,>:4]";
         if let [all] = value {
@@ -390,7 +390,7 @@ impl FromStr for Settings {
     }
 }
 
-/// Words and the signs `,`, `:`, `[`, `]`; blanks are left out.
+/// Splits a text into words and the signs `,`, `:`, `[`, `]`. Blanks are dropped.
 fn tokens(text: &str) -> Vec<&str> {
     let is_sign = |c: char| matches!(c, ',' | ':' | '[' | ']');
     let mut tokens = Vec::new();
@@ -404,7 +404,7 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// Where a value ends: at the comma that is in no list.
+/// Returns the end of a value: the first comma outside of a list.
 fn end_of_value(tokens: &[&str]) -> usize {
     let mut in_list = false;
     for (index, token) in tokens.iter().enumerate() {
@@ -517,7 +517,7 @@ mod tests {
         assert_eq!(settings.to_alloc_conf(), "expandable_segments:True");
         let version = |text: &str| text.parse::<Settings>().unwrap().version().to_string();
         assert_eq!(version("version:2.14.1"), "2.14");
-        // The first release that has the setting.
+        // The version becomes the first release that has the setting.
         assert_eq!(version("large_segment_size_mb:40"), "2.13");
         assert_eq!(version("large_segment_size_mb:40,version:2.15"), "2.15");
         let error = "version:2.12,large_segment_size_mb:40".parse::<Settings>().unwrap_err();
@@ -566,7 +566,7 @@ mod tests {
         assert_eq!(quarters.rounded(1200), 1536);
         assert_eq!(quarters.rounded(1200 << 20), 1280 << 20);
         assert_eq!(quarters.rounded(1024 << 20), 1024 << 20);
-        // Up to 512 bytes times the divisions, requests are rounded to 512 bytes alone.
+        // Up to 512 bytes times the divisions, requests are only rounded to 512 bytes.
         assert_eq!(quarters.rounded(2048), 2048);
         assert_eq!(quarters.rounded(2049), 2560);
         assert_eq!(quarters.rounded(u64::MAX), u64::MAX);

@@ -1,4 +1,4 @@
-//! Releases of PyTorch whose allocators decide differently.
+//! Releases of PyTorch with different rules.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use crate::models::words::quoted;
 
 /// Release of PyTorch, from 2.6 to 2.15.
 ///
-/// Where bytes go differs in one rule. From 2.13 on a memory fraction of 1 is no limit, so that
-/// nothing is collected under it; before, it is a limit of the whole device.
-/// `large_segment_size_mb` came with 2.13 too.
+/// One rule differs between releases. From 2.13 on, a memory fraction of 1 is no limit, so nothing
+/// is collected under it. In earlier releases, it limits PyTorch to the whole device. The setting
+/// `large_segment_size_mb` exists from 2.13 on.
 ///
 /// ```
 /// use gpuheap_replay::models::torch::{Settings, Version};
@@ -29,21 +29,21 @@ pub struct Version {
 }
 
 impl Version {
-    /// Release that was recorded on a GPU and compared with the model.
+    /// Release whose recordings on a GPU were compared with the model.
     const MEASURED: Self = Self { minor: 11 };
-    /// First release with `large_segment_size_mb`, and in which a fraction of 1 is no limit.
+    /// First release with `large_segment_size_mb`, and with no limit at a fraction of 1.
     pub(super) const LARGE_SEGMENTS: Self = Self { minor: 13 };
     /// First and last release whose rules are known.
     const KNOWN: std::ops::RangeInclusive<u32> = 6..=15;
 
-    /// Returns whether the model was compared with recordings of this release: its figures are then
-    /// PyTorch's to the byte. Of other releases the rules were read and not run.
+    /// Returns `true` if recordings of this release were compared with the model, which is exact to
+    /// the byte for it. The rules of other releases were read from their source only.
     pub fn is_measured(self) -> bool {
         self == Self::MEASURED
     }
 
-    /// Returns the release that writes such keys. Those of several releases are alike: the one that
-    /// was measured is preferred, else the one next to it.
+    /// Returns the release that writes these keys. If several write them, returns the measured one,
+    /// or the one next to it.
     pub(crate) fn of(keys: &SnapshotKeys) -> Self {
         let has = |name: &str| keys.unknown.iter().any(|key| key == name);
         let minor = match (keys.missing.is_empty(), keys.unknown.is_empty()) {
@@ -55,14 +55,14 @@ impl Version {
         Self { minor }
     }
 
-    /// Returns whether a fraction of 1 sets a limit.
+    /// Returns `true` if a fraction of 1 sets a limit.
     pub(super) fn limits_to_whole_device(self) -> bool {
         self < Self::LARGE_SEGMENTS
     }
 }
 
 impl Default for Version {
-    /// Returns the release that was measured, 2.11.
+    /// Returns the measured release, 2.11.
     fn default() -> Self {
         Self::MEASURED
     }

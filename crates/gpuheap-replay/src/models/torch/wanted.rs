@@ -4,7 +4,7 @@
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) bytes: u64,
-    /// Bytes that are taken from the driver if no free block is large enough.
+    /// Bytes to take from the driver if no free block is large enough.
     pub(super) segment_bytes: u64,
     pub(super) pool: u32,
     pub(super) stream: u64,
