@@ -153,4 +153,24 @@ mod tests {
             assert_eq!(driver_version(wrong), None, "{wrong:?}");
         }
     }
+
+    #[test]
+    fn the_readme_and_the_page_have_a_row_for_each_variable() {
+        let rows_of = |text: &'static str| -> Vec<&str> {
+            text.lines().filter(|line| line.starts_with("| `") && line.contains('_')).collect()
+        };
+        let readme = rows_of(include_str!("../README.md"));
+        let page = include_str!("../../../docs/emulator.md");
+        let page = page.split_once("### Settings").unwrap().1.split_once("\n### ").unwrap().0;
+        assert_eq!(rows_of(page), readme, "docs/emulator.md and the README differ");
+        let names: Vec<&str> = readme.iter().filter_map(|row| row.split('`').nth(1)).collect();
+        assert_eq!(names, [DEVICE, SCHEDULE, CHECKS, DRIVER, ACCOUNT, LOG, VISIBLE]);
+        for name in Profile::NAMES {
+            assert!(readme[0].contains(&format!("`{name}`")), "no {name} in {}", readme[0]);
+        }
+        for form in ["immediate", "on-demand", "seeded:N", "lag:N"] {
+            let named = [readme[1], SCHEDULES].map(|text| text.contains(form));
+            assert_eq!(named, [true, true], "{form}");
+        }
+    }
 }
