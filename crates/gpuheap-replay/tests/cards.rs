@@ -1,4 +1,4 @@
-//! The devices' data, against the emulator's profiles of the same devices.
+//! Data of the devices, compared with the emulator's profiles of the same devices.
 
 use gpuheap_emu::Profile;
 use gpuheap_replay::cards;
@@ -10,7 +10,7 @@ fn profiles_of_the_emulator_are_the_cards_of_their_names() {
         let card = cards::find(name).unwrap();
         let usable = profile.memory_bytes - profile.context_bytes;
         let apart = usable.abs_diff(card.usable_bytes) as f64 / usable as f64;
-        // Both are estimates for all but the H200.
+        // Both figures are estimates, except for the H200.
         let most = if card.usable_is_measured { 0.0 } else { 0.015 };
         assert!(apart <= most, "{name}: {usable} and {card:?}");
         let (major, minor) = profile.compute_capability;

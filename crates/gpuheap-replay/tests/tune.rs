@@ -1,4 +1,4 @@
-//! Searches over settings, on traces of real programs.
+//! Searches for settings, on traces of real programs.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -51,7 +51,7 @@ fn front_holds_what_its_models_take() {
 fn front_begins_with_the_settings_that_pytorch_took_least_under() {
     let program = program(VARIED);
     let front = found(&program, Family::Torch, &Budget::new(DEVICE));
-    // Of the five settings that were recorded on a GPU this took least.
+    // The least of the five settings that were recorded on a GPU.
     assert!(front[0].reserved_peak <= 7_226_785_792, "{front:?}");
     assert!(front[0].setting.starts_with("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"));
     let mut budget = Budget::new(DEVICE);

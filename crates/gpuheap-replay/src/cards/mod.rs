@@ -1,4 +1,5 @@
-//! Devices by name: their memory, what of it a program can use, and what their driver can do.
+//! Devices by name: their memory, the part that a program can use, and the features of their
+//! driver.
 //!
 //! ```
 //! use gpuheap_replay::cards;
@@ -7,7 +8,7 @@
 //! assert_eq!(card.name, "RTX 4060 8GB");
 //! assert!(card.usable_bytes < card.total_bytes);
 //!
-//! // One name that several devices have is refused, with all of them.
+//! // A name that several devices have is an error, which lists them all.
 //! let error = cards::find("A100").unwrap_err();
 //! assert_eq!(error.candidates(), ["A100 40GB", "A100 80GB"]);
 //! # Ok::<(), cards::UnknownCard>(())
@@ -22,29 +23,29 @@ use name::Name;
 
 use crate::models::words::{distance, quoted};
 
-/// The data file, whose head says what the columns mean and how estimates are made.
+/// Data file. Its head describes the columns and the estimates.
 const FILE: &str = include_str!("cards.csv");
 const MIB: f64 = 1_048_576.0;
 
-/// A device that programs are run on.
+/// Device that programs run on.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Card {
-    /// Name of the device, with its memory if it was sold with several: `A100 40GB`.
+    /// Name of the device. If it was sold with several sizes of memory, with the size: `A100 40GB`.
     pub name: &'static str,
     /// Kind of device.
     pub class: Class,
-    /// Memory as the vendor gives it, GB.
+    /// Memory by the vendor's figure, GB.
     pub vendor_gb: u32,
     /// Memory as the driver reports it, bytes. PyTorch's memory fraction is a part of it.
     pub total_bytes: u64,
-    /// Where `total_bytes` is from.
+    /// Source of `total_bytes`.
     pub total_source: Source,
-    /// Memory that a program can allocate: `total_bytes` without CUDA's own context, bytes.
+    /// Memory that a program can allocate: `total_bytes` less CUDA's own context, bytes.
     pub usable_bytes: u64,
-    /// `true` if `usable_bytes` was measured on the device, and not estimated.
+    /// `true` if `usable_bytes` was measured on the device, `false` if estimated.
     pub usable_is_measured: bool,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub sms: u32,
     /// Compute capability, major and minor.
     pub capability: (u32, u32),
@@ -65,7 +66,7 @@ pub enum Class {
     Workstation,
     /// A device for data centres.
     DataCentre,
-    /// A part of a device for data centres that the driver shows as a device of its own.
+    /// A part of a data-centre device that the driver presents as a device of its own.
     MigSlice,
 }
 
@@ -85,24 +86,25 @@ impl fmt::Display for Class {
 pub enum Source {
     /// Read from a device.
     Measured,
-    /// Given in error messages that users published.
+    /// From error messages that users published.
     Reported,
     /// Derived from other devices.
     Estimated,
 }
 
-/// Returns every known device: consumer cards, workstations, data centres, MIG slices.
+/// Returns all known devices: consumer cards, workstation cards, data-centre devices, MIG slices.
 pub fn all() -> &'static [Card] {
     static CARDS: OnceLock<Vec<Card>> = OnceLock::new();
     CARDS.get_or_init(|| rows().filter_map(Card::parse).collect())
 }
 
-/// Finds the device that a user means: `A100 40GB`, `rtx4060`, `h100 pcie`, `Tesla T4`. Case,
-/// blanks, dashes and the vendor's name do not matter; words may be left out while one device fits.
+/// Finds the device that a user names: `A100 40GB`, `rtx4060`, `h100 pcie`, `Tesla T4`. Case,
+/// blanks, dashes and the vendor's name are ignored. Words may be left out as long as only one
+/// device fits.
 ///
 /// # Errors
-/// If no device has that name, with the nearest known ones, or if several have it, with all of
-/// them.
+/// Returns an error if no device or several devices fit. It lists the nearest ones, or all that
+/// fit.
 pub fn find(text: &str) -> Result<&'static Card, UnknownCard> {
     let asked = Name::of(text);
     let names = |card: &'static Card| {
@@ -127,7 +129,7 @@ pub fn find(text: &str) -> Result<&'static Card, UnknownCard> {
     Err(UnknownCard::new(text, false, &nearest))
 }
 
-/// A text that names no device, or several.
+/// Text that fits no device, or several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownCard {
     given: String,
@@ -141,12 +143,12 @@ impl UnknownCard {
         Self { given: quoted(given), is_ambiguous, candidates }
     }
 
-    /// Returns whether several devices have the name.
+    /// Returns `true` if several devices fit.
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }
 
-    /// Returns the names of the devices that fit, or of the nearest ones if none fits.
+    /// Returns the names of the devices that fit. If none fits, returns the nearest ones.
     pub fn candidates(&self) -> &[&'static str] {
         &self.candidates
     }
@@ -166,19 +168,20 @@ impl fmt::Display for UnknownCard {
 
 impl std::error::Error for UnknownCard {}
 
-/// The rows of the data file.
+/// Returns the rows of the data file.
 fn rows() -> impl Iterator<Item = &'static str> {
     FILE.lines().filter(|line| !line.starts_with('#')).skip(1)
 }
 
 impl Card {
-    /// Returns the name with the vendor's memory, `RTX 4070 12GB`; `None` if the name gives memory.
+    /// Returns the name with the vendor's memory, `RTX 4070 12GB`; `None` if the name has a size
+    /// already.
     fn sized_name(&self) -> Option<String> {
         let has_memory = self.name.to_ascii_lowercase().contains("gb");
         (!has_memory).then(|| format!("{} {}GB", self.name, self.vendor_gb))
     }
 
-    /// Reads a row. `None` if it is malformed.
+    /// Reads a row. Returns `None` if the row is malformed.
     fn parse(row: &'static str) -> Option<Self> {
         let mut fields = row.split(',');
         let mut next = || fields.next();
@@ -234,7 +237,7 @@ fn flag(text: &str) -> Option<bool> {
     }
 }
 
-/// Memory that a context takes, MiB: the rule in the head of the data file.
+/// Returns the memory that a context takes, MiB, by the rule in the head of the data file.
 fn estimated_context_mib(sms: u32, capability: (u32, u32)) -> f64 {
     const LEAST: f64 = 64.0;
     let of_each = if capability >= (9, 0) { 4.0 } else { 3.0 };
@@ -264,7 +267,8 @@ mod tests {
         for card in all() {
             let name = card.name;
             assert!(card.usable_bytes < card.total_bytes, "{name}");
-            // 128 GB of 1e9 bytes are 119 GiB; vendors count a graphics card's memory in GiB.
+            // Vendors count a graphics card's memory in GiB. Other vendors' GB have 1e9 bytes: 128
+            // GB are 119 GiB.
             let vendor = f64::from(card.vendor_gb) * 1_073_741_824.0;
             assert!(card.total_bytes as f64 <= vendor, "{name}");
             assert!(card.usable_bytes as f64 >= 0.85 * vendor, "{name}");

@@ -1,25 +1,25 @@
-//! Names of devices, compared as people type them.
+//! Names of devices, compared as users type them.
 
-/// Words of a device's name. Letters and digits are words of their own, so that `rtx4060` and
-/// `RTX 4060` are equal.
+/// Words of a device's name. Letters and digits are separate words, so that `rtx4060` and `RTX
+/// 4060` are equal.
 #[derive(Debug, Clone)]
 pub(super) struct Name {
-    /// All words but the memory.
+    /// All words except the memory.
     words: Vec<String>,
-    /// Memory in GB, if the name gives it.
+    /// Memory in GB, if the name has it.
     memory: Option<String>,
-    /// All words in one, for a name that was typed without blanks.
+    /// All words joined, to compare with a name typed without blanks.
     joined: String,
 }
 
-/// Words that say nothing of the device.
+/// Words that do not identify a device.
 const IGNORED: [&str; 6] = ["nvidia", "geforce", "tesla", "quadro", "gpu", "card"];
-/// Words that make another device of the one without them.
+/// Words that distinguish a device from the one without them.
 const DISTINGUISHING: [&str; 6] = ["ti", "super", "ada", "wsl", "mig", "blackwell"];
 
 impl Name {
     pub(super) fn of(text: &str) -> Self {
-        // A name of a megabyte is not worth the time.
+        // Bounds the time: a name may have a megabyte.
         const LONGEST: usize = 100;
         let text: String = text.chars().take(LONGEST).flat_map(char::to_lowercase).collect();
         let mut words: Vec<String> = Vec::new();
@@ -41,7 +41,7 @@ impl Name {
         let is_unit = |word: &String| word == "gb" || word == "gib";
         let is_slice = words.windows(2).any(|pair| pair[1] == "g" && pair[0].len() == 1);
         let mut memory = None;
-        // A slice's own memory is a part of its name: `1g.5gb`.
+        // The memory of a MIG slice is a part of its name: `1g.5gb`.
         if let Some(at) = words.iter().position(is_unit)
             && at > 0
             && !is_slice
@@ -58,18 +58,18 @@ impl Name {
         Self { words, memory, joined }
     }
 
-    /// Returns whether both are one name.
+    /// Returns `true` if both names are equal.
     pub(super) fn equals(&self, known: &Self) -> bool {
         self.joined == known.joined
     }
 
-    /// Returns whether both are one name, of which this one does not give the memory.
+    /// Returns `true` if both names are equal, and this one has no memory.
     pub(super) fn equals_but_memory(&self, known: &Self) -> bool {
         self.memory.is_none() && self.words == known.words
     }
 
-    /// Returns whether the known name has all words of this one, and no word more that would make
-    /// it another device.
+    /// Returns `true` if the known name has all words of this one, and no other word that
+    /// distinguishes devices.
     pub(super) fn is_part(&self, known: &Self) -> bool {
         let mut left = known.words.clone();
         let has_all = !self.words.is_empty()
@@ -82,7 +82,7 @@ impl Name {
             && (self.memory.is_none() || self.memory == known.memory)
     }
 
-    /// Returns the name without blanks.
+    /// Returns all words, joined.
     pub(super) fn joined(&self) -> &str {
         &self.joined
     }

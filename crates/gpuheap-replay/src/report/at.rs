@@ -1,4 +1,4 @@
-//! The heap at one moment, as people read it.
+//! Text of the heap at one moment.
 
 use gpuheap_trace::Trace;
 
@@ -6,18 +6,18 @@ use super::words::{Amount, count, grouped, line};
 use crate::Program;
 use crate::moment::{Moment, OnStream, Piece};
 
-/// Characters of a line of the map.
+/// Characters in a line of the map.
 const COLUMNS: u64 = 64;
-/// Lines of the map at most, about.
+/// Approximate number of lines of the map.
 const LINES: u64 = 16;
-/// Lines of the program that are shown.
+/// Number of holders that are shown.
 const HOLDERS: usize = 8;
 
 /// Renders the memory of the recorded program after the event with this number: by line of the
 /// program, by stream, and as a map of addresses.
 ///
 /// # Errors
-/// If the trace has no event with this number; the error names the last one.
+/// Returns an error if the trace has no event with this number. The error names the last one.
 pub fn at(trace: &Trace, event: u64) -> Result<String, String> {
     let events = trace.events();
     let last = events.last().map_or(0, |event| u64::from(event.number));
@@ -28,7 +28,7 @@ pub fn at(trace: &Trace, event: u64) -> Result<String, String> {
             grouped(event)
         ));
     }
-    // Of a request that failed, the memory that it met.
+    // For a failed request, this is the memory that the request found.
     let end = events.partition_point(|other| u64::from(other.number) <= event);
     let moment = Moment::after(trace, &Program::of(trace), end);
     let mut text = String::new();
@@ -102,7 +102,7 @@ fn add_streams(text: &mut String, moment: &Moment) {
     }
 }
 
-/// A strip of characters for each stream; each character stands for as many bytes.
+/// Adds a strip of characters for each stream. All characters stand for equally many bytes.
 fn add_map(text: &mut String, moment: &Moment) {
     let total: u64 = moment.pieces.iter().map(|piece| piece.bytes).fold(0, u64::saturating_add);
     if total == 0 {
@@ -130,10 +130,10 @@ fn add_map(text: &mut String, moment: &Moment) {
     }
 }
 
-/// The characters of adjacent pieces.
+/// Returns the characters of adjacent pieces.
 fn strip<'a>(pieces: impl Iterator<Item = &'a Piece>, unit: u64) -> Vec<char> {
     let mut cells = Vec::new();
-    // Live, pending and free bytes of the character that is not full yet.
+    // Live, pending and free bytes of the character that is not complete yet.
     let mut cell = [0_u64; 3];
     let close = |cell: &mut [u64; 3], cells: &mut Vec<char>| {
         let [live, pending, free] = *cell;
@@ -147,7 +147,7 @@ fn strip<'a>(pieces: impl Iterator<Item = &'a Piece>, unit: u64) -> Vec<char> {
         *cell = [0; 3];
     };
     for piece in pieces {
-        // Small ranges share a character.
+        // Several small ranges share a character.
         if piece.is_start && cell.iter().sum::<u64>() > unit / 2 {
             close(&mut cell, &mut cells);
         }

@@ -1,11 +1,11 @@
-//! Cards as people read them.
+//! Text of cards.
 
 use super::Detail;
 use super::words::{Amount, hanging, line};
 use crate::cards::{self, Class};
 use crate::verdict::{Fit, Way};
 
-/// Cards that people know, one or two of each size.
+/// Well-known cards, one or two of each size.
 const KNOWN: [&str; 16] = [
     "GTX 1650 4GB",
     "GTX 1060 6GB",
@@ -24,17 +24,17 @@ const KNOWN: [&str; 16] = [
     "H200 141GB",
     "B200 180GB",
 ];
-/// Cards shown that fit: the smallest of those that people own, and the smallest of a data centre.
+/// Number of users' cards that are shown if they fit. One data-centre card is shown too.
 const SHOWN_OWNED: usize = 2;
 
-/// Adds which cards fit, with the settings that make them fit: all, or those that people know
-/// around the size that is enough. `first` is the pool of the first remedy.
+/// Adds the cards that fit, with the settings that they need. Adds all cards, or the well-known
+/// ones around the size that is enough. `first` is the pool of the first remedy.
 pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, detail: Detail) {
     let is_all = detail == Detail::Full;
     let mut known: Vec<&Fit> =
         fits.iter().filter(|fit| is_all || KNOWN.contains(&fit.card.name)).collect();
     known.sort_by_key(|fit| fit.card.usable_bytes);
-    // One pool for all, if the program's own is not known.
+    // Pool for all cards, if the program's own pool is not known.
     let common = match known.iter().find_map(|fit| fit.way.as_ref()) {
         Some(Way::With(first))
             if known.iter().all(|fit| {
@@ -63,7 +63,7 @@ pub(super) fn add(text: &mut String, fits: &[Fit], first: Option<&str>, detail: 
         parts.extend(fitting().filter(is_conditional).map(of_fit));
         parts.extend(fitting().filter(|fit| !is_conditional(fit)).map(of_fit));
     } else {
-        // One card that needs a setting is enough if another needs none.
+        // If some card fits without a setting, one card that needs a setting is enough.
         let owned = || fitting().filter(|fit| !in_centre(fit));
         let plain = owned().filter(|fit| !is_conditional(fit));
         let conditional = owned().filter(is_conditional);

@@ -1,11 +1,11 @@
-//! The length of a report.
+//! Length of a report.
 
-/// How much of a verdict is shown.
+/// Length of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Detail {
-    /// As much as fits on a screen of 24 lines.
+    /// At most one screen of 24 lines.
     #[default]
     Screen,
-    /// Every remedy, card and holder.
+    /// All remedies, cards and holders.
     Full,
 }

@@ -1,4 +1,4 @@
-//! Reports as people read them: the verdict first, then the table.
+//! Texts of reports: the verdict first, then the table.
 
 mod at;
 mod cards;

@@ -6,7 +6,7 @@ use super::words::{Amount, WIDTH, grouped, line, paragraph};
 use crate::replay::{Cause, Minimum, PoolReport, Stop, TraceReport};
 use crate::{Gap, PeakRange};
 
-/// Columns of the names; longer ones have a line of their own.
+/// Width of the column of names. A longer name has a line of its own.
 const NAME: usize = 12;
 
 pub(super) fn add(text: &mut String, report: &TraceReport) {
@@ -95,8 +95,8 @@ fn notes(text: &mut String, report: &TraceReport) {
     }
 }
 
-/// The note under models of the driver: their error, as random programs on an H200 measured it
-/// (driver 580, 2026-11-22); `tests/pools` has the bounds.
+/// Returns the note on models of the driver, with their error. It was measured with random programs
+/// on an H200 (driver 580, 2026-11-22). `tests/pools` has the bounds.
 fn closed_driver(report: &TraceReport) -> String {
     const ERRORS: [(&str, &str); 2] = [("cuda", "2 %"), ("rmm:async", "10 %")];
     let is_shown = |name: &str| report.pools.iter().any(|pool| pool.pool.base() == name);
@@ -112,7 +112,7 @@ fn closed_driver(report: &TraceReport) -> String {
     }
 }
 
-/// The note under ranges: their reason.
+/// Returns the note on ranges, with their reason.
 fn why_range(report: &TraceReport) -> String {
     let error = report.gaps.iter().find_map(|gap| match gap {
         Gap::Inexact(found) => Some(100.0 * found.error()),
@@ -130,7 +130,7 @@ fn why_range(report: &TraceReport) -> String {
     }
 }
 
-/// A name of several settings, broken at its commas.
+/// Adds a name with several settings, broken at its commas.
 fn add_long(text: &mut String, name: &str) {
     let mut column = 0;
     for part in name.split_inclusive(',') {
@@ -163,7 +163,7 @@ fn stopped(stop: &Stop) -> String {
     format!("fails at {}: {}", place(stop.event, stop.pass), reason(stop))
 }
 
-/// The event, and the pass if it is not the first.
+/// Returns the text for an event, with the pass unless it is the first.
 pub(super) fn place(event: u64, pass: u32) -> String {
     let event = match event {
         0 => "the start".to_owned(),

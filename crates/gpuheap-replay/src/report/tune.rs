@@ -1,4 +1,4 @@
-//! The search for settings, as people read it.
+//! Text of a search for settings.
 
 use super::device_words;
 use super::words::{Amount, exported, grouped, line, paragraph, typed};

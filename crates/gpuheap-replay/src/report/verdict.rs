@@ -1,4 +1,4 @@
-//! The verdict: what happened, and what would help.
+//! Text of a verdict: what happened, and what would help.
 
 use super::Detail;
 use super::table::place;
@@ -7,7 +7,7 @@ use crate::replay::{Cause, PoolReport, TraceReport};
 use crate::verdict::{Advice, MemoryAtFailure, Remedy, RemedyKind};
 use crate::{Gap, PeakRange};
 
-/// Remedies that fit on a screen.
+/// Number of remedies that fit on a screen.
 const SHOWN: usize = 3;
 
 pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
@@ -37,14 +37,14 @@ pub(super) fn add(text: &mut String, report: &TraceReport, detail: Detail) {
     }
 }
 
-/// Outcomes that a verdict tells: those of the recorded run and of its replay.
+/// Outcomes that a verdict reports: those of the recorded run and of its replay.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcomes {
-    /// The replay alone, or a replay that ran as the recorded run did.
+    /// The replay alone. It stands for the recorded run too, if both had the same outcome.
     One,
-    /// A recorded failure, and a replay on a device that is not that of the run.
+    /// A recorded failure, then a replay on another device than the run's.
     BothFirstRecorded,
-    /// A replay on a device or with a pool that was asked for, and a recorded failure.
+    /// A replay on a device or with a pool that was asked for, then a recorded failure.
     BothFirstReplayed,
 }
 
@@ -62,7 +62,7 @@ impl Outcomes {
     }
 }
 
-/// One sentence: whether the trace gets through, and how much memory is enough.
+/// Returns one sentence: the outcome, and the memory that is enough.
 fn sentence(report: &TraceReport) -> String {
     let verdict = &report.verdict;
     let at_least = if verdict.is_lower_bound { "at least " } else { "" };
@@ -97,7 +97,7 @@ fn sentence(report: &TraceReport) -> String {
                 "{who} The log names neither its device nor its RMM resource: give the device, as in \
                  --card \"T4 16GB\", to see what gets through there."
             ),
-            // The remedies' title says that their figures are lower bounds.
+            // The title of the remedies calls their figures lower bounds.
             true if Outcomes::of(report) == Outcomes::One => {
                 format!("{who} What would have followed is not known.")
             }
@@ -124,7 +124,7 @@ fn sentence(report: &TraceReport) -> String {
             Amount(advice.enough),
             if verdict.is_lower_bound { "needed" } else { "enough" },
             with(advice),
-            // Pools that were named are no question of the log's.
+            // With pools that were named, the log's own pool does not matter.
             match verdict.fits.is_empty() {
                 true => "",
                 false => " The log does not say which RMM resource it ran under.",
@@ -134,7 +134,7 @@ fn sentence(report: &TraceReport) -> String {
     }
 }
 
-/// The outcome that neither the first sentence nor the account of the failure told.
+/// Adds the outcome that neither the first sentence nor the account of the failure reports.
 fn other_outcome(text: &mut String, report: &TraceReport) {
     let verdict = &report.verdict;
     let is_told = verdict.failure.as_ref().is_some_and(|failure| failure.pool.is_none());
@@ -147,7 +147,7 @@ fn other_outcome(text: &mut String, report: &TraceReport) {
             }
         }
         (Outcomes::BothFirstReplayed, Some(first)) if !is_told => {
-            // The remedies' title says that their figures are lower bounds.
+            // The title of the remedies calls their figures lower bounds.
             let words = format!(
                 "it failed at {}; what would have followed is not known.",
                 place(first.event, 1)
@@ -158,7 +158,7 @@ fn other_outcome(text: &mut String, report: &TraceReport) {
     }
 }
 
-/// Pools that get through, but not whatever the speed of the program.
+/// Returns the sentence for pools that get through only at some speeds of the program.
 fn may_fail(report: &TraceReport) -> String {
     let verdict = &report.verdict;
     let is_meant = |pool: &&PoolReport| pool.may_fail && verdict.checked.contains(&pool.pool);
@@ -176,7 +176,7 @@ fn may_fail(report: &TraceReport) -> String {
     )
 }
 
-/// Returns the name of the advised pool. A setting is named as the first that is listed.
+/// Returns the name of the advised pool. A setting is the first line of the list.
 fn with(advice: &Advice) -> String {
     match &advice.setting {
         Some(_) => " with the first of the lines below".to_owned(),
@@ -184,7 +184,8 @@ fn with(advice: &Advice) -> String {
     }
 }
 
-/// Memory that the deciding pool needs, and takes if the device has more. `here` is what it took.
+/// Returns the text for the memory that the deciding pool needs, and takes if the device has more.
+/// `here` is the memory that it took in the replay.
 fn needs(report: &TraceReport, here: u64) -> String {
     let verdict = &report.verdict;
     let lower = if verdict.is_lower_bound { " (figures are lower bounds)" } else { "" };
@@ -196,7 +197,7 @@ fn needs(report: &TraceReport, here: u64) -> String {
         );
     };
     let (least, most) = (Amount(needs.least), Amount(needs.most));
-    // Less may be enough for a program whose speed decides.
+    // If the program's speed decides, less memory may be enough.
     let (least, subject) = match needs.is_exact {
         true => (format!("it needs at least {least:#} of usable memory"), ""),
         false => (format!("{least:#} of usable memory is enough"), "it "),
@@ -207,7 +208,8 @@ fn needs(report: &TraceReport, here: u64) -> String {
     }
 }
 
-/// Memory ran out in the recorded run: the limit that the program set itself, if that stopped it.
+/// Returns the sentence for a recorded failure, with the program's own limit if that was the
+/// reason.
 fn ran_out(report: &TraceReport, free: Option<u64>) -> String {
     match (report.recorded.limit, free) {
         (Some(limit), Some(free)) if limit.is_own_limit => format!(
@@ -220,7 +222,7 @@ fn ran_out(report: &TraceReport, free: Option<u64>) -> String {
     }
 }
 
-/// The pool, with the settings that `torch` alone stands for.
+/// Returns the name of the pool. For `torch` alone, it has the settings.
 fn name(report: &TraceReport, pool: &str) -> String {
     let recorded = report.recorded.settings.as_deref();
     match (pool, recorded) {
@@ -263,7 +265,7 @@ fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, 
         (Outcomes::BothFirstRecorded, false) => ("As recorded: ", ""),
     };
     hanging(text, title, "  ", &format!("{what}{unknown}"));
-    // A run that gets through now needs the rest of the screen for what takes less.
+    // If the run gets through now, the rest of the screen is for remedies that take less.
     if report.verdict.gets_through && detail == Detail::Screen {
         return;
     }
@@ -309,12 +311,12 @@ fn happened(text: &mut String, report: &TraceReport, failure: &MemoryAtFailure, 
     }
 }
 
-/// Sentences on the device and the main reason, with a blank before each.
+/// Returns the sentences on the device and the main reason, with a blank before each.
 fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     let own_limit = report.recorded.limit.is_some_and(|limit| limit.is_own_limit);
     let recorded = failure.pool.is_none();
     let device = match failure.device_free {
-        // The first sentence has it.
+        // The first sentence has the free bytes.
         Some(_) if recorded && own_limit && !report.verdict.gets_through => String::new(),
         Some(free) if recorded && own_limit => {
             format!(" CUDA had {} free: a memory fraction was set.", Amount(free))
@@ -339,7 +341,7 @@ fn reason(report: &TraceReport, failure: &MemoryAtFailure) -> String {
     format!("{device} Main reason: {text}.")
 }
 
-/// Adds the remedies, and returns those that were left out.
+/// Adds the remedies. Returns those that were left out.
 fn remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) -> Vec<&'r Remedy> {
     let verdict = &report.verdict;
     if verdict.remedies.is_empty() {
@@ -414,8 +416,8 @@ fn remedies<'r>(text: &mut String, report: &'r TraceReport, detail: Detail) -> V
     verdict.remedies.iter().filter(|remedy| !is_shown(remedy)).collect()
 }
 
-/// The first remedy of each kind, then others in their order, as many as fit on a screen. A heap of
-/// ours is no remedy there for a program that would have to be rewritten.
+/// Returns the remedies that fit on a screen: the first of each kind, then others in their order.
+/// For a program that would have to be rewritten, gpuheap's own heap is left out.
 fn on_screen(report: &TraceReport) -> Vec<&Remedy> {
     let remedies = &report.verdict.remedies;
     let is_torch = report.recorded.allocator.is_some();
@@ -475,7 +477,7 @@ fn costs(report: &TraceReport, remedy: &Remedy) -> String {
 }
 
 fn gaps(text: &mut String, report: &TraceReport) {
-    // The first sentence asks for the device.
+    // The first sentence asks for the device, so that gap is left out.
     let gaps: Vec<&Gap> = report.gaps.iter().filter(|gap| **gap != Gap::Device).collect();
     if gaps.is_empty() {
         return;
@@ -486,7 +488,7 @@ fn gaps(text: &mut String, report: &TraceReport) {
     }
 }
 
-/// One line on what else can be seen.
+/// Adds one line on further output of the command.
 fn more(text: &mut String, report: &TraceReport, hidden: &[&Remedy]) {
     let mut parts = Vec::new();
     let own = hidden.iter().filter(|remedy| remedy.is_own_heap).count();

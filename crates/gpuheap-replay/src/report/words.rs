@@ -1,12 +1,12 @@
-//! Sizes, numbers and lines as people read them.
+//! Texts of sizes, numbers and lines.
 
 use std::fmt::{self, Write};
 
-/// Columns of a terminal.
+/// Width of a terminal, in columns.
 pub(crate) const WIDTH: usize = 80;
 
-/// Shows bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB as `8 bytes`. With
-/// `{:#}` rounded up, so that an amount that is said to be enough is enough when it is typed again.
+/// Bytes with a binary unit and two decimals: `9.69 GiB`; below 1 KiB, `8 bytes`. `{:#}` rounds up,
+/// so that a size that is enough is still enough when it is typed again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Amount(pub(crate) u64);
 
@@ -51,19 +51,19 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{} {noun}{plural}", grouped(number))
 }
 
-/// Adds a line without blanks at its end.
+/// Adds a line, without its trailing blanks.
 pub(crate) fn line(text: &mut String, line: fmt::Arguments<'_>) {
-    // Writing to a string does not fail.
+    // A write to a string never fails.
     let _ = writeln!(text, "{}", line.to_string().trim_end());
 }
 
-/// Adds words, broken so that no line is wider than a terminal unless one word is.
+/// Adds words, in lines of the terminal's width. A longer word has a line of its own.
 pub(crate) fn paragraph(text: &mut String, words: &str) {
     hanging(text, "", "", words);
 }
 
-/// Adds words after `first`, with `indent` before each further line. A word that is wider than a
-/// line is broken after its commas.
+/// Adds words after `first`. Further lines begin with `indent`. A word that is wider than a line is
+/// broken after its commas.
 pub(crate) fn hanging(text: &mut String, first: &str, indent: &str, words: &str) {
     let mut column = first.chars().count();
     text.push_str(first);
@@ -96,8 +96,8 @@ pub(crate) fn hanging(text: &mut String, first: &str, indent: &str, words: &str)
     text.push('\n');
 }
 
-/// Adds a line to type after `first`. A longer one is broken where Python goes on in the next line:
-/// after a blank or a bracket that opens.
+/// Adds code to type after `first`. A long line is broken after a blank or an opening bracket,
+/// where Python continues in the next line.
 pub(crate) fn typed(text: &mut String, first: &str, indent: &str, code: &str) {
     text.push_str(first);
     let mut column = first.chars().count();
@@ -118,8 +118,8 @@ pub(crate) fn typed(text: &mut String, first: &str, indent: &str, code: &str) {
     text.push('\n');
 }
 
-/// Adds a variable for the shell after `first`: a line, or several if it is longer than a terminal.
-/// Words of bash and zsh are not broken, since blanks at the start of a line would end them.
+/// Adds a shell variable after `first`, in several lines if the terminal is narrower. No word is
+/// broken for bash and zsh, because blanks at the start of a line would end it.
 pub(crate) fn exported(text: &mut String, first: &str, indent: &str, setting: &str) {
     let Some((name, value)) = setting.split_once('=') else {
         return typed(text, first, indent, setting);
@@ -137,7 +137,7 @@ pub(crate) fn exported(text: &mut String, first: &str, indent: &str, setting: &s
     }
 }
 
-/// The settings of a text, which are separated by commas outside brackets.
+/// Splits a text into settings, at commas outside of brackets.
 fn settings(text: &str) -> Vec<&str> {
     let mut depth = 0;
     let is_separator = |c: char| {
@@ -151,7 +151,7 @@ fn settings(text: &str) -> Vec<&str> {
     text.split(is_separator).collect()
 }
 
-/// A value as shells take it.
+/// Quotes a value for a shell.
 pub(crate) fn quoted(value: &str) -> String {
     match value.contains(['>', '[']) {
         true => format!("'{value}'"),

@@ -1,10 +1,10 @@
-//! The choice among pools that get through.
+//! Choice among pools that get through.
 
 use crate::replay::{Bench, PoolReport};
 
-/// The pool that gets through with the least memory. Pools that call the driver for every block,
-/// and models of a closed driver, come last. Of pools within 5 % of the least, the one with the
-/// fewest driver calls.
+/// Returns the pool that gets through with the least memory. Of pools within 5 % of it, returns the
+/// one with the fewest driver calls. Pools that call the driver for each block, and models of a
+/// closed driver, come last.
 pub(super) fn best_pool<'r>(
     bench: &Bench<'_>,
     results: &'r [PoolReport],
@@ -15,7 +15,7 @@ pub(super) fn best_pool<'r>(
         (result.pool.is_closed_driver(is_emulated), !result.pool.is_caching())
     };
     let passed = || results.iter().filter(|result| result.gets_through() && is_asked(result));
-    // A pool that is another one here is advised by that one's name, if it is there.
+    // A pool that falls back to another kind is left out: that kind is advised by its own name.
     let passed = || passed().filter(|result| result.fallback.is_none() || results.len() == 1);
     let first = passed().map(rank).min()?;
     let group = || passed().filter(|result| rank(result) == first);

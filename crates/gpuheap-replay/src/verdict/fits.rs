@@ -1,4 +1,4 @@
-//! The cards that a program fits on.
+//! Cards that a program fits on.
 
 use crate::cards::{self, Card};
 use crate::models::torch::Settings;
@@ -6,33 +6,34 @@ use crate::replay::{
     Bench, Memory, ReplayError, attempt, torch_gets_through, torch_settings, unlimited,
 };
 
-/// A card, and how the program gets through on it.
+/// Card, and the way in which the program gets through on it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Fit {
     /// The card.
     pub card: &'static Card,
-    /// The first way that gets through; `None` if none does.
+    /// First way that gets through; `None` if no way does.
     pub way: Option<Way>,
 }
 
-/// A way to run the program.
+/// Way to run the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Way {
-    /// As it is.
+    /// Without a change.
     AsIs,
     /// With this pool, as `--pool` takes it.
     With(String),
 }
 
-/// Ways that are tried on cards: the program as it is, and others.
+/// Number of ways that are tried on cards: the program without a change, and others.
 const WAYS: usize = 3;
 
-/// Judges every card. `main` is the pool that the program uses, if that is known; `others` are
-/// pools that it could use by a setting, cheapest first.
+/// Judges all cards. `main` is the pool that the program uses, if it is known. `others` are pools
+/// that it could use by a setting, cheapest first.
 ///
-/// A pool is tried on few sizes: those that get through on one are taken to do so on larger ones.
+/// Bisects the sizes: a pool that gets through on one card is assumed to get through on larger
+/// ones.
 pub(super) fn find(
     bench: &Bench<'_>,
     main: Option<&str>,
@@ -55,7 +56,7 @@ pub(super) fn find(
     Ok(cards::all().iter().map(|card| Fit { card, way: way_on(card) }).collect())
 }
 
-/// The usable memory of the smallest card on which the pool gets through.
+/// Returns the usable memory of the smallest card on which the pool gets through.
 fn smallest(bench: &Bench<'_>, pool: &str) -> Result<Option<u64>, ReplayError> {
     let mut sizes: Vec<(u64, u64)> =
         cards::all().iter().map(|card| (card.usable_bytes, card.total_bytes)).collect();

@@ -1,4 +1,4 @@
-//! Conclusions from replays: whether the program gets through, why not, and what would help.
+//! Conclusions from replays: the outcome, its reason, and what would help.
 
 mod best_pool;
 mod fits;
@@ -19,62 +19,63 @@ use crate::replay::{
     Bench, Cause, Options, Pool, PoolReport, ReplayError, Silent, Stop, torch_settings,
 };
 
-/// Judgement on a trace. Sizes are bytes.
+/// Verdict on a trace. Sizes are bytes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// `true` if the trace got through under everything that was checked, whatever the speed of the
+    /// `true` if the trace got through with all pools that were checked, at any speed of the
     /// program.
     pub gets_through: bool,
-    /// `true` if the trace got through, but not whatever the speed of the program.
+    /// `true` if the trace got through, but may fail at another speed of the program.
     pub may_fail: bool,
-    /// The pools that decide.
+    /// Pools that decide.
     pub checked: Vec<Pool>,
-    /// `true` if all figures are lower bounds: requests failed when the trace was recorded, and
-    /// what the program would have done with the memory is not known.
+    /// `true` if all figures are lower bounds. Requests failed in the recording, and the program's
+    /// use of that memory is not known.
     pub is_lower_bound: bool,
-    /// How the memory stood at the failure; `None` if nothing failed.
+    /// Memory at the failure; `None` if nothing failed.
     pub failure: Option<MemoryAtFailure>,
-    /// Remedies that would let the program through, or through with less: settings of the
-    /// framework, other pools, a higher limit, then gpuheap's own heap.
+    /// Remedies with which the program gets through, or takes less: settings of the framework,
+    /// other pools, a higher limit, and last gpuheap's own heap.
     pub remedies: Vec<Remedy>,
-    /// The pool, as `--pool` takes it, that is advised for a trace whose allocator is not known, or
-    /// that needs the least settings for one whose is.
+    /// Advised pool, as `--pool` takes it. If the trace's allocator is known, the pool that needs
+    /// the fewest settings.
     pub recommended: Option<Advice>,
-    /// Usable memory that the deciding pool needs at least, and takes on a device with room; `None`
-    /// if several pools decide, or no device is enough.
+    /// Usable memory that the deciding pool needs, and takes on a device with room. `None` if
+    /// several pools decide, or if no device is enough.
     pub needs: Option<Needs>,
-    /// Every known card, and how the program gets through on it. Empty if pools were named that get
-    /// through, and the allocator of the program is not known.
+    /// All known cards, each with the way in which the program gets through on it. Empty if the
+    /// program's allocator is not known, and pools that were named get through.
     pub fits: Vec<Fit>,
 }
 
-/// A pool, and how much memory is enough with it.
+/// Pool, and the memory that is enough with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Advice {
     /// The pool, as `--pool` takes it.
     pub pool: String,
-    /// The setting of the framework, as the user types it.
+    /// Setting of the framework, as the user types it.
     pub setting: Option<String>,
-    /// Usable memory that is enough.
+    /// Usable memory that is enough, bytes.
     pub enough: u64,
 }
 
-/// Usable memory that a pool needs and takes, in bytes.
+/// Usable memory that a pool needs, and that it takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Needs {
-    /// The smallest device is of so many bytes.
+    /// Memory of the smallest device.
     pub least: u64,
-    /// The pool takes so many bytes from a device with room.
+    /// Memory that the pool takes from a device with room.
     pub most: u64,
-    /// `false` if the speed of the program decides, and fewer bytes may be enough.
+    /// `false` if the speed of the program decides, so that fewer bytes may be enough.
     pub is_exact: bool,
 }
 
 impl Needs {
-    /// `None` for gpuheap's own pools if no minimum was asked for: their replays take long.
+    /// Returns `None` for gpuheap's own pools if no minimum was asked for, because their replays
+    /// take long.
     fn of(bench: &Bench<'_>, result: &PoolReport) -> Result<Option<Self>, ReplayError> {
         let minimum = match (&result.minimum, &result.pool) {
             (Some(minimum), _) => minimum.clone(),
@@ -101,7 +102,7 @@ impl Needs {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct MemoryAtFailure {
-    /// The pool that refused; `None` for the allocator that recorded the trace.
+    /// Pool that refused; `None` for the allocator that recorded the trace.
     pub pool: Option<Pool>,
     /// The event's number in the file; 0 for a block that was live before the recording.
     pub event: u64,
@@ -109,29 +110,29 @@ pub struct MemoryAtFailure {
     pub time_ns: u64,
     /// The request.
     pub requested: u64,
-    /// Taken from the driver; `None` if that is not known.
+    /// Memory taken from the driver; `None` if it is not known.
     pub reserved: Option<u64>,
-    /// In use, as requested.
+    /// Memory in use, as requested.
     pub live: u64,
-    /// In use beyond what was requested.
+    /// Memory in use beyond the requested bytes.
     pub rounding: Option<u64>,
-    /// Free, and usable by the request's stream.
+    /// Free memory that the request's stream may use.
     pub free: Option<u64>,
     /// Number of pieces of the free bytes.
     pub pieces: Option<u64>,
-    /// The largest of these pieces.
+    /// Largest of these pieces.
     pub largest: Option<u64>,
-    /// Freed, but still used by other streams.
+    /// Memory that is freed and still in use by other streams.
     pub pending: Option<u64>,
-    /// Free, but held for other streams.
+    /// Free memory that is held for other streams.
     pub other_streams: Option<u64>,
-    /// Free bytes of the device, by the driver.
+    /// Free bytes of the device, as the driver reports them.
     pub device_free: Option<u64>,
-    /// Main reason; `None` if the recording does not tell it.
+    /// Main reason; `None` if the recording does not show it.
     pub cause: Option<Cause>,
     /// Holders of the most memory, most bytes first.
     pub holders: Vec<Holder>,
-    /// `true` if the holders are lines of the program, and not sizes of blocks.
+    /// `true` if the holders are lines of the program, `false` if sizes of blocks.
     pub has_stacks: bool,
 }
 
@@ -144,8 +145,8 @@ impl Verdict {
     ) -> Result<Self, ReplayError> {
         let checked = checked(bench, results, options);
         let of_checked = || results.iter().filter(|result| checked.contains(&result.pool));
-        // Without a device or a pool, what is judged is the run that was recorded. If nothing tells
-        // how much memory it had, a pool that gets through on our device says nothing of the run's.
+        // Without a device or a pool, the verdict is on the recorded run. If the run's memory is
+        // not known, a pool that gets through on the default device proves nothing for the run.
         let is_given = options.limit.is_some() || options.device.is_given();
         let is_run = recorded.allocator.is_some()
             && options.pools.is_empty()
@@ -157,7 +158,7 @@ impl Verdict {
         let may_fail = !is_recorded_failure
             && of_checked().all(|result| result.stop.is_none())
             && !gets_through;
-        // A log that does not name its allocator is no program of a pool that RMM has not.
+        // A log that does not name its allocator comes from RMM, so the pool is one that RMM has.
         let is_open = recorded.allocator.is_none()
             && options.pools.is_empty()
             && options.check.is_none()
@@ -167,10 +168,10 @@ impl Verdict {
         };
         let stopped = of_checked().filter(is_meant);
         let stopped = stopped.filter_map(|result| Some((result, result.stop.as_ref()?)));
-        // With several pools, the one that came furthest says most of the program.
+        // Of several pools, the one that got furthest shows most of the program.
         let stopped = stopped.max_by_key(|(_, stop)| (stop.pass, stop.event));
         let failure = match (recorded.failed.first(), stopped) {
-            // On another memory than the run's, the failure here is the one to mend.
+            // With other memory than the run had, the failure in the replay is the one to remedy.
             (Some(first), Some((result, stop)))
                 if is_given || stop.event < first.event && stop.pass == 1 =>
             {
@@ -222,8 +223,8 @@ impl Verdict {
     }
 }
 
-/// The pools that decide: the one to check, else those that were named, else the allocator that
-/// recorded the trace, else all.
+/// Returns the pools that decide: the one to check, or else those that were named, or else the
+/// allocator that recorded the trace, or else all.
 fn checked(bench: &Bench<'_>, results: &[PoolReport], options: &Options) -> Vec<Pool> {
     match (&options.check, &options.pools[..], bench.trace.format()) {
         (Some(pool), ..) => vec![pool.clone()],
@@ -233,7 +234,7 @@ fn checked(bench: &Bench<'_>, results: &[PoolReport], options: &Options) -> Vec<
     }
 }
 
-/// Of the pools that were named and get through, the one for which the least memory is enough.
+/// Returns the named pool for which the least memory is enough.
 fn least_of(results: &[PoolReport], checked: &[Pool]) -> Option<Advice> {
     let named = results.iter().filter(|result| checked.contains(&result.pool));
     let named = named.filter(|result| result.fallback.is_none() || results.len() == 1);
@@ -241,7 +242,8 @@ fn least_of(results: &[PoolReport], checked: &[Pool]) -> Option<Advice> {
     Some(Advice { pool: least.pool.to_string(), setting: None, enough: enough(least) })
 }
 
-/// Memory that is enough for a pool: that of the smallest device if it was searched, else the peak.
+/// Returns the memory that is enough for a pool: that of the smallest device if it was searched, or
+/// else the peak.
 fn enough(result: &PoolReport) -> u64 {
     let minimum = result.minimum.as_ref().and_then(|minimum| minimum.bytes());
     minimum.unwrap_or(result.peak_reserved.high)
@@ -296,8 +298,8 @@ impl MemoryAtFailure {
     }
 
     fn of_stop(bench: &Bench<'_>, result: &PoolReport, stop: &Stop) -> Self {
-        // A second pass meets what the first one left behind; the trace's own blocks are those
-        // before the event all the same.
+        // The second pass also holds memory that the first one left cached. Both passes have the
+        // same live blocks before the event.
         let events = bench.trace.events();
         let at = events.partition_point(|event| u64::from(event.number) < stop.event);
         let moment = Moment::after(bench.trace, &bench.program, at);

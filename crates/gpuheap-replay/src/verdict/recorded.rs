@@ -13,40 +13,41 @@ pub struct Recorded {
     pub allocator: Option<&'static str>,
     /// Its settings, as `PYTORCH_CUDA_ALLOC_CONF` holds them.
     pub settings: Option<String>,
-    /// The most that it took from the driver; `None` if the recording does not say.
+    /// Peak of bytes taken from the driver; `None` if the recording does not have it.
     pub peak_reserved: Option<u64>,
     /// Requests that failed.
     pub failed: Vec<FailedRequest>,
-    /// Memory that the allocator could take; `None` if nothing failed, or it cannot be told.
+    /// Memory that the allocator could take; `None` if nothing failed, or if it cannot be derived.
     pub limit: Option<RecordedLimit>,
     /// Memory at the first request that failed.
     pub at_failure: Option<Moment>,
-    /// `true` if blocks that were freed waited for other streams.
+    /// `true` if freed blocks waited for other streams.
     pub waits: bool,
     is_expandable: bool,
 }
 
-/// A request that failed when it was recorded.
+/// Request that failed in the recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FailedRequest {
     /// The event's number in the file.
     pub event: u64,
-    /// Bytes.
+    /// Bytes, as requested.
     pub bytes: u64,
-    /// Free bytes of the device, by the driver; `None` if the recording does not say.
+    /// Free bytes of the device, as the driver reported them; `None` if the recording has no
+    /// figure.
     pub device_free: Option<u64>,
 }
 
-/// Memory that the recorded allocator could take, as its failure tells it, in bytes.
+/// Memory that the recorded allocator could take, derived from its failure, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordedLimit {
-    /// It could take so many.
+    /// Largest amount that the allocator certainly could take.
     pub least: u64,
-    /// It could not take so many.
+    /// Smallest amount that the allocator certainly could not take.
     pub below: u64,
-    /// `true` if the device had room, so that a limit of the allocator was in the way.
+    /// `true` if the device had room, so that a limit of the allocator was the reason.
     pub is_own_limit: bool,
 }
 
@@ -80,13 +81,13 @@ impl Recorded {
         }
     }
 
-    /// Returns whether segments grew in place when the trace was recorded.
+    /// Returns `true` if segments grew in place in the recorded run.
     pub fn expandable_segments(&self) -> bool {
         self.is_expandable
     }
 }
 
-/// Returns whether a free of the trace was completed later than it was requested.
+/// Returns `true` if a free of the trace was completed later than it was requested.
 fn waits(trace: &Trace) -> bool {
     let is_late = |pair: &[Event]| {
         matches!(pair[0].op, Op::Free { .. }) && !matches!(pair[1].op, Op::FreeCompleted { .. })
@@ -97,7 +98,7 @@ fn waits(trace: &Trace) -> bool {
 impl RecordedLimit {
     fn at(trace: &Trace, index: usize, request: FailedRequest) -> Option<Self> {
         const GRANULE: u64 = 2 << 20;
-        // PyTorch takes 20 MiB for requests between these two sizes.
+        // PyTorch takes 20 MiB for a request between these two sizes.
         const MEDIUM: std::ops::Range<u64> = (1 << 20) + 1..10 << 20;
         let (most, now) = reserved_until(trace, index)?;
         let needed = match request.bytes {
@@ -105,7 +106,7 @@ impl RecordedLimit {
             bytes => bytes.checked_next_multiple_of(GRANULE)?,
         };
         let below = now.checked_add(needed)?;
-        // A device without room: the rest of it could still be taken.
+        // The device was full. The allocator could still have taken its free bytes.
         if let Some(free) = request.device_free
             && free < needed
         {

@@ -1,4 +1,4 @@
-//! Remedies that would let a program through, or through with less.
+//! Remedies with which a program gets through, or takes less.
 
 use gpuheap::PoolKind;
 use gpuheap_trace::Format;
@@ -14,7 +14,7 @@ use crate::replay::{
 use crate::tune::{Candidate, Family, search};
 use crate::{Outcome, PeakRange};
 
-/// Remedies shown of each kind.
+/// Number of remedies of each kind.
 const SHOWN: usize = 2;
 
 /// Remedies, and pools that programs can use by a setting, cheapest first.
@@ -61,7 +61,7 @@ pub(super) fn find(
         }
         pools = Some(of_rmm.iter().map(|resource| resource.candidate.model.clone()).collect());
     }
-    // gpuheap's own heap is no line to type: it comes last.
+    // gpuheap's own heap comes last, because no line turns it on.
     remedies.sort_by_key(|remedy| (remedy.is_own_heap, remedy.kind));
     let pools = pools.unwrap_or_else(|| {
         let settings = remedies.iter().filter(|remedy| !remedy.is_own_heap);
@@ -78,7 +78,7 @@ fn peak(result: &PoolReport) -> u64 {
     result.peak_reserved.high
 }
 
-/// The figures of one of gpuheap's own pools.
+/// Returns a remedy with the figures of one of gpuheap's own pools.
 fn of_own(bench: &Bench<'_>, result: &PoolReport) -> Remedy {
     Remedy {
         kind: RemedyKind::Policy,
@@ -94,7 +94,7 @@ fn of_own(bench: &Bench<'_>, result: &PoolReport) -> Remedy {
     }
 }
 
-/// The best of gpuheap's own pools, if it takes less than what else there is.
+/// Returns the best of gpuheap's own pools, if it takes less than the program does now.
 fn own_heap(
     bench: &Bench<'_>,
     results: &[PoolReport],
@@ -117,7 +117,7 @@ fn own_heap(
     Some(Remedy { line, ..of_own(bench, best) })
 }
 
-/// Bound that a program of PyTorch met.
+/// Bound that a PyTorch program met.
 enum Limiting {
     /// The device's memory.
     Device,
@@ -125,17 +125,17 @@ enum Limiting {
     Asked,
     /// A memory fraction, on a device with this memory.
     FractionOf(Memory),
-    /// A memory fraction of the recorded run, which had so many bytes of the device at most.
+    /// A memory fraction of the recorded run, with the most bytes that the run could have used.
     FractionOfRun(u64),
 }
 
-/// Remedies for a program that uses PyTorch's allocator.
+/// Remedies for a PyTorch program.
 struct OfTorch<'b, 't> {
     bench: &'b Bench<'t>,
     settings: Settings,
-    /// The run on the device.
+    /// Outcome of the run on the device.
     before: Outcome,
-    /// The run on a device of any size.
+    /// Outcome of the run on a device of any size.
     unbounded: Outcome,
 }
 
@@ -146,7 +146,8 @@ impl<'b, 't> OfTorch<'b, 't> {
         Self { bench, settings, before, unbounded }
     }
 
-    /// The most that is reserved on the device; `None` if the program does not get through there.
+    /// Returns the peak of reserved bytes on the device; `None` if the program does not get through
+    /// there.
     fn before_peak(&self) -> Option<u64> {
         self.before.failure.is_none().then(|| self.bench.torch_peak(&self.settings).high)
     }
@@ -155,16 +156,17 @@ impl<'b, 't> OfTorch<'b, 't> {
         self.unbounded.failure.is_none().then_some(self.unbounded.figures.peak_reserved)
     }
 
-    /// How much less `reserved` is than on the device now, if it is less.
+    /// Returns the difference of `reserved` to the peak on the device now; `None` if it is not
+    /// less.
     fn saves(&self, reserved: u64) -> Option<u64> {
         self.before_peak()?.checked_sub(reserved)
     }
 
-    /// Settings that get through, none of which another beats in bytes and driver calls.
+    /// Returns the Pareto-optimal settings with which the program gets through.
     fn settings(&self, recorded: &Recorded, gets_through: bool) -> Vec<Remedy> {
         let before = self.before_peak().or(self.unbounded_peak()).unwrap_or(u64::MAX);
         let mut budget = self.bench.budget();
-        // A limit of PyTorch's own that was in the way is all of the run's memory.
+        // If a limit of PyTorch's own was the reason, that limit is all of the run's memory.
         let is_own_limit = recorded.limit.is_some_and(|limit| limit.is_own_limit);
         let of_run = (self.bench.device.is_recorded && is_own_limit).then_some(1.0);
         budget.memory_fraction = self.settings.memory_fraction().or(of_run);
@@ -172,7 +174,7 @@ impl<'b, 't> OfTorch<'b, 't> {
         let is_less = |peak: u64| peak < before - before / 50;
         let helps = |one: &Candidate| !one.fails && (is_less(one.reserved_peak) || !gets_through);
         let remedy = |one: Candidate| {
-            // Every text of the search can be read.
+            // The parse succeeds for all texts of the search.
             let settings: Settings = one.model.strip_prefix("torch:")?.parse().ok()?;
             if settings.is_but_for_limit(&self.settings)
                 || !torch_gets_through(self.bench, &settings, self.bench.memory())
@@ -199,7 +201,7 @@ impl<'b, 't> OfTorch<'b, 't> {
         found.into_iter().filter(helps).filter_map(remedy).take(SHOWN).collect()
     }
 
-    /// The driver's own pool behind PyTorch.
+    /// Returns the driver's own pool, used by PyTorch, if the program gets through with it.
     fn asynchronous(&self) -> Result<Option<Remedy>, ReplayError> {
         let ran = attempt(self.bench, "rmm:async", self.bench.memory())?;
         Ok(ran.ok().map(|peak| Remedy {
@@ -216,7 +218,7 @@ impl<'b, 't> OfTorch<'b, 't> {
         }))
     }
 
-    /// The bound that the program met.
+    /// Returns the bound that the program met.
     fn limiting(&self, recorded: &Recorded) -> Limiting {
         let device = &self.bench.device;
         let memory = self.bench.memory();
@@ -229,7 +231,7 @@ impl<'b, 't> OfTorch<'b, 't> {
         }
         let first = recorded.failed.first().and_then(|request| request.device_free);
         match recorded.limit.zip(first) {
-            // The program could have taken what it held, and what was free beside it.
+            // The program could have used the bytes that it held, and the free bytes of the device.
             Some((limit, free)) if limit.is_own_limit || has_fraction => {
                 Limiting::FractionOfRun(limit.least.saturating_add(free))
             }
@@ -237,7 +239,7 @@ impl<'b, 't> OfTorch<'b, 't> {
         }
     }
 
-    /// The least memory that PyTorch gets through with under its present settings.
+    /// Returns the least memory with which the program gets through under its present settings.
     fn limit(&self, recorded: &Recorded) -> Result<Option<Remedy>, ReplayError> {
         let settings = unlimited(&self.settings);
         let attempt = |bytes| {
@@ -287,13 +289,13 @@ impl<'b, 't> OfTorch<'b, 't> {
     }
 }
 
-/// Bytes as GiB, rounded up to hundredths.
+/// Returns bytes as GiB, rounded up to hundredths.
 fn hundredths_of_gib_up(bytes: u64) -> f64 {
     const GIB: f64 = 1_073_741_824.0;
     (bytes as f64 / GIB * 100.0).ceil() / 100.0
 }
 
-/// `part` of `whole`, rounded up to thousandths.
+/// Returns `part` of `whole`, rounded up to thousandths.
 fn thousandths_up(part: u64, whole: u64) -> f64 {
     (part as f64 / whole.max(1) as f64 * 1000.0).ceil() / 1000.0
 }

@@ -2,7 +2,7 @@
 
 use crate::PeakRange;
 
-/// Something to do. Sizes are bytes.
+/// Remedy for a program. Sizes are bytes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Remedy {
@@ -12,16 +12,16 @@ pub struct Remedy {
     pub pool: Option<String>,
     /// The line to type.
     pub line: String,
-    /// A line of Python that is needed as well.
+    /// Line of Python that is needed as well.
     pub python: Option<String>,
-    /// The most that is taken from the driver then; `None` if it stays as it is.
+    /// Peak of bytes taken from the driver with the remedy; `None` if it does not change.
     pub reserved: Option<PeakRange>,
-    /// How much less that is than the checked settings take on the same device; `None` if these do
-    /// not get through there.
+    /// Difference of that peak to the one under the checked settings on the device; `None` if the
+    /// program does not get through under these.
     pub saves: Option<u64>,
-    /// Calls of the driver then.
+    /// Number of driver calls with the remedy.
     pub driver_calls: Option<u64>,
-    /// Calls of the driver with the checked settings on the same device.
+    /// Number of driver calls under the checked settings on the device.
     pub driver_calls_before: Option<u64>,
     /// `true` if the pool is one of gpuheap's own.
     pub is_own_heap: bool,
@@ -42,7 +42,7 @@ pub enum RemedyKind {
 }
 
 impl RemedyKind {
-    /// Returns one word for it, as in the JSON.
+    /// Returns one word for the kind, as in the JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Setting => "setting",

@@ -6,16 +6,18 @@ use crate::replay::minimum::LARGEST;
 use crate::replay::{Bench, Pool};
 use crate::tune::{Candidate, Family, search};
 
-/// A resource that gets through on some device.
+/// Resource with which the program gets through on some device.
 pub(super) struct Resource {
     pub(super) candidate: Candidate,
-    /// `true` if it gets through on the device of the replay.
+    /// `true` if the program gets through on the device of the replay.
     passes: bool,
 }
 
-/// Resources that get through on the device: those that call the driver rarely, then RMM's default
-/// and others that call it often. Of each kind the one with the least memory comes first. If none
-/// gets through, those that do on a device of any size, least memory first.
+/// Returns the resources with which the program gets through on the device. Those that rarely call
+/// the driver come first, then RMM's default and others that call it often. Each group is ordered
+/// by memory, least first.
+///
+/// If none gets through, returns those that do on a device of any size, least memory first.
 pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     let mut budget = bench.budget();
     for passes in [true, false] {
@@ -33,7 +35,8 @@ pub(super) fn resources(bench: &Bench<'_>) -> Vec<Resource> {
     Vec::new()
 }
 
-/// The first resource, and the first that takes less by calling the driver often, else the second.
+/// Returns the first resource, and the first that takes less by calling the driver often. If there
+/// is no such resource, returns the first two.
 pub(super) fn remedies(resources: &[Resource]) -> Vec<Remedy> {
     let others = || resources.iter().skip(1);
     let second = others().find(|resource| resource.calls_often()).or(others().next());
@@ -41,7 +44,7 @@ pub(super) fn remedies(resources: &[Resource]) -> Vec<Remedy> {
     shown.filter(|resource| resource.passes).map(Resource::remedy).collect()
 }
 
-/// The memory that the resource with the least needs.
+/// Returns a higher limit as a remedy: the memory of the resource that needs the least.
 pub(super) fn limit(bench: &Bench<'_>, resources: &[Resource]) -> Option<Remedy> {
     let least = resources.first()?;
     let more = match bench.memory().limit {
@@ -58,7 +61,7 @@ pub(super) fn limit(bench: &Bench<'_>, resources: &[Resource]) -> Option<Remedy>
 }
 
 impl Resource {
-    /// Returns whether the driver is called for every block, or for every large one.
+    /// Returns `true` if the resource calls the driver for each block, or for each large one.
     fn calls_often(&self) -> bool {
         let model = &self.candidate.model;
         model == "cuda" || model.starts_with("rmm:binning")

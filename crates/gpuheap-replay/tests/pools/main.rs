@@ -1,5 +1,5 @@
-//! RMM's resources and CuPy's pool, against random programs that they ran on a GPU. The recordings
-//! are of `record.py`, whose head says what the columns mean.
+//! RMM's resources and CuPy's pool, compared with random programs that ran on a GPU. `record.py`
+//! recorded them, and its head describes the columns.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -15,15 +15,15 @@ use gpuheap_replay::models::rmm::Binning;
 use gpuheap_replay::models::{Books, build};
 use gpuheap_replay::{Figures, Model, Refusal, Request, Ticket};
 
-/// Files that the repository holds. One that is missing, or is not named here, fails the test.
+/// Recordings in the repository. The test fails if one is missing, or if another file is there.
 const RECORDED: [&str; 6] = ["arena", "async", "binning", "cuda", "cupy", "pool"];
 
-/// A recorded program.
+/// Recorded program.
 struct Recording {
     file: String,
     number: u64,
     model: String,
-    /// Bytes that the upstream could give.
+    /// Bytes of the upstream.
     memory: u64,
     rows: Vec<Row>,
 }
@@ -34,9 +34,9 @@ struct Row {
     bytes: u64,
     stream: u64,
     is_met: bool,
-    /// As the resource's upstream counted; `None` if it has none.
+    /// Reserved bytes by the resource's upstream; `None` without an upstream.
     reserved: Option<u64>,
-    /// As the device had less free.
+    /// Decrease of the device's free memory, bytes.
     taken: i64,
 }
 
@@ -91,7 +91,7 @@ impl Recording {
     ) -> Result<(), String> {
         let mut live: HashMap<u64, Ticket> = HashMap::new();
         for (number, row) in self.rows.iter().enumerate() {
-            // Handles 0 to 2 mean default streams.
+            // Handles 0 to 2 are default streams.
             let stream = row.stream + 16;
             let mut is_met = true;
             match row.op {
@@ -121,7 +121,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Returns the first difference between what was reserved and what the model reserves.
+    /// Returns the first difference between the recorded reserved bytes and the model's.
     fn compare<M: Model + ?Sized>(
         &self,
         model: &mut M,
@@ -142,8 +142,8 @@ impl Recording {
         first.map_or(Ok(()), Err)
     }
 
-    /// Returns the most bytes that the model's figure and the device's differ by, as a part of the
-    /// most that the device gave.
+    /// Returns the largest difference between the model's figure and the device's, as a part of the
+    /// device's peak.
     fn error_of(&self, model: &mut dyn Model) -> Result<f64, String> {
         let (mut apart, mut most) = (0_u64, 1_u64);
         self.run(
@@ -165,7 +165,7 @@ impl std::fmt::Display for Recording {
     }
 }
 
-/// `cudaMalloc` whose reserved bytes are those of the requests, as RMM's adaptor counts them.
+/// `cudaMalloc` that counts requested bytes as reserved, as RMM's adaptor does.
 struct Counted {
     inner: Cuda,
     live: HashMap<Ticket, u64>,
@@ -202,13 +202,13 @@ impl Model for Counted {
     }
 }
 
-/// Programs that come to differ by a tie: which of two blocks of one size is taken depends on
-/// addresses (RMM) or on the order of a Python set (CuPy), and which stream is asked first on the
-/// addresses of events (RMM). File, number, and the operation until which all is equal.
+/// Programs that differ from some operation on because of a tie: file, number, and that operation.
+/// Of two blocks of one size, RMM takes one by address, and CuPy by the order of a Python set. RMM
+/// also asks streams in order of event addresses.
 const TIES: [(&str, u64, usize); 4] =
     [("pool", 2, 1017), ("pool", 4, 117), ("cupy", 0, 1665), ("cupy", 2, 2036)];
 
-/// Runs every recorded program of a file. Returns the differences.
+/// Runs all recorded programs of a file. Returns the differences.
 fn differences(name: &str) -> Vec<String> {
     let compare = |recording: &Recording| match name {
         "binning" => {
@@ -257,7 +257,7 @@ fn random_programs_get_what_the_resources_gave() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The driver is closed: its models are close.
+/// The driver is closed, so its models are approximate.
 #[test]
 fn driver_takes_about_what_its_models_say() {
     // Measured on an H200: `rmm:async` 5.4 % with one stream and 10.2 % with two.

@@ -1,4 +1,4 @@
-//! RMM's resources, against logs that RMM 26.10 wrote on an H200.
+//! RMM's resources, compared with logs that RMM 26.10 wrote on an H200.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -20,7 +20,7 @@ fn run(log: &str, pool: &str) -> Outcome {
 fn pool_takes_what_its_upstream_counted() {
     let outcome = run("cudf_like", "rmm:pool:initial_pool_size:512MiB");
     assert_eq!(outcome.failure, None);
-    // `StatisticsResourceAdaptor` below the pool.
+    // By `StatisticsResourceAdaptor` below the pool.
     assert_eq!(outcome.figures.peak_reserved, 2_147_483_648);
 }
 

@@ -1,5 +1,5 @@
-//! Gaps of recordings: snapshots of other releases, late ones, and those of which the
-//! model takes other segments than PyTorch.
+//! Gaps of recordings: snapshots of other releases, snapshots that began late, and those for which
+//! the model takes other segments than PyTorch.
 
 use gpuheap_replay::models::torch::Settings;
 use gpuheap_replay::{Gap, Program};
@@ -49,7 +49,7 @@ fn older_snapshot_says_that_settings_and_rules_are_assumed() {
 
 #[test]
 fn requests_of_an_ended_pool_stay_apart_if_entries_name_it() {
-    // The common memory has 50 MiB, and the pool 20 that no request outside of it may use.
+    // The common memory has 50 MiB. The private pool has 20 MiB, which no other request may use.
     let found = odd("ended_pool").reproduction(None, H200).unwrap();
     assert_eq!((found.recorded_peak, found.modelled_peak), (70 << 20, 70 << 20));
 }
@@ -104,19 +104,19 @@ fn collection_without_a_fraction_asks_for_it() {
     assert_eq!(odd("collected").gaps(Some(0.9), H200), []);
 }
 
-/// No snapshot has calls of `empty_cache`: they are found by the segments that went.
+/// No snapshot has calls of `empty_cache`. They are found by the segments that were given back.
 #[test]
 fn emptied_cache_is_emptied_in_the_model() {
     let program = odd("emptied");
     let found = program.reproduction(None, H200).unwrap();
     assert!(found.is_exact(), "{found:?}");
     assert_eq!((found.recorded, found.recorded_peak), (6, 80 << 20));
-    // Under other settings, too: 30 and 50 MiB, and not 40 more.
+    // Also under other settings: 30 and 50 MiB, without the 40 MiB of the emptied cache.
     let peak = program.torch_peak(&"max_split_size_mb:512".parse().unwrap(), H200);
     assert_eq!((peak.low, peak.high), (80 << 20, 80 << 20));
 }
 
-/// Graphs and `MemPool` that ended before the snapshot: their segments have no pool in it.
+/// Segments of a graph or a `MemPool` that ended before the snapshot have no pool in it.
 #[test]
 fn ended_pools_are_told_with_the_error_of_the_model() {
     for (name, settings, peak) in recorded() {
@@ -134,7 +134,7 @@ fn ended_pools_are_told_with_the_error_of_the_model() {
         assert_eq!(gaps, [Gap::Inexact(found)], "{name}");
         let percent = format!("({:+.1} %)", 100.0 * found.error());
         assert!(gaps[0].to_string().contains(&percent), "{name}: {}", gaps[0]);
-        // Figures of other settings are a range as wide as the error.
+        // Under other settings, the figure is a range as wide as the error.
         let other = program.torch_peak(&"max_split_size_mb:64".parse().unwrap(), H200);
         let width = (other.high - other.low) as f64 / other.high as f64;
         assert!(width >= found.error().abs() * 0.9, "{name}: {other:?}, {found:?}");

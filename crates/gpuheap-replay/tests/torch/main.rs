@@ -1,4 +1,4 @@
-//! PyTorch's allocator, against recordings of it.
+//! PyTorch's allocator, compared with recordings of it.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -44,9 +44,9 @@ const RECORDED: [(&str, Option<f64>, u64); 14] = [
     ("streams_split64", None, 3_300_917_248),
     ("streams_round4", None, 1_793_064_960),
     ("streams_exp_round4", None, 1_533_018_112),
-    // With the segments that were taken before its recording began.
+    // Includes the segments that were taken before the recording began.
     ("two_streams", None, 6_383_730_688),
-    // Nothing was given back: the sum of the recorded segments.
+    // No segment was given back, so the peak is the sum of the recorded segments.
     ("gpt_train_short", None, 740_294_656),
 ];
 
@@ -91,7 +91,7 @@ fn recorded_failure_is_met_where_it_was_and_says_why() {
     let outcome = run(0.035);
     let failure = outcome.failure.expect("it failed");
     assert!(failure.is_recorded);
-    // Of PyTorch's own message: "Tried to allocate 118.00 MiB", "4.37 GiB is allocated".
+    // From PyTorch's message: "Tried to allocate 118.00 MiB", "4.37 GiB is allocated".
     assert_eq!(failure.refusal.needed, 118 << 20);
     assert_eq!(failure.refusal.figures.allocated, 4_694_101_504);
     assert_eq!(failure.refusal.figures.retries, 2);
@@ -114,7 +114,8 @@ fn whole_device_as_fraction_is_a_limit_before_2_13() {
         }
         model.driver_events().iter().filter(|event| !event.is_taken).map(|event| event.bytes).sum()
     };
-    // Collected above half of the device; later releases give all back when the device is full.
+    // Up to 2.12, memory is collected above half of the device. Later releases give all back when
+    // the device is full.
     let found = ["2.6", "2.11", "2.12", "2.13", "2.15"].map(given_back);
     assert_eq!(found.map(|bytes: u64| bytes >> 20), [20, 20, 20, 60, 60]);
 }
@@ -133,7 +134,7 @@ fn other_setting_has_the_peak_that_pytorch_had_under_it() {
         let program = program(&format!("varied_{from}"));
         for (to, text) in SETTINGS {
             let outcome = program.run(&mut Torch::new(text.parse().unwrap(), H200));
-            // The issue allows for 2 %.
+            // The issue allows an error of 2 %.
             assert_eq!(
                 outcome.figures.peak_reserved,
                 peak_of(&format!("varied_{to}")),
@@ -159,8 +160,8 @@ fn smallest_fraction_is_between_the_two_that_were_tried() {
     }
 }
 
-/// Where blocks wait for a side stream, the program's own speed decides which frees are done: the
-/// range has PyTorch's figure, and under the recorded setting the figure is exact.
+/// If blocks wait for a side stream, the program's speed decides which frees are completed. The
+/// range contains PyTorch's figure, and under the recorded settings the figure is exact.
 #[test]
 fn range_of_other_setting_holds_the_figure_that_pytorch_had() {
     for (from, _) in SETTINGS {

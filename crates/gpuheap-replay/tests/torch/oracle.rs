@@ -1,5 +1,5 @@
-//! PyTorch's allocator, against random programs that PyTorch itself ran on a GPU. The recordings
-//! are of `torch_oracle/record.py`, whose head says what the columns mean.
+//! PyTorch's allocator, compared with random programs that PyTorch ran on a GPU.
+//! `torch_oracle/record.py` recorded them, and its head describes the columns.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use flate2::read::GzDecoder;
 use gpuheap_replay::models::torch::{Settings, Torch};
 use gpuheap_replay::{Model, Request, Ticket};
 
-/// A recorded program.
+/// Recorded program.
 struct Recording {
     name: String,
     settings: Settings,
@@ -29,7 +29,7 @@ struct Row {
     stream: usize,
     pool: u32,
     address: u64,
-    /// As the columns from `allocated` on, and whether a request was met.
+    /// The columns from `allocated` on, and the outcome of the request.
     shown: Shown,
 }
 
@@ -113,7 +113,7 @@ impl Recording {
         let mut live: HashMap<u64, (Ticket, usize)> = HashMap::new();
         let mut uses: HashMap<u64, HashSet<usize>> = HashMap::new();
         let mut held: HashSet<usize> = HashSet::new();
-        // Freed blocks, and the held streams that they wait for.
+        // Freed blocks, with the streams that each waits for.
         let mut pending: Vec<(Ticket, HashSet<usize>)> = Vec::new();
         for (number, row) in self.rows.iter().enumerate() {
             let mut met = true;

@@ -1,4 +1,4 @@
-//! Whole programs as PyTorch ran them: graphs, `MemPool`, training and inference.
+//! Whole programs that PyTorch ran: graphs, `MemPool`, training and inference.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::{H200, data};
 pub(crate) fn recorded() -> Vec<(String, String, u64)> {
     let text = fs::read_to_string(data("tests/data/torch-programs/figures.csv")).unwrap();
     let row = |line: &str| {
-        // A setting may have commas of its own: the last four fields have none.
+        // A setting may contain commas. The last four fields do not.
         let (head, figures) = line.split_at(line.rmatch_indices(',').nth(3).unwrap().0);
         let (name, settings) = head.split_once(',').unwrap();
         let peak = figures.split(',').nth(2).unwrap().parse().unwrap();
@@ -22,7 +22,7 @@ pub(crate) fn recorded() -> Vec<(String, String, u64)> {
 }
 
 /// Programs whose graphs or pools ended before the snapshot. Their segments are gone, and no other
-/// entry says which pool a request belonged to.
+/// entry names the pool of a request.
 pub(crate) const POOLS_UNKNOWN: [&str; 2] = ["graphs_ended", "mempool_ended"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! The model under random programs: no panic, and figures that agree with each other.
+//! The model under random programs: no panics, and consistent figures.
 
 use gpuheap_replay::models::torch::{Settings, Torch};
 use gpuheap_replay::models::{NAMES, build};
@@ -68,7 +68,7 @@ proptest! {
                 }
                 Call::Free { which, completed } if !tickets.is_empty() => {
                     let (ticket, _) = tickets[which % tickets.len()];
-                    // Freed twice is freed once.
+                    // A second free of a block has no effect.
                     model.free(ticket, 0);
                     if completed {
                         model.complete(ticket);
@@ -85,8 +85,8 @@ proptest! {
             prop_assert!(figures.requested <= figures.allocated, "{figures:?}");
             prop_assert!(figures.active + figures.inactive_split <= figures.reserved, "{figures:?}");
             prop_assert!(figures.reserved <= memory, "{figures:?}");
-            // As in PyTorch, what is mapped is a whole number of pieces, but what is compared with
-            // the limit is the request: 20 MiB, or 50 with `large_segment_size_mb`.
+            // As in PyTorch, mapped memory is a multiple of the piece: 20 MiB, or 50 MiB with
+            // `large_segment_size_mb`. Only the request itself is compared with the limit.
             let limit = fraction * memory as f64 + (50 << 20) as f64;
             prop_assert!(figures.reserved as f64 <= limit, "{figures:?}");
             let taken: u64 = model.driver_events().iter().filter(|event| event.is_taken)
