@@ -1,4 +1,4 @@
-//! Reading the example traces, in events a second. The mark: 1.5 million for a gzipped log.
+//! Read rate of the example traces, in events a second. Goal: 1.5 million for a gzipped log.
 
 use std::hint::black_box;
 use std::path::Path;

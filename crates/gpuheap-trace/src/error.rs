@@ -1,4 +1,4 @@
-//! Errors of files: what is wrong, where, and what to do about it.
+//! Errors of files: the problem, its place, and what to do.
 
 use std::fmt;
 use std::io;
@@ -8,10 +8,10 @@ pub(crate) const RECORDING: &str = "record PyTorch with \
     torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot(\"run.pickle\"), \
     RMM with rmm.reinitialize(logging=True, log_file_name=\"run.csv\")";
 
-/// Why a file could not be read or written.
+/// Error of a file that could not be read or written.
 ///
-/// [`Display`](fmt::Display) gives one line: the file, the place in it, what is wrong there, and
-/// what to do. Text from the file is quoted, escaped and cut short, so that it stays one line.
+/// [`Display`](fmt::Display) gives one line: the file, the place in it, the problem, and what to
+/// do. Text from the file is quoted, escaped and cut short.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
 
@@ -30,11 +30,11 @@ struct Inner {
 pub enum Place {
     /// The file as a whole.
     File,
-    /// A line, counted from one, of the unpacked text.
+    /// A line of the unpacked text, counted from one.
     Line(u64),
-    /// An offset, counted from zero, into the unpacked bytes.
+    /// An offset into the unpacked bytes, counted from zero.
     Byte(u64),
-    /// An item of a snapshot, as one would write it in Python: `device_traces[0][17].addr`.
+    /// An item of a snapshot, in Python's notation: `device_traces[0][17].addr`.
     Item(String),
 }
 
@@ -65,22 +65,22 @@ impl Error {
         self
     }
 
-    /// The file as it was named by the caller; empty where the error knows of none.
+    /// Returns the file's name, as the caller gave it; empty if the error has no file.
     pub fn file(&self) -> &str {
         &self.0.file
     }
 
-    /// Where in the file.
+    /// Returns the place in the file.
     pub fn place(&self) -> &Place {
         &self.0.place
     }
 
-    /// Returns what is wrong, with the offending text or number.
+    /// Returns the problem, with the offending text or number.
     pub fn what(&self) -> &str {
         &self.0.what
     }
 
-    /// Returns what to do about it.
+    /// Returns what to do.
     pub fn advice(&self) -> &str {
         &self.0.advice
     }
@@ -116,7 +116,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Text of a file as it may stand in a message: quoted, escaped, cut short.
+/// Quotes a text of a file for a message: escaped and cut short.
 pub(crate) fn quote(text: &[u8]) -> String {
     format!("\"{}\"", escape(text))
 }

@@ -1,4 +1,4 @@
-//! From a path or bytes to traces: recognises the format and hands over to its reader.
+//! Entry of the readers: finds the format of a path or of bytes, and calls its reader.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,25 +8,26 @@ use crate::error::RECORDING;
 use crate::source::Source;
 use crate::{Error, ReadOptions, Trace, rmm, snapshot};
 
-/// The opcode with which every pickle of protocol 2 or later begins.
+/// First opcode of all pickles of protocol 2 or later.
 const PICKLE_PROTO: u8 = 0x80;
 
-/// Reads a trace file: an RMM log or a PyTorch snapshot, plain or gzipped, recognised by content.
+/// Reads a trace file: an RMM log or a PyTorch snapshot, plain or gzipped. The content decides the
+/// format.
 ///
-/// Gives at least one trace: one for a log; for a snapshot one for every device that has events.
+/// Returns one trace for a log. Returns one trace for each device with events for a snapshot.
 ///
 /// # Errors
-/// When the file cannot be read, is of no known format, or has no whole event. A log that breaks
-/// off after some whole rows is no error; see [`Trace::warnings`].
+/// Returns an error if the file cannot be read, has an unknown format, or has no complete event. A
+/// log that breaks off after some complete rows is not an error; see [`Trace::warnings`].
 pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Vec<Trace>, Error> {
     let path = path.as_ref();
     read_from(&path.display().to_string(), open(path)?, options)
 }
 
-/// Opens the file of a trace, to be given to [`read_from`]. Does not read it.
+/// Opens the file of a trace for [`read_from`], without reading it.
 ///
 /// # Errors
-/// A file that cannot be opened; a folder.
+/// Returns an error if the file cannot be opened, or if it is a folder.
 pub fn open(path: impl AsRef<Path>) -> Result<File, Error> {
     let path = path.as_ref();
     let opened = File::open(path).and_then(|file| Ok((file.metadata()?.is_dir(), file)));
@@ -40,7 +41,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<File, Error> {
     opened.map_err(|error| error.in_file(&path.display().to_string()))
 }
 
-/// Reads a trace from bytes in memory; `name` is for messages. See [`read`].
+/// Reads a trace from bytes in memory, like [`read`]. Messages contain `name`.
 ///
 /// # Errors
 /// As [`read`].
@@ -48,8 +49,8 @@ pub fn read_bytes(name: &str, bytes: &[u8], options: &ReadOptions) -> Result<Vec
     read_from(name, bytes, options)
 }
 
-/// Reads a trace from any reader; `name` is for messages. See [`read`]. The reader needs no
-/// buffering of its own.
+/// Reads a trace from any reader, like [`read`]. Messages contain `name`. The reader needs no
+/// buffer of its own.
 ///
 /// # Errors
 /// As [`read`].
@@ -80,8 +81,8 @@ fn recognise_and_read(
     }
 }
 
-/// Returns `true` if a file that begins like this can be a CSV log: a byte order mark or printable
-/// text.
+/// Returns `true` if a file with this start can be a CSV log. It begins with a byte order mark or
+/// with printable text.
 fn is_text(start: &[u8]) -> bool {
     let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
     text.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace())

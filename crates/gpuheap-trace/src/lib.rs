@@ -1,14 +1,14 @@
-//! GPU allocation traces: one event model, and readers and writers for the formats that programs
-//! leave behind. This crate knows nothing of CUDA and needs no GPU.
+//! GPU allocation traces: one event model, with readers and writers for the file formats of other
+//! programs. This crate has no code of CUDA and needs no GPU.
 //!
 //! | format | read | written | from |
 //! |---|---|---|---|
 //! | RMM's CSV log | yes | [`write_rmm_csv`] | `rmm` with logging on, or any tool that writes its columns |
 //! | PyTorch memory snapshot | yes | no | `torch.cuda.memory._dump_snapshot` |
 //!
-//! A file is recognised by what is in it, not by its name, and may be gzipped. The reader resolves
-//! which free belongs to which allocation, so that a consumer walks [`Event`]s with dense
-//! allocation numbers and never needs a map of pointers:
+//! The content of a file decides its format, not its name. A file may be gzipped. The reader finds
+//! the allocation of each free. So a consumer walks [`Event`]s with dense allocation numbers, and
+//! needs no map of pointers:
 //!
 //! ```
 //! use gpuheap_trace::{Op, ReadOptions, read_bytes};

@@ -1,6 +1,6 @@
-//! How to read a trace.
+//! Options of readers.
 
-/// Choices of a reader.
+/// Options of a reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadOptions {
     pub(crate) recorded_only: bool,
@@ -15,15 +15,15 @@ impl Default for ReadOptions {
 
 impl ReadOptions {
     /// Leaves out the blocks that were live before a snapshot's recording began. Their frees then
-    /// count as [`Trace::unknown_frees`](crate::Trace::unknown_frees). Default: false.
+    /// count as [`Trace::unknown_frees`](crate::Trace::unknown_frees). Default: `false`.
     pub fn recorded_only(mut self, recorded_only: bool) -> Self {
         self.recorded_only = recorded_only;
         self
     }
 
-    /// The most bytes that a file may have once unpacked, and the most that the values of a pickle
-    /// may take beside it, so that a small hostile file cannot fill the memory. A pickle whose
-    /// values take far more than its bytes do is refused in any case. Default: 4 GiB.
+    /// Sets two limits in bytes, so that a small hostile file cannot fill the memory: for the
+    /// unpacked file, and for the values of a pickle beside it. A pickle whose values take far more
+    /// than its own bytes is always refused. Default: 4 GiB.
     pub fn unpacked_limit(mut self, bytes: u64) -> Self {
         self.unpacked_limit = bytes;
         self

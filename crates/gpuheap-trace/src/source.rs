@@ -1,4 +1,4 @@
-//! The bytes of a file, unpacked as they are read.
+//! Bytes of a file, unpacked while they are read.
 
 use std::io::{self, BufReader, Cursor, ErrorKind, Read};
 
@@ -7,13 +7,13 @@ use flate2::bufread::MultiGzDecoder;
 use crate::Error;
 
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
-/// How many bytes at the start decide what a file is: a byte order mark and the first letter.
+/// Number of bytes at the start that decide the format: a byte order mark and the first letter.
 const PEEKED: usize = 4;
-/// Bytes asked of the file at a time.
+/// Bytes that are read from the file at a time.
 const CHUNK: usize = 64 << 10;
 
-/// The unpacked bytes of a file. Damaged or cut gzip data ends the stream instead of failing it,
-/// since what came before is good; [`damage`](Self::damage) then says what happened.
+/// Unpacked bytes of a file. Damaged or cut gzip data ends the stream without an error, because the
+/// data before it is good. [`damage`](Self::damage) then returns the reason.
 pub(crate) struct Source<'a> {
     reader: Box<dyn Read + 'a>,
     peeked: Vec<u8>,
@@ -36,7 +36,7 @@ impl<'a> Source<'a> {
         Ok(Self { reader, peeked: Vec::new(), gzipped, left: limit, limit, damage: None })
     }
 
-    /// The first few bytes, which a later read gives again. Empty at the end of the data.
+    /// Returns the first few bytes without taking them. Empty at the end of the data.
     pub(crate) fn peek(&mut self) -> Result<&[u8], Error> {
         let start = read_up_to(self, PEEKED).map_err(read_error)?;
         self.left = self.left.saturating_add(start.len() as u64);
@@ -44,12 +44,12 @@ impl<'a> Source<'a> {
         Ok(&self.peeked)
     }
 
-    /// Why the data ended, if it was not its proper end.
+    /// Returns why the data ended; `None` at its proper end.
     pub(crate) fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }
 
-    /// The error for a file in which there is nothing to read.
+    /// Returns the error for a file without content.
     pub(crate) fn emptiness(&self) -> Error {
         let again = "record again, and let the program end or flush its log";
         match &self.damage {
@@ -95,7 +95,7 @@ impl Read for Source<'_> {
     }
 }
 
-/// The error for a read that failed.
+/// Returns the error for a failed read.
 pub(crate) fn read_error(error: io::Error) -> Error {
     match error.kind() {
         ErrorKind::FileTooLarge => Error::io(
@@ -113,7 +113,7 @@ fn read_up_to(reader: &mut impl Read, count: usize) -> io::Result<Vec<u8>> {
     Ok(start)
 }
 
-/// The decoder's own verdicts; anything else comes from the file below it.
+/// Returns `true` for errors of the decoder. Other errors come from the file below it.
 fn is_damage(error: &io::Error) -> bool {
     matches!(
         error.kind(),

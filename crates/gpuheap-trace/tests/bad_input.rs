@@ -1,4 +1,4 @@
-//! The words of every error, and that each is one line with a place and something to do.
+//! Texts of all errors. Each is one line with a place and an advice.
 
 mod support;
 
@@ -8,7 +8,7 @@ use gpuheap_trace::{ReadOptions, read, read_bytes};
 use support::pickle::{Data, dict, encode, entry, segment, snapshot};
 use support::{HEADER, gzip, log};
 
-/// Returns the errors of reading each case, a line a case.
+/// Returns the errors of reading the cases, one line for each.
 fn errors(cases: &[(&str, &[u8])]) -> String {
     let mut lines = String::new();
     for (case, bytes) in cases {
@@ -82,7 +82,7 @@ fn logs() {
     insta::assert_snapshot!(errors);
 }
 
-/// A pickle of protocol 4: these pieces, then STOP.
+/// Returns a pickle of protocol 4 with these pieces, then STOP.
 fn raw(pieces: &[&[u8]]) -> Vec<u8> {
     [b"\x80\x04", &pieces.concat()[..], b"."].concat()
 }

@@ -1,4 +1,4 @@
-//! The figures of `examples/traces/README.md`, for every trace and snapshot in it.
+//! Figures of `examples/traces/README.md`, for each trace and snapshot in it.
 
 use std::path::PathBuf;
 
@@ -121,7 +121,7 @@ fn a_snapshot_and_the_log_of_the_same_run_tell_the_same_story() {
     }
 }
 
-/// Returns the requests and frees of the program, in order, each with its stream's handle.
+/// Returns the requests and frees of the program in order, each with its stream's handle.
 fn program(trace: &Trace) -> Vec<(u64, Op)> {
     trace
         .events()

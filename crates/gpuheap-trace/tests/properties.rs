@@ -1,4 +1,4 @@
-//! Properties of the readers and the writer, against naive models and under random damage.
+//! Properties of the readers and the writer, compared with naive models and under random damage.
 
 mod support;
 
@@ -13,7 +13,7 @@ use proptest::sample::Index;
 use support::pickle::{Data, encode, entry, segment, snapshot};
 use support::{HEADER, assert_keeps_its_word, gzip, read_one};
 
-/// Reading these bytes gives good traces or an error of one line.
+/// Asserts that these bytes give valid traces, or an error of one line.
 fn survives(bytes: &[u8]) {
     for recorded_only in [false, true] {
         let options = ReadOptions::default().recorded_only(recorded_only);
@@ -31,7 +31,7 @@ fn ops(trace: &Trace) -> Vec<Op> {
     trace.events().iter().map(|event| event.op).collect()
 }
 
-/// The most bytes live after any of these events, counted anew each time.
+/// Returns the peak of live bytes after these events, by counting anew for each.
 fn naive_peak(ops: &[Op], from: usize) -> u64 {
     let live_after = |end: usize| {
         let mut live = Vec::new();
@@ -47,7 +47,7 @@ fn naive_peak(ops: &[Op], from: usize) -> u64 {
     (from..=ops.len()).map(live_after).max().unwrap_or(0)
 }
 
-/// A row of a log over few pointers, so that all oddities occur.
+/// Row of a log with few pointers, so that all oddities occur.
 #[derive(Debug, Clone)]
 struct Row {
     action: &'static str,
@@ -63,8 +63,8 @@ impl Row {
         format!("{thread},10:00:00.{index:06},{action},{pointer:#x},{size},{stream}\n")
     }
 
-    /// Returns `true` if the thread's next request on the stream that is not refused too, and no
-    /// other, is for the same bytes.
+    /// Returns `true` if a later request of the thread on the stream gets as many bytes, with no
+    /// other request in between, except for further refusals.
     fn is_met_later(&self, later: &[Row]) -> bool {
         let is_default = |row: &Row| matches!(row.stream, "0" | "0x0" | "(nil)");
         let same_stream =
@@ -89,11 +89,11 @@ fn row() -> impl Strategy<Value = Row> {
     )
 }
 
-/// Meaning of rows, by a list of live blocks that is searched from its end.
+/// Naive meaning of rows: a list of live blocks that is searched from its end.
 #[derive(Default)]
 struct NaiveLog {
     ops: Vec<Op>,
-    /// The row that each op is of.
+    /// Row of each op.
     rows: Vec<u32>,
     live: Vec<(u32, u64, u64)>,
     allocations: u32,
@@ -160,7 +160,7 @@ impl NaiveLog {
     }
 }
 
-/// A device's memory as a snapshot sees it: what each of a few addresses holds.
+/// State of an address in a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Held {
     Nothing,
@@ -170,7 +170,7 @@ enum Held {
 
 const ADDRESSES: usize = 6;
 
-/// Does to an address what can be done to it next; returns the entry that records it.
+/// Takes an address to its next state. Returns the entry that records this.
 fn next_step(held: &mut Held, address: usize, size: i64) -> Data {
     let (action, size, after) = match *held {
         Held::Nothing => ("alloc", size, Held::Live(size)),
@@ -274,7 +274,7 @@ proptest! {
         let summary = trace.summary();
         prop_assert_eq!(summary.events, rows.len() as u64);
         for (event, row) in trace.events().iter().rev().zip(rows.iter().rev()).take(1) {
-            // The last row is never followed by something inferred; unknown frees are no events.
+            // No inferred event follows the last row. Unknown frees are not events.
             if NaiveLog::of(&rows).unknown_frees == 0 {
                 prop_assert_eq!(trace.threads().unwrap()[event.thread as usize], row.thread);
             }
@@ -290,7 +290,7 @@ proptest! {
         match read_bytes("cut", &text.as_bytes()[..at], &ReadOptions::default()) {
             Ok(traces) => {
                 assert_keeps_its_word(&traces[0]);
-                // All of the row after the whole ones may be there but for its newline.
+                // The row after the complete ones may lack only its newline.
                 let used = traces[0].summary().events as usize;
                 prop_assert!(used == whole || used == whole + 1);
                 NaiveLog::of(&rows[..used]).assert_is(&traces[0]);
@@ -371,7 +371,7 @@ proptest! {
 
     #[test]
     fn all_plain_data_is_read(data in plain_data(), protocol in 2_u8..=5) {
-        // The machine takes it; then the snapshot is not one.
+        // The pickle is read. Then an error says that it is not a snapshot.
         let error = read_bytes("plain", &encode(&data, protocol), &ReadOptions::default());
         let error = error.expect_err("is no snapshot").to_string();
         let expected = match data {
@@ -384,7 +384,7 @@ proptest! {
     #[test]
     fn a_log_that_is_written_reads_back(rows in vec((row(), 0..1_200_000_000_000_u64), 1..60)) {
         let mut builder = TraceBuilder::new("built", Format::RmmCsv);
-        // Eight in the evening: 20 hours of rows at most, some of which get past midnight.
+        // The time is 20:00. The rows take at most 20 hours, so some pass midnight.
         let mut time_ns = 20 * 3_600_000_000_000;
         for (index, (row, pause_ns)) in rows.iter().enumerate() {
             let stream = row.size * 16;
@@ -408,7 +408,7 @@ proptest! {
             .iter()
             .zip(1..)
             .map(|(&event, number)| {
-                // Inferred frees are written as rows, unknown ones are not.
+                // Inferred frees are written as rows. Unknown frees are not.
                 gpuheap_trace::Event { time_ns: event.time_ns - first_ns, number, ..event }
             })
             .collect();

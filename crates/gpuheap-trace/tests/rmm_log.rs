@@ -1,4 +1,4 @@
-//! Reading RMM logs: what each oddity of the format means.
+//! Reading of RMM logs, with the meaning of each oddity of the format.
 
 mod support;
 
@@ -187,7 +187,7 @@ fn a_last_line_without_a_newline_is_used_if_it_can_be_whole() {
     assert_eq!(trace.events().len(), 2);
     assert_eq!(trace.warnings().len(), 1);
     assert_eq!(trace.warnings()[0].kind, WarningKind::LastLineUnterminated);
-    // "0x5" and "0x" are what is left of "0x55": neither may become a stream of its own.
+    // "0x5" and "0x" are the rest of "0x55". Neither may become a stream of its own.
     for cut in 1..3 {
         let trace = read_one(&unterminated.as_bytes()[..unterminated.len() - cut]);
         assert_eq!(trace.events().len(), 1, "{cut} bytes cut");

@@ -1,4 +1,4 @@
-//! Reading PyTorch memory snapshots: what the entries and the final segments mean together.
+//! Reading of PyTorch memory snapshots: entries together with the final segments.
 
 mod support;
 
@@ -95,8 +95,8 @@ fn refused_size_is_the_rounded_one() {
     );
 }
 
-/// Live before: 0x1000 (never mentioned), 0x2000 (freed in the trace). Pending before: 0x3000
-/// (completed in the trace), 0x4000 (pending to the end).
+/// Returns a snapshot with blocks from before the recording. Live: 0x1000 (in no entry), 0x2000
+/// (freed in the trace). Pending: 0x3000 (completed in the trace), 0x4000 (pending to the end).
 fn with_blocks_before() -> Data {
     let blocks = [
         (0x1000, 512, 500, "active_allocated"),
@@ -218,7 +218,7 @@ fn pools_of_entries_are_those_of_their_allocations() {
 
 #[test]
 fn entry_in_two_places_is_the_entry_in_both() {
-    // Memoised as 200, and then the second item of the list, too.
+    // The entry is stored as number 200, and used again as the second item of the list.
     let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
     let bytes = raw(&[
         b"}(\x8c\x08segments]\x8c\x0ddevice_traces]](",
@@ -243,7 +243,7 @@ fn entry_in_place_of_another_dict_has_no_keys() {
 
 #[test]
 fn frames_that_are_added_later_are_not_those_of_equal_lists() {
-    // Two entries with equal lists of one frame; the first list gets another frame afterwards.
+    // Two entries have equal lists of one frame. Afterwards, the first list gets another frame.
     let frame = |line: u8| {
         [&b"}(\x8c\x04name\x8c\x01f\x8c\x08filename\x8c\x01p\x8c\x04lineK"[..], &[line], b"u"]
             .concat()
@@ -292,7 +292,7 @@ fn each_device_with_events_is_a_trace() {
 
 #[test]
 fn entries_that_a_recording_skipped_are_inferred() {
-    // `skip_actions` can leave out either kind of free.
+    // `skip_actions` can leave out frees of either kind.
     let trace = of_trace(vec![
         entry("alloc", 0x1000, 8, 0),
         entry("free_completed", 0x1000, 8, 0),
@@ -377,7 +377,7 @@ fn numbers_up_to_64_bits() {
     }
 }
 
-/// A pickle: protocol 4, then these pieces, then STOP.
+/// Returns a pickle of protocol 4 with these pieces, then STOP.
 fn raw(pieces: &[&[u8]]) -> Vec<u8> {
     [b"\x80\x04", &pieces.concat()[..], b"."].concat()
 }
@@ -388,7 +388,8 @@ fn refused(bytes: &[u8]) -> gpuheap_trace::Error {
 
 #[test]
 fn lists_that_stand_in_many_places_do_not_multiply_the_work() {
-    // One entry; 100,000 times in a list; that list as 100,000 devices: ten billion entries.
+    // One entry stands 100,000 times in a list, and that list stands for 100,000 devices: ten
+    // billion entries.
     let one = encode(&entry("alloc", 0x1000, 8, 0), 4);
     let many = |index: u8| [&b"("[..], &[b'h', index].repeat(100_000), b"e"].concat();
     let bytes = raw(&[
@@ -425,7 +426,7 @@ fn lengths_beyond_the_end_take_no_memory() {
         );
     }
     assert!(refused(&raw(&[b"\x8b\xff\xff\xff\x7f"])).what().contains("LONG4"));
-    // A memo index of four billion is an entry like any other.
+    // A memo index of four billion is valid.
     assert!(refused(&raw(&[b"Nr\xff\xff\xff\xff"])).what().contains("None instead of a dict"));
 }
 

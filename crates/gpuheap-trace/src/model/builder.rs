@@ -1,4 +1,4 @@
-//! Builds a [`Trace`] from events that name blocks by address, and resolves the identities.
+//! Builder of a [`Trace`] from events that name blocks by address.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use super::{
 };
 use crate::Error;
 
-/// Builds a [`Trace`]. Every reader goes through it, so that a free finds its allocation by the
-/// same rules in every format:
+/// Builder of a [`Trace`]. All readers use it, so that a free finds its allocation by equal rules
+/// in all formats:
 ///
 /// * A free ends the block that was last allocated at its address.
-/// * Allocations of zero bytes may share an address with each other and with one other block; a
-///   free of zero bytes ends the latest of them, any other free prefers the block that has bytes.
-/// * Allocating bytes at an address that is still live means that the file lost a free: the old
-///   block is freed at that moment, on its own stream ([`Trace::inferred_frees`]).
-/// * A free of an address that is not live is no event ([`Trace::unknown_frees`]).
-/// * A failed request whose thread then gets the same bytes on the same stream, with no other
-///   request in between, is an [`Op::Retry`] and no [`Op::Fail`].
+/// * Allocations of zero bytes may share an address with each other and with one other block. A
+///   free of zero bytes ends the latest of them. Any other free prefers the block that has bytes.
+/// * An allocation at an address that is still live means that the file lacks a free. The old block
+///   is freed then, on its own stream ([`Trace::inferred_frees`]).
+/// * A free of an address that is not live is not an event ([`Trace::unknown_frees`]).
+/// * After a failed request, the thread may get as many bytes on the same stream, with no other
+///   request in between. Then the failed one is an [`Op::Retry`] and not an [`Op::Fail`].
 ///
 /// ```
 /// use gpuheap_trace::{At, Format, TraceBuilder};
@@ -52,27 +52,27 @@ pub struct TraceBuilder {
     unknown_frees: u64,
     inferred_frees: u64,
     warnings: Vec<Warning>,
-    /// Failures, by index, of each thread and stream that made no other request since.
+    /// Indices of failures, by thread and stream. A later request of the same two settles them.
     refused: FxHashMap<(u64, u64), Vec<usize>>,
     live: FxHashMap<u64, Live>,
     live_empty: FxHashMap<u64, Vec<Live>>,
     pending: FxHashMap<u64, Live>,
     time_ns: u64,
-    /// Of the last event that the file counts.
+    /// Number of the last event that the file counts.
     number: u32,
 }
 
-/// When, where and by whom.
+/// Time, stream, thread and stack of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct At {
-    /// Nanoseconds since the recording began. A time before that of the event before it is taken
-    /// as that one's.
+    /// Nanoseconds since the recording began. A time before the previous event's is replaced by
+    /// that one.
     pub time_ns: u64,
     /// The stream's handle; 0 is the default stream.
     pub stream: u64,
-    /// The thread's id; zero where none is known.
+    /// The thread's id; zero if unknown.
     pub thread: u64,
-    /// The stack's number; zero where none is known.
+    /// The stack's number; zero if unknown.
     pub stack: u32,
 }
 
@@ -83,7 +83,7 @@ struct Live {
 }
 
 impl TraceBuilder {
-    /// An empty trace.
+    /// Makes an empty trace.
     pub fn new(name: impl Into<String>, format: Format) -> Self {
         Self {
             name: name.into(),
@@ -112,7 +112,7 @@ impl TraceBuilder {
         }
     }
 
-    /// Says which device it was.
+    /// Sets the index of the device.
     pub fn set_device(&mut self, device: u32) {
         self.device = Some(device);
     }
@@ -134,7 +134,7 @@ impl TraceBuilder {
         self.segments = segments;
     }
 
-    /// Everything so far happened before the recording: it is time zero now.
+    /// Begins the recording: all events so far happened before it, at time zero.
     pub fn begin_recording(&mut self) {
         for event in &mut self.events {
             event.time_ns = 0;
@@ -148,11 +148,11 @@ impl TraceBuilder {
         self.inferred_frees = 0;
     }
 
-    /// The program got `bytes` bytes at `address`. Returns whether the address was free, as it
-    /// should be.
+    /// Adds an allocation of `bytes` at `address`. Returns `false` if the address was still live,
+    /// so that a free is missing.
     ///
     /// # Errors
-    /// When there are more events, allocations, streams or threads than 32 bits can number.
+    /// Returns an error if events, allocations, streams or threads exceed 32 bits.
     pub fn allocate(&mut self, at: At, address: u64, bytes: u64) -> Result<bool, Error> {
         self.count()?;
         let allocation = next(self.addresses.len())?;
@@ -180,10 +180,11 @@ impl TraceBuilder {
         Ok(lost.is_none())
     }
 
-    /// The program freed the block of `bytes` bytes at `address`. Returns whether it was live.
+    /// Adds a free of the block of `bytes` at `address`. Returns `false` if the address was not
+    /// live.
     ///
     /// # Errors
-    /// When there are more events, streams or threads than 32 bits can number.
+    /// Returns an error if events, streams or threads exceed 32 bits.
     pub fn free(&mut self, at: At, address: u64, bytes: u64) -> Result<bool, Error> {
         self.count()?;
         let found = if bytes == 0 {
@@ -205,11 +206,11 @@ impl TraceBuilder {
         Ok(true)
     }
 
-    /// The block at `address` is no longer pending. Where its free is missing, it is freed now.
-    /// Returns whether there was such a block.
+    /// Ends the pending state of the block at `address`. A block whose free is missing is freed
+    /// now. Returns `false` if no such block exists.
     ///
     /// # Errors
-    /// When there are more streams or threads than 32 bits can number.
+    /// Returns an error if streams or threads exceed 32 bits.
     pub fn free_completed(&mut self, at: At, address: u64) -> Result<bool, Error> {
         let pending = match self.pending.remove(&address) {
             Some(pending) => pending,
@@ -226,11 +227,11 @@ impl TraceBuilder {
         Ok(true)
     }
 
-    /// A request for `bytes` bytes failed. If the thread's next request on the stream is for the
-    /// same bytes and is met, this one becomes an [`Op::Retry`].
+    /// Adds a failed request for `bytes`. It becomes an [`Op::Retry`] if the thread's next request
+    /// on the stream is for as many bytes and succeeds.
     ///
     /// # Errors
-    /// When there are more events, streams or threads than 32 bits can number.
+    /// Returns an error if events, streams or threads exceed 32 bits.
     pub fn fail(&mut self, at: At, bytes: u64) -> Result<(), Error> {
         self.count()?;
         let stream = self.streams.of(at.stream)?;
@@ -243,10 +244,10 @@ impl TraceBuilder {
         self.push(at, stream, Op::Fail { bytes })
     }
 
-    /// Says which private pool allocations from here on are made from; `None` if the file does not.
+    /// Sets the private pool of all later allocations; `None` if the file does not name it.
     ///
     /// # Errors
-    /// When there are more allocations than 32 bits can number.
+    /// Returns an error if allocations exceed 32 bits.
     pub(crate) fn set_pool(&mut self, pool: Option<(u64, u64)>) -> Result<(), Error> {
         if self.pools.last().and_then(|&(_, last)| last) != pool {
             self.pools.push((next(self.addresses.len())?, pool));
@@ -254,26 +255,26 @@ impl TraceBuilder {
         Ok(())
     }
 
-    /// Says how many bytes of the device were free at the last event.
+    /// Sets the free bytes of the device at the last event.
     pub(crate) fn set_device_free(&mut self, bytes: u64) {
         if let Some(index) = self.events.len().checked_sub(1) {
             self.device_free.push((index, bytes));
         }
     }
 
-    /// The recorded allocator took memory from the driver.
+    /// Adds memory that the recorded allocator took from the driver.
     ///
     /// # Errors
-    /// When there are more streams or threads than 32 bits can number.
+    /// Returns an error if streams or threads exceed 32 bits.
     pub fn segment_taken(&mut self, at: At, address: u64, bytes: u64) -> Result<(), Error> {
         let stream = self.streams.of(at.stream)?;
         self.push(at, stream, Op::SegmentTaken { address, bytes })
     }
 
-    /// The recorded allocator gave memory back to the driver.
+    /// Adds memory that the recorded allocator gave back to the driver.
     ///
     /// # Errors
-    /// When there are more streams or threads than 32 bits can number.
+    /// Returns an error if streams or threads exceed 32 bits.
     pub fn segment_given_back(&mut self, at: At, address: u64, bytes: u64) -> Result<(), Error> {
         let stream = self.streams.of(at.stream)?;
         self.push(at, stream, Op::SegmentGivenBack { address, bytes })
@@ -284,12 +285,12 @@ impl TraceBuilder {
         self.warnings.push(warning);
     }
 
-    /// Returns `true` if an event on this stream was added.
+    /// Returns `true` if the trace has an event on this stream.
     pub fn has_stream(&self, handle: u64) -> bool {
         self.streams.contains(handle)
     }
 
-    /// The trace.
+    /// Returns the trace.
     pub fn finish(self) -> Trace {
         let records_threads = match self.format {
             Format::RmmCsv => true,
@@ -321,7 +322,7 @@ impl TraceBuilder {
         }
     }
 
-    /// The request of `at` is met: refusals of it before were no failures.
+    /// Turns earlier refusals of the request of `at` into retries, because it succeeded.
     fn settle_refused(&mut self, at: At, bytes: u64) {
         if self.refused.is_empty() {
             return;
@@ -337,7 +338,7 @@ impl TraceBuilder {
     }
 
     fn take_empty(&mut self, address: u64) -> Option<Live> {
-        // Zero-byte blocks are rare: most traces never get past this check.
+        // Shortcut: most traces have no blocks of zero bytes.
         if self.live_empty.is_empty() {
             return None;
         }
@@ -349,7 +350,7 @@ impl TraceBuilder {
         latest
     }
 
-    /// The file has one more event.
+    /// Counts one more event of the file.
     fn count(&mut self) -> Result<(), Error> {
         self.number = next(self.number as usize + 1)?;
         Ok(())

@@ -1,15 +1,15 @@
-//! Small dense numbers for things that a file names by large ones.
+//! Small dense numbers for large ids of a file.
 
 use rustc_hash::FxHashMap;
 
 use crate::Error;
 
-/// Gives every distinct key the next number, in the order of first appearance.
+/// Numbers for distinct keys, in order of first appearance.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
     numbers: FxHashMap<u64, u32>,
     keys: Vec<u64>,
-    // Runs of one stream or thread are the rule: most lookups end here.
+    // Consecutive events mostly have one stream or thread, so most lookups end here.
     last: Option<(u64, u32)>,
 }
 
@@ -42,7 +42,7 @@ impl Ids {
     }
 }
 
-/// The number after `len` others.
+/// Returns the number after `len` others.
 pub(crate) fn next(len: usize) -> Result<u32, Error> {
     u32::try_from(len).ok().filter(|&number| number < u32::MAX).ok_or_else(|| {
         Error::new(

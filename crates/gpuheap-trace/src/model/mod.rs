@@ -1,4 +1,4 @@
-//! The model that every format is read into: a list of events with identities resolved.
+//! Model of all formats: a list of events with dense allocation numbers.
 
 mod allocator;
 mod builder;
@@ -21,15 +21,15 @@ pub use summary::Summary;
 pub(crate) use warning::Odd;
 pub use warning::{Warning, WarningKind};
 
-/// The allocation events of one device, in the order in which the file has them.
+/// Allocation events of one device, in the order of the file.
 ///
-/// What a consumer may rely on:
-/// * allocation numbers are `0..allocations()`, given in the order of the [`Op::Allocate`] events;
-/// * every number is allocated once, then freed at most once, then its pending state ends at most
-///   once;
-/// * `stream`, `thread` and `stack` of an event index [`streams`](Self::streams),
-///   [`threads`](Self::threads) (zero where the format has none) and [`stack`](Self::stack);
-/// * times and event numbers never decrease.
+/// Guarantees:
+/// * Allocation numbers are `0..allocations()`, in the order of the [`Op::Allocate`] events.
+/// * Each number is allocated once, then freed at most once. Then its pending state ends at most
+///   once.
+/// * `stream`, `thread` and `stack` of an event are indices into [`streams`](Self::streams),
+///   [`threads`](Self::threads) (zero if the format has none) and [`stack`](Self::stack).
+/// * Times and event numbers never decrease.
 #[derive(Debug, Clone)]
 pub struct Trace {
     name: String,
@@ -44,65 +44,65 @@ pub struct Trace {
     allocator: Option<AllocatorSettings>,
     keys: Option<SnapshotKeys>,
     segments: Vec<Segment>,
-    /// An allocation, and the private pool of it and those after; by allocation.
+    /// Private pools: an allocation, and the pool of it and of those after it; by allocation.
     pools: Vec<(u32, Option<(u64, u64)>)>,
-    /// Index of an event, and bytes; by index.
+    /// Free bytes of the device: index of an event, and bytes; by index.
     device_free: Vec<(usize, u64)>,
     unknown_frees: u64,
     inferred_frees: u64,
     warnings: Vec<Warning>,
 }
 
-/// One thing that happened to device memory.
+/// Event of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// Nanoseconds since the first event that was recorded.
+    /// Nanoseconds since the first recorded event.
     pub time_ns: u64,
     /// Index into [`Trace::streams`].
     pub stream: u32,
-    /// Index into [`Trace::threads`]; zero where the format records none.
+    /// Index into [`Trace::threads`]; zero if the format has no threads.
     pub thread: u32,
-    /// For [`Trace::stack`]; zero where none was recorded.
+    /// Index for [`Trace::stack`]; zero if no stack was recorded.
     pub stack: u32,
-    /// Which of the file's events this is, counted from one as [`Summary::events`] counts them; of
-    /// a log, the row after the header. What the file does not count has the number of the counted
-    /// event that showed it or that was last before it; what happened before the recording has 0.
+    /// Number of the event in the file, counted from one as in [`Summary::events`]. In a log, the
+    /// row after the header. An event that the file does not count has the number of the counted
+    /// event that showed it, or of the one before it. An event before the recording has 0.
     pub number: u32,
     /// Kind of event.
     pub op: Op,
 }
 
-/// Kind of event. Sizes are bytes as the program requested them.
+/// Kind of event. Sizes are bytes, as the program requested them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// The program got memory. Zero bytes is a valid request.
+    /// The program allocated memory. A request of zero bytes is valid.
     Allocate {
-        /// The number of this allocation.
+        /// Number of the allocation.
         allocation: u32,
-        /// Bytes requested.
+        /// Requested bytes.
         bytes: u64,
     },
-    /// The program gave memory back; from here on the block is no longer live. Where the file has
-    /// no [`Op::FreeCompleted`] for it, the block may still be pending at the end.
+    /// The program freed a block, which is no longer live. If the file has no [`Op::FreeCompleted`]
+    /// for the block, it may still be pending at the end.
     Free {
-        /// The number of the allocation that ends.
+        /// Number of the allocation that ends.
         allocation: u32,
     },
-    /// The streams that used a freed block got past it: pending ends. Only in formats that record
-    /// it ([`Format::records_completion`]).
+    /// A freed block is no longer pending: all streams that used it got past their use. Only in
+    /// formats that record it ([`Format::records_completion`]).
     FreeCompleted {
-        /// The number of the allocation that was freed before.
+        /// Number of the allocation.
         allocation: u32,
     },
-    /// A request that could not be met. The program went on without it, or ended.
+    /// A request failed. The program went on without the memory, or ended.
     Fail {
-        /// Bytes requested. A PyTorch snapshot has them rounded up to the allocator's block size.
+        /// Requested bytes. A PyTorch snapshot has them rounded up to the allocator's block size.
         bytes: u64,
     },
-    /// A request that was refused, but met when the framework made it again: the stream's next
-    /// [`Op::Allocate`] of the same thread. No failure.
+    /// A request was refused, and the framework's next try of it succeeded: the next
+    /// [`Op::Allocate`] of the thread on the stream. Not a failure.
     Retry {
-        /// Bytes requested; of a PyTorch snapshot, rounded up to the allocator's block size.
+        /// Requested bytes. A PyTorch snapshot has them rounded up to the allocator's block size.
         bytes: u64,
     },
     /// The recorded allocator took memory from the driver.
@@ -121,7 +121,7 @@ pub enum Op {
     },
 }
 
-/// A stream of the recorded program.
+/// Stream of the recorded program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamInfo {
     /// The handle as recorded; 0 is the default stream.
@@ -139,7 +139,7 @@ pub enum Format {
 }
 
 impl Trace {
-    /// The name that the reader was given for the file.
+    /// Returns the name of the file, as the reader was given it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -149,106 +149,107 @@ impl Trace {
         self.format
     }
 
-    /// The device, as the recorded program counted them; `None` where the format does not say.
+    /// Returns the device's index, as the recorded program counts devices; `None` if the format has
+    /// none.
     pub fn device(&self) -> Option<u32> {
         self.device
     }
 
-    /// All events, the reconstructed ones first.
+    /// Returns all events, the reconstructed ones first.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// How many events at the start of [`events`](Self::events) stand for what happened before the
-    /// recording began. They all have time zero.
+    /// Returns the number of events at the start of [`events`](Self::events) that stand for memory
+    /// from before the recording. They have time zero.
     pub fn reconstructed_events(&self) -> usize {
         self.recorded_from
     }
 
-    /// How many allocations there are, those before the recording included.
+    /// Returns the number of allocations, including those before the recording.
     pub fn allocations(&self) -> u32 {
-        // The builder refuses to give out more numbers than fit.
+        // The builder's numbers fit into 32 bits.
         u32::try_from(self.addresses.len()).unwrap_or(u32::MAX)
     }
 
-    /// The device address of each allocation as recorded. Addresses come back after a free, and
-    /// allocations of zero bytes may share one.
+    /// Returns the device address of each allocation. An address may occur again after a free.
+    /// Allocations of zero bytes may share an address.
     pub fn addresses(&self) -> &[u64] {
         &self.addresses
     }
 
-    /// The streams, in the order in which they first appear.
+    /// Returns the streams, in order of first appearance.
     pub fn streams(&self) -> &[StreamInfo] {
         &self.streams
     }
 
-    /// The threads as recorded, in the order in which they first appear; `None` where the format
-    /// does not record them.
+    /// Returns the recorded thread ids, in order of first appearance; `None` if the format has
+    /// none.
     pub fn threads(&self) -> Option<&[u64]> {
         self.threads.as_deref()
     }
 
-    /// The frames of a stack, innermost first; empty for stack 0 and for a number that is not of
-    /// this trace.
+    /// Returns the frames of a stack, innermost first. Empty for stack 0, and for a number that the
+    /// trace does not have.
     pub fn stack(&self, stack: u32) -> impl ExactSizeIterator<Item = &Frame> {
         self.stacks.frames(stack)
     }
 
-    /// Settings of the recorded allocator; `None` if the format does not say.
+    /// Returns the settings of the recorded allocator; `None` if the format has none.
     pub fn allocator_settings(&self) -> Option<&AllocatorSettings> {
         self.allocator.as_ref()
     }
 
-    /// Returns which keys the file lacks or has beside those of PyTorch 2.11; `None` if it is no
-    /// PyTorch snapshot.
+    /// Returns the differences of the file's keys from those of PyTorch 2.11; `None` if the file is
+    /// not a PyTorch snapshot.
     pub fn snapshot_keys(&self) -> Option<&SnapshotKeys> {
         self.keys.as_ref()
     }
 
-    /// Segments that the recorded allocator held at the end, by address. Empty if the format does
-    /// not say, and with [`ReadOptions::recorded_only`](crate::ReadOptions::recorded_only).
+    /// Returns the segments that the recorded allocator held at the end, by address. Empty if the
+    /// format has none, and with [`ReadOptions::recorded_only`](crate::ReadOptions::recorded_only).
     pub fn segments_at_end(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Returns the private pool that an allocation was made from; `(0, 0)` is the common memory.
-    /// `None` if the file does not say: PyTorch 2.11 does not, newer ones may.
+    /// Returns the private pool of an allocation; `(0, 0)` is the common memory. `None` if the file
+    /// does not name it. PyTorch 2.11 does not; newer releases may.
     pub fn pool(&self, allocation: u32) -> Option<(u64, u64)> {
         let after = self.pools.partition_point(|&(first, _)| first <= allocation);
         self.pools.get(after.checked_sub(1)?)?.1
     }
 
-    /// Returns how many bytes of the device were free, by the driver, when the request of the event
-    /// with this index failed. `None` if the file does not say.
+    /// Returns the free bytes of the device, as the driver reported them when the request of this
+    /// event failed. `None` if the file has no figure.
     pub fn device_free(&self, event: usize) -> Option<u64> {
         let at = self.device_free.binary_search_by_key(&event, |&(index, _)| index).ok()?;
         Some(self.device_free[at].1)
     }
 
-    /// Frees in the file of blocks whose allocation is not in the trace. They are no events.
+    /// Returns the number of frees whose allocation is not in the trace. They are not events.
     pub fn unknown_frees(&self) -> u64 {
         self.unknown_frees
     }
 
-    /// Frees among the events that the file does not have, but that must have happened, because the
-    /// address was allocated again or the end of its pending state was recorded.
+    /// Returns the number of frees that the file lacks and that must have happened. Their address
+    /// was allocated again, or the end of their pending state was recorded.
     pub fn inferred_frees(&self) -> u64 {
         self.inferred_frees
     }
 
-    /// Returns oddities of the file that could still be read.
+    /// Returns oddities of the file that did not prevent reading it.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
 
-    /// Counts and peaks, computed in one pass over the events.
+    /// Returns counts and peaks. Computes them in one pass over the events.
     pub fn summary(&self) -> Summary {
         Summary::of(self)
     }
 }
 
 impl Format {
-    /// A short stable name: `rmm-csv`, `pytorch-snapshot`.
+    /// Returns a short stable name: `rmm-csv`, `pytorch-snapshot`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::RmmCsv => "rmm-csv",
@@ -256,8 +257,8 @@ impl Format {
         }
     }
 
-    /// Returns `true` if a refused request of `refused` bytes is one of `bytes` bytes, as the
-    /// format has them: PyTorch writes down what it rounded a refused request to.
+    /// Returns `true` if a refusal of `refused` bytes can be of a request of `bytes` bytes. PyTorch
+    /// records the rounded size of a refused request.
     fn is_refused_size(self, refused: u64, bytes: u64) -> bool {
         const PYTORCH_BLOCK: u64 = 512;
         match self {
@@ -268,7 +269,7 @@ impl Format {
         }
     }
 
-    /// Returns `true` if the format records when a freed block stops being pending.
+    /// Returns `true` if the format records the end of a freed block's pending state.
     pub fn records_completion(self) -> bool {
         match self {
             Self::RmmCsv => false,

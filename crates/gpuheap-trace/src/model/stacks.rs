@@ -1,4 +1,4 @@
-//! Call stacks, each kept once.
+//! Call stacks, each stored once.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use rustc_hash::FxHashMap;
 use super::ids::next;
 use crate::Error;
 
-/// One frame of a call stack.
+/// Frame of a call stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// The function's name.
     pub function: Arc<str>,
     /// The source file.
     pub file: Arc<str>,
-    /// The line in it.
+    /// The line in the file.
     pub line: u32,
 }
 
-/// The distinct stacks of a file; number 0 is the empty one.
+/// Distinct stacks of a file. Number 0 is the empty stack.
 #[derive(Debug, Default)]
 pub(crate) struct Stacks {
     frames: Vec<Frame>,
@@ -41,7 +41,8 @@ pub(crate) struct StackInterner {
     stacks: Stacks,
     texts: Vec<Arc<str>>,
     text_numbers: FxHashMap<Arc<str>, u32>,
-    // By numbers: a hostile file may have a million frames with one name of a megabyte.
+    // Keys are numbers of texts: a hostile file may have a million frames with one name of a
+    // megabyte.
     frame_numbers: FxHashMap<(u32, u32, u32), u32>,
     stack_numbers: FxHashMap<Box<[u32]>, u32>,
 }
@@ -58,7 +59,7 @@ impl StackInterner {
         Ok(number)
     }
 
-    /// The number of a frame, from the numbers of its texts.
+    /// Returns the number of a frame, given the numbers of its texts.
     pub(crate) fn frame(&mut self, function: u32, file: u32, line: u32) -> Result<u32, Error> {
         if let Some(&number) = self.frame_numbers.get(&(function, file, line)) {
             return Ok(number);
@@ -70,7 +71,7 @@ impl StackInterner {
         Ok(number)
     }
 
-    /// The number of the stack of these frames, innermost first.
+    /// Returns the number of the stack with these frames, innermost first.
     pub(crate) fn stack(&mut self, frames: Vec<u32>) -> Result<u32, Error> {
         if frames.is_empty() {
             return Ok(0);

@@ -2,15 +2,15 @@
 
 use super::{Op, Trace};
 
-/// Counts and peaks of a [`Trace`]. Bytes are sums of requested sizes and stop at `u64::MAX`.
+/// Counts and peaks of a [`Trace`]. Bytes are sums of requested sizes, and saturate at `u64::MAX`.
 ///
-/// `events == allocations + frees + unknown_frees + failures + retries`, and `left_live` blocks are
-/// those of `live_before + allocations - frees - inferred_frees`.
+/// `events` is `allocations + frees + unknown_frees + failures + retries`. `left_live` is
+/// `live_before + allocations - frees - inferred_frees`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Allocations, frees, failures and retries that the file records, unknown frees included;
-    /// nothing that was reconstructed or inferred, no segments and no completions.
+    /// Recorded allocations, frees, unknown frees, failures and retries. Reconstructed and inferred
+    /// events, segments and completions do not count.
     pub events: u64,
     /// Recorded allocations.
     pub allocations: u64,
@@ -20,32 +20,30 @@ pub struct Summary {
     pub unknown_frees: u64,
     /// Frees that the file does not record ([`Trace::inferred_frees`]).
     pub inferred_frees: u64,
-    /// Requests that could not be met.
+    /// Requests that failed.
     pub failures: u64,
-    /// Requests that were refused, but met when the framework made them again. No failures.
+    /// Requests that were refused, and succeeded when the framework tried again.
     pub retries: u64,
-    /// Blocks that were not freed.
+    /// Blocks that were never freed.
     pub left_live: u64,
-    /// Their bytes.
+    /// Bytes of the blocks that were never freed.
     pub left_live_bytes: u64,
-    /// Blocks that are freed but whose pending state did not end; zero where the format does not
-    /// record it.
+    /// Freed blocks whose pending state did not end; zero if the format does not record it.
     pub left_pending: u64,
-    /// Their bytes.
+    /// Bytes of the blocks left pending.
     pub left_pending_bytes: u64,
-    /// How many streams there are.
+    /// Number of streams.
     pub streams: usize,
-    /// How many threads there are; `None` where the format does not record them.
+    /// Number of threads; `None` if the format has none.
     pub threads: Option<usize>,
-    /// The most bytes that were live at one time since the recording began, blocks live before
-    /// included.
+    /// Peak of live bytes since the recording began, including blocks from before it.
     pub peak_live_bytes: u64,
-    /// The event (index into [`Trace::events`]) that first reached the peak; `None` where no
-    /// recorded event is above what was live before.
+    /// First event at the peak, as an index into [`Trace::events`]. `None` if no recorded event
+    /// exceeds the bytes that were live before.
     pub peak_event: Option<usize>,
     /// Blocks that were live when the recording began.
     pub live_before: u64,
-    /// Their bytes.
+    /// Bytes of the blocks that were live when the recording began.
     pub live_before_bytes: u64,
     /// Nanoseconds from the first event to the last.
     pub duration_ns: u64,
@@ -76,7 +74,7 @@ impl Summary {
     }
 }
 
-/// The running state of the one pass. Bytes are `u128`: no file has enough rows to overflow it.
+/// State of the pass. Sums of bytes are `u128`, which no file has enough rows to overflow.
 struct Tally {
     summary: Summary,
     bytes: Vec<u64>,
@@ -119,7 +117,7 @@ impl Tally {
         }
     }
 
-    /// Counts the events up to here as before the recording.
+    /// Counts all events so far as before the recording.
     fn begin_recording(&mut self) {
         self.summary.allocations = 0;
         self.summary.frees = 0;

@@ -1,19 +1,19 @@
-//! Oddities of a file that could still be read.
+//! Oddities of a file that did not prevent reading it.
 
 use std::fmt;
 
 use crate::Place;
 
-/// Something odd in a file that could be read all the same.
+/// Oddity of a file that did not prevent reading it.
 ///
 /// [`Display`](fmt::Display) gives one line without the file's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// Kind of oddity.
     pub kind: WarningKind,
-    /// How often.
+    /// Number of occurrences.
     pub count: u64,
-    /// Where it was first.
+    /// Place of the first occurrence.
     pub first: Place,
 }
 
@@ -21,24 +21,24 @@ pub struct Warning {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WarningKind {
-    /// The compressed data ends early or is damaged; everything before that was used. Holds the
-    /// decoder's words.
+    /// The compressed data ends early or is damaged. All data before that place was used. Holds the
+    /// decoder's message.
     BrokenOff(String),
-    /// The last line ends without a newline. It was left out, because it is not whole.
+    /// The last line ends without a newline, is incomplete, and was left out.
     LastLineCut,
-    /// The last line ends without a newline. It was used, because it can be whole; if the file
+    /// The last line ends without a newline, and was used, because it may be complete. If the file
     /// broke off, the stream's handle may be cut.
     LastLineUnterminated,
-    /// Frees of pointers that were never seen or already free ([`Trace::unknown_frees`]).
+    /// Frees of pointers that were never allocated, or already freed ([`Trace::unknown_frees`]).
     ///
     /// [`Trace::unknown_frees`]: crate::Trace::unknown_frees
     UnknownFree,
-    /// Pointers that were allocated while still live: their free is missing. The old block was
-    /// taken as freed at that moment, on its own stream ([`Trace::inferred_frees`]).
+    /// Allocations of pointers that were still live, so a free is missing. The old block was freed
+    /// at that moment, on its own stream ([`Trace::inferred_frees`]).
     ///
     /// [`Trace::inferred_frees`]: crate::Trace::inferred_frees
     LostFree,
-    /// Entries of kinds that this version does not know; they were left out. Holds the first kind.
+    /// Entries of unknown kinds, which were left out. Holds the first kind.
     UnknownAction(String),
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Counts one kind of oddity while a file is read.
+/// Count of one kind of oddity while a file is read.
 #[derive(Debug, Default)]
 pub(crate) struct Odd {
     count: u64,
@@ -92,7 +92,7 @@ impl Odd {
         self.count += 1;
     }
 
-    /// The warning, if there was any.
+    /// Returns the warning, if the oddity occurred.
     pub(crate) fn warning(self, kind: WarningKind) -> Option<Warning> {
         self.first.map(|first| Warning { kind, count: self.count, first })
     }

@@ -1,11 +1,11 @@
-//! From times of day, which have no date, to a time that only goes forward.
+//! Conversion of times of day, without a date, to a time that only increases.
 
 const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
-/// How far back a time must jump to mean midnight. Less is a clock that was set back (an hour in
-/// autumn) or rows of several threads out of order; more leaves up to 22 idle hours over midnight.
+/// Step back that means midnight. A smaller step is a clock that was set back (an hour in autumn),
+/// or rows of several threads out of order. This value leaves up to 22 idle hours over midnight.
 const MIDNIGHT_US: u64 = 2 * 60 * 60 * 1_000_000;
 
-/// Turns times of day into nanoseconds since the first of them, undoing midnight.
+/// Clock that converts times of day to nanoseconds since the first one, across midnights.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     days: u64,
@@ -14,14 +14,14 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Nanoseconds since the first call. May step back a little where the log does.
+    /// Returns nanoseconds since the first call. The result may step back a little if the log does.
     pub(super) fn elapsed_ns(&mut self, time_of_day_us: u64) -> u64 {
         let first_us = *self.first_us.get_or_insert(time_of_day_us);
         let mut days = self.days;
         if time_of_day_us.saturating_add(MIDNIGHT_US) < self.previous_us {
             days = days.saturating_add(1);
         } else if days > 0 && time_of_day_us > self.previous_us + (DAY_US - MIDNIGHT_US) {
-            // A straggler from before the midnight that another thread's row already passed.
+            // A late row from before midnight, after another thread's row from after it.
             return Self::since(first_us, days - 1, time_of_day_us);
         }
         self.days = days;
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn midnight_starts_the_next_day() {
         let times = [DAY_US - SECOND_US, SECOND_US, HOUR_US, DAY_US - SECOND_US, 0];
-        // The fourth is 23 hours after the third, the fifth one second after that.
+        // The fourth time is 23 hours after the third, and the fifth one second after the fourth.
         assert_eq!(elapsed_s(&times[..3]), [0, 2, 3601]);
         assert_eq!(
             elapsed_s(&[18 * HOUR_US, 9 * HOUR_US, 18 * HOUR_US, 0]),

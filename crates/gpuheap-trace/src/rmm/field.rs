@@ -1,11 +1,11 @@
-//! The fields of a row, from bytes.
+//! Parsers of the fields of a row.
 
-/// A whole number in decimals.
+/// Parses a whole number in decimals.
 pub(super) fn decimal(text: &[u8]) -> Option<u64> {
     number(text, 10)
 }
 
-/// An address as C's `%p` prints it: `0x7f…`, with or without the prefix, or `(nil)`.
+/// Parses an address as C's `%p` prints it: `0x7f…`, with or without the prefix, or `(nil)`.
 pub(super) fn pointer(text: &[u8]) -> Option<u64> {
     match without_prefix(text) {
         Some(digits) => number(digits, 16),
@@ -14,8 +14,8 @@ pub(super) fn pointer(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// A stream's handle: as [`pointer`], but decimal where it has no prefix. RMM's own reader takes
-/// streams as decimal; it is only for `0` that its writer leaves the prefix out.
+/// Parses a stream's handle, like [`pointer`]. Without a prefix it is decimal, because RMM's own
+/// reader expects decimals. RMM's writer leaves the prefix out only for `0`.
 pub(super) fn stream(text: &[u8]) -> Option<u64> {
     match without_prefix(text) {
         Some(digits) => number(digits, 16),
@@ -24,7 +24,7 @@ pub(super) fn stream(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// Microseconds since midnight of `HH:MM:SS.uuuuuu`; older logs have a colon before the
+/// Parses `HH:MM:SS.uuuuuu` as microseconds since midnight. Older logs have a colon before the
 /// microseconds.
 pub(super) fn time_of_day_us(text: &[u8]) -> Option<u64> {
     let &[h1, h2, b':', m1, m2, b':', s1, s2, b'.' | b':', ref micros @ ..] = text else {
@@ -32,7 +32,7 @@ pub(super) fn time_of_day_us(text: &[u8]) -> Option<u64> {
     };
     let two = |tens, ones| number(&[tens, ones], 10);
     let (hours, minutes, seconds) = (two(h1, h2)?, two(m1, m2)?, two(s1, s2)?);
-    // 60: a leap second.
+    // 60 is a leap second.
     if micros.len() != 6 || hours > 23 || minutes > 59 || seconds > 60 {
         return None;
     }

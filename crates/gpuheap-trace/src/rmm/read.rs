@@ -1,4 +1,4 @@
-//! Reads an RMM log into a [`Trace`].
+//! Reader of RMM logs.
 
 use csv::ByteRecord;
 
@@ -11,7 +11,7 @@ use crate::model::Odd;
 use crate::source::Source;
 use crate::{At, Error, Format, Place, Trace, TraceBuilder, Warning, WarningKind};
 
-/// Reads a log. Columns are found by name, in any order; columns that are not RMM's are ignored.
+/// Reads a log. Finds columns by name, in any order, and ignores columns that are not RMM's.
 pub(crate) fn read(name: &str, source: Source<'_>) -> Result<Trace, Error> {
     let mut rows = Rows::new(source)?;
     if !rows.advance()? {
@@ -43,7 +43,7 @@ pub(crate) fn read(name: &str, source: Source<'_>) -> Result<Trace, Error> {
     log.finish(rows.source())
 }
 
-/// Where each of RMM's columns is in a row.
+/// Index of each of RMM's columns in a row.
 struct Columns {
     thread: usize,
     time: usize,
@@ -181,13 +181,13 @@ impl Action {
     }
 }
 
-/// The part of a log that was read so far.
+/// State of a log that is read.
 struct Log {
     builder: TraceBuilder,
     clock: Clock,
     rows: u64,
     last_whole_line: u64,
-    /// Warning about a last line that no newline ends.
+    /// Warning about a last line without a newline.
     last_line: Option<Warning>,
     unknown_frees: Odd,
     lost_frees: Odd,
@@ -206,9 +206,9 @@ impl Log {
         }
     }
 
-    /// Returns `true` if a last row that no newline ends is only part of a row. Where the data
-    /// broke off it is. Otherwise somebody may have left the newline out: the row is whole if it
-    /// parses and its stream is not new, since a handle that was cut parses too, as another stream.
+    /// Returns `true` if a last row without a newline is incomplete. It is if the data broke off.
+    /// Otherwise the newline alone may be missing. Then the row is complete if it parses and its
+    /// stream is known: a handle that was cut also parses, as a new stream.
     fn is_cut(&self, row: &Result<Row, Error>, source: &Source<'_>) -> bool {
         match row {
             _ if source.damage().is_some() => true,
@@ -255,7 +255,7 @@ impl Log {
             count: 1,
             first: Place::Line(self.last_whole_line),
         });
-        // Where the data broke off, a cut line is no news.
+        // If the data broke off, the warning about that includes the cut line.
         let last_line = self.last_line.filter(|_| broken.is_none());
         let unknown = self.unknown_frees.warning(WarningKind::UnknownFree);
         let lost = self.lost_frees.warning(WarningKind::LostFree);

@@ -1,4 +1,4 @@
-//! The rows of a CSV file, one ahead, so that the last one is known to be the last.
+//! Rows of a CSV file, read one ahead, so that the last one is known to be the last.
 
 use std::io::{self, Read};
 use std::mem;
@@ -8,17 +8,17 @@ use csv::ByteRecord;
 use crate::source::{Source, read_error};
 use crate::{Error, Place};
 
-/// The most bytes of one row. Without it a quote that is never closed would take the whole file
-/// for one row.
+/// The most bytes of one row. Without this bound, a quote that is never closed would make the whole
+/// file one row.
 const ROW_LIMIT: u64 = 1 << 20;
 
-/// Reads rows; holds the current and the next one.
+/// Reader of rows. It holds the current and the next one.
 pub(super) struct Rows<'a> {
     csv: csv::Reader<Metered<'a>>,
     current: ByteRecord,
     next: ByteRecord,
     has_next: bool,
-    /// The lines on which the reader stood after the current and the next row.
+    /// Line numbers of the CSV reader after the current and the next row.
     current_end: u64,
     next_end: u64,
 }
@@ -28,8 +28,8 @@ impl<'a> Rows<'a> {
         let csv = csv::ReaderBuilder::new()
             .has_headers(false)
             .flexible(true)
-            // Not CRLF: the reader would end a row at \r and count the line only with the row
-            // after.
+            // Not CRLF: then the reader would end a row at \r, and count the line with the next
+            // row.
             .terminator(csv::Terminator::Any(b'\n'))
             .buffer_capacity(64 << 10)
             .from_reader(Metered { source, row_left: 0, last_byte: b'\n' });
@@ -45,7 +45,8 @@ impl<'a> Rows<'a> {
         Ok(rows)
     }
 
-    /// Steps to the next row, which [`current`](Self::current) then gives. False after the last.
+    /// Advances to the next row, for [`current`](Self::current). Returns `false` after the last
+    /// one.
     pub(super) fn advance(&mut self) -> Result<bool, Error> {
         if !self.has_next {
             return Ok(false);
@@ -60,15 +61,16 @@ impl<'a> Rows<'a> {
         &self.current
     }
 
-    /// The line on which the current row begins, counted from one. Counted back from its end: the
-    /// reader's own figure is that of the blank lines before.
+    /// Returns the line on which the current row begins, counted from one. It is counted back from
+    /// the row's end, because the reader's own figure is the line of the blank lines before the
+    /// row.
     pub(super) fn line(&self) -> u64 {
         let within = self.current.as_slice().iter().filter(|&&byte| byte == b'\n').count() as u64;
         let after = u64::from(self.has_next || self.csv.get_ref().last_byte == b'\n');
         self.current_end.saturating_sub(within + after)
     }
 
-    /// Returns `true` if the current row is the last and no newline ends it.
+    /// Returns `true` if the current row is the last one, and has no newline.
     pub(super) fn is_unterminated(&self) -> bool {
         !self.has_next && !matches!(self.csv.get_ref().last_byte, b'\n' | b'\r')
     }
@@ -100,12 +102,12 @@ fn row_error(error: csv::Error) -> Error {
             "look for a quote that is never closed; this may not be an RMM log",
         ),
         csv::ErrorKind::Io(error) => read_error(error),
-        // Rows of bytes with any number of fields fail for no other reason.
+        // Rows are bytes with any number of fields, so they fail for no other reason.
         kind => Error::new(format!("not CSV: {kind:?}"), "this may not be an RMM log"),
     }
 }
 
-/// Counts what the CSV reader takes for one row, and remembers the last byte.
+/// Source that limits the bytes of a row and remembers the last byte.
 struct Metered<'a> {
     source: Source<'a>,
     row_left: u64,

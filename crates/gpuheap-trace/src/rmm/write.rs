@@ -1,4 +1,4 @@
-//! Writes a [`Trace`] as an RMM log.
+//! Writer of RMM logs.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -7,13 +7,13 @@ use crate::{Error, Event, Op, Trace};
 
 /// Writes a trace as RMM's CSV log, with RMM's header and spelling.
 ///
-/// The format has no dates, no pending state and no segments: times are since midnight, whole
-/// microseconds, and an idle day shows as none; a block's row is its [`Op::Free`]; completions and
+/// The format has no dates, no pending state and no segments. Times are whole microseconds since
+/// midnight, and days without events are lost. A block's free is its [`Op::Free`]; completions and
 /// segments are left out. Blocks that were live before the recording are written as allocations of
-/// the first moment. A format without threads gives thread 0.
+/// the first moment. For a format without threads, the thread is 0.
 ///
 /// # Errors
-/// When the writer fails.
+/// Returns an error if the writer fails.
 pub fn write_rmm_csv(trace: &Trace, writer: impl Write) -> Result<(), Error> {
     write(trace, BufWriter::new(writer)).map_err(|error| {
         Error::io("the log cannot be written", error, "check the disk and the path's permissions")
@@ -44,7 +44,7 @@ fn write(trace: &Trace, mut writer: impl Write) -> io::Result<()> {
     writer.flush()
 }
 
-/// As C's `%p` prints it.
+/// A pointer in the format of C's `%p`.
 struct Pointer(u64);
 
 impl fmt::Display for Pointer {

@@ -1,4 +1,4 @@
-//! Segments at the end of a recording, and the blocks in them that hold memory.
+//! Segments at the end of a recording, with the blocks in use.
 
 use super::frames::Frames;
 use super::plain::{Path, Plain};
@@ -13,18 +13,18 @@ pub(super) struct AtEnd {
     pub(super) segments: Vec<(u64, Segment)>,
 }
 
-/// A block of the final `segments` that still holds memory.
+/// Block of the final `segments` that is live or pending.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Block {
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) stream: u64,
     pub(super) stack: u32,
-    /// Freed by the program, but a stream had not got past it.
+    /// `true` if the program freed the block, and a stream still used it.
     pub(super) pending: bool,
 }
 
-/// The blocks that hold memory at the end, and the segments.
+/// Reads the blocks that are live or pending at the end, and the segments.
 pub(super) fn read_at_end(
     plain: &Plain<'_>,
     frames: &mut Frames,
@@ -56,7 +56,7 @@ pub(super) fn read_at_end(
         let device = fields.number(plain, DEVICE)?;
         let stream = fields.number(plain, STREAM)?;
         let mut address = fields.number(plain, ADDRESS)?;
-        // Older snapshots have fewer keys.
+        // Older snapshots lack this key.
         if let Some(bytes) = fields.optional(BYTES) {
             let kind = fields.optional(KIND).map(|kind| plain.text(kind, &fields.path(KIND)));
             let grows = fields.optional(EXPANDABLE);
@@ -89,7 +89,7 @@ pub(super) fn read_at_end(
     Ok(found)
 }
 
-/// The number of a private pool, a pair.
+/// Reads the id of a private pool, which is a pair.
 fn read_pool(plain: &Plain<'_>, pool: Value, path: &Path<'_>) -> Result<(u64, u64), Error> {
     match *plain.items(pool, path)? {
         [first, second] => {
@@ -104,7 +104,7 @@ struct FinalBlock {
     size: u64,
     bytes: u64,
     stack: u32,
-    /// `None`: the block is cached.
+    /// `None` if the block is cached.
     pending: Option<bool>,
 }
 
@@ -125,7 +125,7 @@ impl FinalBlock {
         let fields = plain.fields(value, path, keys)?;
         let size = fields.number(plain, SIZE)?;
         Ok(Self {
-            // Older snapshots leave out the address and the requested size: blocks lie side by
+            // Older snapshots lack the address and the requested size. Their blocks lie side by
             // side.
             address: match fields.optional(ADDRESS) {
                 Some(_) => fields.number(plain, ADDRESS)?,

@@ -1,15 +1,15 @@
-//! Memory that a device held before its recording began, found by undoing the trace.
+//! Memory that a device held before its recording began, derived from the trace.
 
 use rustc_hash::FxHashSet;
 
 use super::at_end::Block;
 use super::entry::{Action, Entry};
 
-/// The blocks that held memory before the first entry, pending ones first, then by address.
+/// Returns the blocks in use before the first entry: pending ones first, then by address.
 ///
-/// What the trace first says of an address tells what was there before: an allocation means
-/// nothing, a `free_requested` a live block, a `free_completed` a pending one. Of an address that
-/// the trace never mentions, the block at the end was there from the beginning.
+/// The first entry of an address shows its state before the recording. A `free_requested` shows a
+/// live block, a `free_completed` a pending one, and an allocation shows none. If no entry has the
+/// address, the block at the end was there from the beginning.
 pub(super) fn blocks_before<'e>(
     entries: impl Iterator<Item = &'e Entry>,
     at_end: impl Iterator<Item = Block>,
@@ -27,7 +27,7 @@ pub(super) fn blocks_before<'e>(
             continue;
         }
         if let Some(pending) = pending {
-            // The entry's stack is that of the free: who allocated the block is not known.
+            // The entry's stack is that of the free. The stack of the allocation is not known.
             let &Entry { address, bytes, stream, .. } = entry;
             before.push(Block { address, bytes, stream, stack: 0, pending });
         }

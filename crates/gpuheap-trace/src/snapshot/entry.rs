@@ -1,4 +1,4 @@
-//! The entries of the devices' traces.
+//! Entries of the devices' traces.
 
 use rustc_hash::FxHashMap;
 
@@ -10,20 +10,20 @@ use super::value::Value;
 use crate::Error;
 use crate::model::next_number;
 
-/// One entry of `device_traces[i]`. Files hold millions of them.
+/// Entry of `device_traces[i]`. Files have millions of them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
-    /// Address; of a request that failed, what was free of the device.
+    /// Address. For a failed request, the free bytes of the device.
     pub(super) address: u64,
     pub(super) bytes: u64,
     pub(super) stream: u64,
     pub(super) time_us: u64,
-    /// The number of the list of frames, or [`NO_FRAMES`](Self::NO_FRAMES).
+    /// Number of the list of frames, or [`NO_FRAMES`](Self::NO_FRAMES).
     pub(super) frames: u32,
-    /// The private pool, for [`Entries::pool`].
+    /// Private pool, for [`Entries::pool`].
     pub(super) pool: u16,
     pub(super) action: Action,
-    /// Which keys the entry has, for [`Heap::entry_keys`].
+    /// Number of the list of keys, for [`Heap::entry_keys`].
     pub(super) shape: u8,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Action {
     OutOfMemory,
     SegmentTaken,
     SegmentGivenBack,
-    /// A mark in the recording that moves no memory.
+    /// Mark in the recording. It changes no memory.
     Note,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Bytes held.
+    /// Returns the bytes held.
     pub(super) fn held(&self) -> usize {
         size_of_val(&self.all[..])
     }
@@ -65,16 +65,16 @@ impl Entries {
         &self.all[number as usize]
     }
 
-    /// The private pool of an entry; `None` if the recording does not say.
+    /// Returns the private pool of an entry; `None` if the recording does not name it.
     pub(super) fn pool(&self, entry: &Entry) -> Option<(u64, u64)> {
         let index = usize::from(entry.pool).checked_sub(1)?;
         self.pools.get(index).copied()
     }
 
-    /// The entry that has these values. `None` if they are not those of an entry that is known.
+    /// Returns the entry with these values; `None` if they are not those of a known entry.
     pub(super) fn read(&mut self, heap: &Heap, values: &Values) -> Option<Entry> {
         let number = |index: usize| heap.whole(values[index]?);
-        // Those may be missing, but not be something else.
+        // These keys may be missing. If one is there, it must be a number.
         let optional = |index: usize, without: u64| match values[index] {
             Some(value) => heap.whole(value),
             None => Some(without),
@@ -91,7 +91,7 @@ impl Entries {
             },
             bytes: number(SIZE)?,
             stream: number(STREAM)?,
-            // Not in the oldest snapshots; the order is that of the list anyhow.
+            // The oldest snapshots have no times. The order of the list is enough.
             time_us: optional(TIME, 0)?,
             frames: match values[FRAMES] {
                 Some(Value::List(list)) => list,
@@ -104,7 +104,7 @@ impl Entries {
         })
     }
 
-    /// The number of a pool; 0 if the value is no pair of numbers.
+    /// Returns the number of a pool; 0 if the value is not a pair of numbers.
     fn pool_number(&mut self, heap: &Heap, value: Option<Value>) -> u16 {
         let Some(Value::Tuple(pair) | Value::List(pair)) = value else { return 0 };
         let &[first, second] = heap.sequence(pair) else { return 0 };
@@ -114,7 +114,7 @@ impl Entries {
         if let Some(&known) = self.pool_numbers.get(&(first, second)) {
             return known;
         }
-        // Of the pools that are too many, the recording does not say.
+        // Pools beyond 16 bits count as not named by the recording.
         let Ok(number) = u16::try_from(pools.len() + 1) else { return 0 };
         pools.push((first, second));
         self.pool_numbers.insert((first, second), number);
@@ -123,11 +123,11 @@ impl Entries {
 }
 
 impl Entry {
-    /// In place of an address: the snapshot does not say what was free of the device.
+    /// Address of a failed request for which the snapshot has no free bytes.
     pub(super) const UNKNOWN_FREE: u64 = u64::MAX;
-    /// In place of a list: the entry has no frames.
+    /// Number of frames of an entry without frames.
     pub(super) const NO_FRAMES: u32 = u32::MAX;
-    /// A mark that moves no memory.
+    /// Mark that changes no memory.
     pub(super) const NOTE: Self = Self {
         address: 0,
         bytes: 0,
@@ -140,7 +140,7 @@ impl Entry {
     };
 }
 
-/// The action that a text names; `None` if it names none that is known.
+/// Returns the action with this name; `None` if the name is not known.
 pub(super) fn known_action(text: &[u8]) -> Option<Action> {
     Some(match text {
         b"alloc" => Action::Alloc,

@@ -1,4 +1,4 @@
-//! Entries whose dicts were kept as they are, because their keys came one by one or are unusual.
+//! Entries that were kept as dicts, because their keys came one by one or are unusual.
 
 use super::entry::{Action, Entries, Entry, known_action};
 use super::plain::{Path, Plain};
@@ -6,8 +6,8 @@ use super::shapes::{ACTION, ADDR, DEVICE_FREE, FRAMES, KEYS, SIZE, STREAM, TIME}
 use super::value::Value;
 use crate::Error;
 
-/// Reads an entry whose dict was kept as it is. Of one that is of no known kind, adds a mark and
-/// gives the kind.
+/// Reads an entry from its dict. If the entry's kind is not known, adds a mark and returns the
+/// kind.
 pub(super) fn read_dict<'h>(
     plain: &Plain<'h>,
     entries: &mut Entries,

@@ -1,4 +1,4 @@
-//! The stacks of a snapshot. Thousands of entries share a frame list, so each is read once.
+//! Stacks of a snapshot. Thousands of entries share a frame list, so each list is read once.
 
 use rustc_hash::FxHashMap;
 
@@ -8,18 +8,18 @@ use super::value::Value;
 use crate::Error;
 use crate::model::{StackInterner, Stacks};
 
-/// Reads frame lists into stack numbers.
+/// Reader of frame lists. It gives each a stack number.
 #[derive(Default)]
 pub(super) struct Frames {
     interner: StackInterner,
     texts: FxHashMap<u32, u32>,
     frames: FxHashMap<u32, u32>,
-    /// By where the lists' items lie, since equal lists share theirs.
+    /// Stack numbers by place of the list's items. Equal lists share their items.
     stacks: FxHashMap<Items, u32>,
 }
 
 impl Frames {
-    /// The number of the stack that a list of frames, innermost first, describes.
+    /// Returns the stack number of a list of frames, innermost first.
     pub(super) fn stack(
         &mut self,
         plain: &Plain<'_>,
@@ -42,7 +42,7 @@ impl Frames {
         Ok(number)
     }
 
-    /// Returns the number of a stack that [`stack`](Self::stack) has read before.
+    /// Returns the number of a stack that [`stack`](Self::stack) read before.
     pub(super) fn known(&self, plain: &Plain<'_>, value: Value) -> Option<u32> {
         self.stacks.get(&plain.place(value)?).copied()
     }
@@ -63,7 +63,7 @@ impl Frames {
         let fields = plain.fields(value, path, ["name", "filename", "line"])?;
         let function = self.text(plain, fields.required(NAME)?, &fields.path(NAME))?;
         let file = self.text(plain, fields.required(FILENAME)?, &fields.path(FILENAME))?;
-        // Lines beyond 32 bits do not exist; one in a damaged file is not worth an error.
+        // No file has line numbers beyond 32 bits. A larger one, in a damaged file, is clamped.
         let line = u32::try_from(fields.number(plain, LINE)?).unwrap_or(u32::MAX);
         let number = self.interner.frame(function, file, line)?;
         if let Value::Dict(dict) = value {

@@ -1,8 +1,8 @@
-//! Containers and texts of a pickle's values, held by index: values may be shared and may contain
-//! themselves, and dropping them recurses into nothing.
+//! Containers and texts of a pickle's values, referred to by index. So values may be shared and may
+//! contain themselves, and a drop does not recurse.
 //!
-//! Files hold millions of containers. What is filled at once, as most are, lies in one vector, and
-//! equal lists and tuples lie there once. The dict of an entry becomes an [`Entry`].
+//! Files have millions of containers. Most are filled at once, and their items lie in one vector.
+//! Equal lists and tuples share their items there. The dict of an entry becomes an [`Entry`].
 
 use std::hash::{BuildHasher, BuildHasherDefault};
 
@@ -19,23 +19,23 @@ use crate::model::next_number;
 /// Containers and texts that values refer to.
 #[derive(Default)]
 pub(super) struct Heap {
-    /// Bits of whole numbers and floats of 64 bits.
+    /// Bits of integers and floats that need 64 bits.
     wide: Vec<u64>,
     texts: Texts,
     containers: Vec<Items>,
     /// Items of the containers that were filled at once.
     fixed: Vec<Packed>,
-    /// Of items in `fixed`, by their hash.
+    /// Ranges of `fixed`, by the hash of their items.
     interned: FxHashMap<u64, Items>,
     /// Items of the containers that were filled in several steps.
     growing: Vec<Vec<Packed>>,
-    /// Bytes of all those items.
+    /// Bytes of the items in `growing`.
     growing_held: usize,
     shapes: Shapes,
     entries: Entries,
 }
 
-/// Where the items of a container are; of a dict, its keys and values in turn.
+/// Place of a container's items. Keys and values of a dict alternate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Items {
     start: u32,
@@ -44,19 +44,19 @@ pub(super) struct Items {
 
 impl Items {
     const EMPTY: Self = Self { start: 0, len: 0 };
-    /// In place of a length: `start` is an index into [`Heap::growing`].
+    /// Value of `len` for a container in [`Heap::growing`]; `start` is its index.
     const GROWING: u32 = u32::MAX;
-    /// In place of a length: the dict is an entry, and `start` its number.
+    /// Value of `len` for a dict that is an entry; `start` is its number.
     const ENTRY: u32 = u32::MAX - 1;
 }
 
-/// Bytes that an allocator takes for a container that grows, beside the items.
+/// Bytes that an allocator adds for a growing container.
 const ALLOCATION: usize = 32;
-/// An entry of a hash table, the share that is empty included.
+/// Bytes for an entry of a hash table, including its share of the empty places.
 const INTERNED: usize = 32;
 
 impl Heap {
-    /// How many bytes the heap holds, but for what its vectors have in reserve.
+    /// Returns the bytes that the heap holds, without the spare capacity of its vectors.
     pub(super) fn held(&self) -> usize {
         size_of_val(&self.wide[..])
             + self.texts.held()
@@ -111,12 +111,12 @@ impl Heap {
         Ok(number)
     }
 
-    /// A whole number of more than 60 bits and at most 64, with its sign.
+    /// Returns an integer of more than 60 bits, signed.
     pub(super) fn long(&self, number: u32) -> i64 {
         self.wide[number as usize].cast_signed()
     }
 
-    /// A whole number from 2^63 up to 2^64 - 1.
+    /// Returns an integer from 2^63 to 2^64 - 1.
     pub(super) fn unsigned(&self, number: u32) -> u64 {
         self.wide[number as usize]
     }
@@ -125,7 +125,7 @@ impl Heap {
         f64::from_bits(self.wide[number as usize])
     }
 
-    /// The whole number from 0 up to 2^64 - 1 that a value is; `None` if it is another value.
+    /// Returns the value as an integer from 0 to 2^64 - 1; `None` if it is not one.
     pub(super) fn whole(&self, value: Value) -> Option<u64> {
         match value {
             Value::Int(number) => u64::try_from(number).ok(),
@@ -139,34 +139,34 @@ impl Heap {
         self.texts.get(number)
     }
 
-    /// The items of a list or a tuple.
+    /// Returns the items of a list or a tuple.
     pub(super) fn sequence(&self, number: u32) -> &[Packed] {
         self.items(self.containers[number as usize])
     }
 
-    /// Keys and values in the order in which they were set; of equal keys the last counts. Those of
-    /// an entry are not kept: it has none here.
+    /// Returns keys and values in the order in which they were set. Of equal keys, the last one
+    /// counts. Empty for an entry, whose keys and values are not kept.
     pub(super) fn dict(&self, number: u32) -> &[[Packed; 2]] {
         self.items(self.containers[number as usize]).as_chunks().0
     }
 
-    /// The number of the entry that a dict is.
+    /// Returns the number of the entry that a dict is; `None` for other dicts.
     pub(super) fn entry(&self, dict: u32) -> Option<u32> {
         let items = self.containers[dict as usize];
         (items.len == Items::ENTRY).then_some(items.start)
     }
 
-    /// The keys of an entry.
+    /// Returns the keys of an entry.
     pub(super) fn entry_keys(&self, entry: &Entry) -> &[Packed] {
         self.shapes.keys(entry.shape)
     }
 
-    /// Where the items of a list lie: lists that are equal there have equal items.
+    /// Returns the place of a list's items. Lists with equal places have equal items.
     pub(super) fn place(&self, list: u32) -> Items {
         self.containers[list as usize]
     }
 
-    /// Gives all entries away.
+    /// Takes all entries.
     pub(super) fn take_entries(&mut self) -> Entries {
         std::mem::take(&mut self.entries)
     }
@@ -179,7 +179,8 @@ impl Heap {
         self.grow(number, items)
     }
 
-    /// Sets keys and values, in turn. `None` if the dict is an entry already: nothing is set then.
+    /// Sets keys and values, which alternate. Returns `None` and sets nothing if the dict is an
+    /// entry.
     pub(super) fn set_items(&mut self, dict: u32, items: &[Packed]) -> Result<Option<()>, Error> {
         if self.containers[dict as usize] == Items::EMPTY
             && let Some(entry) = self.entry_of(items)
@@ -191,8 +192,8 @@ impl Heap {
         self.extend_dict(dict, items)
     }
 
-    /// Sets one key, as [`set_items`](Self::set_items). A dict that is filled key by key is kept as
-    /// it is, since its end is not known.
+    /// Sets one key, like [`set_items`](Self::set_items). A dict that is filled key by key stays a
+    /// dict, because its end is not known.
     pub(super) fn set_item(
         &mut self,
         dict: u32,
@@ -211,7 +212,7 @@ impl Heap {
         Ok(Some(()))
     }
 
-    /// The entry that a dict of these keys and values is.
+    /// Returns the entry with these keys and values; `None` if they are not those of an entry.
     fn entry_of(&mut self, items: &[Packed]) -> Option<Entry> {
         let (shape, fields) = self.shapes.fields(items, &self.texts)?;
         let mut entries = std::mem::take(&mut self.entries);
@@ -220,7 +221,7 @@ impl Heap {
         entry
     }
 
-    /// Adds items to a container that has some.
+    /// Adds items to a container that has some already.
     fn grow(&mut self, number: u32, more: &[Packed]) -> Result<(), Error> {
         let items = self.containers[number as usize];
         if items.len != Items::GROWING {
@@ -247,7 +248,8 @@ impl Heap {
             return Ok(known);
         }
         let new = self.add_items(items)?;
-        // Of several with one hash, the last is found again: the others are kept twice at worst.
+        // Of several lists with one hash, only the last is found again. At worst, the others are
+        // stored twice.
         self.interned.insert(hash, new);
         Ok(new)
     }
@@ -273,7 +275,7 @@ impl Heap {
         }
     }
 
-    /// The value in words, for a message.
+    /// Describes the value in words, for a message.
     pub(super) fn describe(&self, value: Value) -> String {
         match value {
             Value::None => "None".into(),

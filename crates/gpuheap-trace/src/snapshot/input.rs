@@ -1,22 +1,22 @@
-//! The bytes of a pickle, held a piece at a time.
+//! Bytes of a pickle, held a piece at a time.
 
 use std::io::Read;
 
 use crate::Error;
 use crate::source::read_error;
 
-/// Bytes that are asked of the source at a time.
+/// Bytes that are read from the source at a time.
 const CHUNK: usize = 256 << 10;
 
-/// Bytes that come from a source. One that cannot be read on ends there, and
-/// [`failure`](Self::failure) says why.
+/// Bytes from a source. If a read fails, the input ends there, and [`finish`](Self::finish) returns
+/// the error.
 pub(super) struct Input<R> {
     source: R,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that were taken, and those that are filled.
+    /// Number of bytes taken from the buffer, and number of bytes in it.
     taken: usize,
     filled: usize,
-    /// Bytes before the buffer.
+    /// Number of bytes taken before those in the buffer.
     before: u64,
     is_ended: bool,
     failure: Option<Error>,
@@ -35,12 +35,12 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// How many bytes were taken.
+    /// Returns the number of bytes taken.
     pub(super) fn position(&self) -> u64 {
         self.before + self.taken as u64
     }
 
-    /// Takes the next `N` bytes. Otherwise says how many are left.
+    /// Takes the next `N` bytes. If the input is shorter, returns the number that is left.
     #[inline]
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], u64> {
         let held = &self.buffer[self.taken..self.filled];
@@ -53,7 +53,7 @@ impl<R: Read> Input<R> {
         Ok(array)
     }
 
-    /// Takes the next `length` bytes. Otherwise says how many are left.
+    /// Takes the next `length` bytes. If the input is shorter, returns the number that is left.
     pub(super) fn take(&mut self, length: u64) -> Result<&[u8], u64> {
         let length = self.hold(length)?;
         let start = self.taken;
@@ -61,7 +61,7 @@ impl<R: Read> Input<R> {
         Ok(&self.buffer[start..self.taken])
     }
 
-    /// Leaves out the next `length` bytes. Otherwise says how many are left.
+    /// Skips the next `length` bytes. If the input is shorter, returns the number that is left.
     pub(super) fn skip(&mut self, length: u64) -> Result<(), u64> {
         let mut left = length;
         loop {
@@ -79,8 +79,8 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// Looks for an end before the next `length` bytes, as far as the buffer reaches: says how many
-    /// are left then.
+    /// Checks that the next `length` bytes exist, as far as the buffer reaches. If the input is
+    /// shorter, returns the number that is left.
     pub(super) fn look_ahead(&mut self, length: u64) -> Result<(), u64> {
         let held = |input: &Self| (input.filled - input.taken) as u64;
         while held(self) < length.min(CHUNK as u64) && !self.is_ended {
@@ -89,14 +89,14 @@ impl<R: Read> Input<R> {
         if self.is_ended && held(self) < length { Err(held(self)) } else { Ok(()) }
     }
 
-    /// The next bytes, up to `most`; fewer at the end.
+    /// Returns the next bytes without taking them: `most` of them, or fewer at the end.
     pub(super) fn peek(&mut self, most: usize) -> &[u8] {
         let held = self.hold(most as u64).unwrap_or(self.filled - self.taken);
         &self.buffer[self.taken..][..held]
     }
 
-    /// Gives the source back, and why it could not be read on. With `to_its_end`, what is left is
-    /// read before, so that the source can tell whether all of it was good.
+    /// Returns the source, with the error of a failed read. With `to_its_end`, reads the rest
+    /// first, so that the source can check all of it.
     pub(super) fn finish(mut self, to_its_end: bool) -> (R, Option<Error>) {
         while to_its_end && !self.is_ended {
             self.taken = self.filled;
@@ -105,8 +105,8 @@ impl<R: Read> Input<R> {
         (self.source, self.failure)
     }
 
-    /// Fills the buffer with the next `length` bytes. A length that the source does not have takes
-    /// no memory beyond what it has.
+    /// Fills the buffer with the next `length` bytes. A length that the source does not have costs
+    /// no memory beyond the source's bytes.
     fn hold(&mut self, length: u64) -> Result<usize, u64> {
         loop {
             let held = self.filled - self.taken;
@@ -118,7 +118,7 @@ impl<R: Read> Input<R> {
         }
     }
 
-    /// Reads on, after what is not taken.
+    /// Reads more bytes behind those not yet taken.
     #[cold]
     fn fill(&mut self) {
         self.buffer.copy_within(self.taken..self.filled, 0);

@@ -1,4 +1,4 @@
-//! Compares the keys of a snapshot with those that PyTorch 2.11 writes.
+//! Comparison of a snapshot's keys with those of PyTorch 2.11.
 
 use super::entry::Entries;
 use super::plain::Plain;
@@ -6,7 +6,7 @@ use super::value::Value;
 use crate::error::escape;
 use crate::model::SnapshotKeys;
 
-/// Keys of the dicts of PyTorch 2.11, by where the first such dict of a snapshot stands.
+/// Keys of the dicts of PyTorch 2.11, by the place of the first such dict in a snapshot.
 const TOP: [&str; 4] = ["segments", "device_traces", "allocator_settings", "external_annotations"];
 const SETTINGS: [&str; 9] = [
     "PYTORCH_CUDA_ALLOC_CONF",
@@ -36,13 +36,13 @@ const SEGMENT: [&str; 12] = [
 const BLOCK: [&str; 5] = ["address", "size", "requested_size", "state", "frames"];
 const ENTRY: [&str; 7] =
     ["action", "addr", "size", "stream", "time_us", "compile_context", "user_metadata"];
-/// Keys that an entry has only if stacks were recorded, or only of a failed request.
+/// Keys that an entry has only if stacks were recorded, or only for a failed request.
 const ENTRY_AT_TIMES: [&str; 2] = ["frames", "device_free"];
 
-/// Most unknown keys that are named.
+/// The most unknown keys in a message.
 const MOST_NAMED: usize = 16;
 
-/// Compares the snapshot's own keys, and those of its first segment, block and entry.
+/// Compares the keys of the snapshot, and of its first segment, block and entry.
 pub(super) fn compare(plain: &Plain<'_>, entries: &Entries, snapshot: Value) -> SnapshotKeys {
     let mut keys = SnapshotKeys::default();
     let mut look = |prefix: &str, value: Option<Value>, known: &[&str], at_times: &[&str]| {

@@ -1,27 +1,27 @@
-//! Values that a pickle stores to use again.
+//! Values that a pickle stores for later use.
 
 use rustc_hash::FxHashMap;
 
 use super::value::Packed;
 
-/// Values by index. CPython numbers them from 0 up: those take a place in a vector, and the others,
-/// which other programs may write, one in a table.
+/// Values by index. CPython numbers them from 0 up, and these lie in a vector. Other indices, which
+/// other programs may write, lie in a table.
 #[derive(Default)]
 pub(super) struct Memo {
     dense: Vec<Packed>,
-    /// Indices beyond those of `dense`.
+    /// Values with indices beyond `dense`.
     sparse: FxHashMap<u32, Packed>,
 }
 
 impl Memo {
-    /// How many values there are.
+    /// Returns the number of values.
     pub(super) fn len(&self) -> usize {
         self.dense.len() + self.sparse.len()
     }
 
-    /// Bytes held.
+    /// Returns the bytes held.
     pub(super) fn held(&self) -> usize {
-        // The share of the table that is empty included.
+        // Bytes for a value in the table, including its share of the empty places.
         const SPARSE: usize = 24;
         size_of_val(&self.dense[..]) + self.sparse.len() * SPARSE
     }

@@ -1,9 +1,9 @@
-//! Pickle's opcodes: those that plain data needs, and the names of the others.
+//! Pickle's opcodes: those for plain data, and the names of the others.
 
 macro_rules! opcodes {
     ($($name:ident = $byte:literal;)*) => {
         $(pub(super) const $name: u8 = $byte;)*
-        /// The name as Python's `pickletools` has it.
+        /// Returns the name in Python's `pickletools`.
         pub(super) fn name(opcode: u8) -> Option<&'static str> {
             match opcode {
                 $($byte => Some(stringify!($name)),)*
@@ -13,9 +13,9 @@ macro_rules! opcodes {
     };
 }
 
-// Opcodes that CPython's pickle (C and Python) emits for dict, list, tuple, str, int,
-// float, bool, None and bytes in protocols 2 to 5. Bytes need protocol 3: in protocol 2 they are a
-// call of `_codecs.encode`.
+// Opcodes that CPython's pickle (C and Python) emits for dict, list, tuple, str, int, float, bool,
+// None and bytes in protocols 2 to 5. Bytes need protocol 3: in protocol 2 they are a call of
+// `_codecs.encode`.
 opcodes! {
     PROTO = 0x80;
     FRAME = 0x95;
@@ -56,7 +56,7 @@ opcodes! {
     MEMOIZE = 0x94;
 }
 
-/// Opcodes that look up a class or function, by a name that follows in the pickle.
+/// Opcode that looks up a class or function by a name that follows in the pickle.
 pub(super) const GLOBAL: u8 = b'c';
 pub(super) const INST: u8 = b'i';
 /// Opcode that looks up a class or function by a name on the stack.

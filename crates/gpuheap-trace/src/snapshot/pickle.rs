@@ -1,9 +1,9 @@
-//! A reader for pickles of plain data. It has no way to import, call or build anything: opcodes
-//! that would are refused by name.
+//! Reader of pickles of plain data. It cannot import, call or build anything. Opcodes that would do
+//! so are refused by name.
 //!
-//! Work is linear in the input: lengths are checked against what is left of it, shared values are
-//! shared, and nothing recurses. So is memory, and a file is refused as soon as it makes more of
-//! its bytes than a recording does. The input itself is held a piece at a time.
+//! Time and memory are linear in the input. Lengths are checked against the rest of the input,
+//! shared values stay shared, and nothing recurses. A file is refused as soon as its values take
+//! more bytes than those of a recording would. The input itself is held a piece at a time.
 
 use std::io::Read;
 
@@ -15,32 +15,32 @@ use super::value::{Packed, Value};
 use crate::error::quote;
 use crate::{Error, Place};
 
-/// The most bytes of memory that a byte of the pickle may come to. The example recordings come to
-/// 1, dicts of three numbers, as frames that are not shared would be, to 5.
+/// Bytes of memory that a byte of the pickle may take. The example recordings take 1 byte. Dicts of
+/// three numbers, like frames that are not shared, take 5.
 const HELD_PER_BYTE: u64 = 6;
-/// Bytes that may be held beside that, since the start of a file need not be like the rest.
+/// Bytes of memory allowed in addition, because the start of a file may differ from the rest.
 const HELD_AT_ONCE: u64 = 4 << 20;
-/// After how many opcodes what is held is counted: one makes some tens of bytes, or as many as it
-/// has itself.
+/// Number of opcodes between two checks of the memory. An opcode takes some tens of bytes, or as
+/// many as its own length.
 const COUNTED_AFTER: u32 = 64;
 
 /// A pickle that was read.
 pub(super) struct Pickle<R> {
-    /// The value that it holds.
+    /// Value of the whole pickle.
     pub(super) value: Value,
     /// Containers and texts that the value refers to.
     pub(super) heap: Heap,
-    /// How many bytes the pickle has.
+    /// Length of the pickle, bytes.
     pub(super) len: u64,
-    /// Where it was read from, at its end.
+    /// Source of the pickle, at its end.
     pub(super) source: R,
 }
 
-/// Reads a pickle. Bytes after its end are ignored, as Python does. All values together may take
+/// Reads a pickle. Ignores bytes after its end, as Python does. All values together may take
 /// `limit` bytes.
 ///
 /// # Errors
-/// Gives the source back, too, so that its own verdict can be asked.
+/// Returns the error with the source, so that the source's own error can be asked for.
 pub(super) fn read<R: Read>(source: R, limit: u64) -> Result<Pickle<R>, (R, Error)> {
     let mut machine = Machine::new(source, limit);
     let result = machine.run();
@@ -59,7 +59,7 @@ struct Machine<R> {
     opcode: u8,
     opcode_at: u64,
     stack: Vec<Packed>,
-    /// Heights of the stack at which the open marks stand.
+    /// Heights of the stack at the open marks.
     marks: Vec<usize>,
     memo: Memo,
     heap: Heap,
@@ -101,9 +101,9 @@ impl<R: Read> Machine<R> {
         }
     }
 
-    /// A packed file of some hundred kilobytes can unpack to any number of opcodes that are one
-    /// byte each and make a value of tens of bytes. The budget grows with the bytes that were read,
-    /// and not with those that are there, so that such a file is found out at once.
+    /// Checks the memory of the values. A gzipped file of some hundred kilobytes can unpack to any
+    /// number of opcodes of one byte, each of which makes a value of tens of bytes. The budget
+    /// grows with the bytes read so far, so such a file is refused early.
     fn keep_to_the_budget(&self) -> Result<(), Error> {
         let (held, read) = (self.held(), self.input.position());
         if held > read.saturating_mul(HELD_PER_BYTE).saturating_add(HELD_AT_ONCE) {
@@ -123,7 +123,7 @@ impl<R: Read> Machine<R> {
         Ok(())
     }
 
-    /// How many bytes all values take, but for what vectors have in reserve.
+    /// Returns the bytes that all values take, without the spare capacity of vectors.
     fn held(&self) -> u64 {
         let stack = size_of_val(&self.stack[..]) + size_of_val(&self.marks[..]);
         (self.heap.held() + stack + self.memo.held()) as u64
@@ -316,7 +316,7 @@ impl<R: Read> Machine<R> {
         self.below(self.stack.len())
     }
 
-    /// The value under this height of the stack.
+    /// Returns the value under this height of the stack.
     fn below(&self, height: usize) -> Result<Packed, Error> {
         let above_floor = self.stack.get(self.floor()..height);
         above_floor
@@ -325,7 +325,7 @@ impl<R: Read> Machine<R> {
             .ok_or_else(|| self.malformed("finds nothing on the stack"))
     }
 
-    /// Takes the last mark: the height of the stack at which it stood.
+    /// Removes the last mark. Returns its height in the stack.
     fn take_mark(&mut self) -> Result<usize, Error> {
         self.marks.pop().ok_or_else(|| self.malformed("finds no MARK"))
     }
@@ -348,7 +348,7 @@ impl<R: Read> Machine<R> {
         }
     }
 
-    /// Nothing below the last mark may be popped.
+    /// Returns the height of the last mark. No value below it may be popped.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -373,7 +373,7 @@ impl<R: Read> Machine<R> {
         self.malformed(&format!("needs {length} bytes where {left} are left"))
     }
 
-    /// Entries are kept as such, so what is added to one later would be lost.
+    /// Returns the error for an addition to a dict that became an entry, which would be lost.
     fn ended_entry(&self) -> Error {
         self.malformed("finds an entry of a trace as its dict, which was whole before")
     }
@@ -409,9 +409,9 @@ impl<R: Read> Machine<R> {
         )
     }
 
-    /// The class or function that the current opcode looks up.
+    /// Returns the class or function that the current opcode looks up.
     fn wanted_global(&mut self) -> Option<String> {
-        // Names are cut far below that when they are shown.
+        // Messages cut names far below this length.
         const MOST: usize = 1 << 10;
         let (module, name) = match self.opcode {
             op::GLOBAL | op::INST => {
@@ -448,8 +448,7 @@ mod tests {
         read(input, limit).err().map(|(_, error)| error)
     }
 
-    /// The densest opcodes, again and again: what each makes of a byte is more than a recording
-    /// does.
+    /// Repeats the densest opcodes. Their values take more memory for each byte than a recording's.
     #[test]
     fn a_bomb_is_refused_before_it_takes_much_memory() {
         let bombs: [(&str, &[u8], &[u8]); 8] = [
@@ -468,7 +467,7 @@ mod tests {
             let error = refusal(&input, LIMIT).expect(name);
             assert!(error.what().ends_with("far more than a recording"), "{name}: {error}");
             let &Place::Byte(at) = error.place() else { panic!("{name}: {error}") };
-            // Each byte that was read came to more than the budget allows; nothing after it was.
+            // The bytes read so far exceed the budget, and no further ones were read.
             assert!(at < 4 << 20, "{name}: {error}");
         }
     }
@@ -498,7 +497,7 @@ mod tests {
             machine.run().unwrap();
             let (held, read) = (machine.held(), input.len() as u64);
             assert!(held * 3 < read * HELD_PER_BYTE, "{file}: {held} of {read}");
-            // Not because nothing is counted.
+            // Shows that memory is counted at all.
             assert!(held * 2 > read, "{file}: {held} of {read}");
         }
     }

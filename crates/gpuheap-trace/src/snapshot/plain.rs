@@ -1,4 +1,4 @@
-//! Looks into the values of a pickle; every error names the item as one would write it in Python.
+//! Access to the values of a pickle. Each error names the item in Python's notation.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,23 +11,23 @@ use crate::{Error, Place};
 
 const ADVICE: &str = "record again with torch.cuda.memory._dump_snapshot";
 
-/// Visits allowed beside one for each byte of the pickle, for small files.
+/// Visits allowed in addition to one for each byte of the pickle, for small files.
 const VISITS_AT_ONCE: u64 = 1_000_000;
-/// An entry takes at least six visits, one for itself in its list, one for its dict and four for
-/// its keys; its event, its place and its address take about a hundred bytes.
+/// Bytes that a visit may lead to. An entry takes at least six visits: one in its list, one for its
+/// dict and four for its keys. Its event, its place and its address take about a hundred bytes.
 const HELD_PER_VISIT: u64 = 16;
 
-/// Values to look into.
+/// View of the values of a pickle.
 pub(super) struct Plain<'h> {
     heap: &'h Heap,
-    /// How many more items may be visited. Each item takes some bytes of the pickle, and what
-    /// stands in many places, frames and stacks, is visited once. So visiting more items than there
-    /// are bytes means that lists stand in many places at once: a small file that would take hours.
+    /// Number of items that may still be visited. Each item takes some bytes of the pickle, and
+    /// shared items (frames and stacks) are visited once. So more visits than bytes mean that lists
+    /// stand in many places: a small file that would take hours.
     visits_left: Cell<u64>,
     input_len: u64,
 }
 
-/// Where a value is.
+/// Place of a value.
 #[derive(Clone, Copy)]
 pub(super) struct Path<'p> {
     parent: Option<&'p Path<'p>>,
@@ -41,7 +41,7 @@ enum Step<'p> {
     Index(usize),
 }
 
-/// Some values of a dict.
+/// Values of some keys of a dict.
 pub(super) struct Fields<'p, const N: usize> {
     path: &'p Path<'p>,
     keys: [&'static str; N],
@@ -49,18 +49,18 @@ pub(super) struct Fields<'p, const N: usize> {
 }
 
 impl<'h> Plain<'h> {
-    /// Bounds the visits so that the result takes about `limit` bytes.
+    /// Makes a view with so many visits that the result takes about `limit` bytes.
     pub(super) fn new(heap: &'h Heap, input_len: u64, limit: u64) -> Self {
         let visits = input_len.saturating_add(VISITS_AT_ONCE).min(limit / HELD_PER_VISIT);
         Self { heap, visits_left: Cell::new(visits), input_len }
     }
 
-    /// The values.
+    /// Returns the values.
     pub(super) fn heap(&self) -> &'h Heap {
         self.heap
     }
 
-    /// The number of the entry that a dict is.
+    /// Returns the number of the entry that a dict is; `None` for other values.
     pub(super) fn entry(&self, value: Value, path: &Path<'_>) -> Result<Option<u32>, Error> {
         let Value::Dict(dict) = value else { return Ok(None) };
         let Some(entry) = self.heap.entry(dict) else { return Ok(None) };
@@ -68,13 +68,13 @@ impl<'h> Plain<'h> {
         Ok(Some(entry))
     }
 
-    /// Where the items of a list lie: lists that are equal there have equal items.
+    /// Returns the place of a list's items. Lists with equal places have equal items.
     pub(super) fn place(&self, value: Value) -> Option<Items> {
         let Value::List(number) = value else { return None };
         Some(self.heap.place(number))
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     pub(super) fn list(&self, value: Value, path: &Path<'_>) -> Result<&'h [Packed], Error> {
         match value {
             Value::List(number) => {
@@ -86,7 +86,7 @@ impl<'h> Plain<'h> {
         }
     }
 
-    /// The values that a dict has for some keys.
+    /// Returns the values that a dict has for some keys.
     pub(super) fn fields<'p, const N: usize>(
         &self,
         value: Value,
@@ -109,14 +109,14 @@ impl<'h> Plain<'h> {
         Ok(Fields { path, keys, values })
     }
 
-    /// A whole number from 0 up.
+    /// Returns an integer from 0 up.
     pub(super) fn number(&self, value: Value, path: &Path<'_>) -> Result<u64, Error> {
         self.heap
             .whole(value)
             .ok_or_else(|| self.wrong_type(value, "a whole number from 0 up to 2^64 - 1", path))
     }
 
-    /// A number, whole or not.
+    /// Returns a number, integer or float.
     pub(super) fn float(&self, value: Value, path: &Path<'_>) -> Result<f64, Error> {
         match value {
             Value::Float(number) => Ok(self.heap.float(number)),
@@ -125,7 +125,7 @@ impl<'h> Plain<'h> {
         }
     }
 
-    /// `True` or `False`.
+    /// Returns a bool.
     pub(super) fn truth(&self, value: Value, path: &Path<'_>) -> Result<bool, Error> {
         match value {
             Value::Bool(truth) => Ok(truth),
@@ -133,7 +133,7 @@ impl<'h> Plain<'h> {
         }
     }
 
-    /// The keys and values of a dict whose keys are strings; other keys are left out.
+    /// Returns the keys and values of a dict. Keys that are not strings are left out.
     pub(super) fn pairs(
         &self,
         value: Value,
@@ -151,7 +151,7 @@ impl<'h> Plain<'h> {
         Ok(with_text.collect())
     }
 
-    /// The items of a list or a tuple.
+    /// Returns the items of a list or a tuple.
     pub(super) fn items(&self, value: Value, path: &Path<'_>) -> Result<&'h [Packed], Error> {
         match value {
             Value::List(number) | Value::Tuple(number) => {
@@ -163,7 +163,7 @@ impl<'h> Plain<'h> {
         }
     }
 
-    /// The keys of a dict that are strings, up to a hundred; `None` if it is no dict.
+    /// Returns the string keys of a dict, up to a hundred; `None` if the value is not a dict.
     pub(super) fn keys(&self, value: Value, entries: &Entries) -> Option<Vec<&'h [u8]>> {
         const MOST: usize = 100;
         let Value::Dict(number) = value else { return None };
@@ -179,7 +179,7 @@ impl<'h> Plain<'h> {
         Some(keys.filter_map(|[key, _]| text(key)).collect())
     }
 
-    /// The value of a key, if `value` is a dict that has it.
+    /// Returns the value of a key; `None` if `value` is not a dict with this key.
     pub(super) fn value(&self, value: Value, key: &str) -> Option<Value> {
         let Value::Dict(number) = value else { return None };
         let is_key = |[found, _]: &&[Packed; 2]| match found.value() {
@@ -189,19 +189,19 @@ impl<'h> Plain<'h> {
         self.heap.dict(number).iter().rfind(is_key).map(|[_, value]| value.value())
     }
 
-    /// The first item, if `value` is a list that has one.
+    /// Returns the first item; `None` if `value` is not a list, or is empty.
     pub(super) fn first(&self, value: Value) -> Option<Value> {
         let Value::List(number) = value else { return None };
         self.heap.sequence(number).first().map(|first| first.value())
     }
 
-    /// The first item of the first list that has one, of a list of lists.
+    /// Returns the first item in a list of lists; `None` if all are empty.
     pub(super) fn first_of_lists(&self, value: Value) -> Option<Value> {
         let Value::List(number) = value else { return None };
         self.heap.sequence(number).iter().find_map(|list| self.first(list.value()))
     }
 
-    /// A string, as the bytes of its UTF-8.
+    /// Returns a string, as UTF-8 bytes.
     pub(super) fn text(&self, value: Value, path: &Path<'_>) -> Result<&'h [u8], Error> {
         match value {
             Value::Text(number) => Ok(self.heap.text(number)),
@@ -231,34 +231,34 @@ impl<'h> Plain<'h> {
 }
 
 impl<const N: usize> Fields<'_, N> {
-    /// The value for the key with this index; it must be there.
+    /// Returns the value for the key with this index. A missing key is an error.
     pub(super) fn required(&self, index: usize) -> Result<Value, Error> {
         self.values[index].ok_or_else(|| {
             Error::new(format!("has no key \"{}\"", self.keys[index]), ADVICE).at(self.path.place())
         })
     }
 
-    /// The value for the key with this index, if it is there.
+    /// Returns the value for the key with this index, if there is one.
     pub(super) fn optional(&self, index: usize) -> Option<Value> {
         self.values[index]
     }
 
-    /// All values.
+    /// Returns all values.
     pub(super) fn values(&self) -> &[Option<Value>; N] {
         &self.values
     }
 
-    /// Where that value is.
+    /// Returns the place of the value with this index.
     pub(super) fn path(&self, index: usize) -> Path<'_> {
         self.path.key(self.keys[index])
     }
 
-    /// The whole number for the key with this index; it must be there.
+    /// Returns the integer for the key with this index. A missing key is an error.
     pub(super) fn number(&self, plain: &Plain<'_>, index: usize) -> Result<u64, Error> {
         plain.number(self.required(index)?, &self.path(index))
     }
 
-    /// The whole number for the key with this index, if it is there.
+    /// Returns the integer for the key with this index, if there is one.
     pub(super) fn optional_number(
         &self,
         plain: &Plain<'_>,
@@ -268,7 +268,7 @@ impl<const N: usize> Fields<'_, N> {
         value.map(|value| plain.number(value, &self.path(index))).transpose()
     }
 
-    /// The string for the key with this index; it must be there.
+    /// Returns the string for the key with this index. A missing key is an error.
     pub(super) fn text<'h>(&self, plain: &Plain<'h>, index: usize) -> Result<&'h [u8], Error> {
         plain.text(self.required(index)?, &self.path(index))
     }

@@ -1,4 +1,4 @@
-//! Reads a memory snapshot into one [`Trace`] for each device.
+//! Reader of memory snapshots. It makes one [`Trace`] for each device.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::model::Odd;
 use crate::source::Source;
 use crate::{At, Error, Format, Place, ReadOptions, Trace, TraceBuilder, WarningKind};
 
-/// Reads a snapshot: the devices that have events, in their order.
+/// Reads a snapshot. Returns a trace for each device with events, in order.
 pub(crate) fn read(
     name: &str,
     source: Source<'_>,
@@ -110,7 +110,7 @@ fn read_devices(
         .collect())
 }
 
-/// Entries and what they refer to, all of which is known to be good.
+/// Checked entries, with all that they refer to.
 struct Resolved<'r> {
     plain: &'r Plain<'r>,
     entries: &'r Entries,
@@ -126,12 +126,12 @@ impl Resolved<'_> {
     }
 }
 
-/// The snapshot's records of one device.
+/// Records of one device in the snapshot.
 struct Device {
     index: usize,
     /// Numbers of the entries, in the order of the snapshot's list.
     entries: Vec<u32>,
-    /// Time of the first event; `None` if there are only marks.
+    /// Time of the first event; `None` if the device has only marks.
     first_us: Option<u64>,
     unknown_actions: Odd,
     first_unknown_action: String,

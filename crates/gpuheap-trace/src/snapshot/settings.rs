@@ -1,11 +1,11 @@
-//! The settings of the allocator that a snapshot was made of.
+//! Settings of the allocator that the snapshot is from.
 
 use super::plain::{Path, Plain};
 use super::value::Value;
 use crate::Error;
 use crate::model::AllocatorSettings;
 
-/// Reads `allocator_settings`. Keys that are missing have the values of PyTorch's defaults.
+/// Reads `allocator_settings`. A missing key gets PyTorch's default value.
 pub(super) fn read(
     plain: &Plain<'_>,
     settings: Value,
@@ -29,7 +29,7 @@ pub(super) fn read(
         let text = plain.text(text, &fields.path(TEXT))?;
         read.text = String::from_utf8_lossy(text).into_owned();
     }
-    // -1 says that there is no limit.
+    // -1 means no limit.
     if let Some(most) = fields.optional(MAX_SPLIT)
         && !matches!(most, Value::Int(..0))
     {

@@ -1,10 +1,10 @@
-//! The keys of entries. All entries of a recording have one of a few lists of keys, so a dict's
-//! keys are compared with those of the dict before and not looked up.
+//! Keys of entries. The entries of a recording have few different lists of keys. So the keys of a
+//! dict are compared with those of the previous one, without a lookup.
 
 use super::texts::Texts;
 use super::value::{Packed, Value};
 
-/// Keys of an entry that are read.
+/// Keys of an entry that the reader uses.
 pub(super) const KEYS: [&str; 9] = [
     "action",
     "addr",
@@ -26,10 +26,10 @@ pub(super) const DEVICE_FREE: usize = 6;
 pub(super) const POOL: usize = 7;
 pub(super) const SEGMENT_POOL: usize = 8;
 
-/// The values of [`KEYS`].
+/// Values of [`KEYS`].
 pub(super) type Values = [Option<Value>; KEYS.len()];
 
-/// Lists of keys that dicts of entries were found to have.
+/// Lists of keys found in dicts of entries.
 #[derive(Default)]
 pub(super) struct Shapes {
     shapes: Vec<Shape>,
@@ -38,18 +38,18 @@ pub(super) struct Shapes {
 
 struct Shape {
     keys: Vec<Packed>,
-    /// Of each of [`KEYS`], where it stands last in `keys`.
+    /// For each of [`KEYS`], its last place in `keys`.
     places: [Option<u8>; KEYS.len()],
 }
 
-/// Most shapes: recordings have up to three. Dicts of further ones are kept as they are.
+/// The most shapes. Recordings have up to three. A dict of a further shape stays a dict.
 const MOST_SHAPES: usize = 32;
-/// Most keys of a shape: entries have nine.
+/// The most keys of a shape. Entries have nine.
 const MOST_KEYS: usize = 64;
 
 impl Shapes {
-    /// The shape of a dict with these keys and values, and the values of [`KEYS`]. `None` if it is
-    /// not like an entry.
+    /// Returns the shape of a dict with these keys and values, and the values of [`KEYS`]. `None`
+    /// if the dict is not an entry.
     pub(super) fn fields(&mut self, items: &[Packed], texts: &Texts) -> Option<(u8, Values)> {
         let pairs = items.as_chunks::<2>().0;
         let is_last = self.shapes.get(self.last).is_some_and(|shape| shape.has_keys(pairs));
@@ -63,7 +63,7 @@ impl Shapes {
         Some((self.last as u8, self.shapes[self.last].places.map(value)))
     }
 
-    /// The keys of a shape.
+    /// Returns the keys of a shape.
     pub(super) fn keys(&self, shape: u8) -> &[Packed] {
         self.shapes.get(usize::from(shape)).map_or(&[], |shape| &shape.keys)
     }
@@ -80,7 +80,7 @@ impl Shapes {
                 places[known] = Some(place as u8);
             }
         }
-        // No other dict of a recording has this key.
+        // Only dicts of entries have this key.
         places[0]?;
         self.shapes.push(Shape { keys: pairs.iter().map(|&[key, _]| key).collect(), places });
         Some(self.shapes.len() - 1)

@@ -1,4 +1,4 @@
-//! The strings of a pickle, each kept once.
+//! Strings of a pickle, each stored once.
 
 use std::hash::{BuildHasher, BuildHasherDefault};
 
@@ -11,20 +11,20 @@ use crate::model::next_number;
 #[derive(Default)]
 pub(super) struct Texts {
     bytes: Vec<u8>,
-    /// Where each ends in `bytes`; it begins where the one before ends.
+    /// End of each string in `bytes`. It begins at the end of the previous one.
     ends: Vec<usize>,
     by_hash: FxHashMap<u64, u32>,
 }
 
 impl Texts {
-    /// Bytes held.
+    /// Returns the bytes held.
     pub(super) fn held(&self) -> usize {
-        // An entry of the table, the share that is empty included.
+        // Bytes for an entry of the table, including its share of the empty places.
         const ENTRY: usize = 24;
         self.bytes.len() + size_of_val(&self.ends[..]) + self.by_hash.len() * ENTRY
     }
 
-    /// The number of a string; one that is known keeps its number.
+    /// Returns the number of a string. A known string keeps its number.
     pub(super) fn add(&mut self, text: &[u8]) -> Result<u32, Error> {
         let hash = BuildHasherDefault::<FxHasher>::default().hash_one(text);
         if let Some(&known) = self.by_hash.get(&hash)
@@ -35,7 +35,8 @@ impl Texts {
         let number = next_number(self.ends.len())?;
         self.bytes.extend_from_slice(text);
         self.ends.push(self.bytes.len());
-        // Of several with one hash, the last is found again: the others are kept twice at worst.
+        // Of several strings with one hash, only the last is found again. At worst, the others are
+        // stored twice.
         self.by_hash.insert(hash, number);
         Ok(number)
     }

@@ -1,19 +1,19 @@
-//! A value of a pickle. Files hold millions of them: a packed one takes 64 bits.
+//! Values of a pickle. Files have millions of them, and each is packed into 64 bits.
 
-/// A value; what does not fit into it is an index into the [`Heap`](super::heap::Heap).
+/// A value. A large one is an index into the [`Heap`](super::heap::Heap).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Value {
     None,
     Bool(bool),
-    /// A whole number of up to 60 bits, with its sign.
+    /// An integer of up to 60 bits, signed.
     Int(i64),
-    /// A long integer, by its place in [`Heap::long`](super::heap::Heap::long).
+    /// An integer of more than 60 bits, by its index for [`Heap::long`](super::heap::Heap::long).
     Long(u32),
-    /// Of [`Heap::unsigned`](super::heap::Heap::unsigned).
+    /// An integer from 2^63 up, by its index for [`Heap::unsigned`](super::heap::Heap::unsigned).
     Unsigned(u32),
-    /// A whole number that fits none of the three.
+    /// An integer of more than 64 bits.
     HugeInt,
-    /// A float, by its place in [`Heap::float`](super::heap::Heap::float).
+    /// A float, by its index for [`Heap::float`](super::heap::Heap::float).
     Float(u32),
     Text(u32),
     Bytes,
@@ -22,18 +22,18 @@ pub(super) enum Value {
     Dict(u32),
 }
 
-/// A [`Value`] in 64 bits: its kind in the low four, its number in the others.
+/// A [`Value`] in 64 bits. The low four have its kind, the others its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Packed(u64);
 
 const KIND_BITS: u32 = 4;
 
 impl Packed {
-    /// Whole numbers that are values themselves.
+    /// Integers that fit into a packed value.
     pub(super) const INTS: std::ops::RangeInclusive<i64> =
         (i64::MIN >> KIND_BITS)..=(i64::MAX >> KIND_BITS);
 
-    /// The value.
+    /// Returns the value.
     pub(super) fn value(self) -> Value {
         let number = (self.0 >> KIND_BITS) as u32;
         match self.0 & ((1 << KIND_BITS) - 1) {
@@ -58,7 +58,7 @@ impl From<Value> for Packed {
         let (kind, number) = match value {
             Value::None => (0, 0),
             Value::Bool(value) => (1, u64::from(value)),
-            // The highest bits are copies of the sign: see `INTS`.
+            // The highest bits only repeat the sign; see `INTS`.
             Value::Int(value) => (2, value.cast_unsigned()),
             Value::Long(number) => (3, number.into()),
             Value::Unsigned(number) => (4, number.into()),

@@ -11,7 +11,8 @@ pub(crate) mod pickle;
 
 pub(crate) const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
 
-/// A log of these rows, each `action,pointer,size,stream`, a microsecond apart on thread 1.
+/// Returns a log of these rows, each `action,pointer,size,stream`, one microsecond apart on thread
+/// 1.
 pub(crate) fn log(rows: &[&str]) -> String {
     let mut text = HEADER.to_owned();
     for (index, row) in rows.iter().enumerate() {
@@ -34,7 +35,7 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().expect("a vector takes all")
 }
 
-/// Checks the promises of [`Trace`] to its consumers.
+/// Asserts the guarantees of [`Trace`].
 pub(crate) fn assert_keeps_its_word(trace: &Trace) {
     #[derive(PartialEq, Debug)]
     enum State {

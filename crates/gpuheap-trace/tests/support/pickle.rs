@@ -1,4 +1,4 @@
-//! Encodes plain data as pickles: a small stand-in for CPython's pickle, protocols 2 to 5.
+//! Encoder of plain data as pickles, in place of CPython's, for protocols 2 to 5.
 
 /// Plain data.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,12 +32,12 @@ impl From<Vec<Data>> for Data {
     }
 }
 
-/// A dict with strings as keys.
+/// Returns a dict with strings as keys.
 pub(crate) fn dict<const N: usize>(pairs: [(&str, Data); N]) -> Data {
     Data::Dict(pairs.into_iter().map(|(key, value)| (key.into(), value)).collect())
 }
 
-/// The pickle of `data`.
+/// Returns the pickle of `data`.
 pub(crate) fn encode(data: &Data, protocol: u8) -> Vec<u8> {
     let mut encoder = Encoder { protocol, bytes: vec![0x80, protocol], memo: Vec::new() };
     if protocol >= 4 {
@@ -56,7 +56,7 @@ pub(crate) fn encode(data: &Data, protocol: u8) -> Vec<u8> {
 struct Encoder {
     protocol: u8,
     bytes: Vec<u8>,
-    /// Texts by memo index; containers take an index too, and no text.
+    /// Texts by memo index. A container takes an index too, without a text.
     memo: Vec<Option<String>>,
 }
 
@@ -190,7 +190,7 @@ impl Encoder {
     }
 }
 
-/// An entry of `device_traces`; the time is the action's number in the list.
+/// Returns an entry of `device_traces`. Its time is the action's number in the list.
 pub(crate) fn entry(action: &str, addr: i64, size: i64, stream: i64) -> Data {
     dict([
         ("action", action.into()),
@@ -201,7 +201,7 @@ pub(crate) fn entry(action: &str, addr: i64, size: i64, stream: i64) -> Data {
     ])
 }
 
-/// A segment that holds these blocks, each address, size, requested size and state.
+/// Returns a segment with these blocks: address, size, requested size and state of each.
 pub(crate) fn segment(device: i64, stream: i64, blocks: &[(i64, i64, i64, &str)]) -> Data {
     let blocks = blocks.iter().map(|&(address, size, requested, state)| {
         dict([
@@ -220,7 +220,7 @@ pub(crate) fn segment(device: i64, stream: i64, blocks: &[(i64, i64, i64, &str)]
     ])
 }
 
-/// A snapshot of these segments and traces.
+/// Returns a snapshot of these segments and traces.
 pub(crate) fn snapshot(segments: Vec<Data>, traces: Vec<Vec<Data>>) -> Data {
     let traces = traces.into_iter().map(Data::List).collect();
     dict([("segments", Data::List(segments)), ("device_traces", Data::List(traces))])
