@@ -1,4 +1,4 @@
-//! Times whole commands, as a user would: `cargo bench -p gpuheap-cli`.
+//! Times of whole commands: `cargo bench -p gpuheap-cli`.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -17,7 +17,7 @@ const ALL_LOGS: [&str; 7] = [
 ];
 
 fn main() -> io::Result<()> {
-    // `cargo test --all-targets` runs this too, without the flag.
+    // `cargo test --all-targets` also runs this program, without the flag.
     if !std::env::args().any(|argument| argument == "--bench") {
         return Ok(());
     }
@@ -26,7 +26,7 @@ fn main() -> io::Result<()> {
     time("a short log, five policies", 1, &["two_streams.csv.gz"])
 }
 
-/// Prints the median beside what the project has promised.
+/// Prints the median beside the project's goal.
 fn time(what: &str, promised_seconds: u64, arguments: &[&str]) -> io::Result<()> {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
     let mut times = Vec::new();

@@ -9,11 +9,11 @@ use crate::failure::Failure;
 use crate::output;
 use crate::verdict::Verdict;
 
-/// Writes the baseline, and says where.
+/// Writes the baseline, and prints its path.
 ///
 /// # Errors
 ///
-/// There is no state folder, or it cannot be written.
+/// Returns a failure if no state folder is known, or if the file cannot be written.
 pub(crate) fn save(machine: &Machine, report: &Report) -> Result<Verdict, Failure> {
     let path = path()?;
     let name = path.display();
@@ -29,11 +29,12 @@ pub(crate) fn save(machine: &Machine, report: &Report) -> Result<Verdict, Failur
     output::print(&format!("saved {name}\n")).map(|()| Verdict::Fine)
 }
 
-/// Says what is different since the baseline. Findings are those that it lacks.
+/// Prints the differences from the baseline. The verdict is `Findings` if there are findings that
+/// the baseline lacks.
 ///
 /// # Errors
 ///
-/// There is no baseline, or it cannot be read.
+/// Returns a failure if no baseline was saved, or if it cannot be read.
 pub(crate) fn show(machine: &Machine, report: &Report) -> Result<Verdict, Failure> {
     let path = path()?;
     let name = path.display();

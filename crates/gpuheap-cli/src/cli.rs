@@ -141,7 +141,7 @@ Exit codes:
   3  environment error (no device, no permission)
 Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
 
-/// The commands, as errors name them.
+/// Names of the commands, for errors.
 const COMMANDS: [&str; 6] = ["replay", "status", "doctor", "explain", "wait", "free"];
 
 /// Frameworks whose settings `--tune` searches.
@@ -220,23 +220,23 @@ pub(crate) struct ReplayArguments {
     pub(crate) json: bool,
 }
 
-/// Answers that `--card` asks for.
+/// Values of `--card`.
 #[derive(Clone, Debug)]
 pub(crate) enum AskedCard {
     /// The list of all cards.
     List,
-    /// A card.
+    /// One card.
     Card(&'static Card),
 }
 
-/// Bytes, and how they were written.
+/// Bytes, with the text that the user typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TypedSize {
     pub(crate) bytes: u64,
     pub(crate) typed: String,
 }
 
-/// A limit, and how it was written.
+/// A limit, with the text that the user typed.
 #[derive(Clone, Debug)]
 pub(crate) struct TypedLimit {
     pub(crate) size: Size,
@@ -244,7 +244,7 @@ pub(crate) struct TypedLimit {
 }
 
 impl ReplayArguments {
-    /// Takes what follows `--tune` for a trace if it is no family: `--tune run.csv`.
+    /// Treats the value of `--tune` as a trace if it is not a family: `--tune run.csv`.
     fn sort_out_tune(&mut self) {
         if let Some(text) = &mut self.tune
             && !text.is_empty()
@@ -254,13 +254,13 @@ impl ReplayArguments {
         }
     }
 
-    /// The family to search; `None` if the trace's format decides.
+    /// Returns the family to search; `None` if the trace's format decides.
     pub(crate) fn family(&self) -> Option<Family> {
         let text = self.tune.as_ref()?;
         FAMILIES.into_iter().find(|family| family.name() == text)
     }
 
-    /// Refuses what cannot be asked for together.
+    /// Refuses options that contradict each other.
     fn check(&self) -> Result<(), Failure> {
         if self.traces.is_empty() && !matches!(self.card, Some(AskedCard::List)) {
             return Err(Failure::wrong_use(NO_TRACE));
@@ -283,15 +283,15 @@ impl ReplayArguments {
     }
 }
 
-/// Meaning of a command line.
+/// Result of parsing a command line.
 pub(crate) enum Parsed {
-    /// To do something.
+    /// A command to run.
     Command(Command),
-    /// To show help or the version.
+    /// A text to print: help or the version.
     Text(String),
 }
 
-/// Reads the process's arguments.
+/// Parses the process's arguments.
 ///
 /// # Errors
 ///
@@ -316,7 +316,7 @@ pub(crate) fn parse() -> Result<Parsed, Failure> {
 
 const NO_TRACE: &str = "no trace was given; name at least one file: gpuheap replay TRACE";
 
-/// clap's errors take several lines; this is the one that says what is wrong and what to do.
+/// Reduces clap's error of several lines to one: the problem and what to do.
 fn explain(error: &clap::Error) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -372,7 +372,7 @@ fn size(text: &str) -> Result<Size, String> {
     Size::parse(text).map_err(|error| error.to_string())
 }
 
-/// A size that a pool can take something of.
+/// Parses a limit. It must be large enough for a pool to take something.
 fn limit(text: &str) -> Result<TypedLimit, String> {
     match size(text)? {
         Size::Bytes(bytes) if bytes < GRANULE => Err(format!(
@@ -383,15 +383,15 @@ fn limit(text: &str) -> Result<TypedLimit, String> {
     }
 }
 
-/// A size of which nothing at all is one too.
+/// Parses a size that may be zero.
 fn size_or_zero(text: &str) -> Result<Size, String> {
     if text == "0" { Ok(Size::Bytes(0)) } else { size(text) }
 }
 
-/// Bytes that devices hand memory out in multiples of.
+/// Granule of devices, bytes.
 const GRANULE: u64 = 2 << 20;
 
-/// A size that cannot be a share: this is the memory that there could be a share of.
+/// Parses a size that is not a share, because it sets the memory that shares refer to.
 fn bytes(text: &str) -> Result<TypedSize, String> {
     missing(text)?;
     let reason = match Size::parse(text) {
@@ -454,7 +454,7 @@ fn cuda(text: &str) -> Result<u16, String> {
     })
 }
 
-/// Reads `2ms`, `100us`, `1.5s`, `500ns`.
+/// Parses `2ms`, `100us`, `1.5s`, `500ns`.
 fn time(text: &str) -> Result<Duration, String> {
     missing(text)?;
     let fail = |reason: &str| {
@@ -476,7 +476,7 @@ fn time(text: &str) -> Result<Duration, String> {
     let Ok(number) = number.parse::<f64>() else {
         return fail("it does not start with a number");
     };
-    // An hour is longer than any stream lags behind its host, and far from overflow.
+    // No stream lags an hour behind its host, and an hour is far from overflow.
     match (number * nanoseconds).round() {
         0.0 => fail("it is zero, which is what there is without the option"),
         n if n > 3.6e12 => fail("it is more than an hour"),
@@ -484,7 +484,8 @@ fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Values may start with a hyphen so that `-1` gets its proper error; another option is no value.
+/// Refuses another option as a value. Values may start with a hyphen, so that `-1` gets an error of
+/// its own.
 fn missing(text: &str) -> Result<(), String> {
     if text.starts_with("--") {
         return Err(format!("the value is missing before '{text}'"));

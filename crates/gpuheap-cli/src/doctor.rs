@@ -58,11 +58,11 @@ enum Action {
     Show,
 }
 
-/// Runs every rule, and prints their findings.
+/// Runs all rules, and prints their findings.
 ///
 /// # Errors
 ///
-/// A recording or a baseline that cannot be read or written.
+/// Returns a failure if a recording or a baseline cannot be read or written.
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
     let mut machine;
     if let Some(path) = &arguments.record {
@@ -120,14 +120,14 @@ pub(crate) struct ExplainArguments {
     json: bool,
 }
 
-/// The most that is read of an error's text.
+/// Bytes that are read of an error's text at most.
 const MOST: u64 = 16 << 20;
 
 /// Explains a rule, or the text of an error.
 ///
 /// # Errors
 ///
-/// No such rule; a text in which no out-of-memory error is known.
+/// Returns a failure if the rule does not exist, or if the text has no known out-of-memory error.
 pub(crate) fn explain(arguments: &ExplainArguments) -> Result<Verdict, Failure> {
     if let Some(id) = &arguments.id {
         if TOPICS.iter().any(|topic| topic.eq_ignore_ascii_case(id)) {

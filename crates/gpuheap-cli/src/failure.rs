@@ -1,9 +1,9 @@
-//! Why a command could not do its work, in one form for all of them.
+//! Failures of commands, in one form.
 
 use std::process::ExitCode;
 
-/// Failure of a command: lines for stderr, each of which says what, where, why and
-/// what to do, and the exit code.
+/// Failure of a command: its exit code, and lines for stderr. Each line has the problem, its place,
+/// the reason and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     code: u8,
@@ -11,17 +11,18 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The command was used wrongly, or what it was given cannot be read: exit code 2.
+    /// Makes a failure for wrong use, or for input that cannot be read: exit code 2.
     pub(crate) fn wrong_use(line: impl ToString) -> Failure {
         Failure { code: 2, lines: vec![one_line(&line.to_string())] }
     }
 
-    /// The command could not look: no driver, no such device, nowhere to write. Exit code 3.
+    /// Makes a failure for a missing driver or device, or a place that cannot be written: exit code
+    /// 3.
     pub(crate) fn could_not_look(line: impl ToString) -> Failure {
         Failure { code: 3, lines: vec![one_line(&line.to_string())] }
     }
 
-    /// This failure and another one of the same kind.
+    /// Joins this failure with another one of the same kind.
     pub(crate) fn and(mut self, other: Failure) -> Failure {
         self.code = self.code.max(other.code);
         self.lines.extend(other.lines);
@@ -37,7 +38,8 @@ impl Failure {
     }
 }
 
-/// An argument or a driver's text may hold line breaks and control characters.
+/// Makes one line of a text. An argument or a driver's text may hold line breaks and control
+/// characters.
 fn one_line(text: &str) -> String {
     text.split(|c: char| c.is_control())
         .filter(|part| !part.is_empty())

@@ -32,11 +32,13 @@ pub(crate) struct FreeArguments {
     json: bool,
 }
 
-/// Says what would give memory back; with `--yes` ends proven orphans, and says what came back.
+/// Prints steps that would give memory back. With `--yes`, ends proven orphans, and prints the
+/// memory that came back.
 ///
 /// # Errors
 ///
-/// No GPU, a driver that does not answer; an orphan that cannot be ended.
+/// Returns a failure if there is no GPU, if the driver does not answer, or if an orphan cannot be
+/// ended.
 pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     let mut machine = machine::read(arguments.machine.as_ref())?;
     machine::nvml(&machine)?;
@@ -71,11 +73,11 @@ pub(crate) fn run(arguments: &FreeArguments) -> Result<Verdict, Failure> {
     output::print(&came_back(before.devices(), wanted)).map(|()| Verdict::Fine)
 }
 
-/// Time until the second look, in which a process that was just starting is listed.
+/// Time until the second look. A process that was just starting is listed by then.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
-/// Waits until `wanted` bytes are back, at most five seconds, and says what came back on each
-/// device.
+/// Waits until `wanted` bytes are free again, at most five seconds. Returns the text of the memory
+/// that came back on each device.
 fn came_back(before: &[Gpu], wanted: u64) -> String {
     let start = Instant::now();
     loop {
@@ -132,7 +134,8 @@ const PERIOD: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 ///
-/// No GPU, a driver that does not answer, a device that is not there.
+/// Returns a failure if there is no GPU, if the driver does not answer, or if the device does not
+/// exist.
 pub(crate) fn wait(arguments: &WaitArguments) -> Result<Verdict, Failure> {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! The machine that the commands look at, and the width of what they print.
+//! Machine that the commands examine, and the width of their output.
 
 use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use gpuheap_doctor::{Here, Machine, Recording};
 
 use crate::failure::Failure;
 
-/// Columns if stdout is no terminal.
+/// Width in columns if stdout is not a terminal.
 const WIDTH: usize = 80;
 
 /// Reads this machine, or the recording in `file`.
 ///
 /// # Errors
 ///
-/// A file that cannot be read or is no recording.
+/// Returns a failure if the file cannot be read, or is not a recording.
 pub(crate) fn read(file: Option<&PathBuf>) -> Result<Machine, Failure> {
     match file {
         None => Ok(Machine::read(Here)),
@@ -27,7 +27,7 @@ pub(crate) fn read(file: Option<&PathBuf>) -> Result<Machine, Failure> {
 ///
 /// # Errors
 ///
-/// A file that cannot be read or is no recording.
+/// Returns a failure if the file cannot be read, or is not a recording.
 pub(crate) fn recording(path: &Path) -> Result<Recording, Failure> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
@@ -38,11 +38,11 @@ pub(crate) fn recording(path: &Path) -> Result<Recording, Failure> {
     })
 }
 
-/// Returns NVML's answers if it has any.
+/// Returns NVML's answers.
 ///
 /// # Errors
 ///
-/// One line that says why there are none: no GPU, no driver, a driver that fails.
+/// Returns one line with the reason if there are none: no GPU, no driver, or a driver that fails.
 pub(crate) fn nvml(machine: &Machine) -> Result<&Nvml, Failure> {
     if machine.has_no_gpu() {
         return Err(Failure::could_not_look(
@@ -64,7 +64,7 @@ pub(crate) fn nvml(machine: &Machine) -> Result<&Nvml, Failure> {
     }
 }
 
-/// Returns the columns of the terminal, 80 if stdout is none.
+/// Returns the columns of the terminal, or 80 if stdout is not one.
 pub(crate) fn width() -> usize {
     if !stdout().is_terminal() {
         return WIDTH;

@@ -1,16 +1,16 @@
-//! The only place that writes to stdout and stderr.
+//! Output of all commands: only this module writes to stdout and stderr.
 //!
-//! Nothing here is coloured, so `NO_COLOR` has nothing to switch off.
+//! No output is coloured, so `NO_COLOR` has no effect.
 
 use std::io::{ErrorKind, Write, stderr, stdout};
 
 use crate::failure::Failure;
 
-/// Writes a command's whole output. A reader that has seen enough (`| head`) is no failure.
+/// Writes a command's whole output. A reader that ends early (`| head`) is not a failure.
 ///
 /// # Errors
 ///
-/// Where stdout cannot be written for another reason, such as a full disk.
+/// Returns a failure if stdout cannot be written for another reason, such as a full disk.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -21,12 +21,12 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Says on stderr what the reader of the output should know but need not act on.
+/// Writes a note to stderr, which needs no action.
 pub(crate) fn note(text: &str) {
     line("note", text);
 }
 
-/// Says on stderr why there is no output.
+/// Writes the reason for missing output to stderr.
 pub(crate) fn complain(failure: &Failure) {
     for text in failure.lines() {
         line("error", text);

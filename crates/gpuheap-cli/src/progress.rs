@@ -1,4 +1,4 @@
-//! A progress bar on stderr, for what takes longer than a second.
+//! Progress bar on stderr, for work of more than a second.
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Counts steps towards an end, and shows them once the wait gets noticeable. Where stderr is not
-/// a terminal nothing is ever shown. May be shared between threads.
+/// Counter of steps, shared between threads. It shows a bar after a second. If stderr is not a
+/// terminal, no bar is ever shown.
 pub(crate) struct Progress {
     bar: ProgressBar,
     start: Instant,
@@ -21,7 +21,7 @@ impl Progress {
         Progress::with("{msg} [{bar:30}] {pos}/{len} {elapsed}", steps)
     }
 
-    /// Counts the bytes that are read of a file of so many.
+    /// Makes a counter for the bytes of a file of this size.
     pub(crate) fn of_bytes(bytes: u64) -> Progress {
         Progress::with("{msg} [{bar:30}] {bytes}/{total_bytes} {elapsed}", bytes)
     }
@@ -34,17 +34,17 @@ impl Progress {
         Progress { bar, start: Instant::now(), shown: AtomicBool::new(false) }
     }
 
-    /// Names the step that begins.
+    /// Names the step that begins now.
     pub(crate) fn show(&self, step: &str) {
         self.bar.set_message(step.to_owned());
     }
 
-    /// Adds steps to those that are known.
+    /// Adds to the number of steps that are expected.
     pub(crate) fn add_steps(&self, steps: u64) {
         self.bar.inc_length(steps);
     }
 
-    /// Counts steps as done, and shows the bar once the wait gets noticeable.
+    /// Counts steps as done. Shows the bar after a second.
     pub(crate) fn finish_steps(&self, steps: u64) {
         if self.start.elapsed() > PATIENCE && !self.shown.swap(true, Ordering::Relaxed) {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -53,7 +53,7 @@ impl Progress {
     }
 }
 
-/// A reader whose bytes are counted as steps.
+/// Reader whose bytes count as steps.
 pub(crate) struct Counted<'a, R> {
     pub(crate) reader: R,
     pub(crate) progress: &'a Progress,

@@ -1,4 +1,4 @@
-//! `gpuheap replay`: reads traces, has them replayed, and prints.
+//! `gpuheap replay`: reads traces, replays them, and prints the reports.
 
 use std::io::{IsTerminal, stdin};
 use std::path::Path;
@@ -16,15 +16,15 @@ use crate::output;
 use crate::progress::{Counted, Progress};
 use crate::verdict::Verdict;
 
-/// The name of a trace that stands for standard input.
+/// Name for standard input in place of a trace.
 const STANDARD_INPUT: &str = "-";
 
-/// Replays and prints.
+/// Replays the traces, and prints the reports.
 ///
 /// # Errors
 ///
-/// Files that cannot be read (one line each), or a device that cannot be opened. Nothing
-/// is printed then.
+/// Returns a failure if files cannot be read (one line each), or if a device cannot be opened. Then
+/// nothing is printed.
 pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
     if let Some(AskedCard::List) = arguments.card {
         return output::print(&report::list_cards()).map(|()| Verdict::Fine);
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<Verdict, Failure> {
     Ok(if reports.iter().all(gets_through) { Verdict::Fine } else { Verdict::Findings })
 }
 
-/// Searches settings for every trace, and prints.
+/// Searches settings for each trace, and prints them.
 fn tune(arguments: &ReplayArguments, traces: &[Trace]) -> Result<Verdict, Failure> {
     let device = device(arguments)?;
     let progress = Progress::new(0);
@@ -73,7 +73,8 @@ fn tune(arguments: &ReplayArguments, traces: &[Trace]) -> Result<Verdict, Failur
     Ok(if get_through { Verdict::Fine } else { Verdict::Findings })
 }
 
-/// Reads all traces before anything is replayed: a bad file is told at once, not after minutes.
+/// Reads all traces before the first replay. So a bad file is reported at once, and not after
+/// minutes.
 fn read(arguments: &ReplayArguments) -> Result<Vec<Trace>, Failure> {
     let options = ReadOptions::default().recorded_only(arguments.recorded_only);
     let mut traces = Vec::new();

@@ -27,11 +27,12 @@ pub(crate) struct StatusArguments {
     json: bool,
 }
 
-/// Accounts and prints.
+/// Prints the account of each device's memory.
 ///
 /// # Errors
 ///
-/// No GPU, a driver that does not answer, a device that is not there.
+/// Returns a failure if there is no GPU, if the driver does not answer, or if the device does not
+/// exist.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
     let name = match arguments.device.as_deref() {
         Some(name) if name.starts_with("emulated") => {
@@ -45,8 +46,8 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<Verdict, Failure> {
     print(arguments, &accounts, &driver, Some(&mut machine))
 }
 
-/// Prints accounts, and under WSL2 the figures of Windows. That takes seconds to answer, so the
-/// accounts are printed before it is asked.
+/// Prints accounts, and under WSL2 the figures of Windows. Windows takes seconds to answer, so the
+/// accounts are printed first.
 fn print(
     arguments: &StatusArguments,
     accounts: &[Account],
@@ -93,7 +94,7 @@ fn index(name: &str) -> Result<u32, Failure> {
     })
 }
 
-/// Accounts for an emulated device of this process, whose context is all that it holds.
+/// Returns the account of an emulated device of this process. Its context is all that it holds.
 fn emulated(name: &str) -> Result<Account, Failure> {
     let wrong = |error: gpuheap::Error| Failure::wrong_use(format!("--device: {error}"));
     let device = Device::open(name).map_err(wrong)?;

@@ -1,10 +1,10 @@
 //! Results of commands that ran to their end.
 
-/// Result of a command that could do its work.
+/// Result of a command that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing to say beyond what was printed: exit code 0.
+    /// No findings: exit code 0.
     Fine,
-    /// The command found what it was asked to look for: exit code 1.
+    /// Findings of the kind that the command looks for: exit code 1.
     Findings,
 }

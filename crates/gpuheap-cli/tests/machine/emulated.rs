@@ -1,4 +1,4 @@
-//! The commands on the emulated NVML, which they load as they would the real one.
+//! Commands on the emulated NVML, which they load like the real one.
 
 use std::path::Path;
 
@@ -19,7 +19,8 @@ fn on(variable: (&str, &str), arguments: &[&str]) -> Ran {
     }
 }
 
-/// A description with this test, a pid that cannot be, and 1 GiB that no process is listed with.
+/// Returns a description with this test, a pid that cannot exist, and 1 GiB that no process is
+/// listed with.
 fn description() -> String {
     let own = std::process::id();
     format!(
@@ -44,7 +45,7 @@ fn status_accounts_for_what_nvml_lists() {
     assert_eq!((&device["name"], &device["uuid"]), (&"Test A".into(), &"GPU-a".into()));
     let bytes = |field: &str| device[field].as_u64().unwrap();
     assert_eq!((bytes("total_bytes"), bytes("reserved_bytes")), (16 << 30, 1 << 29));
-    // The first process has 3 GiB and the second 2, and 1 is unaccounted.
+    // The two processes have 3 GiB and 2 GiB, and 1 GiB is unaccounted.
     assert_eq!((bytes("used_bytes"), bytes("unaccounted_bytes")), (6 << 30, 1 << 30));
     assert_eq!(bytes("free_bytes"), (10 << 30) - (1 << 29));
     let [own, gone] = device["processes"].as_array().unwrap().as_slice() else {

@@ -1,4 +1,4 @@
-//! The commands that look at a machine, as their users see them, on recorded machines.
+//! Commands that examine a machine: whole commands, on recorded machines.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
@@ -24,7 +24,7 @@ struct Ran {
     stderr: String,
 }
 
-/// Runs the command without a GPU in sight.
+/// Runs the command without a visible GPU.
 fn gpuheap(arguments: &[&str]) -> Ran {
     let output = Command::new(env!("CARGO_BIN_EXE_gpuheap")).args(arguments).output().unwrap();
     Ran {
@@ -34,7 +34,7 @@ fn gpuheap(arguments: &[&str]) -> Ran {
     }
 }
 
-/// Returns the file of a recorded machine, with what it is based on.
+/// Writes the file of a recorded machine, completed by the machine that it is based on.
 fn machine(folder: &Path, name: &str) -> PathBuf {
     let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-doctor/tests/machines");
     let read =

@@ -1,8 +1,8 @@
-//! Lines to type, and how their figures stand beside the table.
+//! Lines to type, and their figures compared with the table's.
 
 use crate::support::{SHORT, log, recordings, replay, replay_in};
 
-/// A text with single blanks.
+/// Returns a text with single blanks.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! Input that cannot be used: one line on stderr, nothing on stdout, exit code 2.
+//! Invalid input: one line on stderr, nothing on stdout, exit code 2.
 
 use std::io::Write;
 use std::path::Path;
@@ -18,12 +18,12 @@ fn good() -> String {
     log(&[("allocate", 0x1000, 100), ("free", 0x1000, 100)])
 }
 
-/// A pickle of protocol 2 with these opcodes.
+/// Returns a pickle of protocol 2 with these opcodes.
 fn pickle(opcodes: &[u8]) -> Vec<u8> {
     [b"\x80\x02", opcodes, b"."].concat()
 }
 
-/// Files that are no traces, by name.
+/// Returns files that are not traces, by name.
 fn files() -> Vec<(&'static str, Vec<u8>)> {
     let rows = good();
     let noise: Vec<u8> =

@@ -1,16 +1,16 @@
-//! Limits and devices that are given, and verdicts near the end of memory.
+//! Limits and devices from arguments, and verdicts near the end of memory.
 
 use crate::support::{Ran, replay};
 
 const FAILED: &str = "varied_oom.snapshot.pickle.gz";
 
-/// The text up to the table, with single blanks.
+/// Returns the text up to the table, with single blanks.
 fn words(ran: &Ran) -> String {
     let verdict = ran.stdout.split("\n\npool ").next().unwrap();
     verdict.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The run had 4.85 GiB, which is not enough; 4.94 GiB are.
+/// The run had 4.85 GiB, which is not enough. 4.94 GiB is enough.
 #[test]
 fn limit_replaces_the_memory_of_a_failed_run() {
     for (limit, code) in [("4.94GiB", 0), ("4.8GiB", 1)] {
@@ -19,7 +19,7 @@ fn limit_replaces_the_memory_of_a_failed_run() {
         let words = words(&ran);
         assert!(words.contains(&format!(", limited to {limit} ")), "{words}");
         assert!(!words.contains("the memory that the run had"), "{words}");
-        // The limit that stopped the recorded run is not the one that was asked about.
+        // The question is about another limit than the one that stopped the recorded run.
         assert!(!words.contains("your own limit"), "{words}");
         assert_eq!(words.contains("a higher limit: 4.94 GiB"), code == 1, "{words}");
     }
@@ -41,7 +41,7 @@ fn fraction_is_advised_only_where_the_device_has_the_memory() {
     assert!(advised(&[]).contains("set_per_process_memory_fraction(4.94 * 2**30"));
 }
 
-/// With the recorded times 1.81 GiB are enough; with others the program needs up to 1.94 GiB.
+/// At the recorded speed, 1.81 GiB is enough. At others, the program needs up to 1.94 GiB.
 #[test]
 fn range_beyond_the_device_is_no_success() {
     let run = "two_streams.snapshot.pickle.gz";
@@ -62,7 +62,7 @@ fn range_beyond_the_device_is_no_success() {
     assert!(shown.contains("1.94 GiB of usable memory is enough"), "{shown}");
 }
 
-/// Of equal driver calls, what takes as much is no advice.
+/// A pool with as many bytes and as many driver calls is not advised.
 #[test]
 fn advice_on_a_run_that_gets_through_takes_less() {
     let run = "two_streams.snapshot.pickle.gz";

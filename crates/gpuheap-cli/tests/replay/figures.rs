@@ -1,10 +1,10 @@
-//! Figures that can be known without replaying, or that must hold whatever a policy does.
+//! Figures that are known without a replay, or that hold for all policies.
 
 use serde_json::Value;
 
 use crate::support::{SHORT, log, own_pools, pools, replay, replay_in, traces};
 
-/// A number of the traces' README, `1,234` or `1234`.
+/// Parses a number of the traces' README, `1,234` or `1234`.
 fn number(cell: &str) -> u64 {
     cell.replace(',', "").parse().unwrap()
 }
@@ -47,18 +47,18 @@ fn snapshots_count_what_was_live_before_unless_told_not_to() {
     assert_eq!(peaks(&["--recorded-only"]), [(1_842_372_616, 0), (671_893_152, 0)]);
 }
 
-/// The pools whose segments are as small as a request, tested apart so that both halves run at
-/// once.
+/// Pools with segments as small as a request. They have a test of their own, so that both halves
+/// run at once.
 const SMALL_SEGMENTS: [&str; 2] = ["simple", "binned"];
 
-/// Replays on devices from far too small to plenty.
+/// Replays on devices from far too small to more than enough.
 fn reserves_what_is_live_at_least_and_the_device_at_most(pools: &[&str]) {
     let pools: Vec<&str> = pools.iter().flat_map(|pool| ["--pool", *pool]).collect();
     for trace in SHORT {
         let whole = replay(&["--json", "--pool", "simple", trace]).json();
         let peak_live = whole[0]["peak_live_bytes"].as_u64().unwrap();
         for percent in [50, 90, 101, 106, 115, 140, 300] {
-            // No multiple of any granule.
+            // The size is no multiple of a granule.
             let memory = peak_live / 100 * percent + 1001;
             let device = ["--json", "--device-memory", &memory.to_string(), trace];
             let found = &replay(&[&pools[..], &device].concat()).json()[0];
@@ -114,7 +114,7 @@ fn the_later_work_ends_the_longer_blocks_are_kept_from_other_streams() {
         let json = replay(&[arguments, &own].concat()).json();
         json[0]["results"][0]["peak_reserved_bytes"].as_u64().unwrap()
     };
-    // The trace is 4 s long: virtual time has to pass with it for delays to differ.
+    // The trace is 4 s long. Virtual time must follow it, or else delays make no difference.
     let delays = [&[][..], &["--delay", "100us"], &["--delay", "5ms"], &["--delay", "1.5s"]];
     let peaks = delays.map(reserved);
     assert!(peaks.is_sorted_by(|shorter, longer| shorter < longer), "{peaks:?}");

@@ -1,4 +1,4 @@
-//! The shape of `--json`, which scripts rely on.
+//! Fields of `--json`, on which scripts rely.
 
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ const OUT_OF_MEMORY_FIELDS: [&str; 9] = [
     "cause",
 ];
 
-/// The fields in the order in which they are printed, of all objects that begin with `first`.
+/// Returns the fields of all objects that begin with `first`, in printed order.
 fn printed_fields(text: &str, indent: usize) -> Vec<&str> {
     let prefix = " ".repeat(indent) + "\"";
     text.lines()
@@ -59,7 +59,7 @@ fn printed_fields(text: &str, indent: usize) -> Vec<&str> {
         .collect()
 }
 
-/// The lines between `results` and `recorded`.
+/// Returns the lines between `results` and `recorded`.
 fn results_alone(text: &str) -> String {
     let mut is_inside = false;
     let mut lines = Vec::new();
@@ -153,7 +153,7 @@ fn pools_come_in_the_order_asked_for_and_once() {
     assert_eq!(pools, ["split", "none"]);
 }
 
-/// A snapshot in which each device has allocated once, so many bytes; none at all for 0.
+/// Returns a snapshot in which each device has one allocation of this many bytes; none for 0.
 fn snapshot(devices: &[u8]) -> Vec<u8> {
     let text =
         |text: &str| [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
@@ -249,7 +249,7 @@ fn verdict_says_what_the_text_says() {
     assert_eq!(verdict["failure"]["event"], 3405);
     assert_eq!(verdict["failure"]["cause"], "fragmentation");
     assert_eq!(json[0]["recorded"]["failed_requests"][0]["requested_bytes"], 123_432_960);
-    // Bytes that PyTorch was allowed to take, by the README of the recordings.
+    // Bytes that PyTorch was allowed to take, from the README of the recordings.
     let allowed = 5_253_845_811;
     let bound = |name: &str| json[0]["recorded"][name].as_u64().unwrap();
     let bounds = bound("memory_at_least_bytes")..bound("memory_below_bytes");

@@ -1,4 +1,4 @@
-//! `gpuheap replay` as its users see it: whole commands, their output and exit codes.
+//! `gpuheap replay` as a user runs it: whole commands, with their output and exit codes.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -1,4 +1,4 @@
-//! `--find-minimum` against replays on devices of that size and of 2 MiB less.
+//! `--find-minimum`, compared with replays on devices of that size and of 2 MiB less.
 
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ fn a_minimum_is_enough_and_two_mebibytes_less_are_not() {
     }
 }
 
-/// The default pool may need this much beyond the live bytes: a twentieth, and 64 MiB.
+/// The default pool may need a twentieth more than the live bytes, and 64 MiB.
 #[test]
 fn stitched_needs_little_more_than_what_is_live() {
     let names = traces().read_dir().unwrap().map(|file| file.unwrap().file_name());
@@ -63,7 +63,7 @@ fn a_minimum_is_found_from_below_too() {
 #[test]
 fn a_minimum_is_that_of_the_delay_and_of_the_limit() {
     let trace = "two_streams.csv.gz";
-    // A share of a smaller device is less.
+    // A share of a smaller device is smaller too.
     for arguments in [["--delay", "5ms"], ["--limit", "80%"]] {
         for (pool, minimum) in minima(&[&own_pools()[..], &arguments, &[trace]].concat()) {
             let enough = gets_through(trace, &pool, minimum, &arguments);

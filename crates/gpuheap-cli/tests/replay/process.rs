@@ -1,10 +1,10 @@
-//! How the command behaves as a process: memory, pipes, devices that are not there.
+//! The command as a process: its memory, pipes, and devices that do not exist.
 
 use std::process::Stdio;
 
 use crate::support::{Ran, command, replay, traces, without_times};
 
-/// Host memory that an emulated device of 141 GiB may take, bytes.
+/// Bound of the host memory for an emulated device of 141 GiB, bytes.
 const HOST_MEMORY: u64 = 300 << 20;
 
 #[test]
@@ -15,10 +15,10 @@ fn an_emulated_device_costs_little_host_memory() {
         let arguments = ["replay", "--json", trace];
         let child = command(&traces(), &arguments).stdout(Stdio::null()).spawn().unwrap();
         let mut status = 0;
-        // SAFETY: all of it is integers, for which zeros are values.
+        // SAFETY: all fields are integers, for which zero is valid.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: only this call waits for the process, a child of this one, and both pointers
-        // are valid for the call.
+        // SAFETY: only this call waits for the child process, and both pointers are valid for the
+        // call.
         let ended = unsafe { libc::wait4(child.id() as i32, &mut status, 0, &mut usage) };
         assert_eq!((ended, status), (child.id() as i32, 0));
         let peak = usage.ru_maxrss as u64 * 1024;
@@ -52,7 +52,7 @@ fn a_full_disk_is_told() {
 
 #[test]
 fn a_device_that_is_not_there_is_told() {
-    // With no driver and with one alike: no machine has as many devices.
+    // The result is the same with and without a driver, because no machine has as many devices.
     let ran = replay(&["--device", "cuda:9999", "two_streams.csv.gz"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (3, ""));
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);

@@ -1,8 +1,8 @@
-//! Whole reports, as people read them.
+//! Texts of whole reports.
 
 use crate::support::{Ran, command, recordings, replay, replay_in, traces, without_times};
 
-/// The report up to the table.
+/// Returns the report up to the table.
 fn verdict(text: &str) -> &str {
     text.split_once("\n\npool ").unwrap().0
 }
@@ -18,12 +18,12 @@ fn the_table_recommends_and_marks_models() {
 fn a_failed_run_says_what_happened_and_what_would_have_helped() {
     let ran = replay(&["varied_oom.snapshot.pickle.gz"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (1, ""));
-    // PyTorch's own message had 4.37 GiB allocated and 459.36 MiB reserved but unallocated.
+    // PyTorch's own message has 4.37 GiB allocated, and 459.36 MiB reserved but unallocated.
     assert!(ran.stdout.contains("459.36 MiB  free in "), "{}", ran.stdout);
     insta::assert_snapshot!(without_times(&ran.stdout));
 }
 
-/// The README shows what its own first command prints.
+/// The README shows the output of its own first command.
 #[test]
 fn readme_shows_the_verdict_of_its_command() {
     let root = traces().join("../..");
@@ -81,7 +81,7 @@ fn what_a_recording_lacks_is_told() {
     insta::assert_snapshot!(told);
 }
 
-/// The graphs of this program ended before the snapshot: the model is off, and nothing waits.
+/// The graphs of this program ended before the snapshot. So the model is off, and no block waits.
 #[test]
 fn a_range_names_its_reason() {
     let folder = recordings().join("torch-programs");
@@ -105,7 +105,7 @@ fn a_snapshot_is_checked_against_what_recorded_it() {
     ] {
         assert_eq!(replay(&[arguments, &memory].concat()).code, code, "{arguments:?}");
     }
-    // A pool that fails decides nothing, unless it recorded the trace or is asked for.
+    // A pool that fails decides only if it recorded the trace or was asked for.
     let memory = ["--device-memory", "1.85GiB", "two_streams.snapshot.pickle.gz"];
     for (arguments, code) in [
         (&[][..], 0),
@@ -136,7 +136,8 @@ fn request_that_failed_when_recorded_is_served_at_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let rows = [("allocate", 1, 1 << 30), ("allocate failure", 0, 8 << 30)];
     std::fs::write(folder.path().join("log.csv"), crate::support::log(&rows)).unwrap();
-    // The log does not name its device, so an H200 that is large enough says nothing of the run.
+    // The log does not name its device. A replay on an H200, which is large enough, proves nothing
+    // for the run.
     let ran = replay_in(folder.path(), &["log.csv"]);
     assert_eq!(ran.code, 1);
     insta::assert_snapshot!(without_times(&ran.stdout));
@@ -174,8 +175,8 @@ fn cards_are_found_by_name_and_listed() {
     assert!(ran.stderr.contains("give one of A100 40GB, A100 80GB"), "{}", ran.stderr);
 }
 
-/// A device that is too small for every resource of RMM is told how much is enough, and cards with
-/// more memory are enough.
+/// A device is too small for all resources of RMM. The report has the memory that is enough, and
+/// cards with more memory fit.
 #[test]
 fn a_log_that_fails_here_names_the_memory_and_the_cards_that_do() {
     let folder = recordings().join("rmm-logs");
@@ -188,7 +189,7 @@ fn a_log_that_fails_here_names_the_memory_and_the_cards_that_do() {
         assert!(ran.stdout.contains(wanted), "{}", ran.stdout);
         assert!(ran.stdout.contains("GTX 1650 4GB: yes"), "{}", ran.stdout);
         assert!(verdict(&ran.stdout).lines().count() <= 24, "{}", ran.stdout);
-        // A program of RMM has none of gpuheap's pools.
+        // A program that uses RMM has none of gpuheap's pools.
         let told = ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(told.contains("cuda had reserved") || told.contains("rmm:async had"), "{told}");
         let json = replay_in(&folder, &[&["--json"], &arguments[..]].concat()).json();
@@ -282,7 +283,7 @@ fn the_heap_at_one_event_is_shown() {
 fn a_profile_leaves_what_its_context_does_not_take() {
     for (profile, free) in [("h200", 149_557_477_376_u64), ("rtx4090", 24_847_056_896)] {
         let shown = replay(&["--json", "--profile", profile, "gpt_train_short.csv.gz"]).stdout;
-        // Bytes that cuMemGetInfo calls free after the context is made; measured on the H200.
+        // Bytes that cuMemGetInfo reports as free after the context is made, measured on the H200.
         assert!(shown.contains(&format!("\"device_memory_bytes\": {free},")), "{shown}");
     }
 }

@@ -1,4 +1,4 @@
-//! How a command is run, and what tests read of its output.
+//! Helpers that run a command and read its output.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use gpuheap::PoolKind;
 use serde_json::Value;
 
-/// Those that are replayed in a moment in a debug build.
+/// Traces that a debug build replays quickly.
 pub(crate) const SHORT: [&str; 5] = [
     "cupy_groupby.csv.gz",
     "gpt_train_short.csv.gz",
@@ -15,12 +15,12 @@ pub(crate) const SHORT: [&str; 5] = [
     "two_streams.snapshot.pickle.gz",
 ];
 
-/// All pools, as the command calls them.
+/// Returns the names of all pools, as the command has them.
 pub(crate) fn pools() -> Vec<&'static str> {
     PoolKind::ALL.map(PoolKind::name).to_vec()
 }
 
-/// Options that ask for all of gpuheap's own pools.
+/// Returns options for all of gpuheap's own pools.
 pub(crate) fn own_pools() -> Vec<&'static str> {
     pools().into_iter().flat_map(|pool| ["--pool", pool]).collect()
 }
@@ -43,7 +43,7 @@ impl From<Output> for Ran {
 }
 
 impl Ran {
-    /// The JSON that it printed.
+    /// Returns the JSON on stdout.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| {
             panic!("{error} in {:?}, with {:?} on stderr", self.stdout, self.stderr)
@@ -55,7 +55,7 @@ pub(crate) fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces")
 }
 
-/// The recordings that the models are compared with.
+/// Returns the folder of the recordings that the models are compared with.
 pub(crate) fn recordings() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuheap-replay/tests/data")
 }
@@ -66,7 +66,7 @@ pub(crate) fn command(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// `gpuheap replay` with these arguments, in the folder of the traces.
+/// Runs `gpuheap replay` with these arguments, in the folder of the traces.
 pub(crate) fn replay(arguments: &[&str]) -> Ran {
     replay_in(&traces(), arguments)
 }
@@ -76,7 +76,7 @@ pub(crate) fn replay_in(folder: &Path, arguments: &[&str]) -> Ran {
     command(folder, &[&["replay"], arguments].concat()).output().unwrap().into()
 }
 
-/// A CSV log of these rows: an action, a pointer, a size.
+/// Returns a CSV log of these rows: an action, a pointer, a size.
 pub(crate) fn log(rows: &[(&str, u64, u64)]) -> String {
     let mut text = "Thread,Time,Action,Pointer,Size,Stream\n".to_owned();
     for (index, (action, pointer, size)) in rows.iter().enumerate() {
@@ -87,7 +87,7 @@ pub(crate) fn log(rows: &[(&str, u64, u64)]) -> String {
     text
 }
 
-/// The output with the one column blanked out that is a matter of the machine.
+/// Returns the output with its only column of times blanked out.
 pub(crate) fn without_times(text: &str) -> String {
     const COLUMN: &str = "ns/event";
     let mut column = None;

@@ -1,9 +1,9 @@
-//! JSON held against a schema of `docs/`, with those keywords that our schemas have.
+//! Comparison of JSON with a schema of `docs/`. Only the keywords of these schemas are supported.
 
 use serde_json::Value;
 
-/// The places at which a value does not follow a schema of those keywords that ours has. A field
-/// that the schema lacks is one too: readers may ignore it, but it is to be described.
+/// Returns the places at which a value differs from a schema. An unknown field is a difference too,
+/// because readers may ignore it, but the schema must describe it.
 pub(crate) fn differences(schema: &Value, value: &Value, at: &str) -> Vec<String> {
     if let Some(alternatives) = schema["anyOf"].as_array() {
         let each = alternatives.iter().map(|schema| differences(schema, value, at));
