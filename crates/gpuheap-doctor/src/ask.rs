@@ -1,4 +1,4 @@
-//! Requests to a process to give back what it keeps.
+//! Requests to a process to give back memory that it does not use.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use crate::evidence;
 use crate::machine::{Machine, Process};
 
-/// Time that a program gets until it runs the request: it does so between two steps of Python.
+/// Time limit for the answer. The target runs the request between two steps of Python.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Program for the target's own interpreter, whose `sys.remote_exec` has to fit the target's.
+/// Program for the target's own interpreter, because the release of `sys.remote_exec` must match.
 const SENDER: &str = "\
 import sys
 ask = getattr(sys, 'remote_exec', None)
@@ -21,7 +21,7 @@ if ask is None:
 ask(int(sys.argv[1]), sys.argv[2])
 ";
 
-/// Program that the target runs. It imports nothing that the target has not imported.
+/// Program that the target runs. It imports only modules that the target has imported already.
 const REQUEST: &str = "\
 import sys, gc
 def release():
@@ -45,8 +45,8 @@ except OSError:
     pass
 ";
 
-/// Returns the command that asks a process to give memory back, and why it would help; `None` if
-/// the program is not known to take such a request.
+/// Returns the command that asks a process to give memory back, with the reason why that would
+/// help. `None` if the program is not known to take such a request.
 pub(crate) fn command(process: &Process) -> Option<(&'static str, String)> {
     let pid = process.pid;
     if process.runs("ollama") {
@@ -74,13 +74,13 @@ pub(crate) fn command(process: &Process) -> Option<(&'static str, String)> {
     })
 }
 
-/// Asks a Python process of this machine to empty the caches of PyTorch and CuPy, and waits until
-/// it has, for ten seconds at most. The process runs the request between two steps of Python.
+/// Asks a Python process of this machine to empty the caches of PyTorch and CuPy. The process runs
+/// the request between two steps of Python. Blocks until it has answered, for ten seconds at most.
 ///
 /// # Errors
 ///
-/// There is no such process, it is no Python of version 3.14 or later, it may not be debugged by
-/// this user, or it does not answer in time.
+/// Returns an error if the process does not exist, does not run Python 3.14 or later, may not be
+/// debugged by this user, or does not answer in time.
 pub fn ask(machine: &Machine, pid: u32) -> Result<(), String> {
     let Some(process) = machine.process(pid) else {
         return Err(format!("pid {pid} has no device open; see gpuheap status"));
@@ -92,7 +92,7 @@ pub fn ask(machine: &Machine, pid: u32) -> Result<(), String> {
             version.0, version.1
         ));
     }
-    // Its interpreter is run with this user's rights, and has to read this user's file.
+    // This user runs the target's interpreter, which must read this user's file.
     if process.uid.is_none() || process.uid != machine.host.uid {
         return Err(format!("pid {pid} belongs to {}; ask as that user", process.user));
     }
@@ -108,7 +108,7 @@ pub fn ask(machine: &Machine, pid: u32) -> Result<(), String> {
     send(Path::new(&format!("/proc/{pid}/exe")), pid)
 }
 
-/// Sends the request through an interpreter and waits for the answer.
+/// Sends the request through an interpreter, and waits for the answer.
 fn send(interpreter: &Path, pid: u32) -> Result<(), String> {
     let folder = Folder::new(pid)?;
     let (request, answer) = (folder.0.join("request.py"), folder.0.join("answer"));
@@ -139,8 +139,8 @@ fn send(interpreter: &Path, pid: u32) -> Result<(), String> {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    // The target may still open the request. So it asks for nothing from now on, and the folder
-    // stays, because its name would be free for others.
+    // The target may still open the request later, so the request is emptied. The folder stays, so
+    // that no other user can take its name.
     let _ = fs::write(&request, "");
     std::mem::forget(folder);
     Err(format!(
@@ -149,21 +149,21 @@ fn send(interpreter: &Path, pid: u32) -> Result<(), String> {
     ))
 }
 
-/// Returns the request with the place of its answer.
+/// Returns the request, with the path of its answer filled in.
 fn program(answer: &Path) -> Result<String, String> {
     let path = answer.to_str().ok_or_else(|| format!("{} is not UTF-8", answer.display()))?;
-    // A text of JSON is one of Python.
+    // A JSON string is a valid Python string.
     let literal = serde_json::to_string(path).map_err(|error| error.to_string())?;
     Ok(format!("ANSWER = {literal}\n{REQUEST}"))
 }
 
-/// A folder of this user's alone, removed at the end.
+/// Folder that only this user can open. A drop removes it.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new(pid: u32) -> Result<Folder, String> {
         let own = std::process::id();
-        // The target has another working folder.
+        // The path is absolute, because the target has another working folder.
         let parent = fs::canonicalize(std::env::temp_dir())
             .map_err(|error| format!("{}: {error}", std::env::temp_dir().display()))?;
         let path = parent.join(format!("gpuheap-ask-{own}-{pid}"));
@@ -177,7 +177,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A folder that stays behind is empty of secrets.
+        // A folder that stays behind holds no secrets.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! A machine's figures at one time, to compare later ones with.
+//! Figures of a machine at one time, for later comparison.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -11,8 +11,8 @@ use crate::rule::Severity;
 use crate::status;
 use crate::words::{age, mib};
 
-/// Differences of less than this are not told, bytes: a context-free client of the driver comes and
-/// goes with some MiB.
+/// Largest difference that is not reported, bytes. Clients of the driver without a context come and
+/// go with some MiB.
 const NOISE: u64 = 16 << 20;
 
 /// Figures and findings of a machine at one time.
@@ -23,30 +23,30 @@ pub struct Baseline {
     pub saved_at: u64,
     /// The driver's version; empty if unknown.
     pub driver: String,
-    /// The devices that answered.
+    /// Devices that answered.
     pub devices: Vec<Figures>,
-    /// Ids of the rules that found something worse than information.
+    /// Ids of the rules with a finding worse than [`Severity::Info`](crate::Severity::Info).
     pub rules: BTreeSet<String>,
 }
 
 /// Figures of one device, bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
-    /// The identity that stays: `GPU-…`.
+    /// Permanent identity: `GPU-…`.
     pub uuid: String,
     /// NVML's index.
     pub index: u32,
     /// The device's name.
     pub name: String,
-    /// Memory that nothing uses.
+    /// Memory not in use.
     pub free: u64,
     /// Memory that driver and firmware keep.
     pub reserved: u64,
     /// Memory in use, without `reserved`.
     pub used: u64,
-    /// Memory in use by no listed process; below 0 if processes share memory.
+    /// Memory in use by no listed process. Negative if processes share memory.
     pub unaccounted: i64,
-    /// Processes that are listed.
+    /// Number of listed processes.
     pub processes: usize,
 }
 
@@ -75,11 +75,11 @@ impl Baseline {
         }
     }
 
-    /// Reads what [`to_json`](Baseline::to_json) wrote.
+    /// Parses the output of [`to_json`](Baseline::to_json).
     ///
     /// # Errors
     ///
-    /// The text is no baseline, or one of another schema.
+    /// Returns an error if the text is not a baseline, or has another schema.
     pub fn parse(text: &str) -> Result<Baseline, String> {
         let baseline: Baseline = serde_json::from_str(text).map_err(|error| error.to_string())?;
         match baseline.schema {
@@ -90,20 +90,20 @@ impl Baseline {
 
     /// Renders the baseline as JSON.
     pub fn to_json(&self) -> String {
-        // Numbers, texts and lists are always JSON.
+        // Serialization of numbers, texts and lists never fails.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// Returns the rules that found something in `now` and not in this baseline.
+    /// Returns the rules with findings in `now` that have none in this baseline.
     pub fn new_rules<'a>(&'a self, now: &'a Baseline) -> impl Iterator<Item = &'a str> {
         now.rules.difference(&self.rules).map(String::as_str)
     }
 
-    /// Says what is different in `now`, a line for each difference.
+    /// Describes the differences in `now`, one line for each.
     pub fn changes(&self, now: &Baseline) -> String {
         let mut text = String::new();
         let mut line = |words: String| {
-            // Writing to a string does not fail.
+            // A write to a string never fails.
             let _ = writeln!(text, "{words}");
         };
         let old = age(now.saved_at.saturating_sub(self.saved_at));

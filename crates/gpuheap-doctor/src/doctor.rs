@@ -1,4 +1,4 @@
-//! All rules on one machine, and their findings as people and programs read them.
+//! All rules on one machine, with their findings as text and as JSON.
 
 use serde::Serialize;
 
@@ -13,26 +13,26 @@ pub struct Report {
     schema: u32,
     /// The driver's version; empty if unknown.
     pub driver: String,
-    /// Devices that the driver names.
+    /// Number of devices that the driver lists.
     pub devices: usize,
-    /// Rules that looked.
+    /// Number of rules that ran.
     pub rules: usize,
-    /// The findings, the worst first.
+    /// Findings, worst first.
     pub findings: Vec<Finding>,
     /// Probes that were skipped, each with the reason.
     pub skipped: Vec<SkippedProbe>,
 }
 
-/// A look that was left out.
+/// Probe that was skipped.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SkippedProbe {
     /// The probe's subject.
     pub probe: &'static str,
-    /// Why it was not.
+    /// Reason.
     pub reason: String,
 }
 
-/// Runs every rule on a machine that was [examined](Machine::examine).
+/// Runs all rules on a machine that was [examined](Machine::examine).
 pub fn diagnose(machine: &Machine) -> Report {
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule.look(machine)).collect();
     findings.sort_by_key(|finding| finding.severity);
@@ -55,8 +55,8 @@ impl Report {
         self.findings.iter().all(|finding| finding.severity == Severity::Info)
     }
 
-    /// Renders the report for a terminal of `width` columns; with `all`, what only informs and what
-    /// was skipped too.
+    /// Renders the report for a terminal of `width` columns. With `all`, includes findings that
+    /// only inform, and skipped probes.
     pub fn render(&self, width: usize, all: bool) -> String {
         let mut text = String::new();
         for finding in
@@ -85,12 +85,12 @@ impl Report {
         text
     }
 
-    /// Renders the report as JSON, which `docs/doctor.schema.json` describes.
+    /// Renders the report as JSON, by `docs/doctor.schema.json`.
     pub fn to_json(&self) -> String {
-        // Numbers, texts and lists are always JSON.
+        // Serialization of numbers, texts and lists never fails.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 }
 
-/// The indent below a finding's mark and id.
+/// Indent below a finding's mark and id.
 const INDENT: &str = "       ";

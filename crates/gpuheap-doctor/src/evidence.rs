@@ -1,13 +1,13 @@
-//! Questions that several rules ask of a machine.
+//! Facts about a machine that several rules need.
 
 use crate::machine::{Gpu, Machine, Process};
 use crate::status::{Account, Place, Row, is_hidden};
 use crate::words::age;
 
-/// Processes of a list that are named; of the rest the number is.
+/// The most processes named in a list. Of the others, only the number is given.
 const NAMED: usize = 3;
 
-/// Returns each device that answers, with its account.
+/// Returns the devices that answer, each with its account.
 pub(crate) fn accounts(machine: &Machine) -> impl Iterator<Item = (&Gpu, Account)> {
     let devices = machine.devices().iter().filter(|gpu| gpu.failure.is_none());
     devices.map(|gpu| (gpu, Account::of(machine, gpu)))
@@ -18,20 +18,20 @@ pub(crate) fn name(gpu: &Gpu) -> String {
     format!("GPU {}", gpu.index)
 }
 
-/// Returns the unaccounted memory from which a device is suspect: 512 MiB or 1 % of it. Idle cards
-/// show up to some 400 MiB (reports of 2025 and 2026).
+/// Returns the unaccounted memory from which on a device is suspect: 512 MiB, or 1 % of the device
+/// if that is more. Idle cards show up to 400 MiB (reports of 2025 and 2026).
 pub(crate) fn unaccounted_limit(account: &Account) -> i64 {
     i64::try_from((account.total_bytes / 100).max(512 << 20)).unwrap_or(i64::MAX)
 }
 
-/// Returns `true` if processes may be left out of the driver's lists, so that a sum proves nothing.
+/// Returns `true` if the driver's lists may lack processes, so that their sum proves nothing.
 pub(crate) fn cannot_list(machine: &Machine) -> bool {
     machine.host.is_container
         || machine.host.is_wsl
         || (machine.host.hidepid > 0 && machine.host.uid != Some(0))
 }
 
-/// Returns the bytes that the driver lists for a process, on all devices.
+/// Returns the bytes that the driver lists for a process, over all devices.
 pub(crate) fn bytes_of(machine: &Machine, pid: u32) -> Option<u64> {
     let listed = machine.devices().iter().flat_map(|gpu| &gpu.processes);
     let mut bytes = listed.filter(|listed| listed.pid == pid).filter_map(|listed| listed.bytes);
@@ -64,16 +64,16 @@ pub(crate) fn is_monitor(process: &Process) -> bool {
         || (process.has_loaded("libnvidia-ml.so") && !process.has_loaded("libcuda.so"))
 }
 
-/// Returns `true` for a server of MPS, which has its clients' memory.
+/// Returns `true` for a server of MPS, which holds the memory of its clients.
 pub(crate) fn is_mps(process: &Process) -> bool {
     process.comm.starts_with("nvidia-cuda-mps")
 }
 
-/// Returns `true` if a process belongs to a listed one that lives, as a data loader does to its
-/// training: the listed one is its ancestor or shares a descriptor with it.
+/// Returns `true` if a process serves a listed one that lives, like a data loader of a training.
+/// The listed one is its ancestor, or shares a descriptor with it.
 pub(crate) fn serves_living(machine: &Machine, process: &Process) -> bool {
     let mut ancestor = machine.process(process.parent);
-    // The numbers of a table that changed while it was read may form a circle.
+    // A table that changes while it is read may have a cycle of parents.
     for _ in 0..32 {
         let Some(known) = ancestor else { break };
         if is_listed(machine, known.pid) {
@@ -85,8 +85,8 @@ pub(crate) fn serves_living(machine: &Machine, process: &Process) -> bool {
         .any(|pid| is_listed(machine, pid) && machine.process(pid).is_some())
 }
 
-/// Returns `true` if a listed process that lives is in the process group of `process`. It may be
-/// the program that started it.
+/// Returns `true` if a listed process that lives is in the process group of `process`. It may have
+/// started `process`.
 pub(crate) fn is_grouped_with_living(machine: &Machine, process: &Process) -> bool {
     machine
         .processes
@@ -101,9 +101,12 @@ pub(crate) fn partners(machine: &Machine, pid: u32) -> impl Iterator<Item = u32>
     })
 }
 
-/// Returns the processes that may keep what the ended process `pid` opened, and whether they do for
-/// sure: those of its session or group or whose parent it was, or those that share a descriptor, or
-/// the only one that has a device open without being listed; else all of these.
+/// Returns the processes that may hold what the ended process `pid` opened, and `true` if they
+/// certainly do.
+///
+/// Processes of its session or group, and its children, certainly do. If there are none, processes
+/// that share a descriptor do. If there are none either, the only process that has a device open
+/// and is not listed does. If there are several of those, they are returned with `false`.
 pub(crate) fn heirs(machine: &Machine, pid: u32) -> (Vec<&Process>, bool) {
     let holders: Vec<&Process> = unlisted_holders(machine)
         .filter(|process| !is_monitor(process) && !serves_living(machine, process))
@@ -129,18 +132,19 @@ fn was_led_by(process: &Process, pid: u32) -> bool {
 /// Certainty that a listed process has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// The process was in this PID namespace and is not any more.
+    /// The process was in this PID namespace, and has ended.
     Proven,
-    /// The process may also be one outside of this container.
+    /// The process has ended, or is outside of this container.
     Likely,
 }
 
-/// Returns whether a listed process that cannot be seen has ended; `None` if nothing says so.
+/// Returns the certainty that a listed process, which cannot be seen, has ended; `None` without
+/// evidence.
 ///
-/// In a container, an older driver lists processes outside of it too, whose numbers may be those of
-/// processes inside. There the end is likely if a holder belongs to the session or group that the
-/// process led, or if all that hold the device unlisted have only inherited it and this namespace
-/// has given out the number at all.
+/// In a container, an older driver also lists processes from outside, with pids that processes
+/// inside may have. Then the end is likely in two cases. A holder belongs to the session or group
+/// that the process led. Or all unlisted holders of the device only inherited it, and this
+/// namespace has given out the pid before.
 pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     match row.place {
         Place::Ended => Some(Ended::Proven),
@@ -157,7 +161,7 @@ pub(crate) fn ended(machine: &Machine, row: &Row) -> Option<Ended> {
     }
 }
 
-/// Returns processes as people name them: `4188 (python3 w.py, ann, 2 h)`.
+/// Describes processes in a line: `4188 (python3 w.py, ann, 2 h)`.
 pub(crate) fn list(processes: &[&Process]) -> String {
     let named = processes.iter().take(NAMED).map(|process| {
         let old = age(process.age_seconds);
@@ -170,13 +174,13 @@ pub(crate) fn list(processes: &[&Process]) -> String {
     text
 }
 
-/// Returns the pids of processes with `between` between them.
+/// Joins the pids of processes with `between`.
 pub(crate) fn pids(processes: &[&Process], between: &str) -> String {
     processes.iter().map(|process| process.pid.to_string()).collect::<Vec<_>>().join(between)
 }
 
-/// Returns the number and the device's bus address of a message `NVRM: Xid (PCI:0000:19:00): 79,
-/// …`.
+/// Parses a message `NVRM: Xid (PCI:0000:19:00): 79, …`. Returns the Xid's number and the device's
+/// bus address.
 pub(crate) fn xid(message: &str) -> Option<(u32, &str)> {
     let (_, rest) = message.split_once("NVRM: Xid (PCI:")?;
     let (device, rest) = rest.split_once("): ")?;
@@ -184,7 +188,7 @@ pub(crate) fn xid(message: &str) -> Option<(u32, &str)> {
     Some((rest[..digits].parse().ok()?, device))
 }
 
-/// Returns how often the kernel logged a text, and how many seconds ago it did last.
+/// Returns how often the kernel logged a text, and the seconds since the last time.
 pub(crate) fn logged(machine: &Machine, text: &str) -> Option<(usize, u64)> {
     let mut messages = machine.log.iter().filter(|message| message.text.contains(text));
     let first = messages.next()?;

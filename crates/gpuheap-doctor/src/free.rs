@@ -1,4 +1,4 @@
-//! Steps that would give memory back, and the end of processes that are proven orphans.
+//! Steps that would give memory back, and the end of proven orphans.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
@@ -18,31 +18,31 @@ use crate::words::{hanging, mib};
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A process that keeps memory of one that has ended, and that nothing else uses.
+/// Process that holds memory of an ended one, and that no other process uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Orphan {
-    /// The process.
+    /// Pid of the process.
     pub pid: u32,
-    /// Its start after boot, in ticks of 10 ms.
+    /// Start of the process after boot, in ticks of 10 ms.
     pub start_ticks: u64,
-    /// Its command line.
+    /// Command line of the process.
     pub command: String,
     /// NVML's index of the device.
     pub device: u32,
-    /// The process that has ended, under which the memory is listed.
+    /// Ended process under which the memory is listed.
     pub listed_pid: u32,
-    /// The memory that is listed, bytes.
+    /// Listed memory, bytes.
     pub bytes: u64,
 }
 
-/// A step that would give memory back, and that is left to the reader.
+/// Step that would give memory back, for the reader to take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// Why the step would help.
+    /// Reason why the step would help.
     pub reason: String,
     /// Bytes that the step would give back; 0 if that is not known.
     pub bytes: u64,
-    /// The command to type.
+    /// Command to type.
     pub command: String,
 }
 
@@ -52,13 +52,13 @@ pub struct Plan {
     schema: u32,
     /// Processes that may be ended.
     pub orphans: Vec<Orphan>,
-    /// Why none is proven, if the proof failed.
+    /// Reason why no orphan is proven, if the proof failed.
     pub unproven: Option<String>,
     /// Further steps, each a command.
     pub steps: Vec<Step>,
 }
 
-/// Plans for a machine that was [examined](Machine::examine). Changes nothing.
+/// Makes the plan for a machine that was [examined](Machine::examine). Changes nothing.
 pub fn plan(machine: &Machine) -> Plan {
     let (orphans, unproven) = match proof(machine) {
         Ok(orphans) => (orphans, None),
@@ -100,7 +100,7 @@ pub fn plan(machine: &Machine) -> Plan {
 ///
 /// # Errors
 ///
-/// There is memory of an ended process, and it cannot be proven who keeps it.
+/// Returns the reason if an ended process has memory, and no holder of it can be proven.
 fn proof(machine: &Machine) -> Result<Vec<Orphan>, String> {
     let mut orphans: Vec<Orphan> = Vec::new();
     for gpu in machine.devices() {
@@ -158,9 +158,9 @@ fn proof(machine: &Machine) -> Result<Vec<Orphan>, String> {
 }
 
 impl Plan {
-    /// Drops the orphans that a later look does not prove too. The lists of the driver and of the
-    /// processes are read one after the other, so one look can take a process that has just begun
-    /// for one that has ended.
+    /// Drops the orphans that the plan `later` does not have. The driver's list and the processes
+    /// are read one after the other, so in a single plan a process that has just begun may look
+    /// ended.
     pub fn confirm(&mut self, later: &Plan) {
         let is_same = |one: &Orphan, other: &Orphan| {
             (one.pid, one.start_ticks, one.device, one.listed_pid)
@@ -203,23 +203,24 @@ impl Plan {
 
     /// Renders the plan as JSON.
     pub fn to_json(&self) -> String {
-        // Numbers, texts and lists are always JSON.
+        // Serialization of numbers, texts and lists never fails.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 }
 
-/// Ends an orphan of this machine: SIGTERM, and SIGKILL after five seconds. Blocks until it has
-/// ended, for six seconds at most.
+/// Ends an orphan of this machine with SIGTERM, and with SIGKILL after five seconds. Blocks until
+/// it has ended, for six seconds at most.
 ///
 /// # Errors
 ///
-/// The process is another one by now, may not be signalled, or does not end.
+/// Returns an error if the pid belongs to another process by now, if the process may not be
+/// signalled, or if it does not end.
 pub fn end(orphan: &Orphan) -> Result<(), String> {
     let pid = orphan.pid;
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or_else(|| format!("{pid} is no pid"))?;
-    // The descriptor stays with this process, even if its number goes to another one. So the start
-    // is compared after it is open.
+    // A descriptor stays with this process, even if another process gets the pid. So the start is
+    // compared after the descriptor is open.
     let process = match pidfd_open(number, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         opened => opened.map_err(|error| format!("pid {pid}: {error}"))?,
@@ -254,7 +255,7 @@ pub fn end(orphan: &Orphan) -> Result<(), String> {
     Err(format!("pid {pid} does not end; see gpuheap doctor, P03"))
 }
 
-/// Returns the number that `/proc` gives to the process of a descriptor.
+/// Returns the pid that `/proc` shows for the process of a descriptor.
 fn numbered(descriptor: i32) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()

@@ -1,17 +1,17 @@
-//! Finds who holds GPU memory, and why it does not come back.
+//! Diagnosis of GPU memory: its holders, and the reasons why it does not come back.
 //!
-//! Everything is read through a [`Source`]: this machine ([`Here`]: NVML, `/proc`, the kernel's
-//! log) or a [`Recording`] of one, which a [`Recorder`] writes. [`Machine::read`] turns a source
-//! into facts, and everything else is a function of these facts:
+//! All facts come from a [`Source`]. It is this machine ([`Here`]: NVML, `/proc`, the kernel's
+//! log), or a [`Recording`] of a machine, which a [`Recorder`] writes. [`Machine::read`] reads the
+//! facts once. All else is a function of these facts:
 //!
 //! * [`status::of`] accounts for the memory of each device, by process.
-//! * [`diagnose`] has every rule look, and reports what they find ([`RULES`]); [`markdown`] renders
-//!   that for others to read, and [`Baseline`] compares it with an earlier time.
-//! * [`explain_error`] reads the text of a program that ran out of memory.
-//! * [`free::plan`] says what would give memory back.
+//! * [`diagnose`] runs all rules ([`RULES`]) and reports their findings. [`markdown`] renders the
+//!   report for others to read, and [`Baseline`] compares it with an earlier time.
+//! * [`explain_error`] explains the text of an out-of-memory error.
+//! * [`free::plan`] lists steps that would give memory back.
 //!
-//! No CUDA context is created, so that looking changes nothing. A fact that cannot be read is left
-//! out with its reason ([`Skipped`]); it is never guessed.
+//! No CUDA context is created, so a diagnosis changes nothing. A fact that cannot be read is left
+//! out with the reason ([`Skipped`]). No fact is guessed.
 //!
 //! ```
 //! use gpuheap_doctor::{Machine, Recording, status};

@@ -1,4 +1,4 @@
-//! The report to paste into an issue: Markdown without names of people, paths and machines.
+//! Report to paste into an issue: Markdown without names of people, paths and machines.
 
 use std::fmt::Write;
 
@@ -8,9 +8,9 @@ use crate::rule::Severity;
 use crate::status::{self, Account, Place, Row};
 use crate::words::{Amount, age, mib};
 
-/// Renders the findings on a machine that was [examined](Machine::examine), its account and what
-/// could not be looked at, as Markdown. Users, home folders, the arguments of commands and the
-/// host's name are left out. `version` is gpuheap's.
+/// Renders the findings on a machine that was [examined](Machine::examine), its account and its
+/// skipped probes, as Markdown. Leaves out users, home folders, arguments of commands and the
+/// host's name. `version` is gpuheap's.
 pub fn markdown(machine: &Machine, version: &str) -> String {
     let (machine, redaction) = machine.redacted();
     let report = diagnose(&machine);
@@ -114,12 +114,12 @@ fn redacted(redaction: &Redaction, text: &str) -> String {
     redaction.apply(text).replace('<', "&lt;")
 }
 
-/// Text of others in a table or a heading of Markdown.
+/// Escapes a text for a table or a heading of Markdown.
 fn escaped(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "&lt;")
 }
 
 fn line(text: &mut String, line: &str) {
-    // Writing to a string does not fail.
+    // A write to a string never fails.
     let _ = writeln!(text, "{line}");
 }

@@ -1,42 +1,42 @@
-//! A rule, and what it finds.
+//! Rule of the doctor, and its findings.
 
 use serde::Serialize;
 
 use crate::machine::Machine;
 use crate::words::hanging;
 
-/// A rule: data, and the function that looks.
+/// Rule: its data, and the function that runs it.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
-    /// The stable id: `P01`.
+    /// Stable id: `P01`.
     pub id: &'static str,
-    /// How bad a finding is.
+    /// Severity of its findings.
     pub severity: Severity,
     /// The rule's subject, a noun phrase.
     pub title: &'static str,
-    /// The long text of `gpuheap explain ID`.
+    /// Long text of `gpuheap explain ID`.
     pub explanation: &'static str,
     pub(crate) look: fn(&Machine) -> Vec<Finding>,
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Memory is lost, or the device cannot be used.
     Fail,
-    /// Memory is held that may be got back, or will be wanted.
+    /// Memory is held that may be recoverable, or that will be needed.
     Warning,
-    /// A fact that explains a figure. Shown on request.
+    /// A fact explains a figure. Shown on request.
     Info,
 }
 
-/// One finding: a fact, its cause, and the command that goes on from there.
+/// Finding: a fact, its cause, and the command to continue with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The rule's id.
+    /// Id of the rule.
     pub rule: &'static str,
-    /// How bad the finding is.
+    /// Severity of the finding.
     pub severity: Severity,
     /// The fact, with its numbers.
     pub fact: String,
@@ -46,12 +46,12 @@ pub struct Finding {
     pub command: String,
     /// Processes that hold the memory.
     pub pids: Vec<u32>,
-    /// The memory that it is about, bytes; 0 if that is not known.
+    /// Memory that the finding is about, bytes; 0 if it is not known.
     pub bytes: u64,
 }
 
 impl Rule {
-    /// Returns what the rule finds on a machine.
+    /// Returns the rule's findings on a machine.
     pub fn look(&self, machine: &Machine) -> Vec<Finding> {
         (self.look)(machine)
     }

@@ -1,4 +1,4 @@
-//! Explanations with the numbers of a machine: what Windows calls memory, settings of WSL2, RAPIDS.
+//! Explanations with a machine's numbers: Windows' terms for memory, settings of WSL2, RAPIDS.
 
 use crate::machine::{Machine, Windows};
 use crate::words::{Amount, hanging, mib};
@@ -6,8 +6,8 @@ use crate::words::{Amount, hanging, mib};
 /// Names of the topics that [`explain_topic`] knows.
 pub const TOPICS: [&str; 3] = ["dedicated", "wslconfig", "rapids"];
 
-/// Explains a topic with the numbers of a machine, for `width` columns; `None` if there is no such
-/// topic.
+/// Explains a topic with a machine's numbers, for `width` columns. `None` if the topic does not
+/// exist.
 ///
 /// * `dedicated`: Windows' "Dedicated" and "Shared GPU memory".
 /// * `wslconfig`: a fragment of `.wslconfig` with numbers for the host.
@@ -23,7 +23,7 @@ pub fn explain_topic(name: &str, machine: &Machine, width: usize) -> Option<Stri
     Some(text.text)
 }
 
-/// A text that grows by paragraphs and by lines to copy.
+/// Text that is built from paragraphs and lines to copy.
 struct Text {
     text: String,
     width: usize,
@@ -38,7 +38,7 @@ impl Text {
         hanging(&mut self.text, "* ", "  ", words, self.width);
     }
 
-    /// A line to copy, which is not broken.
+    /// Adds a line to copy, without breaking it.
     fn copy(&mut self, line: &str) {
         self.text.push_str(format!("    {line}").trim_end());
         self.text.push('\n');
@@ -80,7 +80,7 @@ fn dedicated(text: &mut Text, machine: &Machine) {
     }
 }
 
-/// Bytes of a GB as `.wslconfig` counts.
+/// Bytes of a GB in `.wslconfig`.
 const GB: u64 = 1 << 30;
 
 fn wslconfig(text: &mut Text, machine: &Machine) {
@@ -88,7 +88,7 @@ fn wslconfig(text: &mut Text, machine: &Machine) {
     let host = &machine.host;
     let (memory, is_known) = match windows.and_then(|windows| windows.memory) {
         Some(memory) => (memory, true),
-        // WSL2 gets half of the host's memory unless told otherwise.
+        // By default, WSL2 gets half of the host's memory.
         None if host.is_wsl => (host.memory.saturating_mul(2), false),
         None => (host.memory, true),
     };
@@ -123,7 +123,7 @@ fn wslconfig(text: &mut Text, machine: &Machine) {
     );
 }
 
-/// Settings of a `.wslconfig` that are about memory or the GPU.
+/// Returns the settings of a `.wslconfig` that concern memory or the GPU.
 fn present(windows: &Windows) -> Vec<&str> {
     const KEYS: [&str; 5] = ["memory", "swap", "gpusupport", "safemode", "automemoryreclaim"];
     let is_known = |line: &&str| {
@@ -141,8 +141,8 @@ struct Limits {
 }
 
 impl Limits {
-    /// Returns three quarters of the host's memory, with at least 4 GB left to Windows and at least
-    /// 1 GB taken, and a swap of half of that, at least 8 GB where memory is short.
+    /// Returns three quarters of the host's memory, with at least 4 GB left to Windows, and at
+    /// least 1 GB. The swap is half of that, or at least 8 GB if memory is short.
     fn of(host: u64) -> Limits {
         let left = (host / 4).max(4 * GB);
         let memory = (host.saturating_sub(left) / GB).max(1);
@@ -151,7 +151,7 @@ impl Limits {
     }
 }
 
-/// Sizes of pools are whole multiples of this, which RMM and drivers are content with.
+/// Granularity of pool sizes. RMM and drivers accept it.
 const STEP: u64 = 256 << 20;
 
 fn rapids(text: &mut Text, machine: &Machine) {

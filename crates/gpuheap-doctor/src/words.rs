@@ -1,8 +1,8 @@
-//! Sizes, times and lines as people read them.
+//! Texts of sizes, times and lines.
 
 use std::fmt;
 
-/// Bytes as whole MiB, as `nvidia-smi` shows them.
+/// Formats bytes as whole MiB, like `nvidia-smi`.
 pub(crate) fn mib(bytes: u64) -> String {
     format!("{} MiB", (bytes + (1 << 19)) >> 20)
 }
@@ -32,7 +32,7 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Writes `1 GPU` or `2 GPUs`; of `process` and its like `2 processes`.
+/// Formats `1 GPU` or `2 GPUs`. A noun that ends in `s` gets `es`.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     match (number, noun.ends_with('s')) {
         (1, _) => format!("1 {noun}"),
@@ -41,7 +41,7 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// Seconds as one number with a unit: `40 s`, `12 min`, `3 h`, `9 d`.
+/// Formats seconds as one number with a unit: `40 s`, `12 min`, `3 h`, `9 d`.
 pub(crate) fn age(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -51,7 +51,7 @@ pub(crate) fn age(seconds: u64) -> String {
     }
 }
 
-/// Cuts a text to `width` characters, control characters replaced, `…` at the end if it was longer.
+/// Cuts a text to `width` characters. Replaces control characters, and ends a longer text with `…`.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if clean.chars().count() <= width {
@@ -63,7 +63,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     short
 }
 
-/// Adds words after `first`, with `indent` before each further line, for `width` columns.
+/// Adds words after `first`, for `width` columns. Further lines begin with `indent`.
 pub(crate) fn hanging(text: &mut String, first: &str, indent: &str, words: &str, width: usize) {
     let mut line = first.to_owned();
     let mut is_start = true;

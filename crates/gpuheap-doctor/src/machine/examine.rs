@@ -1,4 +1,4 @@
-//! Facts that only rules need: the kernel's log, other programs' lists, the linker's cache.
+//! Facts that only rules need: the kernel's log, lists of other programs, the linker's cache.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::proc::meminfo;
 use super::process::{Process, has_cuda_thread};
 use crate::source::{Skipped, Source, Why};
 
-/// A message of the kernel.
+/// Message of the kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
     /// Seconds after boot.
@@ -17,10 +17,10 @@ pub struct Message {
     pub text: String,
 }
 
-/// Time that a command of others gets.
+/// Time limit of another program's command.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Parses `[seconds] text` in each line, with anything before the bracket.
+/// Parses lines `[seconds] text`. Text before the bracket is ignored.
 pub(super) fn messages(log: &str) -> Vec<Message> {
     let message = |line: &str| {
         let (_, rest) = line.split_once('[')?;
@@ -41,7 +41,7 @@ pub(super) fn libcuda(source: &dyn Source) -> Result<Vec<String>, Skipped> {
     Ok(cache.lines().filter_map(path).collect())
 }
 
-/// Returns the ids of the containers that run, if a process is in one of Docker's.
+/// Returns the ids of Docker's running containers. Only asks if a process is in one.
 pub(super) fn containers(
     source: &dyn Source,
     processes: &[Process],
@@ -54,7 +54,7 @@ pub(super) fn containers(
     })
 }
 
-/// Returns the numbers of Slurm's jobs, if a process belongs to one.
+/// Returns the ids of Slurm's jobs. Only asks if a process belongs to one.
 pub(super) fn jobs(
     source: &dyn Source,
     processes: &[Process],
@@ -66,8 +66,8 @@ pub(super) fn jobs(
     })
 }
 
-/// Returns the processes that `cuda-checkpoint` calls checkpointed, of those that have a thread of
-/// CUDA and no device open.
+/// Returns the processes that `cuda-checkpoint` reports as checkpointed. Asks for those that have a
+/// thread of CUDA and no open device.
 pub(super) fn checkpointed(
     source: &dyn Source,
     visible: &[u32],
@@ -88,7 +88,7 @@ pub(super) fn checkpointed(
     Ok(found)
 }
 
-/// Returns the bytes of page cache on the NUMA nodes that are devices' memory.
+/// Returns the bytes of page cache on NUMA nodes that are memory of devices.
 pub(super) fn device_nodes(source: &dyn Source, devices: &[Gpu]) -> BTreeMap<u32, u64> {
     let cache = |node: u32| {
         let folder = format!("/sys/devices/system/node/node{node}");
@@ -103,7 +103,7 @@ pub(super) fn device_nodes(source: &dyn Source, devices: &[Gpu]) -> BTreeMap<u32
     devices.iter().filter_map(|gpu| gpu.numa_node).filter_map(cache).collect()
 }
 
-/// Returns pairs of processes of which a descriptor of a device is one open file.
+/// Returns pairs of processes that share an open file of a device.
 pub(super) fn shared(
     source: &dyn Source,
     processes: &[Process],
@@ -115,13 +115,13 @@ pub(super) fn shared(
         for other in &holders[index + 1..] {
             let mut is_shared = false;
             for (number, path) in one.holds.iter().take(64) {
-                // A child has the descriptor under the parent's number.
+                // A child has the descriptor under its parent's number.
                 if !other.holds.contains(&(*number, path.clone())) {
                     continue;
                 }
                 match source.is_same_file((one.pid, *number), (other.pid, *number)) {
                     Ok(is_same) => is_shared |= is_same,
-                    // One of the two has ended, or belongs to another user.
+                    // One of the two processes has ended, or belongs to another user.
                     Err(skipped) if skipped.why != Why::Missing => {}
                     Err(skipped) => return Err(skipped),
                 }

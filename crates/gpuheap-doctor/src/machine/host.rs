@@ -1,9 +1,9 @@
-//! The host: its kernel, its memory, its namespaces.
+//! Facts about the host: its kernel, its memory, its namespaces.
 
 use super::proc::{hidepid, meminfo};
 use crate::source::Source;
 
-/// The host, as `/proc` and `/sys` describe it.
+/// Host, as `/proc` and `/sys` describe it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Host {
     /// The kernel's release: `6.8.0-45-generic`.
@@ -12,39 +12,39 @@ pub struct Host {
     pub uptime_seconds: f64,
     /// Memory of the host, bytes.
     pub memory: u64,
-    /// Memory that programs can get without swapping, bytes.
+    /// Memory available without swapping, bytes.
     pub available: u64,
     /// Page cache, bytes.
     pub cached: u64,
     /// Swap, bytes.
     pub swap: u64,
-    /// Processes that the kernel ended for want of memory since boot.
+    /// Number of processes that the kernel ended since boot, because memory ran out.
     pub oom_kills: u64,
-    /// The user that looks, if known; 0 is root.
+    /// User of this process, if known; 0 is root.
     pub uid: Option<u32>,
     /// `hidepid` of `/proc`: 0 shows every process.
     pub hidepid: u32,
-    /// `true` if this is a container or another PID namespace than the host's.
+    /// `true` in a container, or in a PID namespace other than the host's.
     pub is_container: bool,
-    /// `true` in the PID namespace that the kernel creates first, which shows every process.
+    /// `true` in the PID namespace that the kernel creates first. It shows all processes.
     pub is_first_namespace: bool,
-    /// The last number that this PID namespace gave to a process or thread, if known.
+    /// Last pid or thread id of this PID namespace, if known.
     pub last_pid: Option<u32>,
     /// Memory that drivers have pinned, bytes; 0 if the kernel does not count it.
     pub pinned: u64,
-    /// Facts that each say that this is WSL2.
+    /// Facts that each show WSL2.
     pub wsl_facts: Vec<&'static str>,
     /// `true` under WSL2.
     pub is_wsl: bool,
-    /// The user count of `nvidia_drm`, if that module is loaded.
+    /// Number of users of the module `nvidia_drm`, if it is loaded.
     pub drm_users: Option<u32>,
-    /// Levels of suspension of the driver; above 0 the machine is half asleep.
+    /// Levels of suspension of the driver; 0 if it is not suspended.
     pub suspend_depth: u32,
-    /// `true` if no NVIDIA device file and no `/dev/dxg` is there.
+    /// `true` if neither an NVIDIA device file nor `/dev/dxg` exists.
     pub has_no_device: bool,
 }
 
-/// The PID namespace that the kernel creates first.
+/// PID namespace that the kernel creates first.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 impl Host {
@@ -63,7 +63,7 @@ impl Host {
         let release = kernel.to_lowercase();
         let is_microsoft = release.contains("microsoft");
         let wsl_facts = wsl_facts(source, is_microsoft, has_dxg);
-        // A kernel of one's own need not bear the name, and /dev/dxg is missing if the GPU is off.
+        // A custom kernel may lack the name, and /dev/dxg is missing if the GPU is off.
         let is_wsl = is_microsoft || has_dxg || wsl_facts.len() > 1;
         let vmstat = text("/proc/vmstat");
         let counted = |name: &str| {
@@ -103,8 +103,8 @@ impl Host {
 /// Bytes of a page on the machines that WSL2 runs on.
 const PAGE: u64 = 4096;
 
-/// Returns the facts that say that this is WSL2. Each can be missing: in a container, under sudo,
-/// with a kernel of one's own, with the GPU or the start of Windows' programs switched off.
+/// Returns the facts that show WSL2. Each of them can be missing: in a container, under sudo, with
+/// a custom kernel, or with the GPU or the start of Windows programs switched off.
 fn wsl_facts(source: &dyn Source, is_microsoft: bool, has_dxg: bool) -> Vec<&'static str> {
     let is_there = |path: &str| source.read(path).is_ok() || source.list(path).is_ok();
     let interop = "/proc/sys/fs/binfmt_misc/WSLInterop";

@@ -1,4 +1,4 @@
-//! A machine's facts, read once through a source.
+//! Facts about a machine, read once from a source.
 
 mod examine;
 mod host;
@@ -22,36 +22,37 @@ pub(crate) use self::redaction::Redaction;
 pub use self::windows::{Windows, WindowsProcess};
 use crate::source::{Skipped, Source, Why};
 
-/// A machine's facts.
+/// Facts about a machine.
 #[derive(Debug, Clone)]
 pub struct Machine {
     /// NVML's answers.
     ///
     /// # Errors
     ///
-    /// NVML cannot be loaded or does not answer in time.
+    /// The reason if NVML cannot be loaded or does not answer in time.
     pub nvml: Result<Nvml, Skipped>,
     /// The host.
     pub host: Host,
-    /// Processes that NVML lists, that hold a device, or that descend from such a one, by pid.
+    /// Processes that NVML lists, processes that hold a device, and descendants of both; by pid.
     pub processes: Vec<Process>,
     /// All visible pids, each with its session.
     pub visible: BTreeMap<u32, u32>,
-    /// Visible processes whose descriptors could not be read; `None` if none was looked at.
+    /// Number of visible processes whose descriptors could not be read; `None` if no process was
+    /// read.
     pub unreadable: Option<usize>,
-    /// The kernel's log; empty before [`examine`](Machine::examine), as all that follows.
+    /// The kernel's log. This field and those below are empty before [`examine`](Machine::examine).
     pub log: Vec<Message>,
-    /// Paths of `libcuda.so.1`, the one that programs load first.
+    /// Paths of `libcuda.so.1`, in the order in which programs find them.
     pub libcuda: Vec<String>,
-    /// Ids of Docker's running containers; `None` if not known.
+    /// Ids of Docker's running containers; `None` if unknown.
     pub running_containers: Option<Vec<String>>,
-    /// Numbers of Slurm's jobs; `None` if not known.
+    /// Ids of Slurm's jobs; `None` if unknown.
     pub running_jobs: Option<Vec<String>>,
-    /// Bytes of page cache on NUMA nodes that are a device's memory.
+    /// Bytes of page cache on NUMA nodes that are memory of devices.
     pub device_nodes: BTreeMap<u32, u64>,
-    /// Processes whose memory was moved to the host by a checkpoint, each with its name.
+    /// Processes whose memory a checkpoint moved to the host, each with its name.
     pub checkpointed: Vec<(u32, String)>,
-    /// Facts that Windows knows; `None` if this is not WSL2 or Windows was not asked.
+    /// Windows' own facts; `None` if this is not WSL2, or if Windows was not asked.
     pub windows: Option<Windows>,
     /// Pairs of processes that share an open file of a device.
     pub shared: Vec<(u32, u32)>,
@@ -67,8 +68,8 @@ impl std::fmt::Debug for dyn Source {
 }
 
 impl Machine {
-    /// Reads the facts that [`status`](crate::status) needs. Blocks for 15 seconds at most, in
-    /// practice for some 50 ms.
+    /// Reads the facts that [`status`](crate::status) needs. Blocks for 15 seconds at most, and
+    /// usually for some 50 ms.
     pub fn read(source: impl Source) -> Machine {
         Machine::from_source(Arc::new(source))
     }
@@ -118,8 +119,8 @@ impl Machine {
         }
     }
 
-    /// Reads what the rules need beyond [`read`](Machine::read), and takes further samples of what
-    /// may pass by itself. Blocks for 20 seconds at most, on a healthy machine for less than one.
+    /// Reads the further facts that rules need, and samples again what may be temporary. Blocks for
+    /// 20 seconds at most, and for less than one on a healthy machine.
     pub fn examine(&mut self) {
         self.settle();
         process::sample(&*self.source, &mut self.processes);
@@ -136,7 +137,7 @@ impl Machine {
         self.device_nodes = examine::device_nodes(&*source, self.devices());
         let shared = examine::shared(&*source, &self.processes);
         self.shared = self.keep("kcmp", shared);
-        // Without a device nothing can have been moved off it.
+        // Without a device, no process can be checkpointed.
         let visible = if self.devices().is_empty() { None } else { Some(self.visible.keys()) };
         let visible: Vec<u32> = visible.into_iter().flatten().copied().collect();
         let holders = self.processes.iter().filter(|process| !process.holds.is_empty());
@@ -148,8 +149,8 @@ impl Machine {
         self.ask_windows();
     }
 
-    /// Asks Windows for what it knows of the card, under WSL2. Blocks for 8 seconds at most, in
-    /// practice for one to three.
+    /// Asks Windows for its facts about the card, under WSL2. Blocks for 8 seconds at most, and
+    /// usually for one to three.
     pub fn ask_windows(&mut self) {
         if !self.host.is_wsl || self.windows.is_some() {
             return;
@@ -159,8 +160,8 @@ impl Machine {
         self.windows = self.keep("windows", asked.map(Some));
     }
 
-    /// Asks NVML twice more, half a second apart, if much memory is unaccounted, and keeps the
-    /// answer with the least: a process that starts or ends is between two lists.
+    /// Asks NVML up to twice more, half a second apart, while much memory is unaccounted. Keeps the
+    /// answer with the least. A process that starts or ends may be missing in one of the lists.
     fn settle(&mut self) {
         for _ in 0..2 {
             let unaccounted = self.unaccounted();
@@ -185,7 +186,7 @@ impl Machine {
         accounts.max().unwrap_or(0)
     }
 
-    /// Returns what was looked at, or nothing and keeps the reason.
+    /// Returns the result of a probe. If it was skipped, keeps the reason and returns the default.
     fn keep<T: Default>(&mut self, probe: &'static str, looked: Result<T, Skipped>) -> T {
         looked.unwrap_or_else(|reason| {
             self.skipped.push((probe, reason));
@@ -198,18 +199,18 @@ impl Machine {
         process::stat(&crate::source::Here, pid).map(|stat| stat.start_ticks)
     }
 
-    /// Returns `true` while a process of this machine with that start has not ended.
+    /// Returns `true` while a process of this machine with this start lives.
     pub(crate) fn is_running(pid: u32, start_ticks: u64) -> bool {
         process::stat(&crate::source::Here, pid)
             .is_some_and(|stat| stat.start_ticks == start_ticks && !matches!(stat.state, 'Z' | 'X'))
     }
 
-    /// Returns the devices, none if NVML does not answer.
+    /// Returns the devices; empty if NVML does not answer.
     pub fn devices(&self) -> &[Gpu] {
         self.nvml.as_ref().map_or(&[], |nvml| &nvml.devices)
     }
 
-    /// Returns a process that NVML lists or that holds a device.
+    /// Returns a process of [`processes`](Machine::processes).
     pub fn process(&self, pid: u32) -> Option<&Process> {
         self.processes
             .binary_search_by_key(&pid, |process| process.pid)
@@ -217,13 +218,13 @@ impl Machine {
             .map(|at| &self.processes[at])
     }
 
-    /// Returns `true` if every pid that the driver lists is one of this PID namespace, so that a
-    /// listed pid without a process has ended.
+    /// Returns `true` if all pids that the driver lists are of this PID namespace. Then a listed
+    /// pid without a process has ended.
     ///
-    /// From 535.113.01 on the driver keeps the kernel's own record of each client's process, gives
-    /// its number in the caller's namespace, and leaves out those that have none there
-    /// (`os_find_ns_pid` in the open kernel modules). In gVisor, whose kernel calls itself 4.4.0,
-    /// the caller is the sandbox. On WSL2 the driver is that of Windows.
+    /// From 535.113.01 on, the driver keeps the kernel's own record of each client's process. It
+    /// gives the pid in the caller's namespace, and leaves out processes that have none there
+    /// (`os_find_ns_pid` in the open kernel modules). In gVisor, whose kernel reports release
+    /// 4.4.0, the caller is the sandbox. On WSL2 the driver is that of Windows.
     pub fn lists_own_pids(&self) -> bool {
         const FIRST_DRIVER: [u32; 2] = [535, 113];
         let driver = self.nvml.as_ref().map_or("", |nvml| nvml.driver.as_str());

@@ -1,4 +1,4 @@
-//! Time limits of what may block.
+//! Time limits for probes that may block.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::source::{Skipped, Source, Why};
 
-/// Runs `look` on a thread of its own and waits at most `limit` for it. A look that takes longer
-/// goes on by itself until it ends or the program does.
+/// Runs `look` on a thread of its own, and waits for it until `limit`. A late one continues until
+/// it or the program ends.
 ///
 /// # Errors
 ///
-/// No answer in time, or a thread that cannot be started or panicked.
+/// Returns the reason if there is no answer in time, or if the thread cannot be started or panics.
 pub(super) fn limited<T: Send + 'static>(
     source: &Arc<dyn Source>,
     limit: Duration,
@@ -22,7 +22,7 @@ pub(super) fn limited<T: Send + 'static>(
     std::thread::Builder::new()
         .name("gpuheap-probe".to_owned())
         .spawn(move || {
-            // The receiver is gone if the time is over.
+            // After the time limit, no receiver is left.
             let _ = sender.send(look(&*source));
         })
         .map_err(|error| Skipped::new(Why::Failed, error.to_string()))?;

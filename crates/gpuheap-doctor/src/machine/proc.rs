@@ -1,6 +1,6 @@
-//! Files of `/proc` and `/etc`, parsed. A field that is missing or garbled is `None` or zero.
+//! Parsers for files of `/proc` and `/etc`. A missing or garbled field is `None` or zero.
 
-/// The fields of `/proc/PID/stat` that rules need.
+/// Fields of `/proc/PID/stat` that rules need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) comm: String,
@@ -15,8 +15,8 @@ pub(super) struct Stat {
 }
 
 impl Stat {
-    /// Parses the line. The name is in parentheses and may hold any character, so the last one ends
-    /// it.
+    /// Parses the line. The name is in parentheses and may hold any character, so the last
+    /// parenthesis ends it.
     pub(super) fn parse(line: &str) -> Option<Stat> {
         let open = line.find('(')?;
         let close = line.rfind(')').filter(|&close| close > open)?;
@@ -36,7 +36,7 @@ impl Stat {
     }
 }
 
-/// Returns the container that a control group names: 12 digits of its id.
+/// Returns the container in the name of a control group: 12 digits of its id.
 pub(super) fn container(cgroup: &str) -> Option<String> {
     let id = cgroup
         .split(['/', '-', '.', ':'])
@@ -44,7 +44,7 @@ pub(super) fn container(cgroup: &str) -> Option<String> {
     Some(id[..12].to_owned())
 }
 
-/// Returns the name of a user in the text of `/etc/passwd`, else the number.
+/// Returns the name of a user in the text of `/etc/passwd`; the number if it is not there.
 pub(super) fn user_name(passwd: &str, uid: u32) -> String {
     let name = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -60,7 +60,8 @@ pub(super) fn meminfo(text: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Returns the option `hidepid` of `/proc` in the text of `/proc/self/mountinfo`; 0 if not given.
+/// Returns the option `hidepid` of `/proc` in the text of `/proc/self/mountinfo`; 0 if it is not
+/// set.
 pub(super) fn hidepid(mountinfo: &str) -> u32 {
     let Some(line) = mountinfo.lines().find(|line| {
         let mut fields = line.split_whitespace();

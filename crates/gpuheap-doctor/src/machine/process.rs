@@ -8,71 +8,71 @@ use super::probe::limited;
 use super::proc::{Stat, container, user_name};
 use crate::source::{Source, Why};
 
-/// A process.
+/// Process of the machine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Process {
-    /// Its number.
+    /// Pid of the process.
     pub pid: u32,
-    /// The kernel's name of it, 15 bytes at most.
+    /// Name in the kernel, 15 bytes at most.
     pub comm: String,
-    /// Its arguments; empty if they cannot be read.
+    /// Arguments; empty if they cannot be read.
     pub arguments: Vec<String>,
-    /// The file that it runs: `/usr/bin/python3.14`; empty if it cannot be read.
+    /// Path of the program: `/usr/bin/python3.14`; empty if it cannot be read.
     pub executable: String,
     /// `true` if [`command`](Process::command) leaves out the arguments.
     pub hides_arguments: bool,
-    /// The state as `/proc/PID/stat` has it: `R`, `S`, `D`, `T`, `t`, `Z`.
+    /// State, as in `/proc/PID/stat`: `R`, `S`, `D`, `T`, `t`, `Z`.
     pub state: char,
-    /// The parent.
+    /// Pid of the parent.
     pub parent: u32,
-    /// The process group's leader.
+    /// Pid of the process group's leader.
     pub group: u32,
-    /// The session's leader.
+    /// Pid of the session's leader.
     pub session: u32,
-    /// The controlling terminal, 0 if none.
+    /// Controlling terminal; 0 for none.
     pub terminal: i64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
     /// Processor time, in ticks of 10 ms.
     pub busy_ticks: u64,
-    /// Start after boot, in ticks of 10 ms. With the pid it identifies the process.
+    /// Start after boot, in ticks of 10 ms. Pid and start together identify a process.
     pub start_ticks: u64,
     /// Seconds since the start.
     pub age_seconds: u64,
-    /// The user's number, if it could be read.
+    /// User id, if it could be read.
     pub uid: Option<u32>,
-    /// The user's name, else the number as text, else `?`.
+    /// User name. If it is not known, the user id as text, or `?`.
     pub user: String,
-    /// The debugger that is attached, 0 if none.
+    /// Pid of the attached debugger; 0 for none.
     pub tracer: u32,
-    /// Its control group.
+    /// Control group.
     pub cgroup: String,
-    /// The container, 12 digits of its id, if the control group names one.
+    /// Container, 12 digits of its id, if the control group names one.
     pub container: Option<String>,
-    /// Descriptors of devices: number and file.
+    /// Open descriptors of devices: number and file.
     pub holds: Vec<(u32, String)>,
-    /// Drives of Windows on which it has files open: `/mnt/c`.
+    /// Windows drives on which the process has files open: `/mnt/c`.
     pub drives: BTreeSet<String>,
-    /// `true` if its descriptors could be read.
+    /// `true` if the descriptors could be read.
     pub is_readable: bool,
-    /// Names of libraries in its address space that rules know, and of device files.
+    /// Mapped files that rules know: libraries and device files.
     pub maps: BTreeSet<String>,
-    /// `true` if it has a thread of the CUDA driver, which a context starts and a fork does not
-    /// copy; `None` if its threads could not be read.
+    /// `true` if the process has a thread of the CUDA driver. A context starts one, and a fork does
+    /// not copy it. `None` if the threads could not be read.
     pub has_cuda_thread: Option<bool>,
-    /// Variables of its environment that rules know.
+    /// Environment variables that rules know.
     pub environment: BTreeMap<String, String>,
-    /// The kernel function in which it sleeps, if it can be read.
+    /// Kernel function in which the process sleeps, if it can be read.
     pub waits_in: Option<String>,
-    /// `true` if a thread slept uninterruptibly in each of three samples over two seconds.
+    /// `true` if a thread slept uninterruptibly in all of three samples over two seconds.
     pub is_stuck: bool,
-    /// Processor time between two samples a second apart, in ticks, if sampled.
+    /// Processor time between two samples a second apart, in ticks, if it was sampled.
     pub busy_lately: Option<u64>,
 }
 
 impl Process {
-    /// Returns the command as people type it, cut to `width` characters; of one that hides its
-    /// arguments the program alone.
+    /// Returns the command line, cut to `width` characters. If arguments are hidden, returns the
+    /// program alone.
     pub fn command(&self, width: usize) -> String {
         let text = match self.arguments.as_slice() {
             [] => self.comm.clone(),
@@ -92,7 +92,7 @@ impl Process {
         crate::words::cut(&text, width)
     }
 
-    /// Returns the version of the Python that it runs, if its file's or library's name has it.
+    /// Returns the version of Python, if the name of the program's file or library has it.
     pub fn python(&self) -> Option<(u32, u32)> {
         let file = self.executable.rsplit('/').next().unwrap_or_default();
         let version = |name: &str| {
@@ -104,26 +104,26 @@ impl Process {
         file.strip_prefix("python").and_then(version).or_else(|| version(library?))
     }
 
-    /// Returns `true` if a part of the command line or the name contains `text`.
+    /// Returns `true` if the name, or a part of the command line, contains `text`.
     pub fn runs(&self, text: &str) -> bool {
         self.comm.contains(text) || self.arguments.iter().any(|argument| argument.contains(text))
     }
 
-    /// Returns `true` if the process has CUDA's library, from its parent, and either no mapping of
-    /// a device or no thread of the driver: it inherited descriptors and never used a device
-    /// itself.
+    /// Returns `true` if the process inherited its descriptors and never used a device itself. It
+    /// has CUDA's library from its parent, and either no mapping of a device or no thread of the
+    /// driver.
     pub fn only_inherited(&self) -> bool {
         let has_mapping = self.maps.iter().any(|name| is_device(name));
         self.has_loaded("libcuda.so") && (!has_mapping || self.has_cuda_thread == Some(false))
     }
 
-    /// Returns `true` if a library whose name begins so is loaded.
+    /// Returns `true` if a library is loaded whose name begins with `library`.
     pub fn has_loaded(&self, library: &str) -> bool {
         self.maps.iter().any(|name| name.starts_with(library))
     }
 }
 
-/// Beginnings of file names in `/proc/PID/maps` that rules tell apart.
+/// Prefixes of file names in `/proc/PID/maps` that rules know.
 const LIBRARIES: [&str; 15] = [
     "libcuda.so",
     "libnvidia-ml.so",
@@ -142,7 +142,7 @@ const LIBRARIES: [&str; 15] = [
     "libpython",
 ];
 
-/// Variables of the environment that rules know. Nothing else is kept: environments hold secrets.
+/// Environment variables that rules know. No others are kept, because environments hold secrets.
 const VARIABLES: [&str; 13] = [
     "CUDA_VISIBLE_DEVICES",
     "CUDA_MPS_PIPE_DIRECTORY",
@@ -159,12 +159,12 @@ const VARIABLES: [&str; 13] = [
     "GGML_CUDA_NO_VMM",
 ];
 
-/// Returns `true` for a variable of a process's environment that may be kept.
+/// Returns `true` for an environment variable that may be kept.
 pub(crate) fn is_kept_variable(name: &str) -> bool {
     VARIABLES.contains(&name)
 }
 
-/// A process as the first look at all of them shows it.
+/// Process in the first pass over all processes.
 struct Seen {
     pid: u32,
     stat: Stat,
@@ -173,16 +173,16 @@ struct Seen {
     is_readable: bool,
 }
 
-/// Processes, and how far they could be read.
+/// Result of the scan.
 pub(super) struct Scan {
     pub(super) processes: Vec<Process>,
-    /// Pids of all processes that are visible, with their sessions.
+    /// Pids of all visible processes, with their sessions.
     pub(super) visible: BTreeMap<u32, u32>,
-    /// Processes whose descriptors could not be read; `None` if none was looked at.
+    /// Number of processes whose descriptors could not be read; `None` if no process was read.
     pub(super) unreadable: Option<usize>,
 }
 
-/// Reads the processes that are in `listed`, hold a device, or descend from one of those.
+/// Reads the processes that are in `listed`, hold a device, or descend from one of these.
 pub(super) fn scan(source: &Arc<dyn Source>, listed: &[u32], uptime: f64) -> Scan {
     let names = source.list("/proc").unwrap_or_default();
     let mut seen: Vec<Seen> = names
@@ -222,7 +222,8 @@ fn see(source: &dyn Source, pid: u32) -> Option<Seen> {
     let folder = format!("/proc/{pid}/fd");
     let (numbers, is_readable) = match source.list(&folder) {
         Ok(numbers) => (numbers, true),
-        // A process without descriptors has an empty folder, which a recording does not list.
+        // The folder of a process without descriptors is empty, and a recording has no empty
+        // folders.
         Err(skipped) => (Vec::new(), skipped.why == Why::Missing),
     };
     let mut holds = Vec::new();
@@ -238,7 +239,7 @@ fn see(source: &dyn Source, pid: u32) -> Option<Seen> {
     Some(Seen { pid, stat, holds, drives, is_readable })
 }
 
-/// Returns the drive of Windows that WSL2 mounts a file from: `/mnt/c`.
+/// Returns the Windows drive that WSL2 mounts a file from: `/mnt/c`.
 pub(crate) fn windows_drive(path: &str) -> Option<&str> {
     let letter = path.strip_prefix("/mnt/")?.as_bytes();
     let is_drive =
@@ -246,7 +247,7 @@ pub(crate) fn windows_drive(path: &str) -> Option<&str> {
     is_drive.then(|| &path[..6])
 }
 
-/// Device files through which memory of a GPU is held.
+/// Returns `true` for a device file through which a process can hold GPU memory.
 pub(crate) fn is_device(path: &str) -> bool {
     let Some(name) = path.strip_prefix("/dev/") else { return false };
     name == "dxg"
@@ -255,8 +256,8 @@ pub(crate) fn is_device(path: &str) -> bool {
         || name.strip_prefix("nvidia").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// Reads what the first look leaves out. These files can block while the process does, so the whole
-/// has a time limit.
+/// Reads the fields that the first pass leaves out. These files may block as long as the process
+/// does, so all of them together have a time limit.
 fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> Process {
     let pid = seen.pid;
     let stat = seen.stat;
@@ -305,7 +306,8 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
     }
 }
 
-/// Returns whether a thread bears a name of the CUDA driver: `cuda-EvtHandlr`, `cuda00001400006`.
+/// Returns `true` if a thread has a name of the CUDA driver: `cuda-EvtHandlr`, `cuda00001400006`.
+/// `None` if the threads cannot be read.
 pub(super) fn has_cuda_thread(source: &dyn Source, pid: u32) -> Option<bool> {
     let folder = format!("/proc/{pid}/task");
     let threads = source.list(&folder).ok()?;
@@ -341,7 +343,7 @@ fn details(source: &Arc<dyn Source>, pid: u32) -> Details {
     limited(source, Duration::from_millis(500), read).unwrap_or_default()
 }
 
-/// Returns the name of the file in a line of `/proc/PID/maps`, if rules know it.
+/// Returns the name of the file in a line of `/proc/PID/maps`; `None` if rules do not know it.
 fn known_file(line: &str) -> Option<String> {
     let path = &line[line.find('/')?..];
     let name = path.rsplit('/').next()?;
@@ -352,7 +354,7 @@ fn known_file(line: &str) -> Option<String> {
     LIBRARIES.iter().any(|library| name.starts_with(library)).then(|| name.to_owned())
 }
 
-/// Takes two more samples of what may be stuck or idle, a second apart, if there is any.
+/// Takes two more samples, a second apart, of processes that may be stuck or idle.
 pub(super) fn sample(source: &dyn Source, processes: &mut [Process]) {
     let is_stuck = |pid: u32| {
         let folder = format!("/proc/{pid}/task");

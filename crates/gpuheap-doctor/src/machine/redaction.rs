@@ -1,18 +1,18 @@
-//! A machine without what names people, folders and hosts.
+//! Removal of names of people, folders and hosts from a machine.
 
 use std::collections::BTreeMap;
 
 use super::Machine;
 
-/// Words that a text for others must not have, each with its replacement.
+/// Words to replace in a text for others, each with its replacement.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Redaction {
     words: Vec<(String, String)>,
 }
 
 impl Machine {
-    /// Returns the machine with its users numbered and the arguments of its commands hidden, and
-    /// what replaces names in any text about it.
+    /// Returns the machine with users numbered and arguments hidden, and the replacements for names
+    /// in texts about it.
     pub(crate) fn redacted(&self) -> (Machine, Redaction) {
         let mut machine = self.clone();
         let mut words = Vec::new();
@@ -23,7 +23,7 @@ impl Machine {
 
         for file in ["/proc/sys/kernel/hostname", "/etc/hostname"] {
             let name = text(file);
-            // A name of a network has the machine's own name in front.
+            // A network name begins with the machine's own name.
             let own = name.split('.').next().unwrap_or_default().to_owned();
             words.extend([(name, "HOST".to_owned()), (own, "HOST".to_owned())]);
         }
@@ -60,15 +60,14 @@ impl Machine {
         words.push((self.source.variable("USER").unwrap_or_default(), "USER".to_owned()));
         words.extend(users.into_iter().filter(|(name, number)| name != number));
         words.retain(|(word, _)| word.len() > 1 && word != "root" && word != "localhost");
-        // A home folder has the user's name in it.
+        // Longer words come first, because a home folder contains the user's name.
         words.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
         (machine, Redaction { words })
     }
 }
 
 impl Redaction {
-    /// Returns the text with each word replaced where it stands by itself, and with home folders of
-    /// any user as `~`.
+    /// Returns the text with each whole word replaced, and with home folders of all users as `~`.
     pub(crate) fn apply(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (word, replacement) in &self.words {
@@ -96,8 +95,8 @@ fn replaced(text: &str, word: &str, replacement: &str) -> String {
     result + rest
 }
 
-/// Replaces a folder of homes, in any case, and the name behind it by `~`. A name of Windows may
-/// have blanks: it ends at the next separator if one follows in the word after a blank.
+/// Replaces a folder of homes, in any case, and the name behind it by `~`. A Windows name may have
+/// blanks: it ends at the next separator if one follows in the word after a blank.
 fn without_names(text: &str, folder: &str) -> String {
     let (lower, wanted) = (text.to_ascii_lowercase(), folder.to_ascii_lowercase());
     let mut result = String::new();

@@ -1,40 +1,40 @@
-//! Facts that Windows knows of the card, and WSL2 does not.
+//! Windows' own facts about the card, which WSL2 lacks.
 
 use crate::source::Skipped;
 use crate::source::Source;
 
-/// The card and the host as Windows' counters describe them. All sizes are bytes.
+/// Card and host, as Windows' counters describe them. All sizes are bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Windows {
-    /// Memory of the host; `None` if Windows did not say.
+    /// Memory of the host; `None` if Windows gave no answer.
     pub memory: Option<u64>,
-    /// "Dedicated GPU memory" in use on the adapter with the most of it.
+    /// "Dedicated GPU memory" in use, on the adapter with the most of it.
     pub dedicated: u64,
-    /// "Shared GPU memory" in use on that adapter: memory of the host.
+    /// "Shared GPU memory" in use on that adapter, which is memory of the host.
     pub shared: u64,
-    /// Processes of Windows on that adapter, those with the most dedicated memory first.
+    /// Windows processes on that adapter, the most dedicated memory first.
     pub processes: Vec<WindowsProcess>,
-    /// Seconds since Windows last reset the display driver, if it did within the last hour.
+    /// Seconds since Windows reset the display driver, if it did within the last hour.
     pub reset_ago: Option<u64>,
-    /// Names of the distributions of WSL2 that run.
+    /// Names of the running distributions of WSL2.
     pub distributions: Vec<String>,
-    /// The lines of `.wslconfig`.
+    /// Lines of `.wslconfig`.
     pub wslconfig: Vec<String>,
 }
 
-/// A process of Windows that uses the card.
+/// Windows process that uses the card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowsProcess {
-    /// Its name: `dwm`, `vmmemWSL`.
+    /// Name: `dwm`, `vmmemWSL`.
     pub name: String,
-    /// Its dedicated memory.
+    /// Dedicated memory of the process.
     pub dedicated: u64,
-    /// Its shared memory.
+    /// Shared memory of the process.
     pub shared: u64,
 }
 
 impl WindowsProcess {
-    /// Returns `true` for the process that stands for all of WSL2.
+    /// Returns `true` for the process that represents all of WSL2.
     pub fn is_wsl(&self) -> bool {
         self.name.starts_with("vmmem") || self.name == "vmwp"
     }
@@ -45,7 +45,7 @@ impl Windows {
         source.windows().map(|text| Windows::parse(&text))
     }
 
-    /// Returns the memory of the virtual machine of WSL2: dedicated and shared.
+    /// Returns the memory of WSL2's virtual machine: dedicated and shared.
     pub fn of_wsl(&self) -> (u64, u64) {
         let own = self.processes.iter().filter(|process| process.is_wsl());
         own.fold((0, 0), |(dedicated, shared), process| {
@@ -59,7 +59,7 @@ impl Windows {
         others.map(|process| process.dedicated).fold(0, u64::saturating_add)
     }
 
-    /// Parses lines of fields with `|` between them, whose first says what the line is about.
+    /// Parses lines of fields separated by `|`. The first field is the kind of the line.
     fn parse(text: &str) -> Windows {
         let lines: Vec<Vec<&str>> =
             text.lines().map(|line| line.trim().split('|').collect()).collect();

@@ -4,18 +4,18 @@ use serde::Serialize;
 
 use crate::words::{Amount, hanging};
 
-/// Facts in the text of an out-of-memory error.
+/// Explanation of an out-of-memory error, from its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// Whose error the text is: `PyTorch`.
+    /// Program or library that wrote the text: `PyTorch`.
     pub program: &'static str,
-    /// The cause, in a sentence.
+    /// Cause, in a sentence.
     pub cause: String,
-    /// The figures that the cause follows from, each with its name, bytes.
+    /// Figures behind the cause, each with its name, bytes.
     pub evidence: Vec<(&'static str, u64)>,
-    /// The one thing to do first: a command, a setting or a line of code.
+    /// First thing to do: a command, a setting or a line of code.
     pub fix: String,
-    /// `true` if the form of the text is from documentation or reports, and no such program was
+    /// `true` if the form of the text is known from documentation or reports only, and not from a
     /// run.
     pub from_documentation: bool,
 }
@@ -37,7 +37,7 @@ impl Explanation {
     }
 }
 
-/// Returns an explanation without figures, of a text whose form is from documentation.
+/// Makes an explanation without figures, for a text known from documentation only.
 pub(super) fn explanation(
     program: &'static str,
     cause: impl Into<String>,
@@ -53,7 +53,7 @@ pub(super) fn explanation(
 }
 
 impl Explanation {
-    /// Adds figures; those that are not known are left out.
+    /// Adds the figures that are known.
     pub(super) fn with(mut self, figures: &[(&'static str, Option<u64>)]) -> Explanation {
         self.evidence.extend(figures.iter().filter_map(|(name, bytes)| Some((*name, (*bytes)?))));
         self

@@ -1,4 +1,4 @@
-//! Texts of programs that ran out of memory: their figures read again, one cause, one fix.
+//! Texts of out-of-memory errors: their figures, one cause and one fix.
 
 mod explanation;
 mod python;
@@ -7,10 +7,9 @@ mod sizes;
 
 pub use self::explanation::Explanation;
 
-/// Explains a text in which an out-of-memory error is, with anything around it. `None` if there is
-/// none that is known.
+/// Explains an out-of-memory error anywhere in a text. `None` if no known error is in it.
 pub fn explain_error(text: &str) -> Option<Explanation> {
-    // The particular ones first: most end with the driver's own words, which is what `bare` reads.
+    // Specific readers come first. Most texts end with the driver's own words, which `bare` reads.
     let readers: [fn(&str) -> Option<Explanation>; 10] = [
         rest::gpuheap,
         python::torch,

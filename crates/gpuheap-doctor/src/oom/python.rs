@@ -1,11 +1,11 @@
-//! Errors of Python's libraries.
+//! Errors of Python libraries.
 
 use super::explanation::{Explanation, explanation};
 use super::sizes::{after, before};
 
 use crate::words::Amount;
 
-/// PyTorch: `torch.OutOfMemoryError: CUDA out of memory. Tried to allocate …`, of 1.x and 2.x.
+/// Explains PyTorch 1.x and 2.x: `torch.OutOfMemoryError: CUDA out of memory. Tried to allocate …`.
 pub(super) fn torch(text: &str) -> Option<Explanation> {
     let at = text.find("CUDA out of memory. Tried to allocate")?;
     let text = &text[at..];
@@ -32,10 +32,11 @@ pub(super) fn torch(text: &str) -> Option<Explanation> {
         .filter_map(|(at, _)| after(&text[at..], " has "))
         .fold(0, u64::saturating_add);
     let others = match own.zip(total).zip(free) {
-        // Memory that is neither free nor ours belongs to others, whether they are named or not.
+        // Memory that is neither free nor the process's own belongs to others, named in the text or
+        // not.
         Some(((own, total), free)) if is_new => {
             let rest = total.saturating_sub(free).saturating_sub(own);
-            // Sizes are rounded, and the driver keeps a little for itself.
+            // Sizes are rounded, and the driver keeps some memory for itself.
             if rest > total / 100 { others.max(rest) } else { others }
         }
         _ => others,
@@ -90,12 +91,12 @@ pub(super) fn torch(text: &str) -> Option<Explanation> {
         ("allowed", allowed),
         ("other processes", (others > 0).then_some(others)),
     ]);
-    // Texts of real runs are among the recordings of this repository.
+    // This repository has recorded texts of real runs.
     found.from_documentation = false;
     Some(found)
 }
 
-/// RMM and what stands on it: cuDF, cuML, Dask.
+/// Explains RMM and libraries on top of it: cuDF, cuML, Dask.
 pub(super) fn rmm(text: &str) -> Option<Explanation> {
     let is_pool = text.contains("Maximum pool size exceeded");
     let is_rmm = (text.contains("rmm") || text.contains("RMM")) && text.contains("bad_alloc");
@@ -115,7 +116,8 @@ pub(super) fn rmm(text: &str) -> Option<Explanation> {
     Some(found.with(&[("requested", requested)]))
 }
 
-/// CuPy: `Out of memory allocating N bytes (allocated so far: N bytes, limit set to: N bytes).`
+/// Explains CuPy: `Out of memory allocating N bytes (allocated so far: N bytes, limit set to: N
+/// bytes).`
 pub(super) fn cupy(text: &str) -> Option<Explanation> {
     let at = text.find("Out of memory allocating ")?;
     let text = &text[at..];
@@ -144,7 +146,7 @@ pub(super) fn cupy(text: &str) -> Option<Explanation> {
     ]))
 }
 
-/// JAX and XLA: `RESOURCE_EXHAUSTED: Out of memory while trying to allocate N bytes.`
+/// Explains JAX and XLA: `RESOURCE_EXHAUSTED: Out of memory while trying to allocate N bytes.`
 pub(super) fn jax(text: &str) -> Option<Explanation> {
     let at = text.find("RESOURCE_EXHAUSTED: Out of memory")?;
     let text = &text[at..];
@@ -169,7 +171,7 @@ pub(super) fn jax(text: &str) -> Option<Explanation> {
     ]))
 }
 
-/// PyCUDA, whose objects are freed on the thread that drops them.
+/// Explains PyCUDA, which frees an object on the thread that drops it.
 pub(super) fn pycuda(text: &str) -> Option<Explanation> {
     if text.contains("out-of-thread context could not be cleaned up")
         || (text.contains("invalid device context") && text.contains("pycuda"))
@@ -189,7 +191,7 @@ pub(super) fn pycuda(text: &str) -> Option<Explanation> {
     })
 }
 
-/// Numba: `[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY`.
+/// Explains Numba: `[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY`.
 pub(super) fn numba(text: &str) -> Option<Explanation> {
     text.contains("results in CUDA_ERROR_OUT_OF_MEMORY").then(|| {
         explanation(

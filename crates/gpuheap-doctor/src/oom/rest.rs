@@ -5,7 +5,7 @@ use super::sizes::{after, leading};
 
 use crate::words::Amount;
 
-/// gpuheap's own, which carries its cause and its remedy.
+/// Explains gpuheap's own error, which has its cause and its remedy.
 pub(super) fn gpuheap(text: &str) -> Option<Explanation> {
     let kinds = ["GPU", "unified", "pinned host"];
     let (at, start) = kinds.iter().find_map(|kind| {
@@ -26,7 +26,7 @@ pub(super) fn gpuheap(text: &str) -> Option<Explanation> {
     Some(found.with(&[("requested", Some(requested)), ("short by", short)]))
 }
 
-/// CUDA.jl: `Out of GPU memory trying to allocate 1.000 GiB`, with the pool's state below.
+/// Explains CUDA.jl: `Out of GPU memory trying to allocate 1.000 GiB`, with the pool's state below.
 pub(super) fn julia(text: &str) -> Option<Explanation> {
     let at = text.find("Out of GPU memory")?;
     let text = &text[at..];
@@ -77,14 +77,14 @@ pub(super) fn julia(text: &str) -> Option<Explanation> {
     ]))
 }
 
-/// cudarc: `DriverError(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")`.
+/// Explains cudarc: `DriverError(CUDA_ERROR_OUT_OF_MEMORY, "out of memory")`.
 pub(super) fn cudarc(text: &str) -> Option<Explanation> {
     text.contains("DriverError(CUDA_ERROR_OUT_OF_MEMORY").then(|| {
         explanation("cudarc", "the driver has no memory left for the request", "gpuheap status")
     })
 }
 
-/// The driver's and the runtime's own names of the error, without a figure.
+/// Explains the names of the error in the driver and the runtime, which come without figures.
 pub(super) fn bare(text: &str) -> Option<Explanation> {
     const NAMES: [&str; 5] = [
         "cudaErrorMemoryAllocation",

@@ -1,13 +1,13 @@
 //! Sizes in texts.
 
-/// Returns the size that follows `before`: `20.00 MiB`, `8.000000 GiB`, `805,306,368 bytes`,
-/// `4096`. `None` without a size, or for one that no device has: drivers print 16 EiB for unknown.
+/// Returns the size after `before`: `20.00 MiB`, `8.000000 GiB`, `805,306,368 bytes`, `4096`.
+/// `None` if no size is there, or if no device has as much: drivers print 16 EiB for unknown.
 pub(super) fn after(text: &str, before: &str) -> Option<u64> {
     let (_, rest) = text.split_once(before)?;
     leading(rest)
 }
 
-/// Returns the size that a text begins with.
+/// Returns the size at the start of a text.
 pub(super) fn leading(text: &str) -> Option<u64> {
     let text = text.trim_start();
     let end =
@@ -26,7 +26,7 @@ pub(super) fn leading(text: &str) -> Option<u64> {
     (bytes < 1e15).then_some(bytes.round() as u64)
 }
 
-/// Returns the size that stands before `behind`: `14.31 GiB already allocated`.
+/// Returns the size in front of `behind`: `14.31 GiB already allocated`.
 pub(super) fn before(text: &str, behind: &str) -> Option<u64> {
     let (head, _) = text.split_once(behind)?;
     let start = head

@@ -19,7 +19,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each device on which much more memory is in use than the processes have.
+/// Returns a finding for each device with much more memory in use than its processes have.
 fn look(machine: &Machine) -> Vec<Finding> {
     if evidence::cannot_list(machine) {
         return Vec::new();

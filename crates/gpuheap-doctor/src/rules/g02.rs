@@ -14,7 +14,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each device on which nothing runs and a little memory is in use.
+/// Returns a finding for each idle device with a little memory in use.
 fn look(machine: &Machine) -> Vec<Finding> {
     accounts(machine)
         .filter(|(gpu, account)| gpu.failure.is_none() && account.processes.is_empty())

@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each device of which the driver reserves memory.
+/// Returns a finding for each device with memory that the driver reserves.
 fn look(machine: &Machine) -> Vec<Finding> {
     machine
         .devices()

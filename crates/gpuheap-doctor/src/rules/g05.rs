@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each device whose window for PCIe is nearly full.
+/// Returns a finding for each device whose BAR1 window is nearly full.
 fn look(machine: &Machine) -> Vec<Finding> {
     machine
         .devices()

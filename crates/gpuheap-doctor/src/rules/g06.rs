@@ -18,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each kind of Xid that the kernel's log has.
+/// Returns a finding for each kind of Xid in the kernel's log.
 fn look(machine: &Machine) -> Vec<Finding> {
     let mut seen: Vec<(u32, &str, usize, f64)> = Vec::new();
     for message in &machine.log {

@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each device that wants a reset while processes hold it.
+/// Returns a finding for each device that needs a reset while processes hold it.
 fn look(machine: &Machine) -> Vec<Finding> {
     let is_due = |gpu: &&Gpu| {
         gpu.pages_pending == Some(true)

@@ -1,6 +1,6 @@
-//! The rules. Each is a file with its fixtures in a folder of the same name: machines on which it
-//! fires, `fires*.machine`, and on which it keeps quiet, `quiet*.machine`. A new rule is such a
-//! file, such a folder, and its name in the lists below.
+//! Rules of the doctor. Each is a file, with a folder of the same name for its fixtures. On the
+//! machines `fires*.machine` the rule has findings, and on `quiet*.machine` it has none. A new rule
+//! is such a file, such a folder, and its name in the lists below.
 
 mod g01;
 mod g02;

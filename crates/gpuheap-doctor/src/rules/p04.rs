@@ -1,4 +1,4 @@
-//! P04: ended main thread, living others.
+//! P04: ended main thread of a process with other threads.
 
 use crate::evidence;
 use crate::machine::Machine;
@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each process whose main thread has ended while others live.
+/// Returns a finding for each process whose main thread has ended and whose other threads live.
 fn look(machine: &Machine) -> Vec<Finding> {
     evidence::with_memory(machine)
         .filter(|process| process.state == 'Z' && process.threads > 1)

@@ -12,7 +12,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each process that has ended and that its parent has not waited for.
+/// Returns a finding for each ended process that its parent has not waited for.
 fn look(machine: &Machine) -> Vec<Finding> {
     machine
         .processes

@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each process that took a fixed share of the device when it began.
+/// Returns a finding for each process that took a fixed share of the device at its start.
 fn look(machine: &Machine) -> Vec<Finding> {
     let mut found = Vec::new();
     for (gpu, account) in accounts(machine).filter(|(_, account)| account.total_bytes > 0) {

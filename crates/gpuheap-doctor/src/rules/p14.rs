@@ -1,4 +1,4 @@
-//! P14: device that others fill.
+//! P14: device that other users fill.
 
 use crate::evidence::{self, accounts};
 use crate::machine::{Kind, Machine};
@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each device of which other users hold more than half.
+/// Returns a finding for each device on which other users hold more than half of the memory.
 fn look(machine: &Machine) -> Vec<Finding> {
     if machine.host.uid == Some(0) {
         return Vec::new();

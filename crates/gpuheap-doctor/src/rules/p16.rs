@@ -14,7 +14,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each device in use of which a container sees no process.
+/// Returns a finding for each device in use on which a container sees no process.
 fn look(machine: &Machine) -> Vec<Finding> {
     if !machine.host.is_container || machine.host.is_wsl {
         return Vec::new();

@@ -19,10 +19,10 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Shared memory from which a device counts as listed twice, bytes.
+/// Shared memory from which on a device counts as listed twice, bytes.
 const NOISE: i64 = 64 << 20;
 
-/// Returns a finding for each process with memory that an ended one shared with it.
+/// Returns a finding for each process that has memory shared with an ended one.
 fn look(machine: &Machine) -> Vec<Finding> {
     if is_hidden(machine) {
         return Vec::new();

@@ -16,14 +16,14 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns the memory of a card from which Windows' programs are told: 1.5 GiB or 10 % of it. The
+/// Returns the memory of Windows programs that is reported: 1.5 GiB, or 10 % of the card. The
 /// desktop alone reached 1.8 GB.
 fn limit(total: u64) -> u64 {
     (total / 10).max(3 << 29)
 }
 
-/// Returns a finding if Windows' programs hold much, or if the card is in use with no process of
-/// this distribution.
+/// Returns a finding if Windows programs hold much, or if the card is in use by no process of this
+/// distribution.
 fn look(machine: &Machine) -> Vec<Finding> {
     if !machine.host.is_wsl {
         return Vec::new();
@@ -54,7 +54,7 @@ fn look(machine: &Machine) -> Vec<Finding> {
         .collect()
 }
 
-/// Returns the finding from Windows' own counters.
+/// Returns the finding by Windows' own counters.
 fn told(machine: &Machine, windows: &Windows) -> Option<Finding> {
     let total = machine.devices().iter().map(|gpu| gpu.total).max()?;
     let held = windows.of_others();

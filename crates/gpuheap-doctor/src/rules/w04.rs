@@ -14,10 +14,10 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Shared memory that is normal: queues and staging of the driver.
+/// Normal amount of shared memory: queues and staging of the driver.
 const LEAST: u64 = 256 << 20;
 
-/// Returns a finding if the card is full and WSL2 has memory of the host in its place.
+/// Returns a finding if the card is full, and WSL2 uses memory of the host instead.
 fn look(machine: &Machine) -> Vec<Finding> {
     let Some(windows) = &machine.windows else { return Vec::new() };
     let total = machine.devices().iter().map(|gpu| gpu.total).max().unwrap_or(0);

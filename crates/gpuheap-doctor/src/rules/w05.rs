@@ -15,13 +15,13 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Pinned memory from which calls were seen to fail, in Docker on WSL2.
+/// Pinned memory from which on calls failed in Docker on WSL2.
 const NOTED: u64 = 512 << 20;
 
-/// Pinned memory from which calls were seen to fail on a host with 62 GiB.
+/// Pinned memory from which on calls failed on a host with 62 GiB.
 const WARNED: u64 = 768 << 20;
 
-/// Returns a finding if nearly as much is pinned as WSL2 was seen to allow.
+/// Returns a finding if pinned memory is close to the amounts at which calls failed.
 fn look(machine: &Machine) -> Vec<Finding> {
     let pinned = machine.host.pinned;
     if !machine.host.is_wsl || pinned < NOTED {

@@ -1,4 +1,4 @@
-//! W09: page cache that Windows misses.
+//! W09: page cache that Windows lacks.
 
 use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};

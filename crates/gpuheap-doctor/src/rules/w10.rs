@@ -1,4 +1,4 @@
-//! W10: memory of WSL2 that nothing in it holds.
+//! W10: memory of WSL2 without a holder in it.
 
 use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};
@@ -14,10 +14,10 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Memory that an idle WSL2 may have for its window system.
+/// Memory that an idle WSL2 may use for its window system.
 const LEAST: u64 = 500 << 20;
 
-/// Returns a finding if Windows counts memory for a WSL2 that uses no GPU.
+/// Returns a finding if Windows counts memory for WSL2, and no process in it uses the GPU.
 fn look(machine: &Machine) -> Vec<Finding> {
     let Some(windows) = &machine.windows else { return Vec::new() };
     let (held, _) = windows.of_wsl();

@@ -14,7 +14,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding if the driver does not say how much each process has.
+/// Returns a finding if the driver gives no figure for each process.
 fn look(machine: &Machine) -> Vec<Finding> {
     accounts(machine)
         .filter(|(_, account)| machine.host.is_wsl && account.processes_without_figure > 0)

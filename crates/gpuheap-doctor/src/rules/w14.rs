@@ -13,7 +13,7 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding if the kernel's log has messages of WSL2 that look bad and are not.
+/// Returns a finding if the kernel's log has alarming but harmless messages of WSL2.
 fn look(machine: &Machine) -> Vec<Finding> {
     evidence::logged(machine, "dxgkio_query_adapter_info: Ioctl failed")
         .or_else(|| evidence::logged(machine, "dxgkio_is_feature_enabled: Ioctl failed"))

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use super::{Skipped, Source, Why, kcmp, nvml, windows};
 use crate::machine::Nvml;
 
-/// The most that is read of one file. `/proc/PID/maps` of a large program has some 2 MiB.
+/// The most bytes read of one file. `/proc/PID/maps` of a large program has some 2 MiB.
 const MOST: u64 = 16 << 20;
 
-/// The most that is read of the kernel's log, whose ring has 16 MiB at most.
+/// The most bytes read of the kernel's log, whose ring has 16 MiB at most.
 const MOST_OF_LOG: usize = 16 << 20;
 
-/// This machine: its NVML, its `/proc`, its kernel's log.
+/// This machine: its NVML, its `/proc`, and its kernel's log.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Here;
 
@@ -75,7 +75,7 @@ impl Source for Here {
     }
 }
 
-/// Reads the ring of the kernel's messages; each read returns one message, `prefix;text`.
+/// Reads the ring of the kernel's messages. Each read returns one message, `prefix;text`.
 fn read_kmsg() -> Result<String, Skipped> {
     const PATH: &str = "/dev/kmsg";
     let mut file = OpenOptions::new()
@@ -90,7 +90,7 @@ fn read_kmsg() -> Result<String, Skipped> {
             Ok(0) => break,
             Ok(count) => add_record(&mut log, &String::from_utf8_lossy(&record[..count])),
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            // The message was overwritten meanwhile; the next read goes on behind it.
+            // The message was overwritten in the meantime. The next read continues after it.
             Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(Skipped::io(PATH, &error)),
@@ -108,7 +108,7 @@ fn add_record(log: &mut String, record: &str) {
     log.push_str(&format!("[{seconds:.6}] {text}\n"));
 }
 
-/// Runs a command until it ends or its time is over; then it is killed.
+/// Runs a command until it ends. Kills it at the time limit.
 fn run(command: &[&str], limit: Duration) -> Result<String, Skipped> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(Skipped::new(Why::Missing, "no command"));
@@ -123,7 +123,7 @@ fn run(command: &[&str], limit: Duration) -> Result<String, Skipped> {
     let Some(mut stdout) = child.stdout.take() else {
         return Err(Skipped::new(Why::Failed, format!("{program}: no output")));
     };
-    // A thread reads, so that a full pipe does not stop the command.
+    // Another thread reads, so that a full pipe does not stop the command.
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = stdout.by_ref().take(MOST).read_to_end(&mut bytes);

@@ -1,11 +1,11 @@
-//! The kernel's comparison of descriptors, the only call of this crate that needs `unsafe`.
+//! Comparison of descriptors by the kernel, the only call of this crate that needs `unsafe`.
 
 use super::{Skipped, Why};
 
-/// `KCMP_FILE` of `linux/kcmp.h`, which libc does not name.
+/// `KCMP_FILE` of `linux/kcmp.h`, which libc lacks.
 const KCMP_FILE: libc::c_int = 0;
 
-/// Returns whether two descriptors, each given by pid and number, are one open file.
+/// Returns `true` if two descriptors, each given by pid and number, share an open file.
 #[allow(unsafe_code)]
 pub(super) fn is_same_file(one: (u32, u32), other: (u32, u32)) -> Result<bool, Skipped> {
     // SAFETY: kcmp takes five integers and writes to no memory of this process.
@@ -49,7 +49,7 @@ mod tests {
         let number = |file: &std::fs::File| (me, file.as_raw_fd() as u32);
         match is_same_file(number(&file), number(&copy)) {
             Ok(is_same) => assert!(is_same),
-            // A kernel without kcmp, or a sandbox that refuses it.
+            // The kernel lacks kcmp, or a sandbox refuses it.
             Err(skipped) => return assert_ne!(skipped.why, Why::TimedOut),
         }
         assert_eq!(is_same_file(number(&file), number(&again)), Ok(false));

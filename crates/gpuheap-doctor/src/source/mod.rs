@@ -1,4 +1,4 @@
-//! Where facts are read: this machine, or a recording of one.
+//! Sources of facts: this machine, or a recording of one.
 
 mod here;
 mod kcmp;
@@ -19,90 +19,91 @@ use crate::machine::Nvml;
 
 /// Access to the facts of a machine.
 ///
-/// Paths are absolute. No method panics, whatever the files hold.
+/// Paths are absolute. No method panics on any content of the files.
 pub trait Source: Send + Sync + 'static {
-    /// Returns a file's bytes, at most 16 MiB of them.
+    /// Returns the first 16 MiB of a file.
     ///
     /// # Errors
     ///
-    /// Why the file cannot be read.
+    /// Returns the reason if the file cannot be read.
     fn read(&self, path: &str) -> Result<Vec<u8>, Skipped>;
 
     /// Returns the names in a folder, in no order.
     ///
     /// # Errors
     ///
-    /// Why the folder cannot be listed.
+    /// Returns the reason if the folder cannot be listed.
     fn list(&self, path: &str) -> Result<Vec<String>, Skipped>;
 
-    /// Returns where a symbolic link points to.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     ///
-    /// Why the link cannot be read.
+    /// Returns the reason if the link cannot be read.
     fn link(&self, path: &str) -> Result<String, Skipped>;
 
-    /// Returns a variable of the environment.
+    /// Returns an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
 
-    /// Asks NVML for everything that the rules need, in one go.
+    /// Asks NVML for all facts that rules need, in one pass.
     ///
     /// # Errors
     ///
-    /// NVML cannot be loaded. A library that is there and fails is in [`Nvml::failure`].
+    /// Returns the reason if NVML cannot be loaded. If a loaded NVML fails, its error is in
+    /// [`Nvml::failure`].
     fn nvml(&self) -> Result<Nvml, Skipped>;
 
     /// Returns the kernel's log since boot, a line for each message: `[seconds] text`.
     ///
     /// # Errors
     ///
-    /// Why the log cannot be read.
+    /// Returns the reason if the log cannot be read.
     fn kernel_log(&self) -> Result<String, Skipped>;
 
-    /// Asks Windows, under WSL2, for its counters of the card, and for its settings of WSL2: lines
-    /// of fields with `|` between them.
+    /// Asks Windows, under WSL2, for its counters of the card and its settings of WSL2. Returns
+    /// lines of fields separated by `|`.
     ///
     /// # Errors
     ///
-    /// Windows cannot be asked or does not answer in time.
+    /// Returns the reason if Windows cannot be asked, or does not answer in time.
     fn windows(&self) -> Result<String, Skipped>;
 
-    /// Runs a command that only looks, and returns what it prints.
+    /// Runs a command that changes nothing. Returns its output.
     ///
     /// # Errors
     ///
-    /// The command is missing, fails, or takes longer than `limit`.
+    /// Returns the reason if the command is missing, fails, or takes longer than `limit`.
     fn run(&self, command: &[&str], limit: Duration) -> Result<String, Skipped>;
 
-    /// Returns whether two descriptors, each given by pid and number, are one open file.
+    /// Returns `true` if two descriptors, each given by pid and number, share an open file.
     ///
     /// # Errors
     ///
-    /// Why the descriptors cannot be compared.
+    /// Returns the reason if the descriptors cannot be compared.
     fn is_same_file(&self, one: (u32, u32), other: (u32, u32)) -> Result<bool, Skipped>;
 
-    /// Waits until the next sample; a recording does not.
+    /// Waits before the next sample. A recording returns at once.
     fn pause(&self, time: Duration);
 }
 
-/// The reason why a fact is left out.
+/// Reason why a fact is left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// The kind of reason.
+    /// Kind of reason.
     pub why: Why,
-    /// The reason in words, with what it is about.
+    /// Reason in words, with its subject.
     pub text: String,
 }
 
-/// Kinds of reasons why a fact is left out.
+/// Kind of reason why a fact is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// There is no such file, library or command.
+    /// The file, library or command does not exist.
     Missing,
-    /// This user may not look.
+    /// This user lacks permission.
     Denied,
-    /// The look took longer than its time limit.
+    /// The time limit was reached.
     TimedOut,
     /// Something else failed.
     Failed,

@@ -1,4 +1,4 @@
-//! Everything that NVML says, read in one go.
+//! All facts of NVML, read in one pass.
 
 use nvml_wrapper::enum_wrappers::device::RetirementCause;
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -9,10 +9,10 @@ use nvml_wrapper::{Device, Nvml as Library};
 use super::{Skipped, Why};
 use crate::machine::{Gpu, Kind, Listed, Nvml, NvmlFailure};
 
-/// Where NVML is looked for. WSL2 keeps it outside of the linker's folders.
+/// Places of NVML. WSL2 has it outside of the linker's folders.
 const PLACES: [&str; 2] = ["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"];
 
-/// Loads NVML and asks it everything.
+/// Loads NVML and asks it for all facts.
 pub(super) fn ask() -> Result<Nvml, Skipped> {
     let mut missing = None;
     for place in PLACES {
@@ -96,7 +96,7 @@ fn gpu(index: u32, device: &Device<'_>) -> Gpu {
     gpu
 }
 
-/// Adds the processes of one of NVML's lists; one that is listed twice is kept with the larger
+/// Adds the processes of one of NVML's lists. A process that is listed twice keeps its larger
 /// figure.
 fn list(gpu: &mut Gpu, kind: Kind, processes: Result<Vec<ProcessInfo>, NvmlError>) {
     for process in processes.unwrap_or_default() {
@@ -111,7 +111,8 @@ fn list(gpu: &mut Gpu, kind: Kind, processes: Result<Vec<ProcessInfo>, NvmlError
     }
 }
 
-/// The numbers of `nvmlReturn_t` that rules tell apart; 999 is NVML's own for an unknown error.
+/// Returns the number and text of an error. Rules need the numbers of `nvmlReturn_t`; 999 is NVML's
+/// own for an unknown error.
 fn failure(error: &NvmlError) -> NvmlFailure {
     let code = match error {
         NvmlError::Uninitialized => 1,

@@ -1,4 +1,4 @@
-//! A source that writes down what is read of this machine.
+//! Source that records all facts that are read of this machine.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,16 +7,16 @@ use std::time::Duration;
 use super::{Here, Skipped, Source, Why};
 use crate::machine::{Nvml, is_kept_variable, windows_drive};
 
-/// This machine, with everything that is read of it written down for a
-/// [`Recording`](crate::Recording). Clones write to one record.
+/// This machine, with a record of all facts that are read of it, for a
+/// [`Recording`](crate::Recording). Clones share one record.
 #[derive(Debug, Clone, Default)]
 pub struct Recorder {
     sections: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl Recorder {
-    /// Returns the record so far, as [`Recording::parse`](crate::Recording::parse) reads it. Of
-    /// environments it has only the variables that rules know; command lines are whole.
+    /// Returns the record so far, for [`Recording::parse`](crate::Recording::parse). Of
+    /// environments, it has only the variables that rules know. Command lines are complete.
     pub fn text(&self) -> String {
         let sections = self.sections.lock().unwrap_or_else(PoisonError::into_inner);
         sections.values().map(String::as_str).collect()
@@ -27,7 +27,7 @@ impl Recorder {
         sections.insert(name.to_owned(), section);
     }
 
-    /// Writes down a text, or why it is missing.
+    /// Records a text, or the reason why it is missing.
     fn note<T>(&self, name: &str, looked: &Result<T, Skipped>, text: impl Fn(&T) -> String) {
         let section = match looked {
             Ok(value) => {
@@ -88,13 +88,13 @@ impl Source for Recorder {
         } else if let Ok(target) = &link
             && path.ends_with("/exe")
         {
-            // The folder may be one of a user's home.
+            // The path may be in a user's home folder.
             let name = target.rsplit('/').next().unwrap_or_default();
             self.keep(path, format!("== {path} -> {name}\n"));
         } else if let Ok(target) = &link
             && let Some(drive) = windows_drive(target)
         {
-            // The names of a user's files are private.
+            // Names of a user's files are private.
             self.keep(path, format!("== {path} -> {drive}/(file)\n"));
         }
         link

@@ -1,4 +1,4 @@
-//! A recorded machine: one text file, a section for each thing that can be read.
+//! Recorded machine: a text file with a section for each fact.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,14 +24,14 @@ use crate::machine::Nvml;
 /// == same 4188:5 4189:5            two descriptors of one open file
 /// ```
 ///
-/// A later section replaces an earlier one of its name, so that a recording can be a base and what
-/// differs from it. Folders are listed by what is recorded in them.
+/// A later section replaces an earlier one of the same name. So a recording can consist of a base
+/// and its differences. The content of a folder is what is recorded in it.
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
     sections: BTreeMap<String, Section>,
 }
 
-/// Contents of a section.
+/// Content of a section.
 #[derive(Debug, Clone, PartialEq)]
 enum Section {
     Text(String),
@@ -39,7 +39,7 @@ enum Section {
     Unreadable(Why),
 }
 
-/// Why a text is no recording.
+/// Error of a text that is not a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordingError {
     line: usize,
@@ -55,11 +55,11 @@ impl fmt::Display for RecordingError {
 impl std::error::Error for RecordingError {}
 
 impl Recording {
-    /// Reads a recording.
+    /// Parses a recording.
     ///
     /// # Errors
     ///
-    /// A heading that means nothing, with its line.
+    /// Returns an error with the line of a heading that is not known.
     pub fn parse(text: &str) -> Result<Recording, RecordingError> {
         let mut sections = BTreeMap::new();
         let mut current: Option<(String, String)> = None;
@@ -105,7 +105,8 @@ impl Recording {
         self.sections.keys().map(String::as_str)
     }
 
-    /// Replaces the section `name` by what cannot be read, or takes it away for [`Why::Missing`].
+    /// Makes the section `name` unreadable for the reason `why`, or removes it for
+    /// [`Why::Missing`].
     #[must_use]
     pub fn without(mut self, name: &str, why: Why) -> Recording {
         self.sections.insert(name.to_owned(), Section::Unreadable(why));
@@ -119,14 +120,14 @@ impl Recording {
         self
     }
 
-    /// Lays this recording over another one, whose sections of the same names it replaces.
+    /// Adds the sections of `base` that this recording lacks.
     #[must_use]
     pub fn over(self, mut base: Recording) -> Recording {
         base.sections.extend(self.sections);
         base
     }
 
-    /// Returns the text of the section `name`, if it is one of text.
+    /// Returns the text of the section `name`; `None` if it is missing or has no text.
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.sections.get(name)? {
             Section::Text(text) => Some(text),

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use super::Skipped;
 
-/// Time that PowerShell gets: its first start takes one to three seconds.
+/// Time limit of PowerShell. Its first start takes one to three seconds.
 const PATIENCE: Duration = Duration::from_secs(6);
 
-/// Places of PowerShell; the second is for a distribution that leaves Windows' folders out of PATH.
+/// Places of PowerShell. The second one is for a distribution without Windows' folders in PATH.
 const PLACES: [&str; 2] =
     ["powershell.exe", "/mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"];
 
-/// Classes in place of counters, whose names are translated in other languages of Windows.
+/// Script that asks for classes, because names of counters are translated in other languages of
+/// Windows.
 const SCRIPT: &str = "\
 $n=@{};Get-Process|%{$n[[string]$_.Id]=$_.ProcessName};\
 $c='Win32_PerfFormattedData_GPUPerformanceCounters_';\

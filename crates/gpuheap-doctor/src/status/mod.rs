@@ -7,85 +7,85 @@ use serde::Serialize;
 pub use self::text::{render, render_windows};
 use crate::machine::{Gpu, Kind, Machine, NvmlFailure, Windows};
 
-/// The account of one device: reserved, the rows and unaccounted add up to what is not free.
+/// Account of one device. `reserved_bytes`, the rows and `unaccounted_bytes` add up to the memory
+/// that is not free.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Account {
     /// NVML's index; `None` for an emulated device.
     pub index: Option<u32>,
     /// The device's name.
     pub name: String,
-    /// The identity that stays: `GPU-…`; empty if the driver names none.
+    /// Permanent identity: `GPU-…`; empty if the driver gives none.
     pub uuid: String,
-    /// Why the device answers nothing, if it does not. All amounts are 0 then.
+    /// Error of the device, if it gives no answer. Then all amounts are 0.
     pub failure: Option<NvmlFailure>,
     /// Memory of the device, bytes.
     pub total_bytes: u64,
-    /// Memory that nothing uses, bytes.
+    /// Memory not in use, bytes.
     pub free_bytes: u64,
-    /// Memory that driver and firmware keep for themselves, bytes; `None` if the driver does not
-    /// say.
+    /// Memory that driver and firmware keep for themselves, bytes; `None` if the driver gives no
+    /// figure.
     pub reserved_bytes: Option<u64>,
     /// Memory in use, without `reserved_bytes`: the sum of the rows and `unaccounted_bytes`.
     pub used_bytes: u64,
-    /// The processes, those with the most memory first.
+    /// Processes, the most memory first.
     pub processes: Vec<Row>,
-    /// Estimated part of the processes' memory that is CUDA's own: contexts and modules.
+    /// Estimate of CUDA's own part of the processes' memory: contexts and modules.
     pub contexts_bytes_estimated: u64,
-    /// Memory in use that no process is listed with, bytes. Below 0, processes are listed with more
-    /// than is in use: memory that two of them share.
+    /// Memory in use by no listed process, bytes. Negative if the processes' figures exceed the
+    /// memory in use, because two of them share memory.
     pub unaccounted_bytes: i64,
-    /// Processes whose memory the driver does not say, as under WSL2.
+    /// Number of processes for which the driver gives no figure, as under WSL2.
     pub processes_without_figure: usize,
 }
 
-/// A process on a device.
+/// Process on a device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// The process.
+    /// Pid of the process.
     pub pid: u32,
-    /// Its memory on the device, bytes; `None` if the driver does not say.
+    /// Memory of the process on the device, bytes; `None` if the driver gives no figure.
     pub bytes: Option<u64>,
     /// NVML's list that the process is in.
     pub kind: Kind,
-    /// Where the process is.
+    /// Place of the process.
     pub place: Place,
-    /// Its user; `None` if the process cannot be seen.
+    /// User of the process; `None` if the process cannot be seen.
     pub user: Option<String>,
-    /// Its command line; `None` if the process cannot be seen.
+    /// Command line of the process; `None` if the process cannot be seen.
     pub command: Option<String>,
-    /// Seconds since its start; `None` if the process cannot be seen.
+    /// Seconds since the start of the process; `None` if the process cannot be seen.
     pub age_seconds: Option<u64>,
-    /// The container, 12 digits of its id, if it is in one.
+    /// Container, 12 digits of its id, if the process is in one.
     pub container: Option<String>,
 }
 
-/// Where a listed process is.
+/// Place of a listed process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// A process of the user that looks.
+    /// A process of this user.
     Own,
     /// A process of another user.
     OtherUser,
     /// A process in a container.
     Container,
-    /// There is no process of that pid: it has ended, and what it held did not go.
+    /// The process has ended, and its memory was not freed.
     Ended,
-    /// The process cannot be seen from here: `/proc` hides it, or it is in another PID namespace.
+    /// The process cannot be seen: `/proc` hides it, or it is in another PID namespace.
     Hidden,
 }
 
-/// Memory of a context on a card of a data centre: 527 MiB on an H200, driver 580, November 2026.
+/// Memory of a context on a data-centre card: 527 MiB on an H200, driver 580, November 2026.
 const LARGE_CONTEXT: u64 = 527 << 20;
 
-/// Memory of a context on other cards: between 256 (RTX 3090) and 426 MiB (RTX 6000 Ada), as
-/// reported.
+/// Memory of a context on other cards. Reports have 256 MiB (RTX 3090) to 426 MiB (RTX 6000 Ada).
 const SMALL_CONTEXT: u64 = 330 << 20;
 
-/// Memory from which a card is taken for one of a data centre.
+/// Memory from which on a card counts as a data-centre card.
 const LARGE_CARD: u64 = 64 << 30;
 
-/// Accounts as `gpuheap status --json` prints them.
+/// Accounts, as `gpuheap status --json` prints them.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     schema: u32,
@@ -94,7 +94,7 @@ struct Document<'a> {
     windows: Option<WindowsFigures>,
 }
 
-/// Figures of Windows as `gpuheap status --json` prints them, bytes.
+/// Figures of Windows, as `gpuheap status --json` prints them, bytes.
 #[derive(Debug, Serialize)]
 struct WindowsFigures {
     dedicated_bytes: u64,
@@ -103,8 +103,8 @@ struct WindowsFigures {
     wsl_shared_bytes: u64,
 }
 
-/// Renders accounts as JSON, which `docs/status.schema.json` describes. `driver` is the driver's
-/// version, empty if unknown; `windows` has the figures of Windows under WSL2, if it was asked.
+/// Renders accounts as JSON, by `docs/status.schema.json`. `driver` is the driver's version, empty
+/// if unknown. `windows` has the figures of Windows under WSL2, if it was asked.
 pub fn json(accounts: &[Account], driver: &str, windows: Option<&Windows>) -> String {
     let windows = windows.map(|windows| {
         let (wsl_dedicated_bytes, wsl_shared_bytes) = windows.of_wsl();
@@ -116,21 +116,21 @@ pub fn json(accounts: &[Account], driver: &str, windows: Option<&Windows>) -> St
         }
     });
     let document = Document { schema: 1, driver, devices: accounts, windows };
-    // Numbers, texts and lists are always JSON.
+    // Serialization of numbers, texts and lists never fails.
     let text = serde_json::to_string_pretty(&document).unwrap_or_default();
     text + "\n"
 }
 
-/// Accounts for every device of the machine.
+/// Returns the accounts of all devices of the machine.
 pub fn of(machine: &Machine) -> Vec<Account> {
     machine.devices().iter().map(|gpu| Account::of(machine, gpu)).collect()
 }
 
 impl Account {
-    /// Accounts for one device.
+    /// Returns the account of one device.
     pub fn of(machine: &Machine, gpu: &Gpu) -> Account {
         let reserved = gpu.reserved.unwrap_or(0);
-        // NVML's header contradicts itself on whether `used` has the reserved memory in it.
+        // NVML's header contradicts itself on including the reserved memory in `used`.
         let is_included =
             gpu.used.saturating_add(gpu.free) > gpu.total.saturating_sub(reserved / 2);
         let used = if is_included { gpu.used.saturating_sub(reserved) } else { gpu.used };
@@ -187,12 +187,12 @@ fn row(machine: &Machine, listed: &crate::machine::Listed) -> Row {
     }
 }
 
-/// Returns `true` if a listed process may be there that `/proc` does not show.
+/// Returns `true` if `/proc` may hide listed processes that live.
 fn can_hide(machine: &Machine) -> bool {
     is_hidden(machine) || (machine.host.is_container && !machine.lists_own_pids())
 }
 
-/// Returns `true` if `/proc` leaves out processes of the own PID namespace, or shows none.
+/// Returns `true` if `/proc` leaves out processes of its own PID namespace, or shows none.
 pub(crate) fn is_hidden(machine: &Machine) -> bool {
     let host = &machine.host;
     (host.hidepid > 0 && host.uid != Some(0)) || host.is_wsl || machine.visible.is_empty()

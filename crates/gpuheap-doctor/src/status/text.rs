@@ -1,4 +1,4 @@
-//! Accounts as people read them.
+//! Text of accounts.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::{Account, Place, Row};
 use crate::machine::Windows;
 use crate::words::{age, cut, hanging, mib};
 
-/// Columns that a command gets at least.
+/// Least width of the column of commands.
 const LEAST_COMMAND: usize = 12;
 
 /// Renders accounts for a terminal of `width` columns, a section for each device. `driver` is the
@@ -107,6 +107,6 @@ fn command(row: &Row) -> String {
 }
 
 fn line(text: &mut String, line: &str) {
-    // Writing to a string does not fail.
+    // A write to a string never fails.
     let _ = writeln!(text, "{}", line.trim_end());
 }

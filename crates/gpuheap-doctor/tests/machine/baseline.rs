@@ -1,4 +1,4 @@
-//! Figures of two times, compared.
+//! Comparison of figures from two times.
 
 use gpuheap_doctor::{Baseline, Machine, diagnose};
 

@@ -47,7 +47,7 @@ fn machine_without_findings_has_nothing_to_give_back() {
     assert_eq!(plan(named("h200_idle")).render(80), "nothing to give back\n");
 }
 
-/// The fork case as a container shows it, under a driver of the given version.
+/// Returns the fork case as a container shows it, under a driver of this version.
 fn in_a_container(driver: &str) -> Recording {
     let nvml = named("fork").text("nvml").unwrap().replace("580.95.05", driver);
     let container = "== /proc/self/ns/pid -> pid:[4026533333]\n== /.dockerenv\n";
@@ -71,7 +71,7 @@ fn likely_orphan_in_a_container_is_shown_and_not_ended() {
     }
 }
 
-/// The number may be that of a process outside, which lives.
+/// The pid may be that of a process outside, which lives.
 #[test]
 fn group_of_the_listed_process_proves_nothing_under_an_older_driver() {
     let stat = "4188 (python3) S 1 4120 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 9280000 0 0\n";
@@ -80,8 +80,8 @@ fn group_of_the_listed_process_proves_nothing_under_an_older_driver() {
     assert!(plan.steps.iter().any(|step| step.reason.contains("may have ended")), "{plan:?}");
 }
 
-/// Returns the fork case beside a training process, 4300, that is listed, with a parent and a group
-/// of the child 4188.
+/// Returns the fork case beside a training process, 4300, which is listed. `parent` and `group` are
+/// those of the child 4188.
 fn beside_a_training(parent: u32, group: u32, minor: u32) -> Recording {
     let stat = |pid, parent, group| {
         format!("{pid} (python3) S {parent} {group} 3900 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n")
@@ -129,7 +129,7 @@ fn orphan_that_a_later_look_does_not_find_is_dropped() {
     assert!(first.orphans.is_empty());
 }
 
-/// A training process that runs the Python of `executable`.
+/// Returns a training process that runs the Python of `executable`.
 fn python(executable: &str) -> Recording {
     let links = format!("== /proc/4000/exe -> {executable}\n");
     Recording::parse(&links).unwrap().over(named("h200_training"))

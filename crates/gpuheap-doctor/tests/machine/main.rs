@@ -1,4 +1,4 @@
-//! Recorded machines: what is said of them.
+//! Recorded machines, and what the commands report on them.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 

@@ -10,7 +10,7 @@ fn report(recording: Recording) -> String {
     markdown(&machine, "1.2.3")
 }
 
-/// A machine whose host, user and folders have names.
+/// Returns a machine whose host, user and folders have names.
 fn private() -> Recording {
     named("several_users")
         .with("/proc/sys/kernel/hostname", "gandalf\n")

@@ -1,4 +1,4 @@
-//! Machines of which some files are missing, empty, unreadable or garbled.
+//! Machines with files that are missing, empty, unreadable or garbled.
 
 use std::sync::LazyLock;
 
@@ -29,10 +29,10 @@ proptest! {
     }
 }
 
-/// Ways to garble a section.
+/// Number of ways to garble a section.
 const KINDS: u8 = 12;
 
-/// Does to a section what `how` stands for.
+/// Garbles a section in the way `how`.
 fn mutate(recording: Recording, name: &str, how: u8, junk: &str) -> Recording {
     let text = recording.text(name).unwrap_or_default().to_owned();
     match how % KINDS {
@@ -72,7 +72,7 @@ proptest! {
     }
 }
 
-/// Runs every command on a machine, and fails if a probe panicked on its thread.
+/// Runs all commands on a machine. Fails if a probe panicked on its thread.
 fn look(recording: Recording) {
     let mut machine = Machine::read(recording);
     machine.examine();

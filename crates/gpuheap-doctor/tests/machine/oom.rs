@@ -1,10 +1,10 @@
-//! Texts of programs that ran out of memory.
+//! Texts of out-of-memory errors.
 
 use std::path::Path;
 
 use gpuheap_doctor::explain_error;
 
-/// Texts, each with the program whose they are and a part of the cause.
+/// Each text comes with the program that wrote it, and a part of the cause.
 #[test]
 fn every_text_has_its_cause() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine/texts");

@@ -7,7 +7,7 @@ use gpuheap_doctor::{Machine, RULES, Recording, Report, Severity, diagnose};
 
 use crate::support::{named, recording};
 
-/// Reads a recorded machine and has all rules look.
+/// Reads a recorded machine and runs all rules.
 pub(crate) fn report(recording: Recording) -> Report {
     let mut machine = Machine::read(recording);
     machine.examine();

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use gpuheap_doctor::Recording;
 
-/// The folder of machines that others differ from.
+/// Returns the folder of machines on which others are based.
 pub(crate) fn machines() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machines")
 }
 
-/// Reads a recording, laid over the one that its line `# base: NAME` names.
+/// Reads a recording, over the one in its line `# base: NAME`.
 pub(crate) fn recording(path: &Path) -> Recording {
     Recording::parse(&text(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -20,7 +20,7 @@ fn text(path: &Path) -> String {
         None => own,
         Some(base) => {
             let base = machines().join(format!("{}.machine", base.trim()));
-            // A remark of the second would be part of the first's last section.
+            // A remark of the second recording would become part of the first one's last section.
             let from = own.find("== ").unwrap_or(own.len());
             text(&base) + &own[from..]
         }

@@ -51,7 +51,7 @@ fn pool_fits_into_what_is_free() {
 fn detection_needs_no_single_fact() {
     let machine = Machine::read(named("wsl2"));
     assert!(machine.host.wsl_facts.len() >= 4, "{:?}", machine.host.wsl_facts);
-    // A kernel of one's own, without the device, but with the driver and the variables.
+    // A custom kernel, without the device, but with the driver and the variables.
     let custom = named("wsl2")
         .with("/proc/sys/kernel/osrelease", "6.6.87-mine\n")
         .without("/dev/dxg", gpuheap_doctor::Why::Missing);
