@@ -1,14 +1,14 @@
 //! Arguments of calls, as C passes them.
 //!
-//! Each type is one that only a C caller makes: it promises what the type says, by the contract of
-//! the function that it calls. So the methods check for null and need no further promise.
+//! Only a C caller makes these types. By the contract of the function that it calls, it promises
+//! what each type says. So the methods check for null, and need no further promise.
 
 use std::ffi::{CStr, c_char, c_uint};
 
 use crate::code::{Code, Outcome};
 
-/// Place for a result: null, or valid for reads and writes. Of an array, the count beside it says
-/// for how many elements.
+/// Place for a result: null, or valid for reads and writes. For an array, the count beside it is
+/// the number of its elements.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
@@ -28,7 +28,7 @@ impl<T: Copy> Out<T> {
         self.write(value.ok_or(Code::NOT_SUPPORTED)?)
     }
 
-    /// Reads a structure that the caller filled in part. All its fields are numbers.
+    /// Reads a structure that the caller filled in partly. All its fields are numbers.
     pub(crate) fn read(self) -> Outcome<T> {
         if self.0.is_null() {
             return Err(Code::INVALID_ARGUMENT);
@@ -41,7 +41,7 @@ impl<T: Copy> Out<T> {
     ///
     /// # Errors
     ///
-    /// `INSUFFICIENT_SIZE` if the array is shorter; `count` then is the length that is needed.
+    /// `INSUFFICIENT_SIZE` if the array is too short; then `count` has the length that is needed.
     pub(crate) fn write_list(self, count: Out<c_uint>, values: &[T]) -> Outcome {
         let length = count.read()?;
         count.write(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX))?;
@@ -80,7 +80,7 @@ impl Out<c_char> {
     ///
     /// # Errors
     ///
-    /// `INSUFFICIENT_SIZE` if `length` is less than that.
+    /// `INSUFFICIENT_SIZE` if `length` is too small for both.
     pub(crate) fn write_text(self, length: c_uint, text: &str) -> Outcome {
         if self.0.is_null() {
             return Err(Code::INVALID_ARGUMENT);
@@ -96,7 +96,7 @@ impl Out<c_char> {
     }
 }
 
-/// A text: null or a C string.
+/// Text from the caller: null or a C string.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Text(*const c_char);
@@ -111,7 +111,7 @@ impl Text {
     }
 }
 
-/// A device, `nvmlDevice_t`: a number that looks like a pointer and is never followed.
+/// Device, `nvmlDevice_t`: a number that looks like a pointer and is never dereferenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Handle(usize);
@@ -122,7 +122,7 @@ impl Handle {
         Handle((device + 1) << 16 | instance.map_or(0, |instance| instance + 1))
     }
 
-    /// Returns the device and the instance; the device of a handle that is none does not exist.
+    /// Returns the device and the instance. For an invalid handle, the device does not exist.
     pub(crate) fn parts(self) -> (usize, Option<usize>) {
         ((self.0 >> 16).wrapping_sub(1), (self.0 & 0xffff).checked_sub(1))
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// Outcome of a call: a value, or the code that the call returns.
 pub(crate) type Outcome<T = ()> = Result<T, Code>;
 
-/// A code, numbered as in `nvmlReturn_t`.
+/// Code with its number in `nvmlReturn_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[repr(transparent)]
 #[serde(try_from = "String")]

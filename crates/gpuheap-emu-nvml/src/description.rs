@@ -9,7 +9,7 @@ use crate::code::Code;
 /// Codes that named functions return in place of an answer.
 pub(crate) type Failures = BTreeMap<String, Code>;
 
-/// A machine. A field that is missing has its default, or is not supported by the device.
+/// Machine. A missing field has its default, or is not supported by the device.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Description {
@@ -23,11 +23,11 @@ pub(crate) struct Description {
     pub(crate) devices: Option<Vec<Device>>,
 }
 
-/// A device.
+/// Device of the description.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Device {
-    /// Emulated device that gives name, memory, capability and clocks: `h200` or `16GiB`.
+    /// Emulated device that provides name, memory, capability and clocks: `h200` or `16GiB`.
     pub(crate) profile: Option<String>,
     pub(crate) name: Option<String>,
     /// Identity, `GPU-…`.
@@ -42,7 +42,7 @@ pub(crate) struct Device {
     pub(crate) memory: Memory,
     pub(crate) bar1: Option<Bar1>,
     pub(crate) processes: Vec<Process>,
-    /// Instances; empty for MIG that is off, `None` for a device without it.
+    /// Instances; empty if MIG is off, `None` for a device without MIG.
     pub(crate) mig: Option<Vec<Instance>>,
     pub(crate) utilization: Utilization,
     /// Degrees Celsius.
@@ -56,33 +56,34 @@ pub(crate) struct Device {
     pub(crate) performance_state: Option<u32>,
     pub(crate) persistence: Option<bool>,
     pub(crate) compute_mode: Option<ComputeMode>,
-    /// True if errors of memory are corrected.
+    /// `true` if memory errors are corrected.
     pub(crate) ecc: Option<bool>,
     pub(crate) ecc_errors: Option<EccErrors>,
-    /// True if a screen shows the device's output.
+    /// `true` if a screen shows the device's output.
     pub(crate) display: Option<bool>,
     pub(crate) numa_node: Option<u32>,
     pub(crate) pcie: Pcie,
-    /// Pages that were retired for errors of two bits.
+    /// Number of pages that were retired for two-bit errors.
     pub(crate) retired_pages: Option<u32>,
-    /// True if pages are retired at the next reset.
+    /// `true` if pages are retired at the next reset.
     pub(crate) pages_pending: Option<bool>,
     /// Failures of functions, on this device.
     pub(crate) failures: Failures,
 }
 
-/// Memory of a device or an instance. In use is what the processes have, and `unaccounted`.
+/// Memory of a device or an instance. The memory in use is that of the processes, and
+/// `unaccounted`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Memory {
     pub(crate) total: u64,
     /// Memory that driver and firmware keep for themselves.
     pub(crate) reserved: u64,
-    /// Memory in use that no process is listed with.
+    /// Memory in use by no listed process.
     pub(crate) unaccounted: u64,
 }
 
-/// The window through which PCIe reaches the memory.
+/// Window through which PCIe reaches the memory.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Bar1 {
@@ -90,19 +91,19 @@ pub(crate) struct Bar1 {
     pub(crate) used: u64,
 }
 
-/// A process that is listed, whether or not it is there.
+/// Process in a list. It need not exist.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// `None` if the driver does not say, as under WSL2.
+    /// `None` if the driver gives no figure, as under WSL2.
     pub(crate) bytes: Option<u64>,
     #[serde(default)]
     pub(crate) list: List,
-    /// Answer of `nvmlSystemGetProcessName`; `None` for what `/proc` says.
+    /// Answer of `nvmlSystemGetProcessName`; `None` for the name in `/proc`.
     #[serde(default)]
     pub(crate) name: Option<String>,
-    /// Index of its instance in [`Device::mig`].
+    /// Index of the process's instance in [`Device::mig`].
     #[serde(default)]
     pub(crate) instance: Option<usize>,
 }

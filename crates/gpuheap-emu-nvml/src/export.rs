@@ -1,7 +1,7 @@
-//! The macro that exports functions.
+//! Macro that exports functions.
 
-/// Exports functions. Each row has the symbols, the arguments after a name for the call, and the
-/// body, which returns an [`Outcome`](crate::code::Outcome).
+/// Exports functions. Each row has the symbols, then the arguments after a name for the call, then
+/// the body. The body returns an [`Outcome`](crate::code::Outcome).
 macro_rules! functions {
     ($(fn $($symbol:ident)|+ ($($arguments:tt)*) $body:block)*) => {
         $(functions!(@each [$($symbol)+] ($($arguments)*) $body);)*

@@ -1,12 +1,12 @@
 //! Emulated CUDA devices as a `libnvidia-ml.so.1` for unmodified monitors.
 //!
-//! The devices are those of a description, or of the emulated driver in the same process, or of
-//! the environment that sets that driver up. Processes are those of the description, and those
-//! that use emulated devices: of the account that they share, or this one. The README has the
-//! variables and the description's fields.
+//! The devices come from a description. Without one, they are those of the emulated driver in the
+//! process, or of the environment that configures that driver. The processes are those of the
+//! description, and those that use emulated devices: all of a shared account, or this process
+//! alone. The README has the variables and the description's fields.
 //!
-//! The functions stand in `functions`, one table for each subject. A function that is not there is
-//! not exported: programs that look symbols up take it for one of a newer driver.
+//! The module `functions` has one table of functions for each subject. Functions that NVML has and
+//! these tables lack are not exported. A program that looks up such a symbol sees an older driver.
 //!
 //! Nothing runs when the library is loaded or unloaded, and no panic leaves it.
 #![cfg(unix)]

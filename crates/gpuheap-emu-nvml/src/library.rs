@@ -1,4 +1,4 @@
-//! The library's state, and the entry of a call.
+//! State of the library, and the entry of a call.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -13,19 +13,19 @@ use crate::machine::{Machine, Row};
 
 const MESSAGES: Messages = Messages("nvml");
 
-/// The machine, or why the environment makes none. Made at the first initialisation.
+/// Machine, or the reason why the environment gives none. Made at the first initialisation.
 static MACHINE: OnceLock<Result<Machine, String>> = OnceLock::new();
 
-/// Initialisations less shutdowns.
+/// Number of initialisations less that of shutdowns.
 static USERS: AtomicU32 = AtomicU32::new(0);
 
-/// One call of a function.
+/// Call of a function.
 pub(crate) struct Nvml {
     symbol: &'static str,
     pub(crate) machine: &'static Machine,
 }
 
-/// The device of a call, or an instance of it.
+/// Device of a call, or an instance of the device.
 pub(crate) struct Target<'m> {
     machine: &'m Machine,
     pub(crate) index: usize,
@@ -33,8 +33,8 @@ pub(crate) struct Target<'m> {
     pub(crate) instance: Option<(usize, &'m Instance)>,
 }
 
-/// Initialises the library once more, the first time with the machine that `make` makes. No other
-/// function reports errors in the environment.
+/// Initialises the library once more. The first time, `make` makes the machine. No other function
+/// reports errors in the environment.
 pub(crate) fn initialise(symbol: &'static str, make: fn() -> Result<Machine, String>) -> Code {
     guarded(|| {
         let machine = MACHINE.get_or_init(|| {
@@ -53,7 +53,7 @@ pub(crate) fn initialise(symbol: &'static str, make: fn() -> Result<Machine, Str
     })
 }
 
-/// Takes back one initialisation.
+/// Undoes one initialisation.
 pub(crate) fn shut_down(symbol: &'static str) -> Code {
     call(symbol, |_| {
         let less = |users: u32| users.checked_sub(1);
@@ -62,7 +62,8 @@ pub(crate) fn shut_down(symbol: &'static str) -> Code {
     })
 }
 
-/// Calls a function of the library, if it is initialised and the function is not to fail.
+/// Calls a function of the library. Fails if the library is not initialised, or if the description
+/// makes the function fail.
 pub(crate) fn call(symbol: &'static str, body: impl FnOnce(&Nvml) -> Outcome) -> Code {
     guarded(|| {
         let machine = MACHINE.get().and_then(|machine| machine.as_ref().ok());
@@ -106,7 +107,7 @@ impl Nvml {
     ///
     /// # Errors
     ///
-    /// `NOT_SUPPORTED` for an instance, which does not have what the function asks for.
+    /// `NOT_SUPPORTED` for an instance, which lacks what the function returns.
     pub(crate) fn device(&self, handle: Handle) -> Outcome<&'static Device> {
         let target = self.target(handle)?;
         if target.instance.is_some() { Err(Code::NOT_SUPPORTED) } else { Ok(target.device) }
@@ -114,7 +115,7 @@ impl Nvml {
 }
 
 impl Target<'_> {
-    /// Returns the processes of the device, or of the instance alone.
+    /// Returns the processes of the device. For an instance, returns its own alone.
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = self.machine.rows(self.index);
         if let Some((at, _)) = self.instance {

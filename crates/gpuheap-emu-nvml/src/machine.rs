@@ -1,4 +1,4 @@
-//! The machine that NVML describes: its devices, and the processes at this moment.
+//! Machine that NVML describes: its devices, and its processes at this moment.
 
 use gpuheap_driver::EmulatedDevice;
 use gpuheap_emu::{Account, Profile};
@@ -7,10 +7,10 @@ use crate::description::{Bar1, Clocks, ComputeMode, Description, Device, List};
 use crate::driver;
 use crate::settings::Settings;
 
-/// Version of the driver if none is described: of the H200 that the emulator was compared with.
+/// Default version of the driver: that of the H200 with which the emulator was compared.
 const DRIVER: &str = "580.95.05";
 
-/// Version of CUDA if none is chosen, as the emulated driver's.
+/// Default version of CUDA, which is that of the emulated driver.
 const CUDA: i32 = 13_000;
 
 /// A machine.
@@ -23,22 +23,22 @@ pub(crate) struct Machine {
     pub(crate) cuda: i32,
 }
 
-/// A process on a device.
+/// Process on a device.
 pub(crate) struct Row {
     pub(crate) pid: u32,
-    /// `None` if the driver does not say.
+    /// `None` if the driver gives no figure.
     pub(crate) bytes: Option<u64>,
     pub(crate) list: List,
-    /// Index of its instance, if it is on one.
+    /// Index of the process's instance, if it is on one.
     pub(crate) instance: Option<usize>,
 }
 
 impl Machine {
-    /// Makes the machine that the settings choose.
+    /// Makes the machine that the settings select.
     ///
     /// # Errors
     ///
-    /// One line about a device that cannot be.
+    /// One line about an impossible device.
     pub(crate) fn new(mut settings: Settings) -> Result<Machine, String> {
         let loaded = driver::devices();
         let driver_version = loaded.first().map(|device| device.driver_version);
@@ -83,7 +83,7 @@ impl Machine {
     /// Returns the processes that use an emulated device, with their bytes.
     fn using(&self, index: usize) -> Vec<(u32, u64)> {
         match &self.settings.account {
-            // A file that is missing is an account that no process has opened yet.
+            // If the file is missing, no process has opened the account yet.
             Some(path) => Account::read(path)
                 .unwrap_or_default()
                 .into_iter()
@@ -128,7 +128,7 @@ fn clocks(multiprocessors_khz: i32, memory_khz: i32) -> Clocks {
     Clocks { graphics: sm, sm, memory: mhz(memory_khz), video: None }
 }
 
-/// Fills in what every device has.
+/// Fills in the values that all devices have.
 fn complete(index: usize, mut device: Device) -> Result<Device, String> {
     let wrong = |text: String| format!("devices[{index}]: {text}");
     if let Some(text) = &device.profile {
@@ -177,13 +177,13 @@ fn complete(index: usize, mut device: Device) -> Result<Device, String> {
     device.persistence.get_or_insert(false);
     device.compute_mode.get_or_insert(ComputeMode::Default);
     device.display.get_or_insert(false);
-    // The window reaches the whole memory, as on an H200: 256 GiB for 140.4 GiB.
+    // The window is larger than the memory, as on an H200: 256 GiB for 140.4 GiB.
     let total = device.memory.total.checked_next_power_of_two().unwrap_or(u64::MAX);
     device.bar1.get_or_insert(Bar1 { total, used: 0 });
     Ok(device)
 }
 
-/// Returns an identity as NVML writes it: `GPU-67707568-6561-702d-656d-750000000000`.
+/// Formats an identity like NVML: `GPU-67707568-6561-702d-656d-750000000000`.
 fn uuid_text(bytes: [u8; 16]) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]);

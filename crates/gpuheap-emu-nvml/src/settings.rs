@@ -1,4 +1,4 @@
-//! Settings from the environment, which is read once.
+//! Settings from the environment. They are read once.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ const ACCOUNT: &str = "GPUHEAP_EMULATED_ACCOUNT";
 /// Settings of the emulated NVML.
 pub(crate) struct Settings {
     pub(crate) description: Description,
-    /// Devices of the environment, used if nothing else says which there are.
+    /// Devices of the environment. Used if neither a description nor a driver has devices.
     pub(crate) profiles: Vec<Profile>,
-    /// Version of CUDA, as 1000 × major + 10 × minor; `None` if not chosen.
+    /// Version of CUDA, as 1000 × major + 10 × minor; `None` if it is not set.
     pub(crate) cuda: Option<i32>,
-    /// The account that emulated drivers share.
+    /// Account file that emulated drivers share.
     pub(crate) account: Option<PathBuf>,
 }
 
@@ -28,7 +28,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// One line: the variable, its value, and what is valid.
+    /// One line with the variable, its value, and the valid values.
     pub(crate) fn read() -> Result<Settings, String> {
         let description = variable(NVML).map_or_else(|| Ok(Description::default()), describe)?;
         let profiles = match variable(DEVICE) {
@@ -57,13 +57,13 @@ impl Settings {
     }
 }
 
-/// Returns a variable that is set and not empty.
+/// Returns a variable; `None` if it is not set or empty.
 fn variable(name: &str) -> Option<String> {
     let value = env::var_os(name)?.to_string_lossy().trim().to_owned();
     (!value.is_empty()).then_some(value)
 }
 
-/// Parses a description, or the file that has it.
+/// Parses a description, or the file that contains it.
 fn describe(value: String) -> Result<Description, String> {
     let (place, text) = if value.starts_with('{') {
         (NVML.to_owned(), value)

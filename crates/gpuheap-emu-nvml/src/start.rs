@@ -1,4 +1,4 @@
-//! The functions that start and end the use of the library.
+//! Functions that begin and end the use of the library.
 
 use std::ffi::c_uint;
 

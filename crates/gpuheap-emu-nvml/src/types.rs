@@ -1,13 +1,13 @@
-//! Structures of NVML, as its header lays them out.
+//! Structures of NVML, in the layout of its header.
 
 use std::ffi::{c_char, c_int, c_uint};
 
-/// Returns the version that a caller puts into a structure.
+/// Returns the version number in a structure that a caller fills in.
 const fn version<T>(number: c_uint) -> c_uint {
     size_of::<T>() as c_uint | number << 24
 }
 
-/// `nvmlMemory_t`, bytes. What is reserved counts as used.
+/// `nvmlMemory_t`, bytes. Reserved memory counts as used.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct Memory {
@@ -16,7 +16,7 @@ pub(crate) struct Memory {
     pub(crate) used: u64,
 }
 
-/// `nvmlMemory_v2_t`, bytes. What is reserved does not count as used.
+/// `nvmlMemory_v2_t`, bytes. Reserved memory does not count as used.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct MemoryV2 {
@@ -48,7 +48,8 @@ pub(crate) struct ProcessInfo {
     pub(crate) bytes: u64,
 }
 
-/// `nvmlProcessInfo_v2_t`, and of today's drivers `nvmlProcessInfo_t` of the functions `_v3`.
+/// `nvmlProcessInfo_v2_t`. Current drivers also use it as `nvmlProcessInfo_t` of the functions
+/// `_v3`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ProcessInfoV2 {

@@ -1,4 +1,4 @@
-//! Figures of a device's work and state. A figure that is not described is not supported.
+//! Figures of a device's work and state. A figure that the description lacks is not supported.
 
 use std::ffi::c_uint;
 
@@ -95,7 +95,7 @@ functions! {
         pending.write_if_known(mode)
     }
 
-    // The second argument is 0 for errors that were corrected and 1 for the others.
+    // The second argument is 0 for corrected errors and 1 for the others.
     fn nvmlDeviceGetTotalEccErrors(
         nvml, device: Handle, kind: c_uint, _counter: c_uint, count: Out<u64>
     ) {
@@ -107,7 +107,7 @@ functions! {
         }
     }
 
-    // Causes are 0 for several errors of one bit and 1 for one of two bits.
+    // The cause is 0 for several one-bit errors and 1 for a two-bit error.
     fn nvmlDeviceGetRetiredPages(
         nvml, device: Handle, cause: c_uint, count: Out<c_uint>, addresses: Out<u64>
     ) {
@@ -144,7 +144,7 @@ functions! {
         width.write_if_known(nvml.device(device)?.pcie.width)
     }
 
-    // The counter is 0 for what the device sends and 1 for what it receives.
+    // The counter is 0 for sent bytes and 1 for received ones.
     fn nvmlDeviceGetPcieThroughput(
         nvml, device: Handle, counter: c_uint, kib_a_second: Out<c_uint>
     ) {
@@ -156,7 +156,7 @@ functions! {
         }
     }
 
-    // Each field has a code of its own: none is supported.
+    // Each field has a code of its own, and no field is supported.
     fn nvmlDeviceGetFieldValues(nvml, device: Handle, count: i32, values: Out<FieldValue>) {
         nvml.device(device)?;
         let length = usize::try_from(count).map_err(|_| Code::INVALID_ARGUMENT)?;
@@ -164,7 +164,7 @@ functions! {
     }
 }
 
-/// Writes a figure of samples over a second.
+/// Writes a figure from samples over a second.
 fn sampled(figure: Option<u32>, percent: Out<c_uint>, period_us: Out<c_uint>) -> Outcome {
     percent.write_if_known(figure)?;
     period_us.write(1_000_000)

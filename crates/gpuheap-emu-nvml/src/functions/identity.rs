@@ -49,7 +49,7 @@ functions! {
             domain,
             bus,
             device,
-            // No device of NVIDIA's has this number.
+            // No NVIDIA device has this number.
             device_id: 0x10de,
             subsystem_id: 0,
             bus_id: c_text(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
@@ -69,7 +69,7 @@ functions! {
         node.write_if_known(nvml.device(device)?.numa_node)
     }
 
-    // Windows alone has models of drivers.
+    // Only Windows has driver models.
     fn nvmlDeviceGetDriverModel | nvmlDeviceGetDriverModel_v2(
         nvml, device: Handle, _current: Out<c_uint>, _pending: Out<c_uint>
     ) {
@@ -78,7 +78,7 @@ functions! {
     }
 }
 
-/// Returns a text as a C string, cut to its place.
+/// Returns a text as a C string, cut to `LENGTH`.
 fn c_text<const LENGTH: usize>(text: &str) -> [c_char; LENGTH] {
     let mut place = [0; LENGTH];
     for (to, from) in place.iter_mut().take(LENGTH - 1).zip(text.bytes()) {

@@ -6,7 +6,7 @@ use crate::args::{Handle, Out};
 use crate::code::Code;
 use crate::export::functions;
 
-/// Most instances of a device, by NVIDIA's documentation of MIG.
+/// The most instances of a device, by NVIDIA's documentation of MIG.
 const INSTANCES: c_uint = 7;
 
 functions! {

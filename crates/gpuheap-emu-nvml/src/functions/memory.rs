@@ -1,4 +1,4 @@
-//! Memory, and the processes that have it.
+//! Memory, and the processes that use it.
 
 use std::ffi::c_uint;
 
@@ -10,10 +10,10 @@ use crate::library::{Nvml, Target};
 use crate::machine::Row;
 use crate::types::{Bar1, Memory, MemoryV2, ProcessInfo, ProcessInfoV2};
 
-/// Bytes that the driver does not say.
+/// Value for bytes that are unknown.
 const UNKNOWN_BYTES: u64 = u64::MAX;
 
-/// Instance of a process that is on none.
+/// Instance of a process that is on no instance.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
 functions! {
@@ -75,7 +75,7 @@ functions! {
         list(nvml, device, List::Mps, count, infos)
     }
 
-    // A device that ran nothing since `_since` has no samples, and neither has an emulated one.
+    // A device that ran nothing since `_since` has no samples. Nor has an emulated one.
     fn nvmlDeviceGetProcessUtilization(
         nvml, device: Handle, _samples: Out<u8>, count: Out<c_uint>, _since: u64
     ) {
@@ -85,7 +85,7 @@ functions! {
     }
 }
 
-/// Returns the memory of a device or an instance: what its processes have is in use.
+/// Returns the memory of a device or an instance. The memory of its processes is in use.
 fn memory(target: &Target<'_>) -> MemoryV2 {
     let memory = target.instance.map_or(&target.device.memory, |(_, instance)| &instance.memory);
     let rows = target.rows();
@@ -101,7 +101,7 @@ fn memory(target: &Target<'_>) -> MemoryV2 {
     }
 }
 
-/// A process in the layout of one version of the functions.
+/// Layout of a process in one version of the functions.
 trait Layout: Copy {
     fn of(row: &Row, instance: (c_uint, c_uint)) -> Self;
 }

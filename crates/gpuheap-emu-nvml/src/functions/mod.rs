@@ -1,4 +1,4 @@
-//! The exported functions, one table for each subject.
+//! Exported functions, one table for each subject.
 
 mod figures;
 mod identity;
@@ -6,7 +6,7 @@ mod instances;
 mod memory;
 mod system;
 
-/// Returns `true` if a function of that name is exported.
+/// Returns `true` if a function of this name is exported.
 pub(crate) fn is_served(symbol: &str) -> bool {
     let tables =
         [system::SYMBOLS, identity::SYMBOLS, memory::SYMBOLS, figures::SYMBOLS, instances::SYMBOLS];

@@ -1,4 +1,4 @@
-//! The driver, and the way to devices.
+//! Facts about the driver, and access to devices.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -18,7 +18,7 @@ functions! {
         version.write_text(length, &nvml.machine.driver)
     }
 
-    // NVML's own version is CUDA's major version before the driver's.
+    // NVML's own version is CUDA's major version, then the driver's version.
     fn nvmlSystemGetNVMLVersion(nvml, version: Out<c_char>, length: c_uint) {
         let text = format!("{}.{}", nvml.machine.cuda / 1000, nvml.machine.driver);
         version.write_text(length, &text)
@@ -35,7 +35,7 @@ functions! {
         let mut described =
             processes.filter(|process| process.pid == pid).filter_map(|one| one.name.clone());
         let text = described.next().or_else(|| program(pid)).ok_or(Code::NOT_FOUND)?;
-        // A name that is too long is cut, between two characters.
+        // A name that is too long is cut between two characters.
         let most = (length as usize).checked_sub(1).ok_or(Code::INVALID_ARGUMENT)?;
         let ends = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
         name.write_text(length, &text[..ends.unwrap_or(0)])
@@ -87,7 +87,7 @@ functions! {
     }
 }
 
-/// Returns the program of a process as it was started.
+/// Returns the program of a process, as it was started.
 fn program(pid: u32) -> Option<String> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let first = line.split(|byte| *byte == 0).next().filter(|first| !first.is_empty())?;

@@ -1,4 +1,4 @@
-//! Processes that share an account: each is listed while it, or a forked child of it, lives.
+//! Processes that share an account. Each is listed while it or a forked child of it lives.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -12,8 +12,8 @@ use tempfile::TempDir;
 
 use crate::{driver, library};
 
-/// Runs `body` while a process that took 1 GiB of device 1 and forked has ended and its child
-/// sleeps; then ends the child. `body` gets the pids of both and the account.
+/// Runs `body` while a process that took 1 GiB of device 1 has ended and its forked child sleeps.
+/// `body` gets the pids of both and the account. Then ends the child.
 fn with_a_dead_parent(body: impl FnOnce(&TempDir, u32, u32, &Path)) {
     let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
     let account = folder.path().join("account");
@@ -24,14 +24,14 @@ fn with_a_dead_parent(body: impl FnOnce(&TempDir, u32, u32, &Path)) {
         .spawn()
         .unwrap();
     let sleep = parent.stdin.take();
-    // Read to the end of the parent: it writes more than the child's pid.
+    // The parent writes more than the child's pid, so its output is read to the end.
     let lines = BufReader::new(parent.stdout.take().unwrap()).lines().map_while(Result::ok);
     let child = lines.filter_map(|line| line.strip_prefix("child ")?.parse().ok()).last();
     assert!(parent.wait().unwrap().success());
     body(&folder, parent.id(), child.unwrap(), &account);
     drop(sleep);
 
-    // The child has ended once its lock is gone, and then its memory is back.
+    // The child has ended once its lock is released, and then its memory is free.
     let start = Instant::now();
     while !listed(&folder, &account).is_empty() {
         assert!(start.elapsed() < Duration::from_secs(60), "the memory does not come back");
@@ -46,7 +46,7 @@ fn variables(account: &Path) -> [(&'static str, &str); 2] {
     ]
 }
 
-/// Returns the processes of device 1 as another process is told them, a line for each.
+/// Returns the processes of device 1 as another process sees them, one line for each.
 fn listed(folder: &TempDir, account: &Path) -> String {
     let output = library::run_ignored_test("account::lists", folder, &variables(account));
     let text = library::quiet_success(output);
@@ -62,7 +62,8 @@ fn memory_of_a_dead_parent_stays_until_its_child_ends() {
     });
 }
 
-/// The doctor finds the child by the file that it holds, which stands for `/dev/nvidia1` here.
+/// The doctor finds the child by the account file that it holds, which stands for `/dev/nvidia1`
+/// here.
 #[test]
 fn dead_parent_is_found_as_p01_with_its_child() {
     with_a_dead_parent(|folder, parent, child, account| {
@@ -80,7 +81,7 @@ fn takes_and_forks() {
     // SAFETY: the library under test is a driver.
     let driver = unsafe { LibCuda::open_at("libcuda.so.1".as_ref()) }.unwrap();
     driver::take(&driver, 1 << 30);
-    // SAFETY: the child calls nothing but functions that a child of threads may call.
+    // SAFETY: the child only calls functions that the child of a process with threads may call.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut byte = 0_u8;
@@ -123,7 +124,7 @@ fn is_diagnosed() {
     assert_eq!(found.bytes, 1 << 30);
 }
 
-/// This machine, where an account is the device file of GPU 1.
+/// This machine, with an account as the device file of GPU 1.
 struct AccountAsDevice(String);
 
 impl Source for AccountAsDevice {

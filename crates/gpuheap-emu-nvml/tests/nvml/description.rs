@@ -1,4 +1,4 @@
-//! Descriptions, and what a client is told of them.
+//! Descriptions, and the answers that a client gets for them.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{
@@ -79,7 +79,7 @@ fn reads_two_devices() {
 
     let memory = device.memory_info().unwrap();
     assert_eq!((memory.total, memory.reserved), (80 * GIB, GIB));
-    // The processes have 4 GiB, and 2 are unaccounted.
+    // The processes have 4 GiB, and 2 GiB are unaccounted.
     assert_eq!((memory.used, memory.free), (6 * GIB, 73 * GIB));
     let bar1 = device.bar1_memory_info().unwrap();
     assert_eq!((bar1.total, bar1.used, bar1.free), (128 * GIB, 1 << 20, 128 * GIB - (1 << 20)));

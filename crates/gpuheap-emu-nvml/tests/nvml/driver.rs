@@ -1,4 +1,4 @@
-//! The emulated driver in the same process: there are not two.
+//! NVML beside the emulated driver in one process: both have the same devices.
 
 use gpuheap_driver::{CUcontext, CUuuid, Driver, LibCuda};
 use nvml_wrapper::Nvml;

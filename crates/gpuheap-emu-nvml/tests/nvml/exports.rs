@@ -38,7 +38,7 @@ fn it_has_nvml_s_name_and_is_never_unmapped() {
     assert!(text.contains("NODELETE"), "{text}");
 }
 
-/// Returns the output of a program of the binary utilities about the library.
+/// Returns the output of a program of the binary utilities for the library.
 fn output_of(program: &str, arguments: &[&str]) -> String {
     let folder = library::folder(&[&library::NVML]);
     let file = folder.path().join("libnvidia-ml.so.1");

@@ -1,5 +1,5 @@
-//! The library as programs see it: its symbols, its settings, and clients that are written for the
-//! real NVML.
+//! The library in use by programs: its symbols, its settings, and clients written for the real
+//! NVML.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests too")]
 #![cfg(target_os = "linux")]
 

@@ -1,4 +1,4 @@
-//! Calls that a careful client does not make, and the sizes of lists.
+//! Calls that a careful client avoids, and the sizes of lists.
 
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::ptr;
@@ -34,7 +34,7 @@ fn load() -> Library {
 ///
 /// # Safety
 ///
-/// `T` is its type in NVML's header.
+/// `T` is the type of the function in NVML's header.
 unsafe fn function<'l, T>(library: &'l Library, name: &str) -> Symbol<'l, T> {
     // SAFETY: the caller promises the type.
     unsafe { library.get(name) }.unwrap()
@@ -51,7 +51,8 @@ fn asks_for_sizes() {
         let get = function::<GetHandle>(&library, "nvmlDeviceGetHandleByIndex_v2");
         assert_eq!(get(0, &mut device), 0);
         for list in ["Compute", "Graphics", "MPSCompute"] {
-            // Bytes of an entry: the pid and the memory, and of the later versions the instance.
+            // Number of words in an entry: the pid and the memory, and in later versions the
+            // instance.
             for (version, words) in [("", 2), ("_v2", 3), ("_v3", 3)] {
                 let name = format!("nvmlDeviceGet{list}RunningProcesses{version}");
                 let ask = function::<List>(&library, &name);
@@ -67,7 +68,7 @@ fn asks_for_sizes() {
                 assert!(infos[words..].iter().all(|word| *word == u64::MAX - 1), "{name}");
             }
         }
-        // The second device has no processes: nothing is insufficient.
+        // The second device has no processes, so any size is enough.
         assert_eq!(get(1, &mut device), 0);
         let ask = function::<List>(&library, "nvmlDeviceGetComputeRunningProcesses_v3");
         let mut count = 0;
@@ -91,7 +92,7 @@ fn passes_wrong_arguments() {
         );
         let get = function::<GetHandle>(&library, "nvmlDeviceGetHandleByIndex_v2");
         let mut device = ptr::null_mut();
-        // Each initialisation is taken back by one shutdown.
+        // One shutdown undoes one initialisation.
         assert_eq!((shutdown(), get(0, &mut device)), (1, 1));
         assert_eq!((init(), init(), shutdown()), (0, 0, 0));
         assert_eq!(get(0, &mut device), 0);
@@ -117,7 +118,7 @@ fn passes_wrong_arguments() {
         info[0] = 0x0200_0028;
         assert_eq!((memory(device, info.as_mut_ptr()), info[1]), (0, 80 << 30));
         let first = function::<Memory>(&library, "nvmlDeviceGetMemoryInfo");
-        // In the first version what is reserved is in use.
+        // In the first version, reserved memory counts as used.
         assert_eq!(
             (first(device, info.as_mut_ptr()), info[..3].to_vec()),
             (0, vec![80 << 30, 73 << 30, 7 << 30])
