@@ -1,5 +1,6 @@
 //! The command line, and the errors for a wrong one.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -296,14 +297,15 @@ pub(crate) enum Parsed {
 /// # Errors
 ///
 /// Wrong use, in one line.
-pub(crate) fn parse() -> Result<Parsed, Failure> {
-    let parsed = match Cli::try_parse() {
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Parsed, Failure> {
+    let command = arguments.get(1).and_then(|name| name.to_str()).map(str::to_owned);
+    let parsed = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 return Ok(Parsed::Text(error.render().to_string()));
             }
-            _ => return Err(Failure::wrong_use(explain(&error))),
+            _ => return Err(Failure::wrong_use(explain(&error, command))),
         },
     };
     let mut command = parsed.command;
@@ -317,14 +319,14 @@ pub(crate) fn parse() -> Result<Parsed, Failure> {
 const NO_TRACE: &str = "no trace was given; name at least one file: gpuheap replay TRACE";
 
 /// Reduces clap's error of several lines to one: the problem and what to do.
-fn explain(error: &clap::Error) -> String {
+fn explain(error: &clap::Error, command: Option<String>) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
         _ => None,
     };
     let argument = context(ContextKind::InvalidArg).unwrap_or_default();
-    let command = std::env::args().nth(1).filter(|name| COMMANDS.contains(&name.as_str()));
+    let command = command.filter(|name| COMMANDS.contains(&name.as_str()));
     let see = format!("see gpuheap {} --help", command.as_deref().unwrap_or(COMMANDS[0]));
     match error.kind() {
         ErrorKind::ValueValidation => {

@@ -1,7 +1,5 @@
 //! Failures of commands, in one form.
 
-use std::process::ExitCode;
-
 /// Failure of a command: its exit code, and lines for stderr. Each line has the problem, its place,
 /// the reason and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +31,8 @@ impl Failure {
         &self.lines
     }
 
-    pub(crate) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.code)
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.code
     }
 }
 

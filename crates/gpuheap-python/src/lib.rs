@@ -7,6 +7,7 @@
 //! * `streams`: the streams of other libraries, and which of them a heap still needs.
 //! * `lines`: allocations by the line of Python that made them.
 //! * `exchange`: DLPack and the CUDA array interface.
+//! * `command`: the command `gpuheap`.
 //! * `failure`: errors as exceptions; no panic crosses into Python.
 //!
 //! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other call
@@ -14,6 +15,7 @@
 //! holds a lock of its own, so a thread may hold a foreign lock and free memory.
 
 mod buffer;
+mod command;
 mod device;
 mod exchange;
 mod failure;
@@ -31,6 +33,8 @@ use pyo3::prelude::*;
 mod _gpuheap {
     #[pymodule_export]
     use crate::buffer::Buffer;
+    #[pymodule_export]
+    use crate::command::run_command;
     #[pymodule_export]
     use crate::device::{Device, devices};
     #[pymodule_export]

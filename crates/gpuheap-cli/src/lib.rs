@@ -1,0 +1,40 @@
+//! The `gpuheap` command, as a library: its program and the Python package call [`run`].
+
+mod baseline;
+mod cli;
+mod doctor;
+mod failure;
+mod free;
+mod machine;
+mod output;
+mod progress;
+mod replay;
+mod status;
+mod verdict;
+
+use std::ffi::OsString;
+
+use crate::cli::Command;
+use crate::verdict::Verdict;
+
+/// Runs the command with its arguments, the program's name first. Prints to stdout and stderr, and
+/// returns the exit code: 0, 1 for findings, 2 for wrong use, 3 if it could not look.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let done = cli::parse(arguments.into_iter().collect()).and_then(|parsed| match parsed {
+        cli::Parsed::Text(text) => output::print(&text).map(|()| Verdict::Fine),
+        cli::Parsed::Command(Command::Replay(arguments)) => replay::run(&arguments),
+        cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),
+        cli::Parsed::Command(Command::Doctor(arguments)) => doctor::run(&arguments),
+        cli::Parsed::Command(Command::Explain(arguments)) => doctor::explain(&arguments),
+        cli::Parsed::Command(Command::Wait(arguments)) => free::wait(&arguments),
+        cli::Parsed::Command(Command::Free(arguments)) => free::run(&arguments),
+    });
+    match done {
+        Ok(Verdict::Fine) => 0,
+        Ok(Verdict::Findings) => 1,
+        Err(failure) => {
+            output::complain(&failure);
+            failure.exit_code()
+        }
+    }
+}

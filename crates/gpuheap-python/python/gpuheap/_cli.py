@@ -1,0 +1,25 @@
+"""The command `gpuheap`, and `python -m gpuheap`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+
+def main() -> int:
+    """Runs the command with the arguments of the process. Returns its exit code."""
+    if sys.argv[1:2] == ["emulate"]:
+        from gpuheap import emulate
+
+        return emulate.main(sys.argv[2:])
+    from gpuheap import _gpuheap
+
+    # The command is not Python's: Ctrl-C ends it, and a reader that has seen enough does too.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    return _gpuheap.run_command(["gpuheap", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

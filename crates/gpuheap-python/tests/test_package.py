@@ -1,0 +1,95 @@
+"""The package: import, command, emulated driver."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import gpuheap
+
+
+def python(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
+
+
+def test_import_opens_no_device_and_imports_no_gpu_library():
+    program = """
+import sys
+before = set(sys.modules)
+import gpuheap
+new = {name.split(".")[0] for name in set(sys.modules) - before}
+assert not new & {"torch", "cupy", "numba", "rmm", "cuda", "pycuda", "jax", "numpy", "pytest", "IPython"}, new
+assert "libcuda" not in open("/proc/self/maps").read()
+"""
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_runs_with_its_exit_codes():
+    done = python("-m", "gpuheap", "--version")
+    assert (done.returncode, done.stdout) == (0, f"gpuheap {gpuheap.__version__}\n")
+    done = python("-m", "gpuheap", "nosuch")
+    assert done.returncode == 2 and "no command 'nosuch'" in done.stderr
+
+
+def test_emulate_runs_a_program_on_an_emulated_device():
+    program = "import gpuheap; print(gpuheap.Device('cuda:0').total_memory)"
+    done = python("-m", "gpuheap", "emulate", "--device", "16GiB", "--", sys.executable, "-c", program)
+    assert (done.returncode, done.stdout) == (0, f"{16 << 30}\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, code, text",
+    [
+        ([], 2, "no program was given"),
+        (["--", "/nosuch/program"], 3, "/nosuch/program cannot be run"),
+        (["--nosuch"], 2, "--nosuch"),
+    ],
+)
+def test_emulate_says_what_is_wrong(arguments, code, text):
+    done = python("-m", "gpuheap", "emulate", *arguments)
+    assert done.returncode == code and text in done.stderr
+
+
+def test_a_forked_child_gets_an_error_and_frees_nothing():
+    program = """
+import os, gpuheap
+heap = gpuheap.Heap("emulated:1GiB")
+buffer = heap.alloc(1000)
+child = os.fork()
+if not child:
+    for use in (lambda: heap.alloc(10), heap.flush, heap.stats):
+        try:
+            use()
+        except gpuheap.Gone as error:
+            assert "fork" in str(error)
+        else:
+            os._exit(1)
+    del buffer, heap
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert heap.stats()["live"] == 1000
+"""
+    done = python("-W", "ignore", "-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_exits_with_live_memory_are_clean():
+    program = """
+import gpuheap, threading
+heap = gpuheap.Heap("emulated:1GiB", track="lines")
+kept = [heap.alloc(1000, heap.stream()) for _ in range(10)] + [heap.pinned(10)]
+kept.append(kept)
+capsule = heap.alloc(5).__dlpack__()
+threading.Thread(target=lambda: [heap.alloc(10) for _ in range(100000)], daemon=True).start()
+"""
+    for _ in range(20):
+        done = python("-c", program)
+        assert (done.returncode, done.stderr) == (0, "")
