@@ -16,8 +16,8 @@ use crate::owner::Owner;
 /// `free()`, or at the end of a `with` block, in the order of its stream. Nothing waits.
 ///
 /// Its contents are undefined. Other libraries read it in place, by DLPack or by the CUDA array
-/// interface: `cupy.from_dlpack(buffer)`, `torch.from_dlpack(buffer)`, `cupy.asarray(buffer)`. Memory
-/// that was handed to one of them stays until that library lets go of it too.
+/// interface: `cupy.from_dlpack(buffer)`, `torch.from_dlpack(buffer)`, `cupy.asarray(buffer)`.
+/// Memory that was handed to one of them stays until that library releases it too.
 #[pyclass(frozen, module = "gpuheap", weakref)]
 pub(crate) struct Buffer {
     pub(crate) address: u64,
@@ -84,8 +84,8 @@ fn freed(py: Python<'_>) -> PyErr {
 
 #[pymethods]
 impl Buffer {
-    /// Address on the device. Work on it is enqueued on the buffer's stream, or on one that `used_on`
-    /// names.
+    /// Address on the device. Work on it is enqueued on the buffer's stream, or on one that
+    /// `used_on` names.
     #[getter]
     fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
         self.check(py)?;
@@ -110,14 +110,14 @@ impl Buffer {
         self.owner.device.name()
     }
 
-    /// Whether `free` was called.
+    /// `True` once `free` was called.
     #[getter]
     fn freed(&self) -> bool {
         matches!(*self.lock(), State::Freed)
     }
 
-    /// Frees the memory in the order of its stream and of all that `used_on` named. With `stream`, also
-    /// after the work of that one. A second call does nothing. Does not wait.
+    /// Frees the memory in the order of its stream and of all that `used_on` named. With `stream`,
+    /// also after the work of that one. A second call does nothing. Does not wait.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         if let Some(stream) = stream {
@@ -131,8 +131,8 @@ impl Buffer {
         }
     }
 
-    /// Says that the memory is in use on another stream too, until `free`: the free then comes after
-    /// that stream's work.
+    /// Says that the memory is in use on another stream too, until `free`: the free then comes
+    /// after that stream's work.
     fn used_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();
         let stream = self.owner.stream(py, Some(stream))?;
@@ -153,7 +153,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Copies bytes to the device, from anything with the buffer protocol. Waits until they are there.
+    /// Copies bytes to the device, from anything with the buffer protocol. Waits until they are
+    /// there.
     #[pyo3(signature = (source, offset=0))]
     fn copy_from(&self, py: Python<'_>, source: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
         let memory = self.share(py)?;
@@ -206,7 +207,7 @@ impl Buffer {
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         exchange::refuse_emulated(py, &self.owner.device)?;
         let memory = self.share(py)?;
-        // Whoever reads it names no stream: what blocking streams do until the free comes before it.
+        // The reader names no stream. The free comes after the work of all blocking streams.
         memory.use_on(&self.owner.default);
         exchange::array_interface(py, self.address, &[self.bytes as usize], "|u1", &self.stream)
     }

@@ -6,8 +6,8 @@ use crate::failure::{call, call_detached};
 
 /// A device, real or emulated.
 ///
-/// `name` is `"cuda:0"`, `"emulated"` (an H200), `"emulated:16GiB"` or `"emulated:t4"`. Without a name
-/// it is the first real GPU, else the emulated one. Opening a real one takes about 0.1 s.
+/// `name` is `"cuda:0"`, `"emulated"` (an H200), `"emulated:16GiB"` or `"emulated:t4"`. Without a
+/// name it is the first real GPU, else the emulated one. Opening a real one takes about 0.1 s.
 #[pyclass(frozen, module = "gpuheap")]
 #[derive(Clone)]
 pub(crate) struct Device {
@@ -45,7 +45,7 @@ impl Device {
         self.inner.total_memory()
     }
 
-    /// Whether it is emulated, inside this process.
+    /// `True` for a device that is emulated inside this process.
     #[getter]
     fn emulated(&self) -> bool {
         self.inner.is_emulated()

@@ -207,8 +207,8 @@ impl Managed for Versioned {
     }
 }
 
-/// Ends a managed tensor. The consumer calls it once, on any thread, with or without the interpreter's
-/// lock.
+/// Ends a managed tensor. The consumer calls it once, on any thread, with or without the
+/// interpreter's lock.
 ///
 /// # Safety
 ///
@@ -246,13 +246,13 @@ fn capsule<M: Managed>(py: Python<'_>, exported: Exported) -> PyResult<Bound<'_,
     }
 }
 
-/// Ends the tensor of a capsule that nobody consumed. A consumer renames the capsule.
+/// Ends the tensor of a capsule that was not consumed. A consumer renames the capsule.
 ///
 /// # Safety
 ///
 /// Called by the interpreter at the end of a capsule of [`capsule`].
 unsafe extern "C" fn end_unused<M: Managed>(capsule: *mut ffi::PyObject) {
-    // SAFETY: a capsule of ours with its first name still owns its tensor.
+    // SAFETY: a capsule of `capsule` with its first name still owns its tensor.
     unsafe {
         let unused: c_int = ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr());
         if unused != 0 {

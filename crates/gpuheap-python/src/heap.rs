@@ -90,8 +90,8 @@ impl Heap {
     }
 
     /// Allocates device memory for use on `stream`: an object with `__cuda_stream__` (gpuheap,
-    /// cuda.core, CuPy, PyTorch, RMM), a handle as a number, or the default stream. A stream given as
-    /// a number has to live until the memory is freed.
+    /// cuda.core, CuPy, PyTorch, RMM), a handle as a number, or the default stream. A stream given
+    /// as a number has to live until the memory is freed.
     ///
     /// Raises `gpuheap.OutOfMemory`, which is a `MemoryError` and has the figures.
     #[pyo3(signature = (nbytes, stream=None))]
@@ -106,8 +106,8 @@ impl Heap {
         Ok(Buffer::new(block, stream, self.owner.clone(), record))
     }
 
-    /// Allocates pinned memory of the host, which copies to and from the device do not have to stage.
-    /// NumPy reads and writes it in place: `numpy.frombuffer(heap.pinned(800), "f8")`.
+    /// Allocates pinned memory of the host, which copies to and from the device do not have to
+    /// stage. NumPy reads and writes it in place: `numpy.frombuffer(heap.pinned(800), "f8")`.
     fn pinned(&self, py: Python<'_>, nbytes: usize) -> PyResult<HostBuffer> {
         HostBuffer::new(py, &self.owner, MemoryKind::Pinned, nbytes)
     }
@@ -134,7 +134,7 @@ impl Heap {
         self.owner.heap.pool().name()
     }
 
-    /// Whether allocations are recorded by line.
+    /// `True` if allocations are recorded by line.
     #[getter]
     fn tracks(&self) -> bool {
         self.owner.tracks()
@@ -161,8 +161,8 @@ impl Heap {
         call_detached(py, || self.owner.heap.set_limits(Limits { soft, hard }))
     }
 
-    /// Figures of the device memory, in bytes: `live`, `cached`, `pending`, `reserved`, their peaks,
-    /// and counts of calls. Does not wait.
+    /// Figures of the device memory, in bytes: `live`, `cached`, `pending`, `reserved`, their
+    /// peaks, and counts of calls. Does not wait.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let usage = call(py, || self.owner.heap.usage())?;
         let stats = PyDict::new(py);
@@ -193,8 +193,8 @@ impl Heap {
         Ok((report.to_json(), report.to_string()))
     }
 
-    /// Gives cached memory back until at least `nbytes` went, or all of it. Waits for frees in flight.
-    /// Returns bytes.
+    /// Gives cached memory back until at least `nbytes` went, or all of it. Waits for frees in
+    /// flight. Returns bytes.
     #[pyo3(signature = (nbytes=None))]
     fn reclaim(&self, py: Python<'_>, nbytes: Option<u64>) -> PyResult<u64> {
         call_detached(py, || match nbytes {

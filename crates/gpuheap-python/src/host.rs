@@ -15,10 +15,11 @@ use crate::failure::{call, call_detached, refused};
 use crate::lines::RecordId;
 use crate::owner::Owner;
 
-/// Pinned or managed memory of a heap. From `Heap.pinned` and `Heap.managed`. `memoryview`, NumPy and
-/// everything else with the buffer protocol read and write it in place. Filled with zeros.
+/// Pinned or managed memory of a heap. From `Heap.pinned` and `Heap.managed`. `memoryview`, NumPy
+/// and everything else with the buffer protocol read and write it in place. Filled with zeros.
 ///
-/// It goes back when it is collected, or at `free()`, which is refused while a `memoryview` is open.
+/// It goes back when it is collected, or at `free()`, which is refused while a `memoryview` is
+/// open.
 #[pyclass(frozen, module = "gpuheap", weakref)]
 pub(crate) struct HostBuffer {
     owner: Arc<Owner>,
@@ -79,14 +80,14 @@ impl HostBuffer {
         self.kind.name()
     }
 
-    /// Whether `free` was called.
+    /// `True` once `free` was called.
     #[getter]
     fn freed(&self) -> bool {
         self.lock().array.is_none()
     }
 
-    /// Frees the memory, after the work of the default stream, and with `stream` after that one's. A
-    /// second call does nothing. Raises `BufferError` while a view of it is open.
+    /// Frees the memory, after the work of the default stream, and with `stream` after that one's.
+    /// A second call does nothing. Raises `BufferError` while a view of it is open.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let stream = self.owner.stream(py, stream)?;
@@ -135,8 +136,9 @@ impl HostBuffer {
         if state.array.is_none() {
             return Err(freed(slf.py()));
         }
-        // SAFETY: the interpreter passes a view to fill; the memory stays while the view is open, for
-        // `free` refuses, and the view holds this object. An empty one points to a byte of its own.
+        // SAFETY: the interpreter passes a view to fill; the memory stays while the view is open,
+        // for `free` refuses, and the view holds this object. An empty one points to a byte of its
+        // own.
         let code = unsafe {
             let address = if this.bytes == 0 {
                 std::ptr::dangling_mut()

@@ -1,5 +1,5 @@
-//! The extension module `gpuheap._gpuheap`: heaps, buffers and streams for Python, by Rust and not by
-//! the C interface. What needs no speed is Python, in `python/gpuheap/`.
+//! The extension module `gpuheap._gpuheap`: heaps, buffers and streams for Python, by Rust and not
+//! by the C interface. What needs no speed is Python, in `python/gpuheap/`.
 //!
 //! * `heap`: heaps of a device, and their figures.
 //! * `buffer`: device memory, as Python owns it; `host`: pinned and managed memory.
@@ -10,9 +10,9 @@
 //! * `command`: the command `gpuheap`.
 //! * `failure`: errors as exceptions; no panic crosses into Python.
 //!
-//! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other call
-//! of the heap lets it go, because it may wait for the device. The core never asks for the lock while it
-//! holds a lock of its own, so a thread may hold a foreign lock and free memory.
+//! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other
+//! call of the heap lets it go, because it may wait for the device. The core never asks for the
+//! lock while it holds a lock of its own, so a thread may hold a foreign lock and free memory.
 
 mod buffer;
 mod command;

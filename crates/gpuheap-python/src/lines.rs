@@ -1,8 +1,8 @@
 //! Allocations by the line of Python that made them.
 //!
-//! A line is a code object and a line number, found in the frames of the calling thread. Frames of the
-//! libraries that hand memory on are passed over: the line is the innermost one of the program. Names
-//! are made when they are read, so an allocation costs a walk and a count.
+//! A line is a code object and a line number, found in the frames of the calling thread. Frames of
+//! the libraries that hand memory on are passed over: the line is the innermost one of the program.
+//! Names are made when they are read, so an allocation costs a walk and a count.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -31,7 +31,7 @@ struct State {
     thread_names: Vec<String>,
     records: Vec<Option<Record>>,
     vacant: Vec<u32>,
-    /// Whether a code object is of the program, by its address.
+    /// `true` for a code object of the program, by its address.
     is_program: FxHashMap<usize, bool>,
 }
 

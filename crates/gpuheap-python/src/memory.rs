@@ -60,7 +60,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // The heap counts what it could not free as pending; a destructor has nobody to tell.
+        // The heap counts what it could not free as pending. A destructor returns no error.
         let _ = self.give_back();
     }
 }

@@ -11,9 +11,9 @@ use crate::lines::{Lines, RecordId};
 use crate::streams::Streams;
 
 thread_local! {
-    /// `true` while a request of this thread may take the interpreter's lock: it came from Python, and
-    /// let the lock go itself. Below a foreign allocator a thread may hold that one's lock, for which a
-    /// thread with the interpreter's lock may be waiting.
+    /// `true` while a request of this thread may take the interpreter's lock: it came from Python,
+    /// and let the lock go itself. Below a foreign allocator a thread may hold that one's lock, for
+    /// which a thread with the interpreter's lock may be waiting.
     static MAY_ATTACH: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -126,14 +126,14 @@ impl Owner {
         bytes: u64,
         stream: &gpuheap::Stream,
     ) -> Result<gpuheap::DeviceArray<u8, gpuheap::ndarray::Ix1>, Error> {
-        // SAFETY: the caller holds the buffer's memory, `bytes` of it from `address` on, and uses the
-        // array before it lets go.
+        // SAFETY: the caller holds the buffer's memory, `bytes` of it from `address` on, and uses
+        // the array before it lets go.
         unsafe { self.heap.on(stream).wrap(address, bytes as usize) }
     }
 }
 
-/// Runs Python's collector, if this thread may take the interpreter's lock. The heap itself counts what
-/// came back.
+/// Runs Python's collector, if this thread may take the interpreter's lock. The heap itself counts
+/// what came back.
 fn collect() -> u64 {
     if MAY_ATTACH.get() {
         // A collector that fails has freed what it could.

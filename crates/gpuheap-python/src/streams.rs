@@ -1,11 +1,12 @@
 //! Streams: the heap's own, and those of other libraries.
 //!
 //! Memory is freed in the order of a stream, so a heap needs a foreign stream for as long as it has
-//! memory that was allocated on it. A handle says nothing about the life of its stream: the driver may
-//! give it to another one. Two ways around this:
+//! memory that was allocated on it. A handle says nothing about the life of its stream: the driver
+//! may give it to another one. Two ways around this:
 //!
-//! * A stream given as an object (`__cuda_stream__`) is held by the heap. While the object lives, its
-//!   handle means this stream. [`Streams::sweep`] lets go of objects that nobody else holds, after the
+//! * A stream given as an object (`__cuda_stream__`) is held by the heap. While the object lives,
+//!   its
+//!   handle means this stream. [`Streams::sweep`] releases objects that only the table holds, after the
 //!   heap was told of the stream's end.
 //! * A stream given as a number may end at any time. The driver is asked at each use, and each free
 //!   records an event.
@@ -43,7 +44,7 @@ impl Stream {
         call_detached(py, || self.inner.synchronize())
     }
 
-    /// Whether all work of the stream is done.
+    /// `True` if all work of the stream is done.
     fn is_done(&self, py: Python<'_>) -> PyResult<bool> {
         call(py, || self.inner.is_done())
     }
@@ -85,8 +86,8 @@ impl Streams {
     /// Number of new streams after which the table is swept.
     const SWEEP: usize = 10;
 
-    /// Returns the stream that `given` means: a stream of ours, an object with `__cuda_stream__`, or a
-    /// number.
+    /// Returns the stream that `given` means: a stream of gpuheap, an object with
+    /// `__cuda_stream__`, or a number.
     pub(crate) fn get(
         &self,
         py: Python<'_>,
@@ -112,13 +113,13 @@ impl Streams {
         let device = default.device();
         let stream = call(py, || {
             if is_object {
-                // SAFETY: the object keeps the stream alive, and the table keeps the object until the
-                // heap was told of the stream's end.
+                // SAFETY: the object keeps the stream alive, and the table keeps the object until
+                // the heap was told of the stream's end.
                 unsafe { device.foreign_stream(CUstream(handle)) }
             } else {
-                // SAFETY: the stream is alive in the calls that it is given to, as the documentation
-                // of numbers says; a Python program that passes another number is wrong about its own
-                // memory.
+                // SAFETY: the stream is alive in the calls that it is given to, as the
+                // documentation of numbers says; a Python program that passes another number is
+                // wrong about its own memory.
                 unsafe { device.unannounced_stream(CUstream(handle)) }
             }
         })?;
@@ -140,7 +141,7 @@ impl Streams {
         Ok(stream)
     }
 
-    /// Lets go of the streams whose objects nobody else holds.
+    /// Releases the streams whose objects only the table holds.
     pub(crate) fn sweep(&self, py: Python<'_>, heap: &gpuheap::Heap) -> PyResult<()> {
         let mut ended = Vec::new();
         {
@@ -205,7 +206,8 @@ pub(crate) fn handle_of(given: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
 
 /// Returns whether the handle of a stream that was given as a number still means that stream.
 fn still_means(stream: &gpuheap::Stream) -> Result<bool, Error> {
-    // A stream that is capturing a graph does not tell its id, and the question would break the capture.
+    // A stream that is capturing a graph does not tell its id, and the question would break the
+    // capture.
     if stream.is_capturing()? {
         return Ok(false);
     }
