@@ -1,8 +1,9 @@
-//! What a wheel has beside the extension module, with the feature `wheel`: the emulated libcuda.so.1.
+//! Builds what a wheel has beside the extension module: the emulated libcuda.so.1, with the feature
+//! `wheel`.
 //!
-//! It is a library of its own, so Cargo builds it here, into a target folder of its own: the one of this
-//! build is locked. `WHEEL_LIBCUDA` names one that is built already. maturin then takes it from
-//! `python/gpuheap/emulated/`.
+//! It is a library of its own, so Cargo builds it here, into a target folder of its own: the one of
+//! this build is locked. `WHEEL_LIBCUDA` names one that is built already. maturin then takes it
+//! from `python/gpuheap/emulated/`.
 
 use std::env;
 use std::error::Error;
