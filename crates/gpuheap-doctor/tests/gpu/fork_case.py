@@ -123,8 +123,12 @@ def main():
     parent = os.fork()
     if parent == 0:
         take_and_fork(writer)
+    os.close(writer)
     os.waitpid(parent, 0)
-    child = int(os.read(reader, 32))
+    answer = os.read(reader, 32)
+    if not answer:
+        sys.exit("the parent ended without a child: is there a GPU?")
+    child = int(answer)
     try:
         evidence(parent, child)
         gpuheap("status")
