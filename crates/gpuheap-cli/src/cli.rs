@@ -53,6 +53,10 @@ pub(crate) enum Command {
     /// Say what would give GPU memory back; with --yes end proven orphans
     #[command(long_about = FREE, after_help = STATUS_EXIT_CODES)]
     Free(FreeArguments),
+
+    /// Probe CUDA for `doctor --probe-cuda`, a line of JSON for each probe
+    #[command(hide = true)]
+    ProbeCuda,
 }
 
 const ALL_EXIT_CODES: &str = "Exit codes: 0 fine, 1 findings, 2 wrong use or unreadable input, 3 \
@@ -72,7 +76,7 @@ Find out why GPU memory does not come back: for each finding a fact with its num
 and a command. Says one line if nothing is found; -v shows what only informs.
 
 Reads NVML, /proc and the kernel's log, runs ldconfig, docker ps and squeue where they matter, and \
-changes nothing. Run it with sudo to see the processes of every user.";
+changes nothing. Only --probe-cuda creates a CUDA context, in a process of its own. Run it with sudo to see the processes of every user.";
 
 const DOCTOR_EXIT_CODES: &str = "Exit codes: 0 healthy or no GPU, 1 findings, 2 wrong use or \
                                  unreadable input, 3 environment error";

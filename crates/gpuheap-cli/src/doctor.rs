@@ -11,7 +11,7 @@ use gpuheap_doctor::{
 
 use crate::failure::Failure;
 use crate::verdict::Verdict;
-use crate::{baseline, machine, output};
+use crate::{baseline, machine, output, probe};
 
 /// Arguments of `gpuheap doctor`.
 #[derive(Args, Debug)]
@@ -27,6 +27,11 @@ pub(crate) struct DoctorArguments {
     /// Also write what was read of this machine to a file, for --machine; it has command lines
     #[arg(long, value_name = "FILE", conflicts_with = "machine")]
     record: Option<PathBuf>,
+
+    /// Also have CUDA create a context and take a little of each kind of memory on each device, in
+    /// a process of its own that is killed after 30 seconds
+    #[arg(long, conflicts_with = "machine")]
+    probe_cuda: bool,
 
     /// Print one JSON object
     #[arg(long)]
@@ -68,7 +73,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
     if let Some(path) = &arguments.record {
         let recorder = Recorder::default();
         machine = Machine::read(recorder.clone());
-        machine.examine();
+        examine(&mut machine, arguments.probe_cuda)?;
         let text = format!("# origin: recorded by gpuheap doctor --record\n{}", recorder.text());
         std::fs::write(path, text).map_err(|error| {
             let name = path.display();
@@ -78,7 +83,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
         })?;
     } else {
         machine = machine::read(arguments.machine.as_ref())?;
-        machine.examine();
+        examine(&mut machine, arguments.probe_cuda)?;
     }
     let report = diagnose(&machine);
     match arguments.baseline {
@@ -97,6 +102,15 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
     };
     output::print(&text)?;
     Ok(verdict(&report))
+}
+
+/// Reads what the rules need. Without a GPU there is nothing to probe.
+fn examine(machine: &mut Machine, probes_cuda: bool) -> Result<(), Failure> {
+    machine.examine();
+    if probes_cuda && !machine.has_no_gpu() {
+        machine.probe_cuda(&probe::command()?);
+    }
+    Ok(())
 }
 
 fn verdict(report: &Report) -> Verdict {

@@ -7,6 +7,7 @@ mod failure;
 mod free;
 mod machine;
 mod output;
+mod probe;
 mod progress;
 mod replay;
 mod status;
@@ -25,6 +26,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         cli::Parsed::Command(Command::Replay(arguments)) => replay::run(&arguments),
         cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),
         cli::Parsed::Command(Command::Doctor(arguments)) => doctor::run(&arguments),
+        cli::Parsed::Command(Command::ProbeCuda) => probe::run(),
         cli::Parsed::Command(Command::Explain(arguments)) => doctor::explain(&arguments),
         cli::Parsed::Command(Command::Wait(arguments)) => free::wait(&arguments),
         cli::Parsed::Command(Command::Free(arguments)) => free::run(&arguments),

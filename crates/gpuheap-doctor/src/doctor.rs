@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::machine::Machine;
+use crate::machine::{CudaProbe, Machine, Outcome};
 use crate::rule::{Finding, Severity};
 use crate::rules::RULES;
 use crate::words::{count, cut, hanging};
@@ -19,6 +19,8 @@ pub struct Report {
     pub rules: usize,
     /// Findings, worst first.
     pub findings: Vec<Finding>,
+    /// Answers of CUDA, if it was probed.
+    pub cuda: Vec<CudaProbe>,
     /// Probes that were skipped, each with the reason.
     pub skipped: Vec<SkippedProbe>,
 }
@@ -43,6 +45,7 @@ pub fn diagnose(machine: &Machine) -> Report {
         devices: machine.devices().len(),
         rules: RULES.len(),
         findings,
+        cuda: machine.cuda.clone(),
         skipped: skipped
             .map(|(probe, skipped)| SkippedProbe { probe, reason: skipped.text.clone() })
             .collect(),
@@ -75,6 +78,19 @@ impl Report {
             let devices = count(self.devices, "GPU");
             text = format!("nothing found: {devices}, {}\n", count(self.rules, "rule"));
         }
+        if !self.cuda.is_empty() {
+            text.push_str("CUDA, probed in a process of its own:\n");
+        }
+        for probe in &self.cuda {
+            // The finding of a failed probe has its text.
+            let result = match probe.outcome {
+                Outcome::Failed => "failed, see G16".to_owned(),
+                _ => probe.result(),
+            };
+            let line = format!("  {:<24} {result}", probe.name());
+            text.push_str(&cut(line.trim_end(), width));
+            text.push('\n');
+        }
         if all {
             for skipped in &self.skipped {
                 let line = format!("- skipped: {}: {}", skipped.probe, skipped.reason);
@@ -89,6 +105,26 @@ impl Report {
     pub fn to_json(&self) -> String {
         // Serialization of numbers, texts and lists never fails.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+}
+
+impl CudaProbe {
+    /// Returns the probe's subject with its device: `pool of GPU 0`.
+    pub(crate) fn name(&self) -> String {
+        match (self.gpu, &self.uuid) {
+            (Some(gpu), _) => format!("{} of GPU {gpu}", self.probe),
+            (None, Some(uuid)) => format!("{} of {}", self.probe, cut(uuid, 12)),
+            (None, None) => self.probe.clone(),
+        }
+    }
+
+    /// Returns the result in words.
+    pub(crate) fn result(&self) -> String {
+        match self.outcome {
+            Outcome::Ok | Outcome::Started => self.text.clone(),
+            Outcome::Failed => format!("failed: {}", self.text),
+            Outcome::Skipped => format!("skipped: {}", self.text),
+        }
     }
 }
 

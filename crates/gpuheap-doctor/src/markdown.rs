@@ -35,6 +35,13 @@ pub fn markdown(machine: &Machine, version: &str) -> String {
         line(&mut text, &redacted(&redaction, &format!("  {}", finding.cause)));
         line(&mut text, &redaction.apply(&format!("  `{}`", finding.command)));
     }
+    if !report.cuda.is_empty() {
+        line(&mut text, "\n#### CUDA, probed in a process of its own\n");
+    }
+    for probe in &report.cuda {
+        let words = format!("* {}: {}", probe.name(), probe.result());
+        line(&mut text, &redacted(&redaction, &words));
+    }
     if !report.skipped.is_empty() {
         line(&mut text, "\n#### Not looked at\n");
     }

@@ -23,6 +23,7 @@ mod emulated;
 mod error;
 pub mod fork;
 mod libcuda;
+pub mod probe;
 mod result;
 mod table;
 mod types;

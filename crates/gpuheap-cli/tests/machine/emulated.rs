@@ -19,6 +19,60 @@ fn on(variable: (&str, &str), arguments: &[&str]) -> Ran {
     }
 }
 
+/// Runs `doctor --probe-cuda` with the emulated NVML and the emulated driver.
+fn probed(device: &str, arguments: &[&str]) -> Ran {
+    let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
+    let program = Path::new(env!("CARGO_BIN_EXE_gpuheap"));
+    let variables = [("GPUHEAP_EMULATED_DEVICE", device)];
+    let output = library::command(program, &folder, &variables)
+        .args(["doctor", "--probe-cuda"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    Ran {
+        code: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+#[test]
+fn cuda_is_probed_in_a_process_of_its_own() {
+    let ran = probed("h200", &[]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stdout);
+    insta::assert_snapshot!(ran.stdout);
+    let ran = probed("h200,t4", &["--json"]);
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(differences(&schema_of("doctor"), &json, "$"), [""; 0]);
+    let probes = json["cuda"].as_array().unwrap();
+    let outcomes: Vec<_> = probes.iter().map(|probe| &probe["outcome"]).collect();
+    assert_eq!(outcomes, vec!["ok"; 10], "{probes:#?}");
+    assert_eq!((&probes[1]["gpu"], &probes[1]["bytes"]), (&0.into(), &552_402_944.into()));
+    assert_eq!((&probes[6]["gpu"], &probes[6]["probe"]), (&1.into(), &"context".into()));
+}
+
+#[test]
+fn pinned_memory_that_wsl2_refuses_is_a_finding() {
+    let ran = probed("wsl2-rtx4060", &["--json"]);
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let findings = json["findings"].as_array().unwrap();
+    let found = findings.iter().find(|finding| finding["rule"] == "G16").unwrap();
+    assert!(found["fact"].as_str().unwrap().starts_with("pinned memory: refused after"), "{found}");
+    assert_eq!(found["severity"], "warning");
+}
+
+#[test]
+fn machine_without_cuda_says_so_among_the_probes() {
+    let ran = on(("GPUHEAP_EMULATED_DEVICE", "t4"), &["doctor", "--probe-cuda"]);
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+    assert!(
+        ran.stdout.contains("driver                   skipped: no CUDA driver"),
+        "{}",
+        ran.stdout
+    );
+}
+
 /// Returns a description with this test, a pid that cannot exist, and 1 GiB that no process is
 /// listed with.
 fn description() -> String {

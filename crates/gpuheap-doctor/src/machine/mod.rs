@@ -1,5 +1,6 @@
 //! Facts about a machine, read once from a source.
 
+mod cuda;
 mod examine;
 mod host;
 mod nvml;
@@ -13,6 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::cuda::end as cuda_end;
+pub use self::cuda::{CudaProbe, Outcome, PROBES};
 pub use self::examine::Message;
 pub use self::host::Host;
 pub use self::nvml::{Gpu, Kind, Listed, Nvml, NvmlFailure};
@@ -54,6 +57,8 @@ pub struct Machine {
     pub checkpointed: Vec<(u32, String)>,
     /// Windows' own facts; `None` if this is not WSL2, or if Windows was not asked.
     pub windows: Option<Windows>,
+    /// Answers of CUDA; empty before [`probe_cuda`](Machine::probe_cuda).
+    pub cuda: Vec<CudaProbe>,
     /// Pairs of processes that share an open file of a device.
     pub shared: Vec<(u32, u32)>,
     /// Probes that were skipped, each with the reason.
@@ -113,6 +118,7 @@ impl Machine {
             device_nodes: BTreeMap::new(),
             checkpointed: Vec::new(),
             windows: None,
+            cuda: Vec::new(),
             shared: Vec::new(),
             skipped,
             source,
@@ -147,6 +153,20 @@ impl Machine {
         });
         self.checkpointed = self.keep("cuda-checkpoint", checkpointed.and_then(|found| found));
         self.ask_windows();
+        // A recording may have the answers of its time.
+        if let Ok(text) = self.source.cuda(&[]) {
+            self.cuda = cuda::parse(&text, self.devices());
+        }
+    }
+
+    /// Has `command`, a program with its arguments, probe CUDA in a process of its own, which is
+    /// killed after 30 seconds. Its output is a [`CudaProbe`] on each line, as `gpuheap probe-cuda`
+    /// writes it. A context costs memory of the device while the process runs. Blocks for 31
+    /// seconds at most.
+    pub fn probe_cuda(&mut self, command: &[String]) {
+        let asked = self.source.cuda(command);
+        let probes = asked.map(|text| cuda::parse(&text, self.devices()));
+        self.cuda = self.keep("cuda", probes);
     }
 
     /// Asks Windows for its facts about the card, under WSL2. Blocks for 8 seconds at most, and

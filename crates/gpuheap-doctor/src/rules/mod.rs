@@ -17,6 +17,7 @@ mod g12;
 mod g13;
 mod g14;
 mod g15;
+mod g16;
 mod p01;
 mod p02;
 mod p03;
@@ -75,6 +76,7 @@ pub const RULES: &[Rule] = &[
     g13::RULE,
     g14::RULE,
     g15::RULE,
+    g16::RULE,
     p01::RULE,
     p02::RULE,
     p03::RULE,

@@ -4,17 +4,23 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{Skipped, Source, Why, kcmp, nvml, windows};
-use crate::machine::Nvml;
+use crate::machine::{Nvml, cuda_end};
 
 /// The most bytes read of one file. `/proc/PID/maps` of a large program has some 2 MiB.
 const MOST: u64 = 16 << 20;
 
 /// The most bytes read of the kernel's log, whose ring has 16 MiB at most.
 const MOST_OF_LOG: usize = 16 << 20;
+
+/// Time for all probes of CUDA. The first context of a machine without persistence mode takes some
+/// 5 s, each further one 0.5 s.
+const LIMIT_OF_CUDA: Duration = Duration::from_secs(30);
 
 /// This machine: its NVML, its `/proc`, and its kernel's log.
 #[derive(Debug, Clone, Copy, Default)]
@@ -60,6 +66,19 @@ impl Source for Here {
 
     fn windows(&self) -> Result<String, Skipped> {
         windows::ask(run)
+    }
+
+    fn cuda(&self, command: &[String]) -> Result<String, Skipped> {
+        let command: Vec<&str> = command.iter().map(String::as_str).collect();
+        let (text, ended) = run_partly(&command, LIMIT_OF_CUDA)?;
+        // The reason begins with the program's path, which says nothing here.
+        let reason = |text: String| match command.first() {
+            Some(program) => text.trim_start_matches(&format!("{program}: ")).to_owned(),
+            None => text,
+        };
+        let failure = ended.err().map(|skipped| reason(skipped.text));
+        // A line that was cut off has no end.
+        Ok(format!("{text}\n{}", cuda_end(failure.as_deref())))
     }
 
     fn run(&self, command: &[&str], limit: Duration) -> Result<String, Skipped> {
@@ -110,6 +129,15 @@ fn add_record(log: &mut String, record: &str) {
 
 /// Runs a command until it ends. Kills it at the time limit.
 fn run(command: &[&str], limit: Duration) -> Result<String, Skipped> {
+    let (text, ended) = run_partly(command, limit)?;
+    ended.map(|()| text)
+}
+
+/// Runs a command as [`run`] does. Returns its output so far, also of one that fails or is killed,
+/// and why it failed.
+///
+/// A command that blocks in the kernel cannot be killed, and is left behind.
+fn run_partly(command: &[&str], limit: Duration) -> Result<(String, Result<(), Skipped>), Skipped> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(Skipped::new(Why::Missing, "no command"));
     };
@@ -120,36 +148,70 @@ fn run(command: &[&str], limit: Duration) -> Result<String, Skipped> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| Skipped::io(program, &error))?;
-    let Some(mut stdout) = child.stdout.take() else {
-        return Err(Skipped::new(Why::Failed, format!("{program}: no output")));
+    let output = Output::of(child.stdout.take());
+    let ended = match wait(&mut child, limit) {
+        Ok(Some(status)) if status.success() => Ok(()),
+        Ok(Some(status)) => Err(Skipped::new(Why::Failed, format!("{program}: {status}"))),
+        Ok(None) => {
+            let _ = child.kill();
+            let _ = wait(&mut child, LAST_MOMENT);
+            let seconds = limit.as_secs_f64();
+            let text = format!("{program}: no answer within {seconds} s");
+            Err(Skipped::new(Why::TimedOut, text))
+        }
+        Err(error) => Err(Skipped::io(program, &error)),
     };
-    // Another thread reads, so that a full pipe does not stop the command.
-    let reader = std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = stdout.by_ref().take(MOST).read_to_end(&mut bytes);
-        bytes
-    });
+    Ok((output.text(), ended))
+}
+
+/// Time that a killed command gets to end, and the output of one that has ended to arrive.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
+/// Waits until a command ends; `None` if its time is over.
+fn wait(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => break,
-            Ok(Some(status)) => {
-                return Err(Skipped::new(Why::Failed, format!("{program}: {status}")));
-            }
-            Ok(None) if start.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
-            Ok(None) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                let seconds = limit.as_secs_f64();
-                let text = format!("{program}: no answer within {seconds} s");
-                return Err(Skipped::new(Why::TimedOut, text));
-            }
-            Err(error) => return Err(Skipped::io(program, &error)),
+        let ended = child.try_wait()?;
+        if ended.is_some() || start.elapsed() >= limit {
+            return Ok(ended);
         }
+        std::thread::sleep(Duration::from_millis(5));
     }
-    let bytes =
-        reader.join().map_err(|_| Skipped::new(Why::Failed, format!("{program}: no output")))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Output of a command, which a thread reads, so that a full pipe does not stop the command.
+struct Output {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Output {
+    fn of(stdout: Option<ChildStdout>) -> Output {
+        let bytes: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let kept = bytes.clone();
+        let reader = stdout.map(|stdout| {
+            std::thread::spawn(move || {
+                let mut stdout = stdout.take(MOST);
+                let mut piece = [0; 8192];
+                while let Ok(count @ 1..) = stdout.read(&mut piece) {
+                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                    kept.extend_from_slice(&piece[..count]);
+                }
+            })
+        });
+        Output { bytes, reader }
+    }
+
+    /// Returns the output so far. The pipe of a command that was left behind stays open.
+    fn text(self) -> String {
+        let start = Instant::now();
+        let is_reading = || self.reader.as_ref().is_some_and(|reader| !reader.is_finished());
+        while is_reading() && start.elapsed() < LAST_MOMENT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
 }
 
 #[cfg(test)]
@@ -163,6 +225,17 @@ mod tests {
         assert!(skipped.text.contains("within 0.05 s"), "{skipped}");
         let skipped = Here.run(&["gpuheap-no-such-command"], Duration::from_secs(1)).unwrap_err();
         assert_eq!(skipped.why, Why::Missing, "{skipped}");
+    }
+
+    #[test]
+    fn output_before_a_command_hangs_or_fails_is_kept() {
+        let limit = Duration::from_millis(300);
+        let (text, ended) = run_partly(&["sh", "-c", "echo one; sleep 30"], limit).unwrap();
+        assert_eq!((text.as_str(), ended.unwrap_err().why), ("one\n", Why::TimedOut));
+        let command = ["sh", "-c", "echo one; kill -9 $$"].map(str::to_owned);
+        let text = Here.cuda(&command).unwrap();
+        assert!(text.starts_with("one\n") && text.contains("signal: 9"), "{text}");
+        assert_eq!(Here.cuda(&[]).unwrap_err().why, Why::Missing);
     }
 
     #[test]

@@ -125,6 +125,12 @@ impl Source for Recorder {
         windows
     }
 
+    fn cuda(&self, command: &[String]) -> Result<String, Skipped> {
+        let asked = Here.cuda(command);
+        self.note("cuda", &asked, String::clone);
+        asked
+    }
+
     fn run(&self, command: &[&str], limit: Duration) -> Result<String, Skipped> {
         let ran = Here.run(command, limit);
         self.note(&format!("run {}", command.join(" ")), &ran, String::clone);

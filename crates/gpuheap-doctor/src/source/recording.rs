@@ -20,6 +20,7 @@ use crate::machine::Nvml;
 /// == environment                   NAME=value lines
 /// == kernel log                    [seconds] text
 /// == windows                       fields with | between them, as Source::windows has them
+/// == cuda                          a line of JSON for each probe, as Source::cuda has them
 /// == run ldconfig -p               the output of a command
 /// == same 4188:5 4189:5            two descriptors of one open file
 /// ```
@@ -201,6 +202,10 @@ impl Source for Recording {
 
     fn windows(&self) -> Result<String, Skipped> {
         self.find("windows").map(str::to_owned)
+    }
+
+    fn cuda(&self, _command: &[String]) -> Result<String, Skipped> {
+        self.find("cuda").map(str::to_owned)
     }
 
     fn run(&self, command: &[&str], _limit: Duration) -> Result<String, Skipped> {

@@ -1,0 +1,226 @@
+//! `gpuheap probe-cuda`, which `gpuheap doctor --probe-cuda` runs in a process of its own.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use gpuheap::driver::probe::{self, PinnedMemory, Probe, ProbeError};
+use gpuheap::driver::{DriverError, LibCuda, OpenError};
+use gpuheap_doctor::machine::{CudaProbe, Outcome, PROBES};
+use gpuheap_doctor::{Here, Machine, Source};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::verdict::Verdict;
+
+/// Name of the command, which `--help` does not show.
+const NAME: &str = "probe-cuda";
+
+/// Returns the command that probes: this program. In the Python package that is the interpreter.
+///
+/// # Errors
+///
+/// The path of this program is not known.
+pub(crate) fn command() -> Result<Vec<String>, Failure> {
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::could_not_look(format!("--probe-cuda: the path of this program: {error}"))
+    })?;
+    Ok(command_of(&program, std::env::args_os().next().as_deref()))
+}
+
+/// Returns the command of a program, which was started under the name `started_as`. A virtual
+/// environment's Python is a link, and finds the environment by the link's name alone.
+fn command_of(program: &Path, started_as: Option<&OsStr>) -> Vec<String> {
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let text = |part: &OsStr| part.to_string_lossy().into_owned();
+    if name.starts_with("python") {
+        let interpreter = text(started_as.unwrap_or(program.as_os_str()));
+        return vec![interpreter, "-m".to_owned(), "gpuheap".to_owned(), NAME.to_owned()];
+    }
+    vec![text(program.as_os_str()), NAME.to_owned()]
+}
+
+/// Probes every device that CUDA shows, and writes a line when a probe begins and when it is done.
+///
+/// # Errors
+///
+/// The output cannot be written.
+pub(crate) fn run() -> Result<Verdict, Failure> {
+    began(None, "driver")?;
+    let driver = match LibCuda::open() {
+        Ok(driver) => driver,
+        Err(error) => {
+            let is_missing = matches!(error, OpenError::NotFound { .. });
+            let outcome = if is_missing { Outcome::Skipped } else { Outcome::Failed };
+            return done(CudaProbe::new(None, "driver", outcome, error.to_string()));
+        }
+    };
+    let version = format!("CUDA {}.{}", driver.version() / 1000, driver.version() % 1000 / 10);
+    let devices = match probe::devices(&driver) {
+        Ok(devices) => devices,
+        Err(error) => return done(failed(None, "driver", error)),
+    };
+    done(CudaProbe::new(None, "driver", Outcome::Ok, version))?;
+    for ordinal in 0..devices {
+        device(&driver, ordinal)?;
+    }
+    Ok(Verdict::Fine)
+}
+
+/// Probes one device, and on the first one the memory of the host.
+fn device(driver: &LibCuda, ordinal: i32) -> Result<(), Failure> {
+    let uuid = match probe::uuid(driver, ordinal) {
+        Ok(uuid) => uuid,
+        Err(error) => return done(failed(None, "driver", error)).map(drop),
+    };
+    let uuid = Some(uuid.as_str());
+    let [context, virtual_memory, pool, managed_memory] = PROBES;
+    began(uuid, context)?;
+    let probe = match Probe::new(driver, ordinal) {
+        Ok(probe) => probe,
+        Err(error) => return done(failed(uuid, context, error)).map(drop),
+    };
+    done(context_of(&probe, uuid))?;
+
+    began(uuid, virtual_memory)?;
+    done(result(
+        uuid,
+        virtual_memory,
+        probe.virtual_memory().map(|found| {
+            let addresses = match found.reserved {
+                0 => "64 GiB of addresses refused".to_owned(),
+                bytes => format!("reserves {} GiB at once", bytes >> 30),
+            };
+            format!("works, pages of {} MiB; {addresses}", found.granularity >> 20)
+        }),
+    ))?;
+    began(uuid, pool)?;
+    done(result(uuid, pool, probe.pool().map(|()| "works".to_owned())))?;
+    began(uuid, managed_memory)?;
+    done(result(
+        uuid,
+        managed_memory,
+        probe.managed_memory().map(|is_concurrent| {
+            let use_of_it = if is_concurrent { "at one time" } else { "in turns" };
+            format!("works; host and device may use it {use_of_it}")
+        }),
+    ))?;
+    if ordinal == 0 {
+        began(None, PINNED)?;
+        done(pinned(&probe))?;
+    }
+    Ok(())
+}
+
+const PINNED: &str = "pinned memory";
+
+/// Returns the size of the context: the bytes with which NVML lists this process. Where it lists
+/// none, those in use on the device, if this process alone uses it.
+fn context_of(probe: &Probe<'_>, uuid: Option<&str>) -> CudaProbe {
+    let own = std::process::id();
+    let nvml = Here.nvml().ok();
+    let device = nvml.iter().flat_map(|nvml| &nvml.devices);
+    let mut device = device.filter(|gpu| Some(gpu.uuid.as_str()) == uuid);
+    let processes = device.next().map_or(&[][..], |gpu| &gpu.processes);
+    let listed = processes.iter().find(|listed| listed.pid == own).and_then(|own| own.bytes);
+    let bytes = listed.or_else(|| {
+        let is_alone = processes.iter().all(|listed| listed.pid == own);
+        probe.used_bytes().ok().filter(|_| is_alone)
+    });
+    let text = match bytes {
+        Some(bytes) => format!("{} MiB of the device", (bytes + (1 << 19)) >> 20),
+        None => "works; the driver does not tell its size".to_owned(),
+    };
+    CudaProbe { bytes, ..CudaProbe::new(uuid, PROBES[0], Outcome::Ok, text) }
+}
+
+/// The most that is pinned.
+const MOST_PINNED: u64 = 2 << 30;
+
+/// Pins a part of the host's memory: other programs need the rest.
+fn pinned(probe: &Probe<'_>) -> CudaProbe {
+    let left = Machine::read(Here).host.available.min(left_by_groups());
+    let most = MOST_PINNED.min(left / 4);
+    if most < MOST_PINNED / 8 {
+        let text = format!("the host leaves this process {} MiB", left >> 20);
+        return CudaProbe::new(None, PINNED, Outcome::Skipped, text);
+    }
+    match probe.pinned_memory(most) {
+        Err(error) => failed(None, PINNED, error),
+        Ok(PinnedMemory { bytes, refused: Some(error) }) => {
+            CudaProbe { bytes: Some(bytes), ..failed(None, PINNED, error) }
+        }
+        Ok(PinnedMemory { bytes, refused: None }) => {
+            let text = format!("{} MiB in steps of 128 MiB", bytes >> 20);
+            CudaProbe { bytes: Some(bytes), ..CudaProbe::new(None, PINNED, Outcome::Ok, text) }
+        }
+    }
+}
+
+/// Returns the least memory that the control groups of this process leave it, bytes; `u64::MAX`
+/// without a limit. Pinning more would have the kernel end a process of the group.
+fn left_by_groups() -> u64 {
+    let number = |path: String| {
+        let bytes = Here.read(&path).ok()?;
+        String::from_utf8_lossy(&bytes).trim().parse::<u64>().ok()
+    };
+    let groups = Here.read("/proc/self/cgroup").unwrap_or_default();
+    let groups = String::from_utf8_lossy(&groups).into_owned();
+    let mut left = u64::MAX;
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(kinds), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let (root, limit, used) = match kinds {
+            "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
+            _ if kinds.split(',').any(|kind| kind == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+            }
+            _ => continue,
+        };
+        // In a container the path may be the one outside, of which only the root is seen.
+        for group in Path::new(path).ancestors() {
+            let folder = format!("{root}{}", group.display().to_string().trim_end_matches('/'));
+            let limit = number(format!("{folder}/{limit}"));
+            let used = number(format!("{folder}/{used}"));
+            if let (Some(limit), Some(used)) = (limit, used) {
+                left = left.min(limit.saturating_sub(used));
+            }
+        }
+    }
+    left
+}
+
+fn result(uuid: Option<&str>, name: &str, result: Result<String, ProbeError>) -> CudaProbe {
+    match result {
+        Ok(text) => CudaProbe::new(uuid, name, Outcome::Ok, text),
+        Err(error @ ProbeError::NotSupported(_)) => {
+            CudaProbe::new(uuid, name, Outcome::Skipped, error.to_string())
+        }
+        Err(ProbeError::Failed(error)) => failed(uuid, name, error),
+    }
+}
+
+fn failed(uuid: Option<&str>, name: &str, error: DriverError) -> CudaProbe {
+    CudaProbe::new(uuid, name, Outcome::Failed, error.to_string())
+}
+
+fn began(uuid: Option<&str>, name: &str) -> Result<(), Failure> {
+    output::print(&CudaProbe::new(uuid, name, Outcome::Started, "").to_line())
+}
+
+fn done(probe: CudaProbe) -> Result<Verdict, Failure> {
+    output::print(&probe.to_line()).map(|()| Verdict::Fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn python_package_probes_by_its_own_interpreter() {
+        let started_as = Some(OsStr::new("/home/ann/venv/bin/python"));
+        let command = command_of(Path::new("/usr/bin/python3.12"), started_as);
+        assert_eq!(command, ["/home/ann/venv/bin/python", "-m", "gpuheap", "probe-cuda"]);
+        let command = command_of(Path::new("/usr/bin/gpuheap"), Some(OsStr::new("gpuheap")));
+        assert_eq!(command, ["/usr/bin/gpuheap", "probe-cuda"]);
+    }
+}
