@@ -79,8 +79,8 @@ pub(crate) fn command(process: &Process) -> Option<(&'static str, String)> {
 ///
 /// # Errors
 ///
-/// Returns an error if the process does not exist, does not run Python 3.14 or later, may not be
-/// debugged by this user, or does not answer in time.
+/// Returns an error if the process does not exist, or does not run Python 3.14 or later. Also if
+/// this user may not debug it, or if it does not answer in time.
 pub fn ask(machine: &Machine, pid: u32) -> Result<(), String> {
     let Some(process) = machine.process(pid) else {
         return Err(format!("pid {pid} has no device open; see gpuheap status"));

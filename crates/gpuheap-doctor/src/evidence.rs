@@ -101,12 +101,12 @@ pub(crate) fn partners(machine: &Machine, pid: u32) -> impl Iterator<Item = u32>
     })
 }
 
-/// Returns the processes that may hold what the ended process `pid` opened, and `true` if they
-/// certainly do.
+/// Returns the processes that may hold what the ended process `pid` opened, with `true` if they
+/// certainly do. The first of these groups that is not empty decides:
 ///
-/// Processes of its session or group, and its children, certainly do. If there are none, processes
-/// that share a descriptor do. If there are none either, the only process that has a device open
-/// and is not listed does. If there are several of those, they are returned with `false`.
+/// * processes of its session or group, and its children: certain
+/// * processes that share a descriptor: certain
+/// * processes that have a device open and are not listed: certain if it is only one
 pub(crate) fn heirs(machine: &Machine, pid: u32) -> (Vec<&Process>, bool) {
     let holders: Vec<&Process> = unlisted_holders(machine)
         .filter(|process| !is_monitor(process) && !serves_living(machine, process))

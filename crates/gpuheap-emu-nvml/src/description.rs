@@ -182,14 +182,14 @@ pub(crate) struct EccErrors {
     pub(crate) uncorrected: u64,
 }
 
-/// The link to the host.
+/// Link to the host.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Pcie {
     pub(crate) generation: Option<u32>,
     pub(crate) width: Option<u32>,
-    /// From the device, KiB/s.
+    /// Data sent by the device, KiB/s.
     pub(crate) sent: Option<u32>,
-    /// To the device, KiB/s.
+    /// Data received by the device, KiB/s.
     pub(crate) received: Option<u32>,
 }

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 
 use gpuheap_driver::{EMULATED_DEVICES, EmulatedDevice, EmulatedDevices};
 
-/// Returns the description of device `ordinal` of the emulated driver in this process; `None` if
-/// the driver is another one or not loaded, or has no such device.
+/// Returns the description of device `ordinal` of the emulated driver in this process. `None` if no
+/// emulated driver is loaded, or if it has no such device.
 pub(crate) fn device(ordinal: usize) -> Option<EmulatedDevice> {
     let ordinal = i32::try_from(ordinal).ok()?;
     // SAFETY: the name is a C string. The flag keeps the call from loading anything.
@@ -24,7 +24,7 @@ pub(crate) fn device(ordinal: usize) -> Option<EmulatedDevice> {
         let mut device = MaybeUninit::uninit();
         // SAFETY: the pointer is valid for a write.
         if unsafe { function(ordinal, device.as_mut_ptr()) } == 1 {
-            // SAFETY: the function wrote the description, as it says.
+            // SAFETY: the function returned 1, so it wrote the description.
             found = Some(unsafe { device.assume_init() });
         }
     }
@@ -33,7 +33,7 @@ pub(crate) fn device(ordinal: usize) -> Option<EmulatedDevice> {
     found
 }
 
-/// Returns all devices of the emulated driver in this process, none if there is no such driver.
+/// Returns all devices of the emulated driver in this process; empty without such a driver.
 pub(crate) fn devices() -> Vec<EmulatedDevice> {
     (0..).map_while(device).collect()
 }

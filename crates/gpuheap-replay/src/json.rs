@@ -122,7 +122,7 @@ struct Pool<'a> {
     fallback: Option<&'a str>,
 }
 
-/// Where a pool stopped.
+/// Request at which a pool ran out of memory.
 #[derive(Serialize)]
 struct OutOfMemory {
     event: u64,
@@ -219,7 +219,7 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// Where the memory was, bytes.
+/// Memory at the failure, bytes.
 #[derive(Serialize)]
 struct Causes {
     live_bytes: u64,

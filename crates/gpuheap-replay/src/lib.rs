@@ -1,8 +1,9 @@
 //! Replays allocation traces through models of the allocators that programs use.
 //!
-//! A model follows the rules of the allocator that it is named after: which bytes a request gets,
-//! when memory is taken from the driver, and when a request fails. It needs no GPU and no driver.
-//! So a recorded program can be run again under other settings, or on another device:
+//! A model follows the rules of the allocator that it is named after. It decides which bytes a
+//! request gets, when memory is taken from the driver, and when a request fails. It needs no GPU
+//! and no driver. So a recorded program can be run again under other settings, or on another
+//! device:
 //!
 //! ```
 //! use gpuheap_replay::models::torch::{Settings, Torch};

@@ -25,11 +25,11 @@ pub struct Moment {
     pub event: u64,
     /// Nanoseconds since the first recorded event.
     pub time_ns: u64,
-    /// Blocks in use.
+    /// Number of live blocks.
     pub live_blocks: u64,
-    /// In use, as requested.
+    /// Live bytes, as requested.
     pub live: u64,
-    /// Freed, but still used by other streams, as requested.
+    /// Bytes that are freed and still in use by other streams, as requested.
     pub pending: u64,
     /// Lines of the program that hold the most, most bytes first. If the recording has no stacks,
     /// the sizes of blocks.
@@ -52,7 +52,7 @@ pub struct Holder {
     pub name: String,
     /// Live bytes, as requested.
     pub bytes: u64,
-    /// Live blocks.
+    /// Number of live blocks.
     pub blocks: u64,
 }
 
@@ -62,13 +62,13 @@ pub struct Holder {
 pub struct OnStream {
     /// The stream's handle; 0 is the default stream.
     pub stream: u64,
-    /// In use, as requested.
+    /// Live bytes, as requested.
     pub live: u64,
-    /// Freed, but still used by other streams, as requested.
+    /// Bytes that are freed and still in use by other streams, as requested.
     pub pending: u64,
-    /// Taken from the driver; 0 if the recording has no segments.
+    /// Bytes taken from the driver; 0 if the recording has no segments.
     pub reserved: u64,
-    /// Free.
+    /// Free bytes.
     pub free: u64,
 }
 
@@ -76,15 +76,15 @@ pub struct OnStream {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Held {
-    /// Taken from the driver.
+    /// Bytes taken from the driver.
     pub reserved: u64,
     /// Bytes of blocks beyond the requested ones.
     pub rounding: u64,
-    /// Free, of all streams.
+    /// Free bytes, of all streams.
     pub free: u64,
     /// Number of free pieces that the request's stream may use.
     pub pieces: u64,
-    /// The largest of these pieces.
+    /// Largest of these pieces, bytes.
     pub largest: u64,
     /// Free bytes in segments of other streams.
     pub other_streams: u64,

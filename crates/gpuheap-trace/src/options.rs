@@ -21,9 +21,9 @@ impl ReadOptions {
         self
     }
 
-    /// Sets two limits in bytes, so that a small hostile file cannot fill the memory: for the
-    /// unpacked file, and for the values of a pickle beside it. A pickle whose values take far more
-    /// than its own bytes is always refused. Default: 4 GiB.
+    /// Sets the limit in bytes of the unpacked file, and also of the values of a pickle beside it.
+    /// So a small hostile file cannot fill the memory. A pickle whose values take far more than its
+    /// own bytes is always refused. Default: 4 GiB.
     pub fn unpacked_limit(mut self, bytes: u64) -> Self {
         self.unpacked_limit = bytes;
         self

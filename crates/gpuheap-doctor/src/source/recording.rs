@@ -26,7 +26,7 @@ use crate::machine::Nvml;
 /// ```
 ///
 /// A later section replaces an earlier one of the same name. So a recording can consist of a base
-/// and its differences. The content of a folder is what is recorded in it.
+/// and its differences. A folder contains the paths that were recorded in it.
 #[derive(Debug, Clone, Default)]
 pub struct Recording {
     sections: BTreeMap<String, Section>,

@@ -87,13 +87,13 @@ enum Action {
 /// Time at which blocks that other streams used are no longer pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Completion {
-    /// As recorded. A block whose completion was not recorded stays pending.
+    /// The recorded time. A block whose completion was not recorded stays pending.
     Recorded,
-    /// At the free.
+    /// The time of the free.
     AtOnce,
-    /// As recorded for another block: the one completed this many completions later, or earlier if
-    /// negative. A block is never completed before its free. Later means a device further behind
-    /// the host than in the recording.
+    /// The recorded time of another block: the one completed this many completions later, or
+    /// earlier if negative. A block is never completed before its free. Later means a device
+    /// further behind the host than in the recording.
     Shifted(i32),
 }
 

@@ -7,7 +7,7 @@ use gpuheap::Size;
 use super::{DeviceChoice, Pool};
 use crate::verdict::Recorded;
 
-/// How traces are replayed.
+/// Options of a replay.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Pools to replay through; if empty, those that suit the trace's format.

@@ -20,13 +20,13 @@ pub struct Fit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Way {
-    /// Without a change.
+    /// No change.
     AsIs,
-    /// With this pool, as `--pool` takes it.
+    /// Another pool, as `--pool` takes it.
     With(String),
 }
 
-/// Number of ways that are tried on cards: the program without a change, and others.
+/// Number of ways that are tried on cards: the program without a change, and other pools.
 const WAYS: usize = 3;
 
 /// Judges all cards. `main` is the pool that the program uses, if it is known. `others` are pools
