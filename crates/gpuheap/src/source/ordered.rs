@@ -14,6 +14,10 @@ use crate::device::Context;
 /// Growth step, in bytes, of a stream-ordered pool (one H200, driver 580).
 pub(crate) const POOL_STEP: u64 = 32 << 20;
 
+/// Largest limit that is passed to the driver, bytes; the heap enforces a larger one alone. Driver
+/// 580 takes 2^40 on an H200 and answers 2^50 with `OUT_OF_MEMORY`.
+const MOST_PASSED: u64 = 1 << 40;
+
 /// A stream-ordered pool of this heap alone. It is never the process's default pool, because other
 /// libraries allocate from that and change its settings.
 pub(crate) struct OrderedSource {
@@ -38,7 +42,7 @@ impl OrderedSource {
         let mut source = OrderedSource { events, pool: CUmemoryPool::NULL, threshold, bound };
         let mut properties = CUmemPoolProps::device(source.events.context.ordinal());
         // Zero means no bound, so a limit below one step is left to the heap's own check.
-        properties.max_size = bound.unwrap_or(0) as usize;
+        properties.max_size = bound.filter(|bound| *bound <= MOST_PASSED).unwrap_or(0) as usize;
         let mut pool = CUmemoryPool::NULL;
         source.events.call("cuMemPoolCreate", |context| {
             // SAFETY: both pointers are valid for the call.

@@ -376,3 +376,12 @@ fn any_number_is_a_slack() {
         }
     }
 }
+
+#[test]
+fn a_hard_limit_beyond_all_memory_is_no_error() {
+    for pool in PoolKind::ALL {
+        let device = device(1 << 30, Schedule::Immediate);
+        let heap = Heap::builder(&device).pool(pool).hard_limit(u64::MAX).build().unwrap();
+        drop(heap.allocate(MIB, &device.stream().unwrap()).unwrap());
+    }
+}
