@@ -203,6 +203,12 @@ integers! {
         RANGE_SIZE = 12,
         /// `c_int`: 1 if the memory is mapped.
         MAPPED = 13,
+        /// `c_int`: ways in which the memory can be shared, as bits.
+        ALLOWED_HANDLE_TYPES = 14,
+        /// `c_int`: 1 if GPUDirect RDMA can use the memory.
+        IS_GPU_DIRECT_RDMA_CAPABLE = 15,
+        /// `c_int`: access of the device, `CU_MEM_ACCESS_FLAGS_PROT_*`.
+        ACCESS_FLAGS = 16,
         /// `CUmemoryPool` of the allocation, or null.
         MEMPOOL_HANDLE = 17,
     }

@@ -1,5 +1,6 @@
-//! Answers that the tests of cuda-bindings, cuda-core and numba-cuda expect of a driver. They are
-//! by NVIDIA's documents and were not measured on a device.
+//! Answers that the tests of cuda-bindings, cuda-core and numba-cuda expect of a driver, beside those
+//! of the conformance suite. What the emulator refuses on purpose is here, and what that suite cannot
+//! ask of a device that other programs use.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -78,64 +79,6 @@ fn memory_of_the_host_is_refused_by_attribute_and_by_call() {
 }
 
 #[test]
-fn pool_limit_is_rounded_up() {
-    let (gpu, _) = one();
-    let (mut pool, mut pointer) = (CUmemoryPool::NULL, 0);
-    let properties = CUmemPoolProps { max_size: 2048, ..CUmemPoolProps::device(0) };
-    ok!(gpu, cuMemPoolCreate(&mut pool, &properties));
-    ok!(gpu, cuMemAllocFromPoolAsync(&mut pointer, 64, pool, CUstream::NULL));
-    let more = code!(gpu, cuMemAllocFromPoolAsync(&mut 0, 2 * MIB, pool, CUstream::NULL));
-    assert_eq!(more, CUresult::ERROR_OUT_OF_MEMORY);
-    ok!(gpu, cuMemFreeAsync(pointer, CUstream::NULL));
-    ok!(gpu, cuMemPoolDestroy(pool));
-}
-
-#[test]
-fn pointer_attributes_need_no_current_context() {
-    let (gpu, _) = one();
-    let mut device = 0;
-    ok!(gpu, cuMemAlloc_v2(&mut device, 64));
-    ok!(gpu, cuCtxSetCurrent(CUcontext::NULL));
-    let host = [0_u8; 64];
-    for (pointer, expected) in [(device, (2, 0)), (host.as_ptr() as u64, (0, -2))] {
-        let (mut kind, mut ordinal): (c_int, c_int) = (9, 9);
-        let mut data = [(&raw mut kind).cast(), (&raw mut ordinal).cast()];
-        let mut attributes =
-            [CUpointer_attribute::MEMORY_TYPE, CUpointer_attribute::DEVICE_ORDINAL];
-        let (attributes, data) = (attributes.as_mut_ptr(), data.as_mut_ptr());
-        ok!(gpu, cuPointerGetAttributes(2, attributes, data, pointer));
-        assert_eq!((kind, ordinal), expected);
-    }
-}
-
-#[test]
-fn range_attributes_tell_nodes_of_the_host() {
-    const SET_PREFERRED_LOCATION: c_int = 3;
-    let (gpu, _) = one();
-    let mut pointer = 0;
-    ok!(gpu, cuMemAllocManaged(&mut pointer, MIB, CU_MEM_ATTACH_GLOBAL));
-    let read = |attribute: c_int| {
-        let mut value: c_int = 99;
-        let data = (&raw mut value).cast();
-        ok!(gpu, cuMemRangeGetAttribute(data, 4, attribute, pointer, MIB));
-        value
-    };
-    assert_eq!([read(5), read(7)], [CUmemLocationType::INVALID.0; 2]);
-    let node = CUmemLocation { kind: CUmemLocationType::HOST_NUMA, id: 1 };
-    ok!(gpu, cuMemAdvise_v2(pointer, MIB, SET_PREFERRED_LOCATION, node));
-    assert_eq!([read(5), read(6)], [CUmemLocationType::HOST_NUMA.0, 1]);
-    // The first form knows devices and the host only.
-    assert_eq!(read(2), CU_DEVICE_CPU);
-    let host = CUmemLocation { kind: CUmemLocationType::HOST, id: 7 };
-    ok!(gpu, cuMemAdvise_v2(pointer, MIB, SET_PREFERRED_LOCATION, host));
-    assert_eq!(read(5), CUmemLocationType::HOST.0);
-    let device = CUmemLocation::device(0);
-    ok!(gpu, cuMemPrefetchAsync_v2(pointer, MIB, device, 0, CUstream::NULL));
-    assert_eq!([read(7), read(8), read(4)], [CUmemLocationType::DEVICE.0, 0, 0]);
-    ok!(gpu, cuMemFree_v2(pointer));
-}
-
-#[test]
 fn memory_to_be_shared_by_descriptor_is_memory_like_any_other() {
     let (gpu, _) = one();
     let mut handle = 0;
@@ -164,6 +107,7 @@ fn every_code_of_cuda_h_has_a_name_and_a_text() {
         unsafe { (CStr::from_ptr(name), CStr::from_ptr(text)) }
     };
     assert_eq!(read(101), (c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"));
+    assert_eq!(read(205), (c"CUDA_ERROR_MAP_FAILED", c"mapping of buffer object failed"));
     assert_eq!(read(916).0, c"CUDA_ERROR_KEY_ROTATION");
     let known = |code: &c_int| code!(gpu, cuGetErrorName(CUresult(*code), &mut ptr::null()));
     assert_eq!((0..1000).filter(|code| known(code).is_success()).count(), 101);
@@ -236,46 +180,6 @@ fn profiler_and_memory_of_graphs_have_nothing_to_tell() {
 }
 
 #[test]
-fn batches_move_each_group_of_ranges_to_its_place() {
-    const LAST_PREFETCH_LOCATION: c_int = 4;
-    let (gpu, _) = one();
-    let (mut stream, mut pointers) = (CUstream::NULL, [0; 3]);
-    ok!(gpu, cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING));
-    for pointer in &mut pointers {
-        ok!(gpu, cuMemAllocManaged(pointer, MIB, CU_MEM_ATTACH_GLOBAL));
-    }
-    let mut sizes = [MIB; 3];
-    let host = CUmemLocation { kind: CUmemLocationType::HOST, id: 0 };
-    let mut locations = [CUmemLocation::device(0), host];
-    let addresses = pointers;
-    let mut prefetch = |firsts: [usize; 2], stream: CUstream| {
-        let (mut firsts, count) = (firsts, 3);
-        let (ranges, bytes) = (pointers.as_mut_ptr(), sizes.as_mut_ptr());
-        let (places, firsts) = (locations.as_mut_ptr(), firsts.as_mut_ptr());
-        code!(gpu, cuMemPrefetchBatchAsync(ranges, bytes, count, places, firsts, 2, 0, stream))
-    };
-    let invalid = CUresult::ERROR_INVALID_VALUE;
-    assert_eq!(prefetch([0, 3], stream), invalid);
-    assert_eq!(prefetch([1, 2], stream), invalid);
-    assert_eq!(prefetch([0, 2], CUstream::NULL), invalid);
-    assert_eq!(prefetch([0, 2], stream), CUresult::SUCCESS);
-    for (pointer, expected) in addresses.into_iter().zip([0, 0, CU_DEVICE_CPU]) {
-        let mut place: c_int = 99;
-        let data = (&raw mut place).cast();
-        ok!(gpu, cuMemRangeGetAttribute(data, 4, LAST_PREFETCH_LOCATION, pointer, MIB));
-        assert_eq!(place, expected);
-    }
-    let (mut ranges, mut bytes) = (addresses, [MIB; 3]);
-    let (ranges, bytes) = (ranges.as_mut_ptr(), bytes.as_mut_ptr());
-    ok!(gpu, cuMemDiscardBatchAsync(ranges, bytes, 3, 0, stream));
-    assert_eq!(code!(gpu, cuMemDiscardBatchAsync(ranges, bytes, 3, 1, stream)), invalid);
-    for pointer in addresses {
-        ok!(gpu, cuMemFree_v2(pointer));
-    }
-    ok!(gpu, cuStreamDestroy_v2(stream));
-}
-
-#[test]
 fn context_goes_with_its_last_reference() {
     let (gpu, _) = one();
     let (mut made, mut same) = (CUcontext::NULL, CUcontext::NULL);
@@ -289,13 +193,25 @@ fn context_goes_with_its_last_reference() {
     assert_eq!(gone, CUresult::ERROR_CONTEXT_IS_DESTROYED);
 }
 
-/// Returns the UUIDs of the devices that a list keeps of three.
-fn visible(list: &str) -> Vec<u8> {
+#[test]
+fn primary_context_stays_whatever_is_detached() {
+    let (gpu, primary) = one();
+    let mut same = CUcontext::NULL;
+    ok!(gpu, cuCtxAttach(&mut same, 0));
+    for _ in 0..3 {
+        ok!(gpu, cuCtxDetach(primary));
+    }
+    ok!(gpu, cuMemAlloc_v2(&mut 0, 64));
+}
+
+/// Returns the numbers of the devices that a list keeps of three, or the code of `cuInit`.
+fn visible(list: &str) -> Result<Vec<u8>, CUresult> {
     let three = [1, 2, 3].map(|gib| Profile::with_memory(gib * GIB)).to_vec();
     let options = Options { devices: three, ..Options::default() }.with_visible_devices(list);
     let gpu = Emulator::new(options);
-    if code!(gpu, cuInit(0)) == CUresult::ERROR_NO_DEVICE {
-        return Vec::new();
+    let code = code!(gpu, cuInit(0));
+    if !code.is_success() {
+        return Err(code);
     }
     let mut count = 0;
     ok!(gpu, cuDeviceGetCount(&mut count));
@@ -309,20 +225,33 @@ fn visible(list: &str) -> Vec<u8> {
         assert_eq!((bytes as u64, bus), (u64::from(number + 1) * GIB, c_int::from(number) + 1));
         number
     };
-    (0..count).map(uuid).collect()
+    Ok((0..count).map(uuid).collect())
 }
 
 #[test]
 fn visible_devices_keep_their_uuid_and_place() {
     const UUID: &str = "GPU-67707568-6561-702d-656d-7500";
-    assert_eq!(visible("0"), [0]);
-    assert_eq!(visible("2, 0"), [2, 0]);
-    assert_eq!(visible(&format!("{UUID}00000001")), [1]);
-    assert_eq!(visible(&format!("{UUID}00000002,0")), [2, 0]);
-    // The first entry that names no device ends the list.
-    assert_eq!(visible("1,7,0"), [1]);
-    assert_eq!(visible("1,1,0"), [1]);
-    for none in ["", "-1", "GPU-", "nothing", UUID] {
-        assert_eq!(visible(none), [], "{none:?}");
+    for (list, expected) in [
+        ("0", vec![0]),
+        ("2, 0", vec![2, 0]),
+        // Ordinals are read as C's atoi reads them.
+        (" 1x,+2;,0x1", vec![1, 2, 0]),
+        ("-0,4294967297", vec![0, 1]),
+        (&format!("{UUID}00000001"), vec![1]),
+        (&format!("{UUID}00000001f,{UUID}00000000"), vec![1, 0]),
+        (&UUID.to_lowercase().replace("gpu", "GPU").replace("7500", "750000000002"), vec![2]),
+        // The first entry that names no device ends the list, and so does one of the other form.
+        ("1,7,0", vec![1]),
+        (&format!("{UUID}00000002,0"), vec![2]),
+        (&format!("1,{UUID}00000002"), vec![1]),
+    ] {
+        assert_eq!(visible(list), Ok(expected), "{list:?}");
+    }
+    for twice in ["1,1,0", "0,2,0", &format!("{UUID}00000001,{UUID}00000001")] {
+        assert_eq!(visible(twice), Err(CUresult::ERROR_INVALID_DEVICE), "{twice:?}");
+    }
+    let padded = format!(" {UUID}00000001");
+    for none in ["", "-1", "x0", "2147483648", "GPU-", "nothing", UUID, &padded] {
+        assert_eq!(visible(none), Err(CUresult::ERROR_NO_DEVICE), "{none:?}");
     }
 }

@@ -13,6 +13,10 @@ use crate::state::capture::{Capture, Captured, Graph, Member};
 use crate::state::context::this_thread;
 use crate::state::stream::{Place, StreamKind, Work};
 
+/// Flags of `cuGraphInstantiateWithFlags`: free memory at the launch, launches by a device, and
+/// priorities of nodes. They change nothing in graphs of copies, fills and callbacks.
+const INSTANTIATE_FLAGS: u64 = 1 | 4 | 8;
+
 impl Call<'_> {
     pub(crate) fn cuStreamBeginCapture_v2(
         &mut self,
@@ -116,7 +120,12 @@ impl Call<'_> {
         count: Out<usize>,
     ) -> Outcome {
         self.cuStreamGetCaptureInfo_v2(stream, status, id, graph, dependencies, count)?;
-        edges.write_if_wanted(std::ptr::null())
+        if edges.is_null() || status.get()? != CUstreamCaptureStatus::ACTIVE {
+            return Ok(());
+        }
+        // Data of edges belongs to dependencies, so it needs their result too: measured.
+        dependencies.require()?;
+        edges.write(std::ptr::null())
     }
 
     pub(crate) fn cuStreamIsCapturing(
@@ -155,8 +164,8 @@ impl Call<'_> {
         executable.require()?;
         let found = self.state.captures.graphs.get(graph.0);
         let made = found.ok_or(CUresult::ERROR_INVALID_VALUE)?.clone();
-        if flags != 0 {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        if flags & !INSTANTIATE_FLAGS != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let made = self.state.captures.executables.insert(made);
         executable.write(CUgraphExec(made))
@@ -255,8 +264,9 @@ impl Call<'_> {
                 state.streams.at(member.stream).is_some_and(|stream| stream.is_blocking())
             });
             if capture.context == context && blocking {
-                // The query alone does not invalidate the capture.
-                capture.invalidated |= !self.symbol.starts_with("cuStreamIsCapturing");
+                // The queries alone do not invalidate the capture: measured.
+                let queries = ["cuStreamIsCapturing", "cuStreamGetCaptureInfo"];
+                capture.invalidated |= !queries.iter().any(|name| self.symbol.starts_with(name));
                 any = true;
             }
         }

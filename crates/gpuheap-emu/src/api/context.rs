@@ -171,8 +171,8 @@ impl Call<'_> {
         context.write(CUcontext(self.state.contexts.handle(current)))
     }
 
-    /// Removes a reference to the current context. The last one destroys it, unless it is a primary
-    /// context, whose references are counted by `cuDevicePrimaryCtxRetain`.
+    /// Removes a reference to the current context. The last one destroys it. A primary context is
+    /// not affected: its references are counted by `cuDevicePrimaryCtxRetain` (measured).
     pub(crate) fn cuCtxDetach(&mut self, context: CUcontext) -> Outcome {
         let current = self.current()?;
         if self.state.contexts.handle(current) != context.0 {
@@ -183,6 +183,7 @@ impl Call<'_> {
                 found.attached -= 1;
                 Ok(())
             }
+            Some(found) if found.primary => Ok(()),
             _ => self.cuCtxDestroy_v2(context),
         }
     }

@@ -136,8 +136,13 @@ impl Call<'_> {
         pool: Out<CUmemoryPool>,
         device: CUdevice,
     ) -> Outcome {
-        let found = self.device_with_pools(device)?.current_pool;
-        pool.write(CUmemoryPool(found))
+        self.initialised()?;
+        // The default pool's function says `INVALID_DEVICE`: both measured.
+        let found = self.device_with_pools(device).map_err(|code| match code {
+            CUresult::ERROR_INVALID_DEVICE => CUresult::ERROR_INVALID_VALUE,
+            code => code,
+        })?;
+        pool.write(CUmemoryPool(found.current_pool))
     }
 
     pub(crate) fn cuDeviceSetMemPool(&mut self, device: CUdevice, pool: CUmemoryPool) -> Outcome {

@@ -21,6 +21,11 @@ impl Call<'_> {
         if self.state.devices.is_empty() {
             return Err(CUresult::ERROR_NO_DEVICE);
         }
+        let mut shown = self.state.options.shown();
+        shown.sort_unstable();
+        if shown.windows(2).any(|two| two[0] == two[1]) {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
         self.state.initialised = true;
         self.shared.note_initialised();
         Ok(())

@@ -25,6 +25,9 @@ mod advice {
     pub(super) const UNSET_PREFERRED_LOCATION: c_int = 4;
     pub(super) const SET_ACCESSED_BY: c_int = 5;
     pub(super) const UNSET_ACCESSED_BY: c_int = 6;
+    /// Advice that uses its location.
+    pub(super) const WITH_LOCATION: [c_int; 3] =
+        [SET_PREFERRED_LOCATION, SET_ACCESSED_BY, UNSET_ACCESSED_BY];
     pub(super) const READ_MOSTLY: c_int = 1;
     pub(super) const PREFERRED_LOCATION: c_int = 2;
     pub(super) const ACCESSED_BY: c_int = 3;
@@ -50,6 +53,10 @@ impl Call<'_> {
         let address = self.map_managed(bytes as u64)?;
         let kind = Kind::Managed { mapped: page_bytes(bytes as u64) as usize };
         self.insert(address, bytes as u64, kind, context, self.device_of(context));
+        if let Some(made) = self.state.space.get_mut(address) {
+            // Measured.
+            made.sync_memops = true;
+        }
         self.host_wrote(address, bytes as u64);
         pointer.write(address)
     }
@@ -85,7 +92,9 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Prefetches each range as `cuMemPrefetchAsync` does. A batch with an error does nothing.
+    /// Prefetches each range as `cuMemPrefetchAsync` does. If a range is wrong, the ranges before it
+    /// are prefetched. A group of ranges ends where the next one begins; a group that does not begin
+    /// after the group before it has no ranges. Measured.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuMemPrefetchBatchAsync(
         &mut self,
@@ -104,20 +113,28 @@ impl Call<'_> {
         if count == 0 || locations_count == 0 || locations_count > count || firsts.get()? != 0 {
             return Err(invalid);
         }
-        let ranges = self.batch_ranges(pointers, sizes, count)?;
-        let (mut places, mut last) = (Vec::new(), None);
+        let mut groups = Vec::new();
         for group in 0..locations_count {
             let first = firsts.at(group).get()?;
-            if first >= count || last.is_some_and(|last| first <= last) {
+            let place = self.managed_place(locations.at(group).get()?, here);
+            let place = place.map_err(|code| match code {
+                CUresult::ERROR_INVALID_DEVICE if self.is_concurrent(here) => invalid,
+                code => code,
+            })?;
+            if first >= count {
                 return Err(invalid);
             }
-            last = Some(first);
-            places.push((first, self.managed_place(locations.at(group).get()?, here)?));
+            groups.push((first, place));
         }
-        for (range, base) in ranges.into_iter().enumerate() {
-            let place = places.iter().rev().find(|(first, _)| *first <= range);
-            if let (Some((_, place)), Some(found)) = (place, self.state.space.get_mut(base)) {
-                found.advice.get_or_insert_default().last_prefetch = Some(*place);
+        self.refuse_while_recording(index)?;
+        let mut group = 0;
+        for at in 0..count {
+            if at != 0 && groups.get(group + 1).is_some_and(|(first, _)| *first == at) {
+                group += 1;
+            }
+            let base = self.managed_range(pointers.at(at).get()?, sizes.at(at).get()? as u64)?;
+            if let Some(found) = self.state.space.get_mut(base) {
+                found.advice.get_or_insert_default().last_prefetch = Some(groups[group].1);
             }
         }
         self.take_turn(index);
@@ -139,7 +156,10 @@ impl Call<'_> {
         if count == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        self.batch_ranges(pointers, sizes, count)?;
+        self.refuse_while_recording(index)?;
+        for at in 0..count {
+            self.managed_range(pointers.at(at).get()?, sizes.at(at).get()? as u64)?;
+        }
         self.take_turn(index);
         Ok(())
     }
@@ -184,17 +204,6 @@ impl Call<'_> {
         Ok(index)
     }
 
-    /// Returns the managed allocation of each range of a batch.
-    fn batch_ranges(
-        &mut self,
-        pointers: Out<CUdeviceptr>,
-        sizes: Out<usize>,
-        count: usize,
-    ) -> Outcome<Vec<u64>> {
-        let range = |at| self.managed_range(pointers.at(at).get()?, sizes.at(at).get()? as u64);
-        (0..count).map(range).collect()
-    }
-
     pub(crate) fn cuMemAdvise(
         &mut self,
         pointer: CUdeviceptr,
@@ -202,10 +211,16 @@ impl Call<'_> {
         advice: c_int,
         device: CUdevice,
     ) -> Outcome {
+        self.current()?;
+        // The second form says `INVALID_VALUE`: both measured.
+        if advice::WITH_LOCATION.contains(&advice) && device != CU_DEVICE_CPU {
+            self.device(device)?;
+        }
         self.cuMemAdvise_v2(pointer, bytes, advice, location_of(device))
     }
 
-    /// Keeps advice for the whole allocation.
+    /// Keeps advice for the whole allocation. Advice for a NUMA node of the host is accepted and has
+    /// no effect: measured on a host with one node.
     pub(crate) fn cuMemAdvise_v2(
         &mut self,
         pointer: CUdeviceptr,
@@ -213,18 +228,31 @@ impl Call<'_> {
         advice: c_int,
         location: CUmemLocation,
     ) -> Outcome {
+        type L = CUmemLocationType;
         let context = self.current()?;
-        if !(advice::SET_READ_MOSTLY..=advice::UNSET_ACCESSED_BY).contains(&advice) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let here = self.device_of(context);
+        if !(advice::SET_READ_MOSTLY..=advice::UNSET_ACCESSED_BY).contains(&advice)
+            || !(L::DEVICE.0..=L::HOST_NUMA_CURRENT.0).contains(&location.kind.0)
+        {
+            return Err(invalid);
         }
-        let place = match advice {
-            advice::SET_PREFERRED_LOCATION
-            | advice::SET_ACCESSED_BY
-            | advice::UNSET_ACCESSED_BY => self.managed_place(location, self.device_of(context))?,
-            // The other advice ignores the location.
-            _ => HOST,
+        let is_node = matches!(location.kind, L::HOST_NUMA | L::HOST_NUMA_CURRENT);
+        let place = if advice::WITH_LOCATION.contains(&advice) {
+            if is_node && advice != advice::SET_PREFERRED_LOCATION {
+                return Err(invalid);
+            }
+            self.managed_place(location, here).map_err(|code| match code {
+                CUresult::ERROR_INVALID_DEVICE if self.is_concurrent(here) => invalid,
+                code => code,
+            })?
+        } else {
+            HOST
         };
         let base = self.managed_range(pointer, bytes as u64)?;
+        if is_node {
+            return Ok(());
+        }
         let Some(found) = self.state.space.get_mut(base) else { return Ok(()) };
         let kept = found.advice.get_or_insert_default();
         match advice {
@@ -340,11 +368,16 @@ impl Call<'_> {
         match location.kind {
             L::DEVICE => Ok(location),
             L::HOST => Ok(HOST),
-            L::HOST_NUMA if location.id >= 0 => Ok(location),
             // The emulated host has one node.
-            L::HOST_NUMA_CURRENT => Ok(CUmemLocation { kind: L::HOST_NUMA, id: 0 }),
+            L::HOST_NUMA if location.id == 0 => Ok(location),
+            L::HOST_NUMA_CURRENT => Ok(location),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
         }
+    }
+
+    /// Returns whether host and device may use managed memory at the same time.
+    fn is_concurrent(&self, device: usize) -> bool {
+        self.state.devices[device].profile.concurrent_managed_access
     }
 
     /// Returns the managed allocation that a range lies in.
@@ -360,8 +393,8 @@ impl Call<'_> {
     }
 }
 
-/// Location of the host, any node.
-const HOST: CUmemLocation = CUmemLocation { kind: CUmemLocationType::HOST, id: 0 };
+/// Location of the host, any node, as the range attributes show it: measured.
+const HOST: CUmemLocation = CUmemLocation { kind: CUmemLocationType::HOST, id: -1 };
 /// Location of a range whose location was never set.
 const NOWHERE: CUmemLocation = CUmemLocation { kind: CUmemLocationType::INVALID, id: NO_LOCATION };
 

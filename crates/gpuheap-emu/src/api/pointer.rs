@@ -29,6 +29,8 @@ struct Found {
     device: usize,
     id: u64,
     sync_memops: bool,
+    /// Access of its device: `CU_MEM_ACCESS_FLAGS_PROT_*`.
+    access: c_int,
 }
 
 impl Call<'_> {
@@ -45,7 +47,7 @@ impl Call<'_> {
     }
 
     /// Writes attributes of a pointer. The pointer tells its context, so no context must be
-    /// current: not measured, by what the tests of cuda-core expect of a device.
+    /// current. An attribute that does not apply gets the value of [`nothing`]. All measured.
     pub(crate) fn cuPointerGetAttributes(
         &mut self,
         count: c_uint,
@@ -54,11 +56,20 @@ impl Call<'_> {
         pointer: CUdeviceptr,
     ) -> Outcome {
         self.initialised()?;
+        if count == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
         for index in 0..count as usize {
             let attribute = attributes.at(index).get()?;
             let out = data.at(index).follow()?;
-            let value = self.attribute_of(attribute, pointer)?;
-            write(out, value.unwrap_or(nothing(attribute)))?;
+            let value = match self.attribute_of(attribute, pointer) {
+                Err(CUresult::ERROR_INVALID_CONTEXT) => None,
+                value => value?,
+            };
+            out.require()?;
+            if let Some(value) = value.or_else(|| self.nothing(attribute, pointer)) {
+                write(out, value)?;
+            }
         }
         Ok(())
     }
@@ -69,7 +80,7 @@ impl Call<'_> {
         attribute: CUpointer_attribute,
         pointer: CUdeviceptr,
     ) -> Outcome {
-        self.current()?;
+        self.initialised()?;
         let invalid = CUresult::ERROR_INVALID_VALUE;
         if attribute != CUpointer_attribute::SYNC_MEMOPS {
             return Err(invalid);
@@ -84,7 +95,7 @@ impl Call<'_> {
     /// that is not known.
     fn attribute_of(&self, attribute: CUpointer_attribute, pointer: u64) -> Outcome<Option<Value>> {
         type A = CUpointer_attribute;
-        let known = matches!(attribute, CUpointer_attribute(1..=4 | 6..=13 | 17));
+        let known = matches!(attribute, CUpointer_attribute(1..=4 | 6..=17));
         if !known {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -96,7 +107,14 @@ impl Call<'_> {
                 let kind = if host { CUmemorytype::HOST } else { CUmemorytype::DEVICE };
                 Value::Int(kind.0)
             }
-            A::DEVICE_POINTER => Value::Long(pointer),
+            // The only attribute that needs a current context: measured.
+            A::DEVICE_POINTER => {
+                self.current()?;
+                if found.access == CU_MEM_ACCESS_FLAGS_PROT_NONE {
+                    return Ok(None);
+                }
+                Value::Long(pointer)
+            }
             A::HOST_POINTER if found.kind.is_host() => Value::Long(pointer),
             A::HOST_POINTER => return Ok(None),
             A::SYNC_MEMOPS => Value::Int(c_int::from(found.sync_memops)),
@@ -110,6 +128,8 @@ impl Call<'_> {
             A::RANGE_START_ADDR => Value::Long(found.base),
             A::RANGE_SIZE => Value::Long(found.bytes),
             A::MAPPED => Value::Int(1),
+            A::ALLOWED_HANDLE_TYPES | A::IS_GPU_DIRECT_RDMA_CAPABLE => Value::Int(0),
+            A::ACCESS_FLAGS => Value::Int(found.access),
             // MEMPOOL_HANDLE is the last attribute that is known.
             _ => Value::Long(match found.kind {
                 Kind::Pool { pool, .. } => pool as u64,
@@ -118,43 +138,60 @@ impl Call<'_> {
         }))
     }
 
+    /// Returns the value that `cuPointerGetAttributes` writes for an attribute that does not apply;
+    /// `None` if it writes nothing. For memory that the driver does not know, the host's pointer is
+    /// the pointer itself.
+    fn nothing(&self, attribute: CUpointer_attribute, pointer: u64) -> Option<Value> {
+        type A = CUpointer_attribute;
+        let found = self.state.space.find(pointer).filter(|(_, found)| found.freed.is_none());
+        let reserved = found.filter(|(_, found)| found.kind == Kind::Reserved);
+        Some(match attribute {
+            A::DEVICE_ORDINAL => Value::Int(NO_DEVICE),
+            A::HOST_POINTER if found.is_none() || reserved.is_some() => Value::Long(pointer),
+            A::RANGE_START_ADDR => Value::Long(reserved?.0),
+            A::RANGE_SIZE => Value::Long(reserved?.1.bytes),
+            A::MEMORY_TYPE
+            | A::SYNC_MEMOPS
+            | A::IS_MANAGED
+            | A::IS_LEGACY_CUDA_IPC_CAPABLE
+            | A::MAPPED
+            | A::ALLOWED_HANDLE_TYPES
+            | A::IS_GPU_DIRECT_RDMA_CAPABLE
+            | A::ACCESS_FLAGS => Value::Int(0),
+            _ => Value::Long(0),
+        })
+    }
+
     /// Finds the allocation or mapping at an address. It tells its context, so no context must be
     /// current: measured.
     fn find_pointer(&self, pointer: u64) -> Outcome<Option<Found>> {
         let found = self.state.space.find(pointer).filter(|(_, found)| found.freed.is_none());
         let Some((base, allocation)) = found else { return Ok(None) };
         self.alive(allocation.context)?;
+        // Memory of a pool belongs to the device, and managed memory has the flag from the start:
+        // measured.
+        let context = match self.state.contexts.at(allocation.context) {
+            Some(_) if !matches!(allocation.kind, Kind::Pool { .. }) => {
+                CUcontext(self.state.contexts.handle(allocation.context))
+            }
+            _ => CUcontext::NULL,
+        };
         let mut found = Found {
             base,
             bytes: allocation.bytes,
             kind: allocation.kind,
-            context: match self.state.contexts.at(allocation.context) {
-                Some(_) => CUcontext(self.state.contexts.handle(allocation.context)),
-                None => CUcontext::NULL,
-            },
+            context,
             device: allocation.device,
             id: allocation.id,
             sync_memops: allocation.sync_memops,
+            access: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         if allocation.kind == Kind::Reserved {
             let Some((start, mapping)) = self.state.vmm.find(pointer) else { return Ok(None) };
             (found.base, found.bytes, found.device) = (start, mapping.bytes, mapping.device);
+            found.access = mapping.access[mapping.device];
         }
         Ok(Some(found))
-    }
-}
-
-/// Returns the value that `cuPointerGetAttributes` writes for an attribute that does not apply.
-fn nothing(attribute: CUpointer_attribute) -> Value {
-    type A = CUpointer_attribute;
-    match attribute {
-        A::DEVICE_ORDINAL => Value::Int(NO_DEVICE),
-        A::MEMORY_TYPE
-        | A::SYNC_MEMOPS
-        | A::IS_MANAGED
-        | A::IS_LEGACY_CUDA_IPC_CAPABLE
-        | A::MAPPED => Value::Int(0),
-        _ => Value::Long(0),
     }
 }
 

@@ -14,6 +14,10 @@ use crate::state::space::Kind;
 use crate::state::stream::{OpRef, Work};
 use crate::state::units::{CHUNK, GRANULE, POOL_ALIGN};
 
+/// Bound of a pool's limit, bytes: the addresses of user space. On an H200 with driver 580, a limit
+/// of 2^40 was accepted and one of 2^50 was not.
+const MAX_POOL_BYTES: u64 = 1 << 47;
+
 impl Call<'_> {
     pub(crate) fn cuMemAllocAsync(
         &mut self,
@@ -97,9 +101,11 @@ impl Call<'_> {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         self.device_with_pools(device)?;
-        // The unit of the rounding is the emulator's: the driver's is not documented.
-        let max_bytes = (asked.max_size as u64).checked_next_multiple_of(GRANULE);
-        let made = Pool::new(device as usize, max_bytes.unwrap_or(0), false);
+        // The limit is rounded up to whole chunks: measured.
+        let max_bytes = (asked.max_size as u64).checked_next_multiple_of(CHUNK);
+        let max_bytes = max_bytes.filter(|bytes| *bytes <= MAX_POOL_BYTES);
+        let max_bytes = max_bytes.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let made = Pool::new(device as usize, max_bytes, false);
         let handle = self.state.pools.insert(made);
         pool.write(CUmemoryPool(handle))
     }
@@ -189,8 +195,9 @@ impl Call<'_> {
         let own = self.pool(pool)?.device;
         for index in 0..count {
             let CUmemAccessDesc { location, flags } = access.at(index).get()?;
-            if location.kind != CUmemLocationType::DEVICE {
-                return Err(CUresult::ERROR_INVALID_VALUE);
+            let known = [CU_MEM_ACCESS_FLAGS_PROT_NONE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE];
+            if location.kind != CUmemLocationType::DEVICE || !known.contains(&flags) {
+                return Err(CUresult::ERROR_NOT_SUPPORTED);
             }
             self.device(location.id)?;
             if location.id as usize == own {
@@ -198,7 +205,7 @@ impl Call<'_> {
                 if flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE {
                     continue;
                 }
-                return Err(CUresult::ERROR_INVALID_VALUE);
+                return Err(CUresult::ERROR_INVALID_DEVICE);
             }
             if !self.peers_reach(own as CUdevice, location.id)? {
                 return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
@@ -216,15 +223,20 @@ impl Call<'_> {
         pool: CUmemoryPool,
         location: Out<CUmemLocation>,
     ) -> Outcome {
+        type L = CUmemLocationType;
         let location = location.get()?;
-        if location.kind != CUmemLocationType::DEVICE {
-            return Err(CUresult::ERROR_INVALID_VALUE);
+        let found = self.pool(pool)?;
+        let own = found.device;
+        match location.kind {
+            L::DEVICE => {}
+            L::HOST | L::HOST_NUMA => return flags.write(CU_MEM_ACCESS_FLAGS_PROT_NONE),
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
-        self.device(location.id)?;
+        self.device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let found = self.pool(pool)?;
         let known = found.access.iter().find(|(device, _)| *device == location.id);
         flags.write(match known {
-            _ if location.id as usize == found.device => CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            _ if location.id as usize == own => CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             Some((_, flags)) => *flags,
             None => CU_MEM_ACCESS_FLAGS_PROT_NONE,
         })

@@ -293,3 +293,61 @@ fn a_capture_ends_where_it_began() {
         ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
+
+#[test]
+fn capture_information_asked_of_the_default_stream_disturbs_nothing() {
+    on_every_driver(|gpu| {
+        let (mut stream, mut status) = (CUstream::NULL, Status::NONE);
+        ok!(gpu, cuStreamCreate(&mut stream, 0));
+        begin(gpu, stream, Mode::RELAXED);
+        let (id, graph, nodes, count) = (
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+        );
+        let info = |stream, status| {
+            code!(gpu, cuStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count))
+        };
+        let implicit = info(CUstream::NULL, &mut status);
+        assert_eq!(implicit, CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
+        assert_eq!(info(stream, &mut status), CUresult::SUCCESS);
+        assert_eq!(status, Status::ACTIVE);
+        // Data of edges is not given without the nodes.
+        let mut edges = std::ptr::null();
+        let alone = code!(
+            gpu,
+            cuStreamGetCaptureInfo_v3(stream, &mut status, id, graph, nodes, &mut edges, count)
+        );
+        assert_eq!(alone, CUresult::ERROR_INVALID_VALUE);
+        end_well(gpu, stream);
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}
+
+#[test]
+fn graphs_are_instantiated_with_flags_that_the_driver_knows() {
+    on_every_driver(|gpu| {
+        let (stream, block) = (gpu.stream(), gpu.allocate(64));
+        begin(gpu, stream, Mode::RELAXED);
+        ok!(gpu, cuMemsetD8Async(block, 7, 64, stream));
+        let graph = end(gpu, stream).unwrap();
+        let mut executable = CUgraphExec::NULL;
+        for (flags, expected) in [
+            (1, CUresult::SUCCESS),
+            (8, CUresult::SUCCESS),
+            // An upload names its stream, in another function.
+            (2, CUresult::ERROR_INVALID_VALUE),
+            (16, CUresult::ERROR_INVALID_VALUE),
+        ] {
+            let code = code!(gpu, cuGraphInstantiateWithFlags(&mut executable, graph, flags));
+            assert_eq!(code, expected, "{flags}");
+            if code.is_success() {
+                ok!(gpu, cuGraphExecDestroy(executable));
+            }
+        }
+        ok!(gpu, cuGraphDestroy(graph));
+        gpu.free(block);
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}

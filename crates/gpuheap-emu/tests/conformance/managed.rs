@@ -128,3 +128,119 @@ fn managed_memory_is_attached_to_streams_whole() {
         ok!(gpu, cuStreamDestroy_v2(stream));
     });
 }
+
+#[test]
+fn batches_move_each_group_of_ranges_to_its_place() {
+    on_every_driver_unchecked(|gpu| {
+        let stream = gpu.stream();
+        let mut pointers = [0; 3];
+        for pointer in &mut pointers {
+            ok!(gpu, cuMemAllocManaged(pointer, 2 * MIB, CU_MEM_ATTACH_GLOBAL));
+        }
+        let host = CUmemLocation { kind: CUmemLocationType::HOST, id: 0 };
+        let here = CUmemLocation::device(gpu.device);
+        let prefetch = |firsts: &[usize], places: &[CUmemLocation], ranges: [u64; 3], stream| {
+            let (mut firsts, mut places, mut ranges) = (firsts.to_vec(), places.to_vec(), ranges);
+            let (mut sizes, groups) = ([2 * MIB; 3], firsts.len());
+            code!(
+                gpu,
+                cuMemPrefetchBatchAsync(
+                    ranges.as_mut_ptr(),
+                    sizes.as_mut_ptr(),
+                    3,
+                    places.as_mut_ptr(),
+                    firsts.as_mut_ptr(),
+                    groups,
+                    0,
+                    stream
+                )
+            )
+        };
+        let last = || {
+            pointers.map(|pointer| {
+                let mut place = 99;
+                let data = (&raw mut place).cast();
+                let attribute = LAST_PREFETCH_LOCATION;
+                ok!(gpu, cuMemRangeGetAttribute(data, 4, attribute, pointer, 2 * MIB));
+                place
+            })
+        };
+        let everywhere = [here, host];
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        assert_eq!(prefetch(&[0, 3], &everywhere, pointers, stream), invalid);
+        assert_eq!(prefetch(&[1, 2], &everywhere, pointers, stream), invalid);
+        assert_eq!(prefetch(&[0, 2], &everywhere, pointers, CUstream::NULL), invalid);
+        let far = [CUmemLocation::device(99)];
+        assert_eq!(prefetch(&[0], &far, pointers, stream), invalid);
+        assert_eq!(last(), [-2; 3], "a refused batch moves nothing");
+        assert_eq!(prefetch(&[0, 2], &everywhere, pointers, stream), CUresult::SUCCESS);
+        ok!(gpu, cuStreamSynchronize(stream));
+        assert_eq!(last(), [gpu.device, gpu.device, CU_DEVICE_CPU]);
+        // A group that does not begin after the one before it has no ranges.
+        let three = [here, host, here];
+        assert_eq!(prefetch(&[0, 2, 1], &three, pointers, stream), CUresult::SUCCESS);
+        ok!(gpu, cuStreamSynchronize(stream));
+        assert_eq!(last(), [gpu.device, gpu.device, CU_DEVICE_CPU]);
+        // The ranges before a wrong one are moved.
+        let wrong = [pointers[0], 0, pointers[2]];
+        assert_eq!(prefetch(&[0], &[host], wrong, stream), invalid);
+        ok!(gpu, cuStreamSynchronize(stream));
+        assert_eq!(last(), [CU_DEVICE_CPU, gpu.device, CU_DEVICE_CPU]);
+        let (mut ranges, mut sizes) = (pointers, [2 * MIB; 3]);
+        let (ranges, sizes) = (ranges.as_mut_ptr(), sizes.as_mut_ptr());
+        ok!(gpu, cuMemDiscardBatchAsync(ranges, sizes, 3, 0, stream));
+        assert_eq!(code!(gpu, cuMemDiscardBatchAsync(ranges, sizes, 3, 1, stream)), invalid);
+        // A capture cannot record a batch.
+        ok!(gpu, cuStreamBeginCapture_v2(stream, CUstreamCaptureMode::RELAXED));
+        let unsupported = CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        assert_eq!(prefetch(&[0], &[here], pointers, stream), unsupported);
+        let mut graph = CUgraph::NULL;
+        let ended = code!(gpu, cuStreamEndCapture(stream, &mut graph));
+        assert_eq!(ended, CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
+        for pointer in pointers {
+            gpu.free(pointer);
+        }
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}
+
+#[test]
+fn advice_names_the_host_without_a_node() {
+    on_every_driver_unchecked(|gpu| {
+        type L = CUmemLocationType;
+        const SET_READ_MOSTLY: i32 = 1;
+        const SET_PREFERRED_LOCATION: i32 = 3;
+        const SET_ACCESSED_BY: i32 = 5;
+        let mut pointer = 0;
+        ok!(gpu, cuMemAllocManaged(&mut pointer, 2 * MIB, CU_MEM_ATTACH_GLOBAL));
+        let read = |attribute: i32| {
+            let mut value = 99_i32;
+            let data = (&raw mut value).cast();
+            ok!(gpu, cuMemRangeGetAttribute(data, 4, attribute, pointer, 2 * MIB));
+            value
+        };
+        let advise = |advice, kind, id| {
+            code!(gpu, cuMemAdvise_v2(pointer, 2 * MIB, advice, CUmemLocation { kind, id }))
+        };
+        let (good, invalid) = (CUresult::SUCCESS, CUresult::ERROR_INVALID_VALUE);
+        // Attributes 5 and 6 are the preferred location's kind and number.
+        assert_eq!([read(5), read(6)], [L::INVALID.0, -2]);
+        assert_eq!(advise(SET_PREFERRED_LOCATION, L::HOST, 7), good);
+        assert_eq!([read(PREFERRED_LOCATION), read(5), read(6)], [CU_DEVICE_CPU, L::HOST.0, -1]);
+        // Advice for a node is accepted and changes nothing.
+        assert_eq!(advise(SET_PREFERRED_LOCATION, L::HOST_NUMA, 0), good);
+        assert_eq!(advise(SET_READ_MOSTLY, L::HOST_NUMA, 0), good);
+        assert_eq!([read(5), read(6), read(READ_MOSTLY)], [L::HOST.0, -1, 0]);
+        assert_eq!(advise(SET_ACCESSED_BY, L::HOST_NUMA, 0), invalid);
+        assert_eq!(advise(SET_PREFERRED_LOCATION, L::HOST_NUMA, 99), invalid);
+        assert_eq!(advise(SET_PREFERRED_LOCATION, L::DEVICE, 99), invalid);
+        assert_eq!(advise(SET_READ_MOSTLY, L::INVALID, 0), invalid);
+        let first = code!(gpu, cuMemAdvise(pointer, 2 * MIB, SET_PREFERRED_LOCATION, 99));
+        assert_eq!(first, CUresult::ERROR_INVALID_DEVICE);
+        // Attributes 7 and 8 are the last prefetch's.
+        let current = CUmemLocation { kind: L::HOST_NUMA_CURRENT, id: 5 };
+        ok!(gpu, cuMemPrefetchAsync_v2(pointer, 2 * MIB, current, 0, CUstream::NULL));
+        assert_eq!([read(LAST_PREFETCH_LOCATION), read(7), read(8)], [CU_DEVICE_CPU, 4, 5]);
+        gpu.free(pointer);
+    });
+}

@@ -271,3 +271,54 @@ fn a_pool_can_be_made_the_device_s() {
         assert_eq!(current, default);
     });
 }
+
+#[test]
+fn limit_is_rounded_up_to_whole_chunks() {
+    on_every_driver(|gpu| {
+        for (max, chunks) in [(1, 1), (2048, 1), (32 * MIB, 1), (32 * MIB + 1, 2)] {
+            let pool = Pool::new(gpu, max);
+            let whole = pool.allocate(chunks * 32 * MIB);
+            let more = code!(gpu, cuMemAllocFromPoolAsync(&mut 0, 512, pool.pool, pool.stream));
+            assert_eq!(more, CUresult::ERROR_OUT_OF_MEMORY, "{max}");
+            pool.free(whole);
+            pool.end();
+        }
+        let huge = CUmemPoolProps { max_size: 1 << 60, ..CUmemPoolProps::device(gpu.device) };
+        let mut pool = CUmemoryPool::NULL;
+        let code = code!(gpu, cuMemPoolCreate(&mut pool, &huge));
+        assert_eq!(code, CUresult::ERROR_OUT_OF_MEMORY);
+    });
+}
+
+#[test]
+fn device_pools_give_the_host_no_access() {
+    on_every_driver(|gpu| {
+        type L = CUmemLocationType;
+        let pool = Pool::new(gpu, 0);
+        let set = |location, flags| {
+            let access = CUmemAccessDesc { location, flags };
+            code!(gpu, cuMemPoolSetAccess(pool.pool, &access, 1))
+        };
+        let get = |mut location| {
+            let mut flags = 9;
+            let code = code!(gpu, cuMemPoolGetAccess(&mut flags, pool.pool, &mut location));
+            if code.is_success() { Ok(flags) } else { Err(code) }
+        };
+        let (own, far) = (CUmemLocation::device(gpu.device), CUmemLocation::device(99));
+        let host = CUmemLocation { kind: L::HOST, id: 0 };
+        let all = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        assert_eq!(set(own, all), CUresult::SUCCESS);
+        assert_eq!(set(own, CU_MEM_ACCESS_FLAGS_PROT_NONE), CUresult::ERROR_INVALID_DEVICE);
+        assert_eq!(set(own, CU_MEM_ACCESS_FLAGS_PROT_READ), CUresult::ERROR_NOT_SUPPORTED);
+        assert_eq!(set(far, all), CUresult::ERROR_INVALID_DEVICE);
+        assert_eq!(set(host, all), CUresult::ERROR_NOT_SUPPORTED);
+        assert_eq!(get(own), Ok(all));
+        assert_eq!(get(host), Ok(CU_MEM_ACCESS_FLAGS_PROT_NONE));
+        assert_eq!(get(far), Err(CUresult::ERROR_INVALID_VALUE));
+        pool.end();
+        let (mut found, invalid) = (CUmemoryPool::NULL, CUresult::ERROR_INVALID_VALUE);
+        assert_eq!(code!(gpu, cuDeviceGetMemPool(&mut found, 99)), invalid);
+        let code = code!(gpu, cuDeviceGetDefaultMemPool(&mut found, 99));
+        assert_eq!(code, CUresult::ERROR_INVALID_DEVICE);
+    });
+}
