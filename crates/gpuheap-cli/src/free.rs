@@ -94,8 +94,9 @@ fn came_back(before: &[Gpu], wanted: u64) -> String {
             .fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
         if sum >= wanted || start.elapsed() > Duration::from_secs(5) {
             let lines = back.iter().filter(|(_, bytes)| *bytes > 0);
-            let lines =
-                lines.map(|(gpu, bytes)| format!("GPU {gpu}: {} MiB came back\n", bytes >> 20));
+            let lines = lines.map(|(gpu, bytes)| {
+                format!("GPU {gpu}: {} MiB came back\n", bytes.div_ceil(1 << 20))
+            });
             let text: String = lines.collect();
             return if text.is_empty() { "nothing came back\n".to_owned() } else { text };
         }
@@ -149,7 +150,7 @@ pub(crate) fn wait(arguments: &WaitArguments) -> Result<Verdict, Failure> {
         }
         let enough = devices.iter().find(|gpu| gpu.free >= arguments.free.of(gpu.total));
         if let Some(gpu) = enough {
-            let text = format!("GPU {} has {} MiB free\n", gpu.index, gpu.free >> 20);
+            let text = format!("GPU {} has {} MiB free\n", gpu.index, gpu.free.div_ceil(1 << 20));
             return output::print(&text).map(|()| Verdict::Fine);
         }
         let left = arguments

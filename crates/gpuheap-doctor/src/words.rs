@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Formats bytes as whole MiB, like `nvidia-smi`.
 pub(crate) fn mib(bytes: u64) -> String {
-    format!("{} MiB", (bytes + (1 << 19)) >> 20)
+    format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
 /// Bytes with a binary unit and two decimals: `9.69 GiB`.

@@ -3,6 +3,7 @@
 mod cuda;
 mod examine;
 mod host;
+mod maps;
 mod nvml;
 mod probe;
 mod proc;
@@ -18,6 +19,7 @@ pub(crate) use self::cuda::end as cuda_end;
 pub use self::cuda::{CudaProbe, Outcome, PROBES};
 pub use self::examine::Message;
 pub use self::host::Host;
+pub(crate) use self::maps::device;
 pub use self::nvml::{Gpu, Kind, Listed, Nvml, NvmlFailure};
 pub use self::process::Process;
 pub(crate) use self::process::{is_kept_variable, windows_drive};

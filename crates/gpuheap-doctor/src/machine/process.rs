@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::maps::{Maps, device};
 use super::probe::limited;
 use super::proc::{Stat, container, user_name};
 use crate::source::{Source, Why};
@@ -57,6 +58,12 @@ pub struct Process {
     pub is_readable: bool,
     /// Mapped files that rules know: libraries and device files.
     pub maps: BTreeSet<String>,
+    /// Number of contexts on each device file, by the mapping that each context has. Seen on an
+    /// H200 with driver 580; empty if a driver has no such mapping.
+    pub contexts: BTreeMap<String, usize>,
+    /// Mapped bytes of shared anonymous memory. `cuMemHostAlloc` maps it (driver 580), and programs
+    /// share it between processes.
+    pub shared_anonymous: u64,
     /// `true` if the process has a thread of the CUDA driver. A context starts one, and a fork does
     /// not copy it. `None` if the threads could not be read.
     pub has_cuda_thread: Option<bool>,
@@ -113,7 +120,7 @@ impl Process {
     /// has CUDA's library from its parent, and either no mapping of a device or no thread of the
     /// driver.
     pub fn only_inherited(&self) -> bool {
-        let has_mapping = self.maps.iter().any(|name| is_device(name));
+        let has_mapping = self.maps.iter().any(|name| device(name).is_some());
         self.has_loaded("libcuda.so") && (!has_mapping || self.has_cuda_thread == Some(false))
     }
 
@@ -122,25 +129,6 @@ impl Process {
         self.maps.iter().any(|name| name.starts_with(library))
     }
 }
-
-/// Prefixes of file names in `/proc/PID/maps` that rules know.
-const LIBRARIES: [&str; 15] = [
-    "libcuda.so",
-    "libnvidia-ml.so",
-    "libtorch_cuda",
-    "libc10_cuda",
-    "libcudart",
-    "xla_extension",
-    "libtensorflow",
-    "libcupti",
-    "libsanitizer-collection",
-    "libcudadebugger",
-    "libcudf",
-    "librmm",
-    "cupy",
-    "libtpu",
-    "libpython",
-];
 
 /// Environment variables that rules know. No others are kept, because environments hold secrets.
 const VARIABLES: [&str; 13] = [
@@ -231,8 +219,8 @@ fn see(source: &dyn Source, pid: u32) -> Option<Seen> {
     for number in &numbers {
         let Ok(target) = source.link(&format!("{folder}/{number}")) else { continue };
         drives.extend(windows_drive(&target).map(str::to_owned));
-        if let (true, Ok(number)) = (is_device(&target), number.parse()) {
-            holds.push((number, target));
+        if let (Some(file), Ok(number)) = (device(&target), number.parse()) {
+            holds.push((number, file));
         }
     }
     holds.sort();
@@ -245,15 +233,6 @@ pub(crate) fn windows_drive(path: &str) -> Option<&str> {
     let is_drive =
         letter.first().is_some_and(u8::is_ascii_lowercase) && letter.get(1) == Some(&b'/');
     is_drive.then(|| &path[..6])
-}
-
-/// Returns `true` for a device file through which a process can hold GPU memory.
-pub(crate) fn is_device(path: &str) -> bool {
-    let Some(name) = path.strip_prefix("/dev/") else { return false };
-    name == "dxg"
-        || name == "nvidiactl"
-        || name == "nvidia-uvm"
-        || name.strip_prefix("nvidia").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// Reads the fields that the first pass leaves out. These files may block as long as the process
@@ -273,11 +252,11 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
     let uid = field("Uid:");
     let cgroup = text("cgroup").lines().last().unwrap_or_default().to_owned();
     let waits_in = text("wchan").trim().to_owned();
-    let (arguments, environment, maps) = details(source, pid);
+    let details = details(source, pid);
     Process {
         pid,
         comm: stat.comm,
-        arguments,
+        arguments: details.arguments,
         executable: source.link(&format!("/proc/{pid}/exe")).unwrap_or_default(),
         hides_arguments: false,
         state: stat.state,
@@ -298,8 +277,10 @@ fn describe(source: &Arc<dyn Source>, seen: Seen, uptime: f64, passwd: &str) -> 
         drives: seen.drives,
         is_readable: seen.is_readable,
         has_cuda_thread: has_cuda_thread(&**source, pid),
-        maps,
-        environment,
+        maps: details.maps.files,
+        contexts: details.maps.contexts,
+        shared_anonymous: details.maps.shared_anonymous,
+        environment: details.environment,
         waits_in: (!waits_in.is_empty() && waits_in != "0").then_some(waits_in),
         is_stuck: false,
         busy_lately: None,
@@ -318,7 +299,13 @@ pub(super) fn has_cuda_thread(source: &dyn Source, pid: u32) -> Option<bool> {
     Some(threads.iter().take(4096).any(is_of_cuda))
 }
 
-type Details = (Vec<String>, BTreeMap<String, String>, BTreeSet<String>);
+/// Contents of the files that can block.
+#[derive(Default)]
+struct Details {
+    arguments: Vec<String>,
+    environment: BTreeMap<String, String>,
+    maps: Maps,
+}
 
 fn details(source: &Arc<dyn Source>, pid: u32) -> Details {
     let read = move |source: &dyn Source| {
@@ -337,21 +324,9 @@ fn details(source: &Arc<dyn Source>, pid: u32) -> Details {
             .filter(|(name, _)| is_kept_variable(name))
             .map(|(name, value)| (name.to_owned(), value.trim_end().to_owned()))
             .collect();
-        let maps = text("maps").lines().filter_map(known_file).collect();
-        (arguments, environment, maps)
+        Details { arguments, environment, maps: Maps::parse(&text("maps")) }
     };
     limited(source, Duration::from_millis(500), read).unwrap_or_default()
-}
-
-/// Returns the name of the file in a line of `/proc/PID/maps`; `None` if rules do not know it.
-fn known_file(line: &str) -> Option<String> {
-    let path = &line[line.find('/')?..];
-    let name = path.rsplit('/').next()?;
-    let is_shared_tensor = path.starts_with("/dev/shm/torch_");
-    if is_device(path) || is_shared_tensor || path.starts_with("/usr/lib/wsl/") {
-        return Some(path.to_owned());
-    }
-    LIBRARIES.iter().any(|library| name.starts_with(library)).then(|| name.to_owned())
 }
 
 /// Takes two more samples, a second apart, of processes that may be stuck or idle.

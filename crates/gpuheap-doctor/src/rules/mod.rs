@@ -41,6 +41,7 @@ mod p20;
 mod p21;
 mod p22;
 mod p23;
+mod p24;
 mod w01;
 mod w02;
 mod w03;
@@ -100,6 +101,7 @@ pub const RULES: &[Rule] = &[
     p21::RULE,
     p22::RULE,
     p23::RULE,
+    p24::RULE,
     w01::RULE,
     w02::RULE,
     w03::RULE,

@@ -14,8 +14,43 @@ pub(super) const RULE: Rule = Rule {
     look,
 };
 
-/// Returns a finding for each device on which several processes hold little more than a context.
+/// Returns the findings on processes that hold little more than a context, and on processes with
+/// several contexts.
 fn look(machine: &Machine) -> Vec<Finding> {
+    let mut findings = small_processes(machine);
+    findings.extend(several_in_one(machine));
+    findings
+}
+
+/// Returns a finding for each process with more than one context on a device.
+fn several_in_one(machine: &Machine) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (gpu, account) in accounts(machine) {
+        for row in &account.processes {
+            let Some(process) = machine.process(row.pid) else { continue };
+            let contexts = evidence::contexts(gpu, process);
+            if contexts < 2 || evidence::is_mps(process) {
+                continue;
+            }
+            let fact = format!(
+                "pid {} ({}) has {contexts} contexts on {}, with {}",
+                row.pid,
+                process.command(30),
+                evidence::name(gpu),
+                mib(row.bytes.unwrap_or(0))
+            );
+            let cause = "Each context costs some 500 MiB; libraries share the primary one, cuCtxCreate makes another.";
+            let mut finding =
+                RULE.found(fact, cause, format!("gpuheap status --device {}", gpu.index));
+            finding.severity = Severity::Info;
+            findings.push(finding.with_pids([row.pid]));
+        }
+    }
+    findings
+}
+
+/// Returns a finding for each device on which several processes hold little more than a context.
+fn small_processes(machine: &Machine) -> Vec<Finding> {
     accounts(machine)
         .filter_map(|(gpu, account)| {
             let mut small: Vec<u64> = account

@@ -9,13 +9,14 @@ use crate::words::mib;
 pub(super) const RULE: Rule = Rule {
     id: "P14",
     severity: Severity::Warning,
-    title: "device that others fill",
+    title: "memory of other users",
     explanation: "Memory of another user's processes is not yours to take. If they hold more than half of \
                   a device, look for another one, or ask them.",
     look,
 };
 
-/// Returns a finding for each device on which other users hold more than half of the memory.
+/// Returns a finding for each device on which other users have memory. It warns from half of the
+/// device.
 fn look(machine: &Machine) -> Vec<Finding> {
     if machine.host.uid == Some(0) {
         return Vec::new();
@@ -28,13 +29,13 @@ fn look(machine: &Machine) -> Vec<Finding> {
                 .filter(|row| row.place == Place::OtherUser && row.kind != Kind::Graphics)
                 .collect();
             let sum = rows.iter().filter_map(|row| row.bytes).fold(0, u64::saturating_add);
-            if sum <= account.total_bytes / 2 {
+            if rows.is_empty() {
                 return None;
             }
             let mut users: Vec<&str> = rows.iter().filter_map(|row| row.user.as_deref()).collect();
             users.sort_unstable();
             users.dedup();
-            Some(RULE.found(
+            let mut finding = RULE.found(
                 format!(
                     "{}: {} of {} belong to {}",
                     evidence::name(gpu),
@@ -44,7 +45,11 @@ fn look(machine: &Machine) -> Vec<Finding> {
                 ),
                 "Processes of other users; they are not yours to end.",
                 format!("gpuheap status --device {}", gpu.index),
-            ))
+            );
+            if sum <= account.total_bytes / 2 {
+                finding.severity = Severity::Info;
+            }
+            Some(finding.with_bytes(sum))
         })
         .collect()
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Here, Skipped, Source, Why};
-use crate::machine::{Nvml, is_kept_variable, windows_drive};
+use crate::machine::{Nvml, device, is_kept_variable, windows_drive};
 
 /// This machine, with a record of all facts that are read of it, for a
 /// [`Recording`](crate::Recording). Clones share one record.
@@ -82,7 +82,7 @@ impl Source for Recorder {
     fn link(&self, path: &str) -> Result<String, Skipped> {
         let link = Here.link(path);
         if let Ok(target) = &link
-            && (target.starts_with("/dev/") || path.contains("/ns/"))
+            && (target.starts_with("/dev/") || device(target).is_some() || path.contains("/ns/"))
         {
             self.keep(path, format!("== {path} -> {target}\n"));
         } else if let Ok(target) = &link

@@ -5,6 +5,7 @@ mod text;
 use serde::Serialize;
 
 pub use self::text::{render, render_windows};
+use crate::evidence;
 use crate::machine::{Gpu, Kind, Machine, NvmlFailure, Windows};
 
 /// Account of one device. `reserved_bytes`, the rows and `unaccounted_bytes` add up to the memory
@@ -142,7 +143,12 @@ impl Account {
         let contexts = processes
             .iter()
             .filter(|row| row.kind != Kind::Graphics)
-            .filter_map(|row| Some(row.bytes?.min(context)))
+            .filter_map(|row| {
+                let process = machine.process(row.pid);
+                let known = process.map_or(0, |process| evidence::contexts(gpu, process));
+                let contexts = context.saturating_mul(known.max(1) as u64);
+                Some(row.bytes?.min(contexts))
+            })
             .fold(0, u64::saturating_add);
         Account {
             index: Some(gpu.index),

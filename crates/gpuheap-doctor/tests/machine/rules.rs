@@ -64,6 +64,8 @@ fn no_rule_warns_on_a_healthy_machine() {
     for machine in [
         named("h200_idle"),
         named("h200_training"),
+        named("h200_idle_recorded"),
+        named("h200_training_recorded"),
         named("wsl2"),
         named("wsl2_windows"),
         named("no_gpu"),

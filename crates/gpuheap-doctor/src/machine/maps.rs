@@ -1,0 +1,138 @@
+//! Device files, and the mappings of a process: `/proc/PID/maps`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Prefixes of file names in `/proc/PID/maps` that rules know.
+const LIBRARIES: [&str; 15] = [
+    "libcuda.so",
+    "libnvidia-ml.so",
+    "libtorch_cuda",
+    "libc10_cuda",
+    "libcudart",
+    "xla_extension",
+    "libtensorflow",
+    "libcupti",
+    "libsanitizer-collection",
+    "libcudadebugger",
+    "libcudf",
+    "librmm",
+    "cupy",
+    "libtpu",
+    "libpython",
+];
+
+/// Size of the mapping of `/dev/nvidiaN` that each context has, bytes: on an H200 with driver
+/// 580, two contexts had two of them, and the smaller mappings stayed two.
+const CONTEXT_MAPPING: u64 = 2 << 20;
+
+/// Mappings of a process, as far as rules know them.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Maps {
+    /// Names of libraries, and device files.
+    pub(super) files: BTreeSet<String>,
+    /// Number of contexts on each device file.
+    pub(super) contexts: BTreeMap<String, usize>,
+    /// Bytes of shared anonymous memory.
+    pub(super) shared_anonymous: u64,
+}
+
+impl Maps {
+    /// Parses the lines `start-end permissions offset device inode path`.
+    pub(super) fn parse(text: &str) -> Maps {
+        let mut maps = Maps::default();
+        for line in text.lines() {
+            maps.files.extend(known_file(line));
+            let Some((bytes, permissions, path)) = mapping(line) else { continue };
+            if permissions != "rw-s" {
+                continue;
+            }
+            if path == "/dev/zero (deleted)" {
+                maps.shared_anonymous = maps.shared_anonymous.saturating_add(bytes);
+            }
+            if let (Some(file), CONTEXT_MAPPING) = (numbered_device(path), bytes) {
+                *maps.contexts.entry(file).or_default() += 1;
+            }
+        }
+        maps
+    }
+}
+
+/// Returns the bytes, the permissions and the path of a line.
+fn mapping(line: &str) -> Option<(u64, &str, &str)> {
+    let path = &line[line.find('/')?..];
+    let mut fields = line.split_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    Some((number(end)?.checked_sub(number(start)?)?, fields.next()?, path))
+}
+
+/// Returns the name of the file in a line of `/proc/PID/maps`; `None` if rules do not know it.
+fn known_file(line: &str) -> Option<String> {
+    let path = &line[line.find('/')?..];
+    let name = path.rsplit('/').next()?;
+    if let Some(file) = device(path) {
+        return Some(file);
+    }
+    if path.starts_with("/dev/shm/torch_") || path.starts_with("/usr/lib/wsl/") {
+        return Some(path.to_owned());
+    }
+    LIBRARIES.iter().any(|library| name.starts_with(library)).then(|| name.to_owned())
+}
+
+/// Returns the device file of a path, as `/dev/nvidia0`; `None` if memory of a GPU is not held
+/// through it.
+///
+/// Containers mount device files below other folders, such as `/host/dev`, and a file that was
+/// removed since has a remark behind its name.
+pub(crate) fn device(path: &str) -> Option<String> {
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    let (folder, name) = path.rsplit_once('/')?;
+    let is_folder_of_devices = folder == "/dev" || folder.ends_with("/dev");
+    let is_known = ["dxg", "nvidiactl", "nvidia-uvm"].contains(&name)
+        || name.strip_prefix("nvidia").is_some_and(|number| number.parse::<u32>().is_ok());
+    (is_folder_of_devices && is_known).then(|| format!("/dev/{name}"))
+}
+
+/// Returns the device file of a path if it is that of one GPU.
+fn numbered_device(path: &str) -> Option<String> {
+    device(path).filter(|file| file.ends_with(|c: char| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_files_are_known_below_other_folders_and_after_their_removal() {
+        for (path, file) in [
+            ("/dev/nvidia0", Some("/dev/nvidia0")),
+            ("/host/dev/nvidia12", Some("/dev/nvidia12")),
+            ("/dev/nvidiactl (deleted)", Some("/dev/nvidiactl")),
+            ("/dev/nvidia-uvm", Some("/dev/nvidia-uvm")),
+            ("/dev/nvidia-uvm-tools", None),
+            ("/dev/nvidia-caps/nvidia-cap1", None),
+            ("/home/ann/nvidia0", None),
+            ("nvidia0", None),
+        ] {
+            assert_eq!(device(path).as_deref(), file, "{path}");
+        }
+    }
+
+    #[test]
+    fn contexts_and_shared_memory_are_counted_by_their_mappings() {
+        let maps = Maps::parse(
+            "200600000-200800000 rw-s 00000000 00:06 1 /dev/nvidia0\n\
+             300600000-300800000 rw-s 00000000 00:06 1 /host/dev/nvidia0\n\
+             7f68b64b4000-7f68b64c4000 -w-s 00000000 00:06 1 /dev/nvidia0\n\
+             200800000-200a00000 rw-s 00000000 00:06 1 /dev/nvidiactl\n\
+             7f6482000000-7f6682000000 rw-s 00000000 00:01 1 /dev/zero (deleted)\n\
+             7f6682000000-7f6482000000 rw-s 00000000 00:01 1 /dev/zero (deleted)\n\
+             7f00-7f01 r-xp 0 0 0 /lib/libcuda.so.580\n\
+             garbage /x\n",
+        );
+        assert_eq!(maps.contexts, BTreeMap::from([("/dev/nvidia0".to_owned(), 2)]));
+        assert_eq!(maps.shared_anonymous, 8 << 30);
+        let files = ["/dev/nvidia0", "/dev/nvidiactl", "libcuda.so.580"];
+        assert_eq!(maps.files, files.map(str::to_owned).into());
+    }
+}
