@@ -11,6 +11,7 @@ use crate::failure::{call, call_detached, refused};
 use crate::lines::RecordId;
 use crate::memory::Memory;
 use crate::owner::Owner;
+use crate::scope::Charge;
 
 /// Device memory of a heap. From `Heap.alloc`. It goes back to the heap when it is collected, at
 /// `free()`, or at the end of a `with` block, in the order of its stream. Nothing waits.
@@ -42,9 +43,10 @@ impl Buffer {
         stream: gpuheap::Stream,
         owner: Arc<Owner>,
         record: Option<RecordId>,
+        charge: Option<Charge>,
     ) -> Buffer {
         let (address, bytes) = (block.address(), block.bytes());
-        let memory = Memory::new(block, record, &owner, &stream);
+        let memory = Memory::new(block, record, charge, &owner, &stream);
         Buffer { address, bytes, stream, owner, state: Mutex::new(State::Own(memory)) }
     }
 

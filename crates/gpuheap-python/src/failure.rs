@@ -43,6 +43,12 @@ pub(crate) fn refused(py: Python<'_>, kind: &str, text: &str) -> PyErr {
     make().unwrap_or_else(|failed| failed)
 }
 
+/// Makes the exception of a request beyond the budget of a scope.
+pub(crate) fn scope_exceeded(py: Python<'_>, figures: Bound<'_, PyDict>) -> PyResult<PyErr> {
+    let made = errors(py)?.getattr("scope_exceeded")?.call1((figures,))?;
+    Ok(PyErr::from_value(made))
+}
+
 fn errors(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let errors = ERRORS.get_or_try_init(py, || py.import("gpuheap._errors").map(Bound::unbind))?;

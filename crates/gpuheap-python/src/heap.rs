@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::failure::{call, call_detached, refused};
 use crate::host::HostBuffer;
 use crate::owner::Owner;
+use crate::scope::Request;
 use crate::streams::Stream;
 
 /// A line and what it holds: file, line, function, allocations, bytes.
@@ -95,26 +96,32 @@ impl Heap {
     ///
     /// Raises `gpuheap.OutOfMemory`, which is a `MemoryError` and has the figures.
     #[pyo3(signature = (nbytes, stream=None))]
-    fn alloc(
+    fn alloc<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         nbytes: u64,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Buffer> {
+        stream: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, Buffer>> {
         let stream = self.owner.stream(py, stream)?;
+        let (charge, scope) = Request::split(Request::charged(py, &self.owner, nbytes)?);
         let (block, record) = self.owner.allocate(py, nbytes, &stream)?;
-        Ok(Buffer::new(block, stream, self.owner.clone(), record))
+        let buffer = Buffer::new(block, stream, self.owner.clone(), record, charge);
+        let buffer = Bound::new(py, buffer)?;
+        if let Some(scope) = scope {
+            Request::adopt(&scope, &buffer)?;
+        }
+        Ok(buffer)
     }
 
     /// Allocates pinned memory of the host, which copies to and from the device do not have to
     /// stage. NumPy reads and writes it in place: `numpy.frombuffer(heap.pinned(800), "f8")`.
-    fn pinned(&self, py: Python<'_>, nbytes: usize) -> PyResult<HostBuffer> {
-        HostBuffer::new(py, &self.owner, MemoryKind::Pinned, nbytes)
+    fn pinned<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, HostBuffer>> {
+        self.host(py, MemoryKind::Pinned, nbytes)
     }
 
     /// Allocates managed memory, which host and device both address.
-    fn managed(&self, py: Python<'_>, nbytes: usize) -> PyResult<HostBuffer> {
-        HostBuffer::new(py, &self.owner, MemoryKind::Unified, nbytes)
+    fn managed<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, HostBuffer>> {
+        self.host(py, MemoryKind::Unified, nbytes)
     }
 
     /// Makes a stream of the device that does not wait for the default stream.
@@ -243,6 +250,21 @@ impl Heap {
 }
 
 impl Heap {
+    fn host<'py>(
+        &self,
+        py: Python<'py>,
+        kind: MemoryKind,
+        bytes: usize,
+    ) -> PyResult<Bound<'py, HostBuffer>> {
+        // A budget is of device memory, so none of it is charged.
+        let request = Request::charged(py, &self.owner, 0)?;
+        let buffer = Bound::new(py, HostBuffer::new(py, &self.owner, kind, bytes)?)?;
+        if let (_, Some(scope)) = Request::split(request) {
+            Request::adopt(&scope, &buffer)?;
+        }
+        Ok(buffer)
+    }
+
     fn check_tracks(&self, py: Python<'_>) -> PyResult<()> {
         if self.owner.tracks() {
             return Ok(());
@@ -286,6 +308,13 @@ fn opened(py: Python<'_>, given: Option<&Bound<'_, PyAny>>) -> PyResult<gpuheap:
         }
     };
     call_detached(py, || gpuheap::Device::open(&name))
+}
+
+/// Reads a size as a heap's limit is read; a share is one of `total`. Returns bytes.
+#[pyfunction]
+#[pyo3(signature = (size, total=0))]
+pub(crate) fn _size(size: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
+    size_of(size, total)
 }
 
 /// Reads a size: bytes, or a text such as `"512MiB"` or `"80%"` of `total`.

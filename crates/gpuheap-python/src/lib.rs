@@ -5,9 +5,10 @@
 //! * `buffer`: device memory, as Python owns it; `host`: pinned and managed memory.
 //! * `owner`: what buffers need of their heap; `memory`: a block and what its free comes after.
 //! * `streams`: the streams of other libraries, and which of them a heap still needs.
-//! * `lines`: allocations by the line of Python that made them.
+//! * `lines`: allocations by the line of Python that made them; `scope`: those of open scopes.
 //! * `exchange`: DLPack and the CUDA array interface.
 //! * `command`: the command `gpuheap`.
+//! * `explain`, `replay`: the rules and models of the command.
 //! * `failure`: errors as exceptions; no panic crosses into Python.
 //!
 //! **The interpreter's lock.** A request that the thread's cache serves keeps the lock. Every other
@@ -18,12 +19,15 @@ mod buffer;
 mod command;
 mod device;
 mod exchange;
+mod explain;
 mod failure;
 mod heap;
 mod host;
 mod lines;
 mod memory;
 mod owner;
+mod replay;
+mod scope;
 mod streams;
 
 use pyo3::prelude::*;
@@ -38,9 +42,15 @@ mod _gpuheap {
     #[pymodule_export]
     use crate::device::{Device, devices};
     #[pymodule_export]
-    use crate::heap::Heap;
+    use crate::explain::_explain;
+    #[pymodule_export]
+    use crate::heap::{_size, Heap};
     #[pymodule_export]
     use crate::host::HostBuffer;
+    #[pymodule_export]
+    use crate::replay::_replay;
+    #[pymodule_export]
+    use crate::scope::Account;
     #[pymodule_export]
     use crate::streams::Stream;
 

@@ -48,6 +48,8 @@ struct Record {
     bytes: u64,
     line: u32,
     thread: u32,
+    /// Number of the innermost scope; 0 for none.
+    scope: u32,
     since: Instant,
 }
 
@@ -89,7 +91,7 @@ impl Lines {
         let at = &mut state.lines[line as usize];
         at.allocations += 1;
         at.bytes += bytes;
-        let record = Some(Record { address, bytes, line, thread, since });
+        let record = Some(Record { address, bytes, line, thread, scope: 0, since });
         let id = match state.vacant.pop() {
             Some(vacant) => {
                 state.records[vacant as usize] = record;
@@ -101,6 +103,13 @@ impl Lines {
             }
         };
         Some(RecordId(id))
+    }
+
+    /// Notes the scope that an allocation was made in.
+    pub(crate) fn assign(&self, id: RecordId, scope: u32) {
+        if let Some(Some(record)) = self.lock().records.get_mut(id.0 as usize) {
+            record.scope = scope;
+        }
     }
 
     /// Removes a freed allocation.
@@ -155,6 +164,7 @@ impl Lines {
             shown.set_item(intern!(py, "line"), number)?;
             shown.set_item(intern!(py, "function"), function)?;
             shown.set_item(intern!(py, "thread"), thread)?;
+            shown.set_item(intern!(py, "scope"), record.scope)?;
             shown.set_item(intern!(py, "age"), record.since.elapsed().as_secs_f64())?;
             Ok(shown)
         };

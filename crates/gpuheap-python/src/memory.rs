@@ -6,11 +6,14 @@ use gpuheap::{Block, Error};
 
 use crate::lines::RecordId;
 use crate::owner::Owner;
+use crate::scope::Charge;
 
 /// A block with what has to come before its free. Returned when dropped.
 pub(crate) struct Memory {
     block: Option<Block>,
     record: Option<RecordId>,
+    /// Charge to the scopes of Python, until the free.
+    charge: Option<Charge>,
     owner: Arc<Owner>,
     /// Other streams on which the memory is in use: the free comes after their work.
     used_on: Mutex<Vec<gpuheap::Stream>>,
@@ -21,12 +24,17 @@ impl Memory {
     pub(crate) fn new(
         block: Block,
         record: Option<RecordId>,
+        charge: Option<Charge>,
         owner: &Arc<Owner>,
         stream: &gpuheap::Stream,
     ) -> Memory {
+        if let (Some(record), Some(charge)) = (record, &charge) {
+            owner.lines.assign(record, charge.number());
+        }
         Memory {
             block: Some(block),
             record,
+            charge,
             owner: owner.clone(),
             used_on: Mutex::default(),
             stream: stream.clone(),
@@ -38,6 +46,7 @@ impl Memory {
         if let Some(record) = self.record.take() {
             self.owner.lines.freed(record);
         }
+        self.charge = None;
         let Some(block) = self.block.take() else { return Ok(()) };
         let others = self.used_on.get_mut().unwrap_or_else(PoisonError::into_inner);
         for other in others.drain(..) {

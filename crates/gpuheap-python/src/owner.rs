@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use gpuheap::{Block, Error, Reclaimer};
 use pyo3::prelude::*;
@@ -25,6 +26,8 @@ pub(crate) struct Owner {
     pub(crate) default: gpuheap::Stream,
     pub(crate) streams: Streams,
     pub(crate) lines: Lines,
+    /// Number of open scopes, of all contexts.
+    pub(crate) open_scopes: AtomicUsize,
     tracks: bool,
     /// Runs Python's collector when the heap is short.
     _collector: Reclaimer,
@@ -40,7 +43,16 @@ impl Owner {
         // Garbage that waits for Python's collector may hold what is missing.
         let collector = heap.register_reclaimer(|_| collect());
         let (streams, lines) = (Streams::default(), Lines::default());
-        Arc::new(Owner { heap, device, default, streams, lines, tracks, _collector: collector })
+        Arc::new(Owner {
+            heap,
+            device,
+            default,
+            streams,
+            lines,
+            open_scopes: AtomicUsize::new(0),
+            tracks,
+            _collector: collector,
+        })
     }
 
     /// Returns whether allocations are recorded by line.

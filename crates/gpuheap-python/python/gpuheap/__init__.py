@@ -9,16 +9,38 @@
 >>> heap.flush().given_back > 0
 True
 
-Importing this package opens no device and imports no GPU library. The modules for PyTorch, CuPy, Numba,
-RMM, cuda.core and PyCUDA are `gpuheap.torch`, `gpuheap.cupy` and so on; `gpuheap.install()` installs what
-is there.
+Importing this package opens no device, imports no GPU library, and loads the extension module only when
+a name of it is used. The modules for PyTorch, CuPy, Numba, RMM, cuda.core and PyCUDA are `gpuheap.torch`,
+`gpuheap.cupy` and so on; `gpuheap.install()` installs what is there.
 """
 
 from __future__ import annotations
 
-from gpuheap._errors import BadInput, Bug, DriverError, Error, Freed, Gone, OutOfMemory
-from gpuheap._gpuheap import Buffer, Device, HostBuffer, Stream, __version__, devices
-from gpuheap._heap import Heap, default_heap, set_default_heap, status, flush
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuheap._errors import BadInput, Bug, DriverError, Error, Freed, Gone, Leaked, LeakWarning, OutOfMemory
+    from gpuheap._gpuheap import Buffer, Device, HostBuffer, Stream, __version__, devices
+    from gpuheap._explain import Explanation, explain, replay
+    from gpuheap._flush import flush
+    from gpuheap._heap import Heap, default_heap, set_default_heap, status
+    from gpuheap._holders import holders
+    from gpuheap._scopes import scope, thread_scope
+
+# Public names by the module that has them. The pytest plugin lives in this package, and is loaded in every
+# run of pytest: so nothing is imported before it is used.
+_MODULES = {
+    "_errors": (
+        "BadInput", "Bug", "DriverError", "Error", "Freed", "Gone", "Leaked", "LeakWarning", "OutOfMemory",
+    ),
+    "_gpuheap": ("Buffer", "Device", "HostBuffer", "Stream", "__version__", "devices"),
+    "_explain": ("Explanation", "explain", "replay"),
+    "_flush": ("flush",),
+    "_heap": ("Heap", "default_heap", "set_default_heap", "status"),
+    "_holders": ("holders",),
+    "_scopes": ("scope", "thread_scope"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "BadInput",
@@ -27,16 +49,39 @@ __all__ = [
     "Device",
     "DriverError",
     "Error",
+    "Explanation",
     "Freed",
     "Gone",
     "Heap",
     "HostBuffer",
+    "LeakWarning",
+    "Leaked",
     "OutOfMemory",
     "Stream",
     "__version__",
     "default_heap",
     "devices",
+    "explain",
     "flush",
+    "holders",
+    "replay",
+    "scope",
     "set_default_heap",
     "status",
+    "thread_scope",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'gpuheap' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"gpuheap.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

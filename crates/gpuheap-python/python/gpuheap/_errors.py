@@ -19,6 +19,9 @@ class OutOfMemory(Error, MemoryError):
     `other_heaps`, `short_by`, `limit_short_by`, `device_short_by`, and `cause`, one word. `tried` has
     the reclaim steps with what each gave back. `figures` has all of them. The error holds no memory
     and no frames.
+
+    A request beyond the limit of a scope has the cause `"scope"` and the attributes `scope` (its name),
+    `requested`, `live`, `limit` and `short_by`.
     """
 
     kind = "OutOfMemory"
@@ -58,6 +61,16 @@ class BadInput(Error, ValueError):
     kind = "InvalidArgument"
 
 
+class Leaked(Error):
+    """Memory outlived a scope whose `on_leak` is `"raise"`."""
+
+    kind = "Leaked"
+
+
+class LeakWarning(UserWarning):
+    """Memory outlived a scope."""
+
+
 class Bug(Error):
     """gpuheap failed in a way that is a fault of its own."""
 
@@ -88,3 +101,15 @@ def out_of_memory(text: str, figures: dict[str, Any]) -> OutOfMemory:
     error = OutOfMemory(text)
     error.figures = figures
     return error
+
+
+def scope_exceeded(figures: dict[str, Any]) -> OutOfMemory:
+    """Makes the error of a request beyond the limit of a scope."""
+    from gpuheap._heap import size
+
+    requested, live, limit = (size(figures[name]) for name in ("requested", "live", "limit"))
+    return out_of_memory(
+        f"out of memory in scope {figures['scope']!r}: {requested} requested, {live} live of its limit of "
+        f"{limit}; {size(figures['short_by'])} short. Free what was requested inside, or raise the scope's limit",
+        figures,
+    )

@@ -5,9 +5,14 @@ from __future__ import annotations
 import html
 import json
 import threading
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuheap import _gpuheap
+
+if TYPE_CHECKING:
+    from gpuheap._holders import Held
+    from gpuheap._scopes import Scope
 
 
 class Line(NamedTuple):
@@ -53,15 +58,33 @@ class Report:
             for name, value in self._figures.items()
             if isinstance(value, (int, float)) and not isinstance(value, bool)
         )
-        return f"<pre>{html.escape(self._text)}</pre><details><summary>Figures</summary><table>{rows}</table></details>"
+        return f"<pre>{html.escape(str(self))}</pre><details><summary>Figures</summary><table>{rows}</table></details>"
 
 
 class Status(Report):
     """Memory of a heap and its device at one moment. From `Heap.status()`."""
 
 
+class Released(NamedTuple):
+    """Objects that a flush released, and the bytes that became free by it."""
+
+    name: str
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"released {size(self.bytes)}: {self.name}"
+
+
 class FlushReport(Report):
-    """What a flush gave back, and what stayed. From `Heap.flush()`."""
+    """What a flush gave back, and what stayed. From `Heap.flush()` and `gpuheap.flush()`."""
+
+    #: What `gpuheap.flush(tracebacks=True)` released.
+    released: list[Released] = []
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.released), self._text])
+
+    __repr__ = __str__
 
     @property
     def given_back(self) -> int:
@@ -120,9 +143,54 @@ class Heap(_gpuheap.Heap):
         """Lines that hold memory, most bytes first. Needs `track="lines"`."""
         return Leaks(Line(*line) for line in self._outstanding())
 
+    def held(self) -> list[Held]:
+        """Every outstanding allocation with who holds it, most bytes first. Needs `track="lines"`. Looks at
+        every object of the program: for questions, and not for loops.
+
+        >>> import gpuheap
+        >>> heap = gpuheap.Heap("emulated:1GiB", track="lines")
+        >>> buffers = [heap.alloc(1000)]
+        >>> "buffers[0]" in str(heap.held()[0])
+        True
+        """
+        from gpuheap._holders import held
+
+        return held(self)
+
     def snapshot(self) -> Snapshot:
         """What each line holds now. Needs `track="lines"`."""
         return Snapshot(self.leaks())
+
+    def scope(
+        self,
+        name: str,
+        limit: int | str | None = None,
+        on_leak: str | Callable[[Scope], object] = "warn",
+    ) -> Scope:
+        """Opens a scope: `with heap.scope("load", limit="6 GiB"):`, or a decorator.
+
+        Buffers that the calling thread or asyncio task requests inside are freed at its end, in the order
+        of their streams, also after an exception. `Scope.keep` excepts one. An object of a library is not
+        torn away: the scope reports those that stayed.
+
+        `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond it raises
+        `gpuheap.OutOfMemory`, which names the scope. It counts what Python code requests from the heap,
+        itself or through CuPy, Numba, RMM, cuda.core and PyCUDA.
+
+        `on_leak` says what happens if memory stays: `"warn"` (a `gpuheap.LeakWarning`), `"raise"`
+        (`gpuheap.Leaked`), `"ignore"`, or a function that gets the scope. If the scope ends by an
+        exception, that one gets a note instead. A heap with `track="lines"` names the lines.
+
+        >>> import gpuheap
+        >>> heap = gpuheap.Heap("emulated:1GiB")
+        >>> with heap.scope("load", limit="1 MiB") as scope:
+        ...     buffer = heap.alloc(1000)
+        >>> scope.peak, scope.leaked_bytes, buffer.freed
+        (1000, 0, True)
+        """
+        from gpuheap._scopes import Scope
+
+        return Scope(self, name, limit, on_leak)
 
     def _repr_html_(self) -> str:
         return self.status()._repr_html_()
@@ -142,6 +210,11 @@ def default_heap() -> Heap:
         return _default
 
 
+def peek_default_heap() -> Heap | None:
+    """The default heap, if there is one yet."""
+    return _default
+
+
 def set_default_heap(heap: Heap | None) -> Heap | None:
     """Sets the heap that `default_heap` returns. Returns the one before."""
     global _default
@@ -153,14 +226,6 @@ def set_default_heap(heap: Heap | None) -> Heap | None:
 def status() -> Status:
     """Figures of the default heap and its device."""
     return default_heap().status()
-
-
-def flush() -> FlushReport:
-    """Collects Python's garbage, and gives all cached memory of the default heap back."""
-    import gc
-
-    gc.collect()
-    return default_heap().flush()
 
 
 def size(nbytes: int) -> str:

@@ -1,0 +1,137 @@
+"""Explanations of out-of-memory errors, and replays of recorded programs: the command's, as objects."""
+
+from __future__ import annotations
+
+import html
+import json
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from os import PathLike, fspath
+from typing import Any
+
+from gpuheap import _gpuheap
+
+
+class Explanation:
+    """An out-of-memory error: its cause, the figures behind it, and the one thing to do first. `str()` has
+    all of it."""
+
+    def __init__(self, explained: tuple[str, str, list[tuple[str, int]], str, bool, str]) -> None:
+        #: Program whose error it is: `"PyTorch"`.
+        self.program: str
+        #: Cause, in a sentence.
+        self.cause: str
+        #: Command, setting or line of code to do first.
+        self.fix: str
+        #: Whether the form of the error is known from documentation and reports alone.
+        self.from_documentation: bool
+        self.program, self.cause, figures, self.fix, self.from_documentation, self._text = explained
+        #: Figures that the cause follows from, by name, in bytes.
+        self.evidence: dict[str, int] = dict(figures)
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self._text)}</pre>"
+
+
+def explain(error: BaseException | str | None = None) -> Explanation | None:
+    """Explains an out-of-memory error of PyTorch, CuPy, RMM, cuDF, Numba, JAX, PyCUDA or gpuheap.
+
+    Takes the exception, or a text with the error somewhere in it, such as a log. Without an argument it
+    explains the last error that nobody caught. Of an exception the causes are looked at too. `None` if no
+    known out-of-memory error is in it. The rules are those of the command `gpuheap explain`.
+
+    >>> import gpuheap
+    >>> heap = gpuheap.Heap("emulated:1GiB", limit="64MiB")
+    >>> try:
+    ...     heap.alloc(100_000_000)
+    ... except MemoryError as error:
+    ...     explanation = gpuheap.explain(error)
+    >>> explanation.program
+    'gpuheap'
+    """
+    if error is None:
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if error is None:
+            return None
+    if isinstance(error, str):
+        texts: Iterator[str] = iter([error])
+    elif isinstance(error, BaseException):
+        texts = _texts(error)
+    else:
+        raise TypeError(f"{type(error)} is no error; pass an exception or a text")
+    for text in texts:
+        explained = _gpuheap._explain(text)
+        if explained is not None:
+            return Explanation(explained)
+    return None
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """The texts of an exception and of those before it, without frames."""
+    seen: set[int] = set()
+    following: list[BaseException | None] = [error]
+    while following:
+        one = following.pop(0)
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield "".join(traceback.format_exception_only(one))
+        following += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+class Replay:
+    """The verdict on the traces of a file. `str()` has what the command prints."""
+
+    def __init__(self, figures: str, text: str) -> None:
+        #: One dictionary for each trace, as `gpuheap replay --json` prints it (docs/replay.schema.json).
+        self.traces: list[dict[str, Any]] = json.loads(figures)
+        self._text = text
+
+    @property
+    def gets_through(self) -> bool:
+        """Whether every trace gets through on its device."""
+        return all(trace["verdict"]["gets_through"] for trace in self.traces)
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self._text)}</pre>"
+
+
+def replay(
+    path: str | PathLike[str],
+    *,
+    pools: Sequence[str] = (),
+    check: str | None = None,
+    card: str | None = None,
+    device_memory: str | None = None,
+    limit: str | None = None,
+    find_minimum: bool = False,
+    recorded_only: bool = False,
+) -> Replay:
+    """Replays a PyTorch snapshot or an RMM log through models of allocators, without a GPU: would the program
+    have got through, with which setting, on which card. The arguments are those of `gpuheap replay`.
+
+    Blocks until it is done, a second for some million events. Raises `OSError` if there is no such file, and
+    `ValueError` if it is no trace, or an argument is wrong.
+    """
+    figures, text = _gpuheap._replay(
+        fspath(path),
+        pools=list(pools),
+        check=check,
+        card=card,
+        device_memory=device_memory,
+        limit=limit,
+        find_minimum=find_minimum,
+        recorded_only=recorded_only,
+    )
+    return Replay(figures, text)

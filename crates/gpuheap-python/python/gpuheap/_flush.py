@@ -1,0 +1,105 @@
+"""Flushes that release what only a traceback, a dead thread's frame or a notebook's output keeps."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpuheap import _frames
+from gpuheap._heap import FlushReport, Released, default_heap
+from gpuheap._measure import live_bytes
+
+_LAST = ("last_exc", "last_value", "last_type", "last_traceback")
+
+
+def flush(tracebacks: bool = False, outputs: bool = False) -> FlushReport:
+    """Collects Python's garbage, and gives all cached memory of the default heap back to the driver.
+
+    With `tracebacks` it first releases what an error left behind, and no code needs: `sys.last_exc`,
+    `sys.last_value` and `sys.last_traceback`, IPython's stored traceback, and the locals of threads that
+    ended, where the traceback of an exception keeps them. The exceptions themselves stay, with their
+    text and lines. With `outputs` it also empties IPython's `Out`, `_`, `__`, `___` and `_1`, `_2`...
+    A frame that runs, or that a generator will go on with, is never touched.
+
+    `released` of the report says what each gave, in bytes. Waits for frees in flight.
+    """
+    gc.collect()
+    released = []
+    for name, release in _steps(tracebacks, outputs):
+        before = live_bytes()
+        release()
+        gc.collect()
+        released.append(Released(name, before - live_bytes()))
+    report = default_heap().flush()
+    report.released = released
+    return report
+
+
+def _steps(tracebacks: bool, outputs: bool) -> Iterator[tuple[str, Callable[[], None]]]:
+    shell = _ipython()
+    if tracebacks:
+        kept = [f"sys.{name}" for name in _LAST if name != "last_type" and hasattr(sys, name)]
+        if kept:
+            yield ", ".join(kept), _forget_last_error
+        if shell is not None:
+            yield "IPython's traceback", lambda: _forget_traceback(shell)
+        for thread, frames in _frames_of_dead_threads().items():
+            yield f"locals of thread {thread}, which ended", lambda frames=frames: _clear(frames)
+    if outputs and shell is not None:
+        yield "IPython's outputs", lambda: _forget_outputs(shell)
+
+
+def _forget_last_error() -> None:
+    for name in _LAST:
+        if hasattr(sys, name):
+            delattr(sys, name)
+
+
+def _ipython() -> Any:
+    """The shell of IPython, if the program runs in one."""
+    module = sys.modules.get("IPython")
+    return module.get_ipython() if module is not None else None
+
+
+def _forget_traceback(shell: Any) -> None:
+    for name in ("InteractiveTB", "SyntaxTB"):
+        shown = getattr(shell, name, None)
+        for part in ("tb", "etype", "evalue", "last_syntax_error"):
+            if getattr(shown, part, None) is not None:
+                setattr(shown, part, None)
+    result = getattr(shell, "last_execution_result", None)
+    if result is not None:
+        result.error_in_exec = result.error_before_exec = None
+
+
+def _forget_outputs(shell: Any) -> None:
+    shell.displayhook.flush()
+    # Names that IPython no longer counts: `flush` forgets as many as there were prompts.
+    for name in [name for name in shell.user_ns if name[:1] == "_" and name[1:].isdecimal()]:
+        del shell.user_ns[name]
+    result = getattr(shell, "last_execution_result", None)
+    if result is not None:
+        result.result = None
+
+
+def _frames_of_dead_threads() -> dict[str, list[types.FrameType]]:
+    """Frames that a traceback keeps, of threads that ended, by the thread's name."""
+    running = {id(frame) for _, frame in _frames.running_frames()}
+    found: dict[str, dict[int, types.FrameType]] = {}
+    for traceback in gc.get_objects():
+        if type(traceback) is not types.TracebackType or id(traceback.tb_frame) in running:
+            continue
+        thread = _frames.dead_thread(traceback.tb_frame)
+        if thread is not None:
+            found.setdefault(thread.name, {})[id(traceback.tb_frame)] = traceback.tb_frame
+    return {name: list(frames.values()) for name, frames in found.items()}
+
+
+def _clear(frames: list[types.FrameType]) -> None:
+    for frame in frames:
+        if not _frames.is_suspended(frame):
+            frame.clear()
+    frames.clear()

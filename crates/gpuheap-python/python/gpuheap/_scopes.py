@@ -1,0 +1,310 @@
+"""Scopes: sections of a program whose GPU memory is counted, limited, and free at the end."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from gpuheap import _gpuheap
+from gpuheap._errors import BadInput, Leaked, LeakWarning
+from gpuheap._heap import Heap, default_heap, size
+
+# The innermost open scope of a thread or an asyncio task. The extension module reads it.
+current: ContextVar[_gpuheap._Account | None] = ContextVar("gpuheap_scope", default=None)
+
+_ON_LEAK = ("warn", "raise", "ignore")
+
+
+class Leak(NamedTuple):
+    """Memory that was requested in a scope and outlived it."""
+
+    bytes: int
+    file: str
+    line: int
+    function: str
+    thread: str
+    address: int
+
+    def holders(self) -> list[Any]:
+        """Who holds it: `Holder` objects. Walks Python's objects, so it takes a while."""
+        from gpuheap._holders import holders_of_memory
+
+        return holders_of_memory(self.address, self.bytes)
+
+    def __str__(self) -> str:
+        return f"{size(self.bytes)}, {self.file}:{self.line} ({self.function}), thread {self.thread}"
+
+    __repr__ = __str__
+
+
+class _Kept(NamedTuple):
+    """Memory that outlives its scope on purpose."""
+
+    object: weakref.ref[Any]
+    address: int
+    bytes: int
+
+    @property
+    def is_live(self) -> bool:
+        kept = self.object()
+        return kept is not None and not getattr(kept, "freed", False)
+
+    def is_in(self, record: dict[str, Any]) -> bool:
+        return self.is_live and record["address"] <= self.address < record["address"] + max(record["bytes"], 1)
+
+
+class Scope:
+    """A section of a program. From `Heap.scope`, `gpuheap.scope` and `gpuheap.thread_scope`.
+
+    A context manager, and a decorator of functions and async functions; a decorated function opens a
+    scope of its own for each call.
+    """
+
+    def __init__(
+        self,
+        heap: Heap | None,
+        name: str | None,
+        limit: int | str | None,
+        on_leak: str | Callable[[Scope], object],
+    ) -> None:
+        if on_leak not in _ON_LEAK and not callable(on_leak):
+            raise BadInput(f"on_leak={on_leak!r} is unknown; pass {', '.join(map(repr, _ON_LEAK))} or a function")
+        self._heap = heap
+        self._name = name
+        self._limit = limit
+        self._on_leak = on_leak
+        self._account: _gpuheap._Account | None = None
+        self._numbers: set[int] = set()
+        self._outer: Scope | None = None
+        self._kept: list[_Kept] = []
+        self._peak = 0
+        #: Memory that outlived the scope, most bytes first. Needs a heap with `track="lines"`.
+        self.leaked: list[Leak] = []
+        #: Bytes that outlived the scope, without what was kept.
+        self.leaked_bytes = 0
+        #: Bytes of own buffers that the end of the scope freed.
+        self.freed_bytes = 0
+        #: Name of the thread that opened the scope.
+        self.thread = ""
+
+    @property
+    def name(self) -> str:
+        return self._name or self.thread
+
+    @property
+    def live(self) -> int:
+        """Bytes that were requested inside and are live. Memory of other threads and tasks is not in it."""
+        return self._opened().live
+
+    @property
+    def own_peak(self) -> int:
+        """Most bytes that were requested inside and live at once."""
+        return self._opened().peak
+
+    @property
+    def peak(self) -> int:
+        """Most bytes that the heap had live at once while the scope was open, above those at its start.
+        Memory of other threads, and of libraries that allocate below Python, is in it."""
+        return self._measured() if self._is_open else self._peak
+
+    def keep(self, buffer: Any) -> Any:
+        """Has a buffer outlive the scope, and returns it. The scope around, if there is one, frees it at
+        its own end. An object of a library can be kept too: it is not reported.
+
+        >>> import gpuheap
+        >>> heap = gpuheap.Heap("emulated:1GiB")
+        >>> with heap.scope("load") as scope:
+        ...     weights = scope.keep(heap.alloc(1000))
+        ...     workspace = heap.alloc(500)
+        >>> weights.freed, workspace.freed
+        (False, True)
+        """
+        account = self._opened()
+        if isinstance(buffer, (_gpuheap.Buffer, _gpuheap.HostBuffer)):
+            account.buffers.discard(buffer)
+            outer = account.outer
+            while outer is not None and (outer.closed or not outer.is_of(self._heap)):
+                outer = outer.outer
+            if outer is not None:
+                outer.buffers.add(buffer)
+            if isinstance(buffer, _gpuheap.Buffer):
+                self._kept.append(_Kept(weakref.ref(buffer), buffer.ptr, buffer.nbytes))
+            return buffer
+        from gpuheap._holders import memory_of
+
+        found = memory_of(buffer)
+        if found is None:
+            raise BadInput(f"{type(buffer)} has no device memory that the scope could keep; pass a buffer or an array")
+        self._kept.append(_Kept(weakref.ref(buffer), *found))
+        return buffer
+
+    def __enter__(self) -> Scope:
+        if self._account is not None:
+            raise BadInput(f"scope {self.name!r} was entered before; make another, or use it as a decorator")
+        heap = self._heap = self._heap or default_heap()
+        self.thread = threading.current_thread().name
+        outer = current.get()
+        account = _gpuheap._Account(heap, self.name, self._limit, outer, weakref.WeakSet())
+        self._account = account
+        self._numbers = {account.number}
+        self._outer = _open.get(outer.number) if outer is not None else None
+        _open[account.number] = self
+        self._region = heap._region()
+        self._is_open = True
+        self._token = current.set(account)
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        account = self._opened()
+        try:
+            current.reset(self._token)
+        except ValueError:
+            # A framework entered the scope in one context and leaves it in another.
+            current.set(account.outer)
+        account.close()
+        self._peak = self._measured()
+        self._is_open = False
+        _open.pop(account.number, None)
+        self._free_own(account)
+        if account.live > self._kept_bytes():
+            gc.collect()
+        self._note_leaks(account)
+        if self._outer is not None:
+            self._outer._numbers |= self._numbers
+        if self.leaked_bytes:
+            self._tell(error)
+
+    _is_open = False
+
+    def _opened(self) -> _gpuheap._Account:
+        if self._account is None:
+            raise BadInput(f"scope {self._name!r} was not entered; use it by `with`, or as a decorator")
+        return self._account
+
+    def _measured(self) -> int:
+        before, _, peak = self._region.usage()
+        return peak - before
+
+    def _free_own(self, account: _gpuheap._Account) -> None:
+        for buffer in list(account.buffers):
+            if buffer.freed:
+                continue
+            try:
+                buffer.free()
+            except BufferError as viewed:
+                warnings.warn(f"scope {self.name!r} could not free {buffer!r}: {viewed}", LeakWarning, stacklevel=4)
+            else:
+                self.freed_bytes += buffer.nbytes
+
+    def _kept_bytes(self) -> int:
+        return sum(kept.bytes for kept in self._kept if kept.is_live)
+
+    def _note_leaks(self, account: _gpuheap._Account) -> None:
+        self.leaked_bytes = max(account.live - self._kept_bytes(), 0)
+        if not self.leaked_bytes or not self._heap.tracks:
+            return
+        leaked = [
+            Leak(record["bytes"], record["file"], record["line"], record["function"], record["thread"], record["address"])
+            for record in self._heap._records()
+            if record["scope"] in self._numbers and not any(kept.is_in(record) for kept in self._kept)
+        ]
+        self.leaked = sorted(leaked, key=lambda leak: -leak.bytes)
+
+    def _tell(self, error: BaseException | None) -> None:
+        text = self.report()
+        if error is not None:
+            # The traceback in flight holds what its frames hold: that is no leak yet.
+            error.add_note(text)
+        elif callable(self._on_leak):
+            self._on_leak(self)
+        elif self._on_leak == "raise":
+            raise Leaked(text)
+        elif self._on_leak == "warn":
+            warnings.warn(text, LeakWarning, stacklevel=3)
+
+    def report(self, holders: bool = False) -> str:
+        """What outlived the scope, in words; with `holders`, also who holds it."""
+        if not self.leaked_bytes:
+            return f"scope {self.name!r}: nothing outlived it, peak {size(self._peak)}"
+        lines = [f"scope {self.name!r} on thread {self.thread}: {size(self.leaked_bytes)} outlived it"]
+        for leak in self.leaked:
+            lines.append(f"  {leak}")
+            if holders:
+                lines += [f"    held by {holder}" for holder in leak.holders()] or ["    held by no Python object"]
+        if not self.leaked:
+            lines.append('  a heap with track="lines" names the lines')
+        return "\n".join(lines)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise BadInput(
+                f"{function.__qualname__} is a generator, and its scope would be open for the code that runs "
+                "between two items; open the scope inside it"
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def scoped(*args: Any, **kwargs: Any) -> Any:
+                with self._again(function):
+                    return await function(*args, **kwargs)
+
+        else:
+
+            @functools.wraps(function)
+            def scoped(*args: Any, **kwargs: Any) -> Any:
+                with self._again(function):
+                    return function(*args, **kwargs)
+
+        return scoped
+
+    def _again(self, function: Callable[..., Any]) -> Scope:
+        return type(self)(self._heap, self._name, self._limit, self._on_leak)
+
+    def __repr__(self) -> str:
+        return f"<gpuheap.Scope {self.name!r}>"
+
+
+# Open scopes by number, for the scopes inside them.
+_open: weakref.WeakValueDictionary[int, Scope] = weakref.WeakValueDictionary()
+
+
+def scope(
+    name: str,
+    limit: int | str | None = None,
+    on_leak: str | Callable[[Scope], object] = "warn",
+    *,
+    heap: Heap | None = None,
+) -> Scope:
+    """Opens a scope of the default heap, or of `heap`: `Heap.scope` says what it does."""
+    return Scope(heap, name, limit, on_leak)
+
+
+def thread_scope(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    limit: int | str | None = None,
+    on_leak: str | Callable[[Scope], object] = "warn",
+    heap: Heap | None = None,
+) -> Any:
+    """A scope for the function that a thread runs, with the thread's name if none is given.
+
+    >>> import gpuheap
+    >>> heap = gpuheap.Heap("emulated:1GiB")
+    >>> @gpuheap.thread_scope(heap=heap, limit="100 MiB")
+    ... def worker():
+    ...     heap.alloc(1000)
+    >>> thread = threading.Thread(target=worker, name="loader")
+    >>> thread.start(); thread.join()
+    >>> heap.stats()["live"]
+    0
+    """
+    made = Scope(heap, name, limit, on_leak)
+    return made if function is None else made(function)

@@ -1,0 +1,23 @@
+//! Explanations of out-of-memory errors, by the rules of `gpuheap explain`.
+
+use pyo3::prelude::*;
+
+/// Program, cause, evidence, fix, `true` if the text's form is known from documentation alone, and
+/// all of it as a text.
+type Explained = (&'static str, String, Vec<(&'static str, u64)>, String, bool, String);
+
+/// Explains a text in which an out-of-memory error is. `None` if no known error is in it.
+#[pyfunction]
+#[pyo3(signature = (text, width=80))]
+pub(crate) fn _explain(py: Python<'_>, text: &str, width: usize) -> Option<Explained> {
+    let found = py.detach(|| gpuheap_doctor::explain_error(text))?;
+    let rendered = found.render(width);
+    Some((
+        found.program,
+        found.cause,
+        found.evidence,
+        found.fix,
+        found.from_documentation,
+        rendered,
+    ))
+}

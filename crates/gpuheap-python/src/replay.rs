@@ -1,0 +1,67 @@
+//! Replays of recorded traces, as `gpuheap replay` makes them.
+
+use std::path::PathBuf;
+
+use gpuheap::Size;
+use gpuheap_replay::replay::{DeviceChoice, Options, Pool, Silent, replay};
+use gpuheap_replay::report::{self, Detail};
+use gpuheap_replay::{cards, json};
+use gpuheap_trace::ReadOptions;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+/// Replays the traces of a file; the reports as JSON and as text. Blocks until all is done.
+#[pyfunction]
+#[pyo3(signature = (path, *, pools=Vec::new(), check=None, card=None, device_memory=None, limit=None, find_minimum=false, recorded_only=false))]
+#[allow(clippy::too_many_arguments, reason = "keywords of Python")]
+pub(crate) fn _replay(
+    py: Python<'_>,
+    path: PathBuf,
+    pools: Vec<String>,
+    check: Option<&str>,
+    card: Option<&str>,
+    device_memory: Option<String>,
+    limit: Option<String>,
+    find_minimum: bool,
+    recorded_only: bool,
+) -> PyResult<(String, String)> {
+    let pools = pools.iter().map(|name| Pool::parse(name).map_err(refused));
+    let options = Options {
+        pools: pools.collect::<PyResult<_>>()?,
+        check: check.map(Pool::parse).transpose().map_err(refused)?,
+        device: device(card, device_memory)?,
+        limit: limit.as_deref().map(Size::parse).transpose().map_err(refused)?,
+        limit_typed: limit,
+        find_minimum,
+        ..Options::default()
+    };
+    let reading = ReadOptions::default().recorded_only(recorded_only);
+    py.detach(|| {
+        let is_there = path.is_file();
+        let traces = gpuheap_trace::read(&path, &reading).map_err(|error| match is_there {
+            true => refused(error),
+            false => PyOSError::new_err(error.to_string()),
+        })?;
+        let reports = replay(&traces, &options, &Silent).map_err(refused)?;
+        let figures = json::render(&reports).map_err(refused)?;
+        Ok((figures, report::render(&reports, Detail::Screen)))
+    })
+}
+
+fn device(card: Option<&str>, memory: Option<String>) -> PyResult<DeviceChoice> {
+    match (card, memory) {
+        (Some(_), Some(_)) => Err(refused("card and device_memory exclude each other; pass one")),
+        (Some(name), None) => Ok(DeviceChoice::Card(cards::find(name).map_err(refused)?)),
+        (None, Some(typed)) => match Size::parse(&typed).map_err(refused)? {
+            Size::Bytes(bytes) => Ok(DeviceChoice::Memory { profile: None, bytes, typed }),
+            _ => Err(refused(format!(
+                "device_memory={typed:?} is a share; pass bytes or a unit (\"16GiB\")"
+            ))),
+        },
+        (None, None) => Ok(DeviceChoice::Default),
+    }
+}
+
+fn refused(error: impl ToString) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}

@@ -1,0 +1,106 @@
+"""Explanations and replays: the command's rules, from Python."""
+
+from pathlib import Path
+
+import pytest
+
+import gpuheap
+
+CHECKOUT = Path(__file__).parents[3]
+TEXTS = CHECKOUT / "crates/gpuheap-doctor/tests/machine/texts"
+TRACES = CHECKOUT / "examples/traces"
+
+
+@pytest.mark.parametrize(
+    "text, program",
+    [
+        ("torch_full", "PyTorch"),
+        ("cupy_full", "CuPy"),
+        ("rmm_pool", "RMM"),
+        ("numba", "Numba"),
+        ("jax", "JAX"),
+        ("pycuda_full", "PyCUDA"),
+        ("gpuheap", "gpuheap"),
+    ],
+)
+def test_texts_of_libraries_are_known(text, program):
+    found = gpuheap.explain((TEXTS / f"{text}.txt").read_text())
+    assert program in found.program
+    assert found.cause and found.fix
+    assert found.cause.split()[0] in str(found)
+
+
+def test_an_error_of_ours_has_its_evidence():
+    heap = gpuheap.Heap("emulated:1GiB", limit="64MiB")
+    with pytest.raises(gpuheap.OutOfMemory) as caught:
+        heap.alloc(100_000_000)
+    found = gpuheap.explain(caught.value)
+    assert found.program == "gpuheap"
+    assert all(isinstance(figure, int) for figure in found.evidence.values())
+    assert "<pre>" in found._repr_html_()
+
+
+def test_classes_of_exceptions_count():
+    class OutOfMemoryError(MemoryError):
+        """As CuPy's: its class is what tells it from others."""
+
+    OutOfMemoryError.__module__ = "cupy.cuda.memory"
+    text = "Out of memory allocating 1,024,000 bytes (allocated so far: 512 bytes)."
+    assert gpuheap.explain(OutOfMemoryError(text)).program == "CuPy"
+
+
+def test_causes_are_looked_at():
+    memory = RuntimeError((TEXTS / "torch_full.txt").read_text())
+    try:
+        try:
+            raise memory
+        except RuntimeError as error:
+            raise ValueError("the step failed") from error
+    except ValueError as error:
+        assert gpuheap.explain(error).program == "PyTorch"
+        assert gpuheap.explain(ExceptionGroup("two", [KeyError(), error])).program == "PyTorch"
+
+
+def test_other_errors_are_not_explained(monkeypatch):
+    assert gpuheap.explain("all is well") is None
+    assert gpuheap.explain(KeyError("weights")) is None
+    with pytest.raises(TypeError, match="no error"):
+        gpuheap.explain(3)
+    for name in ("last_exc", "last_value"):
+        monkeypatch.setattr(f"sys.{name}", None, raising=False)
+    assert gpuheap.explain() is None
+    monkeypatch.setattr("sys.last_value", RuntimeError((TEXTS / "numba.txt").read_text()), raising=False)
+    assert gpuheap.explain().program == "Numba"
+
+
+def test_a_replay_has_the_verdict():
+    trace = TRACES / "gpt_train_short.csv.gz"
+    found = gpuheap.replay(trace, pools=["stitched"], device_memory="1GiB")
+    assert found.gets_through
+    assert [result["pool"] for result in found.traces[0]["results"]] == ["stitched"]
+    assert "It gets through" in str(found)
+    assert not gpuheap.replay(trace, pools=["stitched"], device_memory="512MiB").gets_through
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ({"pools": ["nosuch"]}, "'nosuch' is not a pool"),
+        ({"card": "nosuch"}, "nosuch"),
+        ({"device_memory": "50%"}, "share"),
+        ({"device_memory": "12XB"}, "12XB"),
+        ({"card": "T4 16GB", "device_memory": "1GiB"}, "exclude each other"),
+        ({"limit": "12XB"}, "12XB"),
+    ],
+)
+def test_wrong_arguments_of_a_replay_are_refused(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        gpuheap.replay(TRACES / "gpt_train_short.csv.gz", **arguments)
+
+
+def test_files_that_are_no_trace_are_refused(tmp_path):
+    with pytest.raises(OSError, match="nosuch"):
+        gpuheap.replay(tmp_path / "nosuch.csv")
+    (tmp_path / "empty.csv").write_text("Thread,Time\n")
+    with pytest.raises(ValueError, match="empty.csv"):
+        gpuheap.replay(tmp_path / "empty.csv")

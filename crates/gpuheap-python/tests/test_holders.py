@@ -1,0 +1,297 @@
+"""Who holds memory, and what a flush lets go of."""
+
+import concurrent.futures
+import gc
+import sys
+import threading
+
+import pytest
+
+import gpuheap
+from gpuheap import _flush
+
+
+class Model:
+    """Something with attributes."""
+
+
+class Slotted:
+    __slots__ = ("weights",)
+
+
+class TheirArray:
+    """An array of a library: it holds a buffer, and says where its memory is."""
+
+    def __init__(self, heap, nbytes):
+        self.owner = heap.alloc(nbytes)
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"data": (self.owner.ptr, False), "shape": (self.owner.nbytes,), "typestr": "|u1", "version": 3}
+
+
+CACHE = {}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(heap):
+    yield
+    CACHE.clear()
+    for name in ("last_exc", "last_value", "last_type", "last_traceback"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    gc.collect()
+
+
+def names(holders, kind=None):
+    return [holder.name for holder in holders if kind in (None, holder.kind)]
+
+
+def as_last_exception(error):
+    """What the interpreter's prompt does with an error that nobody caught."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+
+
+def fail(heap, nbytes=1000):
+    weights = heap.alloc(nbytes)
+    raise KeyError(weights.nbytes)
+
+
+def test_a_local_of_a_frame_that_runs(heap):
+    weights = heap.alloc(10)
+    line = sys._getframe().f_lineno + 1
+    found = gpuheap.holders(weights)
+    assert len(found) == 1 and found[0].kind == "local"
+    assert found[0].name.startswith("local weights of test_a_local_of_a_frame_that_runs() at ")
+    assert f"{__file__}:{line}, which runs on thread MainThread" in found[0].name
+    batches = {"first": [weights]}
+    found = gpuheap.holders(batches["first"][0])
+    assert any(name.startswith("local batches['first'][0] of test_a_local") for name in names(found))
+
+
+def test_a_look_keeps_nothing_alive(heap):
+    weights = heap.alloc(10)
+    gpuheap.holders(weights)
+    heap.held()
+    del weights
+    assert heap.stats()["live"] == 0
+
+
+def test_locals_that_the_program_reads_itself_stay(heap):
+    weights = heap.alloc(10)
+    mine = locals()
+    gpuheap.holders(weights)
+    assert mine["weights"] is weights
+
+
+def test_a_global(heap):
+    CACHE["batches"] = [None, (heap.alloc(10),)]
+    found = names(gpuheap.holders(CACHE["batches"][1][0]))
+    assert found == [f"{__name__}.CACHE['batches'][1][0]"]
+
+
+def test_attributes(heap):
+    model, slotted = Model(), Slotted()
+    CACHE["model"], CACHE["slotted"] = model, slotted
+    model.weights = slotted.weights = heap.alloc(10)
+    del model, slotted
+    found = names(gpuheap.holders(CACHE["model"].weights))
+    assert sorted(found) == [f"{__name__}.CACHE['model'].weights", f"{__name__}.CACHE['slotted'].weights"]
+    vars(CACHE["model"])
+    assert f"{__name__}.CACHE['model'].weights" in names(gpuheap.holders(CACHE["model"].weights))
+
+
+def test_an_attribute_of_a_class(heap):
+    Model.shared = heap.alloc(10)
+    try:
+        assert names(gpuheap.holders(Model.shared), "class") == [f"{__name__}.Model.shared"]
+    finally:
+        del Model.shared
+
+
+def test_a_closure(heap):
+    def make():
+        weights = heap.alloc(10)
+        return lambda: weights
+
+    CACHE["step"] = make()
+    found = names(gpuheap.holders(CACHE["step"]()))
+    assert found == [f"{__name__}.CACHE['step'].__closure__[0].cell_contents"]
+
+
+def test_a_suspended_generator(heap):
+    def rows():
+        weights = heap.alloc(10)
+        yield weights
+
+    generator = rows()
+    found = gpuheap.holders(next(generator))
+    assert "local weights of suspended test_a_suspended_generator.<locals>.rows() at" in found[0].name
+    generator.close()
+
+
+def test_the_last_traceback(heap):
+    try:
+        fail(heap)
+    except KeyError as error:
+        as_last_exception(error)
+    (held,) = heap.held()
+    assert held.bytes == 1000
+    assert {holder.kind for holder in held.holders} == {"traceback"}
+    assert any(name.startswith("sys.last_") and ": local weights of fail() at" in name for name in names(held.holders))
+
+
+def test_an_exception_that_is_handled_now(heap):
+    try:
+        fail(heap)
+    except KeyError:
+        (held,) = heap.held()
+        found = [name for name in names(held.holders) if name.startswith("the exception that thread MainThread handles")]
+        assert found and "local weights of fail()" in found[0]
+
+
+def test_an_exception_of_a_thread_that_ended(heap):
+    def work():
+        try:
+            fail(heap)
+        except KeyError as error:
+            CACHE["error"] = error
+
+    thread = threading.Thread(target=work, name="loader")
+    thread.start()
+    thread.join()
+    (held,) = heap.held()
+    assert names(held.holders, "traceback") == [
+        name for name in names(held.holders) if name.startswith(f"{__name__}.CACHE['error']: local weights of fail()")
+    ]
+    assert held.holders[0].name.endswith("thread loader, which ended")
+
+
+def test_arguments_of_a_thread_that_runs(heap):
+    go = threading.Event()
+    thread = threading.Thread(target=lambda data: go.wait(), args=([heap.alloc(10)],), name="loader")
+    thread.start()
+    try:
+        (held,) = heap.held()
+        assert any("which runs on thread loader" in name for name in names(held.holders, "local"))
+        assert "thread loader._args[0][0]" in names(held.holders, "thread")
+    finally:
+        go.set()
+        thread.join()
+
+
+def test_a_cycle_that_waits_for_the_collector(heap):
+    gc.disable()
+    try:
+        model = Model()
+        model.itself, model.weights = [model], heap.alloc(10)
+        del model
+        (held,) = heap.held()
+        assert [holder.kind for holder in held.holders] == ["cycle"]
+        assert "Model -> list -> Model" in held.holders[0].name or "list -> Model -> list" in held.holders[0].name
+        assert heap.stats()["live"] == 10
+    finally:
+        gc.enable()
+        gc.collect()
+    assert heap.held() == []
+
+
+def test_memory_that_no_object_holds(heap):
+    capsule = heap.alloc(10).__dlpack__()
+    (held,) = heap.held()
+    assert held.holders == [] and "no Python object" in str(held)
+    del capsule
+
+
+def test_an_array_of_a_library(heap):
+    CACHE["array"] = TheirArray(heap, 100)
+    (held,) = heap.held()
+    assert f"{__name__}.CACHE['array']" in names(held.holders)
+
+
+def test_leaks_of_a_scope_have_holders(heap):
+    with heap.scope("load", on_leak="ignore") as scope:
+        CACHE["array"] = scope.keep(TheirArray(heap, 100))
+        scope._account.buffers.clear()
+    assert scope.leaked_bytes == 0
+    with heap.scope("load", on_leak="ignore") as scope:
+        CACHE["other"] = TheirArray(heap, 100)
+        scope._account.buffers.clear()
+    assert f"{__name__}.CACHE['other']" in names(scope.leaked[0].holders())
+    assert f"held by {__name__}.CACHE['other']" in scope.report(holders=True)
+
+
+@pytest.fixture
+def default(heap):
+    before = gpuheap.set_default_heap(heap)
+    yield heap
+    gpuheap.set_default_heap(before)
+
+
+def test_a_flush_leaves_tracebacks_unless_asked(default):
+    try:
+        fail(default)
+    except KeyError as error:
+        as_last_exception(error)
+    assert gpuheap.flush().released == []
+    assert default.stats()["live"] == 1000
+
+
+def test_a_flush_releases_the_last_traceback(default):
+    try:
+        fail(default)
+    except KeyError as error:
+        as_last_exception(error)
+    report = gpuheap.flush(tracebacks=True)
+    assert [(one.name.startswith("sys.last_"), one.bytes) for one in report.released] == [(True, 1000)]
+    assert str(report).startswith("released 1000 bytes: sys.last_")
+    assert not hasattr(sys, "last_traceback") and default.stats()["live"] == 0
+    assert gpuheap.flush(tracebacks=True).released == []
+
+
+def test_a_flush_releases_locals_of_threads_that_ended(default):
+    with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="loader") as executor:
+        future = CACHE["future"] = executor.submit(fail, default)
+        concurrent.futures.wait([future])
+        assert gpuheap.flush(tracebacks=True).released == []
+        assert default.stats()["live"] == 1000
+    report = gpuheap.flush(tracebacks=True)
+    assert [tuple(one) for one in report.released] == [("locals of thread loader_0, which ended", 1000)]
+    error = future.exception()
+    assert isinstance(error, KeyError) and error.__traceback__.tb_next is not None
+
+
+def test_a_flush_leaves_an_exception_that_the_program_keeps(default):
+    try:
+        fail(default)
+    except KeyError as error:
+        kept = error
+    assert gpuheap.flush(tracebacks=True).released == []
+    assert default.stats()["live"] == 1000
+    assert kept.__traceback__ is not None
+    del kept
+
+
+def test_a_flush_leaves_generators_that_go_on(default):
+    def rows():
+        weights = default.alloc(1000)
+        try:
+            fail(default, 10)
+        except KeyError as error:
+            CACHE["error"] = error
+        yield 1
+        yield weights.nbytes
+
+    def work():
+        CACHE["rows"] = rows()
+        next(CACHE["rows"])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    gpuheap.flush(tracebacks=True)
+    _flush._clear([CACHE["rows"].gi_frame])
+    assert next(CACHE["rows"]) == 1000
+    CACHE["rows"].close()

@@ -1,0 +1,305 @@
+"""Scopes: what they free, what they report, and whose memory they count."""
+
+import asyncio
+import contextvars
+import subprocess
+import sys
+import threading
+import types
+import warnings
+
+import pytest
+
+import gpuheap
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def leaks_are_errors():
+    """A scope that reports memory fails the test, unless the test expects it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", gpuheap.LeakWarning)
+        yield
+
+
+def library(name="gpuheap.cupy"):
+    """A module that requests memory as that of a hook does: what it hands out is not the program's."""
+    module = types.ModuleType(name)
+    exec("def empty(heap, nbytes): return heap.alloc(nbytes)", module.__dict__)
+    return module
+
+
+def test_own_buffers_are_freed_at_the_end(heap):
+    with heap.scope("load") as scope:
+        device, host = heap.alloc(1000), heap.pinned(100)
+        assert (scope.live, heap.stats()["live"]) == (1000, 1000)
+    assert (device.freed, host.freed, heap.stats()["live"]) == (True, True, 0)
+    assert (scope.freed_bytes, scope.leaked_bytes) == (1100, 0)
+
+
+def test_own_buffers_are_freed_after_an_exception(heap):
+    kept = []
+    with pytest.raises(KeyError), heap.scope("load"):
+        kept.append(heap.alloc(1000))
+        raise KeyError
+    assert kept[0].freed
+
+
+def test_buffers_of_before_stay(heap):
+    with heap.alloc(10) as before, heap.scope("load"):
+        heap.alloc(20)
+    with heap.scope("load"):
+        before = heap.alloc(10)
+        with heap.scope("inner"):
+            heap.alloc(20)
+        assert not before.freed
+
+
+def test_what_is_kept_goes_to_the_scope_around(heap):
+    with heap.scope("outer") as outer:
+        with heap.scope("inner") as inner:
+            kept = inner.keep(heap.alloc(1000))
+            heap.alloc(500)
+        assert (kept.freed, inner.leaked_bytes, outer.live) == (False, 0, 1000)
+    assert kept.freed
+
+
+def test_what_is_kept_and_freed_hides_no_leak(heap):
+    cupy = library()
+    with pytest.warns(gpuheap.LeakWarning), heap.scope("load") as scope:
+        scope.keep(heap.alloc(1000)).free()
+        stays = cupy.empty(heap, 600)
+    assert scope.leaked_bytes == 600
+    stays.free()
+
+
+def test_peaks(heap):
+    with heap.alloc(MIB), heap.scope("load") as scope:
+        heap.alloc(3 * MIB).free()
+        stays = heap.alloc(2 * MIB)
+        assert (scope.peak, scope.own_peak, scope.live) == (3 * MIB, 3 * MIB, 2 * MIB)
+    assert (scope.peak, scope.own_peak, scope.live, stays.freed) == (3 * MIB, 3 * MIB, 0, True)
+
+
+def test_the_limit_is_a_budget(heap):
+    with heap.scope("load", limit="10 MiB") as scope:
+        kept = heap.alloc(8 * MIB)
+        with pytest.raises(gpuheap.OutOfMemory, match="in scope 'load': 3.000 MiB requested, 8.000 MiB live") as caught:
+            heap.alloc(3 * MIB)
+        error = caught.value
+        assert (error.cause, error.scope, error.requested) == ("scope", "load", 3 * MIB)
+        assert (error.live, error.limit, error.short_by) == (8 * MIB, 10 * MIB, MIB)
+        assert scope.live == 8 * MIB
+        kept.free()
+        heap.alloc(10 * MIB)
+    heap.alloc(11 * MIB).free()
+
+
+def test_the_limit_of_the_scope_around_holds_inside(heap):
+    with heap.scope("outer", limit="10 MiB") as outer, heap.scope("inner") as inner:
+        _stays = heap.alloc(8 * MIB)
+        with pytest.raises(gpuheap.OutOfMemory, match="scope 'outer'"):
+            heap.alloc(3 * MIB)
+        assert (outer.live, inner.live) == (8 * MIB, 8 * MIB)
+
+
+def test_garbage_is_no_reason_to_refuse(heap):
+    with heap.scope("load", limit="10 MiB"):
+        cycle = [library().empty(heap, 8 * MIB)]
+        cycle.append(cycle)
+        del cycle
+        heap.alloc(8 * MIB)
+
+
+def test_a_request_that_fails_is_not_charged(heap):
+    with heap.scope("load") as scope:
+        with pytest.raises(gpuheap.OutOfMemory):
+            heap.alloc(600 * MIB)
+        assert scope.live == 0
+
+
+def test_objects_of_libraries_are_reported_and_stay(heap):
+    cupy = library()
+    with pytest.warns(gpuheap.LeakWarning, match=r"scope 'load' on thread MainThread.*outlived") as caught:
+        with heap.scope("load") as scope:
+            stays = cupy.empty(heap, 1000)
+            cupy.empty(heap, 500)
+    assert caught[0].filename == __file__
+    assert not stays.freed
+    assert [(leak.bytes, leak.file, leak.thread) for leak in scope.leaked] == [(1000, "<string>", "MainThread")]
+    assert str(scope.leaked[0]) in scope.report()
+    stays.free()
+
+
+def test_memory_that_another_library_shares_is_reported(heap):
+    with heap.scope("load", on_leak="ignore") as scope:
+        capsule = heap.alloc(1000).__dlpack__()
+    assert scope.leaked_bytes == 1000
+    del capsule
+
+
+def test_what_happens_with_leaks_can_be_said(heap):
+    cupy, seen = library(), []
+    with pytest.raises(gpuheap.Leaked, match="300 bytes outlived"), heap.scope("load", on_leak="raise"):
+        first = cupy.empty(heap, 300)
+    with heap.scope("load", on_leak=lambda scope: seen.append(scope.leaked_bytes)):
+        second = cupy.empty(heap, 400)
+    assert seen == [400]
+    with pytest.raises(gpuheap.BadInput, match="on_leak='loud'"):
+        heap.scope("load", on_leak="loud")
+    first.free(), second.free()
+
+
+def test_an_exception_gets_a_note_instead(heap):
+    with pytest.raises(KeyError) as caught, heap.scope("load", on_leak="raise"):
+        stays = library().empty(heap, 300)
+        raise KeyError
+    assert "300 bytes outlived" in caught.value.__notes__[0]
+    stays.free()
+
+
+def test_a_heap_without_lines_tells_the_bytes():
+    heap = gpuheap.Heap("emulated:1GiB")
+    with heap.scope("load", on_leak="ignore") as scope:
+        stays = library().empty(heap, 300)
+    assert (scope.leaked, scope.leaked_bytes) == ([], 300)
+    assert 'track="lines"' in scope.report()
+    stays.free()
+
+
+def test_heaps_have_scopes_of_their_own(heap):
+    other = gpuheap.Heap("emulated:1GiB")
+    with heap.scope("one") as one, other.scope("two") as two:
+        mine, theirs = heap.alloc(10), other.alloc(20)
+        assert (one.live, two.live) == (10, 20)
+    assert mine.freed and theirs.freed
+
+
+def test_threads_have_scopes_of_their_own(heap):
+    inside, go = threading.Event(), threading.Event()
+
+    @gpuheap.thread_scope(heap=heap)
+    def worker():
+        mine.append(heap.alloc(1000))
+        inside.set()
+        go.wait()
+
+    mine = []
+    with heap.scope("main") as main:
+        thread = threading.Thread(target=worker, name="loader")
+        thread.start()
+        inside.wait()
+        buffer = heap.alloc(50)
+        assert main.live == 50
+        go.set()
+        thread.join()
+        assert mine[0].freed and not buffer.freed
+
+
+def test_a_thread_scope_has_the_threads_name(heap):
+    reports = []
+
+    @gpuheap.thread_scope(heap=heap, on_leak=lambda scope: reports.append((scope.name, scope.report())))
+    def worker():
+        stays.append(library().empty(heap, 70))
+
+    stays = []
+    thread = threading.Thread(target=worker, name="loader")
+    thread.start()
+    thread.join()
+    assert reports[0][0] == "loader"
+    assert "on thread loader: 70 bytes" in reports[0][1]
+    stays.pop().free()
+
+
+def test_decorated_functions_open_a_scope_for_each_call(heap):
+    made = []
+
+    @heap.scope("step", limit="1 MiB")
+    def step(depth):
+        made.append(heap.alloc(1000))
+        if depth:
+            step(depth - 1)
+        assert not made[-1 - depth].freed or depth
+        return depth
+
+    assert step(2) == 2
+    assert step.__name__ == "step"
+    assert [buffer.freed for buffer in made] == [True] * 3
+
+
+def test_tasks_are_told_apart(heap):
+    async def main():
+        @heap.scope("task", limit="10 MiB")
+        async def task(go):
+            buffer = heap.alloc(8 * MIB)
+            await go.wait()
+            assert not buffer.freed
+            return buffer
+
+        one, two = asyncio.Event(), asyncio.Event()
+        first, second = asyncio.create_task(task(one)), asyncio.create_task(task(two))
+        await asyncio.sleep(0)
+        assert heap.stats()["live"] == 16 * MIB
+        one.set()
+        assert (await first).freed
+        assert heap.stats()["live"] == 8 * MIB
+        two.set()
+        await second
+
+    asyncio.run(main())
+
+
+def test_a_context_that_outlives_its_scope_is_not_counted(heap):
+    with heap.scope("load") as scope:
+        context = contextvars.copy_context()
+    buffer = context.run(heap.alloc, 1000)
+    assert (scope.live, buffer.freed) == (0, False)
+
+
+def test_generators_are_refused(heap):
+    with pytest.raises(gpuheap.BadInput, match="generator"):
+
+        @heap.scope("load")
+        def rows():
+            yield 1
+
+
+def test_scopes_are_entered_once(heap):
+    scope = heap.scope("load")
+    for use in (lambda: scope.live, lambda: scope.keep(None)):
+        with pytest.raises(gpuheap.BadInput, match="not entered"):
+            use()
+    with scope:
+        with pytest.raises(gpuheap.BadInput, match="no device memory"):
+            scope.keep("text")
+    with pytest.raises(gpuheap.BadInput, match="before"):
+        scope.__enter__()
+    with pytest.raises(ValueError, match="size"):
+        heap.scope("load", limit="12XB").__enter__()
+    assert heap.alloc(10).freed is False
+
+
+def test_host_memory_with_open_views_is_told(heap):
+    with pytest.warns(gpuheap.LeakWarning, match="open views"):
+        with heap.scope("load"):
+            host = heap.pinned(10)
+            view = memoryview(host)
+    view.release()
+    host.free()
+
+
+def test_the_default_heap_has_scopes(heap):
+    before = gpuheap.set_default_heap(heap)
+    try:
+        with gpuheap.scope("load"):
+            buffer = heap.alloc(10)
+    finally:
+        gpuheap.set_default_heap(before)
+    assert buffer.freed
+
+
+def test_import_loads_no_extension():
+    loaded = "import gpuheap, sys; print('gpuheap._gpuheap' in sys.modules, 'gpuheap._heap' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True).split() == ["False", "False"]
