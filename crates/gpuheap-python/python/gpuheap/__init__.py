@@ -85,3 +85,10 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(set(globals()) | set(__all__))
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers `%%gpumem` and `%gpuflush`: `%load_ext gpuheap`."""
+    from gpuheap.ipython import load
+
+    load(shell)

@@ -1,0 +1,55 @@
+"""Magics of IPython and Jupyter: `%load_ext gpuheap`.
+
+    %%gpumem         peak and kept GPU memory of a cell, by line
+    %gpuflush        releases what an error left behind, and gives cached memory back
+    %gpuflush -o     empties Out, _ and _1, _2... too
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from gpuheap._flush import flush
+from gpuheap._heap import FlushReport
+from gpuheap._measure import Meter, Usage
+
+
+@magics_class
+class GpuMagics(Magics):
+    """`%%gpumem` and `%gpuflush`."""
+
+    @no_var_expand
+    @cell_magic
+    def gpumem(self, line: str, cell: str) -> None:
+        """Runs the cell, and prints its peak of GPU memory and what it kept, by line.
+
+        Counts the default heap, with all libraries that `gpuheap.install()` hooked, and PyTorch's own
+        allocator. A heap with `track="lines"` names the lines.
+        """
+        meter = Meter()
+        try:
+            self.shell.run_cell(cell)
+        finally:
+            print(describe(meter.usage()))
+
+    @magic_arguments()
+    @argument("-o", "--outputs", action="store_true", help="empty Out, _ and _1, _2... too")
+    @line_magic
+    def gpuflush(self, line: str) -> FlushReport:
+        """Releases what the last error and threads that ended left behind, collects garbage, gives cached
+        memory back, and shows what each gave."""
+        arguments = parse_argstring(self.gpuflush, line)
+        return flush(tracebacks=True, outputs=arguments.outputs)
+
+
+def describe(usage: Usage) -> str:
+    """The usage of a cell, in words."""
+    return f"GPU memory: {usage}"
+
+
+def load(shell: Any) -> None:
+    """Registers the magics."""
+    shell.register_magics(GpuMagics)

@@ -1,0 +1,159 @@
+"""GPU memory in pytest: budgets of tests, what they keep, and a summary.
+
+    @pytest.mark.gpu_limit("2 GiB")          # the test may have that much live at once
+    @pytest.mark.gpu_limit_leaks("1 MiB")    # and leave that much behind
+    def test_step(gpu_heap): ...
+
+    pytest --gpuheap                         # peaks of all tests, in the summary
+    pytest --gpuheap-device emulated:16GiB   # the device of the fixture `gpu_heap`
+
+Counted is what the default heap has live, and with it all libraries that `gpuheap.install()` hooked, and
+PyTorch's own allocator. Both limits are of the test's call, above what its fixtures have live.
+
+Pytest loads this module in every run. It imports nothing of the package until a test asks for it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+_USAGE: pytest.StashKey[Any] = pytest.StashKey()
+_HEAP: pytest.StashKey[Any] = pytest.StashKey()
+
+_PEAK, _KEPT = "gpu_peak_bytes", "gpu_kept_bytes"
+_LIMIT, _LEAKS = "gpu_limit", "gpu_limit_leaks"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("gpuheap", "GPU memory (gpuheap)")
+    group.addoption("--gpuheap", action="store_true", help="measure the GPU memory of each test, and list the peaks")
+    group.addoption(
+        "--gpuheap-device",
+        metavar="DEVICE",
+        help="device of the fixture gpu_heap: cuda:0, emulated:16GiB, ... (default: the first GPU, else an emulated one)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f'{_LIMIT}(size): fail if the test has more GPU memory live at once ("2 GiB")')
+    config.addinivalue_line("markers", f'{_LEAKS}(size): fail if the test leaves more GPU memory behind ("1 MiB")')
+    if config.getoption("gpuheap") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Summary(), "gpuheap-summary")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    before = config.stash.get(_HEAP, None)
+    if before is not None:
+        import gpuheap
+
+        gpuheap.set_default_heap(before[0])
+
+
+@pytest.fixture
+def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The default heap; one that records lines, of the device of `--gpuheap-device`, if there is none yet.
+    Buffers that the test requests from it are freed at the test's end."""
+    import gpuheap
+    from gpuheap._heap import peek_default_heap
+
+    config = request.config
+    heap = peek_default_heap()
+    device = config.getoption("gpuheap_device")
+    if _HEAP not in config.stash and (heap is None or device is not None):
+        heap = gpuheap.Heap(device, track="lines")
+        config.stash[_HEAP] = (gpuheap.set_default_heap(heap),)
+    with heap.scope(request.node.nodeid, on_leak="ignore"):
+        yield heap
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    limit, leaks = item.get_closest_marker(_LIMIT), item.get_closest_marker(_LEAKS)
+    if limit is None and leaks is None and not item.config.getoption("gpuheap"):
+        return (yield)
+    from gpuheap._measure import Meter
+
+    most, kept = _size_of(limit), _size_of(leaks)
+    meter = Meter()
+    try:
+        result = yield
+    except BaseException:
+        # What the frames of the traceback hold is no leak.
+        _note(item, meter.usage())
+        raise
+    gc.collect()
+    usage = meter.usage()
+    _note(item, usage)
+    if most is not None and usage.peak > most:
+        _fail("gpu_limit", usage.peak, most, "live at once")
+    if kept is not None and usage.kept > kept:
+        _fail("gpu_limit_leaks", usage.kept, kept, "left behind")
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
+    report = yield
+    usage = item.stash.get(_USAGE, None)
+    if call.when == "call" and report.failed and usage is not None:
+        report.sections.append(("GPU memory", str(usage)))
+    return report
+
+
+class _Summary:
+    """The tests' peaks. With xdist the workers' reports bring the figures, as properties of each test."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, tuple[int, int]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            found = dict(report.user_properties)
+            if _PEAK in found:
+                self.figures[report.nodeid] = int(found[_PEAK]), int(found[_KEPT])
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        from gpuheap._heap import size
+
+        terminalreporter.section("GPU memory")
+        used = {test: figures for test, figures in self.figures.items() if any(figures)}
+        ranked = sorted(used.items(), key=lambda one: (-one[1][0], one[0]))
+        for test, (peak, kept) in ranked[:10]:
+            rest = f", kept {size(kept)}" if kept else ""
+            terminalreporter.write_line(f"peak {size(peak):>12}{rest}  {test}")
+        others = len(self.figures) - min(len(ranked), 10)
+        if others:
+            with_less = "with less" if len(ranked) > 10 else "with none"
+            terminalreporter.write_line(f"{others} tests {with_less}")
+
+
+def _note(item: pytest.Item, usage: Any) -> None:
+    item.stash[_USAGE] = usage
+    item.user_properties[:] = [found for found in item.user_properties if found[0] not in (_PEAK, _KEPT)]
+    item.user_properties += [(_PEAK, usage.peak), (_KEPT, usage.kept)]
+
+
+def _size_of(marker: pytest.Mark | None) -> int | None:
+    if marker is None:
+        return None
+    from gpuheap._gpuheap import _size
+
+    if len(marker.args) != 1 or marker.kwargs:
+        pytest.fail(f'@pytest.mark.{marker.name} takes one size: @pytest.mark.{marker.name}("2 GiB")', pytrace=False)
+    try:
+        given = marker.args[0]
+        if isinstance(given, str) and "%" in given:
+            raise ValueError("it is a share; write bytes or a unit")
+        return _size(given) if given != 0 else 0
+    except ValueError as error:
+        pytest.fail(f"@pytest.mark.{marker.name}({marker.args[0]!r}): {error}", pytrace=False)
+
+
+def _fail(marker: str, found: int, most: int, what: str) -> None:
+    from gpuheap._heap import size
+
+    pytest.fail(f"{marker}: {size(found)} of GPU memory {what}, {size(found - most)} above {size(most)}", pytrace=False)

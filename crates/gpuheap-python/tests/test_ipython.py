@@ -1,0 +1,82 @@
+"""Magics in IPython's own shell."""
+
+import sys
+
+import pytest
+
+pytest.importorskip("IPython")
+
+from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
+from IPython.utils.capture import capture_output  # noqa: E402
+
+import gpuheap  # noqa: E402
+
+
+@pytest.fixture
+def shell(heap):
+    """A shell that has the heap as `heap`, and as its default."""
+    before, modules = gpuheap.set_default_heap(heap), sys.modules.get("__main__")
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(colors="nocolor")
+    shell.run_line_magic("load_ext", "gpuheap")
+    shell.user_ns["heap"] = heap
+    yield shell
+    gpuheap.flush(tracebacks=True)
+    shell.reset()
+    InteractiveShell.clear_instance()
+    gpuheap.set_default_heap(before)
+    sys.modules["__main__"] = modules
+
+
+def run(shell, cell):
+    with capture_output() as captured:
+        shell.run_cell(cell, store_history=True)
+    return captured.stdout
+
+
+FAILS = """
+def step():
+    weights = heap.alloc(1000)
+    raise KeyError("weights")
+step()
+"""
+
+
+def test_gpumem_prints_peak_and_lines(shell, heap):
+    shown = run(shell, "%%gpumem\nkept = heap.alloc(1000)\nheap.alloc(5000).free()\n")
+    assert "GPU memory: peak 5.859 KiB, kept 1000 bytes" in shown
+    assert "1000 bytes in 1 allocations" in shown
+    run(shell, "del kept")
+
+
+def test_gpumem_prints_after_an_error_too(shell):
+    shown = run(shell, "%%gpumem\n" + FAILS)
+    assert "KeyError" in shown and "kept 1000 bytes" in shown
+
+
+def test_an_error_keeps_memory_until_the_flush(shell, heap):
+    run(shell, FAILS)
+    assert heap.stats()["live"] == 1000
+    (held,) = heap.held()
+    assert any("local weights of step()" in holder.name for holder in held.holders)
+    shown = run(shell, "%gpuflush")
+    assert heap.stats()["live"] == 0
+    assert "released 1000 bytes: sys.last_" in shown or "released 1000 bytes: IPython's traceback" in shown
+
+
+def test_outputs_are_released_if_asked(shell, heap):
+    run(shell, "heap.alloc(1000)")
+    names = [holder.name for holder in heap.held()[0].holders if holder.kind == "output"]
+    assert "Out[1]" in names
+    run(shell, "%gpuflush")
+    assert heap.stats()["live"] == 1000
+    shown = run(shell, "%gpuflush -o")
+    assert heap.stats()["live"] == 0
+    assert "released 1000 bytes: IPython's outputs" in shown
+
+
+def test_variables_are_never_torn_away(shell, heap):
+    run(shell, "weights = heap.alloc(1000)")
+    run(shell, "%gpuflush -o")
+    assert heap.stats()["live"] == 1000
+    assert shell.user_ns["weights"].nbytes == 1000
