@@ -33,7 +33,7 @@ class OutOfMemory(Error, MemoryError):
         except KeyError:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return out_of_memory, (self.args[0], self.figures)
 
 

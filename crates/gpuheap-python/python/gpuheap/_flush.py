@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import types
@@ -47,7 +48,7 @@ def _steps(tracebacks: bool, outputs: bool) -> Iterator[tuple[str, Callable[[], 
         if shell is not None:
             yield "IPython's traceback", lambda: _forget_traceback(shell)
         for thread, frames in _frames_of_dead_threads().items():
-            yield f"locals of thread {thread}, which ended", lambda frames=frames: _clear(frames)
+            yield f"locals of thread {thread}, which ended", functools.partial(_clear, frames)
     if outputs and shell is not None:
         yield "IPython's outputs", lambda: _forget_outputs(shell)
 

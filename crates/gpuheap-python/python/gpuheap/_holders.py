@@ -39,7 +39,8 @@ class Holder(NamedTuple):
     def __str__(self) -> str:
         return self.name
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class Held(NamedTuple):
@@ -58,7 +59,8 @@ class Held(NamedTuple):
         held = "; ".join(map(str, self.holders)) or "no Python object"
         return f"{size(self.bytes)}, {self.file}:{self.line} ({self.function}): held by {held}"
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def holders(obj: Any) -> list[Holder]:
@@ -146,7 +148,7 @@ class _Search:
             for name, number in _frames.local_names(frame).items():
                 where = f"{_frames.place(frame)}, which runs on thread {_frames.thread_name(ident)}"
                 self.locals.setdefault(number, []).append((name, where))
-        frame = None
+        del frame
         self._walk(targets)
 
     def _walk(self, targets: list[Any]) -> None:
@@ -191,10 +193,10 @@ class _Search:
         """The shortest way from each name down to an object."""
         found: list[Holder] = []
         # Ways from a node down to the target, the shortest first.
-        ways = [(target,)]
+        ways: list[tuple[int, ...]] = [(target,)]
         seen = {target: 1}
         while ways and len(found) < _MOST_HOLDERS:
-            following = []
+            following: list[tuple[int, ...]] = []
             for way in ways:
                 found += self._names(way)
                 for number in self.above.get(way[0], ()):

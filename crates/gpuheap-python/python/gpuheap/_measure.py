@@ -61,7 +61,8 @@ class Meter:
             peak += max(cuda.max_memory_allocated(device) - before, 0)
             kept += cuda.memory_allocated(device) - before
         lines = _lines(heap)
-        grown = lines.diff(self._lines if heap is self._heap else Snapshot(())) if lines is not None else []
+        earlier = self._lines if heap is self._heap and self._lines is not None else Snapshot(())
+        grown = lines.diff(earlier) if lines is not None else []
         return Usage(peak, max(kept, 0), [line for line in grown if line.bytes > 0])
 
 

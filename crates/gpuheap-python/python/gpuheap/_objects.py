@@ -74,12 +74,13 @@ _known: dict[type, bool] = {}
 
 def _span(interface: dict[str, Any]) -> int:
     """Bytes from the first element to the end of the last one."""
-    shape, item = interface["shape"], int(interface["typestr"][2:])
+    shape: tuple[int, ...] = interface["shape"]
+    item = int(interface["typestr"][2:])
     if 0 in shape:
         return 0
     strides = interface.get("strides")
     if strides is None:
-        total = item
+        total: int = item
         for length in shape:
             total *= length
         return total

@@ -41,7 +41,8 @@ class Leak(NamedTuple):
     def __str__(self) -> str:
         return f"{size(self.bytes)}, {self.file}:{self.line} ({self.function}), thread {self.thread}"
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class _Kept(NamedTuple):
@@ -130,14 +131,14 @@ class Scope:
         if isinstance(buffer, (_gpuheap.Buffer, _gpuheap.HostBuffer)):
             account.buffers.discard(buffer)
             outer = account.outer
-            while outer is not None and (outer.closed or not outer.is_of(self._heap)):
+            while outer is not None and (outer.closed or not outer.is_of(self._used())):
                 outer = outer.outer
             if outer is not None:
                 outer.buffers.add(buffer)
             if isinstance(buffer, _gpuheap.Buffer):
                 self._kept.append(_Kept(weakref.ref(buffer), buffer.ptr, buffer.nbytes))
             return buffer
-        from gpuheap._holders import memory_of
+        from gpuheap._objects import memory_of
 
         found = memory_of(buffer)
         if found is None:
@@ -148,7 +149,7 @@ class Scope:
     def __enter__(self) -> Scope:
         if self._account is not None:
             raise BadInput(f"scope {self.name!r} was entered before; make another, or use it as a decorator")
-        heap = self._heap = self._heap or default_heap()
+        heap = self._heap = self._used()
         self.thread = threading.current_thread().name
         outer = current.get()
         account = _gpuheap._Account(heap, self.name, self._limit, outer, weakref.WeakSet())
@@ -188,6 +189,10 @@ class Scope:
             raise BadInput(f"scope {self._name!r} was not entered; use it by `with`, or as a decorator")
         return self._account
 
+    def _used(self) -> Heap:
+        """The heap, which an open scope has."""
+        return self._heap or default_heap()
+
     def _measured(self) -> int:
         before, _, peak = self._region.usage()
         return peak - before
@@ -208,11 +213,12 @@ class Scope:
 
     def _note_leaks(self, account: _gpuheap._Account) -> None:
         self.leaked_bytes = max(account.live - self._kept_bytes(), 0)
-        if not self.leaked_bytes or not self._heap.tracks:
+        heap = self._used()
+        if not self.leaked_bytes or not heap.tracks:
             return
         leaked = [
             Leak(record["bytes"], record["file"], record["line"], record["function"], record["thread"], record["address"])
-            for record in self._heap._records()
+            for record in heap._records()
             if record["scope"] in self._numbers and not any(kept.is_in(record) for kept in self._kept)
         ]
         self.leaked = sorted(leaked, key=lambda leak: -leak.bytes)

@@ -31,17 +31,19 @@ class GpuMagics(Magics):
         """
         meter = Meter()
         try:
-            self.shell.run_cell(cell)
+            self.shell.run_cell(cell)  # type: ignore[union-attr]
         finally:
             print(describe(meter.usage()))
 
-    @magic_arguments()
-    @argument("-o", "--outputs", action="store_true", help="empty Out, _ and _1, _2... too")
+    @magic_arguments()  # type: ignore[untyped-decorator, no-untyped-call]
+    @argument(  # type: ignore[untyped-decorator, no-untyped-call]
+        "-o", "--outputs", action="store_true", help="empty Out, _ and _1, _2... too"
+    )
     @line_magic
     def gpuflush(self, line: str) -> FlushReport:
         """Releases what the last error and threads that ended left behind, collects garbage, gives cached
         memory back, and shows what each gave."""
-        arguments = parse_argstring(self.gpuflush, line)
+        arguments = parse_argstring(self.gpuflush, line)  # type: ignore[no-untyped-call]
         return flush(tracebacks=True, outputs=arguments.outputs)
 
 

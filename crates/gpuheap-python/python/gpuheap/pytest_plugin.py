@@ -66,6 +66,7 @@ def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
     if _HEAP not in config.stash and (heap is None or device is not None):
         heap = gpuheap.Heap(device, track="lines")
         config.stash[_HEAP] = (gpuheap.set_default_heap(heap),)
+    assert heap is not None
     with heap.scope(request.node.nodeid, on_leak="ignore"):
         yield heap
 
@@ -112,7 +113,7 @@ class _Summary:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call":
-            found = dict(report.user_properties)
+            found: dict[str, Any] = dict(report.user_properties)
             if _PEAK in found:
                 self.figures[report.nodeid] = int(found[_PEAK]), int(found[_KEPT])
 

@@ -1,0 +1,41 @@
+"""Stubs of the extension module, compared with the module that runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpuheap
+
+# The buffer protocol has a method in Python from 3.12 on; type checkers know it for all versions.
+ALLOWED = "" if sys.version_info >= (3, 12) else r"gpuheap\._gpuheap\.HostBuffer\.__buffer__"
+PACKAGE = Path(gpuheap.__file__).parent
+
+
+def mypy(module, *arguments):
+    pytest.importorskip("mypy")
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=300, cwd=PACKAGE.parent
+    )
+
+
+def test_stubs_are_those_of_the_module(tmp_path):
+    allowed = tmp_path / "allowed"
+    allowed.write_text(ALLOWED)
+    done = mypy("mypy.stubtest", "gpuheap._gpuheap", "--allowlist", str(allowed))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "line, shown",
+    [
+        ("gpuheap.Heap('emulated').alloc(10)", "gpuheap._gpuheap.Buffer"),
+        ("gpuheap.Heap('emulated').scope('load')", "gpuheap._scopes.Scope"),
+        ("gpuheap.explain('text')", "gpuheap._explain.Explanation | None"),
+        ("gpuheap.flush().given_back", "int"),
+    ],
+)
+def test_names_of_the_package_have_types(line, shown):
+    done = mypy("mypy", "--cache-dir=/dev/null", "-c", f"import gpuheap; reveal_type({line})")
+    assert f'Revealed type is "{shown}"'.replace("builtins.", "") in done.stdout.replace("builtins.", "")
