@@ -77,6 +77,10 @@ class Bug(Error):
     kind = "Bug"
 
 
+# Programs know them by the package, and so do the first lines of tracebacks.
+for _public in (Error, OutOfMemory, Freed, Gone, DriverError, BadInput, Leaked, LeakWarning, Bug):
+    _public.__module__ = "gpuheap"
+
 _CLASSES: dict[str, type[Error]] = {
     "OutOfMemory": OutOfMemory,
     "HostResources": OutOfMemory,

@@ -308,7 +308,7 @@ def _handled() -> dict[int, str]:
 
 
 def _is_output(module: str, key: str) -> bool:
-    return module == "__main__" and key.startswith("_") and key.strip("_").isdecimal() or key in ("_", "__", "___")
+    return module == "__main__" and (key in ("_", "__", "___") or key[:1] == "_" and key[1:].isdecimal())
 
 
 def _step(outer: Any, node: Any, child: int) -> str:

@@ -1,0 +1,68 @@
+"""Programs of examples/python, each on an emulated device."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpuheap
+
+EXAMPLES = Path(__file__).parents[3] / "examples/python"
+PACKAGE = Path(gpuheap.__file__).parents[1]
+
+pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the examples are not beside the tests")
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+
+
+def lines(text, *expected):
+    """Checks that the lines come in this order."""
+    found = iter(text.splitlines())
+    for line in expected:
+        assert any(line in one for one in found), f"{line!r} is missing or out of order:\n{text}"
+
+
+def test_flush_after_exception():
+    done = run(EXAMPLES / "flush_after_exception.py")
+    assert done.returncode == 0, done.stderr
+    lines(
+        done.stdout,
+        "ValueError: batch 7 has a wrong shape",
+        "300 MiB of line 3:",
+        "sys.last_",
+        "given back: 0 MiB; live: 300 MiB",
+        "300 MiB: sys.last_",
+        "In [2]: weights",
+        "done",
+        "live: 300 MiB",
+    )
+
+
+def test_pytest_budget():
+    is_installed = any(found.name == "gpuheap" for found in importlib.metadata.entry_points(group="pytest11"))
+    plugin = [] if is_installed else ["-p", "gpuheap.pytest_plugin"]
+    options = ["--gpuheap", "--gpuheap-device", "emulated:1GiB", "-p", "no:cacheprovider"]
+    done = run("-m", "pytest", *plugin, *options, EXAMPLES / "pytest_budget")
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines(
+        done.stdout,
+        "gpu_limit: 34.000 MiB of GPU memory live at once, 14.000 MiB above 20.000 MiB",
+        "gpu_limit_leaks: 2.000 MiB of GPU memory left behind, 1.000 MiB above 1.000 MiB",
+        "(step)",
+        "= GPU memory =",
+        "peak   34.000 MiB",
+        "peak   18.000 MiB",
+        "peak    6.000 MiB, kept 2.000 MiB",
+        "2 failed, 1 passed",
+    )
