@@ -5,10 +5,8 @@
 //! may give it to another one. Two ways around this:
 //!
 //! * A stream given as an object (`__cuda_stream__`) is held by the heap. While the object lives,
-//!   its
-//!   handle means this stream. [`Streams::sweep`] releases objects that only the table
-//!   holds, after the
-//!   heap was told of the stream's end.
+//!   its handle means this stream. [`Streams::sweep`] releases objects that only the table holds,
+//!   after the heap was told of the stream's end.
 //! * A stream given as a number may end at any time. The driver is asked at each use, and each free
 //!   records an event.
 
