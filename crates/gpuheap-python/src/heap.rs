@@ -8,10 +8,12 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyString};
 
+use crate::addresses::Addresses;
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::failure::{call, call_detached, refused};
 use crate::host::HostBuffer;
+use crate::memory::Memory;
 use crate::owner::Owner;
 use crate::scope::Request;
 use crate::streams::Stream;
@@ -35,6 +37,8 @@ type LineFigures = (String, i32, String, u64, u64);
 #[pyclass(frozen, subclass, module = "gpuheap", weakref)]
 pub(crate) struct Heap {
     pub(crate) owner: Arc<Owner>,
+    /// What hooks allocated, by address.
+    pub(crate) addresses: Arc<Addresses>,
 }
 
 #[pymethods]
@@ -87,7 +91,7 @@ impl Heap {
         }
         let (heap, default) =
             call_detached(py, || Ok((builder.build()?, device.default_stream()?)))?;
-        Ok(Heap { owner: Owner::new(heap, device, default, tracks) })
+        Ok(Heap { owner: Owner::new(heap, device, default, tracks), addresses: Arc::default() })
     }
 
     /// Allocates device memory for use on `stream`: an object with `__cuda_stream__` (gpuheap,
@@ -239,6 +243,54 @@ impl Heap {
         self.owner.lines.records(py)
     }
 
+    /// Allocates for a hook, which keeps the address alone; 0 for no bytes. With `below`, the caller is
+    /// a foreign allocator, whose lock this thread may hold: no Python runs, and the interpreter's lock
+    /// is kept.
+    #[pyo3(signature = (nbytes, stream=None, below=false))]
+    fn _allocate_address(
+        &self,
+        py: Python<'_>,
+        nbytes: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+        below: bool,
+    ) -> PyResult<u64> {
+        if nbytes == 0 {
+            return Ok(0);
+        }
+        let stream = self.owner.stream(py, stream)?;
+        let (block, record) = match below {
+            false => self.owner.allocate(py, nbytes, &stream)?,
+            true => self.owner.allocate_below(py, nbytes, &stream)?,
+        };
+        let address = block.address();
+        self.addresses.keep(address, Memory::new(block, record, &self.owner, &stream));
+        Ok(address)
+    }
+
+    /// Frees what `_allocate_address` gave, in the order of its stream, and behind the work of `stream`
+    /// too. Does not wait.
+    #[pyo3(signature = (address, stream=None))]
+    fn _free_address(
+        &self,
+        py: Python<'_>,
+        address: u64,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let stream = stream.map(|stream| self.owner.stream(py, Some(stream))).transpose()?;
+        call(py, || self.addresses.free(address, stream.as_ref()).transpose())?
+            .ok_or_else(|| unknown(py, address))
+    }
+
+    /// Puts the free of an address behind the work of `stream`.
+    fn _address_used_on(&self, address: u64, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = stream.py();
+        let stream = self.owner.stream(py, Some(stream))?;
+        if self.addresses.use_on(address, &stream) { Ok(()) } else { Err(unknown(py, address)) }
+    }
+
     /// Begins to record the peak of live memory.
     fn _region(&self, py: Python<'_>) -> PyResult<Region> {
         Ok(Region { inner: call(py, || self.owner.heap.region())? })
@@ -271,6 +323,16 @@ impl Heap {
         }
         Err(refused(py, "NotTracked", "this heap records no lines; make it with track=\"lines\""))
     }
+}
+
+fn unknown(py: Python<'_>, address: u64) -> PyErr {
+    refused(
+        py,
+        "BadPointer",
+        &format!(
+            "{address:#x} is no memory of this heap, or was freed before; free each address once"
+        ),
+    )
 }
 
 /// A section of a program whose peak is recorded.

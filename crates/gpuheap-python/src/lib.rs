@@ -4,6 +4,7 @@
 //! * `heap`: heaps of a device, and their figures.
 //! * `buffer`: device memory, as Python owns it; `host`: pinned and managed memory.
 //! * `owner`: what buffers need of their heap; `memory`: a block and what its free comes after.
+//! * `addresses`: memory by its address, for hooks; `torch`: the functions that PyTorch calls.
 //! * `streams`: the streams of other libraries, and which of them a heap still needs.
 //! * `lines`: allocations by the line of Python that made them; `scope`: those of open scopes.
 //! * `exchange`: DLPack and the CUDA array interface.
@@ -15,6 +16,7 @@
 //! call of the heap lets it go, because it may wait for the device. The core never asks for the
 //! lock while it holds a lock of its own, so a thread may hold a foreign lock and free memory.
 
+mod addresses;
 mod buffer;
 mod command;
 mod device;

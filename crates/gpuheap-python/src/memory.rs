@@ -50,9 +50,10 @@ impl Memory {
         let Some(block) = self.block.take() else { return Ok(()) };
         let others = self.used_on.get_mut().unwrap_or_else(PoisonError::into_inner);
         for other in others.drain(..) {
-            // A stream that ended has no work left that could use the memory.
-            if !other.is_retired() {
-                self.stream.wait(&other.record()?)?;
+            if let Err(error) = order(&self.stream, &other) {
+                // The other stream may still use the memory, so nothing may reuse it.
+                std::mem::forget(block);
+                return Err(error);
             }
         }
         block.free()
@@ -65,6 +66,17 @@ impl Memory {
             used.push(stream.clone());
         }
     }
+}
+
+/// Puts what comes on `stream` behind the work of `other`: by an event, or where a capture of a graph
+/// forbids that, by waiting on the host.
+fn order(stream: &gpuheap::Stream, other: &gpuheap::Stream) -> Result<(), Error> {
+    // A stream that ended has no work left that could use the memory.
+    if other.is_retired() {
+        return Ok(());
+    }
+    let ordered = other.record().and_then(|event| stream.wait(&event));
+    ordered.or_else(|_| other.synchronize())
 }
 
 impl Drop for Memory {

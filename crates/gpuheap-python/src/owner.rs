@@ -73,7 +73,7 @@ impl Owner {
         }
     }
 
-    /// Allocates for Python: lets the interpreter's lock go unless this thread's cache serves it.
+    /// Allocates for Python: releases the interpreter's lock unless this thread's cache serves it.
     pub(crate) fn allocate(
         &self,
         py: Python<'_>,
@@ -90,13 +90,24 @@ impl Owner {
                 allocated
             })?,
         };
-        let record = match self.tracks {
-            true => self.lines.allocated(py, block.address(), bytes),
-            false => None,
-        };
+        let record = self.tracked(py, block.address(), bytes);
         Ok((block, record))
     }
 
+    /// Allocates below a foreign allocator, whose lock this thread may hold: no Python runs, and the
+    /// interpreter's lock is kept.
+    pub(crate) fn allocate_below(
+        &self,
+        py: Python<'_>,
+        bytes: u64,
+        stream: &gpuheap::Stream,
+    ) -> PyResult<(Block, Option<RecordId>)> {
+        let block = call(py, || self.heap.allocate(bytes, stream))?;
+        let record = self.tracked(py, block.address(), bytes);
+        Ok((block, record))
+    }
+
+    /// Records an allocation of the calling line, if the heap tracks.
     pub(crate) fn tracked(&self, py: Python<'_>, address: u64, bytes: u64) -> Option<RecordId> {
         if self.tracks { self.lines.allocated(py, address, bytes) } else { None }
     }

@@ -1,5 +1,7 @@
 """Fixtures: heaps of an emulated device."""
 
+import gc
+
 import pytest
 
 import gpuheap
@@ -10,4 +12,16 @@ def heap():
     """A heap that records lines. What a test allocates is free at its end."""
     heap = gpuheap.Heap("emulated:1GiB", limit="512MiB", track="lines")
     yield heap
+    assert not heap.leaks(), heap.leaks()
+
+
+@pytest.fixture
+def driver_heap():
+    """A heap of the machine's driver: the emulated one, or a GPU's. Its memory is free at the end."""
+    try:
+        heap = gpuheap.Heap("cuda:0", limit="512MiB", track="lines")
+    except gpuheap.DriverError as error:
+        pytest.skip(f"no driver: {error}")
+    yield heap
+    gc.collect()
     assert not heap.leaks(), heap.leaks()

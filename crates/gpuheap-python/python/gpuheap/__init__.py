@@ -16,9 +16,11 @@ a name of it is used. The modules for PyTorch, CuPy, Numba, RMM, cuda.core and P
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+# Not imported: `typing` takes longer than all of gpuheap.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from gpuheap._errors import BadInput, Bug, DriverError, Error, Freed, Gone, Leaked, LeakWarning, OutOfMemory
     from gpuheap._gpuheap import Buffer, Device, HostBuffer, Stream, __version__, devices
     from gpuheap._explain import Explanation, explain, replay

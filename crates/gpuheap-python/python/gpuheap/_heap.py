@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import html
-import json
-import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from _thread import allocate_lock
+from collections import namedtuple
 
 from gpuheap import _gpuheap
 
+# Not imported: `typing`, `json` and `html` take longer than all of gpuheap.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from gpuheap._holders import Held
     from gpuheap._scopes import Scope
 
 
-class Line(NamedTuple):
+
+class Line(namedtuple("Line", ("file", "line", "function", "allocations", "bytes"))):
     """A line of the program, with what it holds."""
 
-    file: str
-    line: int
-    function: str
-    allocations: int
-    bytes: int
+    __slots__ = ()
+    if TYPE_CHECKING:
+        file: str
+        line: int
+        function: str
+        allocations: int
+        bytes: int
 
     def __str__(self) -> str:
         return f"{size(self.bytes)} in {self.allocations} allocations, {self.file}:{self.line} ({self.function})"
@@ -53,6 +58,8 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        import html
+
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td><td style='text-align:right'>{html.escape(show(value))}</td></tr>"
             for name, value in self._figures.items()
@@ -131,11 +138,15 @@ class Heap(_gpuheap.Heap):
 
     def status(self) -> Status:
         """Figures of the heap and its device. Does not wait."""
+        import json
+
         figures, text = self._status()
         return Status(json.loads(figures), text)
 
     def flush(self) -> FlushReport:
         """Gives all cached memory back to the driver, and says what stayed. Waits for frees in flight."""
+        import json
+
         figures, text = self._flush()
         return FlushReport(json.loads(figures), text)
 
@@ -197,7 +208,7 @@ class Heap(_gpuheap.Heap):
 
 
 _default: Heap | None = None
-_default_lock = threading.Lock()
+_default_lock = allocate_lock()
 
 
 def default_heap() -> Heap:

@@ -1,0 +1,105 @@
+"""CuPy: device and pinned memory from a heap of gpuheap.
+
+    import gpuheap.cupy
+    gpuheap.cupy.install()
+    array = cupy.zeros(1_000_000)           # from the heap, in the order of CuPy's current stream
+
+Running out of memory raises an error that is CuPy's `OutOfMemoryError` and gpuheap's `OutOfMemory`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from gpuheap import _heap
+from gpuheap._errors import BadInput, OutOfMemory
+
+
+class Allocator:
+    """What `cupy.cuda.set_allocator` takes. Memory is freed in the order of the stream that was current
+    when it was allocated."""
+
+    def __init__(self, heap: _heap.Heap) -> None:
+        from cupy.cuda import get_current_stream
+        from cupy.cuda.memory import MemoryPointer, UnownedMemory
+
+        if heap.device.emulated:
+            raise BadInput(
+                f"{heap.device.name} is emulated inside gpuheap, and CuPy cannot read its memory; CuPy needs "
+                "a real GPU"
+            )
+        self.heap = heap
+        self._alloc, self._ordinal = heap.alloc, heap.device.ordinal
+        self._stream, self._pointer, self._unowned = get_current_stream, MemoryPointer, UnownedMemory
+
+    def __call__(self, nbytes: int):
+        try:
+            buffer = self._alloc(nbytes, self._stream())
+        except OutOfMemory as error:
+            raise _error_class()._of(error, nbytes) from None
+        return self._pointer(self._unowned(buffer.ptr, nbytes, buffer, self._ordinal), 0)
+
+
+class PinnedAllocator:
+    """What `cupy.cuda.set_pinned_memory_allocator` takes."""
+
+    def __init__(self, heap: _heap.Heap) -> None:
+        from cupy.cuda.pinned_memory import PinnedMemoryPointer
+
+        self.heap, self._pointer = heap, PinnedMemoryPointer
+
+    def __call__(self, nbytes: int):
+        return self._pointer(_Pinned(self.heap.pinned(nbytes), nbytes), 0)
+
+
+class _Pinned:
+    """Pinned memory, by the names that CuPy's pointers read."""
+
+    def __init__(self, memory, nbytes: int) -> None:
+        self.memory, self.ptr, self.size = memory, memory.ptr, nbytes
+
+
+def install(heap: _heap.Heap | None = None) -> Allocator:
+    """Makes CuPy take its memory from `heap`, or from the default heap. Arrays that CuPy has keep their
+    own. `uninstall` goes back to CuPy's pools."""
+    import cupy
+
+    made = Allocator(_heap.default_heap() if heap is None else heap)
+    if isinstance(cupy.cuda.get_allocator(), Allocator):
+        raise BadInput("gpuheap is installed for CuPy already; call gpuheap.cupy.uninstall() first")
+    cupy.cuda.set_allocator(made)
+    cupy.cuda.set_pinned_memory_allocator(PinnedAllocator(made.heap))
+    return made
+
+
+def uninstall() -> None:
+    """Makes CuPy take its memory from its own pools again. Arrays from the heap stay valid."""
+    import cupy
+
+    cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
+    cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
+
+
+@cache
+def _error_class() -> type[OutOfMemory]:
+    from cupy.cuda.memory import OutOfMemoryError
+
+    class HeapOutOfMemoryError(OutOfMemory, OutOfMemoryError):
+        """Out of memory, as CuPy's programs expect it and with gpuheap's figures."""
+
+        def __init__(self, text: str) -> None:
+            MemoryError.__init__(self, text)
+
+        def __str__(self) -> str:
+            return self.args[0]
+
+        def __reduce__(self):
+            return OutOfMemory.__reduce__(self)
+
+        @classmethod
+        def _of(cls, error: OutOfMemory, nbytes: int):
+            made = cls(str(error))
+            made.figures = error.figures
+            return made
+
+    return HeapOutOfMemoryError

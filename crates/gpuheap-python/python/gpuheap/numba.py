@@ -1,0 +1,106 @@
+"""Numba: device memory from a heap of gpuheap, as an External Memory Management plugin.
+
+Either in the environment, before the program starts:
+
+    NUMBA_CUDA_MEMORY_MANAGER=gpuheap.numba python program.py
+
+or in the program, before its first use of the GPU:
+
+    import gpuheap.numba
+    gpuheap.numba.install()
+
+Numba names no stream when it allocates. Memory is ordered on the legacy default stream, as Numba's own
+streams are; order other streams yourself. What a thread drops is free at once, and not at Numba's next
+cleanup.
+"""
+
+from __future__ import annotations
+
+from cuda.bindings.driver import CUdeviceptr
+from numba import cuda
+from numba.cuda import HostOnlyCUDAMemoryManager, MemoryInfo, MemoryPointer
+
+from gpuheap import _heap
+from gpuheap._errors import BadInput
+
+
+def install(heap: _heap.Heap | None = None) -> None:
+    """Makes Numba take device memory from `heap`, or from a heap for each device. Call it before Numba
+    made a context: afterwards Numba refuses."""
+    global _heap_given
+    from numba.cuda.cudadrv import devices
+
+    if devices.gpus.lst and any(gpu.primary_context is not None for gpu in devices.gpus.lst):
+        raise BadInput(
+            "Numba has used the GPU already and keeps its own memory; call install() before the first use of "
+            "numba.cuda, or set NUMBA_CUDA_MEMORY_MANAGER=gpuheap.numba"
+        )
+    _heap_given = heap
+    cuda.set_memory_manager(HeapManager)
+
+
+_heap_given: _heap.Heap | None = None
+
+
+class HeapManager(HostOnlyCUDAMemoryManager):
+    """Device memory from a heap of gpuheap; pinned and mapped memory as Numba has it."""
+
+    def __init__(self, *arguments, **keywords) -> None:
+        super().__init__(*arguments, **keywords)
+        self._heap: _heap.Heap | None = None
+
+    @property
+    def heap(self) -> _heap.Heap:
+        """The heap of this context's device."""
+        if self._heap is None:
+            self._heap = self._found()
+        return self._heap
+
+    def initialize(self) -> None:
+        """Nothing: the heap is made at the first allocation."""
+
+    def _found(self) -> _heap.Heap:
+        ordinal = self.context.device.id
+        for heap in (_heap_given, _heap.peek_default_heap()):
+            if heap is not None and not heap.device.emulated and heap.device.ordinal == ordinal:
+                return heap
+        return _heap.Heap(f"cuda:{ordinal}")
+
+    def memalloc(self, size: int) -> MemoryPointer:
+        address = self.heap._allocate_address(max(size, 1))
+        return MemoryPointer(
+            self.context, CUdeviceptr(address), size, finalizer=_Freer(self.heap, address)
+        )
+
+    def get_memory_info(self) -> MemoryInfo:
+        status = self.heap.status()
+        if status.device_used is None:
+            raise RuntimeError("the driver does not report how much of the device is free")
+        return MemoryInfo(free=status.device_total - status.device_used, total=status.device_total)
+
+    def get_ipc_handle(self, memory) -> None:
+        raise NotImplementedError("memory of gpuheap is not shared between processes")
+
+    def reset(self) -> None:
+        super().reset()
+        if self._heap is not None:
+            self._heap.flush()
+
+    @property
+    def interface_version(self) -> int:
+        return 1
+
+
+class _Freer:
+    """Frees an address when Numba's finalizer calls it. Small: Numba makes one for each allocation."""
+
+    __slots__ = ("address", "heap")
+
+    def __init__(self, heap: _heap.Heap, address: int) -> None:
+        self.heap, self.address = heap, address
+
+    def __call__(self) -> None:
+        self.heap._free_address(self.address)
+
+
+_numba_memory_manager = HeapManager

@@ -1,0 +1,77 @@
+"""Memory by its address, as hooks keep it."""
+
+import threading
+
+import pytest
+
+import gpuheap
+
+
+def test_an_address_is_freed_once(heap):
+    for below in (False, True):
+        address = heap._allocate_address(1000, None, below)
+        assert heap.stats()["live"] == 1000
+        assert heap.leaks()[0].function == "test_an_address_is_freed_once"
+        heap._free_address(address)
+        for wrong in (address, 512, 2**64 - 512):
+            with pytest.raises(gpuheap.BadInput, match="freed before"):
+                heap._free_address(wrong)
+    assert heap._allocate_address(0) == 0
+    heap._free_address(0)
+
+
+def test_a_free_comes_after_other_streams(heap):
+    one, other = heap.stream(), heap.stream()
+    address = heap._allocate_address(1000, one)
+    heap._address_used_on(address, other)
+    heap._free_address(address, other)
+    with pytest.raises(gpuheap.BadInput):
+        heap._address_used_on(address, other)
+
+
+def test_out_of_memory_has_its_figures(heap):
+    for below in (False, True):
+        with pytest.raises(gpuheap.OutOfMemory) as caught:
+            heap._allocate_address(1 << 30, None, below)
+        assert caught.value.requested == 1 << 30
+
+
+def test_below_a_foreign_allocator_no_collector_runs(heap):
+    import gc
+
+    gc.disable()
+    try:
+        cycle = [heap.alloc(400 << 20)]
+        cycle.append(cycle)
+        del cycle
+        with pytest.raises(gpuheap.OutOfMemory):
+            heap._allocate_address(400 << 20, None, True)
+        heap._free_address(heap._allocate_address(400 << 20))
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def test_a_thread_with_a_foreign_lock_and_one_with_the_interpreters_do_not_wait_for_each_other(heap):
+    """One thread holds a lock and asks for memory below it; another waits for the lock."""
+    lock, done = threading.Lock(), []
+
+    def below():
+        for _ in range(300):
+            with lock:
+                try:
+                    done.append(heap._allocate_address(300 << 20, None, True))
+                except gpuheap.OutOfMemory:
+                    pass
+            with lock:
+                while done:
+                    heap._free_address(done.pop())
+
+    threads = [threading.Thread(target=below, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    while done:
+        heap._free_address(done.pop())

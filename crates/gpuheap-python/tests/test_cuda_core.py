@@ -1,0 +1,88 @@
+"""cuda.core, unmodified from its wheel, with memory from a heap."""
+
+import gc
+
+import pytest
+
+import gpuheap
+
+core = pytest.importorskip("cuda.core")
+import gpuheap.cuda_core  # noqa: E402
+
+
+@pytest.fixture
+def device(driver_heap):
+    device = core.Device(0)
+    device.set_current()
+    return device
+
+
+def test_the_life_of_a_buffer(driver_heap, device):
+    resource = gpuheap.cuda_core.resource(driver_heap)
+    stream, other = device.create_stream(), device.create_stream()
+    buffer = resource.allocate(1000, stream=stream)
+    assert (buffer.size, buffer.memory_resource, buffer.device_id) == (1000, resource, 0)
+    assert driver_heap.stats()["live"] == 1000
+    assert driver_heap.leaks()[0].function == "test_the_life_of_a_buffer"
+    buffer.close(other)
+    assert driver_heap.stats()["live"] == 0
+    resource.allocate(10, stream=stream)
+    gc.collect()
+    assert driver_heap.stats()["live"] == 0
+    buffer = resource.allocate(10, stream=stream)
+    buffer.set_deallocation_stream(other)
+    buffer.close()
+    assert driver_heap.stats()["live"] == 0
+
+
+def test_bytes_arrive(driver_heap, device):
+    import numpy
+
+    resource = gpuheap.cuda_core.resource(driver_heap)
+    stream = device.create_stream()
+    pinned = core.LegacyPinnedMemoryResource()
+    source, target = pinned.allocate(4096, stream=stream), pinned.allocate(4096, stream=stream)
+    numpy.from_dlpack(source)[:] = 7
+    numpy.from_dlpack(target)[:] = 0
+    buffer = resource.allocate(4096, stream=stream)
+    buffer.copy_from(source, stream=stream)
+    buffer.copy_to(target, stream=stream)
+    stream.sync()
+    assert numpy.from_dlpack(target).tolist() == [7] * 4096
+    for each in (buffer, source, target):
+        each.close(stream)
+
+
+def test_install_and_uninstall(driver_heap, device):
+    before = device.memory_resource
+    installed = gpuheap.cuda_core.install(driver_heap)
+    try:
+        with pytest.raises(gpuheap.BadInput, match="installed"):
+            gpuheap.cuda_core.install(driver_heap)
+        stream = device.create_stream()
+        buffer = device.allocate(1 << 20, stream=stream)
+        assert driver_heap.stats()["live"] == 1 << 20
+        with pytest.raises(gpuheap.OutOfMemory) as caught:
+            device.allocate(1 << 30, stream=stream)
+        assert caught.value.limit == 512 << 20
+        buffer.close()
+    finally:
+        gpuheap.cuda_core.uninstall(installed)
+    assert device.memory_resource is before
+
+
+def test_a_pool_of_its_own_is_the_streams(driver_heap, device):
+    """Memory that is closed is served again without a call of the driver."""
+    resource = gpuheap.cuda_core.resource(driver_heap)
+    stream = device.create_stream()
+    for _ in range(3):
+        resource.allocate(5000, stream=stream).close()
+    calls = driver_heap.stats()["driver_calls"]
+    for _ in range(100):
+        resource.allocate(5000, stream=stream).close()
+    assert driver_heap.stats()["driver_calls"] == calls
+
+
+def test_an_emulated_device_inside_gpuheap_is_refused(heap):
+    with pytest.raises(gpuheap.BadInput, match="gpuheap emulate"):
+        gpuheap.cuda_core.resource(heap)

@@ -1,0 +1,97 @@
+"""Numba, unmodified from its wheel, with memory from a heap. Each program is a process: Numba takes one
+manager."""
+
+import subprocess
+import sys
+
+import pytest
+
+import gpuheap
+
+pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
+
+BEGIN = """
+import gc, threading
+import numpy as np, gpuheap
+from numba import cuda
+"""
+
+
+def run(program, manager="gpuheap.numba"):
+    import os
+
+    try:
+        gpuheap.Device("cuda:0")
+    except gpuheap.DriverError as error:
+        pytest.skip(f"no driver: {error}")
+    environment = {**os.environ}
+    if manager:
+        environment["NUMBA_CUDA_MEMORY_MANAGER"] = manager
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BEGIN + program], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def test_arrays_come_from_the_heap():
+    run("""
+heap = cuda.current_context().memory_manager.heap
+array = cuda.to_device(np.arange(1000, dtype=np.float32))
+assert heap.stats()["live"] == 4000, heap.stats()
+assert array.copy_to_host().tolist() == list(range(1000))
+info = cuda.current_context().get_memory_info()
+assert 0 < info.free < info.total
+pinned = cuda.pinned_array(10)
+del array
+gc.collect()
+assert heap.stats()["live"] == 0
+try:
+    cuda.device_array(1 << 40, np.uint8)
+except gpuheap.OutOfMemory as error:
+    assert error.cause == "larger_than_device"
+else:
+    raise AssertionError("no error")
+""")
+
+
+THREAD = """
+def work():
+    cuda.device_array(8 << 20, np.uint8)
+before = cuda.current_context().get_memory_info().free
+cuda.device_array(8 << 20, np.uint8)
+thread = threading.Thread(target=work)
+thread.start(); thread.join()
+gc.collect()
+"""
+
+
+def test_what_a_thread_drops_is_free_at_once():
+    run(THREAD + """
+heap = cuda.current_context().memory_manager.heap
+assert heap.stats()["live"] == 0, heap.stats()
+heap.flush()
+assert cuda.current_context().get_memory_info().free >= before
+""")
+
+
+def test_numba_alone_keeps_it():
+    run(THREAD + """
+assert cuda.current_context().get_memory_info().free < before
+""", manager=None)
+
+
+def test_install_in_the_program():
+    run("""
+import gpuheap.numba
+heap = gpuheap.Heap("cuda:0", limit="64MiB")
+gpuheap.numba.install(heap)
+array = cuda.device_array(1000, np.uint8)
+assert heap.stats()["live"] == 1000
+try:
+    gpuheap.numba.install(heap)
+except gpuheap.BadInput as error:
+    assert "already" in str(error)
+else:
+    raise AssertionError("no error")
+""", manager=None)
