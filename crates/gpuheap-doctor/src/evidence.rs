@@ -43,12 +43,6 @@ pub(crate) fn is_listed(machine: &Machine, pid: u32) -> bool {
     machine.devices().iter().flat_map(|gpu| &gpu.processes).any(|listed| listed.pid == pid)
 }
 
-/// Returns the number of contexts that a process has on a device; 0 if its mappings do not tell.
-pub(crate) fn contexts(gpu: &Gpu, process: &Process) -> usize {
-    let file = gpu.minor.map(|minor| format!("/dev/nvidia{minor}"));
-    file.and_then(|file| process.contexts.get(&file).copied()).unwrap_or(0)
-}
-
 /// Returns the processes that are listed or have a device open.
 pub(crate) fn with_memory(machine: &Machine) -> impl Iterator<Item = &Process> {
     let holds = |process: &&Process| !process.holds.is_empty() || is_listed(machine, process.pid);

@@ -1,6 +1,6 @@
-//! Answers that the tests of cuda-bindings, cuda-core and numba-cuda expect of a driver, beside those
-//! of the conformance suite. What the emulator refuses on purpose is here, and what that suite cannot
-//! ask of a device that other programs use.
+//! Answers that the tests of cuda-bindings, cuda-core and numba-cuda expect of a driver, beside
+//! those of the conformance suite. What the emulator refuses on purpose is here, and what that
+//! suite cannot ask of a device that other programs use.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;

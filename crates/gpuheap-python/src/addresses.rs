@@ -1,9 +1,9 @@
 //! Memory by its address, for hooks: other libraries keep a number and no object.
 //!
-//! A hook calls in one of two ways. Called from Python, a request releases the interpreter's lock and
-//! may run the collector. Called below a foreign allocator, the thread may hold that allocator's lock,
-//! and a thread with the interpreter's lock may wait for it. The interpreter's lock is then left as it
-//! is, and no Python runs.
+//! A hook calls in one of two ways. Called from Python, a request releases the interpreter's lock
+//! and may run the collector. Called below a foreign allocator, the thread may hold that
+//! allocator's lock, and a thread with the interpreter's lock may wait for it. The interpreter's
+//! lock is then left as it is, and no Python runs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -32,7 +32,8 @@ impl Addresses {
         self.shard(address).insert(address, memory);
     }
 
-    /// Frees the memory at an address. `None` if no library was given that address, or it was freed.
+    /// Frees the memory at an address. `None` if no library was given that address, or it was
+    /// freed.
     pub(crate) fn free(
         &self,
         address: u64,
@@ -45,8 +46,8 @@ impl Addresses {
         Some(memory.give_back())
     }
 
-    /// Puts the free of the memory at an address behind the work of `stream`. `false` if no library was
-    /// given that address.
+    /// Puts the free of the memory at an address behind the work of `stream`. `false` if no library
+    /// was given that address.
     pub(crate) fn use_on(&self, address: u64, stream: &gpuheap::Stream) -> bool {
         let shard = self.shard(address);
         let Some(memory) = shard.get(&address) else { return false };

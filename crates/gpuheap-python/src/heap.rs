@@ -15,7 +15,7 @@ use crate::failure::{call, call_detached, refused};
 use crate::host::HostBuffer;
 use crate::memory::Memory;
 use crate::owner::Owner;
-use crate::scope::Request;
+use crate::scope::{Account, Request};
 use crate::streams::Stream;
 
 /// A line and what it holds: file, line, function, allocations, bytes.
@@ -37,7 +37,7 @@ type LineFigures = (String, i32, String, u64, u64);
 #[pyclass(frozen, subclass, module = "gpuheap", weakref)]
 pub(crate) struct Heap {
     pub(crate) owner: Arc<Owner>,
-    /// What hooks allocated, by address.
+    /// Memory that hooks allocated, by address.
     pub(crate) addresses: Arc<Addresses>,
 }
 
@@ -243,9 +243,9 @@ impl Heap {
         self.owner.lines.records(py)
     }
 
-    /// Allocates for a hook, which keeps the address alone; 0 for no bytes. With `below`, the caller is
-    /// a foreign allocator, whose lock this thread may hold: no Python runs, and the interpreter's lock
-    /// is kept.
+    /// Allocates for a hook, which keeps the address alone; 0 for no bytes. With `below`, the
+    /// caller is a foreign allocator, whose lock this thread may hold: no Python runs, and the
+    /// interpreter's lock is kept.
     #[pyo3(signature = (nbytes, stream=None, below=false))]
     fn _allocate_address(
         &self,
@@ -258,17 +258,21 @@ impl Heap {
             return Ok(0);
         }
         let stream = self.owner.stream(py, stream)?;
+        // A budget that is exceeded runs the collector, which is out of place below another
+        // allocator.
+        let request = if below { None } else { Request::charged(py, &self.owner, nbytes)? };
+        let (charge, _) = Request::split(request);
         let (block, record) = match below {
             false => self.owner.allocate(py, nbytes, &stream)?,
             true => self.owner.allocate_below(py, nbytes, &stream)?,
         };
         let address = block.address();
-        self.addresses.keep(address, Memory::new(block, record, &self.owner, &stream));
+        self.addresses.keep(address, Memory::new(block, record, charge, &self.owner, &stream));
         Ok(address)
     }
 
-    /// Frees what `_allocate_address` gave, in the order of its stream, and behind the work of `stream`
-    /// too. Does not wait.
+    /// Frees what `_allocate_address` gave, in the order of its stream, and behind the work of
+    /// `stream` too. Does not wait.
     #[pyo3(signature = (address, stream=None))]
     fn _free_address(
         &self,
@@ -289,6 +293,25 @@ impl Heap {
         let py = stream.py();
         let stream = self.owner.stream(py, Some(stream))?;
         if self.addresses.use_on(address, &stream) { Ok(()) } else { Err(unknown(py, address)) }
+    }
+
+    /// Opens a scope inside `outer`, with a set for the buffers that it frees.
+    fn _open_scope(
+        &self,
+        py: Python<'_>,
+        name: String,
+        limit: Option<&Bound<'_, PyAny>>,
+        outer: Option<Py<Account>>,
+        buffers: Py<PyAny>,
+    ) -> PyResult<Account> {
+        let total = self.owner.device.total_memory();
+        let limit = limit.map(|given| size_of(given, total)).transpose()?;
+        Ok(Account::open(py, &self.owner, name, limit, outer, buffers))
+    }
+
+    /// Returns `True` for a scope of this heap.
+    fn _has_scope(&self, account: &Account) -> bool {
+        account.is_of(&self.owner)
     }
 
     /// Begins to record the peak of live memory.
@@ -380,7 +403,7 @@ pub(crate) fn _size(size: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
 }
 
 /// Reads a size: bytes, or a text such as `"512MiB"` or `"80%"` of `total`.
-pub(crate) fn size_of(given: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
+fn size_of(given: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
     if let Ok(text) = given.cast::<PyString>() {
         let size = Size::parse(&text.to_string());
         return size

@@ -68,8 +68,8 @@ impl Memory {
     }
 }
 
-/// Puts what comes on `stream` behind the work of `other`: by an event, or where a capture of a graph
-/// forbids that, by waiting on the host.
+/// Puts what comes on `stream` behind the work of `other`: by an event, or where a capture of a
+/// graph forbids that, by waiting on the host.
 fn order(stream: &gpuheap::Stream, other: &gpuheap::Stream) -> Result<(), Error> {
     // A stream that ended has no work left that could use the memory.
     if other.is_retired() {

@@ -94,8 +94,8 @@ impl Owner {
         Ok((block, record))
     }
 
-    /// Allocates below a foreign allocator, whose lock this thread may hold: no Python runs, and the
-    /// interpreter's lock is kept.
+    /// Allocates below a foreign allocator, whose lock this thread may hold: no Python runs, and
+    /// the interpreter's lock is kept.
     pub(crate) fn allocate_below(
         &self,
         py: Python<'_>,

@@ -14,7 +14,6 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
 use crate::failure;
-use crate::heap::Heap;
 use crate::owner::Owner;
 
 /// Number of the last scope that was opened; 0 is no scope.
@@ -63,27 +62,21 @@ pub(crate) struct Request {
     account: Py<Account>,
 }
 
-#[pymethods]
 impl Account {
-    /// Opens a scope of `heap` inside `outer`, with a set for the buffers that it frees.
-    #[new]
-    #[pyo3(signature = (heap, name, limit, outer, buffers))]
-    fn new(
+    /// Opens a scope of a heap inside `outer`, with a set for the buffers that it frees.
+    pub(crate) fn open(
         py: Python<'_>,
-        heap: &Heap,
+        owner: &Arc<Owner>,
         name: String,
-        limit: Option<&Bound<'_, PyAny>>,
+        limit: Option<u64>,
         outer: Option<Py<Account>>,
         buffers: Py<PyAny>,
-    ) -> PyResult<Account> {
-        let owner = heap.owner.clone();
-        let total = owner.device.total_memory();
-        let limit = limit.map(|given| crate::heap::size_of(given, total)).transpose()?;
+    ) -> Account {
         let around = outer.as_ref().map(|outer| outer.bind(py).get().counts.clone());
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         owner.open_scopes.fetch_add(1, Ordering::Relaxed);
         let counts = Counts {
-            owner,
+            owner: owner.clone(),
             number,
             name,
             limit,
@@ -92,9 +85,17 @@ impl Account {
             is_closed: AtomicBool::new(false),
             outer: around,
         };
-        Ok(Account { counts: Arc::new(counts), buffers, outer })
+        Account { counts: Arc::new(counts), buffers, outer }
     }
 
+    /// Returns `true` for a scope of the heap.
+    pub(crate) fn is_of(&self, owner: &Arc<Owner>) -> bool {
+        self.counts.is_of(owner)
+    }
+}
+
+#[pymethods]
+impl Account {
     /// Ends the scope: later requests belong to the one around it. A second call does nothing.
     fn close(&self) {
         self.counts.close();
@@ -134,11 +135,6 @@ impl Account {
     #[getter]
     fn outer(&self, py: Python<'_>) -> Option<Py<Account>> {
         self.outer.as_ref().map(|outer| outer.clone_ref(py))
-    }
-
-    /// Returns `True` for a scope of `heap`.
-    fn is_of(&self, heap: &Heap) -> bool {
-        self.counts.is_of(&heap.owner)
     }
 
     /// `True` once the scope ended.

@@ -26,7 +26,7 @@ pub struct CudaProbe {
     /// The bytes that the probe measured, if it measures any.
     #[serde(default)]
     pub bytes: Option<u64>,
-    /// The result in words, or the reason why there is none.
+    /// The result in words, or the reason why it is missing.
     #[serde(default)]
     pub text: String,
 }

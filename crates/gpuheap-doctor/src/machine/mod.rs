@@ -161,7 +161,7 @@ impl Machine {
         }
     }
 
-    /// Has `command`, a program with its arguments, probe CUDA in a process of its own, which is
+    /// Makes `command`, a program with its arguments, probe CUDA in a process of its own, which is
     /// killed after 30 seconds. Its output is a [`CudaProbe`] on each line, as `gpuheap probe-cuda`
     /// writes it. A context costs memory of the device while the process runs. Blocks for 31
     /// seconds at most.

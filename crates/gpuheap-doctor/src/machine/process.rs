@@ -124,6 +124,13 @@ impl Process {
         self.has_loaded("libcuda.so") && (!has_mapping || self.has_cuda_thread == Some(false))
     }
 
+    /// Returns the number of contexts that the process has on the device of a minor number; 0 if
+    /// its mappings do not tell.
+    pub fn contexts_on(&self, minor: Option<u32>) -> usize {
+        let file = minor.map(|minor| format!("/dev/nvidia{minor}"));
+        file.and_then(|file| self.contexts.get(&file).copied()).unwrap_or(0)
+    }
+
     /// Returns `true` if a library is loaded whose name begins with `library`.
     pub fn has_loaded(&self, library: &str) -> bool {
         self.maps.iter().any(|name| name.starts_with(library))

@@ -28,7 +28,7 @@ fn several_in_one(machine: &Machine) -> Vec<Finding> {
     for (gpu, account) in accounts(machine) {
         for row in &account.processes {
             let Some(process) = machine.process(row.pid) else { continue };
-            let contexts = evidence::contexts(gpu, process);
+            let contexts = process.contexts_on(gpu.minor);
             if contexts < 2 || evidence::is_mps(process) {
                 continue;
             }

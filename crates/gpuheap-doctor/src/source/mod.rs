@@ -68,7 +68,7 @@ pub trait Source: Send + Sync + 'static {
     /// Returns the reason if Windows cannot be asked, or does not answer in time.
     fn windows(&self) -> Result<String, Skipped>;
 
-    /// Has `command` probe CUDA, and returns its lines, with one more that says how it ended.
+    /// Makes `command` probe CUDA, and returns its lines, with one more that says how it ended.
     /// Without a command nothing is run; a recording has the lines of its time for every command.
     ///
     /// # Errors

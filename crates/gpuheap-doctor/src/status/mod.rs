@@ -5,7 +5,6 @@ mod text;
 use serde::Serialize;
 
 pub use self::text::{render, render_windows};
-use crate::evidence;
 use crate::machine::{Gpu, Kind, Machine, NvmlFailure, Windows};
 
 /// Account of one device. `reserved_bytes`, the rows and `unaccounted_bytes` add up to the memory
@@ -145,7 +144,7 @@ impl Account {
             .filter(|row| row.kind != Kind::Graphics)
             .filter_map(|row| {
                 let process = machine.process(row.pid);
-                let known = process.map_or(0, |process| evidence::contexts(gpu, process));
+                let known = process.map_or(0, |process| process.contexts_on(gpu.minor));
                 let contexts = context.saturating_mul(known.max(1) as u64);
                 Some(row.bytes?.min(contexts))
             })

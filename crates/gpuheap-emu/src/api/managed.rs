@@ -92,9 +92,9 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Prefetches each range as `cuMemPrefetchAsync` does. If a range is wrong, the ranges before it
-    /// are prefetched. A group of ranges ends where the next one begins; a group that does not begin
-    /// after the group before it has no ranges. Measured.
+    /// Prefetches each range as `cuMemPrefetchAsync` does. If a range is wrong, the ranges before
+    /// it are prefetched. A group of ranges ends where the next one begins; a group that does not
+    /// begin after the group before it has no ranges. Measured.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn cuMemPrefetchBatchAsync(
         &mut self,
@@ -219,8 +219,8 @@ impl Call<'_> {
         self.cuMemAdvise_v2(pointer, bytes, advice, location_of(device))
     }
 
-    /// Keeps advice for the whole allocation. Advice for a NUMA node of the host is accepted and has
-    /// no effect: measured on a host with one node.
+    /// Keeps advice for the whole allocation. Advice for a NUMA node of the host is accepted and
+    /// has no effect: measured on a host with one node.
     pub(crate) fn cuMemAdvise_v2(
         &mut self,
         pointer: CUdeviceptr,

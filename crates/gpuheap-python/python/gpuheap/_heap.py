@@ -72,11 +72,13 @@ class Status(Report):
     """Memory of a heap and its device at one moment. From `Heap.status()`."""
 
 
-class Released(NamedTuple):
+class Released(namedtuple("Released", ("name", "bytes"))):
     """Objects that a flush released, and the bytes that became free by it."""
 
-    name: str
-    bytes: int
+    __slots__ = ()
+    if TYPE_CHECKING:
+        name: str
+        bytes: int
 
     def __str__(self) -> str:
         return f"released {size(self.bytes)}: {self.name}"

@@ -131,7 +131,7 @@ class Scope:
         if isinstance(buffer, (_gpuheap.Buffer, _gpuheap.HostBuffer)):
             account.buffers.discard(buffer)
             outer = account.outer
-            while outer is not None and (outer.closed or not outer.is_of(self._used())):
+            while outer is not None and (outer.closed or not self._used()._has_scope(outer)):
                 outer = outer.outer
             if outer is not None:
                 outer.buffers.add(buffer)
@@ -152,7 +152,7 @@ class Scope:
         heap = self._heap = self._used()
         self.thread = threading.current_thread().name
         outer = current.get()
-        account = _gpuheap._Account(heap, self.name, self._limit, outer, weakref.WeakSet())
+        account = heap._open_scope(self.name, self._limit, outer, weakref.WeakSet())
         self._account = account
         self._numbers = {account.number}
         self._outer = _open.get(outer.number) if outer is not None else None
