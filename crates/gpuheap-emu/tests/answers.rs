@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 
 use gpuheap_driver::*;
-use gpuheap_emu::{Emulator, Options, Profile};
+use gpuheap_emu::{Emulator, FindingKind, Options, Profile, Schedule};
 
 const GIB: u64 = 1 << 30;
 const MIB: usize = 1 << 20;
@@ -42,40 +42,85 @@ fn one() -> (Emulator, CUcontext) {
 }
 
 #[test]
-fn memory_of_the_host_is_refused_by_attribute_and_by_call() {
+fn physical_memory_of_the_host_is_refused_by_attribute_and_by_call() {
     type A = CUdevice_attribute;
+    type L = CUmemLocationType;
     let (gpu, _) = one();
-    for attribute in [
-        A::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-        A::HOST_NUMA_MEMORY_POOLS_SUPPORTED,
-        A::HOST_MEMORY_POOLS_SUPPORTED,
-        A::HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-    ] {
+    let read = |attribute| {
         let mut value = 9;
         ok!(gpu, cuDeviceGetAttribute(&mut value, attribute, 0));
-        assert_eq!(value, 0, "{attribute:?}");
+        value
+    };
+    assert_eq!(read(A::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 0);
+    assert_eq!(read(A::HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 0);
+    assert_eq!(read(A::HOST_NUMA_MEMORY_POOLS_SUPPORTED), 1);
+    assert_eq!(read(A::HOST_MEMORY_POOLS_SUPPORTED), 1);
+    for kind in [L::HOST, L::HOST_NUMA] {
+        let location = CUmemLocation { kind, id: 0 };
+        let properties = CUmemAllocationProp { location, ..CUmemAllocationProp::device(0) };
+        let code = code!(gpu, cuMemCreate(&mut 0, 2 * MIB, &properties, 0));
+        assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED);
     }
-    let unsupported = CUresult::ERROR_NOT_SUPPORTED;
-    let (mut pool, mut handle) = (CUmemoryPool::NULL, 0);
+}
+
+#[test]
+fn pools_that_can_be_shared_are_refused() {
+    let (gpu, _) = one();
+    let mut pool = CUmemoryPool::NULL;
     let host = CUmemLocation { kind: CUmemLocationType::HOST, id: 0 };
-    let node = CUmemLocation { kind: CUmemLocationType::HOST_NUMA, id: 0 };
     let device = CUmemLocation::device(0);
-    let pinned = CU_MEM_ALLOCATION_TYPE_PINNED;
-    let managed = CU_MEM_ALLOCATION_TYPE_MANAGED;
-    for (mut location, kind) in
-        [(host, pinned), (node, pinned), (device, managed), (host, managed), (node, managed)]
-    {
-        let properties = CUmemPoolProps { location, kind, ..CUmemPoolProps::device(0) };
-        assert_eq!(code!(gpu, cuMemPoolCreate(&mut pool, &properties)), unsupported);
-        assert_eq!(code!(gpu, cuMemGetMemPool(&mut pool, &mut location, kind)), unsupported);
-        let code = code!(gpu, cuMemGetDefaultMemPool(&mut pool, &mut location, kind));
-        assert_eq!(code, unsupported);
-        let properties = CUmemAllocationProp { location, kind, ..CUmemAllocationProp::device(0) };
-        assert_eq!(code!(gpu, cuMemCreate(&mut handle, 2 * MIB, &properties, 0)), unsupported);
+    for (location, handle_types, expected) in [
+        (device, 1, CUresult::ERROR_NOT_SUPPORTED),
+        (device, 2, CUresult::ERROR_INVALID_VALUE),
+        (host, 1, CUresult::ERROR_INVALID_VALUE),
+    ] {
+        let properties = CUmemPoolProps { location, handle_types, ..CUmemPoolProps::device(0) };
+        assert_eq!(code!(gpu, cuMemPoolCreate(&mut pool, &properties)), expected);
     }
-    let properties = CUmemPoolProps { kind: 9, ..CUmemPoolProps::device(0) };
-    let invalid = CUresult::ERROR_INVALID_VALUE;
-    assert_eq!(code!(gpu, cuMemPoolCreate(&mut pool, &properties)), invalid);
+}
+
+#[test]
+fn drivers_of_wsl2_have_no_pools_of_the_host() {
+    let (gpu, _) = emulator(vec![Profile::wsl2_rtx4060()]);
+    let attribute = CUdevice_attribute::HOST_MEMORY_POOLS_SUPPORTED;
+    let (mut value, mut pool) = (9, CUmemoryPool::NULL);
+    ok!(gpu, cuDeviceGetAttribute(&mut value, attribute, 0));
+    let mut host = CUmemLocation { kind: CUmemLocationType::HOST, id: 0 };
+    for kind in [CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_ALLOCATION_TYPE_MANAGED] {
+        let code = code!(gpu, cuMemGetDefaultMemPool(&mut pool, &mut host, kind));
+        assert_eq!((value, code), (0, CUresult::ERROR_NOT_SUPPORTED));
+    }
+}
+
+/// A program with an error may use freed memory of a pool after its free, as on a device.
+#[test]
+fn freed_memory_of_a_host_pool_is_readable_until_work_ends() {
+    let gpu = Emulator::new(Options {
+        devices: vec![Profile::with_memory(4 * GIB)],
+        schedule: Schedule::OnDemand,
+        ..Options::default()
+    });
+    let (mut context, mut pool) = (CUcontext::NULL, CUmemoryPool::NULL);
+    ok!(gpu, cuInit(0));
+    ok!(gpu, cuDevicePrimaryCtxRetain(&mut context, 0));
+    ok!(gpu, cuCtxSetCurrent(context));
+    let location = CUmemLocation { kind: CUmemLocationType::HOST, id: 0 };
+    let properties = CUmemPoolProps { location, ..CUmemPoolProps::device(0) };
+    ok!(gpu, cuMemPoolCreate(&mut pool, &properties));
+    let [mut stream, mut other] = [CUstream::NULL; 2];
+    for made in [&mut stream, &mut other] {
+        ok!(gpu, cuStreamCreate(made, CU_STREAM_NON_BLOCKING));
+    }
+    let (mut pointer, mut device) = (0, 0);
+    ok!(gpu, cuMemAlloc_v2(&mut device, MIB));
+    ok!(gpu, cuMemAllocFromPoolAsync(&mut pointer, MIB, pool, stream));
+    // The other stream's copy is not ordered before the free, and runs after it.
+    ok!(gpu, cuMemcpyDtoDAsync_v2(device, pointer, MIB, other));
+    ok!(gpu, cuMemFreeAsync(pointer, stream));
+    ok!(gpu, cuStreamSynchronize(stream));
+    ok!(gpu, cuStreamSynchronize(other));
+    let found = gpu.findings().unwrap();
+    assert!(found.iter().any(|found| found.kind == FindingKind::Unordered), "{found:?}");
 }
 
 #[test]

@@ -162,7 +162,8 @@ impl Call<'_> {
             let granted = |(to, flags): &(i32, i32)| {
                 *to as usize == device && *flags != CU_MEM_ACCESS_FLAGS_PROT_NONE
             };
-            pool.device == device || pool.access.iter().any(granted)
+            // The access of devices to pools of the host is kept and not enforced.
+            !pool.is_of_device() || pool.device == device || pool.access.iter().any(granted)
         })
     }
 

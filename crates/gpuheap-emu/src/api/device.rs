@@ -148,7 +148,7 @@ impl Call<'_> {
     pub(crate) fn cuDeviceSetMemPool(&mut self, device: CUdevice, pool: CUmemoryPool) -> Outcome {
         self.device_with_pools(device)?;
         let found = self.pool(pool)?;
-        if found.device != device as usize {
+        if found.device != device as usize || !found.is_of_device() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         self.state.devices[device as usize].current_pool = pool.0;
@@ -232,16 +232,17 @@ fn attribute_of(
         A::CONCURRENT_MANAGED_ACCESS => c_int::from(profile.concurrent_managed_access),
         A::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => c_int::from(profile.vmm),
         A::MEMORY_POOLS_SUPPORTED => c_int::from(profile.pools),
-        // Not emulated: pageable memory in place, sharing with other processes, RDMA, pools and
-        // physical memory of the host.
+        A::HOST_NUMA_MEMORY_POOLS_SUPPORTED | A::HOST_MEMORY_POOLS_SUPPORTED => {
+            c_int::from(profile.pools && !profile.wsl2)
+        }
+        // Not emulated: pageable memory in place, sharing with other processes, RDMA, physical
+        // memory of the host.
         A::PAGEABLE_MEMORY_ACCESS
         | A::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         | A::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
         | A::GPU_DIRECT_RDMA_SUPPORTED
         | A::MEMPOOL_SUPPORTED_HANDLE_TYPES
         | A::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-        | A::HOST_NUMA_MEMORY_POOLS_SUPPORTED
-        | A::HOST_MEMORY_POOLS_SUPPORTED
         | A::HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => 0,
         _ => measured,
     })

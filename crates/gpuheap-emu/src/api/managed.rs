@@ -386,10 +386,12 @@ impl Call<'_> {
         let (base, found) = self.state.space.find(pointer).ok_or(invalid)?;
         let inside =
             bytes != 0 && pointer - base + bytes.min(u64::MAX / 2) <= page_bytes(found.bytes);
-        match found.kind {
-            Kind::Managed { .. } if inside => Ok(base),
-            _ => Err(invalid),
-        }
+        let managed = match found.kind {
+            Kind::Managed { .. } => true,
+            Kind::Pool { pool, .. } => self.is_pool_managed(pool) && found.freed.is_none(),
+            _ => false,
+        };
+        if managed && inside { Ok(base) } else { Err(invalid) }
     }
 }
 

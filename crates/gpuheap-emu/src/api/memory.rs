@@ -249,8 +249,8 @@ impl Call<'_> {
                 self.release(gone.device, Owner::Plain, charged);
                 self.drop_pages(address, gone.bytes);
             }
-            Kind::Pool { pool, place, taken } => {
-                self.drop_pages(address, gone.bytes);
+            Kind::Pool { pool, place, taken, mapped } => {
+                self.drop_pool_memory(address, gone.bytes, mapped);
                 if let Some(found) = self.state.pools.get_mut(pool) {
                     found.arena.give(place, taken, None);
                     found.live -= 1;

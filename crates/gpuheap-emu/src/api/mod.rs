@@ -16,6 +16,7 @@ mod module;
 mod pinned;
 mod pointer;
 mod pool;
+mod pool_places;
 mod stream;
 mod vmm;
 mod work;

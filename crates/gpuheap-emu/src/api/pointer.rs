@@ -7,6 +7,7 @@ use gpuheap_driver::*;
 use crate::Outcome;
 use crate::args::{In, Out};
 use crate::emulator::Call;
+use crate::state::pool::PoolMemory;
 use crate::state::space::Kind;
 
 /// Answer of `DEVICE_ORDINAL` for memory of no device: measured.
@@ -100,7 +101,17 @@ impl Call<'_> {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let Some(found) = self.find_pointer(pointer)? else { return Ok(None) };
-        let host = matches!(found.kind, Kind::Pinned { .. } | Kind::Registered { .. });
+        let pool = match found.kind {
+            Kind::Pool { pool, .. } => self.state.pools.get(pool),
+            _ => None,
+        };
+        let host = match pool {
+            Some(pool) => matches!(pool.memory, PoolMemory::Host(_)),
+            None => matches!(found.kind, Kind::Pinned { .. } | Kind::Registered { .. }),
+        };
+        // A device sees memory of the host's pools at an address once it has access: measured.
+        let given = |(_, flags): &(i32, i32)| *flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        let unseen = host && pool.is_some_and(|pool| !pool.access.iter().any(given));
         Ok(Some(match attribute {
             A::CONTEXT => Value::Long(found.context.0 as u64),
             A::MEMORY_TYPE => {
@@ -110,7 +121,7 @@ impl Call<'_> {
             // The only attribute that needs a current context: measured.
             A::DEVICE_POINTER => {
                 self.current()?;
-                if found.access == CU_MEM_ACCESS_FLAGS_PROT_NONE {
+                if unseen || found.access == CU_MEM_ACCESS_FLAGS_PROT_NONE {
                     return Ok(None);
                 }
                 Value::Long(pointer)
@@ -119,13 +130,16 @@ impl Call<'_> {
             A::HOST_POINTER => return Ok(None),
             A::SYNC_MEMOPS => Value::Int(c_int::from(found.sync_memops)),
             A::BUFFER_ID => Value::Long(found.id),
-            A::IS_MANAGED => Value::Int(c_int::from(matches!(found.kind, Kind::Managed { .. }))),
+            A::IS_MANAGED => Value::Int(c_int::from(match found.kind {
+                Kind::Pool { pool, .. } => self.is_pool_managed(pool),
+                kind => matches!(kind, Kind::Managed { .. }),
+            })),
             A::DEVICE_ORDINAL => Value::Int(found.device as c_int),
             A::IS_LEGACY_CUDA_IPC_CAPABLE => Value::Int(c_int::from(matches!(
                 found.kind,
                 Kind::Small { .. } | Kind::Large { .. }
             ))),
-            A::RANGE_START_ADDR => Value::Long(found.base),
+            A::RANGE_START_ADDR => Value::Long(if unseen { 0 } else { found.base }),
             A::RANGE_SIZE => Value::Long(found.bytes),
             A::MAPPED => Value::Int(1),
             A::ALLOWED_HANDLE_TYPES | A::IS_GPU_DIRECT_RDMA_CAPABLE => Value::Int(0),

@@ -5,11 +5,12 @@ use std::ffi::{c_int, c_void};
 use gpuheap_driver::*;
 
 use crate::Outcome;
+use crate::api::pinned::page_bytes;
 use crate::args::{In, Out};
 use crate::emulator::Call;
 use crate::state::access::Access;
 use crate::state::device::Owner;
-use crate::state::pool::Pool;
+use crate::state::pool::{Pool, PoolMemory};
 use crate::state::space::Kind;
 use crate::state::stream::{OpRef, Work};
 use crate::state::units::{CHUNK, GRANULE, POOL_ALIGN};
@@ -52,7 +53,7 @@ impl Call<'_> {
         let found =
             self.state.space.get(pointer).map(|found| (found.kind, found.bytes, found.freed));
         match found {
-            Some((Kind::Pool { pool, place, taken }, bytes, None)) => {
+            Some((Kind::Pool { pool, place, taken, .. }, bytes, None)) => {
                 self.begin(stream);
                 self.note_access(stream, pointer, bytes, Access::Free);
                 // The record is complete before the work is queued: work that runs then may let
@@ -96,16 +97,12 @@ impl Call<'_> {
     ) -> Outcome {
         pool.require()?;
         let asked = properties.get()?;
-        let device = pool_device(asked.location, asked.kind)?;
-        if asked.handle_types != 0 {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
-        self.device_with_pools(device)?;
+        let (device, memory) = self.memory_of_new_pool(&asked)?;
         // The limit is rounded up to whole chunks: measured.
         let max_bytes = (asked.max_size as u64).checked_next_multiple_of(CHUNK);
         let max_bytes = max_bytes.filter(|bytes| *bytes <= MAX_POOL_BYTES);
         let max_bytes = max_bytes.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        let made = Pool::new(device as usize, max_bytes, false);
+        let made = Pool::new(device, memory, max_bytes, false);
         let handle = self.state.pools.insert(made);
         pool.write(CUmemoryPool(handle))
     }
@@ -120,6 +117,9 @@ impl Call<'_> {
         let device = &mut self.state.devices[device];
         if device.current_pool == pool.0 {
             device.current_pool = device.default_pool;
+        }
+        for at in self.state.pools_at.iter_mut().filter(|at| at.current == pool.0) {
+            at.current = at.default;
         }
         self.pool_emptied(pool.0);
         Ok(())
@@ -186,92 +186,6 @@ impl Call<'_> {
         }
     }
 
-    pub(crate) fn cuMemPoolSetAccess(
-        &mut self,
-        pool: CUmemoryPool,
-        access: In<CUmemAccessDesc>,
-        count: usize,
-    ) -> Outcome {
-        let own = self.pool(pool)?.device;
-        for index in 0..count {
-            let CUmemAccessDesc { location, flags } = access.at(index).get()?;
-            let known = [CU_MEM_ACCESS_FLAGS_PROT_NONE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE];
-            if location.kind != CUmemLocationType::DEVICE || !known.contains(&flags) {
-                return Err(CUresult::ERROR_NOT_SUPPORTED);
-            }
-            self.device(location.id)?;
-            if location.id as usize == own {
-                // The access of the pool's own device cannot be removed.
-                if flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE {
-                    continue;
-                }
-                return Err(CUresult::ERROR_INVALID_DEVICE);
-            }
-            if !self.peers_reach(own as CUdevice, location.id)? {
-                return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
-            }
-            let found = self.pool(pool)?;
-            found.access.retain(|(device, _)| *device != location.id);
-            found.access.push((location.id, flags));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn cuMemPoolGetAccess(
-        &mut self,
-        flags: Out<c_int>,
-        pool: CUmemoryPool,
-        location: Out<CUmemLocation>,
-    ) -> Outcome {
-        type L = CUmemLocationType;
-        let location = location.get()?;
-        let found = self.pool(pool)?;
-        let own = found.device;
-        match location.kind {
-            L::DEVICE => {}
-            L::HOST | L::HOST_NUMA => return flags.write(CU_MEM_ACCESS_FLAGS_PROT_NONE),
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
-        }
-        self.device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-        let found = self.pool(pool)?;
-        let known = found.access.iter().find(|(device, _)| *device == location.id);
-        flags.write(match known {
-            _ if location.id as usize == own => CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            Some((_, flags)) => *flags,
-            None => CU_MEM_ACCESS_FLAGS_PROT_NONE,
-        })
-    }
-
-    pub(crate) fn cuMemGetDefaultMemPool(
-        &mut self,
-        pool: Out<CUmemoryPool>,
-        location: Out<CUmemLocation>,
-        kind: c_int,
-    ) -> Outcome {
-        let device = pool_device(location.get()?, kind)?;
-        self.cuDeviceGetDefaultMemPool(pool, device)
-    }
-
-    pub(crate) fn cuMemGetMemPool(
-        &mut self,
-        pool: Out<CUmemoryPool>,
-        location: Out<CUmemLocation>,
-        kind: c_int,
-    ) -> Outcome {
-        let device = pool_device(location.get()?, kind)?;
-        self.cuDeviceGetMemPool(pool, device)
-    }
-
-    pub(crate) fn cuMemSetMemPool(
-        &mut self,
-        location: Out<CUmemLocation>,
-        kind: c_int,
-        pool: CUmemoryPool,
-    ) -> Outcome {
-        let device = pool_device(location.get()?, kind)?;
-        self.cuDeviceSetMemPool(device, pool)
-    }
-
     pub(crate) fn pool(&mut self, pool: CUmemoryPool) -> Outcome<&mut Pool> {
         self.initialised()?;
         let found = self.state.pools.get_mut(pool.0).filter(|found| !found.destroyed);
@@ -282,8 +196,8 @@ impl Call<'_> {
     pub(crate) fn pool_free_done(&mut self, address: u64, op: OpRef) {
         let Some(gone) = self.state.space.remove(address) else { return };
         self.forget_range(address, &gone);
-        self.drop_pages(address, gone.bytes);
-        let Kind::Pool { pool, .. } = gone.kind else { return };
+        let Kind::Pool { pool, mapped, .. } = gone.kind else { return };
+        self.drop_pool_memory(address, gone.bytes, mapped);
         if let Some(found) = self.state.pools.get_mut(pool) {
             if found.opportunistic {
                 found.arena.free_done(op);
@@ -298,20 +212,29 @@ impl Call<'_> {
         let Some(found) = self.state.pools.get(pool) else { return };
         if found.destroyed && found.live == 0 {
             let (device, bytes) = (found.device, found.arena.backed());
-            self.state.pools.remove(pool);
-            self.release(device, Owner::Pool, bytes);
+            if self.state.pools.remove(pool).is_some_and(|gone| gone.is_of_device()) {
+                self.release(device, Owner::Pool, bytes);
+            }
         }
     }
 
-    /// Shrinks a device's pools to their release thresholds, as a wait for a stream, event or
-    /// context does.
+    /// Forgets the content of pool memory that was freed.
+    pub(crate) fn drop_pool_memory(&mut self, address: u64, bytes: u64, mapped: usize) {
+        match mapped {
+            0 => self.drop_pages(address, bytes),
+            _ => self.state.retired.push((address, mapped)),
+        }
+    }
+
+    /// Shrinks a device's pools and those without a device to their release thresholds, as a wait
+    /// for a stream, event or context does.
     pub(crate) fn release_idle(&mut self, device: usize) {
         self.shrink_each(device, |pool| pool.threshold);
     }
 
     /// Shrinks a device's pools to `keep` bytes each, as far as their memory is idle.
     pub(crate) fn shrink_pools(&mut self, device: usize, keep: u64) {
-        self.shrink_each(device, |_| keep);
+        self.shrink_each(device, |pool| if pool.is_of_device() { keep } else { u64::MAX });
     }
 
     fn shrink_each(&mut self, device: usize, keep: impl Fn(&Pool) -> u64) {
@@ -321,11 +244,13 @@ impl Call<'_> {
         let done =
             |op: OpRef| idle || streams.at(op.stream).is_none_or(|found| found.is_done(op.id));
         let mut gone = 0;
-        for pool in state.pools.iter_mut().filter(|pool| pool.device == device) {
+        let concerned = |pool: &&mut Pool| pool.device == device || !pool.is_of_device();
+        for pool in state.pools.iter_mut().filter(concerned) {
             pool.arena.settle(done);
             let keep = keep(pool);
             if pool.arena.backed() > keep {
-                gone += pool.arena.shrink(keep);
+                let shrunk = pool.arena.shrink(keep);
+                gone += if pool.is_of_device() { shrunk } else { 0 };
             }
         }
         if gone != 0 {
@@ -336,7 +261,9 @@ impl Call<'_> {
     fn shrink_pool(&mut self, pool: usize, keep: u64) {
         let Some(found) = self.state.pools.get_mut(pool) else { return };
         let (device, gone) = (found.device, found.arena.shrink(keep));
-        self.release(device, Owner::Pool, gone);
+        if found.is_of_device() {
+            self.release(device, Owner::Pool, gone);
+        }
     }
 
     fn allocate_from(
@@ -354,18 +281,39 @@ impl Call<'_> {
         self.refuse_while_recording(stream)?;
         let bytes = bytes as u64;
         let taken = bytes.checked_next_multiple_of(POOL_ALIGN).ok_or(out_of_memory)?;
-        let address = self.state.space.find_gap(taken, POOL_ALIGN).ok_or(out_of_memory)?;
+        let on_host = self.state.pools.get(pool).is_some_and(|pool| !pool.is_of_device());
         let (place, wait) = self.place_in(pool, taken, stream).ok_or(out_of_memory)?;
+        let (address, mapped) = if on_host {
+            if self.state.pending == 0 {
+                self.state.unmap_retired();
+            }
+            (self.map_managed(bytes), page_bytes(bytes) as usize)
+        } else {
+            (self.state.space.find_gap(taken, POOL_ALIGN).ok_or(out_of_memory), 0)
+        };
         let Some(found) = self.state.pools.get_mut(pool) else { return Err(out_of_memory) };
+        let address = match address {
+            Ok(address) => address,
+            Err(code) => {
+                found.arena.give(place, taken, None);
+                return Err(code);
+            }
+        };
         found.note_handed_out(bytes);
-        let device = found.device;
+        let (device, managed) = (found.device, matches!(found.memory, PoolMemory::Managed(_)));
         let context = self.state.streams.at(stream).map_or(0, |stream| stream.context);
-        self.insert(address, bytes, Kind::Pool { pool, place, taken }, context, device);
+        self.insert(address, bytes, Kind::Pool { pool, place, taken, mapped }, context, device);
+        if let Some(made) = self.state.space.get_mut(address) {
+            made.sync_memops = managed;
+        }
         self.begin(stream);
         if let Some(op) = wait.filter(|op| !self.state.is_done(*op)) {
             self.enqueue(stream, Work::Nothing, &[op]);
         }
         self.note_access(stream, address, bytes, Access::Allocate);
+        if on_host {
+            self.host_wrote(address, bytes);
+        }
         pointer.write(address)
     }
 
@@ -378,6 +326,7 @@ impl Call<'_> {
             return Some(place);
         }
         let (device, bound) = (found.device, found.max_bytes);
+        let of_device = found.is_of_device();
         // A device that has no whole chunk left gives half of one, and so on: measured.
         for unit in std::iter::successors(Some(CHUNK), |unit| Some(unit / 2)) {
             if unit < GRANULE {
@@ -386,7 +335,7 @@ impl Call<'_> {
             let found = self.state.pools.get_mut(pool)?;
             let (place, more) = found.arena.growth(bytes, stream, unit);
             let within = bound == 0 || found.arena.backed() + more <= bound;
-            if !within || !self.charge(device, Owner::Pool, more) {
+            if !within || of_device && !self.charge(device, Owner::Pool, more) {
                 continue;
             }
             // The charge may have made this pool return chunks. It then needs another place.
@@ -395,7 +344,9 @@ impl Call<'_> {
                 found.arena.grow(place, more, bytes);
                 return Some((place, None));
             }
-            self.release(device, Owner::Pool, more);
+            if of_device {
+                self.release(device, Owner::Pool, more);
+            }
         }
         let found = self.state.pools.get_mut(pool)?;
         if found.internal_dependencies {
@@ -403,25 +354,5 @@ impl Call<'_> {
             return Some((place, Some(op)));
         }
         None
-    }
-}
-
-/// Returns the device of a pool. Pools of managed memory and of the host's memory are not modelled:
-/// `NOT_SUPPORTED`, as the attributes say.
-fn pool_device(location: CUmemLocation, kind: c_int) -> Outcome<CUdevice> {
-    type L = CUmemLocationType;
-    let modelled = match kind {
-        CU_MEM_ALLOCATION_TYPE_PINNED => true,
-        CU_MEM_ALLOCATION_TYPE_MANAGED => false,
-        _ => return Err(CUresult::ERROR_INVALID_VALUE),
-    };
-    match location.kind {
-        L::DEVICE if modelled => Ok(location.id),
-        L::DEVICE | L::HOST | L::HOST_NUMA | L::HOST_NUMA_CURRENT => {
-            Err(CUresult::ERROR_NOT_SUPPORTED)
-        }
-        // A managed pool may leave its location open.
-        L::INVALID if !modelled => Err(CUresult::ERROR_NOT_SUPPORTED),
-        _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }

@@ -33,7 +33,7 @@ use device::Device;
 use event::Event;
 use module::{Function, Module};
 use physical::Pages;
-use pool::Pool;
+use pool::{Pool, PoolMemory, PoolsAt};
 use space::{Kind, Space};
 use stream::Stream;
 use vmm::Vmm;
@@ -58,6 +58,11 @@ pub(crate) struct State {
     pub(crate) pages: Pages,
     /// Host memory that is pinned or managed, bytes.
     pub(crate) pinned_bytes: u64,
+    /// Default and current pools of the host's and of managed memory, made when first asked for.
+    pub(crate) pools_at: Vec<PoolsAt>,
+    /// Blocks of pools of the host's or managed memory that were freed. Queued work of a program
+    /// with an error may still use them, so they stay mapped until no work is queued.
+    pub(crate) retired: Vec<(u64, usize)>,
     /// Virtual time, nanoseconds.
     pub(crate) clock: u64,
     /// Id of the next queued work.
@@ -81,7 +86,7 @@ impl State {
             .filter_map(|number| Some((number, options.devices.get(number)?)))
             .enumerate()
             .map(|(ordinal, (number, profile))| {
-                let pool = pools.insert(Pool::new(ordinal, 0, true));
+                let pool = pools.insert(Pool::new(ordinal, PoolMemory::Device, 0, true));
                 let account = options.account.clone().map(|account| (account, number));
                 Device::new(profile.clone(), number, pool, account)
             })
@@ -103,6 +108,8 @@ impl State {
             space: Space::new(),
             pages: Pages::default(),
             pinned_bytes: 0,
+            pools_at: Vec::new(),
+            retired: Vec::new(),
             clock: 0,
             next_op: 1,
             pending: 0,
@@ -124,6 +131,13 @@ impl State {
         self.next_id
     }
 
+    /// Unmaps the blocks of host pools that were freed.
+    pub(crate) fn unmap_retired(&mut self) {
+        for (address, mapped) in self.retired.drain(..) {
+            host::unmap(address, mapped);
+        }
+    }
+
     /// Returns the memory that the plan of failures leaves every device, bytes.
     pub(crate) fn memory_limit(&self) -> u64 {
         self.options.faults.memory_limit().unwrap_or(u64::MAX)
@@ -142,10 +156,14 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         for (address, allocation) in self.space.iter() {
-            if let Kind::Managed { mapped } | Kind::Pinned { mapped, .. } = allocation.kind {
-                host::unmap(address, mapped);
+            match allocation.kind {
+                Kind::Managed { mapped }
+                | Kind::Pinned { mapped, .. }
+                | Kind::Pool { mapped: mapped @ 1.., .. } => host::unmap(address, mapped),
+                _ => {}
             }
         }
+        self.unmap_retired();
     }
 }
 

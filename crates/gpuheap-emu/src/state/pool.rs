@@ -1,12 +1,38 @@
 //! Stream-ordered pools: their memory, and which stream may take memory that was freed.
 
+use std::ffi::c_int;
+
+use gpuheap_driver::{
+    CU_MEM_ACCESS_FLAGS_PROT_NONE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CUmemLocation,
+};
+
 use crate::state::arena::Arena;
 use crate::state::stream::{OpRef, Stream};
+
+/// Memory that a pool gives out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PoolMemory {
+    /// Memory of the pool's device.
+    Device,
+    /// Memory of this process, which counts as the host's.
+    Host(CUmemLocation),
+    /// Managed memory, with its preferred location.
+    Managed(CUmemLocation),
+}
+
+/// The default pool and the current pool of memory that is not of one device.
+pub(crate) struct PoolsAt {
+    pub(crate) memory: PoolMemory,
+    pub(crate) default: usize,
+    pub(crate) current: usize,
+}
 
 /// A pool. Its arena decides how much memory it needs. Addresses are given out apart from that and
 /// are not reused soon, so that a use after free is found.
 pub(crate) struct Pool {
+    /// Ordinal of the device; 0 for a pool that has no device.
     pub(crate) device: usize,
+    pub(crate) memory: PoolMemory,
     /// Limit, bytes; 0 for no limit of the pool's own.
     pub(crate) max_bytes: u64,
     pub(crate) is_default: bool,
@@ -25,13 +51,16 @@ pub(crate) struct Pool {
     pub(crate) live: u64,
     /// Access of other devices, by ordinal.
     pub(crate) access: Vec<(i32, i32)>,
+    /// Access of the host.
+    pub(crate) host_access: c_int,
     pub(crate) arena: Arena,
 }
 
 impl Pool {
-    pub(crate) fn new(device: usize, max_bytes: u64, is_default: bool) -> Pool {
+    pub(crate) fn new(device: usize, memory: PoolMemory, max_bytes: u64, is_default: bool) -> Pool {
         Pool {
             device,
+            memory,
             max_bytes,
             is_default,
             destroyed: false,
@@ -44,8 +73,17 @@ impl Pool {
             used_high: 0,
             live: 0,
             access: Vec::new(),
+            host_access: match memory {
+                PoolMemory::Host(_) => CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+                PoolMemory::Device | PoolMemory::Managed(_) => CU_MEM_ACCESS_FLAGS_PROT_NONE,
+            },
             arena: Arena::default(),
         }
+    }
+
+    /// Returns whether the pool's memory is taken from its device.
+    pub(crate) fn is_of_device(&self) -> bool {
+        self.memory == PoolMemory::Device
     }
 
     /// Takes a place for `bytes` in the pool's memory, if `stream` may use one. Also returns the

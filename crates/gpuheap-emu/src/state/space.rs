@@ -66,8 +66,9 @@ pub(crate) enum Kind {
     Small { taken: u64 },
     /// A plain allocation with granules of its own.
     Large { charged: u64 },
-    /// An allocation from a stream-ordered pool, with its place there and the bytes that it takes.
-    Pool { pool: usize, place: u64, taken: u64 },
+    /// An allocation from a stream-ordered pool, with its place there, the bytes that it takes, and
+    /// the bytes of host memory that are mapped for it, 0 if it is device memory.
+    Pool { pool: usize, place: u64, taken: u64, mapped: usize },
     /// Host memory that the emulator owns.
     Managed { mapped: usize },
     /// Host memory that the emulator owns, counted as pinned.
@@ -81,7 +82,11 @@ pub(crate) enum Kind {
 impl Kind {
     /// Returns whether the address is a host address of this process.
     pub(crate) fn is_host(self) -> bool {
-        matches!(self, Kind::Managed { .. } | Kind::Pinned { .. } | Kind::Registered { .. })
+        match self {
+            Kind::Managed { .. } | Kind::Pinned { .. } | Kind::Registered { .. } => true,
+            Kind::Pool { mapped, .. } => mapped != 0,
+            Kind::Small { .. } | Kind::Large { .. } | Kind::Reserved => false,
+        }
     }
 
     /// Returns the name of the kind in findings.

@@ -9,6 +9,7 @@ mod contexts;
 mod copies;
 mod entry_points;
 mod events;
+mod host_pools;
 mod kernels;
 mod managed;
 mod memory;

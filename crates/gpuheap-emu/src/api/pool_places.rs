@@ -1,0 +1,213 @@
+//! Places of pools: the memory that a pool is made of, each place's default and current pool, and
+//! the access to a pool.
+
+use std::ffi::c_int;
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::args::{In, Out};
+use crate::emulator::Call;
+use crate::state::pool::{Pool, PoolMemory, PoolsAt};
+
+impl Call<'_> {
+    /// Returns the device and the memory of a pool to create. The codes were measured. Pools to be
+    /// shared with other processes are not modelled.
+    pub(crate) fn memory_of_new_pool(
+        &mut self,
+        asked: &CUmemPoolProps,
+    ) -> Outcome<(usize, PoolMemory)> {
+        type L = CUmemLocationType;
+        const SHAREABLE: c_int = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | 8;
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let pinned = asked.kind == CU_MEM_ALLOCATION_TYPE_PINNED;
+        let is_managed = asked.kind == CU_MEM_ALLOCATION_TYPE_MANAGED;
+        if asked.handle_types != 0 {
+            let one_place = matches!(asked.location.kind, L::DEVICE | L::HOST_NUMA);
+            let known = pinned && one_place && asked.handle_types & !SHAREABLE == 0;
+            return Err(if known { CUresult::ERROR_NOT_SUPPORTED } else { invalid });
+        }
+        match asked.location.kind {
+            L::HOST_NUMA_CURRENT if is_managed => {
+                self.host_pools(true)?;
+                Ok((0, PoolMemory::Managed(asked.location)))
+            }
+            kind if !is_managed && !(L::DEVICE.0..=L::HOST_NUMA.0).contains(&kind.0) => {
+                Err(invalid)
+            }
+            _ => self.memory_at(asked.location, asked.kind),
+        }
+    }
+
+    /// Returns the device and the memory of a location's pools.
+    fn memory_at(&mut self, location: CUmemLocation, kind: c_int) -> Outcome<(usize, PoolMemory)> {
+        type L = CUmemLocationType;
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        self.initialised()?;
+        let managed = match kind {
+            _ if !(L::INVALID.0..=L::HOST_NUMA.0).contains(&location.kind.0) => {
+                return Err(CUresult::ERROR_NOT_SUPPORTED);
+            }
+            CU_MEM_ALLOCATION_TYPE_PINNED => false,
+            CU_MEM_ALLOCATION_TYPE_MANAGED => true,
+            _ => return Err(invalid),
+        };
+        let mut at = location;
+        match location.kind {
+            L::DEVICE => {
+                self.device(location.id).map_err(|_| invalid)?;
+                self.device_with_pools(location.id)?;
+                if !managed {
+                    return Ok((location.id as usize, PoolMemory::Device));
+                }
+            }
+            // The emulated host has one node.
+            L::HOST_NUMA if location.id != 0 => return Err(invalid),
+            L::INVALID if !managed => return Err(invalid),
+            // The number means nothing.
+            _ => at.id = 0,
+        }
+        self.host_pools(managed)?;
+        Ok((0, if managed { PoolMemory::Managed(at) } else { PoolMemory::Host(at) }))
+    }
+
+    /// Refuses pools of the host's or managed memory if the first device's driver has none.
+    fn host_pools(&mut self, managed: bool) -> Outcome {
+        let profile = &self.device_with_pools(0)?.profile;
+        let has = if managed { profile.concurrent_managed_access } else { !profile.wsl2 };
+        if has { Ok(()) } else { Err(CUresult::ERROR_NOT_SUPPORTED) }
+    }
+
+    /// Returns whether a pool gives out managed memory.
+    pub(crate) fn is_pool_managed(&self, pool: usize) -> bool {
+        let found = self.state.pools.get(pool);
+        found.is_some_and(|pool| matches!(pool.memory, PoolMemory::Managed(_)))
+    }
+
+    /// Returns the default and the current pool of memory without a device.
+    fn pools_at(&mut self, memory: PoolMemory) -> &mut PoolsAt {
+        let state = &mut *self.state;
+        let found = state.pools_at.iter().position(|at| at.memory == memory);
+        let index = found.unwrap_or_else(|| {
+            let default = state.pools.insert(Pool::new(0, memory, 0, true));
+            state.pools_at.push(PoolsAt { memory, default, current: default });
+            state.pools_at.len() - 1
+        });
+        &mut state.pools_at[index]
+    }
+
+    pub(crate) fn cuMemGetDefaultMemPool(
+        &mut self,
+        pool: Out<CUmemoryPool>,
+        location: Out<CUmemLocation>,
+        kind: c_int,
+    ) -> Outcome {
+        pool.require()?;
+        match self.memory_at(location.get()?, kind)? {
+            (device, PoolMemory::Device) => {
+                self.cuDeviceGetDefaultMemPool(pool, device as CUdevice)
+            }
+            (_, memory) => pool.write(CUmemoryPool(self.pools_at(memory).default)),
+        }
+    }
+
+    pub(crate) fn cuMemGetMemPool(
+        &mut self,
+        pool: Out<CUmemoryPool>,
+        location: Out<CUmemLocation>,
+        kind: c_int,
+    ) -> Outcome {
+        pool.require()?;
+        match self.memory_at(location.get()?, kind)? {
+            (device, PoolMemory::Device) => self.cuDeviceGetMemPool(pool, device as CUdevice),
+            (_, memory) => pool.write(CUmemoryPool(self.pools_at(memory).current)),
+        }
+    }
+
+    pub(crate) fn cuMemSetMemPool(
+        &mut self,
+        location: Out<CUmemLocation>,
+        kind: c_int,
+        pool: CUmemoryPool,
+    ) -> Outcome {
+        let (device, memory) = self.memory_at(location.get()?, kind)?;
+        if self.pool(pool)?.memory != memory {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if memory == PoolMemory::Device {
+            return self.cuDeviceSetMemPool(device as CUdevice, pool);
+        }
+        self.pools_at(memory).current = pool.0;
+        Ok(())
+    }
+
+    pub(crate) fn cuMemPoolSetAccess(
+        &mut self,
+        pool: CUmemoryPool,
+        access: In<CUmemAccessDesc>,
+        count: usize,
+    ) -> Outcome {
+        type L = CUmemLocationType;
+        let found = self.pool(pool)?;
+        let (own, memory) = (found.device, found.memory);
+        for index in 0..count {
+            let CUmemAccessDesc { location, flags } = access.at(index).get()?;
+            let known = [CU_MEM_ACCESS_FLAGS_PROT_NONE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE];
+            let none = flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+            if matches!(location.kind, L::HOST | L::HOST_NUMA) && known.contains(&flags) {
+                // The host keeps its access to its own memory, and has none to a device's.
+                match memory {
+                    PoolMemory::Device => return Err(CUresult::ERROR_NOT_SUPPORTED),
+                    PoolMemory::Host(_) if none => return Err(CUresult::ERROR_NOT_SUPPORTED),
+                    _ => self.pool(pool)?.host_access = flags,
+                }
+                continue;
+            }
+            if location.kind != L::DEVICE || !known.contains(&flags) {
+                return Err(CUresult::ERROR_NOT_SUPPORTED);
+            }
+            self.device(location.id)?;
+            if memory == PoolMemory::Device && location.id as usize == own {
+                // The access of the pool's own device cannot be removed.
+                if flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE {
+                    continue;
+                }
+                return Err(CUresult::ERROR_INVALID_DEVICE);
+            }
+            if memory == PoolMemory::Device && !self.peers_reach(own as CUdevice, location.id)? {
+                return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
+            }
+            let found = self.pool(pool)?;
+            found.access.retain(|(device, _)| *device != location.id);
+            found.access.push((location.id, flags));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cuMemPoolGetAccess(
+        &mut self,
+        flags: Out<c_int>,
+        pool: CUmemoryPool,
+        location: Out<CUmemLocation>,
+    ) -> Outcome {
+        type L = CUmemLocationType;
+        let location = location.get()?;
+        let found = self.pool(pool)?;
+        let own = found.device;
+        match location.kind {
+            L::DEVICE => {}
+            L::HOST | L::HOST_NUMA => return flags.write(found.host_access),
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        }
+        self.device(location.id).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let found = self.pool(pool)?;
+        let known = found.access.iter().find(|(device, _)| *device == location.id);
+        flags.write(match known {
+            _ if found.is_of_device() && location.id as usize == own => {
+                CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            }
+            Some((_, flags)) => *flags,
+            None => CU_MEM_ACCESS_FLAGS_PROT_NONE,
+        })
+    }
+}

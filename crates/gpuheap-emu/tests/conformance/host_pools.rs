@@ -1,0 +1,201 @@
+//! Pools of the host's memory and of managed memory.
+
+use std::ffi::c_int;
+
+use gpuheap_driver::*;
+
+use crate::support::*;
+
+type L = CUmemLocationType;
+
+const MIB: usize = 1 << 20;
+const PINNED: c_int = CU_MEM_ALLOCATION_TYPE_PINNED;
+const MANAGED: c_int = CU_MEM_ALLOCATION_TYPE_MANAGED;
+const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
+const UNSUPPORTED: CUresult = CUresult::ERROR_NOT_SUPPORTED;
+
+fn at(kind: L, id: c_int) -> CUmemLocation {
+    CUmemLocation { kind, id }
+}
+
+/// Creates a pool of a kind of memory at a location.
+fn create(gpu: &Gpu<'_>, kind: c_int, location: CUmemLocation) -> Result<CUmemoryPool, CUresult> {
+    let mut pool = CUmemoryPool::NULL;
+    let properties = CUmemPoolProps { kind, location, ..CUmemPoolProps::device(gpu.device) };
+    let code = code!(gpu, cuMemPoolCreate(&mut pool, &properties));
+    if code.is_success() { Ok(pool) } else { Err(code) }
+}
+
+fn set_access(
+    gpu: &Gpu<'_>,
+    pool: CUmemoryPool,
+    location: CUmemLocation,
+    flags: c_int,
+) -> CUresult {
+    code!(gpu, cuMemPoolSetAccess(pool, &CUmemAccessDesc { location, flags }, 1))
+}
+
+fn access(gpu: &Gpu<'_>, pool: CUmemoryPool, mut location: CUmemLocation) -> c_int {
+    let mut flags = 9;
+    ok!(gpu, cuMemPoolGetAccess(&mut flags, pool, &mut location));
+    flags
+}
+
+fn reserved(gpu: &Gpu<'_>, pool: CUmemoryPool) -> usize {
+    let mut bytes = 0_usize;
+    let attribute = CUmemPool_attribute::RESERVED_MEM_CURRENT;
+    ok!(gpu, cuMemPoolGetAttribute(pool, attribute, (&raw mut bytes).cast()));
+    bytes
+}
+
+fn number(gpu: &Gpu<'_>, attribute: CUpointer_attribute, pointer: u64) -> Option<u64> {
+    let mut value = 0_u64;
+    let data = (&raw mut value).cast();
+    let code = code!(gpu, cuPointerGetAttribute(data, attribute, pointer));
+    code.is_success().then_some(value)
+}
+
+#[test]
+fn host_and_device_share_memory_of_these_pools() {
+    on_every_driver(|gpu| {
+        type A = CUpointer_attribute;
+        let stream = gpu.stream();
+        let here = CUmemLocation::device(gpu.device);
+        for (kind, location) in [
+            (PINNED, at(L::HOST, 0)),
+            (PINNED, at(L::HOST_NUMA, 0)),
+            (MANAGED, at(L::INVALID, 0)),
+            (MANAGED, here),
+        ] {
+            let pool = create(gpu, kind, location).unwrap();
+            let used = gpu.used();
+            let (mut pointer, mut second) = (0, 0);
+            ok!(gpu, cuMemAllocFromPoolAsync(&mut pointer, 1000, pool, stream));
+            assert_eq!(reserved(gpu, pool), 32 * MIB);
+            assert_eq!(gpu.used(), used, "no memory of the device");
+            assert_eq!(number(gpu, A::MEMPOOL_HANDLE, pointer), Some(pool.0 as u64));
+            assert_eq!(number(gpu, A::HOST_POINTER, pointer), Some(pointer));
+            assert_eq!(number(gpu, A::CONTEXT, pointer), Some(0));
+            let managed = kind == MANAGED;
+            let memory = if managed { CUmemorytype::DEVICE } else { CUmemorytype::HOST };
+            assert_eq!(number(gpu, A::MEMORY_TYPE, pointer), Some(memory.0 as u64));
+            assert_eq!(number(gpu, A::IS_MANAGED, pointer), Some(u64::from(managed)));
+            // A device does not see the host's memory before it has access.
+            let seen = number(gpu, A::DEVICE_POINTER, pointer);
+            assert_eq!(seen, managed.then_some(pointer));
+            let all = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+            assert_eq!(set_access(gpu, pool, here, all), CUresult::SUCCESS);
+            assert_eq!(set_access(gpu, pool, at(L::HOST, 0), all), CUresult::SUCCESS);
+            ok!(gpu, cuMemAllocFromPoolAsync(&mut second, 33 * MIB, pool, stream));
+            assert_eq!(reserved(gpu, pool), 64 * MIB);
+            ok!(gpu, cuMemsetD8Async(pointer, 7, 1000, stream));
+            ok!(gpu, cuStreamSynchronize(stream));
+            // SAFETY: the pool gave these 1000 bytes, and the fill is done.
+            let bytes = unsafe {
+                let start = std::ptr::with_exposed_provenance_mut::<u8>(pointer as usize);
+                std::slice::from_raw_parts_mut(start, 1000)
+            };
+            assert!(bytes.iter().all(|byte| *byte == 7));
+            bytes.fill(9);
+            assert_eq!(gpu.download(pointer, 1000), [9; 1000]);
+            ok!(gpu, cuMemFreeAsync(second, stream));
+            ok!(gpu, cuMemFree_v2(pointer));
+            ok!(gpu, cuStreamSynchronize(stream));
+            assert_eq!(reserved(gpu, pool), 0, "above the release threshold");
+            ok!(gpu, cuMemPoolDestroy(pool));
+        }
+        ok!(gpu, cuStreamDestroy_v2(stream));
+    });
+}
+
+#[test]
+fn each_place_has_a_default_and_a_current_pool() {
+    on_every_driver(|gpu| {
+        let here = CUmemLocation::device(gpu.device);
+        let places = [
+            (PINNED, here),
+            (PINNED, at(L::HOST, 0)),
+            (PINNED, at(L::HOST_NUMA, 0)),
+            (MANAGED, at(L::INVALID, 0)),
+            (MANAGED, here),
+            (MANAGED, at(L::HOST, 0)),
+            (MANAGED, at(L::HOST_NUMA, 0)),
+        ];
+        let default = |(kind, mut location)| {
+            let mut pool = CUmemoryPool::NULL;
+            ok!(gpu, cuMemGetDefaultMemPool(&mut pool, &mut location, kind));
+            pool
+        };
+        let current = |(kind, mut location)| {
+            let mut pool = CUmemoryPool::NULL;
+            ok!(gpu, cuMemGetMemPool(&mut pool, &mut location, kind));
+            pool
+        };
+        let pools: std::collections::HashSet<_> = places.map(default).into_iter().collect();
+        assert_eq!(pools.len(), places.len(), "a pool for each");
+        // The host's number means nothing.
+        assert_eq!(default((PINNED, at(L::HOST, 5))), default((PINNED, at(L::HOST, 0))));
+        for place in places {
+            let (kind, mut location) = place;
+            assert_eq!(current(place), default(place));
+            assert_eq!(code!(gpu, cuMemPoolDestroy(default(place))), INVALID);
+            let pool = create(gpu, kind, location).unwrap();
+            for (other_kind, mut other) in places.into_iter().filter(|other| *other != place) {
+                let code = code!(gpu, cuMemSetMemPool(&mut other, other_kind, pool));
+                assert_eq!(code, INVALID, "{place:?} as {other_kind} {other:?}");
+            }
+            ok!(gpu, cuMemSetMemPool(&mut location, kind, pool));
+            assert_eq!(current(place), pool);
+            ok!(gpu, cuMemSetMemPool(&mut location, kind, default(place)));
+            ok!(gpu, cuMemPoolDestroy(pool));
+        }
+    });
+}
+
+#[test]
+fn pools_are_made_at_places_that_exist() {
+    on_every_driver(|gpu| {
+        for (kind, location, expected) in [
+            (PINNED, at(L::INVALID, 0), INVALID),
+            (PINNED, at(L::DEVICE, 99), INVALID),
+            (PINNED, at(L::HOST_NUMA, 99), INVALID),
+            (PINNED, at(L::HOST_NUMA_CURRENT, 0), INVALID),
+            (MANAGED, at(L::DEVICE, 99), INVALID),
+            (MANAGED, at(L::HOST_NUMA, -1), INVALID),
+            (MANAGED, at(CUmemLocationType(5), 0), UNSUPPORTED),
+            (3, at(L::HOST, 0), INVALID),
+        ] {
+            assert_eq!(create(gpu, kind, location), Err(expected), "{kind} {location:?}");
+        }
+        let current = create(gpu, MANAGED, at(L::HOST_NUMA_CURRENT, 0)).unwrap();
+        ok!(gpu, cuMemPoolDestroy(current));
+        let mut pool = CUmemoryPool::NULL;
+        let code =
+            code!(gpu, cuMemGetDefaultMemPool(&mut pool, &mut at(L::HOST_NUMA_CURRENT, 0), PINNED));
+        assert_eq!(code, UNSUPPORTED);
+    });
+}
+
+#[test]
+fn host_keeps_its_access_to_its_own_pools() {
+    on_every_driver(|gpu| {
+        let (none, all) = (CU_MEM_ACCESS_FLAGS_PROT_NONE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        let (host, here) = (at(L::HOST, 0), CUmemLocation::device(gpu.device));
+        for (kind, location) in [(PINNED, host), (MANAGED, here)] {
+            let pool = create(gpu, kind, location).unwrap();
+            let own = kind == PINNED;
+            assert_eq!(access(gpu, pool, host), if own { all } else { none });
+            assert_eq!(access(gpu, pool, here), none);
+            let refused = set_access(gpu, pool, host, none);
+            assert_eq!(refused, if own { UNSUPPORTED } else { CUresult::SUCCESS });
+            assert_eq!(set_access(gpu, pool, host, all), CUresult::SUCCESS);
+            assert_eq!(access(gpu, pool, at(L::HOST_NUMA, 0)), all, "the same access");
+            let read = CU_MEM_ACCESS_FLAGS_PROT_READ;
+            assert_eq!(set_access(gpu, pool, here, read), UNSUPPORTED);
+            assert_eq!(set_access(gpu, pool, here, all), CUresult::SUCCESS);
+            assert_eq!(access(gpu, pool, here), all);
+            assert_eq!(set_access(gpu, pool, here, none), CUresult::SUCCESS);
+            ok!(gpu, cuMemPoolDestroy(pool));
+        }
+    });
+}
