@@ -361,6 +361,10 @@ macro_rules! cuda_functions {
 
         /// Creates an executable graph from a graph.
         cuGraphInstantiateWithFlags [11040 cuGraphInstantiateWithFlags] (executable: *mut CUgraphExec, graph: CUgraph, flags: u64);
+        /// Creates an executable graph from a graph, and says why it failed if it did.
+        cuGraphInstantiateWithParams [12000 cuGraphInstantiateWithParams, 12000 cuGraphInstantiateWithParams_ptsz] (executable: *mut CUgraphExec, graph: CUgraph, parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS);
+        /// Prepares a device for an executable graph, in the order of a stream.
+        cuGraphUpload [11010 cuGraphUpload, 11010 cuGraphUpload_ptsz] (executable: CUgraphExec, stream: CUstream);
         /// Runs a graph's work in the order of a stream.
         cuGraphLaunch [10000 cuGraphLaunch, 10000 cuGraphLaunch_ptsz] (executable: CUgraphExec, stream: CUstream);
         /// Destroys an executable graph. Launches that run continue.

@@ -431,6 +431,21 @@ impl CUmemPoolProps {
     }
 }
 
+/// Parameters of an executable graph, and the outcome of making it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
+    /// Flags of the graph: 1 frees its memory at a launch, 2 uploads it, 4 lets a device launch it,
+    /// 8 uses its nodes' priorities.
+    pub flags: u64,
+    /// Stream of the upload.
+    pub hUploadStream: CUstream,
+    /// Node that failed, or null.
+    pub hErrNode_out: CUgraphNode,
+    /// 0 for success, 1 for an error that the code tells.
+    pub result_out: c_int,
+}
+
 /// A copy of a rectangle.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -476,4 +491,5 @@ const _: () = {
     assert!(size_of::<CUmemAllocationProp>() == 32);
     assert!(size_of::<CUmemPoolProps>() == 88);
     assert!(size_of::<CUDA_MEMCPY2D>() == 128);
+    assert!(size_of::<CUDA_GRAPH_INSTANTIATE_PARAMS>() == 32);
 };

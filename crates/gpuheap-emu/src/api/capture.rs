@@ -1,7 +1,7 @@
 //! Captures, and the graphs that they record. A graph runs in the order in which it was recorded,
 //! all on the stream that it is launched on. Allocations in a graph are not modelled.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 
 use gpuheap_driver::*;
 
@@ -13,9 +13,11 @@ use crate::state::capture::{Capture, Captured, Graph, Member};
 use crate::state::context::this_thread;
 use crate::state::stream::{Place, StreamKind, Work};
 
-/// Flags of `cuGraphInstantiateWithFlags`: free memory at the launch, launches by a device, and
+/// Flag of a graph that is uploaded at once.
+const UPLOAD: u64 = 2;
+/// Flags of an executable graph: free memory at the launch, upload, launches by a device, and
 /// priorities of nodes. They change nothing in graphs of copies, fills and callbacks.
-const INSTANTIATE_FLAGS: u64 = 1 | 4 | 8;
+const INSTANTIATE_FLAGS: u64 = 1 | UPLOAD | 4 | 8;
 
 impl Call<'_> {
     pub(crate) fn cuStreamBeginCapture_v2(
@@ -161,6 +163,29 @@ impl Call<'_> {
         graph: CUgraph,
         flags: u64,
     ) -> Outcome {
+        // An upload needs a stream, which only the other form has: measured.
+        if flags & UPLOAD != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.instantiate(executable, graph, flags)
+    }
+
+    /// Makes an executable graph. There is nothing to upload.
+    pub(crate) fn cuGraphInstantiateWithParams(
+        &mut self,
+        executable: Out<CUgraphExec>,
+        graph: CUgraph,
+        parameters: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>,
+    ) -> Outcome {
+        let mut asked = parameters.get()?;
+        let outcome = self.instantiate(executable, graph, asked.flags);
+        asked.hErrNode_out = CUgraphNode::NULL;
+        asked.result_out = c_int::from(outcome.is_err());
+        parameters.write(asked)?;
+        outcome
+    }
+
+    fn instantiate(&mut self, executable: Out<CUgraphExec>, graph: CUgraph, flags: u64) -> Outcome {
         executable.require()?;
         let found = self.state.captures.graphs.get(graph.0);
         let made = found.ok_or(CUresult::ERROR_INVALID_VALUE)?.clone();
@@ -169,6 +194,17 @@ impl Call<'_> {
         }
         let made = self.state.captures.executables.insert(made);
         executable.write(CUgraphExec(made))
+    }
+
+    /// Takes the stream's order: there is nothing to upload.
+    pub(crate) fn cuGraphUpload(&mut self, executable: CUgraphExec, stream: CUstream) -> Outcome {
+        let index = self.stream(stream)?;
+        if self.state.captures.executables.get(executable.0).is_none() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.refuse_while_recording(index)?;
+        self.take_turn(index);
+        Ok(())
     }
 
     pub(crate) fn cuGraphLaunch(&mut self, executable: CUgraphExec, stream: CUstream) -> Outcome {

@@ -189,7 +189,7 @@ impl Call<'_> {
     }
 
     /// Enqueues work that does nothing: the call's only effect is its place in the stream's order.
-    fn take_turn(&mut self, stream: u32) {
+    pub(crate) fn take_turn(&mut self, stream: u32) {
         self.begin(stream);
         self.enqueue(stream, Work::Nothing, &[]);
     }

@@ -346,6 +346,26 @@ fn graphs_are_instantiated_with_flags_that_the_driver_knows() {
                 ok!(gpu, cuGraphExecDestroy(executable));
             }
         }
+        let make = |graph, flags, executable: &mut CUgraphExec| {
+            let mut parameters = CUDA_GRAPH_INSTANTIATE_PARAMS {
+                flags,
+                hUploadStream: stream,
+                hErrNode_out: CUgraphNode(9),
+                result_out: 9,
+            };
+            let code = code!(gpu, cuGraphInstantiateWithParams(executable, graph, &mut parameters));
+            assert!(parameters.hErrNode_out.is_null());
+            (code, parameters.result_out)
+        };
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        assert_eq!(make(graph, 16, &mut executable), (invalid, 1));
+        assert_eq!(make(CUgraph::NULL, 0, &mut executable), (invalid, 1));
+        assert_eq!(make(graph, 2, &mut executable), (CUresult::SUCCESS, 0));
+        ok!(gpu, cuGraphUpload(executable, stream));
+        ok!(gpu, cuGraphLaunch(executable, stream));
+        ok!(gpu, cuStreamSynchronize(stream));
+        assert_eq!(gpu.download(block, 64), [7; 64]);
+        ok!(gpu, cuGraphExecDestroy(executable));
         ok!(gpu, cuGraphDestroy(graph));
         gpu.free(block);
         ok!(gpu, cuStreamDestroy_v2(stream));
