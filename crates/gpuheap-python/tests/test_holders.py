@@ -177,6 +177,7 @@ def test_arguments_of_a_thread_that_runs(heap):
         (held,) = heap.held()
         assert any("which runs on thread loader" in name for name in names(held.holders, "local"))
         assert "thread loader._args[0][0]" in names(held.holders, "thread")
+        assert not names(held.holders, "global")
     finally:
         go.set()
         thread.join()

@@ -75,6 +75,13 @@ def test_outputs_are_released_if_asked(shell, heap):
     assert "released 1000 bytes: IPython's outputs" in shown
 
 
+def test_the_last_output_is_released_too(shell, heap):
+    run(shell, "heap.alloc(1000)")
+    shown = run(shell, "%gpuflush -o")
+    assert "released 1000 bytes: IPython's outputs" in shown
+    assert heap.stats()["live"] == 0
+
+
 def test_variables_are_never_torn_away(shell, heap):
     run(shell, "weights = heap.alloc(1000)")
     run(shell, "%gpuflush -o")

@@ -163,6 +163,16 @@ def test_nothing(): pass
     run(tests).stdout.no_fnmatch_line("*GPU memory*")
 
 
+def test_the_default_heap_is_the_one_of_before_afterwards(run):
+    mine = gpuheap.Heap("emulated:1GiB")
+    gpuheap.set_default_heap(mine)
+    run("""
+def test_step(gpu_heap):
+    assert gpuheap.default_heap() is gpu_heap
+""").assert_outcomes(passed=1)
+    assert gpuheap.default_heap() is mine
+
+
 def test_pytorchs_own_allocator_counts(run):
     result = run(TORCH + """
 @pytest.mark.gpu_limit("2 MiB")

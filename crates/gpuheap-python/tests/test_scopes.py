@@ -132,6 +132,31 @@ def test_objects_of_libraries_are_reported_and_stay(heap):
     stays.free()
 
 
+def test_garbage_that_waits_for_the_collector_is_no_leak(heap):
+    with heap.scope("load") as scope:
+        cycle = [library().empty(heap, 1000)]
+        cycle.append(cycle)
+        del cycle
+    assert scope.leaked_bytes == 0
+
+
+def test_the_scope_around_reports_what_stayed_inside(heap):
+    with heap.scope("outer", on_leak="ignore") as outer, heap.scope("inner", on_leak="ignore") as inner:
+        stays = library().empty(heap, 1000)
+    assert [leak.bytes for leak in inner.leaked] == [leak.bytes for leak in outer.leaked] == [1000]
+    stays.free()
+
+
+def test_a_scope_may_end_in_another_context(heap):
+    with heap.scope("outer") as outer:
+        scope = heap.scope("load")
+        contextvars.copy_context().run(scope.__enter__)
+        scope.__exit__(None, None, None)
+        buffer = heap.alloc(10)
+        assert (scope.live, outer.live) == (0, 10)
+    assert buffer.freed
+
+
 def test_memory_that_another_library_shares_is_reported(heap):
     with heap.scope("load", on_leak="ignore") as scope:
         capsule = heap.alloc(1000).__dlpack__()

@@ -78,9 +78,6 @@ def _forget_traceback(shell: Any) -> None:
 
 def _forget_outputs(shell: Any) -> None:
     shell.displayhook.flush()
-    # Names that IPython no longer counts: `flush` forgets as many as there were prompts.
-    for name in [name for name in shell.user_ns if name[:1] == "_" and name[1:].isdecimal()]:
-        del shell.user_ns[name]
     # IPython's `flush` forgets these in the namespace that the user sees alone.
     shell.user_ns_hidden.update((name, "") for name in ("_", "__", "___") if name in shell.user_ns_hidden)
     result = getattr(shell, "last_execution_result", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import inspect
@@ -164,11 +165,10 @@ class Scope:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         account = self._opened()
-        try:
+        # A framework may enter the scope in one context and leave it in another, whose scope stays. There
+        # the account is passed over once it is closed.
+        with contextlib.suppress(ValueError):
             current.reset(self._token)
-        except ValueError:
-            # A framework entered the scope in one context and leaves it in another.
-            current.set(account.outer)
         account.close()
         self._peak = self._measured()
         self._is_open = False
