@@ -124,7 +124,9 @@ impl Call<'_> {
             if first >= count {
                 return Err(invalid);
             }
-            groups.push((first, place));
+            // A batch keeps the host's number as it was given: measured.
+            let id = locations.at(group).get()?.id;
+            groups.push((first, CUmemLocation { id, ..place }));
         }
         self.refuse_while_recording(index)?;
         let mut group = 0;

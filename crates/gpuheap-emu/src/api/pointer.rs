@@ -158,7 +158,8 @@ impl Call<'_> {
     fn nothing(&self, attribute: CUpointer_attribute, pointer: u64) -> Option<Value> {
         type A = CUpointer_attribute;
         let found = self.state.space.find(pointer).filter(|(_, found)| found.freed.is_none());
-        let reserved = found.filter(|(_, found)| found.kind == Kind::Reserved);
+        let is_mapped = self.state.vmm.find(pointer).is_some();
+        let reserved = found.filter(|(_, found)| found.kind == Kind::Reserved && !is_mapped);
         Some(match attribute {
             A::DEVICE_ORDINAL => Value::Int(NO_DEVICE),
             A::HOST_POINTER if found.is_none() || reserved.is_some() => Value::Long(pointer),

@@ -24,8 +24,11 @@ impl Call<'_> {
         let is_managed = asked.kind == CU_MEM_ALLOCATION_TYPE_MANAGED;
         if asked.handle_types != 0 {
             let one_place = matches!(asked.location.kind, L::DEVICE | L::HOST_NUMA);
-            let known = pinned && one_place && asked.handle_types & !SHAREABLE == 0;
-            return Err(if known { CUresult::ERROR_NOT_SUPPORTED } else { invalid });
+            if !pinned || !one_place || asked.handle_types & !SHAREABLE != 0 {
+                return Err(invalid);
+            }
+            self.memory_at(asked.location, asked.kind)?;
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         match asked.location.kind {
             L::HOST_NUMA_CURRENT if is_managed => {

@@ -168,10 +168,14 @@ impl Call<'_> {
                 CU_MEM_ACCESS_FLAGS_PROT_READ,
                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             ];
-            if location.kind != CUmemLocationType::DEVICE || !known.contains(&flags) {
-                return Err(invalid);
-            }
-            self.device(location.id)?;
+            match location.kind {
+                CUmemLocationType::DEVICE if known.contains(&flags) => self.device(location.id)?,
+                // The host has no access to a device's memory: measured.
+                CUmemLocationType::HOST | CUmemLocationType::HOST_NUMA => {
+                    return Err(CUresult::ERROR_NOT_SUPPORTED);
+                }
+                _ => return Err(invalid),
+            };
             for start in &whole {
                 let owner = self.state.vmm.mappings.get(start).map_or(0, |mapping| mapping.device);
                 if owner as CUdevice != location.id
@@ -216,7 +220,13 @@ impl Call<'_> {
         option: c_int,
     ) -> Outcome {
         self.vmm_supported()?;
-        self.vmm_device(&properties.get()?)?;
+        let location = properties.get()?.location;
+        // The driver reads the device, if there is one, and no other property: measured.
+        if location.kind == CUmemLocationType::DEVICE
+            && self.device(location.id).is_ok_and(|device| !device.profile.vmm)
+        {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
         match option {
             // On the H200, the minimum and the recommended granularity are equal.
             0 | 1 => granularity.write(GRANULE as usize),
@@ -276,21 +286,33 @@ impl Call<'_> {
 
     /// Returns the device of physical memory. Memory of the host is not modelled: `NOT_SUPPORTED`,
     /// as the attributes say. Memory to be shared by a file descriptor is memory like any other: no
-    /// function exports it.
+    /// function exports it. The other codes were measured, on a machine without fabric handles.
     fn vmm_device(&mut self, asked: &CUmemAllocationProp) -> Outcome<usize> {
         type L = CUmemLocationType;
-        match (asked.kind, asked.location.kind) {
-            (CU_MEM_ALLOCATION_TYPE_PINNED, L::DEVICE) => {}
-            (CU_MEM_ALLOCATION_TYPE_PINNED, L::HOST | L::HOST_NUMA | L::HOST_NUMA_CURRENT)
-            | (CU_MEM_ALLOCATION_TYPE_MANAGED, _) => return Err(CUresult::ERROR_NOT_SUPPORTED),
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        const WINDOWS: c_int = 2 | 4;
+        const FABRIC: c_int = 8;
+        let (location, shared) = (asked.location, asked.requested_handle_types);
+        if location.kind == L::DEVICE {
+            self.device(location.id)?;
         }
-        let kept_here = [0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR];
-        if !self.device(asked.location.id)?.profile.vmm
-            || !kept_here.contains(&asked.requested_handle_types)
-        {
+        let invalid = asked.kind != CU_MEM_ALLOCATION_TYPE_PINNED
+            || shared & WINDOWS != 0
+            || match location.kind {
+                L::DEVICE => false,
+                L::HOST => shared != 0,
+                // The emulated host has one node.
+                L::HOST_NUMA => location.id != 0,
+                _ => true,
+            };
+        if invalid {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if shared & FABRIC != 0 {
+            return Err(CUresult::ERROR_NOT_PERMITTED);
+        }
+        if location.kind != L::DEVICE || !self.device(location.id)?.profile.vmm {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        Ok(asked.location.id as usize)
+        Ok(location.id as usize)
     }
 }

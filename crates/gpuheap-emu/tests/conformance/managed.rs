@@ -176,6 +176,10 @@ fn batches_move_each_group_of_ranges_to_its_place() {
         assert_eq!(prefetch(&[0, 2], &everywhere, pointers, stream), CUresult::SUCCESS);
         ok!(gpu, cuStreamSynchronize(stream));
         assert_eq!(last(), [gpu.device, gpu.device, CU_DEVICE_CPU]);
+        // Attribute 8 is the number of the last prefetch's location, which a batch keeps.
+        let mut id = 99;
+        ok!(gpu, cuMemRangeGetAttribute((&raw mut id).cast(), 4, 8, pointers[2], 2 * MIB));
+        assert_eq!(id, 0);
         // A group that does not begin after the one before it has no ranges.
         let three = [here, host, here];
         assert_eq!(prefetch(&[0, 2, 1], &three, pointers, stream), CUresult::SUCCESS);

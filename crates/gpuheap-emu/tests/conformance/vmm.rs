@@ -158,3 +158,66 @@ fn what_cannot_be_mapped_is_refused() {
         );
     });
 }
+
+#[test]
+fn physical_memory_is_made_of_properties_that_fit() {
+    on_every_driver(|gpu| {
+        type L = CUmemLocationType;
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let plain = CUmemAllocationProp::device(gpu.device);
+        let at = |kind, id| CUmemLocation { kind, id };
+        for (kind, location, handle_types, expected) in [
+            (0, plain.location, 0, invalid),
+            (CU_MEM_ALLOCATION_TYPE_MANAGED, plain.location, 0, invalid),
+            (3, at(L::DEVICE, 99), 0, CUresult::ERROR_INVALID_DEVICE),
+            (CU_MEM_ALLOCATION_TYPE_PINNED, at(L::DEVICE, -1), 0, CUresult::ERROR_INVALID_DEVICE),
+            (CU_MEM_ALLOCATION_TYPE_PINNED, at(L::INVALID, 0), 0, invalid),
+            (CU_MEM_ALLOCATION_TYPE_PINNED, at(L::HOST_NUMA, 99), 0, invalid),
+            (CU_MEM_ALLOCATION_TYPE_PINNED, at(L::HOST_NUMA_CURRENT, 0), 0, invalid),
+            (CU_MEM_ALLOCATION_TYPE_PINNED, at(L::HOST, 0), 1, invalid),
+            // Handles of Windows.
+            (CU_MEM_ALLOCATION_TYPE_PINNED, plain.location, 2, invalid),
+            (CU_MEM_ALLOCATION_TYPE_PINNED, plain.location, 4, invalid),
+        ] {
+            let requested_handle_types = handle_types;
+            let properties =
+                CUmemAllocationProp { kind, location, requested_handle_types, ..plain };
+            let (mut handle, mut granularity) = (0, 0);
+            let code = code!(gpu, cuMemCreate(&mut handle, 2 * MIB, &properties, 0));
+            assert_eq!(code, expected, "{properties:?}");
+            // The granularity is told for any properties.
+            ok!(gpu, cuMemGetAllocationGranularity(&mut granularity, &properties, 0));
+            assert_eq!(granularity, 2 * MIB);
+        }
+    });
+}
+
+#[test]
+fn host_gets_no_access_to_mapped_device_memory() {
+    on_every_driver(|gpu| {
+        let properties = CUmemAllocationProp::device(gpu.device);
+        let (mut va, mut handle) = (0, 0);
+        ok!(gpu, cuMemAddressReserve(&mut va, 2 * MIB, 0, 0, 0));
+        ok!(gpu, cuMemCreate(&mut handle, 2 * MIB, &properties, 0));
+        ok!(gpu, cuMemMap(va, 2 * MIB, 0, handle, 0));
+        for (kind, expected) in [
+            (CUmemLocationType::HOST, CUresult::ERROR_NOT_SUPPORTED),
+            (CUmemLocationType::HOST_NUMA, CUresult::ERROR_NOT_SUPPORTED),
+            (CUmemLocationType::HOST_NUMA_CURRENT, CUresult::ERROR_INVALID_VALUE),
+        ] {
+            let location = CUmemLocation { kind, id: 0 };
+            let flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+            let access = CUmemAccessDesc { location, flags };
+            assert_eq!(code!(gpu, cuMemSetAccess(va, 2 * MIB, &access, 1)), expected, "{kind:?}");
+        }
+        // Mapped memory without access has neither a device's address nor the host's.
+        let mut host = 9_u64;
+        let mut attribute = CUpointer_attribute::HOST_POINTER;
+        let mut data = [(&raw mut host).cast()];
+        ok!(gpu, cuPointerGetAttributes(1, &mut attribute, data.as_mut_ptr(), va));
+        assert_eq!(host, 0);
+        ok!(gpu, cuMemUnmap(va, 2 * MIB));
+        ok!(gpu, cuMemRelease(handle));
+        ok!(gpu, cuMemAddressFree(va, 2 * MIB));
+    });
+}
