@@ -141,6 +141,21 @@ def test_step(gpu_heap):
     result.stdout.no_fnmatch_line("*gpu_limit_leaks: *")
 
 
+def test_an_error_that_ran_out_of_memory_is_explained(run):
+    result = run("""
+def test_cupy():
+    class OutOfMemoryError(MemoryError):
+        __module__ = "cupy.cuda.memory"
+    raise OutOfMemoryError("Out of memory allocating 1,024,000 bytes (allocated so far: 512 bytes).")
+
+def test_other():
+    assert False
+""", "--gpuheap")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*- GPU memory -*", "*- Out of GPU memory -*", "CuPy: *", "*_ test_other _*"])
+    assert str(result.stdout).count("Out of GPU memory") == 1
+
+
 def test_the_summary_has_the_peaks(run):
     tests = """
 @pytest.mark.parametrize("mib", [1, 3, 2])

@@ -102,6 +102,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     usage = item.stash.get(_USAGE, None)
     if call.when == "call" and report.failed and usage is not None:
         report.sections.append(("GPU memory", str(usage)))
+        explanation = _explained(call)
+        if explanation is not None:
+            report.sections.append(("Out of GPU memory", str(explanation)))
     return report
 
 
@@ -130,6 +133,12 @@ class _Summary:
         if others:
             with_less = "with less" if len(ranked) > 10 else "with none"
             terminalreporter.write_line(f"{others} tests {with_less}")
+
+
+def _explained(call: pytest.CallInfo[Any]) -> Any:
+    from gpuheap._explain import explain
+
+    return explain(call.excinfo.value) if call.excinfo is not None else None
 
 
 def _note(item: pytest.Item, usage: Any) -> None:
