@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpuheap::Block;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::exchange::{self, Exported};
 use crate::failure::{call, call_detached, refused};
@@ -21,10 +21,10 @@ use crate::scope::Charge;
 /// Memory that was handed to one of them stays until that library releases it too.
 #[pyclass(frozen, module = "gpuheap", weakref)]
 pub(crate) struct Buffer {
-    pub(crate) address: u64,
-    pub(crate) bytes: u64,
-    pub(crate) stream: gpuheap::Stream,
-    pub(crate) owner: Arc<Owner>,
+    address: u64,
+    bytes: u64,
+    /// Handle of the stream.
+    stream: usize,
     state: Mutex<State>,
 }
 
@@ -45,9 +45,9 @@ impl Buffer {
         record: Option<RecordId>,
         charge: Option<Charge>,
     ) -> Buffer {
-        let (address, bytes) = (block.address(), block.bytes());
-        let memory = Memory::new(block, record, charge, &owner, &stream);
-        Buffer { address, bytes, stream, owner, state: Mutex::new(State::Own(memory)) }
+        let (address, bytes, handle) = (block.address(), block.bytes(), stream.raw().0);
+        let memory = Memory::new(block, record, charge, owner, stream);
+        Buffer { address, bytes, stream: handle, state: Mutex::new(State::Own(memory)) }
     }
 
     /// Returns the memory, to be held by somebody else too.
@@ -103,13 +103,13 @@ impl Buffer {
     /// Handle of the stream that it was allocated on.
     #[getter]
     fn stream(&self) -> usize {
-        self.stream.raw().0
+        self.stream
     }
 
     /// Name of the device.
     #[getter]
-    fn device(&self) -> &str {
-        self.owner.device.name()
+    fn device(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.share(py)?.owner.device.name().to_owned())
     }
 
     /// `True` once `free` was called.
@@ -137,12 +137,8 @@ impl Buffer {
     /// after that stream's work.
     fn used_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = stream.py();
-        let stream = self.owner.stream(py, Some(stream))?;
-        match &*self.lock() {
-            State::Own(memory) => memory.use_on(&stream),
-            State::Shared(memory) => memory.use_on(&stream),
-            State::Freed => return Err(freed(py)),
-        }
+        let memory = self.share(py)?;
+        memory.use_on(&memory.owner.stream(py, Some(stream))?);
         Ok(())
     }
 
@@ -150,9 +146,7 @@ impl Buffer {
     #[pyo3(signature = (byte=0))]
     fn fill(&self, py: Python<'_>, byte: u8) -> PyResult<()> {
         let memory = self.share(py)?;
-        call(py, || self.owner.fill(self.address, self.bytes, byte, &self.stream))?;
-        drop(memory);
-        Ok(())
+        call(py, || memory.owner.fill(self.address, self.bytes, byte, &memory.stream))
     }
 
     /// Copies bytes to the device, from anything with the buffer protocol. Waits until they are
@@ -162,10 +156,8 @@ impl Buffer {
         let memory = self.share(py)?;
         let bytes = crate::host::bytes_of(source)?;
         self.check_range(py, offset, bytes.len())?;
-        let (to, stream) = (self.address + offset, &self.stream);
-        call_detached(py, || self.owner.upload(to, &bytes, stream))?;
-        drop(memory);
-        Ok(())
+        let to = self.address + offset;
+        call_detached(py, || memory.owner.upload(to, &bytes, &memory.stream))
     }
 
     /// Copies bytes to the host. Waits until the stream has done what was enqueued before.
@@ -175,16 +167,16 @@ impl Buffer {
         py: Python<'py>,
         offset: u64,
         nbytes: Option<u64>,
-    ) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let memory = self.share(py)?;
         let bytes = nbytes.unwrap_or_else(|| self.bytes.saturating_sub(offset));
         let length = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.check_range(py, offset, length)?;
-        let (from, stream) = (self.address + offset, &self.stream);
-        let mut read = vec![0_u8; length];
-        call_detached(py, || self.owner.download(from, &mut read, stream))?;
-        drop(memory);
-        Ok(pyo3::types::PyBytes::new(py, &read))
+        let from = self.address + offset;
+        // Python allocates them, and says so if it cannot.
+        PyBytes::new_with(py, length, |read| {
+            call_detached(py, || memory.owner.download(from, read, &memory.stream))
+        })
     }
 
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
@@ -197,21 +189,21 @@ impl Buffer {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let memory = self.share(py)?;
-        let exported = Exported::bytes(self.address, self.bytes, &self.owner, memory, &self.stream);
+        let exported = Exported::bytes(self.address, self.bytes, memory);
         exchange::dlpack(py, exported, stream, max_version, dl_device, copy)
     }
 
-    fn __dlpack_device__(&self) -> (i32, i32) {
-        exchange::dlpack_device(&self.owner.device)
+    fn __dlpack_device__(&self, py: Python<'_>) -> PyResult<(i32, i32)> {
+        Ok(exchange::dlpack_device(&self.share(py)?.owner.device))
     }
 
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        exchange::refuse_emulated(py, &self.owner.device)?;
         let memory = self.share(py)?;
+        exchange::refuse_emulated(py, &memory.owner.device)?;
         // The reader names no stream. The free comes after the work of all blocking streams.
-        memory.use_on(&self.owner.default);
-        exchange::array_interface(py, self.address, &[self.bytes as usize], "|u1", &self.stream)
+        memory.use_on(&memory.owner.default);
+        exchange::array_interface(py, self.address, &[self.bytes as usize], "|u1", &memory.stream)
     }
 
     fn __len__(&self) -> usize {
@@ -229,7 +221,7 @@ impl Buffer {
 
     fn __repr__(&self) -> String {
         let state = if self.freed() { ", freed" } else { "" };
-        format!("<gpuheap.Buffer {} bytes on {}{state}>", self.bytes, self.owner.device.name())
+        format!("<gpuheap.Buffer {} bytes at {:#x}{state}>", self.bytes, self.address)
     }
 }
 

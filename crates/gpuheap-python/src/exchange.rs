@@ -34,21 +34,15 @@ pub(crate) struct Exported {
 
 impl Exported {
     /// Describes a buffer: its bytes in one row.
-    pub(crate) fn bytes(
-        address: u64,
-        bytes: u64,
-        owner: &Arc<Owner>,
-        memory: Arc<Memory>,
-        stream: &gpuheap::Stream,
-    ) -> Exported {
+    pub(crate) fn bytes(address: u64, bytes: u64, memory: Arc<Memory>) -> Exported {
         Exported {
             address,
             shape: [bytes as i64].into(),
             kind: DlDataType { code: 1, bits: 8, lanes: 1 },
+            device: dlpack_device(&memory.owner.device),
+            stream: memory.stream.clone(),
+            owner: memory.owner.clone(),
             memory,
-            device: dlpack_device(&owner.device),
-            stream: stream.clone(),
-            owner: owner.clone(),
         }
     }
 }

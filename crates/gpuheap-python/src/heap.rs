@@ -267,7 +267,8 @@ impl Heap {
             true => self.owner.allocate_below(py, nbytes, &stream)?,
         };
         let address = block.address();
-        self.addresses.keep(address, Memory::new(block, record, charge, &self.owner, &stream));
+        self.addresses
+            .keep(address, Memory::new(block, record, charge, self.owner.clone(), stream));
         Ok(address)
     }
 

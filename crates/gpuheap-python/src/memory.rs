@@ -14,10 +14,10 @@ pub(crate) struct Memory {
     record: Option<RecordId>,
     /// Charge to the scopes of Python, until the free.
     charge: Option<Charge>,
-    owner: Arc<Owner>,
+    pub(crate) owner: Arc<Owner>,
     /// Other streams on which the memory is in use: the free comes after their work.
     used_on: Mutex<Vec<gpuheap::Stream>>,
-    stream: gpuheap::Stream,
+    pub(crate) stream: gpuheap::Stream,
 }
 
 impl Memory {
@@ -25,20 +25,13 @@ impl Memory {
         block: Block,
         record: Option<RecordId>,
         charge: Option<Charge>,
-        owner: &Arc<Owner>,
-        stream: &gpuheap::Stream,
+        owner: Arc<Owner>,
+        stream: gpuheap::Stream,
     ) -> Memory {
         if let (Some(record), Some(charge)) = (record, &charge) {
             owner.lines.assign(record, charge.number());
         }
-        Memory {
-            block: Some(block),
-            record,
-            charge,
-            owner: owner.clone(),
-            used_on: Mutex::default(),
-            stream: stream.clone(),
-        }
+        Memory { block: Some(block), record, charge, owner, used_on: Mutex::default(), stream }
     }
 
     /// Frees the block, in the order of its stream and of all that use it too.
