@@ -1,13 +1,15 @@
 //! The baseline of `gpuheap doctor`: a file in the user's state folder.
 
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuheap_doctor::{Baseline, Machine, Report};
 
 use crate::failure::Failure;
-use crate::output;
 use crate::verdict::Verdict;
+use crate::{output, state};
+
+/// Name of the baseline's file.
+const FILE: &str = "baseline.json";
 
 /// Writes the baseline, and prints its path.
 ///
@@ -15,17 +17,9 @@ use crate::verdict::Verdict;
 ///
 /// Returns a failure if no state folder is known, or if the file cannot be written.
 pub(crate) fn save(machine: &Machine, report: &Report) -> Result<Verdict, Failure> {
-    let path = path()?;
+    let path = state::path(FILE)?;
     let name = path.display();
-    let failed = |error: std::io::Error| {
-        Failure::could_not_look(format!(
-            "--baseline {name}: {error}; set XDG_STATE_HOME to a folder that can be written"
-        ))
-    };
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(failed)?;
-    }
-    std::fs::write(&path, Baseline::of(machine, report, now()).to_json()).map_err(failed)?;
+    state::write(&path, &Baseline::of(machine, report, now()).to_json())?;
     output::print(&format!("saved {name}\n")).map(|()| Verdict::Fine)
 }
 
@@ -36,7 +30,7 @@ pub(crate) fn save(machine: &Machine, report: &Report) -> Result<Verdict, Failur
 ///
 /// Returns a failure if no baseline was saved, or if it cannot be read.
 pub(crate) fn show(machine: &Machine, report: &Report) -> Result<Verdict, Failure> {
-    let path = path()?;
+    let path = state::path(FILE)?;
     let name = path.display();
     let text = std::fs::read_to_string(&path).map_err(|error| {
         Failure::wrong_use(format!(
@@ -54,19 +48,6 @@ pub(crate) fn show(machine: &Machine, report: &Report) -> Result<Verdict, Failur
         Some(_) => Verdict::Findings,
         None => Verdict::Fine,
     })
-}
-
-/// Returns `gpuheap/baseline.json` in the user's state folder.
-fn path() -> Result<PathBuf, Failure> {
-    let folder = |name: &str| {
-        std::env::var_os(name).map(PathBuf::from).filter(|folder| folder.is_absolute())
-    };
-    let state = folder("XDG_STATE_HOME")
-        .or_else(|| Some(folder("HOME")?.join(".local/state")))
-        .ok_or_else(|| {
-            Failure::could_not_look("--baseline: neither XDG_STATE_HOME nor HOME names a folder")
-        })?;
-    Ok(state.join("gpuheap/baseline.json"))
 }
 
 fn now() -> u64 {

@@ -16,6 +16,7 @@ use gpuheap_replay::tune::Family;
 use crate::doctor::{DoctorArguments, ExplainArguments};
 use crate::failure::Failure;
 use crate::free::{FreeArguments, WaitArguments};
+use crate::pause::PauseArguments;
 use crate::status::StatusArguments;
 
 /// GPU memory that you can account for
@@ -53,6 +54,14 @@ pub(crate) enum Command {
     /// Say what would give GPU memory back; with --yes end proven orphans
     #[command(long_about = FREE, after_help = STATUS_EXIT_CODES)]
     Free(FreeArguments),
+
+    /// Move a process's GPU memory to the host until it is resumed; with --yes
+    #[command(long_about = PAUSE, after_help = STATUS_EXIT_CODES)]
+    Pause(PauseArguments),
+
+    /// Move a paused process's memory back to its GPUs; with --yes
+    #[command(long_about = RESUME, after_help = STATUS_EXIT_CODES)]
+    Resume(PauseArguments),
 
     /// Probe CUDA for `doctor --probe-cuda`, a line of JSON for each probe
     #[command(hide = true)]
@@ -95,6 +104,20 @@ SIGTERM, after 5 seconds SIGKILL. Then says what came back.
 With --ask PID asks a running Python, of version 3.14 or later, to empty the caches of PyTorch and CuPy: \
 its own interpreter sends the request (sys.remote_exec), and it goes on running. That request was not yet \
 tried with a real Python 3.14.";
+
+const PAUSE: &str = "\
+Move a process's GPU memory to the host, and make its calls of CUDA wait until gpuheap resume. Without --yes \
+nothing is done.
+
+The driver does that by a checkpoint: on Linux, from branch 570 on. The host needs as much memory as the process \
+has on its devices, and 10 % more. The process has 10 seconds to end its work. Processes with managed memory, or \
+with memory that they share with others, may be refused by the driver.";
+
+const RESUME: &str = "\
+Move a paused process's memory back to its GPUs, and let it go on. Without --yes nothing is done.
+
+The memory has to be free on each of its devices, and is not asked for if it is not: a restore that fails may leave \
+the process stuck for ever.";
 
 const STATUS_EXIT_CODES: &str = "Exit codes: 0 shown, 2 wrong use or unreadable input, 3 no GPU, or \
                                  the driver does not answer";
@@ -147,7 +170,8 @@ Exit codes:
 Example: gpuheap replay --card \"A100 40GB\" --find-minimum run.csv.gz";
 
 /// Names of the commands, for errors.
-const COMMANDS: [&str; 6] = ["replay", "status", "doctor", "explain", "wait", "free"];
+const COMMANDS: [&str; 8] =
+    ["replay", "status", "doctor", "explain", "wait", "free", "pause", "resume"];
 
 /// Frameworks whose settings `--tune` searches.
 const FAMILIES: [Family; 3] = [Family::Torch, Family::Rmm, Family::CuPy];

@@ -78,7 +78,7 @@ const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// Waits until `wanted` bytes are free again, at most five seconds. Returns the text of the memory
 /// that came back on each device.
-fn came_back(before: &[Gpu], wanted: u64) -> String {
+pub(crate) fn came_back(before: &[Gpu], wanted: u64) -> String {
     let start = Instant::now();
     loop {
         let after = machine::read(None).ok();

@@ -7,9 +7,11 @@ mod failure;
 mod free;
 mod machine;
 mod output;
+mod pause;
 mod probe;
 mod progress;
 mod replay;
+mod state;
 mod status;
 mod verdict;
 
@@ -26,6 +28,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         cli::Parsed::Command(Command::Replay(arguments)) => replay::run(&arguments),
         cli::Parsed::Command(Command::Status(arguments)) => status::run(&arguments),
         cli::Parsed::Command(Command::Doctor(arguments)) => doctor::run(&arguments),
+        cli::Parsed::Command(Command::Pause(arguments)) => pause::pause(&arguments),
+        cli::Parsed::Command(Command::Resume(arguments)) => pause::resume(&arguments),
         cli::Parsed::Command(Command::ProbeCuda) => probe::run(),
         cli::Parsed::Command(Command::Explain(arguments)) => doctor::explain(&arguments),
         cli::Parsed::Command(Command::Wait(arguments)) => free::wait(&arguments),

@@ -9,6 +9,7 @@
 //!   report for others to read, and [`Baseline`] compares it with an earlier time.
 //! * [`explain_error`] explains the text of an out-of-memory error.
 //! * [`free::plan`] lists steps that would give memory back.
+//! * [`pause::Pause`] moves a process's device memory to the host, and back.
 //!
 //! No CUDA context is created, so a diagnosis changes nothing. A fact that cannot be read is left
 //! out with the reason ([`Skipped`]). No fact is guessed.
@@ -37,6 +38,7 @@ pub mod free;
 pub mod machine;
 mod markdown;
 mod oom;
+pub mod pause;
 mod rule;
 mod rules;
 mod source;

@@ -18,6 +18,7 @@
 //! ```
 
 mod blocks;
+pub mod checkpoint;
 mod driver;
 mod emulated;
 mod error;

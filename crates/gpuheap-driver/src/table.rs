@@ -44,6 +44,19 @@ macro_rules! cuda_functions {
         /// Stops the collection of a profiler's data.
         cuProfilerStop [4000 cuProfilerStop] ();
 
+        // ---- checkpoints of processes ----
+
+        /// Returns the state of a process with regard to checkpoints.
+        cuCheckpointProcessGetState [12080 cuCheckpointProcessGetState] (pid: c_int, state: *mut CUprocessState);
+        /// Locks a process, so that its calls wait.
+        cuCheckpointProcessLock [12080 cuCheckpointProcessLock] (pid: c_int, arguments: *mut CUcheckpointLockArgs);
+        /// Moves the device memory of a locked process to the host.
+        cuCheckpointProcessCheckpoint [12080 cuCheckpointProcessCheckpoint] (pid: c_int, arguments: *mut c_void);
+        /// Moves the memory of a checkpointed process back to the device.
+        cuCheckpointProcessRestore [12080 cuCheckpointProcessRestore] (pid: c_int, arguments: *mut c_void);
+        /// Unlocks a process, so that its calls go on.
+        cuCheckpointProcessUnlock [12080 cuCheckpointProcessUnlock] (pid: c_int, arguments: *mut c_void);
+
         // ---- devices ----
 
         /// Returns a device by ordinal.

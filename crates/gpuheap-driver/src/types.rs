@@ -80,6 +80,18 @@ macro_rules! integers {
 }
 
 integers! {
+    /// A state of a process with regard to checkpoints.
+    CUprocessState {
+        /// The process runs.
+        RUNNING = 0,
+        /// Calls of the process wait.
+        LOCKED = 1,
+        /// The memory of the process is on the host.
+        CHECKPOINTED = 2,
+        /// A checkpoint or a restore failed, and the process cannot go on.
+        FAILED = 3,
+    }
+
     /// A property of a device.
     CUdevice_attribute {
         /// Most threads in a block.
@@ -323,6 +335,18 @@ pub const CU_MEMHOSTALLOC_WRITECOMBINED: c_uint = 4;
 /// Flag of `cuGetProcAddress` for the twins with a default stream for each thread.
 pub const CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
+/// Arguments of `cuCheckpointProcessLock`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct CUcheckpointLockArgs {
+    /// Limit of the wait, ms; 0 for none.
+    pub timeoutMs: c_uint,
+    /// Must be 0.
+    pub reserved0: c_uint,
+    /// Must be zeros.
+    pub reserved1: [u64; 7],
+}
+
 /// UUID of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -486,6 +510,7 @@ pub struct CUDA_MEMCPY2D {
 
 // Sizes of the structures of cuda.h on 64-bit machines.
 const _: () = {
+    assert!(size_of::<CUcheckpointLockArgs>() == 64);
     assert!(size_of::<CUmemLocation>() == 8);
     assert!(size_of::<CUmemAccessDesc>() == 12);
     assert!(size_of::<CUmemAllocationProp>() == 32);

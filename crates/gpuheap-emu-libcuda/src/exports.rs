@@ -3,12 +3,12 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use gpuheap_driver::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_attribute,
-    CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphMem_attribute, CUgraphNode,
-    CUgreenCtx, CUhostFn, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemLocation, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmodule,
-    CUpointer_attribute, CUstream, CUstreamCallback, CUstreamCaptureMode, CUstreamCaptureStatus,
-    CUuuid,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEMCPY2D, CUcheckpointLockArgs, CUcontext, CUdevice,
+    CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
+    CUgraphMem_attribute, CUgraphNode, CUgreenCtx, CUhostFn, CUmemAccessDesc, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool,
+    CUmodule, CUpointer_attribute, CUprocessState, CUstream, CUstreamCallback, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUuuid,
 };
 use gpuheap_driver::{CUresult, Driver, cuda_functions};
 use gpuheap_emu::with_per_thread_default_stream;

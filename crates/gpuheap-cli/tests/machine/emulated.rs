@@ -144,3 +144,40 @@ fn idle_emulated_device_has_nothing_but_free_memory() {
     assert_eq!(json["devices"][0]["used_bytes"], 0, "{}{}", ran.stdout, ran.stderr);
     assert_eq!(json["devices"][0]["name"], "emulated Tesla T4");
 }
+
+#[test]
+fn pause_is_a_plan_until_it_is_asked_for() {
+    let own = std::process::id();
+    let description = format!(
+        r#"{{"driver": "580.1", "devices": [{{"profile": "t4",
+            "processes": [{{"pid": {own}, "bytes": 1073741824}}]}}]}}"#
+    );
+    let folder = library::folder(&[&library::NVML, &library::LIBCUDA]);
+    let state = tempfile::tempdir().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_gpuheap"));
+    let run = |arguments: &[&str]| {
+        let variables = [("GPUHEAP_EMULATED_NVML", description.as_str())];
+        let mut command = library::command(program, &folder, &variables);
+        let output = command.env("XDG_STATE_HOME", state.path()).args(arguments).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+    };
+    let pid = own.to_string();
+    let (code, text) = run(&["pause", &pid]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains(&format!("$ gpuheap pause {pid} --yes")), "{text}");
+    assert!(text.contains("1024 MiB of GPU 0"), "{text}");
+    assert!(!state.path().join("gpuheap").exists());
+    let (code, text) = run(&["resume", &pid]);
+    assert!(code == 3 && text.contains("no record of a pause"), "{text}");
+    // The emulated driver has no checkpoints of other processes.
+    let (code, text) = run(&["pause", &pid, "--yes"]);
+    assert!(code == 3 && text.contains("cuCheckpointProcessGetState failed"), "{text}");
+    let (code, text) = run(&["resume", &pid]);
+    assert!(code == 0 && text.contains(&format!("$ gpuheap resume {pid} --yes")), "{text}");
+    let (code, text) = run(&["resume", &pid, "--yes"]);
+    assert!(code == 3 && text.contains("cuCheckpointProcessGetState failed"), "{text}");
+    let (code, text) = run(&["pause", "4194304"]);
+    assert!(code == 3 && text.contains("no memory of a device"), "{text}");
+    assert_eq!(run(&["pause"]).0, 2);
+}

@@ -216,6 +216,11 @@ impl Machine {
         })
     }
 
+    /// Returns the start of a process, in ticks of 10 ms after boot; `None` if it has ended.
+    pub(crate) fn start_ticks(&self, pid: u32) -> Option<u64> {
+        process::stat(&*self.source, pid).map(|stat| stat.start_ticks)
+    }
+
     /// Returns the start of a process of this machine, in ticks of 10 ms after boot.
     pub(crate) fn start_of(pid: u32) -> Option<u64> {
         process::stat(&crate::source::Here, pid).map(|stat| stat.start_ticks)

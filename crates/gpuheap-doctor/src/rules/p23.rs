@@ -7,7 +7,7 @@ pub(super) const RULE: Rule = Rule {
     id: "P23",
     severity: Severity::Info,
     title: "checkpointed process",
-    explanation: "A checkpoint (cuda-checkpoint, cuCheckpointProcessCheckpoint) moves all memory of a process from the \
+    explanation: "A checkpoint (gpuheap pause, cuda-checkpoint) moves all memory of a process from the \
                   device to the host, and the process waits in its next call of CUDA. It has no device open \
                   then. A restore needs as much free memory of the device as was saved; one that fails leaves the \
                   process as it is.",

@@ -7,6 +7,7 @@ mod free;
 mod markdown;
 mod mutated;
 mod oom;
+mod pause;
 mod rules;
 mod status;
 mod support;

@@ -3,6 +3,7 @@
 #![allow(non_snake_case)]
 
 mod capture;
+mod checkpoint;
 mod context;
 mod copy;
 mod device;

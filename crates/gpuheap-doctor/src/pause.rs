@@ -1,0 +1,287 @@
+//! Pauses a process: the driver moves its device memory to the host, and later back.
+
+use std::time::Duration;
+
+use gpuheap_driver::{CUprocessState, DriverError, LibCuda, checkpoint};
+use serde::{Deserialize, Serialize};
+
+use crate::evidence;
+use crate::machine::Machine;
+use crate::words::{hanging, mib};
+
+/// Time in which the work of the process has to end before it can be moved.
+const LOCK_LIMIT: Duration = Duration::from_secs(10);
+
+/// First branch of drivers with checkpoints of other processes.
+const FIRST_DRIVER: u32 = 570;
+
+/// A process that can be paused or is paused, with its device memory. The caller keeps it from the
+/// pause to the resume, since a paused process does not tell its memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    schema: u32,
+    /// The process.
+    pub pid: u32,
+    /// Its start after boot, in ticks of 10 ms.
+    pub start_ticks: u64,
+    /// Its command line.
+    pub command: String,
+    /// Its memory on each device.
+    pub memory: Vec<Share>,
+}
+
+/// Memory of a process on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// The device's UUID, as NVML writes it.
+    pub uuid: String,
+    /// NVML's index of the device.
+    pub gpu: u32,
+    /// The memory, bytes.
+    pub bytes: u64,
+}
+
+/// Calls of the driver that move a process's memory.
+pub trait Checkpoints {
+    /// Returns the state of a process.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    fn state(&self, pid: u32) -> Result<CUprocessState, DriverError>;
+
+    /// Makes the process's calls of CUDA wait.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    fn lock(&self, pid: u32, limit: Duration) -> Result<(), DriverError>;
+
+    /// Moves the memory of a locked process to the host.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    fn checkpoint(&self, pid: u32) -> Result<(), DriverError>;
+
+    /// Moves the memory of a checkpointed process back.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    fn restore(&self, pid: u32) -> Result<(), DriverError>;
+
+    /// Lets the process's calls of CUDA go on.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    fn unlock(&self, pid: u32) -> Result<(), DriverError>;
+}
+
+impl Checkpoints for LibCuda {
+    fn state(&self, pid: u32) -> Result<CUprocessState, DriverError> {
+        checkpoint::state(self, pid)
+    }
+
+    fn lock(&self, pid: u32, limit: Duration) -> Result<(), DriverError> {
+        checkpoint::lock(self, pid, limit)
+    }
+
+    fn checkpoint(&self, pid: u32) -> Result<(), DriverError> {
+        checkpoint::checkpoint(self, pid)
+    }
+
+    fn restore(&self, pid: u32) -> Result<(), DriverError> {
+        checkpoint::restore(self, pid)
+    }
+
+    fn unlock(&self, pid: u32) -> Result<(), DriverError> {
+        checkpoint::unlock(self, pid)
+    }
+}
+
+impl Pause {
+    /// Plans the pause of a process. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// The process has no device memory or is stopped, the driver or the system has no checkpoints,
+    /// MPS runs, or the host lacks memory: it needs what the process has, and 10 % more.
+    pub fn plan(machine: &Machine, pid: u32) -> Result<Pause, String> {
+        if machine.host.is_wsl {
+            return Err("the driver of WSL2 has no checkpoints of processes".to_owned());
+        }
+        let driver = machine.nvml.as_ref().map_or("", |nvml| nvml.driver.as_str());
+        let branch = driver.split('.').next().and_then(|branch| branch.parse::<u32>().ok());
+        if branch.is_none_or(|branch| branch < FIRST_DRIVER) {
+            return Err(format!(
+                "driver {driver} has no checkpoints of processes; install {FIRST_DRIVER} or newer"
+            ));
+        }
+        let process = machine.process(pid);
+        let process = process.ok_or_else(|| format!("pid {pid} has no memory of a device"))?;
+        if let Some(server) = machine.processes.iter().find(|one| evidence::is_mps(one)) {
+            return Err(format!("MPS runs (pid {}); its clients cannot be paused", server.pid));
+        }
+        if matches!(process.state, 'T' | 't') {
+            return Err(format!("pid {pid} is stopped; continue it first: kill -CONT {pid}"));
+        }
+        let mut memory = Vec::new();
+        for gpu in machine.devices() {
+            for listed in gpu.processes.iter().filter(|listed| listed.pid == pid) {
+                let unknown = || format!("the driver does not say how much memory pid {pid} has");
+                let bytes = listed.bytes.ok_or_else(unknown)?;
+                memory.push(Share { uuid: gpu.uuid.clone(), gpu: gpu.index, bytes });
+            }
+        }
+        let start_ticks = process.start_ticks;
+        let pause = Pause { schema: 1, pid, start_ticks, command: process.command(60), memory };
+        let bytes = pause.bytes();
+        if bytes == 0 {
+            return Err(format!("pid {pid} has no memory of a device"));
+        }
+        let needed = bytes.saturating_add(bytes / 10);
+        if machine.host.available < needed {
+            return Err(format!(
+                "the host has {} available, and pid {pid} needs {}: its {} and 10 %",
+                mib(machine.host.available),
+                mib(needed),
+                mib(bytes)
+            ));
+        }
+        Ok(pause)
+    }
+
+    /// Returns the process's memory on all devices, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.memory.iter().fold(0, |sum, share| sum.saturating_add(share.bytes))
+    }
+
+    /// Returns the memory in words: `2566 MiB of GPU 0, 518 MiB of GPU 1`.
+    pub fn memory_in_words(&self) -> String {
+        let shares = self.memory.iter();
+        let words = shares.map(|share| format!("{} of GPU {}", mib(share.bytes), share.gpu));
+        words.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Renders the plan of the pause for `width` columns.
+    pub fn render(&self, machine: &Machine, width: usize) -> String {
+        let pid = self.pid;
+        let words = format!(
+            "pid {pid} ({}) has {}. It would move to the host, which has {} available, and its \
+             calls of CUDA would wait until gpuheap resume {pid}.",
+            self.command,
+            self.memory_in_words(),
+            mib(machine.host.available)
+        );
+        let mut text = String::new();
+        hanging(&mut text, "", "", &words, width);
+        text + &format!("  $ gpuheap pause {pid} --yes\n")
+    }
+
+    /// Moves the process's memory to the host. Blocks until that is done: for the process's work,
+    /// 10 seconds at most, and for the copy. If the move fails, the process runs on.
+    ///
+    /// # Errors
+    ///
+    /// The process is not the planned one or does not run, or a driver call failed.
+    pub fn run(&self, machine: &Machine, calls: &dyn Checkpoints) -> Result<(), String> {
+        let pid = self.pid;
+        self.is_there(machine)?;
+        match self.state(calls)? {
+            CUprocessState::RUNNING => {}
+            CUprocessState::CHECKPOINTED => {
+                return Err(format!("pid {pid} is paused already: gpuheap resume {pid}"));
+            }
+            other => return Err(format!("pid {pid} cannot be paused: {}", words(other))),
+        }
+        calls.lock(pid, LOCK_LIMIT).map_err(|error| {
+            format!("pid {pid} runs on, its work did not end within 10 s: {error}")
+        })?;
+        let Err(error) = calls.checkpoint(pid) else { return Ok(()) };
+        match calls.unlock(pid) {
+            Ok(()) => Err(format!("pid {pid} runs on, its memory cannot be moved: {error}")),
+            Err(other) => Err(format!(
+                "pid {pid} waits in its next call of CUDA, its memory cannot be moved: {error}; \
+                 and {other}; try: gpuheap resume {pid}"
+            )),
+        }
+    }
+
+    /// Moves the process's memory back to its devices, and lets it go on. Blocks until that is
+    /// done.
+    ///
+    /// # Errors
+    ///
+    /// The process is not the one that was paused, a device has too little memory free, or a driver
+    /// call failed.
+    pub fn resume(&self, machine: &Machine, calls: &dyn Checkpoints) -> Result<(), String> {
+        let pid = self.pid;
+        self.is_there(machine)?;
+        match self.state(calls)? {
+            CUprocessState::CHECKPOINTED => {
+                self.fits(machine)?;
+                calls.restore(pid).map_err(|error| format!("pid {pid} stays paused: {error}"))?;
+            }
+            CUprocessState::LOCKED => {}
+            other => return Err(format!("pid {pid} cannot be resumed: {}", words(other))),
+        }
+        calls.unlock(pid).map_err(|error| {
+            format!("pid {pid} has its memory back and still waits: {error}; try again")
+        })
+    }
+
+    /// Checks that every device has the memory free that the process needs. A restore that fails
+    /// for want of memory may leave the process stuck for ever.
+    ///
+    /// # Errors
+    ///
+    /// A device that is missing or has too little.
+    pub fn fits(&self, machine: &Machine) -> Result<(), String> {
+        for share in &self.memory {
+            let device = machine.devices().iter().find(|gpu| gpu.uuid == share.uuid);
+            let gone = || format!("GPU {} ({}) is not there", share.gpu, share.uuid);
+            let device = device.ok_or_else(gone)?;
+            if device.free < share.bytes {
+                return Err(format!(
+                    "pid {} needs {} of GPU {}, which has {} free; wait for it: \
+                     gpuheap wait --free {} --device {}",
+                    self.pid,
+                    mib(share.bytes),
+                    device.index,
+                    mib(device.free),
+                    mib(share.bytes).replace(' ', ""),
+                    device.index
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the process is the planned one: its number may belong to another one by now.
+    fn is_there(&self, machine: &Machine) -> Result<(), String> {
+        match machine.start_ticks(self.pid) {
+            Some(start) if start == self.start_ticks => Ok(()),
+            Some(_) => Err(format!("pid {} is another process by now", self.pid)),
+            None => Err(format!("pid {} has ended", self.pid)),
+        }
+    }
+
+    fn state(&self, calls: &dyn Checkpoints) -> Result<CUprocessState, String> {
+        calls.state(self.pid).map_err(|error| format!("pid {}: {error}", self.pid))
+    }
+}
+
+/// Returns a state in words.
+fn words(state: CUprocessState) -> String {
+    match state {
+        CUprocessState::RUNNING => "it runs".to_owned(),
+        CUprocessState::LOCKED => "its calls of CUDA wait already".to_owned(),
+        CUprocessState::CHECKPOINTED => "it is paused".to_owned(),
+        CUprocessState::FAILED => {
+            "a pause or a resume of it failed, and it cannot go on; end it".to_owned()
+        }
+        other => format!("it is in state {}", other.0),
+    }
+}

@@ -1,0 +1,56 @@
+//! Checkpoints of processes. An emulated device is memory of its process, which no other one can
+//! move, so all but the question for the state is refused.
+
+use std::ffi::{c_int, c_void};
+
+use gpuheap_driver::*;
+
+use crate::Outcome;
+use crate::args::Out;
+use crate::emulator::Call;
+
+impl Call<'_> {
+    /// Returns that this process runs. Another process is not known.
+    pub(crate) fn cuCheckpointProcessGetState(
+        &mut self,
+        pid: c_int,
+        state: Out<CUprocessState>,
+    ) -> Outcome {
+        if u32::try_from(pid) != Ok(std::process::id()) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        state.write(CUprocessState::RUNNING)
+    }
+
+    pub(crate) fn cuCheckpointProcessLock(
+        &mut self,
+        _pid: c_int,
+        _arguments: Out<CUcheckpointLockArgs>,
+    ) -> Outcome {
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+
+    pub(crate) fn cuCheckpointProcessCheckpoint(
+        &mut self,
+        _pid: c_int,
+        _arguments: Out<c_void>,
+    ) -> Outcome {
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+
+    pub(crate) fn cuCheckpointProcessRestore(
+        &mut self,
+        _pid: c_int,
+        _arguments: Out<c_void>,
+    ) -> Outcome {
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+
+    pub(crate) fn cuCheckpointProcessUnlock(
+        &mut self,
+        _pid: c_int,
+        _arguments: Out<c_void>,
+    ) -> Outcome {
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+}
