@@ -1,82 +1,82 @@
-"""Memory of gpuheap for cuda.core (1.0 or newer).
+"""cuda.core: device memory from a heap of gpuheap.
 
     import gpuheap.cuda_core
     from cuda.core import Device
 
     device = Device()
     device.set_current()
-    stream = device.create_stream()
-    device.memory_resource = gpuheap.cuda_core.resource()
-    buffer = device.allocate(1 << 20, stream=stream)
-    buffer.close(stream)
+    gpuheap.cuda_core.install()             # device.allocate and all that uses it
+    buffer = device.allocate(1 << 20, stream=device.create_stream())
+
+`resource()` makes the memory resource alone, to be passed where one is taken. Needs cuda-core 1.0 or newer.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import cache
 
-from gpuheap._hook import heap_for, twice
+from gpuheap import _heap
+from gpuheap._errors import BadInput
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuheap._heap import Heap
+    from cuda.core import MemoryResource
 
 
-def resource(heap: Heap | None = None) -> Any:
-    """Makes a `cuda.core.MemoryResource` of a heap; of the default heap without one.
+def resource(heap: _heap.Heap | None = None) -> MemoryResource:
+    """A `cuda.core.MemoryResource` over `heap`, or over the default heap.
 
-    A buffer's memory goes back in the order of the stream that `Buffer.close(stream)` or
-    `Buffer.set_deallocation_stream` names, and of the one that it was allocated on. Nothing waits.
+    A buffer of it is freed when it is closed or collected, behind the work of the stream that it was
+    allocated on and of the one that it is closed on. Running out of memory raises `gpuheap.OutOfMemory`.
     """
-    return _resource_class()(heap_for("cuda.core", heap))
+    heap = _heap.default_heap() if heap is None else heap
+    if heap.device.emulated:
+        raise BadInput(
+            f"{heap.device.name} is emulated inside gpuheap, and cuda.core cannot read its memory; run the "
+            "program under `python -m gpuheap emulate`, and make the heap for \"cuda:0\""
+        )
+    return _resource_class()(heap)
 
 
-def install(heap: Heap | None = None) -> Callable[[], None]:
-    """Makes a heap the memory resource of its device. Returns a function that undoes it: buffers that are
-    alive stay valid."""
+def install(heap: _heap.Heap | None = None) -> MemoryResource:
+    """Makes `resource(heap)` the memory resource of the heap's device, and returns it. The one before is
+    its attribute `before`; `uninstall` puts it back."""
     from cuda.core import Device
 
-    new = resource(heap)
-    device = Device(new.device_id)
-    device.set_current()
-    before = device.memory_resource
-    if isinstance(before, type(new)):
-        raise twice("cuda.core")
-    device.memory_resource = new
-
-    def undo() -> None:
-        if device.memory_resource is new:
-            device.memory_resource = before
-
-    return undo
+    made = resource(heap)
+    device = Device(made.device_id)
+    if isinstance(device.memory_resource, _resource_class()):
+        raise BadInput(f"gpuheap is installed for {device.name} already; call uninstall() first")
+    made.before = device.memory_resource
+    device.memory_resource = made
+    return made
 
 
-@functools.cache
-def _resource_class() -> type:
+def uninstall(installed: MemoryResource) -> None:
+    """Puts back the memory resource from before `install`. Buffers of `installed` stay valid."""
+    from cuda.core import Device
+
+    Device(installed.device_id).memory_resource = installed.before
+
+
+@cache
+def _resource_class() -> type[MemoryResource]:
     from cuda.core import Buffer, MemoryResource
 
-    class GpuheapResource(MemoryResource):  # type: ignore[misc, unused-ignore]
-        """Device memory of a gpuheap heap."""
+    class HeapResource(MemoryResource):
+        """Device memory from a heap of gpuheap."""
 
-        def __init__(self, heap: Heap) -> None:
+        def __init__(self, heap: _heap.Heap) -> None:
             self.heap = heap
-            self._blocks: dict[int, Any] = {}
+            self.before: MemoryResource | None = None
+            self._ordinal = heap.device.ordinal
 
-        def allocate(self, size: int, *, stream: Any) -> Any:
-            block = self.heap.alloc(size, stream)
-            pointer = block.ptr
-            self._blocks[pointer] = block
-            try:
-                return Buffer.from_handle(pointer, size, mr=self, stream=stream)
-            except BaseException:
-                self._blocks.pop(pointer, None)
-                raise
+        def allocate(self, size: int, *, stream) -> Buffer:
+            address = self.heap._allocate_address(size, stream)
+            return Buffer.from_handle(address, size, mr=self, stream=stream)
 
-        def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
-            block = self._blocks.pop(int(ptr), None)
-            if block is not None:
-                block.free(stream)
+        def deallocate(self, ptr, size: int, *, stream=None) -> None:
+            self.heap._free_address(int(ptr), stream)
 
         @property
         def is_device_accessible(self) -> bool:
@@ -92,6 +92,6 @@ def _resource_class() -> type:
 
         @property
         def device_id(self) -> int:
-            return self.heap.device.ordinal
+            return self._ordinal
 
-    return GpuheapResource
+    return HeapResource

@@ -1,109 +1,106 @@
-"""Memory of gpuheap for Numba (numba-cuda): an External Memory Manager.
+"""Numba: device memory from a heap of gpuheap, as an External Memory Management plugin.
+
+Either in the environment, before the program starts:
+
+    NUMBA_CUDA_MEMORY_MANAGER=gpuheap.numba python program.py
+
+or in the program, before its first use of the GPU:
 
     import gpuheap.numba
-    gpuheap.numba.install()             # before the first use of the GPU by Numba
+    gpuheap.numba.install()
 
-    from numba import cuda
-    array = cuda.device_array(1000)
-
-The environment variable `NUMBA_CUDA_MEMORY_MANAGER=gpuheap.numba` does the same without a line of code.
-Memory goes back when the array is collected, on whichever thread: Numba's own manager keeps it in a list.
+Numba names no stream when it allocates. Memory is ordered on the legacy default stream, as Numba's own
+streams are; order other streams yourself. What a thread drops is free at once, and not at Numba's next
+cleanup.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from cuda.bindings.driver import CUdeviceptr
+from numba import cuda
+from numba.cuda import HostOnlyCUDAMemoryManager, MemoryInfo, MemoryPointer
 
-from gpuheap._hook import check_device, heap_for, refusal, twice
-
-if TYPE_CHECKING:
-    from gpuheap._heap import Heap
-
-_chosen: Heap | None = None
+from gpuheap import _heap
+from gpuheap._errors import BadInput
 
 
-def install(heap: Heap | None = None) -> Callable[[], None]:
-    """Makes a heap the memory manager of Numba; the default heap without one.
+def install(heap: _heap.Heap | None = None) -> None:
+    """Makes Numba take device memory from `heap`, or from a heap for each device. Call it before Numba
+    made a context: afterwards Numba refuses."""
+    global _heap_given
+    from numba.cuda.cudadrv import devices
 
-    Raises `gpuheap.BadInput` if Numba has used the GPU already: its contexts keep their manager. Returns a
-    function that undoes it, which refuses once Numba has used the GPU.
-    """
-    global _chosen
-    from numba import cuda
-    from numba.cuda.cudadrv import driver
-
-    manager = _manager_class()
-    before = driver._memory_manager
-    if before is manager:
-        raise twice("Numba")
-    _refuse_contexts("install gpuheap before it, or set NUMBA_CUDA_MEMORY_MANAGER=gpuheap.numba")
-    _chosen = heap_for("Numba", heap)
-    cuda.set_memory_manager(manager)
-
-    def undo() -> None:
-        global _chosen
-        _refuse_contexts("call cuda.close() before, and free its arrays")
-        driver._memory_manager = before
-        _chosen = None
-
-    return undo
+    if devices.gpus.lst and any(gpu.primary_context is not None for gpu in devices.gpus.lst):
+        raise BadInput(
+            "Numba has used the GPU already and keeps its own memory; call install() before the first use of "
+            "numba.cuda, or set NUMBA_CUDA_MEMORY_MANAGER=gpuheap.numba"
+        )
+    _heap_given = heap
+    cuda.set_memory_manager(HeapManager)
 
 
-def _refuse_contexts(remedy: str) -> None:
-    from numba.cuda.cudadrv.driver import driver
-
-    if any(device.primary_context is not None for device in driver.devices.values()):
-        raise refusal("AlreadyInitialised", f"Numba has used the GPU already, and keeps its memory manager; {remedy}")
+_heap_given: _heap.Heap | None = None
 
 
-def __getattr__(name: str) -> Any:
-    # Read by Numba for NUMBA_CUDA_MEMORY_MANAGER.
-    if name == "_numba_memory_manager":
-        return _manager_class()
-    raise AttributeError(f"module 'gpuheap.numba' has no attribute {name!r}")
+class HeapManager(HostOnlyCUDAMemoryManager):
+    """Device memory from a heap of gpuheap; pinned and mapped memory as Numba has it."""
+
+    def __init__(self, *arguments, **keywords) -> None:
+        super().__init__(*arguments, **keywords)
+        self._heap: _heap.Heap | None = None
+
+    @property
+    def heap(self) -> _heap.Heap:
+        """The heap of this context's device."""
+        if self._heap is None:
+            self._heap = self._found()
+        return self._heap
+
+    def initialize(self) -> None:
+        """Nothing: the heap is made at the first allocation."""
+
+    def _found(self) -> _heap.Heap:
+        ordinal = self.context.device.id
+        for heap in (_heap_given, _heap.peek_default_heap()):
+            if heap is not None and not heap.device.emulated and heap.device.ordinal == ordinal:
+                return heap
+        return _heap.Heap(f"cuda:{ordinal}")
+
+    def memalloc(self, size: int) -> MemoryPointer:
+        address = self.heap._allocate_address(max(size, 1))
+        return MemoryPointer(
+            self.context, CUdeviceptr(address), size, finalizer=_Freer(self.heap, address)
+        )
+
+    def get_memory_info(self) -> MemoryInfo:
+        status = self.heap.status()
+        if status.device_used is None:
+            raise RuntimeError("the driver does not report how much of the device is free")
+        return MemoryInfo(free=status.device_total - status.device_used, total=status.device_total)
+
+    def get_ipc_handle(self, memory) -> None:
+        raise NotImplementedError("memory of gpuheap is not shared between processes")
+
+    def reset(self) -> None:
+        super().reset()
+        if self._heap is not None:
+            self._heap.flush()
+
+    @property
+    def interface_version(self) -> int:
+        return 1
 
 
-@functools.cache
-def _manager_class() -> type:
-    import ctypes
-    import weakref
+class _Freer:
+    """Frees an address when Numba's finalizer calls it. Small: Numba makes one for each allocation."""
 
-    from numba.cuda import GetIpcHandleMixin, HostOnlyCUDAMemoryManager, MemoryInfo, MemoryPointer
-    from numba.cuda.cudadrv.driver import driver
+    __slots__ = ("address", "heap")
 
-    class GpuheapManager(GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type: ignore[misc, unused-ignore]
-        """Device memory of a gpuheap heap. Numba makes one for each context."""
+    def __init__(self, heap: _heap.Heap, address: int) -> None:
+        self.heap, self.address = heap, address
 
-        interface_version = 1
-        _heap: Heap | None = None
+    def __call__(self) -> None:
+        self.heap._free_address(self.address)
 
-        def initialize(self) -> None:
-            """Does nothing: the heap is opened with the first array."""
 
-        def memalloc(self, size: int) -> Any:
-            """Allocates on the default stream: Numba names none, and its own streams wait for that one."""
-            heap = self._heap or self._open()
-            # An empty array has an address too.
-            block = heap.alloc(size or 1)
-            context = weakref.proxy(self.context)
-            return MemoryPointer(context, ctypes.c_void_p(block.ptr), size, finalizer=block.free)
-
-        def get_memory_info(self) -> Any:
-            """Bytes that the heap can still hand out, and bytes of the device."""
-            heap = self._heap or self._open()
-            free, total = driver.cuMemGetInfo()
-            stats, limit = heap.stats(), heap.limits[0]
-            free += stats["cached"]
-            if limit is not None:
-                free = min(free, max(limit - stats["live"], 0))
-            return MemoryInfo(free=free, total=total)
-
-        def _open(self) -> Heap:
-            heap = heap_for("Numba", _chosen)
-            check_device("Numba", heap, self.context.device.id)
-            self._heap = heap
-            return heap
-
-    return GpuheapManager
+_numba_memory_manager = HeapManager
