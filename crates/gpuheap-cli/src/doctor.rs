@@ -87,6 +87,12 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Result<Verdict, Failure> {
     }
     let report = diagnose(&machine);
     match arguments.baseline {
+        Some(Action::Save) if arguments.machine.is_some() => {
+            return Err(Failure::wrong_use(
+                "--baseline save keeps the figures of this machine, and --machine names a recorded \
+                 one; leave one of the two out",
+            ));
+        }
         Some(Action::Save) => return baseline::save(&machine, &report),
         Some(Action::Show) => return baseline::show(&machine, &report),
         None => {}

@@ -127,6 +127,9 @@ fn proof(machine: &Machine) -> Result<Vec<Orphan>, String> {
                     server.pid
                 ));
             }
+            if let Some((_, reason)) = machine.skipped.iter().find(|(probe, _)| *probe == "kcmp") {
+                return Err(format!("{reason}, and one may belong to a program that runs"));
+            }
             let Some(minor) = gpu.minor else {
                 return Err(format!("GPU {} does not say which device file is its", gpu.index));
             };

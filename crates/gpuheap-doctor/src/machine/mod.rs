@@ -92,18 +92,7 @@ impl Machine {
             skipped.push(("host", reason));
             Host::default()
         });
-        let listed: Vec<u32> = nvml
-            .iter()
-            .flat_map(|nvml| &nvml.devices)
-            .flat_map(|gpu| &gpu.processes)
-            .map(|listed| listed.pid)
-            .collect();
-        let uptime = host.uptime_seconds;
-        let scan_source = source.clone();
-        let scan = probe::limited(&source, Duration::from_secs(5), move |_| {
-            process::scan(&scan_source, &listed, uptime)
-        });
-        let scan = scan.unwrap_or_else(|reason| {
+        let scan = scan(&source, &nvml, host.uptime_seconds).unwrap_or_else(|reason| {
             skipped.push(("processes", reason));
             process::Scan { processes: Vec::new(), visible: BTreeMap::new(), unreadable: None }
         });
@@ -144,7 +133,11 @@ impl Machine {
         self.running_jobs = self.keep("squeue", jobs.transpose());
         self.device_nodes = examine::device_nodes(&*source, self.devices());
         let shared = examine::shared(&*source, &self.processes);
-        self.shared = self.keep("kcmp", shared);
+        let (shared, left_out) = self.keep("kcmp", shared);
+        self.shared = shared;
+        if let Some(reason) = left_out {
+            self.skipped.push(("kcmp", reason));
+        }
         // Without a device, no process can be checkpointed.
         let visible = if self.devices().is_empty() { None } else { Some(self.visible.keys()) };
         let visible: Vec<u32> = visible.into_iter().flatten().copied().collect();
@@ -183,7 +176,8 @@ impl Machine {
     }
 
     /// Asks NVML up to twice more, half a second apart, while much memory is unaccounted. Keeps the
-    /// answer with the least. A process that starts or ends may be missing in one of the lists.
+    /// answer with the least. A process that starts or ends may be missing in one of the lists. The
+    /// processes are read again after an answer that is kept, since it may list other ones.
     fn settle(&mut self) {
         for _ in 0..2 {
             let unaccounted = self.unaccounted();
@@ -195,6 +189,10 @@ impl Machine {
             self.nvml = limited_nvml(&self.source);
             if self.nvml.is_err() || self.unaccounted() > unaccounted {
                 self.nvml = before;
+            } else if let Ok(scan) = scan(&self.source, &self.nvml, self.host.uptime_seconds) {
+                self.processes = scan.processes;
+                self.visible = scan.visible;
+                self.unreadable = scan.unreadable;
             }
         }
     }
@@ -269,6 +267,21 @@ impl Machine {
             Err(skipped) => skipped.why == Why::Missing && self.host.has_no_device,
         }
     }
+}
+
+/// Reads the processes that NVML lists or that hold a device.
+fn scan(
+    source: &Arc<dyn Source>,
+    nvml: &Result<Nvml, Skipped>,
+    uptime: f64,
+) -> Result<process::Scan, Skipped> {
+    let devices = nvml.iter().flat_map(|nvml| &nvml.devices);
+    let listed = devices.flat_map(|gpu| &gpu.processes).map(|listed| listed.pid);
+    let listed: Vec<u32> = listed.collect();
+    let scanned = source.clone();
+    probe::limited(source, Duration::from_secs(5), move |_| {
+        process::scan(&scanned, &listed, uptime)
+    })
 }
 
 fn limited_nvml(source: &Arc<dyn Source>) -> Result<Nvml, Skipped> {

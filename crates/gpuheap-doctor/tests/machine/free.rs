@@ -157,3 +157,20 @@ fn server_is_asked_by_its_own_command() {
     let plan = plan(python("/usr/bin/ollama").with("/proc/4000/cmdline", command));
     assert!(plan.steps[0].command.ends_with("ollama stop"), "{plan:?}");
 }
+
+#[test]
+fn nothing_is_proven_while_open_files_were_not_all_compared() {
+    let mut recording = named("fork");
+    let mut holders = String::new();
+    for pid in 5000..5300 {
+        let stat =
+            format!("{pid} (python3) S 1 {pid} {pid} 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 99 0 0\n");
+        recording = recording.with(&format!("/proc/{pid}/stat"), &stat);
+        holders.push_str(&format!("== /proc/{pid}/fd/9 -> /dev/nvidia0\n"));
+    }
+    let recording = Recording::parse(&holders).unwrap().over(recording);
+    let shared = recording.with("same 4188:9 5000:9", "");
+    let plan = plan(shared);
+    assert!(plan.orphans.is_empty(), "{plan:?}");
+    assert!(plan.unproven.as_ref().unwrap().contains("256 of 301 processes"), "{plan:?}");
+}

@@ -1,7 +1,12 @@
 //! Accounts of recorded machines.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use gpuheap_doctor::machine::Nvml;
 use gpuheap_doctor::status::{self, Account, Place};
-use gpuheap_doctor::{Machine, Recording};
+use gpuheap_doctor::{Machine, Recording, Skipped, Source, Why, diagnose};
 
 use crate::support::named;
 
@@ -76,4 +81,73 @@ fn wsl2_has_the_figures_of_windows_by_their_names() {
 #[test]
 fn wsl2_gives_no_figure_by_process() {
     insta::assert_snapshot!(shown("wsl2", 80));
+}
+
+/// A machine on which a process starts after the first look at the driver's lists.
+#[derive(Clone)]
+struct Starting {
+    recording: Recording,
+    looks: Arc<AtomicUsize>,
+}
+
+impl Source for Starting {
+    fn nvml(&self) -> Result<Nvml, Skipped> {
+        let mut nvml = self.recording.nvml()?;
+        if self.looks.fetch_add(1, Ordering::Relaxed) == 0 {
+            nvml.devices.iter_mut().for_each(|gpu| gpu.processes.clear());
+        }
+        Ok(nvml)
+    }
+
+    fn read(&self, path: &str) -> Result<Vec<u8>, Skipped> {
+        self.recording.read(path)
+    }
+
+    fn list(&self, path: &str) -> Result<Vec<String>, Skipped> {
+        self.recording.list(path)
+    }
+
+    fn link(&self, path: &str) -> Result<String, Skipped> {
+        self.recording.link(path)
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        self.recording.variable(name)
+    }
+
+    fn kernel_log(&self) -> Result<String, Skipped> {
+        self.recording.kernel_log()
+    }
+
+    fn windows(&self) -> Result<String, Skipped> {
+        self.recording.windows()
+    }
+
+    fn cuda(&self, command: &[String]) -> Result<String, Skipped> {
+        self.recording.cuda(command)
+    }
+
+    fn run(&self, command: &[&str], limit: Duration) -> Result<String, Skipped> {
+        self.recording.run(command, limit)
+    }
+
+    fn is_same_file(&self, one: (u32, u32), other: (u32, u32)) -> Result<bool, Skipped> {
+        self.recording.is_same_file(one, other)
+    }
+
+    fn pause(&self, _time: Duration) {}
+}
+
+#[test]
+fn process_that_is_listed_later_is_not_called_ended() {
+    // Another user's process: that it has a device open cannot be read.
+    let recording = named("h200_training").without("/proc/4000/fd", Why::Denied);
+    let recording = recording.without("/proc/4000/fd/7", Why::Missing);
+    let recording = recording.without("/proc/4000/fd/9", Why::Missing);
+    let mut machine = Machine::read(Starting { recording, looks: Default::default() });
+    assert!(machine.process(4000).is_none());
+    machine.examine();
+    assert!(machine.process(4000).is_some());
+    let report = diagnose(&machine);
+    assert!(report.findings.iter().all(|finding| finding.rule != "P01"), "{report:#?}");
 }
