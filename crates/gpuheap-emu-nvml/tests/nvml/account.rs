@@ -161,6 +161,10 @@ impl Source for AccountAsDevice {
         Here.windows()
     }
 
+    fn cuda(&self, command: &[String]) -> Result<String, Skipped> {
+        Here.cuda(command)
+    }
+
     fn run(&self, command: &[&str], limit: Duration) -> Result<String, Skipped> {
         Here.run(command, limit)
     }
