@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpuheap._flush import flush
     from gpuheap._heap import Heap, default_heap, set_default_heap, status
     from gpuheap._holders import holders
+    from gpuheap._install import Installed, install
     from gpuheap._scopes import scope, thread_scope
 
 # Public names by the module that has them. The pytest plugin lives in this package, and is loaded in every
@@ -40,6 +41,7 @@ _MODULES = {
     "_flush": ("flush",),
     "_heap": ("Heap", "default_heap", "set_default_heap", "status"),
     "_holders": ("holders",),
+    "_install": ("Installed", "install"),
     "_scopes": ("scope", "thread_scope"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -56,6 +58,7 @@ __all__ = [
     "Gone",
     "Heap",
     "HostBuffer",
+    "Installed",
     "LeakWarning",
     "Leaked",
     "OutOfMemory",
@@ -66,6 +69,7 @@ __all__ = [
     "explain",
     "flush",
     "holders",
+    "install",
     "replay",
     "scope",
     "set_default_heap",

@@ -15,16 +15,24 @@ from gpuheap._errors import BadInput
 
 def resource(heap: _heap.Heap | None = None):
     """An `rmm.mr.CallbackMemoryResource` over `heap`, or over the default heap. Adaptors go around it."""
+    import rmm
     from rmm.mr import CallbackMemoryResource
+    from rmm.pylibrmm.stream import Stream
 
+    if not hasattr(Stream, "__cuda_stream__"):
+        raise BadInput(
+            f"RMM {rmm.__version__} does not tell which stream it allocates on; install a release with "
+            "Stream.__cuda_stream__, such as 26.10"
+        )
     heap = _heap.default_heap() if heap is None else heap
     allocate, free = heap._allocate_address, heap._free_address
 
+    # RMM makes an object for each call. It does not keep the stream alive, so the heap gets the number.
     def deallocate(address: int, nbytes: int, stream) -> None:
-        free(address, stream)
+        free(address, stream.__cuda_stream__()[1])
 
     def request(nbytes: int, stream) -> int:
-        return allocate(nbytes, stream, True)
+        return allocate(nbytes, stream.__cuda_stream__()[1], True)
 
     return CallbackMemoryResource(request, deallocate)
 
@@ -39,13 +47,27 @@ def install(heap: _heap.Heap | None = None):
 
     global _installed
     if _installed is not None:
-        raise BadInput("gpuheap is installed for RMM already; rmm.reinitialize() puts RMM's own resource back")
+        raise BadInput("gpuheap is installed for RMM already; call gpuheap.rmm.uninstall() first")
     heap = _heap.default_heap() if heap is None else heap
-    made = resource(heap)
-    rmm.mr.set_per_device_resource(max(heap.device.ordinal, 0), made)
-    _installed = made
+    made, ordinal = resource(heap), max(heap.device.ordinal, 0)
+    before = rmm.mr.get_per_device_resource(ordinal)
+    rmm.mr.set_per_device_resource(ordinal, made)
+    _installed = (ordinal, made, before)
     rmm.register_reinitialize_hook(_forget)
     return made
+
+
+def uninstall() -> None:
+    """Puts back the resource from before `install`, unless RMM has another one by now. What was allocated
+    stays valid."""
+    import rmm
+
+    if _installed is not None:
+        ordinal, made, before = _installed
+        if rmm.mr.get_per_device_resource(ordinal) is made:
+            rmm.mr.set_per_device_resource(ordinal, before)
+        rmm.unregister_reinitialize_hook(_forget)
+        _forget()
 
 
 def _forget() -> None:

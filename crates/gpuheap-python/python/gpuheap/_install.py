@@ -1,0 +1,189 @@
+"""One heap for all libraries of a process."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from gpuheap import _heap
+from gpuheap._errors import BadInput
+
+Undo = Callable[[], object]
+
+
+class Outcome(NamedTuple):
+    """What `install` did for a library, or why it did nothing."""
+
+    done: bool
+    text: str
+
+    def __str__(self) -> str:
+        return self.text if self.done else f"not installed: {self.text}"
+
+
+class Installed:
+    """What `gpuheap.install` did. `heap` is the heap, `libraries` an `Outcome` for each library."""
+
+    def __init__(self, heap: _heap.Heap, before: _heap.Heap | None) -> None:
+        self.heap = heap
+        self.libraries: dict[str, Outcome] = {}
+        self._before = before
+        self._undos: list[tuple[str, Undo | None]] = []
+
+    def undo(self) -> dict[str, str]:
+        """Puts back what was there before, the last one first, and the default heap. Memory that libraries
+        hold stays valid. Returns the libraries that keep the heap, with the reason. A second call does
+        nothing."""
+        global _current
+        if _current is not self:
+            return {}
+        kept = {}
+        for name, undo in reversed(self._undos):
+            try:
+                if undo is None:
+                    raise BadInput(f"{name} keeps its allocator until the process ends")
+                undo()
+            except Exception as error:
+                kept[name] = str(error)
+        self._undos.clear()
+        _heap.set_default_heap(self._before)
+        _current = None
+        return kept
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self.heap), *(f"  {name}: {outcome}" for name, outcome in self.libraries.items())])
+
+    __repr__ = __str__
+
+
+_current: Installed | None = None
+
+
+def install(
+    limit: int | str | None = "80%",
+    libraries: str | Iterable[str] = "auto",
+    *,
+    heap: _heap.Heap | None = None,
+    device: Any = None,
+    **settings: Any,
+) -> Installed:
+    """Makes one heap serve the libraries of the process, and makes it the default heap. Call it before
+    anything uses the GPU.
+
+    The heap is `heap`, or a new one of `device` with `limit` and the `settings` of `gpuheap.Heap`.
+    `libraries` is `"auto"`, which are those that are installed, or names: `cuda.core`, `cupy`, `jax`,
+    `numba`, `pycuda`, `rmm`, `torch`. They are imported. A library that cannot be served does not stop the
+    others: print the result to see what was done for each, and why not.
+
+    >>> import gpuheap
+    >>> installed = gpuheap.install("512MiB", libraries=[], device="emulated:1GiB")
+    >>> gpuheap.default_heap().limits
+    (536870912, None)
+    >>> installed.undo()
+    {}
+    """
+    global _current
+    if _current is not None:
+        raise BadInput("gpuheap is installed already; call undo() on what the first install returned")
+    names = _names(libraries)
+    if heap is None:
+        heap = _heap.Heap(device, limit=limit, **settings)
+    elif device is not None or settings or limit != "80%":
+        raise BadInput("limit, device and settings are for a new heap; set them where you make the heap that you pass")
+    installed = _current = Installed(heap, _heap.set_default_heap(heap))
+    for name in names:
+        installed.libraries[name] = _served(installed, name, asked=libraries != "auto")
+    return installed
+
+
+def _served(installed: Installed, name: str, asked: bool) -> Outcome:
+    module, serve = _LIBRARIES[name]
+    if not asked and not _is_there(module):
+        return Outcome(False, f"{module} is not there")
+    try:
+        text, undo = serve(installed.heap)
+    except Exception as error:
+        # A library that is broken or too old is no reason to leave the others out.
+        return Outcome(False, str(error) or type(error).__name__)
+    installed._undos.append((name, undo))
+    return Outcome(True, text)
+
+
+def _names(libraries: str | Iterable[str]) -> list[str]:
+    if libraries == "auto":
+        return list(_LIBRARIES)
+    names = [libraries] if isinstance(libraries, str) else list(libraries)
+    for name in names:
+        if name not in _LIBRARIES:
+            raise BadInput(f"gpuheap has no hook for {name!r}; it has {', '.join(_LIBRARIES)}, or \"auto\" for all")
+    return names
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _cuda_core(heap: _heap.Heap) -> tuple[str, Undo]:
+    from cuda.core import Device
+
+    from gpuheap import cuda_core
+
+    # A device has a memory resource once it is the current one.
+    Device(heap.device.ordinal).set_current()
+    made = cuda_core.install(heap)
+    return "memory resource of the device", lambda: cuda_core.uninstall(made)
+
+
+def _cupy(heap: _heap.Heap) -> tuple[str, Undo]:
+    from gpuheap import cupy
+
+    cupy.install(heap)
+    return "allocator of device and pinned memory", cupy.uninstall
+
+
+def _jax(heap: _heap.Heap) -> tuple[str, Undo]:
+    from gpuheap import jax
+
+    undo = jax.configure(heap=heap)
+    return "counted as foreign, limited to what the heap leaves", undo
+
+
+def _numba(heap: _heap.Heap) -> tuple[str, Undo | None]:
+    from gpuheap import numba
+
+    numba.install(heap)
+    return "memory manager", None
+
+
+def _pycuda(heap: _heap.Heap) -> tuple[str, Undo | None]:
+    raise BadInput("PyCUDA has no allocator for all; pass allocator=gpuheap.pycuda.allocator() to its arrays")
+
+
+def _rmm(heap: _heap.Heap) -> tuple[str, Undo]:
+    from gpuheap import rmm
+
+    rmm.install(heap)
+    return "resource of the device, by callback", rmm.uninstall
+
+
+def _torch(heap: _heap.Heap) -> tuple[str, Undo | None]:
+    from gpuheap import torch
+
+    torch.install(heap)
+    return "allocator", None
+
+
+#: Hooks by the name of the library, with the module that says that it is there.
+_LIBRARIES: dict[str, tuple[str, Callable[[_heap.Heap], tuple[str, Undo | None]]]] = {
+    "torch": ("torch", _torch),
+    "rmm": ("rmm", _rmm),
+    "cupy": ("cupy", _cupy),
+    "numba": ("numba_cuda", _numba),
+    "cuda.core": ("cuda.core", _cuda_core),
+    "pycuda": ("pycuda", _pycuda),
+    "jax": ("jax", _jax),
+}

@@ -1,0 +1,145 @@
+"""`gpuheap.install`, and the share of JAX. Each program is a process: libraries take one allocator."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+import gpuheap
+
+BEGIN = """
+import gc, sys, types, gpuheap
+def refused(use):
+    try:
+        use()
+    except gpuheap.BadInput as error:
+        return str(error)
+    raise AssertionError("no error")
+"""
+
+
+def run(program):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BEGIN + program], capture_output=True, text=True, timeout=120, env=os.environ
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def needs_driver(*modules):
+    for module in modules:
+        pytest.importorskip(module)
+    try:
+        gpuheap.Device("cuda:0")
+    except gpuheap.DriverError as error:
+        pytest.skip(f"no driver: {error}")
+
+
+def test_cuda_core_is_served_and_put_back():
+    needs_driver("cuda.core")
+    run("""
+from cuda.core import Device
+device = Device(0)
+device.set_current()
+before, default = device.memory_resource, gpuheap.default_heap()
+installed = gpuheap.install("64MiB", ["cuda.core"], track="lines")
+assert installed.libraries["cuda.core"].done, installed
+assert gpuheap.default_heap() is installed.heap and installed.heap.limits[0] == 64 << 20
+buffer = device.allocate(1000, stream=device.create_stream())
+assert installed.heap.stats()["live"] == 1000
+assert installed.heap.leaks()[0].file == "<string>", installed.heap.leaks()
+assert installed.undo() == {} == installed.undo()
+assert device.memory_resource is before and gpuheap.default_heap() is default
+buffer.close()
+assert installed.heap.stats()["live"] == 0
+""")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
+def test_two_libraries_share_the_limit():
+    needs_driver("cuda.core")
+    run("""
+from cuda.core import Device
+from numba import cuda
+installed = gpuheap.install("64MiB", ["numba", "cuda.core"])
+assert all(outcome.done for outcome in installed.libraries.values()), installed
+array = cuda.device_array(40 << 20, "u1")
+device = Device(0)
+try:
+    device.allocate(40 << 20, stream=device.create_stream())
+except gpuheap.OutOfMemory as error:
+    assert error.live == 40 << 20
+else:
+    raise AssertionError("no error")
+del array
+gc.collect()
+device.allocate(40 << 20, stream=device.create_stream()).close()
+kept = installed.undo()
+assert "until the process ends" in kept["numba"] and len(kept) == 1, kept
+""")
+
+
+def test_one_that_fails_leaves_the_others():
+    run("""
+broken = types.ModuleType("cupy")
+sys.modules["cupy"] = broken
+sys.modules["pycuda"] = types.ModuleType("pycuda")
+installed = gpuheap.install("512MiB", ["cupy", "pycuda", "jax"], device="emulated:1GiB")
+done = {name: outcome.done for name, outcome in installed.libraries.items()}
+assert done == {"cupy": False, "pycuda": False, "jax": True}, installed
+assert "gpuheap.pycuda.allocator()" in str(installed)
+""")
+
+
+def test_auto_takes_what_is_there():
+    run("""
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None
+installed = gpuheap.install("512MiB", device="emulated:1GiB")
+assert set(installed.libraries) == {"torch", "rmm", "cupy", "numba", "cuda.core", "pycuda", "jax"}
+assert "torch: not installed: torch is not there" in str(installed), installed
+""")
+
+
+def test_wrong_arguments_change_nothing():
+    run("""
+before = gpuheap._heap.peek_default_heap() if hasattr(gpuheap, "_heap") else None
+assert "'cudf'" in refused(lambda: gpuheap.install("512MiB", ["cudf"], device="emulated:1GiB"))
+try:
+    gpuheap.install("much", [], device="emulated:1GiB")
+except ValueError:
+    pass
+heap = gpuheap.Heap("emulated:1GiB")
+assert "for a new heap" in refused(lambda: gpuheap.install("1GiB", [], heap=heap))
+from gpuheap._heap import peek_default_heap
+assert peek_default_heap() is None
+first = gpuheap.install(libraries=[], heap=heap)
+assert "undo()" in refused(lambda: gpuheap.install(libraries=[], heap=heap))
+first.undo()
+gpuheap.install(libraries=[], heap=heap)
+""")
+
+
+def test_jax_gets_what_the_heap_leaves():
+    run("""
+import os, gpuheap.jax
+os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.9"
+os.environ.pop("XLA_CLIENT_MEM_FRACTION", None)
+undo = gpuheap.jax.configure(0.125)
+assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.1250"
+assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in os.environ
+assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+undo()
+assert os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.9" and "XLA_CLIENT_MEM_FRACTION" not in os.environ
+for wrong in (0, -1, 1.5):
+    assert "no share" in refused(lambda: gpuheap.jax.configure(wrong))
+assert "fraction=" in refused(lambda: gpuheap.jax.configure(heap=gpuheap.Heap("emulated:1GiB")))
+bridge = types.ModuleType("jax._src.xla_bridge")
+bridge._backends = {"cuda": object()}
+sys.modules["jax._src.xla_bridge"] = bridge
+assert "already" in refused(lambda: gpuheap.jax.configure(0.5))
+assert "XLA_CLIENT_MEM_FRACTION" not in os.environ
+""")

@@ -1,0 +1,70 @@
+"""RMM: its callback resource for real, which needs no runtime of CUDA."""
+
+import pytest
+
+import gpuheap
+
+rmm = pytest.importorskip("rmm", reason="rmm is not installed")
+from rmm.pylibrmm.stream import Stream  # noqa: E402
+
+import gpuheap.rmm  # noqa: E402
+
+if not hasattr(Stream, "__cuda_stream__"):
+    pytest.skip(f"RMM {rmm.__version__} has no Stream.__cuda_stream__", allow_module_level=True)
+
+
+def test_memory_comes_and_goes(heap):
+    resource = gpuheap.rmm.resource(heap)
+    address = resource.allocate(1000)
+    assert heap.stats()["live"] == 1000
+    assert heap.leaks()[0].function == "test_memory_comes_and_goes"
+    resource.deallocate(address, 1000)
+    assert heap.stats()["live"] == 0
+
+
+def test_the_heap_gets_numbers_of_streams(heap):
+    """RMM makes an object for each call, and the stream outlives it: held as an object, the heap would
+    take its end for the stream's."""
+    seen = []
+
+    class Spy:
+        def _allocate_address(self, nbytes, stream, below):
+            seen.append((stream, below))
+            return heap._allocate_address(nbytes, stream, below)
+
+        def _free_address(self, address, stream):
+            seen.append(stream)
+            heap._free_address(address, stream)
+
+    stream = heap.stream()
+    resource = gpuheap.rmm.resource(Spy())
+    resource.deallocate(resource.allocate(1000, Stream(stream)), 1000, Stream(stream))
+    assert seen == [(stream.handle, True), stream.handle]
+    assert heap.stats()["live"] == 0
+
+
+def test_out_of_memory_is_a_memory_error(heap):
+    with pytest.raises(MemoryError):
+        gpuheap.rmm.resource(heap).allocate(1 << 30)
+
+
+def test_an_adaptor_goes_around_it(heap):
+    limited = rmm.mr.LimitingResourceAdaptor(gpuheap.rmm.resource(heap), 1 << 20)
+    address = limited.allocate(1000)
+    assert heap.stats()["live"] == limited.get_allocated_bytes() - 24 == 1000
+    with pytest.raises(MemoryError):
+        limited.allocate(2 << 20)
+    limited.deallocate(address, 1000)
+
+
+def test_install_is_refused_twice_and_put_back(heap):
+    before = rmm.mr.get_per_device_resource(0)
+    installed = gpuheap.rmm.install(heap)
+    try:
+        assert rmm.mr.get_per_device_resource(0) is installed
+        with pytest.raises(gpuheap.BadInput, match="uninstall"):
+            gpuheap.rmm.install(heap)
+    finally:
+        gpuheap.rmm.uninstall()
+    assert rmm.mr.get_per_device_resource(0) is before
+    gpuheap.rmm.uninstall()
