@@ -21,6 +21,7 @@ class Allocator:
 
     def __init__(self, heap: _heap.Heap) -> None:
         from cupy.cuda import get_current_stream
+        from cupy.cuda.device import get_device_id
         from cupy.cuda.memory import MemoryPointer, UnownedMemory
 
         if heap.device.emulated:
@@ -30,9 +31,15 @@ class Allocator:
             )
         self.heap = heap
         self._alloc, self._ordinal = heap.alloc, heap.device.ordinal
+        self._device = get_device_id
         self._stream, self._pointer, self._unowned = get_current_stream, MemoryPointer, UnownedMemory
 
     def __call__(self, nbytes: int):
+        if self._device() != self._ordinal:
+            raise BadInput(
+                f"CuPy's current device is {self._device()}, and its heap is of device {self._ordinal}; allocate "
+                f"under cupy.cuda.Device({self._ordinal}), or install a heap of \"cuda:{self._device()}\""
+            )
         try:
             buffer = self._alloc(nbytes, self._stream())
         except OutOfMemory as error:
