@@ -20,7 +20,8 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 const SCHEDULES: &str =
     "immediate, on-demand, seeded:N with a whole number, or lag:N with nanoseconds";
 const SWITCH: &str = "0 or 1";
-const ACCOUNTS: &str = "a file that may be written, of at most 256 processes";
+const ACCOUNTS: &str =
+    "a file that may be written, of at most 256 processes, with at most 16 devices";
 const DRIVERS: &str = "a version from 12.0 to 13.0, such as 12.4";
 
 /// Settings of the process's device.
@@ -51,7 +52,9 @@ impl Settings {
         if let Some(version) = variable(DRIVER, DRIVERS, driver_version)? {
             options.driver_version = version;
         }
-        let account = |path: &str| Account::open(Path::new(path)).ok();
+        // Memory of a device that an account has no room for could not be charged to it.
+        let fits = options.devices.len() <= Account::MOST_DEVICES;
+        let account = |path: &str| fits.then(|| Account::open(Path::new(path)).ok())?;
         options.account = variable(ACCOUNT, ACCOUNTS, account)?.map(Arc::new);
         Ok(Settings { options, log: variable(LOG, SWITCH, switch)?.unwrap_or(false) })
     }

@@ -46,6 +46,9 @@ pub struct Entry {
 }
 
 impl Account {
+    /// The most devices that an account has room for.
+    pub const MOST_DEVICES: usize = DEVICES;
+
     /// Opens the account in a file, which is made if it is missing, and takes a slot. Blocks while
     /// another process changes the account.
     ///

@@ -33,6 +33,23 @@ fn an_unknown_value_is_an_error_that_lists_the_valid_ones() {
 }
 
 #[test]
+fn account_refuses_devices_that_it_has_no_room_for() {
+    let folder = library::folder(&[&library::LIBCUDA]);
+    let account = folder.path().join("account").to_str().unwrap().to_owned();
+    for (count, test) in [(16, "settings::opens"), (17, "settings::cannot_open")] {
+        let devices = vec!["1GiB"; count].join(",");
+        let variables = [
+            ("GPUHEAP_EMULATED_DEVICE", devices.as_str()),
+            ("GPUHEAP_EMULATED_ACCOUNT", account.as_str()),
+        ];
+        let output = library::run_ignored_test(test, &folder, &variables);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{count}: {stderr}");
+        assert_eq!(stderr.contains("at most 16 devices"), count == 17, "{stderr}");
+    }
+}
+
+#[test]
 fn the_device_is_what_the_environment_says() {
     let folder = library::folder(&[&library::LIBCUDA]);
     for (variables, expected) in [
