@@ -1,5 +1,6 @@
 //! Device memory, as Python owns it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpuheap::Block;
@@ -25,6 +26,8 @@ pub(crate) struct Buffer {
     bytes: u64,
     /// Handle of the stream.
     stream: usize,
+    /// `true` once its address was read by the CUDA array interface. Its reader holds this object.
+    is_exposed: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -47,7 +50,13 @@ impl Buffer {
     ) -> Buffer {
         let (address, bytes, handle) = (block.address(), block.bytes(), stream.raw().0);
         let memory = Memory::new(block, record, charge, owner, stream);
-        Buffer { address, bytes, stream: handle, state: Mutex::new(State::Own(memory)) }
+        Buffer {
+            address,
+            bytes,
+            stream: handle,
+            is_exposed: AtomicBool::new(false),
+            state: Mutex::new(State::Own(memory)),
+        }
     }
 
     /// Returns the memory, to be held by somebody else too.
@@ -201,9 +210,16 @@ impl Buffer {
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let memory = self.share(py)?;
         exchange::refuse_emulated(py, &memory.owner.device)?;
+        self.is_exposed.store(true, Ordering::Relaxed);
         // The reader names no stream. The free comes after the work of all blocking streams.
         memory.use_on(&memory.owner.default);
         exchange::array_interface(py, self.address, &[self.bytes as usize], "|u1", &memory.stream)
+    }
+
+    /// `True` if an array of another library may refer to the memory through this object.
+    #[getter]
+    fn _exposed(&self) -> bool {
+        self.is_exposed.load(Ordering::Relaxed)
     }
 
     fn __len__(&self) -> usize {

@@ -157,6 +157,21 @@ def test_a_scope_may_end_in_another_context(heap):
     assert buffer.freed
 
 
+def test_a_buffer_that_an_array_refers_to_is_no_ones_to_free(driver_heap):
+    class Array:
+        """As CuPy's `asarray` makes it: an address, and the object that it came from."""
+
+        def __init__(self, owner):
+            self.address, self.owner = owner.__cuda_array_interface__["data"][0], owner
+
+    with driver_heap.scope("load", on_leak="ignore") as scope:
+        array = Array(driver_heap.alloc(1000))
+        read = driver_heap.alloc(500)
+        Array(read)
+        del read
+    assert (scope.leaked_bytes, array.owner.freed) == (1000, False)
+
+
 def test_memory_that_another_library_shares_is_reported(heap):
     with heap.scope("load", on_leak="ignore") as scope:
         capsule = heap.alloc(1000).__dlpack__()

@@ -7,21 +7,26 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 _PACKAGE = str(Path(__file__).parent)
 
 
-def running_frames() -> Iterator[tuple[int, types.FrameType]]:
+def running_frames() -> list[tuple[int, types.FrameType]]:
     """Frames that run now, the innermost of each thread first, with the thread's number. Frames of this
     package are left out."""
-    for ident, frame in sys._current_frames().items():
-        innermost: types.FrameType | None = frame
-        while innermost is not None:
-            if not innermost.f_code.co_filename.startswith(_PACKAGE):
-                yield ident, innermost
-            innermost = innermost.f_back
+    found = []
+    innermost = sys._current_frames()
+    while innermost:
+        ident, running = innermost.popitem()
+        # At the end this is no frame: one that held its own would keep its locals when it ends.
+        frame: types.FrameType | None = running
+        del running
+        while frame is not None:
+            if not frame.f_code.co_filename.startswith(_PACKAGE):
+                found.append((ident, frame))
+            frame = frame.f_back
+    return found
 
 
 def local_names(frame: types.FrameType) -> dict[str, int]:

@@ -139,7 +139,12 @@ class _Search:
         self.is_complete = True
         self.locals: dict[int, list[tuple[str, str]]] = {}
         self.running: set[int] = set()
-        self.modules = {id(vars(module)): name for name, module in list(sys.modules.items()) if module is not None}
+        # A module may have a second name: multiprocessing's __mp_main__ is __main__. The first name counts.
+        self.modules: dict[int, str] = {}
+        for name, module in list(sys.modules.items()):
+            variables = getattr(module, "__dict__", None)
+            if variables is not None:
+                self.modules.setdefault(id(variables), name)
         self.handled = _handled()
         for ident, frame in _frames.running_frames():
             self.running.add(id(frame))

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import sys
 import threading
 import warnings
 import weakref
@@ -199,7 +200,7 @@ class Scope:
 
     def _free_own(self, account: _gpuheap._Account) -> None:
         for buffer in list(account.buffers):
-            if buffer.freed:
+            if buffer.freed or _is_read(buffer):
                 continue
             try:
                 buffer.free()
@@ -314,3 +315,10 @@ def thread_scope(
     """
     made = Scope(heap, name, limit, on_leak)
     return made if function is None else made(function)
+
+
+def _is_read(buffer: Any) -> bool:
+    """Whether an array that was made by the CUDA array interface may refer to the buffer: it holds the
+    object, and knows nothing of `free`."""
+    # Held by the caller's list and its variable, by this function's, and by the call.
+    return getattr(buffer, "_exposed", False) and sys.getrefcount(buffer) > 4
