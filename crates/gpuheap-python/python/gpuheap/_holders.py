@@ -165,8 +165,11 @@ class _Search:
                 return
             if len(self.nodes) > _MOST_OBJECTS:
                 break
-            ours.add(id(level))
-            found = gc.get_referrers(*level)
+            # Python 3.13 shows the tuple of the call's arguments as a referrer.
+            arguments = tuple(level)
+            ours.update((id(level), id(arguments)))
+            found = gc.get_referrers(*arguments)
+            del arguments
             numbers = {id(one) for one in level}
             following: list[Any] = []
             ours.update((id(found), id(following)))
