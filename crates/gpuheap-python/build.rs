@@ -1,9 +1,9 @@
-//! Builds what a wheel has beside the extension module: the emulated libcuda.so.1, with the feature
-//! `wheel`.
+//! Builds what a wheel has beside the extension module, with the feature `wheel`: the C++ entrance
+//! for PyTorch and the emulated libcuda.so.1.
 //!
-//! It is a library of its own, so Cargo builds it here, into a target folder of its own: the one of
-//! this build is locked. `WHEEL_LIBCUDA` names one that is built already. maturin then takes it
-//! from `python/gpuheap/emulated/`.
+//! The emulator is a library of its own, so Cargo builds it here, into a target folder of its own:
+//! the one of this build is locked. `WHEEL_LIBCUDA` names one that is built already. maturin then
+//! takes it from `python/gpuheap/emulated/`.
 
 use std::env;
 use std::error::Error;
@@ -17,6 +17,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     if env::var_os("CARGO_FEATURE_WHEEL").is_none() {
         return Ok(());
     }
+    #[cfg(feature = "wheel")]
+    entry();
     let here = env::var("CARGO_MANIFEST_DIR")?;
     let emulator = match env::var_os("WHEEL_LIBCUDA") {
         Some(built) => {
@@ -50,4 +52,17 @@ fn emulator(here: &Path) -> Result<PathBuf, Box<dyn Error>> {
         return Err("the emulated libcuda.so.1 was not built: see above".into());
     }
     Ok(target.join("release/libcuda_emulated.so"))
+}
+
+/// Compiles the function that throws for PyTorch.
+#[cfg(feature = "wheel")]
+fn entry() {
+    println!("cargo::rerun-if-changed=src/torch_entry.cpp");
+    cc::Build::new()
+        .cpp(true)
+        .std("c++11")
+        .file("src/torch_entry.cpp")
+        .flag("-Wall")
+        .flag("-Wextra")
+        .compile("gpuheap_torch_entry");
 }

@@ -46,6 +46,11 @@ impl Addresses {
         Some(memory.give_back())
     }
 
+    /// Returns `true` if a library holds that address.
+    pub(crate) fn has(&self, address: u64) -> bool {
+        self.shard(address).contains_key(&address)
+    }
+
     /// Puts the free of the memory at an address behind the work of `stream`. `false` if no library
     /// was given that address.
     pub(crate) fn use_on(&self, address: u64, stream: &gpuheap::Stream) -> bool {

@@ -31,6 +31,7 @@ mod owner;
 mod replay;
 mod scope;
 mod streams;
+mod torch;
 
 use pyo3::prelude::*;
 
@@ -55,6 +56,8 @@ mod _gpuheap {
     use crate::scope::Account;
     #[pymodule_export]
     use crate::streams::Stream;
+    #[pymodule_export]
+    use crate::torch::{_torch_functions, _torch_serve};
 
     use pyo3::prelude::*;
 

@@ -65,6 +65,27 @@ pub(crate) struct Outstanding {
 impl Lines {
     /// Records an allocation of the calling line. `None` if there is no Python frame.
     pub(crate) fn allocated(&self, py: Python<'_>, address: u64, bytes: u64) -> Option<RecordId> {
+        self.record(py, address, bytes, |ident| thread_name(py, ident))
+    }
+
+    /// Records an allocation as [`allocated`](Lines::allocated) does, without running Python: a
+    /// thread that is new here has its number for a name.
+    pub(crate) fn allocated_below(
+        &self,
+        py: Python<'_>,
+        address: u64,
+        bytes: u64,
+    ) -> Option<RecordId> {
+        self.record(py, address, bytes, |ident| format!("thread {ident}"))
+    }
+
+    fn record(
+        &self,
+        py: Python<'_>,
+        address: u64,
+        bytes: u64,
+        name_of: impl FnOnce(u64) -> String,
+    ) -> Option<RecordId> {
         let (code, number) = self.calling_line(py)?;
         let ident = thread_ident();
         let since = Instant::now();
@@ -73,7 +94,7 @@ impl Lines {
             Some(known) => *known,
             None => {
                 drop(state);
-                let name = thread_name(py, ident);
+                let name = name_of(ident);
                 state = self.lock();
                 state.new_thread(ident, name)
             }

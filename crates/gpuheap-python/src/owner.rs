@@ -103,13 +103,24 @@ impl Owner {
         stream: &gpuheap::Stream,
     ) -> PyResult<(Block, Option<RecordId>)> {
         let block = call(py, || self.heap.allocate(bytes, stream))?;
-        let record = self.tracked(py, block.address(), bytes);
+        let record = self.tracked_below(py, block.address(), bytes);
         Ok((block, record))
     }
 
     /// Records an allocation of the calling line, if the heap tracks.
     pub(crate) fn tracked(&self, py: Python<'_>, address: u64, bytes: u64) -> Option<RecordId> {
         if self.tracks { self.lines.allocated(py, address, bytes) } else { None }
+    }
+
+    /// Records an allocation as [`tracked`](Owner::tracked) does, without running Python: the
+    /// thread may be below a foreign allocator.
+    pub(crate) fn tracked_below(
+        &self,
+        py: Python<'_>,
+        address: u64,
+        bytes: u64,
+    ) -> Option<RecordId> {
+        if self.tracks { self.lines.allocated_below(py, address, bytes) } else { None }
     }
 
     /// Fills device memory of a buffer.

@@ -1,0 +1,142 @@
+"""PyTorch: device memory from a heap of gpuheap, in the place of PyTorch's caching allocator.
+
+    import torch, gpuheap.torch
+    gpuheap.torch.install(limit="80%")      # before the first tensor on the GPU
+    ...
+    gpuheap.torch.max_memory_allocated()
+
+PyTorch's own statistics (`torch.cuda.memory_allocated` and the like) raise afterwards: PyTorch keeps none
+for another allocator. The functions here take their place. `torch.cuda.MemPool`, CUDA-graph trees of
+`torch.compile` and tensors shared between processes do not work either; for those leave PyTorch's allocator
+in place, and let `pool()` give it segments from the heap.
+
+Running out of memory raises a RuntimeError whose text begins with "CUDA out of memory.", by which Accelerate
+and Lightning recognise it. `gpuheap.explain` reads it.
+"""
+
+from __future__ import annotations
+
+from gpuheap import _gpuheap, _heap
+from gpuheap._errors import BadInput
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_installed: _heap.Heap | None = None
+_serves: set[int] = set()
+
+
+def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: str = "off") -> _heap.Heap:
+    """Makes PyTorch take its device memory from `heap`, or from a new heap of cuda:0 with `limit`. Returns the heap. It cannot be undone, and has to come before PyTorch's first allocation.
+
+    `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heap. Only the heap's
+    device is served.
+    """
+    import torch
+
+    global _installed
+    if _installed is not None:
+        raise BadInput("gpuheap is installed for PyTorch already; it serves all allocations until the process ends")
+    functions = _gpuheap._torch_functions()
+    if "entry" not in functions:
+        raise BadInput("this build of gpuheap lacks the entrance for PyTorch; install the wheel, which has it")
+    if torch.cuda.is_initialized():
+        raise BadInput(_TOO_LATE)
+    # Not `torch.cuda.current_device()`: it would initialize PyTorch's allocator.
+    heap = _serve(0, heap, limit, track)
+    allocator = torch._C._cuda_customAllocator(functions["entry"], functions["free"])
+    allocator.set_record_stream_fn(functions["record_stream"])
+    allocator.set_reset_fn(functions["reset"])
+    allocator.set_memory_fraction_fn(functions["fraction"])
+    try:
+        torch._C._cuda_changeCurrentAllocator(allocator)
+    except RuntimeError as error:
+        raise BadInput(f"{_TOO_LATE} (PyTorch: {error})") from None
+    _installed = heap
+    _kept.append(allocator)
+    return heap
+
+
+def pool(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: str = "off") -> Any:
+    """A `torch.cuda.MemPool` whose segments come from `heap`: PyTorch's allocator and its statistics stay.
+
+        with torch.cuda.use_mem_pool(gpuheap.torch.pool(limit="4GiB")):
+            model = load()
+
+    PyTorch does not retry after it ran out of memory inside such a pool, and routes the current thread alone.
+    """
+    import torch
+
+    if _installed is not None:
+        raise BadInput("gpuheap replaced PyTorch's allocator, which then makes no MemPool; use one of the two")
+    _serve(torch.cuda.current_device(), heap, limit, track)
+    functions = _gpuheap._torch_functions()
+    allocator = torch._C._cuda_customAllocator(functions["segment"], functions["free"])
+    _kept.append(allocator)
+    return torch.cuda.MemPool(allocator)
+
+
+def memory_allocated() -> int:
+    """Bytes of live tensors, as requested. In the place of `torch.cuda.memory_allocated`."""
+    return _of_install().stats()["live"]
+
+
+def max_memory_allocated() -> int:
+    """Most bytes of live tensors since the beginning, or since `reset_peak_memory_stats`."""
+    heap = _of_install()
+    return _region.usage()[2] if _region is not None else heap.stats()["live_peak"]
+
+
+def reset_peak_memory_stats() -> None:
+    """Begins `max_memory_allocated` anew."""
+    global _region
+    _region = _of_install()._region()
+
+
+def memory_stats() -> dict[str, int]:
+    """Figures of the heap by PyTorch's names for them: `allocated_bytes.all.current` and others."""
+    stats = _of_install().stats()
+    return {
+        "allocated_bytes.all.current": stats["live"],
+        "allocated_bytes.all.peak": max_memory_allocated(),
+        "requested_bytes.all.current": stats["live"],
+        "reserved_bytes.all.current": stats["reserved"],
+        "reserved_bytes.all.peak": stats["reserved_peak"],
+        "inactive_split_bytes.all.current": stats["cached"],
+        "allocation.all.allocated": stats["allocations"],
+        "allocation.all.freed": stats["frees"],
+        "allocation.all.current": stats["allocations"] - stats["frees"],
+    }
+
+
+_region: _gpuheap._Region | None = None
+#: Allocators and heaps, which PyTorch uses to the end of the process.
+_kept: list[Any] = []
+_TOO_LATE = (
+    "PyTorch has used the GPU already and keeps its allocator; call gpuheap.torch.install() before anything of "
+    "torch.cuda that initializes it, or use gpuheap.torch.pool()"
+)
+
+
+def _serve(ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track: str) -> _heap.Heap:
+    if heap is None:
+        heap = _heap.Heap(f"cuda:{ordinal}", limit=limit, track=track)
+    elif limit is not None or track != "off":
+        raise BadInput("limit and track are for a new heap; set them where you make the heap that you pass")
+    if heap.device.emulated:
+        raise BadInput(
+            f"{heap.device.name} is emulated inside gpuheap, and PyTorch cannot read its memory; PyTorch needs a "
+            "real GPU"
+        )
+    if heap.device.ordinal not in _serves:
+        _gpuheap._torch_serve(heap)
+        _serves.add(heap.device.ordinal)
+        _kept.append(heap)
+    return heap
+
+
+def _of_install() -> _heap.Heap:
+    if _installed is None:
+        raise BadInput("gpuheap is not installed for PyTorch; call gpuheap.torch.install() first")
+    return _installed

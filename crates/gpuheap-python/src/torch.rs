@@ -1,0 +1,223 @@
+//! Functions that PyTorch calls by address, and the heaps that they serve.
+//!
+//! PyTorch calls them on any thread, with or without the interpreter's lock. None of them asks for
+//! it. `torch_entry.cpp` has the outermost function of an allocation, because out of memory is a
+//! C++ exception there.
+
+use std::ffi::{c_char, c_double, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use gpuheap::{Error, Limits};
+use gpuheap_driver::CUstream;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use rustc_hash::FxHashMap;
+
+use crate::addresses::Addresses;
+use crate::failure::refused;
+use crate::heap::Heap;
+use crate::memory::Memory;
+use crate::owner::Owner;
+
+/// Heaps by the driver's number of their device.
+static HEAPS: RwLock<Vec<Option<Arc<Served>>>> = RwLock::new(Vec::new());
+
+/// A heap that PyTorch allocates from.
+struct Served {
+    owner: Arc<Owner>,
+    addresses: Arc<Addresses>,
+    /// PyTorch's streams, which live as long as the process.
+    streams: Mutex<FxHashMap<usize, gpuheap::Stream>>,
+}
+
+impl Served {
+    fn stream(&self, raw: *mut c_void) -> Result<gpuheap::Stream, Error> {
+        let raw = CUstream(raw as usize);
+        if raw == CUstream::NULL || raw == CUstream::LEGACY {
+            return Ok(self.owner.default.clone());
+        }
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = streams.get(&raw.0).filter(|known| !known.is_retired()) {
+            return Ok(known.clone());
+        }
+        // SAFETY: PyTorch's streams are of pools that live as long as the process.
+        let stream = unsafe { self.owner.device.foreign_stream(raw) }?;
+        streams.insert(raw.0, stream.clone());
+        Ok(stream)
+    }
+
+    /// Allocates, and with `finds_line` records the line of Python.
+    fn allocate(&self, bytes: u64, raw: *mut c_void, finds_line: bool) -> Result<u64, Error> {
+        let stream = self.stream(raw)?;
+        let block = self.owner.heap.allocate(bytes, &stream)?;
+        let address = block.address();
+        let record = match finds_line && self.owner.tracks() {
+            true => Python::try_attach(|py| self.owner.tracked_below(py, address, bytes)).flatten(),
+            false => None,
+        };
+        self.addresses.keep(address, Memory::new(block, record, None, self.owner.clone(), stream));
+        Ok(address)
+    }
+}
+
+/// Makes PyTorch's functions serve a device from `heap`. Refused for a device that has one.
+#[pyfunction]
+pub(crate) fn _torch_serve(py: Python<'_>, heap: &Heap) -> PyResult<()> {
+    let ordinal = usize::try_from(heap.owner.device.ordinal()).unwrap_or(0);
+    let mut heaps = HEAPS.write().unwrap_or_else(PoisonError::into_inner);
+    if heaps.len() <= ordinal {
+        heaps.resize_with(ordinal + 1, || None);
+    }
+    if heaps[ordinal].is_some() {
+        let text = format!("PyTorch takes its memory of cuda:{ordinal} from gpuheap already");
+        return Err(refused(py, "InvalidArgument", &text));
+    }
+    heaps[ordinal] = Some(Arc::new(Served {
+        owner: heap.owner.clone(),
+        addresses: heap.addresses.clone(),
+        streams: Mutex::default(),
+    }));
+    Ok(())
+}
+
+/// Returns the addresses of the functions, by their names. `entry` is missing without the feature
+/// `wheel`.
+#[pyfunction]
+pub(crate) fn _torch_functions(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let functions = PyDict::new(py);
+    #[cfg(feature = "wheel")]
+    {
+        unsafe extern "C" {
+            fn gpuheap_torch_entry(bytes: isize, device: c_int, stream: *mut c_void)
+            -> *mut c_void;
+        }
+        functions.set_item("entry", gpuheap_torch_entry as *const () as usize)?;
+    }
+    functions.set_item("allocate", gpuheap_torch_allocate as *const () as usize)?;
+    functions.set_item("segment", segment as *const () as usize)?;
+    functions.set_item("free", free as *const () as usize)?;
+    functions.set_item("record_stream", record_stream as *const () as usize)?;
+    functions.set_item("reset", reset as *const () as usize)?;
+    functions.set_item("fraction", fraction as *const () as usize)?;
+    Ok(functions)
+}
+
+/// Allocates for PyTorch. Returns null for no bytes, and null with a text if it fails.
+///
+/// # Safety
+///
+/// `stream` is a stream of PyTorch on `device`, and `text` has `room` writable bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn gpuheap_torch_allocate(
+    bytes: isize,
+    device: c_int,
+    stream: *mut c_void,
+    text: *mut c_char,
+    room: usize,
+) -> *mut c_void {
+    match allocated(bytes, device, stream, true) {
+        Ok(address) => address as *mut c_void,
+        Err(why) => {
+            let why = why.as_bytes();
+            let length = why.len().min(room.saturating_sub(1));
+            if room > 0 {
+                // SAFETY: the caller gives `room` bytes, and `length` is less.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(why.as_ptr(), text.cast(), length);
+                    text.add(length).write(0);
+                }
+            }
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// Allocates a segment for a `MemPool`, which takes null as out of memory.
+unsafe extern "C" fn segment(bytes: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    allocated(bytes, device, stream, false)
+        .map_or(std::ptr::null_mut(), |address| address as *mut c_void)
+}
+
+/// Frees what [`gpuheap_torch_allocate`] or [`segment`] gave, in the order of its stream.
+unsafe extern "C" fn free(address: *mut c_void, _: usize, device: c_int, _: *mut c_void) {
+    guarded((), || {
+        if let Some(served) = served(device) {
+            // PyTorch hears of no error here. The heap counts what it could not free.
+            let _ = served.addresses.free(address as u64, None);
+        }
+    });
+}
+
+/// Puts the free of an address behind the work of a stream.
+unsafe extern "C" fn record_stream(address: *mut c_void, stream: *mut c_void) {
+    guarded((), || {
+        let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner);
+        for served in heaps.iter().flatten() {
+            if served.addresses.has(address as u64) {
+                if let Ok(stream) = served.stream(stream) {
+                    served.addresses.use_on(address as u64, &stream);
+                }
+                return;
+            }
+        }
+    });
+}
+
+/// Gives the cached memory of all heaps back: `torch.cuda.empty_cache()`.
+unsafe extern "C" fn reset() {
+    guarded((), || {
+        let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for served in heaps.iter().flatten() {
+            // What cannot be given back stays cached, and counts as that.
+            let _ = served.owner.heap.reclaim_all();
+        }
+    });
+}
+
+/// Sets the limit of a device: `torch.cuda.set_per_process_memory_fraction()`.
+unsafe extern "C" fn fraction(fraction: c_double, device: c_int) {
+    guarded((), || {
+        if let Some(served) = served(device) {
+            let heap = &served.owner.heap;
+            let hard = (served.owner.device.total_memory() as f64 * fraction) as u64;
+            // A limit that the heap refuses leaves the one before.
+            let _ = heap.set_limits(Limits { hard: Some(hard), ..heap.limits() });
+        }
+    });
+}
+
+fn allocated(
+    bytes: isize,
+    device: c_int,
+    stream: *mut c_void,
+    finds_line: bool,
+) -> Result<u64, String> {
+    let bytes = u64::try_from(bytes).unwrap_or(0);
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let bug = || Err("gpuheap failed in a way that is a bug of its own".to_owned());
+    guarded(bug(), || {
+        let Some(served) = served(device) else {
+            return Err(format!(
+                "gpuheap serves no heap of cuda:{device}; pass one to gpuheap.torch.install(), or make \
+                 another device current"
+            ));
+        };
+        served.allocate(bytes, stream, finds_line).map_err(|error| match error.out_of_memory() {
+            Some(_) => format!("CUDA out of memory. {error}"),
+            None => error.to_string(),
+        })
+    })
+}
+
+fn served(device: c_int) -> Option<Arc<Served>> {
+    let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner);
+    heaps.get(usize::try_from(device).ok()?)?.clone()
+}
+
+/// Runs what must not unwind into PyTorch.
+fn guarded<R>(otherwise: R, work: impl FnOnce() -> R) -> R {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(otherwise)
+}

@@ -1,0 +1,160 @@
+"""The functions that PyTorch calls, and the module around them, on a stand-in for PyTorch.
+
+Each test is a process: what PyTorch is given stays to its end.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import gpuheap
+
+BEGIN = """
+import ctypes, gc, sys, threading, types
+import gpuheap
+from gpuheap import _gpuheap
+
+class Allocator:
+    def __init__(self, allocate, free):
+        self.functions = {"allocate": allocate, "free": free}
+    def __getattr__(self, name):
+        assert name.startswith("set_"), name
+        return lambda address: self.functions.__setitem__(name, address)
+    def call(self, name, result, *arguments):
+        kinds = [type(argument) for argument in arguments]
+        return ctypes.CFUNCTYPE(result, *kinds)(self.functions[name])(*arguments)
+    def allocate(self, size, device=0, stream=0):
+        return self.call("allocate", ctypes.c_void_p, ctypes.c_ssize_t(size), ctypes.c_int(device), ctypes.c_void_p(stream))
+    def free(self, address, size=0, device=0, stream=0):
+        self.call("free", None, ctypes.c_void_p(address), ctypes.c_size_t(size), ctypes.c_int(device), ctypes.c_void_p(stream))
+
+torch = types.ModuleType("torch")
+torch.cuda = types.SimpleNamespace(is_initialized=lambda: False, current_device=lambda: 0, MemPool=lambda allocator: allocator)
+changed = []
+torch._C = types.SimpleNamespace(_cuda_customAllocator=Allocator, _cuda_changeCurrentAllocator=changed.append)
+sys.modules["torch"] = torch
+import gpuheap.torch
+"""
+
+
+def run(program):
+    try:
+        gpuheap.Device("cuda:0")
+    except gpuheap.DriverError as error:
+        pytest.skip(f"no driver: {error}")
+    if "entry" not in gpuheap._gpuheap._torch_functions():
+        pytest.skip("built without the feature `wheel`")
+    done = subprocess.run([sys.executable, "-c", BEGIN + program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_tensors_come_from_the_heap():
+    run("""
+heap = gpuheap.torch.install(limit="512MiB", track="lines")
+[allocator] = changed
+def program():
+    return allocator.allocate(1000)
+a, b = program(), program()
+assert a and b and a != b and allocator.allocate(0) is None
+assert (gpuheap.torch.memory_allocated(), gpuheap.torch.max_memory_allocated()) == (2000, 2000)
+assert [(line.function, line.bytes) for line in heap.leaks()] == [("Allocator.call", 2000)], heap.leaks()
+allocator.free(a)
+gpuheap.torch.reset_peak_memory_stats()
+assert (gpuheap.torch.memory_allocated(), gpuheap.torch.max_memory_allocated()) == (1000, 1000)
+assert gpuheap.torch.memory_stats()["allocation.all.current"] == 1
+other = heap.stream()
+allocator.call("set_record_stream_fn", None, ctypes.c_void_p(b), ctypes.c_void_p(other.handle))
+allocator.call("set_record_stream_fn", None, ctypes.c_void_p(512), ctypes.c_void_p(other.handle))
+allocator.free(b)
+allocator.free(b)
+allocator.free(None)
+assert heap.stats()["live"] == 0 and not heap.leaks()
+assert heap.stats()["reserved"] > 0
+allocator.call("set_reset_fn", None)
+assert heap.stats()["reserved"] == 0
+allocator.call("set_memory_fraction_fn", None, ctypes.c_double(0.25), ctypes.c_int(0))
+assert heap.limits[0] == heap.device.total_memory // 4
+""")
+
+
+def test_threads_without_the_interpreter_allocate_and_free():
+    run("""
+heap = gpuheap.torch.install(track="lines")
+[allocator] = changed
+def work():
+    stream = heap.stream()
+    for size in range(1, 500):
+        allocator.free(allocator.allocate(size, stream=stream.handle))
+    stream.synchronize()
+threads = [threading.Thread(target=work) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert heap.stats()["live"] == 0 and heap.stats()["allocations"] == 4 * 499
+""")
+
+
+def test_out_of_memory_is_an_exception_with_pytorchs_words(tmp_path):
+    if not shutil.which("g++"):
+        pytest.skip("no g++")
+    (tmp_path / "catch.cpp").write_text("""
+#include <cstring>
+#include <exception>
+extern "C" int caught(void *(*allocate)(long, int, void *), long bytes, int device, char *text, unsigned long room) {
+  try { allocate(bytes, device, nullptr); return 0; }
+  catch (const std::exception &error) { std::strncpy(text, error.what(), room); return 1; }
+}
+""")
+    library = tmp_path / "catch.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, tmp_path / "catch.cpp"], check=True)
+    run(f"""
+heap = gpuheap.torch.install(limit="64MiB")
+[allocator] = changed
+library = ctypes.CDLL({str(library)!r})
+text = ctypes.create_string_buffer(8192)
+def caught(size, device=0):
+    address = ctypes.c_void_p(allocator.functions["allocate"])
+    threw = library.caught(address, ctypes.c_long(size), ctypes.c_int(device), text, ctypes.c_ulong(8192))
+    return text.value.decode() if threw else None
+assert caught(1000) is None
+assert caught(200 << 20).startswith("CUDA out of memory. out of GPU memory: 200.000 MiB requested")
+found = gpuheap.explain(RuntimeError(text.value.decode()))
+assert found is not None and "limit" in str(found), found
+assert "serves no heap of cuda:1" in caught(1000, 1)
+assert "serves no heap of cuda:-1" in caught(1000, -1)
+""")
+
+
+def test_a_second_install_and_one_too_late_are_refused():
+    run("""
+def refused(text, work):
+    try:
+        work()
+    except gpuheap.BadInput as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(text)
+refused("not installed", gpuheap.torch.memory_allocated)
+refused("emulated", lambda: gpuheap.torch.install(gpuheap.Heap("emulated:1GiB")))
+torch.cuda.is_initialized = lambda: True
+refused("already and keeps", gpuheap.torch.install)
+torch.cuda.is_initialized = lambda: False
+gpuheap.torch.install()
+refused("installed for PyTorch already", gpuheap.torch.install)
+refused("makes no MemPool", gpuheap.torch.pool)
+""")
+
+
+def test_segments_of_a_pool():
+    run("""
+heap = gpuheap.Heap("cuda:0", limit="64MiB")
+pool = gpuheap.torch.pool(heap)
+address = pool.allocate(2 << 20)
+assert heap.stats()["live"] == 2 << 20
+assert pool.allocate(1 << 40) is None
+pool.free(address)
+assert heap.stats()["live"] == 0
+assert changed == []
+""")
