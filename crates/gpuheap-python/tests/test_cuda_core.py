@@ -86,3 +86,30 @@ def test_a_pool_of_its_own_is_the_streams(driver_heap, device):
 def test_an_emulated_device_inside_gpuheap_is_refused(heap):
     with pytest.raises(gpuheap.BadInput, match="gpuheap emulate"):
         gpuheap.cuda_core.resource(heap)
+
+
+def test_a_scope_counts_buffers_and_tears_none_away(driver_heap, device):
+    resource, stream = gpuheap.cuda_core.resource(driver_heap), device.create_stream()
+    with driver_heap.scope("load", limit="1 MiB", on_leak="ignore") as scope:
+        with pytest.raises(gpuheap.OutOfMemory, match="load"):
+            resource.allocate(2 << 20, stream=stream)
+        kept = resource.allocate(1000, stream=stream)
+    assert scope.leaked_bytes == 1000 == driver_heap.stats()["live"]
+    kept.close(stream)
+
+
+def test_buffers_of_an_ended_thread_come_back(driver_heap, device):
+    import threading
+
+    resource, stream = gpuheap.cuda_core.resource(driver_heap), device.create_stream()
+
+    def work():
+        device.set_current()
+        kept = [resource.allocate(1 << 20, stream=stream) for _ in range(8)]
+        assert len(kept) == 8
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert driver_heap.stats()["live"] == 0

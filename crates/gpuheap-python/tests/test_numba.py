@@ -95,3 +95,32 @@ except gpuheap.BadInput as error:
 else:
     raise AssertionError("no error")
 """, manager=None)
+
+
+def test_a_second_install_is_refused_and_changes_nothing():
+    run("""
+import gpuheap.numba
+heap = gpuheap.Heap("cuda:0", limit="64MiB")
+gpuheap.numba.install(heap)
+try:
+    gpuheap.numba.install(gpuheap.Heap("cuda:0"))
+except gpuheap.BadInput as error:
+    assert "installed" in str(error)
+else:
+    raise AssertionError("no error")
+array = cuda.device_array(1000, np.uint8)
+assert heap.stats()["live"] == 1000
+""", manager=None)
+
+
+def test_an_install_after_the_first_use_is_refused():
+    run("""
+import gpuheap.numba
+cuda.current_context()
+try:
+    gpuheap.numba.install(gpuheap.Heap("cuda:0"))
+except gpuheap.BadInput as error:
+    assert "NUMBA_CUDA_MEMORY_MANAGER" in str(error)
+else:
+    raise AssertionError("no error")
+""", manager=None)

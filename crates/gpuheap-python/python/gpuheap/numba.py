@@ -28,8 +28,10 @@ def install(heap: _heap.Heap | None = None) -> None:
     """Makes Numba take device memory from `heap`, or from a heap for each device. Call it before Numba
     made a context: afterwards Numba refuses."""
     global _heap_given
-    from numba.cuda.cudadrv import devices
+    from numba.cuda.cudadrv import devices, driver
 
+    if driver._memory_manager is HeapManager:
+        raise BadInput("gpuheap is installed for Numba already; it serves all arrays until the process ends")
     if devices.gpus.lst and any(gpu.primary_context is not None for gpu in devices.gpus.lst):
         raise BadInput(
             "Numba has used the GPU already and keeps its own memory; call install() before the first use of "
