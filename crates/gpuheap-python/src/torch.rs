@@ -169,7 +169,7 @@ unsafe extern "C" fn reset() {
     guarded((), || {
         let heaps = HEAPS.read().unwrap_or_else(PoisonError::into_inner).clone();
         for served in heaps.iter().flatten() {
-            // What cannot be given back stays cached, and counts as that.
+            // Memory that cannot be given back stays cached, and counts as that.
             let _ = served.owner.heap.reclaim_all();
         }
     });

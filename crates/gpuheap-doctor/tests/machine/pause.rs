@@ -108,7 +108,7 @@ fn pause_that_fails_lets_the_process_run_on() {
         assert!(error.contains(text), "{fails}: {error}");
         assert_eq!(*driver.state.borrow(), state, "{fails}");
     }
-    // What a failed unlock left is resumed without a restore.
+    // The state that a failed unlock left is resumed without a restore.
     let driver = Fake::new(CUprocessState::LOCKED, "");
     assert_eq!(pause.resume(&machine, &driver), Ok(()));
     assert_eq!(*driver.calls.borrow(), ["unlock"]);
