@@ -158,3 +158,23 @@ pool.free(address)
 assert heap.stats()["live"] == 0
 assert changed == []
 """)
+
+
+def test_a_device_keeps_its_first_heap():
+    run("""
+first, other = gpuheap.Heap("cuda:0", limit="64MiB"), gpuheap.Heap("cuda:0", limit="64MiB")
+gpuheap.torch.pool(first)
+for wrong in ({"heap": other}, {"limit": "32MiB"}, {"track": "lines"}):
+    for work in (gpuheap.torch.pool, gpuheap.torch.install):
+        try:
+            work(**wrong)
+        except gpuheap.BadInput as error:
+            assert "cuda:0 from another heap" in str(error), error
+        else:
+            raise AssertionError(wrong)
+pool = gpuheap.torch.pool()
+address = pool.allocate(2 << 20)
+assert (first.stats()["live"], other.stats()["live"]) == (2 << 20, 0)
+pool.free(address)
+assert changed == [] and gpuheap.torch.install(first) is first
+""")

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _installed: _heap.Heap | None = None
-_serves: set[int] = set()
+#: Heaps that PyTorch's functions serve, by device. They serve it to the end of the process.
+_served: dict[int, _heap.Heap] = {}
 
 
 def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: str = "off") -> _heap.Heap:
-    """Makes PyTorch take its device memory from `heap`, or from a new heap of cuda:0 with `limit`. Returns the heap. It cannot be undone, and has to come before PyTorch's first allocation.
+    """Makes PyTorch take its device memory from `heap`, or from a new heap of cuda:0 with `limit`. Returns
+    the heap. It cannot be undone, and has to come before PyTorch's first allocation.
 
     `record_stream`, `empty_cache` and `set_per_process_memory_fraction` work on the heap. Only the heap's
     device is served.
@@ -111,7 +113,7 @@ def memory_stats() -> dict[str, int]:
 
 
 _region: _gpuheap._Region | None = None
-#: Allocators and heaps, which PyTorch uses to the end of the process.
+#: Allocators, which PyTorch uses to the end of the process.
 _kept: list[Any] = []
 _TOO_LATE = (
     "PyTorch has used the GPU already and keeps its allocator; call gpuheap.torch.install() before anything of "
@@ -120,20 +122,28 @@ _TOO_LATE = (
 
 
 def _serve(ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track: str) -> _heap.Heap:
-    if heap is None:
-        heap = _heap.Heap(f"cuda:{ordinal}", limit=limit, track=track)
-    elif limit is not None or track != "off":
+    """The heap that PyTorch's functions serve a device from. A device keeps its first one."""
+    if heap is not None and (limit is not None or track != "off"):
         raise BadInput("limit and track are for a new heap; set them where you make the heap that you pass")
-    if heap.device.emulated:
+    if heap is not None and heap.device.emulated:
         raise BadInput(
             f"{heap.device.name} is emulated inside gpuheap, and PyTorch cannot read its memory; PyTorch needs a "
             "real GPU"
         )
-    if heap.device.ordinal not in _serves:
+    if heap is not None:
+        ordinal = heap.device.ordinal
+    served = _served.get(ordinal)
+    if served is None:
+        heap = _heap.Heap(f"cuda:{ordinal}", limit=limit, track=track) if heap is None else heap
         _gpuheap._torch_serve(heap)
-        _serves.add(heap.device.ordinal)
-        _kept.append(heap)
-    return heap
+        _served[ordinal] = heap
+        return heap
+    if limit is not None or track != "off" or heap not in (None, served):
+        raise BadInput(
+            f"PyTorch takes memory of cuda:{ordinal} from another heap of gpuheap already, and keeps it until the "
+            "process ends; pass that heap, or leave out heap, limit and track"
+        )
+    return served
 
 
 def _of_install() -> _heap.Heap:
