@@ -226,6 +226,9 @@ class _Search:
             name = next((name for name, value in names.items() if value == way[1]), None)
             if name is not None and id(frame) not in self.running:
                 return [Holder("local", f"local {name}{self._path(way[1:])} of suspended {_frames.place(frame)}")]
+        if number not in self.locals and number not in self.handled and not self._is_root(node):
+            # Most nodes have no name of their own. Their path may lead through large containers.
+            return []
         below = self._path(way)
         found = [Holder("local", f"local {name}{below} of {where}") for name, where in self.locals.get(number, ())]
         if number in self.handled:
