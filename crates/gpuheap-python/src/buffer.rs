@@ -9,6 +9,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::exchange::{self, Exported};
 use crate::failure::{call, call_detached, refused};
+use crate::kind::Kind;
 use crate::lines::RecordId;
 use crate::memory::Memory;
 use crate::owner::Owner;
@@ -198,7 +199,10 @@ impl Buffer {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let memory = self.share(py)?;
-        let exported = Exported::bytes(self.address, self.bytes, memory);
+        let shape = [self.bytes as usize];
+        let owner = memory.owner.clone();
+        let lent = Box::new(memory);
+        let exported = Exported::array(self.address, &shape, Kind::U8, &owner, lent);
         exchange::dlpack(py, exported, stream, max_version, dl_device, copy)
     }
 
@@ -213,7 +217,8 @@ impl Buffer {
         self.is_exposed.store(true, Ordering::Relaxed);
         // The reader names no stream. The free comes after the work of all blocking streams.
         memory.use_on(&memory.owner.default);
-        exchange::array_interface(py, self.address, &[self.bytes as usize], "|u1", &memory.stream)
+        let shape = [self.bytes as usize];
+        exchange::array_interface(py, self.address, &shape, "|u1", false, &memory.stream)
     }
 
     /// `True` if an array of another library may refer to the memory through this object.

@@ -4,45 +4,73 @@ use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
 use gpuheap_driver::CUstream;
-use pyo3::exceptions::{PyAttributeError, PyBufferError};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use gpuheap::Error;
+
 use crate::failure::call;
-use crate::memory::Memory;
+use crate::kind::Kind;
 use crate::owner::Owner;
 
 /// `kDLCUDA`.
-const DL_CUDA: i32 = 2;
+pub(crate) const DL_CUDA: i32 = 2;
+/// `kDLCUDAHost` and `kDLCUDAManaged`: memory of the host that the device addresses.
+pub(crate) const DL_CUDA_HOST: i32 = 3;
+pub(crate) const DL_CUDA_MANAGED: i32 = 13;
 /// `kDLExtDev`: the memory of an emulated device, which no other library can read.
-const DL_EXTENSION: i32 = 12;
+pub(crate) const DL_EXTENSION: i32 = 12;
 
-const PLAIN: &CStr = c"dltensor";
-const VERSIONED: &CStr = c"dltensor_versioned";
+pub(crate) const DL_INT: u8 = 0;
+pub(crate) const DL_UINT: u8 = 1;
+pub(crate) const DL_FLOAT: u8 = 2;
+pub(crate) const DL_BOOL: u8 = 6;
+/// `DLPACK_FLAG_BITMASK_READ_ONLY`.
+pub(crate) const READ_ONLY: u64 = 1;
 
 /// Memory that is handed to another library, with what describes it.
 pub(crate) struct Exported {
     address: u64,
     shape: Box<[i64]>,
     kind: DlDataType,
-    memory: Arc<Memory>,
+    lent: Box<dyn Lent>,
     device: (i32, i32),
-    stream: gpuheap::Stream,
     owner: Arc<Owner>,
 }
 
+/// Memory that is handed over: kept until the other library's end of it.
+pub(crate) trait Lent: Send {
+    /// Makes `consumer` wait for what was enqueued on the memory, and the free wait for `consumer`.
+    fn hand_to(&self, consumer: &gpuheap::Stream) -> Result<(), Error>;
+
+    /// Returns whether the memory may not be written.
+    fn is_read_only(&self) -> bool;
+}
+
 impl Exported {
-    /// Describes a buffer: its bytes in one row.
-    pub(crate) fn bytes(address: u64, bytes: u64, memory: Arc<Memory>) -> Exported {
+    /// Describes an array.
+    pub(crate) fn array(
+        address: u64,
+        shape: &[usize],
+        kind: Kind,
+        owner: &Arc<Owner>,
+        lent: Box<dyn Lent>,
+    ) -> Exported {
+        let code = match kind.class() {
+            'b' => DL_BOOL,
+            'i' => DL_INT,
+            'u' => DL_UINT,
+            _ => DL_FLOAT,
+        };
         Exported {
             address,
-            shape: [bytes as i64].into(),
-            kind: DlDataType { code: 1, bits: 8, lanes: 1 },
-            device: dlpack_device(&memory.owner.device),
-            stream: memory.stream.clone(),
-            owner: memory.owner.clone(),
-            memory,
+            shape: shape.iter().map(|length| *length as i64).collect(),
+            kind: DlDataType { code, bits: kind.size() as u8 * 8, lanes: 1 },
+            lent,
+            device: dlpack_device(&owner.device),
+            owner: owner.clone(),
         }
     }
 }
@@ -74,13 +102,14 @@ pub(crate) fn array_interface<'py>(
     address: u64,
     shape: &[usize],
     kind: &str,
+    is_read_only: bool,
     stream: &gpuheap::Stream,
 ) -> PyResult<Bound<'py, PyDict>> {
     let interface = PyDict::new(py);
     interface.set_item("version", 3)?;
     interface.set_item("shape", PyTuple::new(py, shape)?)?;
     interface.set_item("typestr", kind)?;
-    interface.set_item("data", (address, false))?;
+    interface.set_item("data", (address, is_read_only))?;
     interface.set_item("strides", py.None())?;
     // The interface forbids 0, and names the default stream 1.
     interface.set_item("stream", stream.raw().0.max(1))?;
@@ -109,8 +138,14 @@ pub(crate) fn dlpack<'py>(
             exported.device
         )));
     }
-    order(py, &exported, stream)?;
     let versioned = max_version.is_some_and(|(major, _)| major >= 1);
+    if exported.lent.is_read_only() && !versioned {
+        return Err(PyBufferError::new_err(
+            "the memory is read-only, which DLPack before version 1 cannot say; make a copy first: \
+             a.copy()",
+        ));
+    }
+    order(py, &exported, stream)?;
     if versioned { capsule::<Versioned>(py, exported) } else { capsule::<Plain>(py, exported) }
 }
 
@@ -127,11 +162,7 @@ fn order(py: Python<'_>, exported: &Exported, given: Option<&Bound<'_, PyAny>>) 
         }
         given => exported.owner.stream(py, given)?,
     };
-    exported.memory.use_on(&consumer);
-    if consumer.id() != exported.stream.id() {
-        call(py, || consumer.wait(&exported.stream.record()?))?;
-    }
-    Ok(())
+    call(py, || exported.lent.hand_to(&consumer))
 }
 
 #[repr(C)]
@@ -143,7 +174,7 @@ pub(crate) struct DlDataType {
 }
 
 #[repr(C)]
-struct DlTensor {
+pub(crate) struct DlTensor {
     data: *mut c_void,
     device_type: i32,
     device_id: i32,
@@ -155,15 +186,26 @@ struct DlTensor {
 }
 
 /// A managed tensor, in one of the two layouts that DLPack has for it.
-trait Managed: Sized {
+pub(crate) trait Managed: Sized + 'static {
     const NAME: &'static CStr;
-    fn new(tensor: DlTensor, context: *mut c_void) -> Self;
+    /// Name of a capsule whose tensor was consumed.
+    const USED: &'static CStr;
+    fn new(tensor: DlTensor, context: *mut c_void, flags: u64) -> Self;
     fn context(&self) -> *mut c_void;
+    fn tensor(&self) -> &DlTensor;
+    fn flags(&self) -> u64;
+    fn major(&self) -> u32;
+    /// Calls the producer's deleter.
+    ///
+    /// # Safety
+    ///
+    /// `managed` was consumed from a capsule, and is ended once.
+    unsafe fn end(managed: *mut Self);
 }
 
 /// `DLManagedTensor`.
 #[repr(C)]
-struct Plain {
+pub(crate) struct Plain {
     tensor: DlTensor,
     context: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Plain)>,
@@ -171,7 +213,7 @@ struct Plain {
 
 /// `DLManagedTensorVersioned`, version 1.0.
 #[repr(C)]
-struct Versioned {
+pub(crate) struct Versioned {
     major: u32,
     minor: u32,
     context: *mut c_void,
@@ -181,23 +223,59 @@ struct Versioned {
 }
 
 impl Managed for Plain {
-    const NAME: &'static CStr = PLAIN;
-    fn new(tensor: DlTensor, context: *mut c_void) -> Plain {
+    const NAME: &'static CStr = c"dltensor";
+    const USED: &'static CStr = c"used_dltensor";
+    fn new(tensor: DlTensor, context: *mut c_void, _flags: u64) -> Plain {
         Plain { tensor, context, deleter: Some(delete::<Plain>) }
     }
     fn context(&self) -> *mut c_void {
         self.context
     }
+    fn tensor(&self) -> &DlTensor {
+        &self.tensor
+    }
+    fn flags(&self) -> u64 {
+        0
+    }
+    fn major(&self) -> u32 {
+        0
+    }
+    unsafe fn end(managed: *mut Self) {
+        // SAFETY: the caller holds the managed tensor, and ends it once.
+        unsafe {
+            if let Some(deleter) = (*managed).deleter {
+                deleter(managed);
+            }
+        }
+    }
 }
 
 impl Managed for Versioned {
-    const NAME: &'static CStr = VERSIONED;
-    fn new(tensor: DlTensor, context: *mut c_void) -> Versioned {
+    const NAME: &'static CStr = c"dltensor_versioned";
+    const USED: &'static CStr = c"used_dltensor_versioned";
+    fn new(tensor: DlTensor, context: *mut c_void, flags: u64) -> Versioned {
         let deleter = Some(delete::<Versioned> as unsafe extern "C" fn(*mut Versioned));
-        Versioned { major: 1, minor: 0, context, deleter, flags: 0, tensor }
+        Versioned { major: 1, minor: 0, context, deleter, flags, tensor }
     }
     fn context(&self) -> *mut c_void {
         self.context
+    }
+    fn tensor(&self) -> &DlTensor {
+        &self.tensor
+    }
+    fn flags(&self) -> u64 {
+        self.flags
+    }
+    fn major(&self) -> u32 {
+        self.major
+    }
+    unsafe fn end(managed: *mut Self) {
+        // SAFETY: the caller holds the managed tensor, and ends it once.
+        unsafe {
+            if let Some(deleter) = (*managed).deleter {
+                deleter(managed);
+            }
+        }
     }
 }
 
@@ -228,7 +306,8 @@ fn capsule<M: Managed>(py: Python<'_>, exported: Exported) -> PyResult<Bound<'_,
         strides: std::ptr::null_mut(),
         byte_offset: 0,
     };
-    let managed = Box::into_raw(Box::new(M::new(tensor, exported.cast())));
+    let flags = if described.lent.is_read_only() { READ_ONLY } else { 0 };
+    let managed = Box::into_raw(Box::new(M::new(tensor, exported.cast(), flags)));
     // SAFETY: the name lives as long as the program, and the capsule is a new reference or null.
     unsafe {
         let made = ffi::PyCapsule_New(managed.cast(), M::NAME.as_ptr(), Some(end_unused::<M>));
@@ -253,5 +332,133 @@ unsafe extern "C" fn end_unused<M: Managed>(capsule: *mut ffi::PyObject) {
             let managed = ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr());
             delete(managed.cast::<M>());
         }
+    }
+}
+
+/// Memory as its library describes it, checked.
+pub(crate) struct Described {
+    pub(crate) address: u64,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) kind: Kind,
+    pub(crate) is_read_only: bool,
+}
+
+/// Refuses strides, in units of `unit`, that leave gaps.
+pub(crate) fn check_strides(shape: &[usize], strides: &[i64], unit: usize) -> PyResult<()> {
+    let mut expected = unit as i64;
+    let mut is_plain = strides.len() == shape.len();
+    for (length, stride) in shape.iter().zip(strides).rev() {
+        is_plain &= *length == 1 || *stride == expected;
+        expected = expected.saturating_mul(*length as i64);
+    }
+    if is_plain || shape.contains(&0) {
+        return Ok(());
+    }
+    Err(PyBufferError::new_err(format!(
+        "the memory of shape {shape:?} has the strides {strides:?}, and arrays have no gaps; make a \
+         contiguous copy with its own library first"
+    )))
+}
+
+pub(crate) fn unknown_type(name: &str) -> PyErr {
+    PyBufferError::new_err(format!(
+        "the memory has elements of {name}, and arrays have bool, integers of 8 to 64 bits, float32 and \
+         float64; convert it with its own library first"
+    ))
+}
+
+/// Returns whether a capsule of another library has the layout of version 1.
+pub(crate) fn is_versioned(capsule: &Bound<'_, PyAny>) -> PyResult<bool> {
+    // SAFETY: any object may be asked, and the names live as long as the program.
+    let [versioned, plain] = [Versioned::NAME, Plain::NAME]
+        .map(|name| unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), name.as_ptr()) } != 0);
+    if versioned || plain {
+        return Ok(versioned);
+    }
+    Err(PyTypeError::new_err(format!(
+        "__dlpack__ returned {}, and not a capsule that was not consumed before",
+        capsule.get_type()
+    )))
+}
+
+/// A managed tensor of another library, in its capsule.
+pub(crate) struct Foreign<M>(*mut M);
+
+/// Returns the managed tensor of a capsule, which stays the capsule's until it is consumed.
+pub(crate) fn peek<M: Managed>(capsule: &Bound<'_, PyAny>) -> PyResult<Foreign<M>> {
+    // SAFETY: any object may be asked; the name lives as long as the program.
+    let managed = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), M::NAME.as_ptr()) };
+    if managed.is_null() { Err(PyErr::fetch(capsule.py())) } else { Ok(Foreign(managed.cast())) }
+}
+
+impl<M: Managed> Foreign<M> {
+    /// Returns what the tensor says of its memory, checked.
+    pub(crate) fn describe(&self) -> PyResult<Described> {
+        // SAFETY: a capsule of this name has such a tensor, by the protocol.
+        let managed = unsafe { &*self.0 };
+        if managed.major() > 1 {
+            return Err(PyBufferError::new_err(format!(
+                "the tensor has DLPack version {}, and gpuheap knows version 1",
+                managed.major()
+            )));
+        }
+        let tensor = managed.tensor();
+        let (DlDataType { code, bits, lanes }, axes) = (tensor.dtype, tensor.ndim);
+        let class = match code {
+            DL_BOOL => 'b',
+            DL_INT => 'i',
+            DL_UINT => 'u',
+            DL_FLOAT => 'f',
+            _ => ' ',
+        };
+        let kind = Kind::of_class(class, usize::from(bits) / 8);
+        let kind = kind.filter(|_| lanes == 1 && bits.is_multiple_of(8)).ok_or_else(|| {
+            unknown_type(&format!("DLPack type code {code}, {bits} bits, {lanes} lanes"))
+        })?;
+        let axes = usize::try_from(axes).unwrap_or_default();
+        let row = |at: *const i64| match axes {
+            0 => &[],
+            // SAFETY: both rows have a number for each axis, by the protocol.
+            axes => unsafe { std::slice::from_raw_parts(at, axes) },
+        };
+        let shape: Result<Vec<usize>, _> =
+            row(tensor.shape).iter().map(|n| usize::try_from(*n)).collect();
+        let shape = shape
+            .map_err(|_| PyBufferError::new_err("the tensor has an axis of negative length"))?;
+        if !tensor.strides.is_null() {
+            check_strides(&shape, row(tensor.strides), 1)?;
+        }
+        let address = (tensor.data as u64).checked_add(tensor.byte_offset);
+        let address = address
+            .ok_or_else(|| PyBufferError::new_err("the tensor begins past every address"))?;
+        Ok(Described { address, shape, kind, is_read_only: managed.flags() & READ_ONLY != 0 })
+    }
+
+    /// Returns what ends the tensor once it is consumed.
+    pub(crate) fn end(&self) -> End<M> {
+        End(self.0)
+    }
+
+    /// Takes the tensor out of its capsule, which then does not end it.
+    pub(crate) fn consume(self, capsule: &Bound<'_, PyAny>) -> PyResult<()> {
+        // SAFETY: the capsule is valid, and the name lives as long as the program.
+        match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), M::USED.as_ptr()) } {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(capsule.py())),
+        }
+    }
+}
+
+/// The end of a tensor that was consumed.
+pub(crate) struct End<M>(*mut M);
+
+// SAFETY: a deleter may be called on any thread, by the protocol.
+unsafe impl<M> Send for End<M> {}
+
+impl<M: Managed> End<M> {
+    /// Tells the producer that the memory is not needed any more.
+    pub(crate) fn call(self) {
+        // SAFETY: called once, for a tensor that was consumed.
+        unsafe { M::end(self.0) };
     }
 }

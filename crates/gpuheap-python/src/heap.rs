@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyString};
 
 use crate::addresses::Addresses;
+use crate::array::Array;
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::failure::{call, call_detached, refused};
@@ -126,6 +127,47 @@ impl Heap {
     /// Allocates managed memory, which host and device both address.
     fn managed<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, HostBuffer>> {
         self.host(py, MemoryKind::Unified, nbytes)
+    }
+
+    /// Makes an array of numbers, nested lists of them, an object with the buffer protocol (NumPy's
+    /// arrays, `array.array`, `bytes`), or a copy of another array. `dtype` converts the elements.
+    ///
+    /// >>> import gpuheap
+    /// >>> gpuheap.Heap("emulated:1GiB").array([[1, 2], [3, 4]], "float32").sum()
+    /// 10.0
+    #[pyo3(signature = (source, dtype=None, stream=None))]
+    fn array(
+        &self,
+        source: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<Array>> {
+        Array::of(&self.owner, source, dtype, stream)
+    }
+
+    /// Makes an array of zeros, of float64 if no type is named.
+    #[pyo3(signature = (shape, dtype=None, stream=None))]
+    fn zeros(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<Array>> {
+        Array::filled(py, &self.owner, shape, None, dtype, stream)
+    }
+
+    /// Makes an array with every element set to `value`, of the value's type if none is named.
+    #[pyo3(signature = (shape, value, dtype=None, stream=None))]
+    fn full(
+        &self,
+        py: Python<'_>,
+        shape: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<Array>> {
+        Array::filled(py, &self.owner, shape, Some(value), dtype, stream)
     }
 
     /// Makes a stream of the device that does not wait for the default stream.

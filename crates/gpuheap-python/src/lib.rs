@@ -3,10 +3,12 @@
 //!
 //! * `heap`: heaps of a device, and their figures.
 //! * `buffer`: device memory, as Python owns it; `host`: pinned and managed memory.
+//! * `array`: arrays, their arithmetic, and what they are made from.
 //! * `owner`: what buffers need of their heap; `memory`: a block and what its free comes after.
 //! * `addresses`: memory by its address, for hooks; `torch`: the functions that PyTorch calls.
 //! * `streams`: the streams of other libraries, and which of them a heap still needs.
 //! * `lines`: allocations by the line of Python that made them; `scope`: those of open scopes.
+//! * `kind`: types of elements.
 //! * `exchange`: DLPack and the CUDA array interface.
 //! * `command`: the command `gpuheap`.
 //! * `explain`, `replay`: the rules and models of the command.
@@ -17,6 +19,7 @@
 //! lock while it holds a lock of its own, so a thread may hold a foreign lock and free memory.
 
 mod addresses;
+mod array;
 mod buffer;
 mod command;
 mod device;
@@ -25,6 +28,7 @@ mod explain;
 mod failure;
 mod heap;
 mod host;
+mod kind;
 mod lines;
 mod memory;
 mod owner;
@@ -38,6 +42,8 @@ use pyo3::prelude::*;
 /// Entries of the module; `gpuheap` re-exports what is public.
 #[pymodule]
 mod _gpuheap {
+    #[pymodule_export]
+    use crate::array::{Array, from_dlpack};
     #[pymodule_export]
     use crate::buffer::Buffer;
     #[pymodule_export]

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpuheap::{Block, Error};
 
+use crate::exchange::Lent;
 use crate::lines::RecordId;
 use crate::owner::Owner;
 use crate::scope::Charge;
@@ -70,6 +71,20 @@ fn order(stream: &gpuheap::Stream, other: &gpuheap::Stream) -> Result<(), Error>
     }
     let ordered = other.record().and_then(|event| stream.wait(&event));
     ordered.or_else(|_| other.synchronize())
+}
+
+impl Lent for Arc<Memory> {
+    fn hand_to(&self, consumer: &gpuheap::Stream) -> Result<(), Error> {
+        self.use_on(consumer);
+        if consumer.id() != self.stream.id() {
+            consumer.wait(&self.stream.record()?)?;
+        }
+        Ok(())
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
 }
 
 impl Drop for Memory {

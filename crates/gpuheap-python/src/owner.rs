@@ -83,12 +83,7 @@ impl Owner {
         let kept = call(py, || Ok(self.heap.allocate_cached(bytes, stream)))?;
         let block = match kept {
             Some(block) => block,
-            None => call_detached(py, || {
-                MAY_ATTACH.set(true);
-                let allocated = self.heap.allocate(bytes, stream);
-                MAY_ATTACH.set(false);
-                allocated
-            })?,
+            None => self.work(py, || self.heap.allocate(bytes, stream))?,
         };
         let record = self.tracked(py, block.address(), bytes);
         Ok((block, record))
@@ -105,6 +100,19 @@ impl Owner {
         let block = call(py, || self.heap.allocate(bytes, stream))?;
         let record = self.tracked_below(py, block.address(), bytes);
         Ok((block, record))
+    }
+
+    /// Runs what may allocate for Python, or wait, with the interpreter's lock let go. Python's
+    /// collector runs if memory is short.
+    pub(crate) fn work<R: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce() -> Result<R, Error> + Send,
+    ) -> PyResult<R> {
+        call_detached(py, || {
+            let _may = MayAttach::begin();
+            work()
+        })
     }
 
     /// Records an allocation of the calling line, if the heap tracks.
@@ -163,6 +171,22 @@ impl Owner {
         // SAFETY: the caller holds the buffer's memory, `bytes` of it from `address` on, and uses
         // the array before it lets go.
         unsafe { self.heap.on(stream).wrap(address, bytes as usize) }
+    }
+}
+
+/// Permission of this thread's requests to take the interpreter's lock, until it is dropped.
+struct MayAttach;
+
+impl MayAttach {
+    fn begin() -> MayAttach {
+        MAY_ATTACH.set(true);
+        MayAttach
+    }
+}
+
+impl Drop for MayAttach {
+    fn drop(&mut self) {
+        MAY_ATTACH.set(false);
     }
 }
 

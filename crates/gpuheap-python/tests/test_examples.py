@@ -66,3 +66,25 @@ def test_pytest_budget():
         "peak    6.000 MiB, kept 2.000 MiB",
         "2 failed, 1 passed",
     )
+
+
+def test_arrays_by_themselves():
+    done = run(EXAMPLES / "arrays_by_themselves.py")
+    assert done.returncode == 0, done.stderr
+    lines(
+        done.stdout,
+        "[[-3.0, -3.0, -3.0], [3.0, 3.0, 3.0]] sum of positive: 3",
+        "0 bytes live",
+        "sum: 1000.0 by <gpuheap.Array float32 [1000] on emulated:1GiB>",
+        "Freed: the array was freed before this use",
+        "['float32', 'float32'] 0.1 8,000 bytes live",
+        "8000 bytes by line",
+        f"sum: {sum(range(256)) << 20} in batches of",
+        "0 bytes live",
+    )
+
+
+def test_group_sums():
+    done = run(EXAMPLES / "group_sums.py")
+    assert done.returncode == 0, done.stderr
+    lines(done.stdout, "18 MiB in ", "group 0:", "group 4:", "the same on the host: True")

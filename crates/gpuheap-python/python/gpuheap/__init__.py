@@ -21,8 +21,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from gpuheap._adapt import host
+    from gpuheap._batches import batches
     from gpuheap._errors import BadInput, Bug, DriverError, Error, Freed, Gone, Leaked, LeakWarning, OutOfMemory
-    from gpuheap._gpuheap import Buffer, Device, HostBuffer, Stream, __version__, devices
+    from gpuheap._gpuheap import Array, Buffer, Device, HostBuffer, Stream, __version__, devices, from_dlpack
     from gpuheap._explain import Explanation, explain, replay
     from gpuheap._flush import flush
     from gpuheap._heap import Heap, default_heap, set_default_heap, status
@@ -33,10 +35,12 @@ if TYPE_CHECKING:
 # Public names by the module that has them. The pytest plugin lives in this package, and is loaded in every
 # run of pytest: so nothing is imported before it is used.
 _MODULES = {
+    "_adapt": ("host",),
+    "_batches": ("batches",),
     "_errors": (
         "BadInput", "Bug", "DriverError", "Error", "Freed", "Gone", "Leaked", "LeakWarning", "OutOfMemory",
     ),
-    "_gpuheap": ("Buffer", "Device", "HostBuffer", "Stream", "__version__", "devices"),
+    "_gpuheap": ("Array", "Buffer", "Device", "HostBuffer", "Stream", "__version__", "devices", "from_dlpack"),
     "_explain": ("Explanation", "explain", "replay"),
     "_flush": ("flush",),
     "_heap": ("Heap", "default_heap", "set_default_heap", "status"),
@@ -47,6 +51,7 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "Array",
     "BadInput",
     "Buffer",
     "Bug",
@@ -64,11 +69,14 @@ __all__ = [
     "OutOfMemory",
     "Stream",
     "__version__",
+    "batches",
     "default_heap",
     "devices",
     "explain",
     "flush",
+    "from_dlpack",
     "holders",
+    "host",
     "install",
     "replay",
     "scope",

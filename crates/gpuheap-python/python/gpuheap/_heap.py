@@ -152,6 +152,15 @@ class Heap(_gpuheap.Heap):
         figures, text = self._flush()
         return FlushReport(json.loads(figures), text)
 
+    def adapt(self, structure: Any, narrow: bool = False) -> Any:
+        """Moves the arrays inside a structure to the device, and keeps the rest: dicts, lists, tuples, named
+        tuples and dataclasses are rebuilt. Arrays are objects with the buffer protocol (NumPy's arrays,
+        `array.array`, `memoryview`); numbers, texts and `bytes` stay. With `narrow`, float64 becomes
+        float32. `gpuheap.host` moves a structure back."""
+        from gpuheap._adapt import adapt
+
+        return adapt(self, structure, narrow)
+
     def leaks(self) -> Leaks:
         """Lines that hold memory, most bytes first. Needs `track="lines"`."""
         return Leaks(Line(*line) for line in self._outstanding())

@@ -130,14 +130,14 @@ class Scope:
         (False, True)
         """
         account = self._opened()
-        if isinstance(buffer, (_gpuheap.Buffer, _gpuheap.HostBuffer)):
+        if isinstance(buffer, (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)):
             account.buffers.discard(buffer)
             outer = account.outer
             while outer is not None and (outer.closed or not self._used()._has_scope(outer)):
                 outer = outer.outer
             if outer is not None:
                 outer.buffers.add(buffer)
-            if isinstance(buffer, _gpuheap.Buffer):
+            if isinstance(buffer, (_gpuheap.Array, _gpuheap.Buffer)):
                 self._kept.append(_Kept(weakref.ref(buffer), buffer.ptr, buffer.nbytes))
             return buffer
         from gpuheap._objects import memory_of

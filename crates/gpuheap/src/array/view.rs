@@ -8,7 +8,9 @@ use ndarray::{Dimension, IntoDimension, RemoveAxis};
 
 use super::element::Element;
 use super::storage::{Place, STAGED_ALIGN as ALIGN};
-use super::{ArrayBase, ArrayData, ArrayDataMut, DeviceView, DeviceViewMut, View, ViewMut};
+use super::{
+    ArrayBase, ArrayData, ArrayDataMut, DeviceView, DeviceViewMut, SharedArray, View, ViewMut,
+};
 use crate::error::{Error, ErrorKind};
 
 impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
@@ -212,6 +214,32 @@ impl<S: ArrayData, T: Element, D: Dimension> ArrayBase<S, T, D> {
             )));
         }
         Ok(ArrayBase { held: self.held, offset: self.offset, shape, element: PhantomData })
+    }
+}
+
+impl<T: Element, D: Dimension> SharedArray<T, D> {
+    /// Returns a view of the whole array for writing, although other handles of it exist. Writes
+    /// are in stream order, as every use of an array is: a read through another handle sees the
+    /// elements before the write or after it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gpuheap::Error> {
+    /// # let target = gpuheap::Device::open("emulated:1GiB")?.heap()?.target()?;
+    /// let whole = target.array(&[1, 2, 3])?.into_shared();
+    /// let tail = whole.clone().into_slice(1..)?;
+    /// tail.view_mut_shared().fill(7)?;
+    /// assert_eq!(whole.to_vec()?, [1, 7, 7]);
+    /// # Ok(()) }
+    /// ```
+    pub fn view_mut_shared(&self) -> DeviceViewMut<'_, T, D> {
+        // Host references to the elements come from `DeviceArray` alone, and a shared handle never
+        // becomes one again.
+        ArrayBase {
+            offset: self.offset,
+            shape: self.raw_dim(),
+            held: ViewMut(self.storage(), PhantomData),
+            element: PhantomData,
+        }
     }
 }
 

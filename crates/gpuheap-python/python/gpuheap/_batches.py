@@ -1,0 +1,176 @@
+"""Data larger than the device, one batch on it at a time: `gpuheap.batches`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpuheap._adapt import adapt, is_host_array, is_wide, walk
+from gpuheap._errors import OutOfMemory
+from gpuheap._gpuheap import Array
+
+if TYPE_CHECKING:
+    from gpuheap._heap import Heap
+
+
+def batches(
+    data: Any, narrow: bool = False, fraction: float = 0.5, heap: Heap | None = None
+) -> RowBatches | ItemBatches:
+    """Uploads data in batches, each freed before the next.
+
+    An array (an object with the buffer protocol) or a tuple of arrays with equally many rows is cut into
+    ranges of rows: a batch takes at most `fraction` of the memory that the heap may still have. If memory
+    runs out all the same, the batch and all later ones have half the rows. The items of any other iterable
+    are adapted one after another, as `Heap.adapt` does. With `narrow`, float64 becomes float32.
+
+    Without `heap`, the default heap is used. The loop's variable is an error once the next batch's turn has
+    come; `batches.keep(batch)` takes a batch out of its turn.
+
+    >>> import gpuheap
+    >>> heap = gpuheap.Heap("emulated:1GiB", limit="16MiB")
+    >>> rows = memoryview(bytes(40 << 20))
+    >>> sum(batch.size for batch in gpuheap.batches(rows, heap=heap)) == 40 << 20
+    True
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction={fraction} is no part of the memory; pass one above 0 and at most 1")
+    if heap is None:
+        from gpuheap._heap import default_heap
+
+        heap = default_heap()
+    if is_host_array(data):
+        return RowBatches(heap, (data,), False, narrow, fraction)
+    if isinstance(data, tuple) and data and all(is_host_array(one) for one in data):
+        return RowBatches(heap, data, True, narrow, fraction)
+    if isinstance(data, (str, bytes, Array)) or not isinstance(data, Iterable):
+        raise TypeError(f"no batches can be made of {type(data)}; pass an array, a tuple of arrays, or an iterable")
+    return ItemBatches(heap, iter(data), narrow)
+
+
+class Batches:
+    """An iterator of batches. The memory of a batch is freed when the next is asked for, and at the end of
+    the loop or of a `with` block."""
+
+    def __init__(self, heap: Heap, narrow: bool) -> None:
+        self._heap = heap
+        self._narrow = narrow
+        self._current: list[Array] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def keep(self, batch: Any) -> Any:
+        """Takes the arrays of the current batch out of its turn: they live on. Returns the batch."""
+        kept = {id(array) for array in arrays(batch)}
+        self._current = [array for array in self._current if id(array) not in kept]
+        return batch
+
+    def close(self) -> None:
+        """Frees the current batch. A loop that was left calls this by the end of the `with` block, or when
+        the batches are collected."""
+        current, self._current = self._current, []
+        for array in current:
+            array.free()
+
+    def _begin(self, batch: Any) -> Any:
+        self._current = arrays(batch)
+        return batch
+
+    def __enter__(self) -> Batches:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:
+            pass  # The heap counts what it could not free.
+
+
+class ItemBatches(Batches):
+    """The items of an iterable, adapted one at a time. From `gpuheap.batches`."""
+
+    def __init__(self, heap: Heap, items: Iterator[Any], narrow: bool) -> None:
+        super().__init__(heap, narrow)
+        self._items = items
+
+    def __next__(self) -> Any:
+        self.close()
+        return self._begin(adapt(self._heap, next(self._items), self._narrow))
+
+
+class RowBatches(Batches):
+    """Ranges of the rows of one array, or of several beside each other. From `gpuheap.batches`."""
+
+    def __init__(self, heap: Heap, data: tuple[Any, ...], is_tuple: bool, narrow: bool, fraction: float) -> None:
+        super().__init__(heap, narrow)
+        self._views = [memoryview(one) for one in data]
+        self._data = data
+        self._is_tuple = is_tuple
+        if any(not view.ndim for view in self._views):
+            raise ValueError("an array without axes has no rows to make batches of; upload it with heap.array")
+        lengths = {len(view) for view in self._views}
+        if len(lengths) > 1:
+            raise ValueError(f"the arrays have different numbers of rows: {sorted(lengths)}")
+        self._total = lengths.pop()
+        row = sum(view.nbytes // max(self._total, 1) // (2 if narrow and is_wide(view) else 1) for view in self._views)
+        most = int(room(heap) * fraction) // max(row, 1)
+        #: Rows of a batch.
+        self.chunk = max(1, min(self._total, most))
+        #: Rows of the current batch.
+        self.rows = range(0)
+        self._begun = 0
+
+    def __next__(self) -> Any:
+        self.close()
+        while self._begun < self._total:
+            rows = range(self._begun, min(self._begun + self.chunk, self._total))
+            try:
+                batch = adapt(self._heap, tuple(one[rows.start : rows.stop] for one in self._data), self._narrow)
+            except OutOfMemory as error:
+                if len(rows) == 1:
+                    self._begun = self._total
+                    error.add_note(f"row {rows.start} does not fit by itself")
+                    raise
+                self.chunk = len(rows) // 2
+                continue
+            self.rows, self._begun = rows, rows.stop
+            self._begin(batch)
+            return batch if self._is_tuple else batch[0]
+        self.rows = range(self._total, self._total)
+        raise StopIteration
+
+    def halve(self) -> None:
+        """Frees the current batch, for work on it that ran out of memory. Its rows come again, in batches of
+        half as many, as do all later rows. Raises `ValueError` for a batch of one row."""
+        if len(self.rows) <= 1:
+            raise ValueError(f"a batch of {len(self.rows)} rows cannot be halved; free other memory first")
+        self.close()
+        self._begun, self.chunk = self.rows.start, len(self.rows) // 2
+
+
+def arrays(structure: Any) -> list[Array]:
+    """Returns the device arrays in a structure."""
+    found: list[Array] = []
+
+    def note(leaf: Any) -> Any:
+        if isinstance(leaf, Array):
+            found.append(leaf)
+        return leaf
+
+    walk(structure, note)
+    return found
+
+
+def room(heap: Heap) -> int:
+    """Returns the bytes that the heap may still hand out: the most for which `would_fit` does not say no."""
+    low, high = 0, heap.device.total_memory
+    while high - low > 1 << 20:
+        middle = (low + high) // 2
+        if heap.would_fit(middle)[0] == "no":
+            high = middle
+        else:
+            low = middle
+    return low

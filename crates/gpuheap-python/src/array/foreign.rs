@@ -1,0 +1,214 @@
+//! Arrays over the memory of other libraries, by DLPack and by the CUDA array interface.
+//!
+//! A producer is told when the array ends, after all work on it. Neither protocol has a stream for
+//! that, so the end waits for the work on the host.
+
+use std::sync::Arc;
+
+use gpuheap::Stream;
+use gpuheap::ndarray::Ix1;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use super::Array;
+use super::source::MOST_AXES;
+use super::window::{Held, Window, length};
+use crate::buffer::Buffer;
+use crate::exchange::{
+    self, DL_CUDA, DL_CUDA_HOST, DL_CUDA_MANAGED, Described, Managed, check_strides, dlpack_device,
+    unknown_type,
+};
+use crate::failure::call;
+use crate::heap::Heap;
+use crate::kind::Kind;
+use crate::owner::Owner;
+
+/// Makes an array over the memory of another library, without a copy: of an object with
+/// `__dlpack__` (PyTorch, CuPy, JAX, gpuheap), or with `__cuda_array_interface__` (Numba).
+///
+/// `heap` is the one that results of operations are allocated from. It has to be of the memory's
+/// device. Without one, it is the heap of a gpuheap array or buffer, and else the default heap.
+/// `stream` waits for the library's work, and orders the first use of the array. The library keeps
+/// the memory until the array is freed and the work on it is done; that end waits for the work.
+///
+/// Memory of the host, strides with gaps and other element types are a `BufferError`.
+#[pyfunction]
+#[pyo3(signature = (source, heap=None, stream=None))]
+pub(crate) fn from_dlpack(
+    source: &Bound<'_, PyAny>,
+    heap: Option<&Bound<'_, Heap>>,
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Py<Array>> {
+    let py = source.py();
+    let owner = owner_for(source, heap)?;
+    let stream = owner.stream(py, stream)?;
+    if source.hasattr(intern!(py, "__dlpack__"))? {
+        let device = source.call_method0(intern!(py, "__dlpack_device__"))?.extract()?;
+        check_device(&owner, device)?;
+        let capsule = capsule_of(source, &stream)?;
+        return match exchange::is_versioned(&capsule)? {
+            true => of_capsule::<exchange::Versioned>(&owner, &capsule, &stream),
+            false => of_capsule::<exchange::Plain>(&owner, &capsule, &stream),
+        };
+    }
+    match source.getattr(intern!(py, "__cuda_array_interface__")) {
+        Ok(interface) => of_interface(&owner, source, interface.cast::<PyDict>()?, &stream),
+        Err(_) => Err(PyTypeError::new_err(format!(
+            "{} has neither __dlpack__ nor __cuda_array_interface__; for data of the host use \
+             heap.array(x)",
+            source.get_type()
+        ))),
+    }
+}
+
+fn owner_for(source: &Bound<'_, PyAny>, heap: Option<&Bound<'_, Heap>>) -> PyResult<Arc<Owner>> {
+    if let Some(heap) = heap {
+        return Ok(heap.get().owner.clone());
+    }
+    if let Ok(array) = source.cast::<Array>() {
+        return Ok(array.get().held.owner.clone());
+    }
+    if let Ok(buffer) = source.cast::<Buffer>() {
+        return Ok(buffer.get().share(source.py())?.owner.clone());
+    }
+    let default = source.py().import("gpuheap._heap")?.getattr("default_heap")?.call0()?;
+    Ok(default.cast::<Heap>()?.get().owner.clone())
+}
+
+fn check_device(owner: &Owner, (kind, number): (i32, i32)) -> PyResult<()> {
+    let ours = dlpack_device(&owner.device);
+    let is_of_host = matches!(kind, DL_CUDA_HOST | DL_CUDA_MANAGED) && ours.0 == DL_CUDA;
+    if (kind, number) == ours || is_of_host {
+        return Ok(());
+    }
+    let advice = match kind {
+        1 => "it is in the host's memory: use heap.array(x)",
+        DL_CUDA => "pass a heap of that device: from_dlpack(x, gpuheap.Heap(\"cuda:N\"))",
+        _ => "gpuheap reads CUDA memory alone",
+    };
+    Err(PyBufferError::new_err(format!(
+        "the memory is on the DLPack device {:?}, and the heap on {:?} ({}); {advice}",
+        (kind, number),
+        ours,
+        owner.device.name()
+    )))
+}
+
+/// Calls `__dlpack__`, so that `stream` waits for the library's work.
+fn capsule_of<'py>(source: &Bound<'py, PyAny>, stream: &Stream) -> PyResult<Bound<'py, PyAny>> {
+    let py = source.py();
+    let arguments = PyDict::new(py);
+    let is_own = source.is_instance_of::<Array>() || source.is_instance_of::<Buffer>();
+    if is_own && stream.raw().0 > 2 {
+        // The stream itself, which says more than its number.
+        arguments.set_item(
+            "stream",
+            Bound::new(py, crate::streams::Stream { inner: stream.clone() })?,
+        )?;
+    } else {
+        // DLPack names the default stream 1.
+        arguments.set_item("stream", stream.raw().0.max(1))?;
+    }
+    let old = arguments.copy()?;
+    arguments.set_item("max_version", (1, 3))?;
+    match source.call_method(intern!(py, "__dlpack__"), (), Some(&arguments)) {
+        // A library of before version 1 does not know the argument.
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => {
+            source.call_method(intern!(py, "__dlpack__"), (), Some(&old))
+        }
+        answer => answer,
+    }
+}
+
+fn of_capsule<M: Managed>(
+    owner: &Arc<Owner>,
+    capsule: &Bound<'_, PyAny>,
+    stream: &Stream,
+) -> PyResult<Py<Array>> {
+    let tensor = exchange::peek::<M>(capsule)?;
+    let end = tensor.end();
+    // An error leaves the capsule as it was, and its own end frees the memory.
+    let array = wrapped(capsule.py(), owner, tensor.describe()?, stream, move || end.call())?;
+    tensor.consume(capsule)?;
+    Ok(array)
+}
+
+fn of_interface(
+    owner: &Arc<Owner>,
+    source: &Bound<'_, PyAny>,
+    interface: &Bound<'_, PyDict>,
+    stream: &Stream,
+) -> PyResult<Py<Array>> {
+    let py = source.py();
+    let entry =
+        |name: &str| interface.get_item(name).map(|entry| entry.filter(|entry| !entry.is_none()));
+    let needed = |name: &str| {
+        entry(name)?.ok_or_else(|| {
+            PyBufferError::new_err(format!("__cuda_array_interface__ has no {name:?}"))
+        })
+    };
+    let shape: Vec<usize> = needed("shape")?.extract()?;
+    let typestr: String = needed("typestr")?.extract()?;
+    let (address, is_read_only): (u64, bool) = needed("data")?.extract()?;
+    let Some(kind) = Kind::parse(&typestr) else { return Err(unknown_type(&typestr)) };
+    if entry("mask")?.is_some() {
+        return Err(PyBufferError::new_err("the memory has a mask, which arrays have not"));
+    }
+    if let Some(strides) = entry("strides")? {
+        let strides: Vec<i64> = strides.cast::<PyTuple>()?.extract()?;
+        check_strides(&shape, &strides, kind.size())?;
+    }
+    if let Some(theirs) = entry("stream")? {
+        let theirs = match theirs.extract::<usize>() {
+            // The default stream and a thread's own wait for each other.
+            Ok(0..=2) => owner.default.clone(),
+            _ => owner.stream(py, Some(&theirs))?,
+        };
+        if theirs.id() != stream.id() {
+            call(py, || stream.wait(&theirs.record()?))?;
+        }
+    }
+    let described = Described { address, shape, kind, is_read_only };
+    let kept = source.clone().unbind();
+    wrapped(py, owner, described, stream, move || drop(kept))
+}
+
+/// Makes the array. `end` is called after the work on it.
+fn wrapped(
+    py: Python<'_>,
+    owner: &Arc<Owner>,
+    Described { address, shape, kind, is_read_only }: Described,
+    stream: &Stream,
+    end: impl FnOnce() + Send + 'static,
+) -> PyResult<Py<Array>> {
+    let most = isize::MAX as usize;
+    let axes = shape.iter().try_fold(kind.size(), |bytes, length| bytes.checked_mul(*length));
+    if shape.len() > MOST_AXES || axes.is_none_or(|bytes| bytes > most) {
+        return Err(PyBufferError::new_err(format!(
+            "the shape {shape:?} is larger than any memory, or has more than {MOST_AXES} axes"
+        )));
+    }
+    let bytes = length(&shape) * kind.size();
+    if !address.is_multiple_of(kind.size() as u64) {
+        return Err(PyBufferError::new_err(format!(
+            "{address:#x} is no address of an element of {} bytes; copy it with its own library",
+            kind.size()
+        )));
+    }
+    let array = call(py, || {
+        // SAFETY: the library that describes the memory says so, as both protocols demand: it is
+        // there until `end` is called, and `stream` waits for what was enqueued on it.
+        unsafe {
+            owner.heap.on(stream).wrap_owned::<u8, _>(address, Ix1(bytes), move |_, stream| {
+                // A stream that fails has no work left that could use the memory.
+                let _ = stream.synchronize();
+                end();
+            })
+        }
+    })?;
+    let window = Window::of_bytes(array, shape, kind);
+    let held = Held::new(&window, owner, None, None, is_read_only);
+    Py::new(py, Array { window, held })
+}

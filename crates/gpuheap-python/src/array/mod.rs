@@ -1,0 +1,670 @@
+//! Arrays: device memory with a shape and an element type, and the core's arithmetic on it.
+//!
+//! * `window`: a window of memory, and the memory's life.
+//! * `source`: host data; `index`: parts.
+//! * `operators`: the rules of types of Python's operators.
+//! * `operations`: the core's operations by element type.
+//! * `foreign`: arrays over other libraries' memory.
+
+mod foreign;
+mod index;
+mod operations;
+mod operators;
+mod source;
+mod window;
+
+use std::sync::Arc;
+
+use gpuheap::Error;
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::pyclass::CompareOp;
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyTuple};
+
+pub(crate) use foreign::from_dlpack;
+
+use crate::exchange::{self, Exported};
+use crate::failure::{call, refused};
+use crate::kind::{self, Kind, Number};
+use crate::owner::Owner;
+use crate::scope::Request;
+use index::Part;
+use operations::{Comparison, Op, Reduction, Side};
+use source::Source;
+use window::{Export, Held, Window, length};
+
+/// Most empty lists that `to_list` makes of an array without elements.
+const MOST_EMPTY_LISTS: usize = 1 << 20;
+
+/// Device memory with a shape and an element type. From `Heap.array`, `Heap.zeros`, `Heap.full` and
+/// `gpuheap.from_dlpack`, and from operations on arrays.
+///
+/// An operation is enqueued on the stream of the array's last use; nothing waits but what returns
+/// numbers. Both sides of an operation have the same element type, or one is a number. `a[1:3]` and
+/// `a[0]` share the memory of `a`; other parts are copies. The memory goes back when the last of
+/// them is collected, or at `free()`.
+///
+/// >>> import gpuheap
+/// >>> heap = gpuheap.Heap("emulated:1GiB")
+/// >>> a = heap.array([[1.0, 2.0], [3.0, 4.0]])
+/// >>> (a * 2 + a[0]).to_list()
+/// [[3.0, 6.0], [7.0, 10.0]]
+/// >>> (a > 1.5).sum()
+/// 3
+#[pyclass(frozen, module = "gpuheap", weakref)]
+pub(crate) struct Array {
+    window: Window,
+    held: Arc<Held>,
+}
+
+impl Array {
+    /// Makes the array of new memory, charged to the calling context's scopes.
+    pub(crate) fn new(py: Python<'_>, owner: &Arc<Owner>, window: Window) -> PyResult<Py<Array>> {
+        let request = Request::charged(py, owner, window.bytes() as u64)?;
+        let (charge, scope) = Request::split(request);
+        let record = if owner.tracks() {
+            let address = call(py, || window.address(&window.stream()))?;
+            owner.tracked(py, address, window.bytes() as u64)
+        } else {
+            None
+        };
+        if let (Some(record), Some(charge)) = (record, &charge) {
+            owner.lines.assign(record, charge.number());
+        }
+        let held = Held::new(&window, owner, record, charge, false);
+        let array = Bound::new(py, Array { window, held })?;
+        if let Some(scope) = scope {
+            Request::adopt(&scope, &array)?;
+        }
+        Ok(array.unbind())
+    }
+
+    /// Makes an array of host data, or a copy of another array.
+    pub(crate) fn of(
+        owner: &Arc<Owner>,
+        given: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<Array>> {
+        let py = given.py();
+        let target = owner.heap.on(&owner.stream(py, stream)?);
+        let kind = dtype.filter(|dtype| !dtype.is_none()).map(Kind::of).transpose()?;
+        let window = if let Ok(array) = given.cast::<Array>() {
+            let from = array.get().window(py)?;
+            owner.work(py, || operations::copied(from, Some(&target)))?
+        } else {
+            let source = Source::read(given, kind)?;
+            operations::upload(py, owner, &target, source)?
+        };
+        let window = match kind {
+            Some(kind) if kind != window.kind => {
+                owner.work(py, || operations::cast(&window, kind))?
+            }
+            _ => window,
+        };
+        Array::new(py, owner, window)
+    }
+
+    /// Makes an array with every element set to a number.
+    pub(crate) fn filled(
+        py: Python<'_>,
+        owner: &Arc<Owner>,
+        shape: &Bound<'_, PyAny>,
+        value: Option<&Bound<'_, PyAny>>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<Array>> {
+        let shape = source::shape_of(shape)?;
+        let number = match value {
+            Some(value) => number_of(value)?,
+            None => Number::Int(0),
+        };
+        let kind = match (dtype.filter(|dtype| !dtype.is_none()), number) {
+            (Some(dtype), _) => Kind::of(dtype)?,
+            (None, Number::Bool(_)) => Kind::Bool,
+            (None, Number::Int(_)) if value.is_some() => Kind::I64,
+            (None, _) => Kind::F64,
+        };
+        let number = number.check(kind)?;
+        let target = owner.heap.on(&owner.stream(py, stream)?);
+        let window = owner.work(py, || operations::filled(&target, &shape, kind, number))?;
+        Array::new(py, owner, window)
+    }
+
+    /// Returns the window, unless the memory was freed.
+    fn window(&self, py: Python<'_>) -> PyResult<&Window> {
+        if self.held.is_freed() {
+            return Err(refused(
+                py,
+                "Freed",
+                "the array was freed before this use; keep it until its last use, or make a copy first",
+            ));
+        }
+        Ok(&self.window)
+    }
+
+    fn writable(&self, py: Python<'_>) -> PyResult<&Window> {
+        if self.held.is_read_only {
+            return Err(PyValueError::new_err(
+                "the array is read-only, as the library says whose memory it is; make a copy first: \
+                 a.copy()",
+            ));
+        }
+        self.window(py)
+    }
+
+    /// Runs an operation, and makes the array of its result.
+    fn make(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Window) -> Result<Window, Error> + Send,
+    ) -> PyResult<Py<Array>> {
+        let window = self.window(py)?;
+        let made = self.held.owner.work(py, || work(window))?;
+        Array::new(py, &self.held.owner, made)
+    }
+
+    /// Makes an array of the same memory.
+    fn sharing(&self, py: Python<'_>, window: Window) -> PyResult<Py<Array>> {
+        Py::new(py, Array { window, held: self.held.clone() })
+    }
+
+    fn bytes(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
+        operations::bytes(py, &self.held.owner, self.window(py)?)
+    }
+}
+
+#[pymethods]
+impl Array {
+    /// Tells NumPy to leave operations with its own arrays to this class, which refuses them.
+    #[classattr]
+    fn __array_ufunc__(py: Python<'_>) -> Py<PyAny> {
+        py.None()
+    }
+
+    /// Length of each axis.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.window.shape)
+    }
+
+    /// Name of the element type, as NumPy has it: `"float32"`.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        self.window.kind.name()
+    }
+
+    /// Number of axes.
+    #[getter]
+    fn ndim(&self) -> usize {
+        self.window.shape.len()
+    }
+
+    /// Number of elements.
+    #[getter]
+    fn size(&self) -> usize {
+        self.window.len()
+    }
+
+    /// Bytes of the elements.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.window.bytes()
+    }
+
+    /// Bytes of one element.
+    #[getter]
+    fn itemsize(&self) -> usize {
+        self.window.kind.size()
+    }
+
+    /// Handle of the stream of the last use.
+    #[getter]
+    fn stream(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.window(py)?.stream().raw().0)
+    }
+
+    /// Name of the device.
+    #[getter]
+    fn device(&self) -> &str {
+        self.held.owner.device.name()
+    }
+
+    /// Address on the device, for work on `stream`; 0 for no elements. Work on it is enqueued on
+    /// that stream, or on one that `used_on` names.
+    #[getter]
+    fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
+        let window = self.window(py)?;
+        call(py, || window.address(&window.stream()))
+    }
+
+    /// `True` if the memory was freed by `free()`.
+    #[getter]
+    fn freed(&self) -> bool {
+        self.held.is_freed()
+    }
+
+    /// `True` if the memory is of another library, which forbids writes.
+    #[getter]
+    fn readonly(&self) -> bool {
+        self.held.is_read_only
+    }
+
+    /// A copy with the axes reversed.
+    #[getter(T)]
+    fn transposed(&self, py: Python<'_>) -> PyResult<Py<Array>> {
+        self.make(py, |window| operations::transposed(window, None))
+    }
+
+    /// Frees the memory for this array and all that share it, after the work on it. With `stream`,
+    /// also after the work of that one. A second call does nothing. Does not wait.
+    #[pyo3(signature = (stream=None))]
+    fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        if let Some(stream) = stream.filter(|_| !self.held.is_freed()) {
+            self.used_on(stream)?;
+        }
+        call(py, || self.held.free())
+    }
+
+    /// Says that the memory is in use on another stream too: that stream waits for the work on the
+    /// array so far, and the free comes after that stream's work.
+    fn used_on(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = stream.py();
+        let window = self.window(py)?;
+        let stream = self.held.owner.stream(py, Some(stream))?;
+        call(py, || window.address(&stream))?;
+        self.held.use_on(&stream);
+        Ok(())
+    }
+
+    /// The elements as nested lists; a number for an array without axes. Waits.
+    fn to_list(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let Window { shape, kind, .. } = &self.window;
+        let lists = shape.iter().take_while(|length| **length != 0);
+        let lists = lists.fold(1_usize, |lists, length| lists.saturating_mul(*length));
+        if shape.contains(&0) && lists > MOST_EMPTY_LISTS {
+            return Err(PyValueError::new_err(format!(
+                "an array of shape {shape:?} has no elements, and would be {lists} empty lists"
+            )));
+        }
+        listed(py, shape, *kind, &self.bytes(py)?)
+    }
+
+    /// The bytes of the elements, in row-major order. Waits.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.bytes(py)?))
+    }
+
+    /// A NumPy array with the elements. Waits. Needs NumPy.
+    fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let numpy = py.import("numpy")?;
+        let bytes = PyByteArray::new(py, &self.bytes(py)?);
+        numpy.getattr("ndarray")?.call1((self.shape(py)?, self.dtype(), bytes))
+    }
+
+    /// A NumPy array with the elements, for `numpy.asarray(array)`. Waits.
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if copy == Some(false) {
+            return Err(PyValueError::new_err(
+                "the array is in the memory of a device, and NumPy cannot read it without a copy",
+            ));
+        }
+        let array = self.to_numpy(py)?;
+        match dtype.filter(|dtype| !dtype.is_none()) {
+            Some(dtype) => array.call_method1(intern!(py, "astype"), (dtype,)),
+            None => Ok(array),
+        }
+    }
+
+    /// The only element, as a number. Waits.
+    fn item(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let window = self.window(py)?;
+        if window.len() != 1 {
+            return Err(PyValueError::new_err(format!(
+                "an array of shape {:?} is not one number; use to_list(), all(), any() or sum()",
+                window.shape
+            )));
+        }
+        kind::item(py, window.kind, &self.bytes(py)?)
+    }
+
+    fn __float__(&self, py: Python<'_>) -> PyResult<f64> {
+        self.item(py)?.extract(py)
+    }
+
+    fn __int__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.item(py)?.call_method0(py, intern!(py, "__int__"))
+    }
+
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        self.item(py)?.is_truthy(py)
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        let first = self.window.shape.first().copied();
+        first.ok_or_else(|| PyTypeError::new_err("an array without axes has no length"))
+    }
+
+    fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<Py<Array>> {
+        let py = index.py();
+        match Part::of(self.window(py)?, index)? {
+            Part::Window(window) => self.sharing(py, window),
+            Part::Strided(part) => self.make(py, |window| operations::copy_part(window, &part)),
+        }
+    }
+
+    /// Overwrites a part with a number, an array of the same type, or host data. A smaller shape is
+    /// repeated.
+    fn __setitem__(&self, index: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = index.py();
+        let (window, owner) = (self.writable(py)?, &self.held.owner);
+        let part = Part::of(window, index)?;
+        let side = match self.side(value, window.kind)? {
+            Some(side) => side,
+            None => {
+                let target = owner.heap.on(&window.stream());
+                let source = Source::read(value, Some(window.kind))?;
+                let source = operations::upload(py, owner, &target, source)?;
+                if source.kind != window.kind {
+                    return Err(PyTypeError::new_err(format!(
+                        "the array has elements of {} and the source of {}; convert the source first",
+                        window.kind.name(),
+                        source.kind.name()
+                    )));
+                }
+                Side::Array(source)
+            }
+        };
+        owner.work(py, || operations::assign(window, &part, side))
+    }
+
+    /// A copy with memory of its own.
+    fn copy(&self, py: Python<'_>) -> PyResult<Py<Array>> {
+        self.make(py, |window| operations::copied(window, None))
+    }
+
+    /// A copy with the elements converted: floats to integers are cut and saturate, NaN becomes 0,
+    /// integers to smaller ones keep the low bits, all but 0 is `True`.
+    fn astype(&self, py: Python<'_>, dtype: &Bound<'_, PyAny>) -> PyResult<Py<Array>> {
+        let kind = Kind::of(dtype)?;
+        self.make(py, |window| operations::cast(window, kind))
+    }
+
+    /// The elements in another shape, sharing the memory. One axis may be -1.
+    #[pyo3(signature = (*shape))]
+    fn reshape(&self, py: Python<'_>, shape: &Bound<'_, PyTuple>) -> PyResult<Py<Array>> {
+        let window = self.window(py)?;
+        let first = (shape.len() == 1).then(|| shape.get_item(0)).transpose()?;
+        let asked: Vec<isize> = match first {
+            Some(first) if !first.hasattr(intern!(py, "__index__"))? => first.extract()?,
+            _ => shape.extract()?,
+        };
+        if asked.len() > source::MOST_AXES {
+            return Err(PyValueError::new_err("an array has at most 64 axes"));
+        }
+        self.sharing(py, window.shaped(index::reshaped(window.len(), &asked)?))
+    }
+
+    /// A copy with the axes in another order; without `axes`, reversed.
+    #[pyo3(signature = (*axes))]
+    fn transpose(&self, py: Python<'_>, axes: Vec<usize>) -> PyResult<Py<Array>> {
+        let axes = (!axes.is_empty()).then_some(axes.as_slice());
+        self.make(py, |window| operations::transposed(window, axes))
+    }
+
+    /// A copy that is repeated to a larger shape.
+    fn broadcast_to(&self, py: Python<'_>, shape: &Bound<'_, PyAny>) -> PyResult<Py<Array>> {
+        let shape = source::shape_of(shape)?;
+        self.make(py, |window| operations::broadcast(window, &shape))
+    }
+
+    /// Sets every element to a number. Does not wait.
+    fn fill(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let window = self.writable(py)?;
+        let number = number_of(value)?.check(window.kind)?;
+        self.held.owner.work(py, || operations::fill(window, number))
+    }
+
+    fn __add__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.binary(Op::Add, other, false)
+    }
+
+    fn __radd__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.binary(Op::Add, other, true)
+    }
+
+    fn __sub__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.binary(Op::Subtract, other, false)
+    }
+
+    fn __rsub__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.binary(Op::Subtract, other, true)
+    }
+
+    fn __mul__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.binary(Op::Multiply, other, false)
+    }
+
+    fn __rmul__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.binary(Op::Multiply, other, true)
+    }
+
+    fn __truediv__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.divided(other, false)
+    }
+
+    fn __rtruediv__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.divided(other, true)
+    }
+
+    fn __floordiv__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.floored(other, false)
+    }
+
+    fn __rfloordiv__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        self.floored(other, true)
+    }
+
+    /// The quotient of integers, cut toward 0; 0 for a divisor of 0.
+    fn trunc_div(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        if self.window.kind.class() == 'f' {
+            return Err(PyTypeError::new_err("trunc_div is of integers; floats have /"));
+        }
+        let quotient = self.binary(Op::Divide, other, false)?;
+        if quotient.is(other.py().NotImplemented()) {
+            return Err(PyTypeError::new_err("trunc_div takes a whole number or an array"));
+        }
+        Ok(quotient)
+    }
+
+    fn __iadd__(&self, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.in_place(Op::Add, other)
+    }
+
+    fn __isub__(&self, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.in_place(Op::Subtract, other)
+    }
+
+    fn __imul__(&self, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.in_place(Op::Multiply, other)
+    }
+
+    fn __itruediv__(&self, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.window.kind.class() != 'f' {
+            return Err(PyTypeError::new_err(format!(
+                "a quotient is a float, which an array of {} cannot hold; write a = a / b",
+                self.window.kind.name()
+            )));
+        }
+        self.in_place(Op::Divide, other)
+    }
+
+    fn __neg__(&self, py: Python<'_>) -> PyResult<Py<Array>> {
+        if !matches!(self.window.kind.class(), 'i' | 'f') {
+            return Err(PyTypeError::new_err(format!(
+                "elements of {} have no sign; convert them first: a.astype(\"int64\")",
+                self.window.kind.name()
+            )));
+        }
+        self.make(py, operations::negated)
+    }
+
+    fn __invert__(&self, py: Python<'_>) -> PyResult<Py<Array>> {
+        if self.window.kind != Kind::Bool {
+            return Err(PyTypeError::new_err("~ inverts masks, which are arrays of bool"));
+        }
+        self.make(py, operations::inverted)
+    }
+
+    /// The identity, so that scopes and dictionaries can have arrays.
+    fn __hash__(slf: &Bound<'_, Array>) -> usize {
+        slf.as_ptr() as usize >> 4
+    }
+
+    fn __richcmp__(&self, other: &Bound<'_, PyAny>, op: CompareOp) -> PyResult<Py<PyAny>> {
+        let py = other.py();
+        let window = self.window(py)?;
+        let Some(side) = self.side(other, window.kind)? else {
+            return Ok(py.NotImplemented());
+        };
+        let op = match op {
+            CompareOp::Eq => Comparison::Equal,
+            CompareOp::Ne => Comparison::NotEqual,
+            CompareOp::Lt => Comparison::Less,
+            CompareOp::Le => Comparison::LessEqual,
+            CompareOp::Gt => Comparison::Greater,
+            CompareOp::Ge => Comparison::GreaterEqual,
+        };
+        self.make(py, |window| operations::compare(op, window, &side))?.into_py_any(py)
+    }
+
+    /// The sum: of all elements as a number, which waits, or along an axis as an array. Of integers
+    /// and masks it has 64 bits and wraps.
+    #[pyo3(signature = (axis=None))]
+    fn sum(&self, py: Python<'_>, axis: Option<isize>) -> PyResult<Py<PyAny>> {
+        self.reduced(py, Reduction::Sum, axis)
+    }
+
+    /// The mean, as `sum`. An error for no elements.
+    #[pyo3(signature = (axis=None))]
+    fn mean(&self, py: Python<'_>, axis: Option<isize>) -> PyResult<Py<PyAny>> {
+        self.reduced(py, Reduction::Mean, axis)
+    }
+
+    /// The least element, as `sum`; NaN if one is. An error for no elements.
+    #[pyo3(signature = (axis=None))]
+    fn min(&self, py: Python<'_>, axis: Option<isize>) -> PyResult<Py<PyAny>> {
+        self.reduced(py, Reduction::Min, axis)
+    }
+
+    /// The greatest element, as `min`.
+    #[pyo3(signature = (axis=None))]
+    fn max(&self, py: Python<'_>, axis: Option<isize>) -> PyResult<Py<PyAny>> {
+        self.reduced(py, Reduction::Max, axis)
+    }
+
+    /// Returns `True` if all elements of a mask are true. Waits.
+    fn all(&self, py: Python<'_>) -> PyResult<bool> {
+        self.truth(py, true)
+    }
+
+    /// Returns `True` if any element of a mask is true. Waits.
+    fn any(&self, py: Python<'_>) -> PyResult<bool> {
+        self.truth(py, false)
+    }
+
+    /// The sum of the rows of each group. `keys` has the number of its group for each row, in
+    /// `0..groups`. Waits for the check of the keys.
+    fn sum_by_key(&self, py: Python<'_>, keys: &Array, groups: usize) -> PyResult<Py<Array>> {
+        Array::by_key(py, Some((self, false)), keys, groups)
+    }
+
+    /// The mean of the rows of each group, NaN for a group without rows; as `sum_by_key`.
+    fn mean_by_key(&self, py: Python<'_>, keys: &Array, groups: usize) -> PyResult<Py<Array>> {
+        Array::by_key(py, Some((self, true)), keys, groups)
+    }
+
+    /// How often each of `0..groups` is among these keys. Waits.
+    fn count_by_key(&self, py: Python<'_>, groups: usize) -> PyResult<Py<Array>> {
+        Array::by_key(py, None, self, groups)
+    }
+
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<&Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let address = self.ptr(py)?;
+        let Window { shape, kind, .. } = self.window(py)?;
+        let exported =
+            Exported::array(address, shape, *kind, &self.held.owner, Box::new(self.export(py)?));
+        exchange::dlpack(py, exported, stream, max_version, dl_device, copy)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        exchange::dlpack_device(&self.held.owner.device)
+    }
+
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        exchange::refuse_emulated(py, &self.held.owner.device)?;
+        let window = self.window(py)?;
+        // The reader names no stream: what blocking streams do until the free comes before it.
+        self.held.use_on(&self.held.owner.default);
+        let (address, typestr) = (self.ptr(py)?, window.kind.typestr());
+        let (shape, stream) = (&window.shape, &window.stream());
+        exchange::array_interface(py, address, shape, &typestr, self.readonly(), stream)
+    }
+
+    fn __enter__(slf: Py<Array>) -> Py<Array> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.free(py, None)
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.freed() { ", freed" } else { "" };
+        let (Window { shape, kind, .. }, device) = (&self.window, self.device());
+        format!("<gpuheap.Array {} {shape:?} on {device}{state}>", kind.name())
+    }
+}
+
+impl Array {
+    fn export(&self, py: Python<'_>) -> PyResult<Export> {
+        match Export::new(&self.window, &self.held) {
+            Some(export) => Ok(export),
+            // Freed by another thread since.
+            None => self.window(py).and(Err(refused(py, "Freed", "the array was freed"))),
+        }
+    }
+}
+
+fn number_of(given: &Bound<'_, PyAny>) -> PyResult<Number> {
+    let number = Number::read(given)?;
+    number.ok_or_else(|| PyTypeError::new_err(format!("{} is no number", given.get_type())))
+}
+
+/// Makes nested lists of the bytes of elements.
+fn listed(py: Python<'_>, shape: &[usize], kind: Kind, bytes: &[u8]) -> PyResult<Py<PyAny>> {
+    let Some((&first, inner)) = shape.split_first() else {
+        return kind::item(py, kind, bytes);
+    };
+    let row = length(inner) * kind.size();
+    let rows = (0..first).map(|at| listed(py, inner, kind, &bytes[at * row..(at + 1) * row]));
+    PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)?.into_py_any(py)
+}

@@ -1,0 +1,412 @@
+//! Operations of the core on windows, chosen by element type when the program runs.
+//!
+//! Each function is compiled once for each element type that it takes; [`cast`] and sums by key
+//! once for each pair.
+
+use gpuheap::arithmetic::{Key, Signed};
+use gpuheap::ndarray::{IxDyn, SliceInfoElem};
+use gpuheap::{DeviceArray, Error, Number as Num, SharedArray, Target};
+use pyo3::prelude::*;
+
+use super::index::Part;
+use super::window::Window;
+use crate::kind::{Kind, Native, Number, with_kind, with_size};
+use crate::owner::Owner;
+
+/// An elementwise operation on two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+}
+
+/// A comparison.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+}
+
+/// The other side of an operation. It has the type of the first: a number was checked.
+pub(crate) enum Side {
+    Number(Number),
+    Array(Window),
+}
+
+enum Other<T> {
+    Number(T),
+    Array(SharedArray<T, IxDyn>),
+}
+
+impl Side {
+    fn typed<T: Native>(&self) -> Result<Other<T>, Error> {
+        Ok(match self {
+            Side::Number(number) => Other::Number(T::of(*number).unwrap_or_default()),
+            Side::Array(window) => Other::Array(window.typed::<T>()?),
+        })
+    }
+}
+
+/// Returns `left op right` as a new array.
+pub(crate) fn arithmetic(op: Op, left: &Window, right: &Side) -> Result<Window, Error> {
+    fn of<T: Native + Num>(op: Op, left: &Window, right: &Side) -> Result<Window, Error> {
+        let left = &left.typed::<T>()?;
+        let made: DeviceArray<T, IxDyn> = match (op, right.typed::<T>()?) {
+            (Op::Add, Other::Number(right)) => left + right,
+            (Op::Add, Other::Array(right)) => left + &right,
+            (Op::Subtract, Other::Number(right)) => left - right,
+            (Op::Subtract, Other::Array(right)) => left - &right,
+            (Op::Multiply, Other::Number(right)) => left * right,
+            (Op::Multiply, Other::Array(right)) => left * &right,
+            (Op::Divide, Other::Number(right)) => left / right,
+            (Op::Divide, Other::Array(right)) => left / &right,
+        }?;
+        Window::made(made)
+    }
+    with_kind!(left.kind, number T => of::<T>(op, left, right))
+}
+
+/// Returns `left op right` as a new array, with a number on the left.
+pub(crate) fn from_number(op: Op, left: Number, right: &Window) -> Result<Window, Error> {
+    fn of<T: Native + Num>(op: Op, left: Number, right: &Window) -> Result<Window, Error> {
+        let (left, right) = (T::of(left).unwrap_or_default(), &right.typed::<T>()?);
+        Window::made(match op {
+            Op::Add => right.try_add(left),
+            Op::Subtract => right.try_sub_from(left),
+            Op::Multiply => right.try_mul(left),
+            Op::Divide => right.try_div_into(left),
+        }?)
+    }
+    with_kind!(right.kind, number T => of::<T>(op, left, right))
+}
+
+/// Writes `left op right` to the left side.
+pub(crate) fn in_place(op: Op, left: &Window, right: &Side) -> Result<(), Error> {
+    fn of<T: Native + Num>(op: Op, left: &Window, right: &Side) -> Result<(), Error> {
+        let left = left.typed::<T>()?;
+        let mut left = left.view_mut_shared();
+        match (op, right.typed::<T>()?) {
+            (Op::Add, Other::Number(right)) => left.add_assign(right),
+            (Op::Add, Other::Array(right)) => left.add_assign(&right),
+            (Op::Subtract, Other::Number(right)) => left.sub_assign(right),
+            (Op::Subtract, Other::Array(right)) => left.sub_assign(&right),
+            (Op::Multiply, Other::Number(right)) => left.mul_assign(right),
+            (Op::Multiply, Other::Array(right)) => left.mul_assign(&right),
+            (Op::Divide, Other::Number(right)) => left.div_assign(right),
+            (Op::Divide, Other::Array(right)) => left.div_assign(&right),
+        }
+    }
+    let copy;
+    let right = match right {
+        // Windows that overlap without being the same: the source is as it was before the
+        // operation.
+        Side::Array(source) if source.shares(left) && !source.is(left) => {
+            copy = Side::Array(copied(source, None)?);
+            &copy
+        }
+        right => right,
+    };
+    with_kind!(left.kind, number T => of::<T>(op, left, right))
+}
+
+/// Compares; the result is a mask.
+pub(crate) fn compare(op: Comparison, left: &Window, right: &Side) -> Result<Window, Error> {
+    fn with<T: Native + Num, R: gpuheap::Operand<T, IxDyn, Dim = IxDyn>>(
+        op: Comparison,
+        left: &SharedArray<T, IxDyn>,
+        right: R,
+    ) -> Result<DeviceArray<bool, IxDyn>, Error> {
+        match op {
+            Comparison::Equal => left.equal(right),
+            Comparison::NotEqual => left.not_equal(right),
+            Comparison::Less => left.less(right),
+            Comparison::LessEqual => left.less_equal(right),
+            Comparison::Greater => left.greater(right),
+            Comparison::GreaterEqual => left.greater_equal(right),
+        }
+    }
+    fn of<T: Native + Num>(op: Comparison, left: &Window, right: &Side) -> Result<Window, Error> {
+        let left = &left.typed::<T>()?;
+        Window::made(match right.typed::<T>()? {
+            Other::Number(right) => with(op, left, right),
+            Other::Array(right) => with(op, left, &right),
+        }?)
+    }
+    with_kind!(left.kind, number T => of::<T>(op, left, right))
+}
+
+/// Negates the elements, which have a sign.
+pub(crate) fn negated(window: &Window) -> Result<Window, Error> {
+    fn of<T: Native + Signed>(window: &Window) -> Result<Window, Error> {
+        Window::made(window.typed::<T>()?.try_neg()?)
+    }
+    match window.kind {
+        Kind::I8 | Kind::U8 | Kind::Bool => of::<i8>(window),
+        Kind::I16 | Kind::U16 => of::<i16>(window),
+        Kind::I32 | Kind::U32 => of::<i32>(window),
+        Kind::I64 | Kind::U64 => of::<i64>(window),
+        Kind::F32 => of::<f32>(window),
+        Kind::F64 => of::<f64>(window),
+    }
+}
+
+/// Inverts a mask.
+pub(crate) fn inverted(mask: &Window) -> Result<Window, Error> {
+    Window::made(mask.typed::<bool>()?.try_not()?)
+}
+
+/// Converts the elements.
+pub(crate) fn cast(window: &Window, to: Kind) -> Result<Window, Error> {
+    fn of<T: Native>(window: &Window, to: Kind) -> Result<Window, Error> {
+        let from = window.typed::<T>()?;
+        with_kind!(to, U => Window::made(from.cast::<U>()?))
+    }
+    with_kind!(window.kind, T => of::<T>(window, to))
+}
+
+/// A reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reduction {
+    Sum,
+    Mean,
+    Min,
+    Max,
+}
+
+/// Reduces all elements to a number of Python.
+pub(crate) fn reduce(
+    py: Python<'_>,
+    owner: &Owner,
+    op: Reduction,
+    window: &Window,
+) -> PyResult<Py<PyAny>> {
+    fn of<T: Native<Sum: Native, Mean: Native>>(
+        py: Python<'_>,
+        owner: &Owner,
+        op: Reduction,
+        window: &Window,
+    ) -> PyResult<Py<PyAny>> {
+        match op {
+            Reduction::Sum => owner.work(py, || window.typed::<T>()?.sum())?.item(py),
+            _ => owner.work(py, || window.typed::<T>()?.mean())?.item(py),
+        }
+    }
+    fn end<T: Native + Num>(
+        py: Python<'_>,
+        owner: &Owner,
+        op: Reduction,
+        window: &Window,
+    ) -> PyResult<Py<PyAny>> {
+        let of = || {
+            let array = window.typed::<T>()?;
+            if op == Reduction::Min { array.min() } else { array.max() }
+        };
+        owner.work(py, of)?.item(py)
+    }
+    match op {
+        Reduction::Sum | Reduction::Mean => {
+            with_kind!(window.kind, T => of::<T>(py, owner, op, window))
+        }
+        Reduction::Min | Reduction::Max => {
+            with_kind!(window.kind, number T => end::<T>(py, owner, op, window))
+        }
+    }
+}
+
+/// Reduces the elements along an axis.
+pub(crate) fn reduce_axis(op: Reduction, window: &Window, axis: usize) -> Result<Window, Error> {
+    fn of<T: Native<Sum: Native, Mean: Native>>(
+        op: Reduction,
+        window: &Window,
+        axis: usize,
+    ) -> Result<Window, Error> {
+        let array = window.typed::<T>()?;
+        match op {
+            Reduction::Sum => Window::made(array.sum_axis(axis)?),
+            _ => Window::made(array.mean_axis(axis)?),
+        }
+    }
+    fn end<T: Native + Num>(op: Reduction, window: &Window, axis: usize) -> Result<Window, Error> {
+        let array = window.typed::<T>()?;
+        Window::made(match op {
+            Reduction::Min => array.min_axis(axis),
+            _ => array.max_axis(axis),
+        }?)
+    }
+    match op {
+        Reduction::Sum | Reduction::Mean => with_kind!(window.kind, T => of::<T>(op, window, axis)),
+        Reduction::Min | Reduction::Max => {
+            with_kind!(window.kind, number T => end::<T>(op, window, axis))
+        }
+    }
+}
+
+/// Returns whether all elements of a mask are true, or any.
+pub(crate) fn of_mask(py: Python<'_>, owner: &Owner, mask: &Window, all: bool) -> PyResult<bool> {
+    owner.work(py, || {
+        let mask = mask.typed::<bool>()?;
+        if all { mask.all() } else { mask.any() }
+    })
+}
+
+/// Sums or means of groups of rows, or counts of the keys.
+#[derive(Clone, Copy)]
+pub(crate) enum ByKey<'a> {
+    Sum(&'a Window),
+    Mean(&'a Window),
+    Count,
+}
+
+/// Groups rows by their keys.
+pub(crate) fn by_key(what: ByKey<'_>, keys: &Window, groups: usize) -> Result<Window, Error> {
+    fn of<T: Native<Sum: Native, Mean: Native>, K: Native + Key>(
+        values: &Window,
+        is_mean: bool,
+        keys: &SharedArray<K>,
+        groups: usize,
+    ) -> Result<Window, Error> {
+        let values = values.typed::<T>()?;
+        if is_mean {
+            Window::made(values.mean_by_key(keys, groups)?)
+        } else {
+            Window::made(values.sum_by_key(keys, groups)?)
+        }
+    }
+    fn keyed<K: Native + Key>(
+        what: ByKey<'_>,
+        keys: &Window,
+        groups: usize,
+    ) -> Result<Window, Error> {
+        let keys = &keys.row::<K>()?;
+        match what {
+            ByKey::Sum(values) => {
+                with_kind!(values.kind, T => of::<T, K>(values, false, keys, groups))
+            }
+            ByKey::Mean(values) => {
+                with_kind!(values.kind, T => of::<T, K>(values, true, keys, groups))
+            }
+            ByKey::Count => Window::made(keys.count_by_key(groups)?.into_shape(IxDyn(&[groups]))?),
+        }
+    }
+    // A pair of types is compiled for four types of keys; the others are widened first.
+    match keys.kind {
+        Kind::I8 | Kind::I16 => keyed::<i32>(what, &cast(keys, Kind::I32)?, groups),
+        Kind::U16 => keyed::<u32>(what, &cast(keys, Kind::U32)?, groups),
+        Kind::I32 => keyed::<i32>(what, keys, groups),
+        Kind::U8 | Kind::Bool => keyed::<u8>(what, keys, groups),
+        Kind::U32 => keyed::<u32>(what, keys, groups),
+        Kind::U64 => keyed::<u64>(what, keys, groups),
+        Kind::I64 | Kind::F32 | Kind::F64 => keyed::<i64>(what, keys, groups),
+    }
+}
+
+/// Makes an array with every element set to a number.
+pub(crate) fn filled(
+    target: &Target,
+    shape: &[usize],
+    kind: Kind,
+    value: Number,
+) -> Result<Window, Error> {
+    with_kind!(kind, T => {
+        Window::made(target.filled(IxDyn(shape), T::of(value).unwrap_or_default())?)
+    })
+}
+
+/// Sets every element to a number.
+pub(crate) fn fill(window: &Window, value: Number) -> Result<(), Error> {
+    with_kind!(window.kind, T => {
+        window.row::<T>()?.view_mut_shared().fill(T::of(value).unwrap_or_default())
+    })
+}
+
+/// Copies a window, on a target or like itself.
+pub(crate) fn copied(window: &Window, target: Option<&Target>) -> Result<Window, Error> {
+    let raw = window.raw()?;
+    let copy = match target {
+        Some(target) => raw.copy_to(target)?,
+        None => raw.copy()?,
+    };
+    Ok(Window::of_bytes(copy, window.shape.clone(), window.kind))
+}
+
+/// Copies a part.
+pub(crate) fn copy_part(window: &Window, part: &[SliceInfoElem]) -> Result<Window, Error> {
+    let copy = with_size!(window.kind, T => {
+        Window::made(window.typed::<T>()?.copy_slice(part)?)
+    })?;
+    Ok(copy.read_as(window.kind))
+}
+
+/// Overwrites a part with a number or a window of the same kind, which is repeated if its shape is
+/// smaller.
+pub(crate) fn assign(window: &Window, part: &Part, value: Side) -> Result<(), Error> {
+    let source = match (value, part) {
+        (Side::Number(number), Part::Window(to)) => return fill(to, number),
+        (Side::Number(number), Part::Strided(_)) => {
+            let target = window.raw()?.target();
+            filled(&target, &[], window.kind, number)?
+        }
+        (Side::Array(source), Part::Window(to)) if source.is(to) => return Ok(()),
+        (Side::Array(source), _) if source.shares(window) => copied(&source, None)?,
+        (Side::Array(source), _) => source,
+    };
+    match part {
+        Part::Window(to) if to.shape == source.shape => {
+            to.raw()?.view_mut_shared().copy_from(&source.raw()?)
+        }
+        Part::Window(to) => {
+            let all = SliceInfoElem::Slice { start: 0, end: None, step: 1 };
+            write_part(to, &vec![all; to.shape.len()], &source)
+        }
+        Part::Strided(part) => write_part(window, part, &source),
+    }
+}
+
+fn write_part(window: &Window, part: &[SliceInfoElem], source: &Window) -> Result<(), Error> {
+    with_size!(window.kind, T => {
+        let array = window.typed::<T>()?;
+        array.view_mut_shared().write_slice(part, &source.typed::<T>()?)
+    })
+}
+
+/// Copies with the axes in another order; without one, reversed.
+pub(crate) fn transposed(window: &Window, axes: Option<&[usize]>) -> Result<Window, Error> {
+    let copy = with_size!(window.kind, T => {
+        let array = window.typed::<T>()?;
+        Window::made(match axes {
+            Some(axes) => array.copy_permuted(axes)?,
+            None => array.copy_transposed()?,
+        })
+    })?;
+    Ok(copy.read_as(window.kind))
+}
+
+/// Repeats to a larger shape.
+pub(crate) fn broadcast(window: &Window, shape: &[usize]) -> Result<Window, Error> {
+    let copy = with_size!(window.kind, T => {
+        Window::made(window.typed::<T>()?.broadcast_to(IxDyn(shape))?)
+    })?;
+    Ok(copy.read_as(window.kind))
+}
+
+/// Returns the bytes of the elements. Waits.
+pub(crate) fn bytes(py: Python<'_>, owner: &Owner, window: &Window) -> PyResult<Vec<u8>> {
+    owner.work(py, || window.raw()?.to_vec())
+}
+
+/// Uploads bytes.
+pub(crate) fn upload(
+    py: Python<'_>,
+    owner: &Owner,
+    target: &Target,
+    source: super::source::Source,
+) -> PyResult<Window> {
+    let bytes = owner.work(py, || target.array(&source.bytes))?;
+    Ok(Window::of_bytes(bytes, source.shape, source.kind))
+}

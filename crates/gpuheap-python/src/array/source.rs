@@ -1,0 +1,221 @@
+//! Data of the host that arrays are made from: objects with the buffer protocol, nested lists,
+//! numbers.
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use super::window::length;
+use crate::failure::refused;
+use crate::kind::{Kind, Number, put};
+
+/// Most axes of an array.
+pub(crate) const MOST_AXES: usize = 64;
+
+/// Elements of the host in row-major order, with their shape.
+pub(crate) struct Source {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) kind: Kind,
+}
+
+impl Source {
+    /// Reads host data. Numbers of Python become elements of `kind`, or of the type that NumPy
+    /// would choose. Elements of a buffer keep their type, except that float64 becomes float32 here
+    /// if asked.
+    pub(crate) fn read(given: &Bound<'_, PyAny>, kind: Option<Kind>) -> PyResult<Source> {
+        if let Some(source) = Source::of_numbers(given, kind)? {
+            return Ok(source);
+        }
+        let mut source = Source::of_buffer(given)?;
+        if (source.kind, kind) == (Kind::F64, Some(Kind::F32)) {
+            let wide = source.bytes.chunks_exact(8).map(<[u8; 8]>::try_from);
+            source.bytes = wide
+                .flatten()
+                .flat_map(|wide| (f64::from_ne_bytes(wide) as f32).to_ne_bytes())
+                .collect();
+            source.kind = Kind::F32;
+        }
+        Ok(source)
+    }
+
+    fn of_buffer(given: &Bound<'_, PyAny>) -> PyResult<Source> {
+        let py = given.py();
+        let view = py.import("builtins")?.getattr("memoryview")?.call1((given,)).map_err(|error| {
+            let refused = PyTypeError::new_err(format!(
+                "no array can be made of {}; pass numbers, nested lists of them, or an object with the \
+                 buffer protocol (NumPy's arrays, array.array, bytes); memory of a device goes through \
+                 gpuheap.from_dlpack",
+                given.get_type()
+            ));
+            refused.set_cause(py, Some(error));
+            refused
+        })?;
+        let format: String = view.getattr(intern!(py, "format"))?.extract()?;
+        let size: usize = view.getattr(intern!(py, "itemsize"))?.extract()?;
+        let shape: Vec<usize> = view.getattr(intern!(py, "shape"))?.extract()?;
+        let Some(kind) = Kind::of_format(&format, size) else {
+            let remedy = match format.starts_with(['>', '!']) {
+                true => {
+                    "they are big-endian; convert them first: x.astype(x.dtype.newbyteorder(\"<\"))"
+                }
+                false => {
+                    "arrays have bool, integers of 8 to 64 bits, float32 and float64; convert them first"
+                }
+            };
+            return Err(PyTypeError::new_err(format!(
+                "the elements have the format {format:?} ({size} bytes): {remedy}"
+            )));
+        };
+        if shape.len() > MOST_AXES {
+            return Err(too_many_axes(shape.len()));
+        }
+        let mut bytes = copied(&view, length(&shape))?;
+        if bytes.len() != length(&shape).saturating_mul(size) {
+            return Err(PyValueError::new_err(format!(
+                "the buffer has {} bytes, and its shape {shape:?} takes {} elements of {size} bytes",
+                bytes.len(),
+                length(&shape)
+            )));
+        }
+        if kind == Kind::Bool {
+            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+        }
+        Ok(Source { bytes, shape, kind })
+    }
+
+    /// Reads a number, or nested lists and tuples of numbers. `None` for other objects.
+    fn of_numbers(given: &Bound<'_, PyAny>, kind: Option<Kind>) -> PyResult<Option<Source>> {
+        let mut found = Found::default();
+        if given.is_instance_of::<PyList>() || given.is_instance_of::<PyTuple>() {
+            found.nested(given, 0)?;
+        } else if let Some(number) = Number::read(given)? {
+            found.numbers.push(number);
+        } else {
+            return Ok(None);
+        }
+        let kind = kind.unwrap_or_else(|| found.kind());
+        let mut bytes = Vec::with_capacity(found.numbers.len() * kind.size());
+        for number in &found.numbers {
+            put(number.check(kind)?, kind, &mut bytes);
+        }
+        Ok(Some(Source { bytes, shape: found.shape, kind }))
+    }
+}
+
+/// Copies the elements of a view in row-major order.
+fn copied(view: &Bound<'_, PyAny>, count: usize) -> PyResult<Vec<u8>> {
+    let py = view.py();
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    // Elements without gaps are copied once.
+    let plain = match view.call_method1(intern!(py, "cast"), ("B",)) {
+        Ok(plain) => plain,
+        Err(_) => view.call_method0(intern!(py, "tobytes"))?,
+    };
+    PyBuffer::<u8>::get(&plain)?.to_vec(py)
+}
+
+/// The numbers of nested lists.
+#[derive(Default)]
+struct Found {
+    numbers: Vec<Number>,
+    shape: Vec<usize>,
+    /// The depth at which numbers lie, once one was seen.
+    depth: Option<usize>,
+}
+
+impl Found {
+    fn nested(&mut self, given: &Bound<'_, PyAny>, depth: usize) -> PyResult<()> {
+        if depth >= MOST_AXES {
+            return Err(too_many_axes(depth + 1));
+        }
+        let items: Vec<Bound<'_, PyAny>> = given.try_iter()?.collect::<PyResult<_>>()?;
+        let is_ragged = match self.shape.get(depth) {
+            Some(length) => *length != items.len(),
+            None if self.depth.is_some() || depth != self.shape.len() => true,
+            None => {
+                self.shape.push(items.len());
+                false
+            }
+        };
+        if is_ragged {
+            return Err(ragged());
+        }
+        for item in items {
+            if item.is_instance_of::<PyList>() || item.is_instance_of::<PyTuple>() {
+                self.nested(&item, depth + 1)?;
+            } else if let Some(number) = Number::read(&item)? {
+                if *self.depth.get_or_insert(depth) != depth || self.shape.len() != depth + 1 {
+                    return Err(ragged());
+                }
+                self.numbers.push(number);
+            } else {
+                return Err(PyTypeError::new_err(format!(
+                    "the list has an item of {}, and arrays are made of lists of numbers; stack arrays \
+                     first, or pass one array",
+                    item.get_type()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the type that holds all of the numbers: as NumPy, `bool`, `int64`, `uint64` or
+    /// `float64`.
+    fn kind(&self) -> Kind {
+        let is = |which: fn(&Number) -> bool| self.numbers.iter().any(which);
+        if self.numbers.is_empty() || is(|number| matches!(number, Number::Float(_))) {
+            Kind::F64
+        } else if is(|number| matches!(number, Number::Int(int) if *int > i64::MAX.into())) {
+            Kind::U64
+        } else if is(|number| matches!(number, Number::Int(_))) {
+            Kind::I64
+        } else {
+            Kind::Bool
+        }
+    }
+}
+
+fn ragged() -> PyErr {
+    PyValueError::new_err(
+        "the lists are of different lengths or depths; an array needs the same length along each axis",
+    )
+}
+
+fn too_many_axes(axes: usize) -> PyErr {
+    PyValueError::new_err(format!(
+        "the data has {axes} axes or more, and an array has at most {MOST_AXES}; does a list contain \
+         itself?"
+    ))
+}
+
+/// Reads a shape: a length, or a sequence of lengths.
+pub(crate) fn shape_of(given: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+    let py = given.py();
+    let lengths: Vec<Bound<'_, PyAny>> = match given.hasattr(intern!(py, "__index__"))? {
+        true => vec![given.clone()],
+        false => given.try_iter()?.take(MOST_AXES + 1).collect::<PyResult<_>>()?,
+    };
+    if lengths.len() > MOST_AXES {
+        return Err(too_many_axes(lengths.len()));
+    }
+    lengths
+        .iter()
+        .map(|length| {
+            length.extract::<usize>().map_err(|_| {
+                refused(
+                    py,
+                    "WrongShape",
+                    &format!(
+                        "{length} is no length of an axis; pass a whole number from 0 to {}",
+                        isize::MAX
+                    ),
+                )
+            })
+        })
+        .collect()
+}

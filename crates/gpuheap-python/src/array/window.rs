@@ -1,0 +1,241 @@
+//! A window of device memory with a shape and an element type, and the memory that it is of.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gpuheap::ndarray::{Ix1, IxDyn};
+use gpuheap::{DeviceArray, Element, Error, SharedArray, Stream};
+
+use crate::exchange::Lent;
+use crate::kind::{Kind, Native};
+use crate::lines::RecordId;
+use crate::owner::Owner;
+use crate::scope::Charge;
+
+/// A window of device memory with a shape and an element type.
+#[derive(Clone)]
+pub(crate) struct Window {
+    /// The whole memory, as bytes.
+    whole: SharedArray<u8, Ix1>,
+    /// Identity of the memory.
+    memory: Arc<()>,
+    /// Bytes from the beginning of the memory to the first element.
+    offset: usize,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) kind: Kind,
+}
+
+impl Window {
+    /// Makes the window of an array that was just made.
+    pub(crate) fn made<T: Native>(array: DeviceArray<T, IxDyn>) -> Result<Window, Error> {
+        let shape = array.shape().to_vec();
+        let count = array.len();
+        let bytes = array.into_shape(Ix1(count))?.into_reinterpreted::<u8>()?;
+        Ok(Window::of_bytes(bytes, shape, T::KIND))
+    }
+
+    /// Makes the window of bytes that were just uploaded. They are those of the shape's elements.
+    pub(crate) fn of_bytes(bytes: DeviceArray<u8, Ix1>, shape: Vec<usize>, kind: Kind) -> Window {
+        Window { whole: bytes.into_shared(), memory: Arc::default(), offset: 0, shape, kind }
+    }
+
+    /// Returns the number of elements.
+    pub(crate) fn len(&self) -> usize {
+        length(&self.shape)
+    }
+
+    /// Returns the size in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.len() * self.kind.size()
+    }
+
+    /// Returns the window's bytes.
+    pub(crate) fn raw(&self) -> Result<SharedArray<u8, Ix1>, Error> {
+        self.whole.clone().into_slice(self.offset..self.offset + self.bytes())
+    }
+
+    /// Returns the window as an array of `T`, which has the size of the elements.
+    pub(crate) fn typed<T: Element>(&self) -> Result<SharedArray<T, IxDyn>, Error> {
+        self.raw()?.into_reinterpreted::<T>()?.into_shape(IxDyn(&self.shape))
+    }
+
+    /// Returns the window as an array of one axis.
+    pub(crate) fn row<T: Element>(&self) -> Result<SharedArray<T, Ix1>, Error> {
+        self.raw()?.into_reinterpreted::<T>()
+    }
+
+    /// Returns the window with another shape of as many elements.
+    pub(crate) fn shaped(&self, shape: Vec<usize>) -> Window {
+        debug_assert_eq!(self.len(), length(&shape));
+        Window { shape, ..self.clone() }
+    }
+
+    /// Returns a part of the window: `elements` from the first one on, in another shape.
+    pub(crate) fn part(&self, elements: usize, shape: Vec<usize>) -> Window {
+        Window { offset: self.offset + elements * self.kind.size(), shape, ..self.clone() }
+    }
+
+    /// Returns the window with its elements read as another kind of the same size.
+    pub(crate) fn read_as(&self, kind: Kind) -> Window {
+        debug_assert_eq!(self.kind.size(), kind.size());
+        Window { kind, ..self.clone() }
+    }
+
+    /// Returns the address for work on `stream`, which waits for earlier work on the memory.
+    pub(crate) fn address(&self, stream: &Stream) -> Result<u64, Error> {
+        self.raw()?.device_ptr(stream)
+    }
+
+    /// Returns the stream of the last use.
+    pub(crate) fn stream(&self) -> Stream {
+        self.whole.stream()
+    }
+
+    /// Returns whether both windows are the same elements of one memory.
+    pub(crate) fn is(&self, other: &Window) -> bool {
+        self.shares(other) && self.offset == other.offset && self.shape == other.shape
+    }
+
+    /// Returns whether both windows are of one memory.
+    pub(crate) fn shares(&self, other: &Window) -> bool {
+        Arc::ptr_eq(&self.memory, &other.memory)
+    }
+}
+
+/// Returns the number of elements of a shape. The product of the axes is that of some memory, or an
+/// axis has length 0.
+pub(crate) fn length(shape: &[usize]) -> usize {
+    if shape.contains(&0) { 0 } else { shape.iter().product() }
+}
+
+/// The memory of an array and its windows, freed when the last of them is gone, or early for all.
+pub(crate) struct Held {
+    whole: SharedArray<u8, Ix1>,
+    pub(crate) owner: Arc<Owner>,
+    /// The memory is another library's, which forbids writes.
+    pub(crate) is_read_only: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    record: Option<RecordId>,
+    /// Charge to the scopes of Python, until the free.
+    charge: Option<Charge>,
+    /// Other streams on which the memory is in use: the free comes after their work.
+    used_on: Vec<Stream>,
+    /// Holders in other libraries, which read the memory until they release it.
+    exports: usize,
+    is_freed: bool,
+}
+
+impl Held {
+    pub(crate) fn new(
+        window: &Window,
+        owner: &Arc<Owner>,
+        record: Option<RecordId>,
+        charge: Option<Charge>,
+        is_read_only: bool,
+    ) -> Arc<Held> {
+        let state = Mutex::new(State { record, charge, ..State::default() });
+        Arc::new(Held { whole: window.whole.clone(), owner: owner.clone(), is_read_only, state })
+    }
+
+    /// Returns whether the memory was freed early.
+    pub(crate) fn is_freed(&self) -> bool {
+        self.lock().is_freed || self.whole.is_freed()
+    }
+
+    /// Frees the memory for all windows. If another library holds it, that one's end frees it.
+    pub(crate) fn free(&self) -> Result<(), Error> {
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.is_freed, true) || state.exports > 0 {
+            return Ok(());
+        }
+        let ended = std::mem::replace(&mut *state, State { is_freed: true, ..State::default() });
+        drop(state);
+        self.give_back(ended)
+    }
+
+    /// Puts the free behind the work of `stream`, as of the free.
+    pub(crate) fn use_on(&self, stream: &Stream) {
+        let used = &mut self.lock().used_on;
+        if !used.iter().any(|known| known.id() == stream.id()) {
+            used.push(stream.clone());
+        }
+    }
+
+    fn give_back(&self, state: State) -> Result<(), Error> {
+        if let Some(record) = state.record {
+            self.owner.lines.freed(record);
+        }
+        drop(state.charge);
+        for stream in state.used_on {
+            // A stream that ended has no work left that could use the memory.
+            if !stream.is_retired() {
+                self.whole.device_ptr(&stream)?;
+            }
+        }
+        self.whole.free_early().map(drop)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let state = std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if !state.is_freed {
+            // The heap counts what it could not free as pending; a destructor has no caller to
+            // tell.
+            let _ = self.give_back(state);
+        }
+    }
+}
+
+/// A window that another library reads, until it releases it.
+pub(crate) struct Export {
+    window: Window,
+    held: Arc<Held>,
+}
+
+impl Export {
+    /// Makes the export; `None` if the memory was freed.
+    pub(crate) fn new(window: &Window, held: &Arc<Held>) -> Option<Export> {
+        let mut state = held.lock();
+        if state.is_freed || held.whole.is_freed() {
+            return None;
+        }
+        state.exports += 1;
+        drop(state);
+        Some(Export { window: window.clone(), held: held.clone() })
+    }
+}
+
+impl Lent for Export {
+    fn hand_to(&self, consumer: &Stream) -> Result<(), Error> {
+        self.window.address(consumer)?;
+        self.held.use_on(consumer);
+        Ok(())
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.held.is_read_only
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let mut state = self.held.lock();
+        state.exports -= 1;
+        if state.exports == 0 && state.is_freed {
+            let ended =
+                std::mem::replace(&mut *state, State { is_freed: true, ..State::default() });
+            drop(state);
+            // The heap counts what it could not free as pending; a destructor has no caller to
+            // tell.
+            let _ = self.held.give_back(ended);
+        }
+    }
+}

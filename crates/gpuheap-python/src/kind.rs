@@ -1,0 +1,369 @@
+//! Types of elements, and single numbers of them.
+
+use gpuheap::Scalar;
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyType};
+
+/// Type of an array's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    F32,
+    F64,
+}
+
+/// Runs an expression with `$T` as the Rust type of a kind. The second form takes `bool` as `u8`.
+macro_rules! with_kind {
+    ($kind:expr, $T:ident => $work:expr) => {
+        $crate::kind::with_kind!(@ $kind, bool, $T => $work)
+    };
+    ($kind:expr, number $T:ident => $work:expr) => {
+        $crate::kind::with_kind!(@ $kind, u8, $T => $work)
+    };
+    (@ $kind:expr, $bool:ty, $T:ident => $work:expr) => {
+        match $kind {
+            $crate::kind::Kind::Bool => { type $T = $bool; $work }
+            $crate::kind::Kind::I8 => { type $T = i8; $work }
+            $crate::kind::Kind::I16 => { type $T = i16; $work }
+            $crate::kind::Kind::I32 => { type $T = i32; $work }
+            $crate::kind::Kind::I64 => { type $T = i64; $work }
+            $crate::kind::Kind::U8 => { type $T = u8; $work }
+            $crate::kind::Kind::U16 => { type $T = u16; $work }
+            $crate::kind::Kind::U32 => { type $T = u32; $work }
+            $crate::kind::Kind::U64 => { type $T = u64; $work }
+            $crate::kind::Kind::F32 => { type $T = f32; $work }
+            $crate::kind::Kind::F64 => { type $T = f64; $work }
+        }
+    };
+}
+pub(crate) use with_kind;
+
+/// Runs an expression with `$T` as an unsigned integer of a kind's size, for copies of elements.
+macro_rules! with_size {
+    ($kind:expr, $T:ident => $work:expr) => {
+        match $kind.size() {
+            1 => {
+                type $T = u8;
+                $work
+            }
+            2 => {
+                type $T = u16;
+                $work
+            }
+            4 => {
+                type $T = u32;
+                $work
+            }
+            _ => {
+                type $T = u64;
+                $work
+            }
+        }
+    };
+}
+pub(crate) use with_size;
+
+impl Kind {
+    const ALL: [Kind; 11] = [
+        Kind::Bool,
+        Kind::I8,
+        Kind::I16,
+        Kind::I32,
+        Kind::I64,
+        Kind::U8,
+        Kind::U16,
+        Kind::U32,
+        Kind::U64,
+        Kind::F32,
+        Kind::F64,
+    ];
+
+    /// Returns the name that NumPy has for the type.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Bool => "bool",
+            Kind::I8 => "int8",
+            Kind::I16 => "int16",
+            Kind::I32 => "int32",
+            Kind::I64 => "int64",
+            Kind::U8 => "uint8",
+            Kind::U16 => "uint16",
+            Kind::U32 => "uint32",
+            Kind::U64 => "uint64",
+            Kind::F32 => "float32",
+            Kind::F64 => "float64",
+        }
+    }
+
+    /// Returns the size of an element in bytes.
+    pub(crate) fn size(self) -> usize {
+        with_kind!(self, T => size_of::<T>())
+    }
+
+    /// Returns the class letter of NumPy: `b`, `i`, `u` or `f`.
+    pub(crate) fn class(self) -> char {
+        match self {
+            Kind::Bool => 'b',
+            Kind::I8 | Kind::I16 | Kind::I32 | Kind::I64 => 'i',
+            Kind::U8 | Kind::U16 | Kind::U32 | Kind::U64 => 'u',
+            Kind::F32 | Kind::F64 => 'f',
+        }
+    }
+
+    /// Returns the type as the array interface names it.
+    pub(crate) fn typestr(self) -> String {
+        let order = if self.size() == 1 { '|' } else { '<' };
+        format!("{order}{}{}", self.class(), self.size())
+    }
+
+    /// Returns the kind of a class letter and a size in bytes.
+    pub(crate) fn of_class(class: char, size: usize) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.class() == class && kind.size() == size)
+    }
+
+    /// Returns the kind of an element in the notation of Python's `struct`, which buffers have.
+    pub(crate) fn of_format(format: &str, size: usize) -> Option<Kind> {
+        let mut letters = format.chars();
+        let mut letter = letters.next()?;
+        if matches!(letter, '@' | '=' | '<') || (matches!(letter, '>' | '!') && size == 1) {
+            letter = letters.next()?;
+        }
+        let class = match letter {
+            '?' => 'b',
+            'b' | 'h' | 'i' | 'l' | 'q' | 'n' => 'i',
+            'B' | 'H' | 'I' | 'L' | 'Q' | 'N' => 'u',
+            'f' | 'd' => 'f',
+            _ => return None,
+        };
+        if letters.next().is_some() { None } else { Kind::of_class(class, size) }
+    }
+
+    /// Parses a name: `"float32"`, `"f4"`, `"<f4"`, `"bool"`, `"?"`.
+    pub(crate) fn parse(text: &str) -> Option<Kind> {
+        let plain = text.trim_start_matches(['<', '=', '|', '@']);
+        match plain {
+            "?" | "b1" | "bool_" => return Some(Kind::Bool),
+            "float" => return Some(Kind::F64),
+            "int" => return Some(Kind::I64),
+            _ => {}
+        }
+        if let Some(named) = Kind::ALL.into_iter().find(|kind| kind.name() == plain) {
+            return Some(named);
+        }
+        let mut letters = plain.chars();
+        let class = letters.next().filter(|class| matches!(class, 'i' | 'u' | 'f'))?;
+        Kind::of_class(class, letters.as_str().parse().ok()?)
+    }
+
+    /// Reads a `dtype` argument: a name, a type of Python or NumPy, or a NumPy dtype.
+    pub(crate) fn of(given: &Bound<'_, PyAny>) -> PyResult<Kind> {
+        let py = given.py();
+        let text = if let Ok(text) = given.cast::<PyString>() {
+            text.to_string()
+        } else if given.is_instance_of::<PyType>() {
+            given.getattr(intern!(py, "__name__"))?.to_string()
+        } else {
+            given.getattr(intern!(py, "str")).unwrap_or_else(|_| given.clone()).to_string()
+        };
+        Kind::parse(&text).ok_or_else(|| {
+            PyTypeError::new_err(format!(
+                "the element type {text:?} is none that arrays have; pass \"bool\", \"int8\" to \
+                 \"int64\", \"uint8\" to \"uint64\", \"float32\" or \"float64\""
+            ))
+        })
+    }
+}
+
+/// A number of Python.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Number {
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+}
+
+impl Number {
+    /// Reads a number: of Python, or of NumPy. `None` for everything else.
+    pub(crate) fn read(given: &Bound<'_, PyAny>) -> PyResult<Option<Number>> {
+        let py = given.py();
+        if let Ok(given) = given.cast::<PyBool>() {
+            return Ok(Some(Number::Bool(given.is_true())));
+        }
+        if let Ok(given) = given.cast::<PyFloat>() {
+            return Ok(Some(Number::Float(given.value())));
+        }
+        if given.is_instance_of::<PyInt>() {
+            return Number::int(given).map(Some);
+        }
+        // NumPy's numbers have no length; its arrays have one, those with no axis too.
+        if given.hasattr(intern!(py, "__len__"))? {
+            return Ok(None);
+        }
+        if given.hasattr(intern!(py, "__index__"))? {
+            return Number::int(&given.call_method0(intern!(py, "__index__"))?).map(Some);
+        }
+        let name = given.get_type().name()?;
+        if matches!(name.to_str()?, "bool" | "bool_") {
+            return Ok(Some(Number::Bool(given.is_truthy()?)));
+        }
+        if given.hasattr(intern!(py, "__float__"))? {
+            return Ok(Some(Number::Float(given.extract()?)));
+        }
+        Ok(None)
+    }
+
+    fn int(given: &Bound<'_, PyAny>) -> PyResult<Number> {
+        // Beyond 64 bits no element type holds it, so the value itself does not matter.
+        let most = i128::from(u64::MAX);
+        match (given.extract::<i64>(), given.extract::<u64>()) {
+            (Ok(int), _) => Ok(Number::Int(int.into())),
+            (_, Ok(int)) => Ok(Number::Int(int.into())),
+            _ if given.lt(0)? => Ok(Number::Int(-most - 1)),
+            _ => Ok(Number::Int(most + 1)),
+        }
+    }
+
+    /// Refuses a number that is none of a type's.
+    pub(crate) fn check(self, kind: Kind) -> PyResult<Number> {
+        if with_kind!(kind, T => T::of(self).is_some()) {
+            return Ok(self);
+        }
+        Err(match self {
+            Number::Int(_) if kind != Kind::Bool => PyOverflowError::new_err(format!(
+                "the number is out of the range of {}; convert the array first: a.astype(\"int64\")",
+                kind.name()
+            )),
+            Number::Int(_) | Number::Bool(_) => PyTypeError::new_err(format!(
+                "the number is no {}; pass one of that type, or convert the array with astype",
+                kind.name()
+            )),
+            Number::Float(value) => PyTypeError::new_err(format!(
+                "{value} is no {}; pass a whole number, or convert the array first: \
+                 a.astype(\"float64\")",
+                kind.name()
+            )),
+        })
+    }
+}
+
+/// A type of elements.
+pub(crate) trait Native: Scalar + Default {
+    const KIND: Kind;
+
+    /// Converts a number, if the type has it.
+    fn of(number: Number) -> Option<Self>;
+
+    /// Reads an element from its bytes.
+    fn get(bytes: &[u8]) -> Self;
+
+    /// Appends the bytes of an element.
+    fn put(self, bytes: &mut Vec<u8>);
+
+    /// Makes the number of Python.
+    fn item(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
+}
+
+macro_rules! natives {
+    ($($of:ty = $kind:ident, $from:expr;)*) => {
+        $(
+            impl Native for $of {
+                const KIND: Kind = Kind::$kind;
+
+                fn of(number: Number) -> Option<$of> {
+                    let from: fn(Number) -> Option<$of> = $from;
+                    from(number)
+                }
+
+                fn get(bytes: &[u8]) -> $of {
+                    bytes.try_into().map(<$of>::from_ne_bytes).unwrap_or_default()
+                }
+
+                fn put(self, bytes: &mut Vec<u8>) {
+                    bytes.extend_from_slice(&self.to_ne_bytes());
+                }
+
+                fn item(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+                    self.into_py_any(py)
+                }
+            }
+        )*
+    };
+}
+
+macro_rules! whole {
+    () => {
+        |number| match number {
+            Number::Bool(is) => Some(is.into()),
+            Number::Int(int) => int.try_into().ok(),
+            Number::Float(_) => None,
+        }
+    };
+}
+
+macro_rules! real {
+    ($of:ty) => {
+        |number| match number {
+            Number::Bool(is) => Some(u8::from(is).into()),
+            Number::Int(int) => Some(int as $of),
+            Number::Float(float) => Some(float as $of),
+        }
+    };
+}
+
+natives! {
+    i8 = I8, whole!();
+    i16 = I16, whole!();
+    i32 = I32, whole!();
+    i64 = I64, whole!();
+    u8 = U8, whole!();
+    u16 = U16, whole!();
+    u32 = U32, whole!();
+    u64 = U64, whole!();
+    f32 = F32, real!(f32);
+    f64 = F64, real!(f64);
+}
+
+impl Native for bool {
+    const KIND: Kind = Kind::Bool;
+
+    fn of(number: Number) -> Option<bool> {
+        match number {
+            Number::Bool(is) => Some(is),
+            Number::Int(int) if int == 0 || int == 1 => Some(int == 1),
+            Number::Int(_) | Number::Float(_) => None,
+        }
+    }
+
+    fn get(bytes: &[u8]) -> bool {
+        bytes.first().is_some_and(|byte| *byte != 0)
+    }
+
+    fn put(self, bytes: &mut Vec<u8>) {
+        bytes.push(self.into());
+    }
+
+    fn item(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.into_py_any(py)
+    }
+}
+
+/// Appends the bytes of a number as an element of a kind. The number was checked.
+pub(crate) fn put(number: Number, kind: Kind, bytes: &mut Vec<u8>) {
+    with_kind!(kind, T => T::of(number).unwrap_or_default().put(bytes));
+}
+
+/// Makes the number of Python from the bytes of an element.
+pub(crate) fn item(py: Python<'_>, kind: Kind, bytes: &[u8]) -> PyResult<Py<PyAny>> {
+    with_kind!(kind, T => T::get(bytes).item(py))
+}

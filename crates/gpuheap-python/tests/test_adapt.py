@@ -1,0 +1,88 @@
+"""Structures with arrays inside, to a device and back."""
+
+import array
+import collections
+import dataclasses
+from typing import Any, NamedTuple
+
+import pytest
+
+import gpuheap
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    weights: Any
+    name: str
+    rate: float = 0.5
+
+    def __post_init__(self):
+        assert not isinstance(self.weights, gpuheap.Array)
+
+
+def test_a_structure_goes_up_and_comes_back(heap):
+    np = pytest.importorskip("numpy")
+    weights = np.arange(6, dtype="f4").reshape(2, 3)
+    structure = {
+        "layers": [Layer(weights, "first"), Layer(weights[:, ::2], "last")],
+        "pair": Pair((1, 2.5, "x", b"raw", None, True), array.array("i", [1, 2])),
+        3: collections.OrderedDict(a=np.float64(2), b=np.arange(3)),
+        "empty": [(), {}, []],
+    }
+    up = heap.adapt(structure)
+    assert (
+        isinstance(up["layers"][0], Layer) and isinstance(up["pair"], Pair) and type(up[3]) is collections.OrderedDict
+    )
+    assert [(layer.weights.dtype, layer.weights.shape) for layer in up["layers"]] == [
+        ("float32", (2, 3)),
+        ("float32", (2, 2)),
+    ]
+    assert up["pair"].left == (1, 2.5, "x", b"raw", None, True) and up["empty"] == [(), {}, []]
+    assert isinstance(up[3]["a"], np.float64) and up[3]["b"].dtype == "int64"
+    down = gpuheap.host(up)
+    assert np.array_equal(down["layers"][1].weights, weights[:, ::2]) and down["layers"][1].rate == 0.5
+    assert down["pair"].right.tolist() == [1, 2] and type(down["pair"].right) is np.ndarray
+    assert structure["layers"][0].weights is weights
+
+
+def test_narrow_halves_floats_alone(heap):
+    np = pytest.importorskip("numpy")
+    kinds = ["f8", "f4", "i8", "u8", "?", "i2"]
+    up = heap.adapt([np.ones(2, kind) for kind in kinds], narrow=True)
+    assert [one.dtype for one in up] == ["float32", "float32", "int64", "uint64", "bool", "int16"]
+    value = np.array([1 / 3, 1e300])
+    with np.errstate(over="ignore"):
+        assert np.array_equal(heap.adapt(value, narrow=True).to_numpy(), value.astype("f4"))
+    assert heap.adapt(1 / 3, narrow=True) == 1 / 3
+
+
+def test_an_array_that_occurs_twice_is_uploaded_once(heap):
+    data = memoryview(bytes(8))
+    up = heap.adapt({"a": data, "b": [data]})
+    assert up["a"] is up["b"][0]
+    again = heap.adapt(up)
+    assert again["a"] is up["a"]
+
+
+def test_circles_and_wrong_arrays_name_their_place(heap):
+    np = pytest.importorskip("numpy")
+    circle = {"a": [1]}
+    circle["a"].append(circle)
+    with pytest.raises(ValueError, match=r"contains itself at \['a'\]\[1\]"):
+        heap.adapt(circle)
+    with pytest.raises(TypeError) as caught:
+        heap.adapt({"a": [np.arange(2), np.array([None])]})
+    assert "['a'][1]" in caught.value.__notes__[0]
+
+
+def test_what_was_uploaded_is_freed_if_the_rest_fails():
+    heap = gpuheap.Heap("emulated:1GiB", limit="16MiB")
+    parts = [memoryview(bytes(size << 20)) for size in (5, 5, 10)]
+    with pytest.raises(gpuheap.OutOfMemory) as caught:
+        heap.adapt(parts)
+    assert heap.stats()["live"] == 0 and caught.value.requested == 10 << 20

@@ -1,0 +1,533 @@
+"""Arrays: their elements, parts, arithmetic and reductions, with NumPy as the model."""
+
+import array
+import gc
+import math
+import random
+
+import pytest
+
+import gpuheap
+
+KINDS = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
+NUMBERS = KINDS[1:]
+SHAPES = [(), (0,), (1,), (7,), (3, 4), (2, 0, 3), (2, 3, 4), (1, 5)]
+
+
+@pytest.fixture
+def np():
+    return pytest.importorskip("numpy")
+
+
+def sample(np, rng, kind, shape):
+    """Elements of a type, small enough that float32 adds them without rounding."""
+    if kind == "bool":
+        return np.array(rng.integers(0, 2, shape), "bool")
+    low = 0 if kind.startswith("u") else -20
+    return np.array(rng.integers(low, 20, shape), kind)
+
+
+def test_elements_go_up_and_come_back(np, heap):
+    rng = np.random.default_rng(1)
+    for kind in KINDS:
+        for shape in SHAPES:
+            host = sample(np, rng, kind, shape)
+            a = heap.array(host)
+            assert (a.shape, a.dtype, a.ndim, a.size, a.nbytes) == (shape, kind, len(shape), host.size, host.nbytes)
+            assert a.to_list() == host.tolist()
+            assert a.to_bytes() == host.tobytes()
+            back = np.asarray(a)
+            assert back.dtype == host.dtype and np.array_equal(back, host) and back.flags.writeable
+            assert np.dtype(a.dtype) == host.dtype
+
+
+def test_sources(heap):
+    assert heap.array(3).to_list() == 3 and heap.array(3).dtype == "int64"
+    assert heap.array([True, False]).dtype == "bool"
+    assert heap.array([1, 2.5]).to_list() == [1.0, 2.5]
+    assert heap.array([2**63]).dtype == "uint64"
+    assert heap.array([]).shape == (0,) and heap.array([[], []]).shape == (2, 0)
+    assert heap.array(((1, 2), (3, 4)), "u1").to_list() == [[1, 2], [3, 4]]
+    assert heap.array(b"abc").to_list() == [97, 98, 99]
+    assert heap.array(array.array("f", [1.5])).dtype == "float32"
+    assert heap.array(memoryview(bytes(8)).cast("d", (1, 1))).shape == (1, 1)
+    assert heap.array([1.5, 300.0], "f4").astype("uint8").to_list() == [1, 255]
+    copy = heap.array(heap.array([1, 2]), "f8")
+    assert copy.to_list() == [1.0, 2.0]
+    assert heap.zeros((2, 2)).to_list() == [[0.0, 0.0], [0.0, 0.0]]
+    assert heap.zeros(3, "?").to_list() == [False] * 3
+    assert heap.full((2,), 7).dtype == "int64" and heap.full(2, 1.5, float).to_list() == [1.5, 1.5]
+
+
+def endless():
+    items = []
+    items.append(items)
+    return items
+
+
+class Liar:
+    """Its iterator makes the list longer."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __index__(self):
+        self.items.append(1)
+        return 1
+
+
+@pytest.mark.parametrize(
+    "source, dtype, error, text",
+    [
+        ([[1, 2], [3]], None, ValueError, "different lengths"),
+        ([1, [2]], None, ValueError, "different lengths"),
+        ([[1], 2], None, ValueError, "different lengths"),
+        (endless(), None, ValueError, "64"),
+        (["a"], None, TypeError, "lists of numbers"),
+        ("abc", None, TypeError, "no array can be made"),
+        (None, None, TypeError, "no array can be made"),
+        ([300], "u1", OverflowError, "range"),
+        ([-1], "u8", OverflowError, "range"),
+        ([2**200], None, OverflowError, "range"),
+        ([1.5], "i4", TypeError, "whole number"),
+        ([1], "f2", TypeError, "element type"),
+        ([1], "c16", TypeError, "element type"),
+        ([1], object(), TypeError, "element type"),
+    ],
+)
+def test_wrong_sources_are_refused(heap, source, dtype, error, text):
+    with pytest.raises(error, match=text):
+        heap.array(source, dtype)
+
+
+def test_a_list_that_grows_while_it_is_read(heap):
+    items = [1]
+    items.append(Liar(items))
+    assert heap.array(items).to_list() == [1, 1]
+
+
+def test_buffers_of_every_layout(np, heap):
+    host = np.arange(24, dtype="i4").reshape(2, 3, 4)
+    for view in (host.T, host[:, ::2], host[::-1], np.asfortranarray(host), np.broadcast_to(host, (2, 2, 3, 4))):
+        assert np.array_equal(heap.array(view).to_numpy(), view)
+    odd = np.frombuffer(b"\x00\x02\xff", "bool")
+    assert heap.array(odd).to_list() == [False, True, True]
+    with pytest.raises(TypeError, match="big-endian"):
+        heap.array(host.astype(">i4"))
+    for other in (host.astype("f2"), host.astype("c8"), np.array(["a"]), np.array([None]), np.zeros(1, "i4,f4")):
+        with pytest.raises(TypeError, match="format|no array"):
+            heap.array(other)
+    assert heap.array(np.float32(1.5), "f4").to_list() == 1.5
+
+
+@pytest.mark.parametrize("shape", [-1, (2, -1), (2**62, 2**62), 2**70, (2**63,), (1,) * 65, "ab", 1.5, (2**60,)])
+def test_wrong_shapes_are_refused(heap, shape):
+    with pytest.raises((ValueError, TypeError, MemoryError)):
+        heap.zeros(shape)
+    with pytest.raises((ValueError, TypeError, MemoryError)):
+        heap.full(shape, 1)
+    with pytest.raises((ValueError, TypeError, MemoryError)):
+        heap.array([1]).broadcast_to(shape)
+
+
+def test_arithmetic_is_that_of_numpy(np, heap):
+    rng = np.random.default_rng(2)
+    for kind in NUMBERS:
+        for left_shape, right_shape in [((7,), (7,)), ((3, 4), (4,)), ((3, 1), (1, 4)), ((), (2, 3)), ((0,), (1,))]:
+            left, right = (sample(np, rng, kind, shape) for shape in (left_shape, right_shape))
+            a, b = heap.array(left), heap.array(right)
+            for name in ("__add__", "__sub__", "__mul__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+                expected = np.asarray(getattr(left, name)(right))
+                made = getattr(a, name)(b).to_numpy()
+                assert made.dtype == expected.dtype and np.array_equal(made, expected), (kind, name)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                expected = np.asarray(np.true_divide(left, right))
+                made = (a / b).to_numpy()
+                assert np.allclose(made, expected, equal_nan=True, rtol=1e-6), kind
+                if kind.startswith("u"):
+                    assert np.array_equal((a // b).to_numpy(), left // right)
+            number = float(3) if kind.startswith("f") else 3
+            for made, expected in [
+                (a + number, left + left.dtype.type(3)),
+                (number + a, left + left.dtype.type(3)),
+                (number - a, left.dtype.type(3) - left),
+                (a * 3, left * left.dtype.type(3)),
+                (a > 3, left > 3),
+            ]:
+                assert np.array_equal(made.to_numpy(), expected), kind
+            if not kind.startswith("u"):
+                assert np.array_equal((-a).to_numpy(), -left)
+
+
+def test_in_place_changes_all_that_share_the_memory(np, heap):
+    for kind in NUMBERS:
+        host = np.arange(12).reshape(3, 4).astype(kind)
+        a = heap.array(host)
+        row, tail = a[1], a[1:]
+        before = a
+        a += 1
+        host += 1
+        a *= heap.array([1, 2, 1, 2], kind)
+        host *= np.array([1, 2, 1, 2], kind)
+        row -= 1
+        host[1] -= 1
+        assert before is a and np.array_equal(a.to_numpy(), host)
+        assert np.array_equal(tail.to_numpy(), host[1:])
+        a[1:] += a[:-1]
+        host[1:] += host[:-1].copy()
+        assert np.array_equal(a.to_numpy(), host)
+        a += a
+        host += host
+        assert np.array_equal(a.to_numpy(), host)
+    a = heap.array([1.0, 2.0])
+    a /= 2
+    assert a.to_list() == [0.5, 1.0]
+    with pytest.raises(TypeError, match="quotient"):
+        b = heap.array([1])
+        b /= 2
+    with pytest.raises(ValueError, match="in place"):
+        b += heap.array([[1], [2]])
+
+
+def test_division_of_integers(heap):
+    a = heap.array([-7, 7, 1], "i4")
+    assert (a / 2).to_list() == [-3.5, 3.5, 0.5] and (2 / heap.array([4])).to_list() == [0.5]
+    assert a.trunc_div(2).to_list() == [-3, 3, 0] and a.trunc_div(0).to_list() == [0, 0, 0]
+    with pytest.raises(TypeError, match="trunc_div"):
+        a // 2
+    for operation in (lambda: a % 2, lambda: a**2, lambda: a @ a, lambda: divmod(a, 2)):
+        with pytest.raises(TypeError):
+            operation()
+
+
+def test_types_are_not_mixed(np, heap):
+    a, b, mask = heap.array([1, 2]), heap.array([1.0, 2.0]), heap.array([True, False])
+    for operation in (
+        lambda: a + b,
+        lambda: a + 1.5,
+        lambda: a == 1.5,
+        lambda: a < b,
+        lambda: mask + 1,
+        lambda: mask + mask,
+        lambda: -mask,
+        lambda: ~a,
+        lambda: a.all(),
+        lambda: mask.min(),
+        lambda: a + None,
+        lambda: a + "x",
+        lambda: a + np.arange(2),
+        lambda: np.arange(2) + a,
+        lambda: a < None,
+        lambda: -heap.array([1], "u1"),
+        lambda: mask.trunc_div(2),
+    ):
+        with pytest.raises(TypeError):
+            operation()
+    with pytest.raises(OverflowError):
+        heap.array([1], "u1") + 256
+    with pytest.raises(ValueError, match="go together"):
+        a + heap.array([1, 2, 3])
+    assert (a == None) is False and (a != None) is True  # noqa: E711
+    assert (b + 1).to_list() == [2.0, 3.0] and (b * np.float32(2)).to_list() == [2.0, 4.0]
+    assert (a + np.int8(1)).to_list() == [2, 3] and (mask == mask).to_list() == [True, True]
+    assert (~mask).to_list() == [False, True]
+
+
+def test_indices_are_those_of_numpy(np, heap):
+    rng = random.Random(3)
+    host = np.arange(2 * 3 * 4, dtype="i2").reshape(2, 3, 4)
+    a = heap.array(host)
+    bound = lambda: rng.choice([None, *range(-5, 6)])
+    item = lambda: rng.choice(
+        [rng.randrange(-3, 4), slice(bound(), bound(), rng.choice([None, 1, 1, 2, -1, -3])), slice(None), None, ...]
+    )
+    seen = 0
+    for _ in range(1500):
+        index = tuple(item() for _ in range(rng.randrange(0, 5)))
+        index = index[0] if len(index) == 1 else index
+        try:
+            expected = host[index]
+        except IndexError:
+            with pytest.raises(IndexError):
+                a[index]
+            continue
+        seen += 1
+        assert a[index].shape == expected.shape, index
+        assert a[index].to_list() == expected.tolist(), index
+        changed, ours = host.copy(), a.copy()
+        changed[index] = 7
+        ours[index] = 7
+        assert ours.to_list() == changed.tolist(), index
+        value = np.arange(expected.size, dtype="i2").reshape(expected.shape)
+        changed[index] = value
+        ours[index] = heap.array(value)
+        assert ours.to_list() == changed.tolist(), index
+    assert seen > 500
+
+
+def test_parts(np, heap):
+    host = np.arange(12.0).reshape(3, 4)
+    a = heap.array(host)
+    a[:, 0] += 1
+    host[:, 0] += 1
+    a[1] = [9.0, 8.0, 7.0, 6.0]
+    host[1] = [9, 8, 7, 6]
+    a[0, ::2] = a[1, ::2]
+    host[0, ::2] = host[1, ::2]
+    a[1:] = a[:-1]
+    host[1:] = host[:-1].copy()
+    assert np.array_equal(a.to_numpy(), host)
+    assert [row.to_list() for row in a] == host.tolist() and len(a) == 3
+    for index, error in (
+        (3, IndexError),
+        (-4, IndexError),
+        (2**80, IndexError),
+        ((0, 0, 0), IndexError),
+        (1.5, TypeError),
+        ("x", TypeError),
+        (True, TypeError),
+        ([0], TypeError),
+        (a > 1, TypeError),
+        (slice(0, 1, 0), ValueError),
+        (slice("a"), TypeError),
+    ):
+        with pytest.raises(error):
+            a[index]
+        with pytest.raises(error):
+            a[index] = 1.0
+    with pytest.raises(NotImplementedError):
+        del a[0]
+    for value in (heap.array([1]), "x", None, [1, 2, 3], heap.array([1.0, 2.0, 3.0])):
+        with pytest.raises((TypeError, ValueError)):
+            a[0] = value
+    with pytest.raises(TypeError, match="no length"):
+        len(heap.array(1))
+    with pytest.raises(IndexError):
+        heap.array(1)[0]
+
+
+def test_shapes(np, heap):
+    host = np.arange(24, dtype="u4").reshape(2, 3, 4)
+    a = heap.array(host)
+    assert np.array_equal(a.T.to_numpy(), host.T)
+    assert np.array_equal(a.transpose(1, 2, 0).to_numpy(), host.transpose(1, 2, 0))
+    assert np.array_equal(a.reshape(4, -1).to_numpy(), host.reshape(4, -1))
+    assert a.reshape((24,)).shape == (24,) and a.reshape(-1).shape == (24,)
+    assert heap.array(5).reshape(1, 1).to_list() == [[5]]
+    assert np.array_equal(a[:, :, :1].broadcast_to((2, 3, 4)).to_numpy(), np.broadcast_to(host[:, :, :1], (2, 3, 4)))
+    for wrong in ((5, 5), (-1, -1), (-2,), (2**63 - 1, 4), (0, -1), (-1, 7)):
+        with pytest.raises((ValueError, OverflowError)):
+            a.reshape(wrong)
+    for wrong in ((0, 1), (0, 0, 1), (0, 1, 5)):
+        with pytest.raises(ValueError):
+            a.transpose(*wrong)
+    with pytest.raises(ValueError, match="empty lists"):
+        heap.zeros((2**40, 0)).to_list()
+    assert heap.zeros((0, 2**40)).to_list() == [] and heap.zeros((3, 0, 2)).T.shape == (2, 0, 3)
+
+
+def test_conversions_are_those_of_rust(np, heap):
+    host = np.array([-1.5, 0.0, 300.7, math.nan, math.inf, -math.inf])
+    a = heap.array(host)
+    assert a.astype("u1").to_list() == [0, 0, 255, 0, 255, 0]
+    assert a.astype("i2").to_list() == [-1, 0, 300, 0, 32767, -32768]
+    assert a.astype(bool).to_list() == [True, False, True, True, True, True]
+    rng = np.random.default_rng(4)
+    for kind in KINDS:
+        host = sample(np, rng, kind, (9,))
+        for other in KINDS:
+            if not (kind.startswith("f") and other.startswith("u")):
+                assert np.array_equal(heap.array(host).astype(other).to_numpy(), host.astype(other)), (kind, other)
+
+
+def test_reductions_are_those_of_numpy(np, heap):
+    rng = np.random.default_rng(5)
+    for kind in KINDS:
+        for shape in [(7,), (3, 4), (2, 3, 4), (1,), ()]:
+            host = sample(np, rng, kind, shape)
+            a = heap.array(host)
+            assert a.sum() == host.sum() and a.mean() == pytest.approx(host.mean())
+            if kind != "bool":
+                assert (a.min(), a.max()) == (host.min(), host.max())
+            for axis in range(-len(shape), len(shape)):
+                assert np.array_equal(a.sum(axis).to_numpy(), host.sum(axis))
+                assert np.allclose(a.mean(axis).to_numpy(), host.mean(axis))
+                if kind != "bool":
+                    assert np.array_equal(a.min(axis).to_numpy(), host.min(axis))
+                    assert np.array_equal(a.max(axis).to_numpy(), host.max(axis))
+            for axis in (len(shape), -len(shape) - 1, 2**40):
+                with pytest.raises(ValueError, match="axis"):
+                    a.sum(axis)
+    mask = heap.array([True, False])
+    assert (mask.any(), mask.all(), mask.sum(), mask.mean()) == (True, False, 1, 0.5)
+    empty = heap.zeros((0, 3))
+    assert empty.sum() == 0 and empty.sum(0).to_list() == [0.0] * 3
+    for reduction in (empty.mean, empty.min, empty.max, lambda: empty.min(0)):
+        with pytest.raises(ValueError, match="no elements"):
+            reduction()
+
+
+def test_groups_are_those_of_numpy(np, heap):
+    rng = np.random.default_rng(6)
+    for kind in KINDS:
+        for keys in NUMBERS[:8]:
+            host, groups = sample(np, rng, kind, (20, 3)), rng.integers(0, 5, 20).astype(keys)
+            a, k = heap.array(host), heap.array(groups)
+            expected = np.stack([host[groups == group].sum(0) for group in range(5)])
+            assert np.array_equal(a.sum_by_key(k, 5).to_numpy(), expected), (kind, keys)
+            counts = np.bincount(groups.astype("i8"), minlength=5)
+            assert np.array_equal(k.count_by_key(5).to_numpy(), counts)
+            with np.errstate(invalid="ignore"):
+                means = expected / counts[:, None]
+            assert np.allclose(a.mean_by_key(k, 5).to_numpy(), means, equal_nan=True)
+    a = heap.array([1.0, 2.0])
+    for keys, groups in (([0, 5], 2), ([-1, 0], 2), ([0], 2), ([0, 1, 1], 2)):
+        with pytest.raises(ValueError):
+            a.sum_by_key(heap.array(keys), groups)
+    for keys in (heap.array([0.0, 1.0]), heap.array([[0, 1]]), heap.array([True, False]), [0, 1]):
+        with pytest.raises(TypeError):
+            a.sum_by_key(keys, 2)
+    for groups in (-1, 2**80, 2**62, 1.5):
+        with pytest.raises((TypeError, ValueError, OverflowError, MemoryError)):
+            a.sum_by_key(heap.array([0, 1]), groups)
+
+
+def test_numbers_of_arrays(heap):
+    one = heap.array([[3]])
+    assert (one.item(), float(one), int(one), bool(one)) == (3, 3.0, 3, True)
+    assert int(heap.array(2.7)) == 2
+    for several in (heap.array([1, 2]), heap.zeros(0)):
+        for convert in (float, int, bool):
+            with pytest.raises(ValueError, match="not one number"):
+                convert(several)
+
+
+def test_free_is_for_all_that_share_the_memory(heap):
+    a = heap.array([[1.0, 2.0], [3.0, 4.0]])
+    row = a[0]
+    copy = a.copy()
+    assert heap.stats()["live"] > 0
+    a.free()
+    a.free()
+    assert a.freed and row.freed and not copy.freed and "freed" in repr(row)
+    uses = [
+        row.to_list,
+        row.to_bytes,
+        row.item,
+        row.copy,
+        row.sum,
+        row.__dlpack__,
+        lambda: row + 1,
+        lambda: copy + row,
+        lambda: row[0],
+        lambda: row.ptr,
+        lambda: row.stream,
+        lambda: row.astype("f4"),
+        lambda: row.fill(1),
+        lambda: row.reshape(2),
+        lambda: row.used_on(0),
+        lambda: row.T,
+        lambda: row == row,
+        lambda: copy.__iadd__(row),
+        lambda: row.__setitem__(0, 1.0),
+        lambda: heap.array(row),
+        lambda: row.transpose(),
+        lambda: row.broadcast_to((2, 2)),
+        lambda: copy.sum_by_key(row, 1),
+        lambda: gpuheap.from_dlpack(row),
+        lambda: row.max(0),
+        lambda: copy.__setitem__(0, row),
+    ]
+    for use in uses:
+        with pytest.raises(gpuheap.Freed, match="before this use"):
+            use()
+    assert row.shape == (2,)
+
+
+def test_the_memory_lives_as_long_as_a_part_of_it(heap):
+    a = heap.array([[1, 2], [3, 4]])
+    row = a[1]
+    del a
+    assert row.to_list() == [3, 4] and heap.stats()["live"] > 0
+    del row
+    assert heap.stats()["live"] == 0
+    with heap.zeros(10) as a:
+        pass
+    assert a.freed and heap.stats()["live"] == 0
+
+
+def test_arrays_are_counted_by_line(heap):
+    a = heap.zeros(100)
+    b = a + 1
+    view = b[10:]
+    lines = heap.leaks()
+    assert [(line.function, line.bytes) for line in lines] == [("test_arrays_are_counted_by_line", 800)] * 2
+    b.free()
+    assert len(heap.leaks()) == 1
+    del view, b
+
+
+def test_out_of_memory_collects_garbage_and_leaves_everything_as_it_was(heap):
+    a = heap.zeros(20 << 20)
+    with pytest.raises(gpuheap.OutOfMemory):
+        [heap.zeros(20 << 20) for _ in range(4)]
+    assert a.sum() == 0.0
+    with pytest.raises(gpuheap.OutOfMemory):
+        heap.full((2**50,), 1, "u1")
+    gc.disable()
+    try:
+        cycle = [heap.zeros(20 << 20)]
+        cycle.append(cycle)
+        del cycle
+        heap.zeros(30 << 20).free()
+    finally:
+        gc.enable()
+    a.free()
+
+
+def test_streams(heap):
+    own = heap.stream()
+    a = heap.array([1, 2, 3], stream=own)
+    assert a.stream == own.handle
+    b = heap.array([1, 1, 1])
+    c = b + a
+    assert c.to_list() == [2, 3, 4]
+    a.used_on(own)
+    a.used_on(0)
+    a.free(own)
+    c.free()
+    with pytest.raises(TypeError):
+        b.used_on("x")
+
+
+def test_arrays_of_two_heaps_and_devices(heap):
+    other, elsewhere = gpuheap.Heap(heap.device), gpuheap.Heap("emulated:2GiB")
+    a, b, c = heap.array([1, 2]), other.array([3, 4]), elsewhere.array([5, 6])
+    assert (a + b).to_list() == [4, 6]
+    for operation in (lambda: a + c, lambda: a == c, lambda: a.__iadd__(c), lambda: a.sum_by_key(c, 9)):
+        with pytest.raises(ValueError, match="device"):
+            operation()
+    assert (a + heap.array(c)).to_list() == [6, 8]
+    a[1:] = c[:1]
+    assert a.to_list() == [1, 5]
+
+
+def test_uses_from_many_threads(heap):
+    import threading
+
+    total = heap.zeros(1000, "i8")
+    failures = []
+
+    def work():
+        try:
+            mine = heap.full(1000, 1, "i8", stream=heap.stream())
+            for _ in range(50):
+                total.__iadd__(mine)
+                assert (mine + mine).sum() == 2000
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not failures and total.sum() == 200 * 1000

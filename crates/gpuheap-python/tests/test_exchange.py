@@ -1,0 +1,266 @@
+"""Arrays over the memory of others: DLPack and the CUDA array interface, both ways."""
+
+import ctypes
+import gc
+
+import pytest
+
+import gpuheap
+
+
+class Theirs:
+    """Another library's object, which hands over a capsule that it was given."""
+
+    def __init__(self, capsule, device=(12, 0)):
+        self.capsule, self.device, self.asked = capsule, device, []
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, **arguments):
+        self.asked.append(arguments)
+        return self.capsule
+
+
+class Old(Theirs):
+    """A library of before DLPack 1.0."""
+
+    def __dlpack__(self, stream=None):
+        return self.capsule
+
+
+class Interface:
+    def __init__(self, array, **changes):
+        self.array = array
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": array.shape,
+            "typestr": "<i8",
+            "data": (array.ptr, False),
+            "strides": None,
+            **changes,
+        }
+
+
+def name_of(capsule):
+    get = ctypes.pythonapi.PyCapsule_GetName
+    get.restype, get.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    return get(capsule)
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_uint64),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class Versioned(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    ]
+
+
+def inside(capsule):
+    """The managed tensor of a capsule, to be changed."""
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return Versioned.from_address(get(capsule, b"dltensor_versioned"))
+
+
+KINDS = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"]
+
+
+def test_arrays_go_round(heap):
+    for kind in KINDS:
+        for shape in ((), (0,), (3,), (2, 3)):
+            a = heap.full(shape, 1, kind)
+            b = gpuheap.from_dlpack(a)
+            assert (b.shape, b.dtype, b.to_list()) == (shape, kind, a.to_list())
+    a = heap.array([1, 2, 3])
+    b = gpuheap.from_dlpack(a[1:], heap, heap.stream())
+    b += 10
+    assert a.to_list() == [1, 12, 13] and (a[1:] + b).to_list() == [24, 26]
+    buffer = heap.alloc(4)
+    buffer.fill(7)
+    assert gpuheap.from_dlpack(buffer).to_list() == [7, 7, 7, 7]
+
+
+def test_the_memory_stays_until_both_let_go(heap):
+    a = heap.zeros(100)
+    b = gpuheap.from_dlpack(a)
+    a.free()
+    assert a.freed and not b.freed and heap.stats()["live"] > 0
+    assert b.sum() == 0.0
+    b.free()
+    assert heap.stats()["live"] == 0
+    capsules = [heap.zeros(10).__dlpack__(max_version=(1, 0)), heap.zeros(10).__dlpack__()]
+    assert [name_of(capsule) for capsule in capsules] == [b"dltensor_versioned", b"dltensor"]
+    assert heap.stats()["live"] > 0
+    del capsules
+    assert heap.stats()["live"] == 0
+
+
+def test_both_layouts_are_consumed_once(heap):
+    for make, used in ((Theirs, b"used_dltensor_versioned"), (Old, b"used_dltensor")):
+        a = heap.array([1, 2])
+        theirs = make(a.__dlpack__(max_version=(1, 3)) if make is Theirs else a.__dlpack__())
+        b = gpuheap.from_dlpack(theirs, heap)
+        assert name_of(theirs.capsule) == used and b.to_list() == [1, 2]
+        with pytest.raises(TypeError, match="consumed"):
+            gpuheap.from_dlpack(theirs, heap)
+        del a
+        assert heap.stats()["live"] > 0
+        del b
+        assert heap.stats()["live"] == 0
+        del theirs
+    assert Theirs(None).asked == []
+
+
+def refused(heap, change, text, error=BufferError):
+    a = heap.array([[1, 2], [3, 4]])
+    theirs = Theirs(a.__dlpack__(max_version=(1, 0)))
+    change(inside(theirs.capsule))
+    with pytest.raises(error, match=text):
+        gpuheap.from_dlpack(theirs, heap)
+    # Unconsumed: its own end frees the memory.
+    assert name_of(theirs.capsule) == b"dltensor_versioned"
+    del a
+    assert heap.stats()["live"] > 0
+    del theirs
+    gc.collect()
+    assert heap.stats()["live"] == 0
+
+
+def test_what_arrays_cannot_hold_is_refused_and_left_unconsumed(heap):
+    def lanes(managed):
+        managed.tensor.lanes = 2
+
+    def code(managed):
+        managed.tensor.code = 5
+
+    def bits(managed):
+        managed.tensor.bits = 16
+        managed.tensor.code = 2
+
+    def major(managed):
+        managed.major = 2
+
+    def negative(managed):
+        managed.tensor.shape[0] = -1
+
+    def huge(managed):
+        managed.tensor.shape[0] = managed.tensor.shape[1] = 2**62
+
+    def strided(managed):
+        managed.keep = (ctypes.c_int64 * 2)(1, 2)
+        managed.tensor.strides = ctypes.cast(managed.keep, ctypes.POINTER(ctypes.c_int64))
+
+    def offset(managed):
+        managed.tensor.byte_offset = 2**64 - 1
+
+    def odd(managed):
+        managed.tensor.byte_offset = 3
+
+    def elsewhere(managed):
+        managed.tensor.data = 4096
+
+    def too_long(managed):
+        managed.tensor.shape[0] = 1 << 30
+
+    for change, text in (
+        (lanes, "2 lanes"),
+        (code, "type code 5"),
+        (bits, "16 bits"),
+        (major, "version 2"),
+        (negative, "negative"),
+        (huge, "larger than any memory"),
+        (strided, "strides"),
+        (offset, "past every address"),
+        (odd, "no address"),
+    ):
+        refused(heap, change, text)
+    for change in (elsewhere, too_long):
+        refused(heap, change, "cannot be wrapped", gpuheap.BadInput)
+
+
+def test_plain_strides_and_read_only_memory(heap):
+    a = heap.array([[1, 2, 3]])
+    theirs = Theirs(a.__dlpack__(max_version=(1, 0)))
+    managed = inside(theirs.capsule)
+    strides = (ctypes.c_int64 * 2)(77, 1)  # of an axis of length 1, any
+    managed.tensor.strides = ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64))
+    managed.flags = 1
+    b = gpuheap.from_dlpack(theirs, heap)
+    assert b.readonly and b[0].readonly and not (b + 1).readonly and not b.copy().readonly
+    for write in (lambda: b.fill(1), lambda: b.__iadd__(1), lambda: b.__setitem__(0, 1), lambda: b[0].__isub__(1)):
+        with pytest.raises(ValueError, match="read-only"):
+            write()
+    with pytest.raises(BufferError, match="read-only"):
+        b.__dlpack__()
+    assert gpuheap.from_dlpack(b).readonly
+
+
+def test_other_devices_and_objects_are_refused(heap):
+    np = pytest.importorskip("numpy")
+    with pytest.raises(BufferError, match="heap.array"):
+        gpuheap.from_dlpack(np.arange(3), heap)
+    with pytest.raises(BufferError, match="DLPack device"):
+        gpuheap.from_dlpack(Theirs(None, (2, 0)), heap)
+    for wrong in (3, "x", None, [1]):
+        with pytest.raises(TypeError, match="__dlpack__"):
+            gpuheap.from_dlpack(wrong, heap)
+    with pytest.raises(TypeError, match="capsule"):
+        gpuheap.from_dlpack(Theirs(object()), heap)
+    elsewhere = gpuheap.Heap("emulated:2GiB")
+    with pytest.raises(gpuheap.Error):
+        gpuheap.from_dlpack(heap.zeros(3), elsewhere)
+
+
+def test_a_producer_is_asked_for_its_newest_layout_and_our_stream(heap):
+    theirs = Theirs(heap.zeros(3).__dlpack__(max_version=(1, 0)))
+    stream = heap.stream()
+    a = gpuheap.from_dlpack(theirs, heap, stream)
+    assert theirs.asked == [{"stream": stream.handle, "max_version": (1, 3)}] and a.stream == stream.handle
+
+
+def test_the_cuda_array_interface_is_consumed(heap):
+    a = heap.array([[1, 2], [3, 4]])
+    theirs = Interface(a)
+    b = gpuheap.from_dlpack(theirs, heap)
+    b += 1
+    assert a.to_list() == [[2, 3], [4, 5]]
+    assert gpuheap.from_dlpack(Interface(a, strides=(16, 8), stream=1), heap).to_list() == a.to_list()
+    assert gpuheap.from_dlpack(Interface(a, data=(a.ptr, True)), heap).readonly
+    for changes, text in (
+        ({"strides": (8, 16)}, "strides"),
+        ({"typestr": "<c8"}, "<c8"),
+        ({"typestr": ">i8"}, ">i8"),
+        ({"mask": a}, "mask"),
+        ({"data": None}, "data"),
+        ({"shape": (2**62, 2**62)}, "larger"),
+        ({"data": (a.ptr + 1, False)}, "no address"),
+    ):
+        with pytest.raises(BufferError, match=text):
+            gpuheap.from_dlpack(Interface(a, **changes), heap)
+    with pytest.raises(gpuheap.BadInput, match="cannot be wrapped"):
+        gpuheap.from_dlpack(Interface(a, data=(64, False)), heap)
+    import weakref
+
+    gone = weakref.ref(theirs)
+    del theirs
+    assert gone() is not None
+    b.free()
+    assert gone() is None
