@@ -36,6 +36,15 @@ def test_out_of_memory_has_its_figures(heap):
         assert caught.value.requested == 1 << 30
 
 
+def test_below_a_foreign_allocator_no_limit_of_a_scope_counts(heap):
+    with heap.scope("load", limit="1 MiB", on_leak="raise") as scope:
+        address = heap._allocate_address(2 << 20, None, True)
+        with pytest.raises(gpuheap.OutOfMemory, match="load"):
+            heap._allocate_address(2 << 20)
+    assert scope.peak == heap.stats()["live"] == 2 << 20
+    heap._free_address(address)
+
+
 def test_below_a_foreign_allocator_no_collector_runs(heap):
     import gc
 

@@ -197,7 +197,8 @@ class Heap(_gpuheap.Heap):
 
         `limit` is a budget of device memory: bytes, or a text as for a heap. A request beyond it raises
         `gpuheap.OutOfMemory`, which names the scope. It counts what Python code requests from the heap,
-        itself or through CuPy, Numba, RMM, cuda.core and PyCUDA.
+        itself or through CuPy, Numba, cuda.core and PyCUDA. What RMM and PyTorch request is in the
+        peak and under the limit of the heap alone: no Python may run below them.
 
         `on_leak` says what happens if memory stays: `"warn"` (a `gpuheap.LeakWarning`), `"raise"`
         (`gpuheap.Leaked`), `"ignore"`, or a function that gets the scope. If the scope ends by an
