@@ -111,7 +111,7 @@ def test_buffers_of_every_layout(np, heap):
     for view in (host.T, host[:, ::2], host[::-1], np.asfortranarray(host), np.broadcast_to(host, (2, 2, 3, 4))):
         assert np.array_equal(heap.array(view).to_numpy(), view)
     odd = np.frombuffer(b"\x00\x02\xff", "bool")
-    assert heap.array(odd).to_list() == [False, True, True]
+    assert heap.array(odd).to_list() == [False, True, True] and heap.array(odd).to_bytes() == b"\0\1\1"
     with pytest.raises(TypeError, match="big-endian"):
         heap.array(host.astype(">i4"))
     for other in (host.astype("f2"), host.astype("c8"), np.array(["a"]), np.array([None]), np.zeros(1, "i4,f4")):

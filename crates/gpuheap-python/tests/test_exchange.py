@@ -164,9 +164,10 @@ def test_what_arrays_cannot_hold_is_refused_and_left_unconsumed(heap):
     def huge(managed):
         managed.tensor.shape[0] = managed.tensor.shape[1] = 2**62
 
+    columns = (ctypes.c_int64 * 2)(1, 2)
+
     def strided(managed):
-        managed.keep = (ctypes.c_int64 * 2)(1, 2)
-        managed.tensor.strides = ctypes.cast(managed.keep, ctypes.POINTER(ctypes.c_int64))
+        managed.tensor.strides = ctypes.cast(columns, ctypes.POINTER(ctypes.c_int64))
 
     def offset(managed):
         managed.tensor.byte_offset = 2**64 - 1

@@ -228,7 +228,7 @@ impl Lent for Export {
 impl Drop for Export {
     fn drop(&mut self) {
         let mut state = self.held.lock();
-        state.exports -= 1;
+        state.exports = state.exports.saturating_sub(1);
         if state.exports == 0 && state.is_freed {
             let ended =
                 std::mem::replace(&mut *state, State { is_freed: true, ..State::default() });
