@@ -38,8 +38,8 @@ pub struct Host {
     pub is_wsl: bool,
     /// Number of users of the module `nvidia_drm`, if it is loaded.
     pub drm_users: Option<u32>,
-    /// Levels of suspension of the driver; 0 if it is not suspended.
-    pub suspend_depth: u32,
+    /// `true` if the driver says that it does not save device memory while the machine sleeps.
+    pub loses_memory_asleep: bool,
     /// `true` if neither an NVIDIA device file nor `/dev/dxg` exists.
     pub has_no_device: bool,
 }
@@ -93,7 +93,9 @@ impl Host {
                 .and_then(|number| number.parse().ok()),
             is_wsl,
             drm_users: first(&text("/sys/module/nvidia_drm/refcnt")),
-            suspend_depth: first(&text("/proc/driver/nvidia/suspend_depth")).unwrap_or(0),
+            loses_memory_asleep: text("/proc/driver/nvidia/params")
+                .lines()
+                .any(|line| line.trim() == "PreserveVideoMemoryAllocations: 0"),
             has_no_device: !has_dxg && !devices.iter().any(|name| name.starts_with("nvidia")),
             kernel,
         }

@@ -1,25 +1,34 @@
-//! G15: driver that is half suspended.
+//! G15: device memory that a sleep of the machine threw away.
 
+use crate::evidence;
 use crate::machine::Machine;
 use crate::rule::{Finding, Rule, Severity};
+use crate::words::age;
 
 pub(super) const RULE: Rule = Rule {
     id: "G15",
     severity: Severity::Info,
-    title: "driver that is half suspended",
-    explanation: "While a machine suspends, the driver saves the memory of its devices. If the machine \
-                  woke up only in part, the driver stays suspended, and calls hang or fail.",
+    title: "device memory lost in the machine's sleep",
+    explanation: "With NVreg_PreserveVideoMemoryAllocations=0 the driver does not save device memory \
+                  while the machine sleeps. Programs that ran before it find their contexts broken, and \
+                  new ones may fail with error 999 until nvidia_uvm is loaded anew. With 1, and the \
+                  services nvidia-suspend and nvidia-resume, the memory is saved.",
     look,
 };
 
-/// Returns a finding if the driver is in suspension.
+/// Returns a finding if the machine slept since its start, and the driver does not save memory.
 fn look(machine: &Machine) -> Vec<Finding> {
-    if machine.host.suspend_depth == 0 {
+    if !machine.host.loses_memory_asleep {
         return Vec::new();
     }
-    vec![RULE.found(
-        format!("the driver is suspended (depth {})", machine.host.suspend_depth),
-        "The machine went to sleep and did not wake up in full.",
-        "echo resume | sudo tee /proc/driver/nvidia/suspend",
-    )]
+    evidence::logged(machine, "PM: suspend exit")
+        .map(|(_, ago)| {
+            RULE.found(
+                format!("the machine slept until {} ago; device memory was not saved", age(ago)),
+                "Programs started before have lost theirs; calls can fail with error 999.",
+                "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
+            )
+        })
+        .into_iter()
+        .collect()
 }
