@@ -95,7 +95,15 @@ def test_a_scope_counts_buffers_and_tears_none_away(driver_heap, device):
             resource.allocate(2 << 20, stream=stream)
         kept = resource.allocate(1000, stream=stream)
     assert scope.leaked_bytes == 1000 == driver_heap.stats()["live"]
+    assert "local kept of" in str(scope.leaked[0].holders()), scope.report(holders=True)
     kept.close(stream)
+
+
+def test_a_scope_whose_memory_no_object_holds(driver_heap):
+    with driver_heap.scope("load", on_leak="ignore") as scope:
+        address = driver_heap._allocate_address(1000)
+    assert "held by no Python object" in scope.report(holders=True)
+    driver_heap._free_address(address)
 
 
 def test_buffers_of_an_ended_thread_come_back(driver_heap, device):

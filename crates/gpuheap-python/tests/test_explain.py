@@ -61,6 +61,15 @@ def test_causes_are_looked_at():
         assert gpuheap.explain(ExceptionGroup("two", [KeyError(), error])).program == "PyTorch"
 
 
+def test_the_limit_of_a_scope(heap):
+    with heap.scope("load", limit="1 MiB"), pytest.raises(MemoryError) as caught:
+        heap.alloc(3 << 20)
+    found = gpuheap.explain(caught.value)
+    assert found.program == "gpuheap" and found.cause == "the limit of scope 'load' is reached"
+    assert found.evidence == {"requested": 3 << 20, "live": 0, "limit": 1 << 20}
+    assert found.fix.startswith("raise the scope's limit by 2.000 MiB") and found.fix in str(found)
+
+
 def test_other_errors_are_not_explained(monkeypatch):
     assert gpuheap.explain("all is well") is None
     assert gpuheap.explain(KeyError("weights")) is None

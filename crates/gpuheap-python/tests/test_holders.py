@@ -212,6 +212,13 @@ def test_an_array_of_a_library(heap):
     assert f"{__name__}.CACHE['array']" in names(held.holders)
 
 
+def test_an_array(heap):
+    CACHE["array"] = heap.zeros(100)
+    (held,) = heap.held()
+    assert f"{__name__}.CACHE['array']" in names(held.holders)
+    del CACHE["array"]
+
+
 def test_leaks_of_a_scope_have_holders(heap):
     with heap.scope("load", on_leak="ignore") as scope:
         CACHE["array"] = scope.keep(TheirArray(heap, 100))

@@ -85,6 +85,12 @@ def test_install_in_the_program():
     run("""
 import gpuheap.numba
 heap = gpuheap.Heap("cuda:0", limit="64MiB")
+try:
+    gpuheap.numba.install(gpuheap.Heap("emulated:1GiB"))
+except gpuheap.BadInput as error:
+    assert "gpuheap emulate" in str(error)
+else:
+    raise AssertionError("no error")
 gpuheap.numba.install(heap)
 array = cuda.device_array(1000, np.uint8)
 assert heap.stats()["live"] == 1000

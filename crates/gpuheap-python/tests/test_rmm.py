@@ -57,13 +57,15 @@ def test_an_adaptor_goes_around_it(heap):
     limited.deallocate(address, 1000)
 
 
-def test_install_is_refused_twice_and_put_back(heap):
+def test_install_is_refused_twice_and_put_back(heap, driver_heap):
     before = rmm.mr.get_per_device_resource(0)
-    installed = gpuheap.rmm.install(heap)
+    with pytest.raises(gpuheap.BadInput, match="RMM needs a real GPU"):
+        gpuheap.rmm.install(heap)
+    installed = gpuheap.rmm.install(driver_heap)
     try:
         assert rmm.mr.get_per_device_resource(0) is installed
         with pytest.raises(gpuheap.BadInput, match="uninstall"):
-            gpuheap.rmm.install(heap)
+            gpuheap.rmm.install(driver_heap)
     finally:
         gpuheap.rmm.uninstall()
     assert rmm.mr.get_per_device_resource(0) is before

@@ -74,6 +74,16 @@ def test_what_is_kept_and_freed_hides_no_leak(heap):
     stays.free()
 
 
+def test_a_decorated_function_is_warned_about_where_it_is_called(heap):
+    @heap.scope("load")
+    def load():
+        return library().empty(heap, 600)
+
+    with pytest.warns(gpuheap.LeakWarning, match="600 bytes outlived") as caught:
+        load().free()
+    assert caught[0].filename == __file__
+
+
 def test_peaks(heap):
     with heap.alloc(MIB), heap.scope("load") as scope:
         heap.alloc(3 * MIB).free()

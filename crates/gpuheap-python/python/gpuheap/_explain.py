@@ -11,13 +11,18 @@ from os import PathLike, fspath
 from typing import Any
 
 from gpuheap import _gpuheap
+from gpuheap._errors import OutOfMemory
+from gpuheap._heap import size
+
+#: Program, cause, evidence, fix, whether its form is known from documentation alone, and the text.
+Explained = tuple[str, str, list[tuple[str, int]], str, bool, str]
 
 
 class Explanation:
     """An out-of-memory error: its cause, the figures behind it, and the one thing to do first. `str()` has
     all of it."""
 
-    def __init__(self, explained: tuple[str, str, list[tuple[str, int]], str, bool, str]) -> None:
+    def __init__(self, explained: Explained) -> None:
         #: Program whose error it is: `"PyTorch"`.
         self.program: str
         #: Cause, in a sentence.
@@ -60,20 +65,33 @@ def explain(error: BaseException | str | None = None) -> Explanation | None:
         if error is None:
             return None
     if isinstance(error, str):
-        texts: Iterator[str] = iter([error])
+        given: Iterator[BaseException | str] = iter([error])
     elif isinstance(error, BaseException):
-        texts = _texts(error)
+        given = _chain(error)
     else:
         raise TypeError(f"{type(error)} is no error; pass an exception or a text")
-    for text in texts:
+    for one in given:
+        if isinstance(one, OutOfMemory) and one.figures.get("cause") == "scope":
+            return Explanation(_of_scope(one.figures))
+        # Without the frames.
+        text = one if isinstance(one, str) else "".join(traceback.format_exception_only(one))
         explained = _gpuheap._explain(text)
         if explained is not None:
             return Explanation(explained)
     return None
 
 
-def _texts(error: BaseException) -> Iterator[str]:
-    """The texts of an exception and of those before it, without frames."""
+def _of_scope(figures: dict[str, Any]) -> Explained:
+    """Explains the error of a request beyond the limit of a scope."""
+    cause = f"the limit of scope {figures['scope']!r} is reached"
+    fix = f"raise the scope's limit by {size(figures['short_by'])}, or free what was requested inside it"
+    evidence = [(name, figures[name]) for name in ("requested", "live", "limit")]
+    lines = [f"gpuheap: {cause}", *(f"  {name:<22}{size(value):>18}" for name, value in evidence), f"  fix: {fix}"]
+    return "gpuheap", cause, evidence, fix, False, "\n".join(lines) + "\n"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those before it."""
     seen: set[int] = set()
     following: list[BaseException | None] = [error]
     while following:
@@ -81,7 +99,7 @@ def _texts(error: BaseException) -> Iterator[str]:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        yield "".join(traceback.format_exception_only(one))
+        yield one
         following += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 

@@ -109,6 +109,7 @@ def held(heap: Heap) -> list[Held]:
 def holders_of_memory(address: int, nbytes: int) -> list[Holder]:
     """Who holds an object whose memory is in a range of addresses."""
     objects = []
+    found = None
     for found in memory_objects():
         place = memory_of(found)
         if place is not None and address <= place[0] < address + max(nbytes, 1):

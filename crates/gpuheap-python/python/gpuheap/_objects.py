@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuheap import _gpuheap
 
-_OWN = (_gpuheap.Buffer, _gpuheap.HostBuffer)
+_OWN = (_gpuheap.Array, _gpuheap.Buffer, _gpuheap.HostBuffer)
 _CHUNK = 10_000
 
 
@@ -27,6 +27,8 @@ def memory_of(holder: Any) -> tuple[int, int] | None:
         if hasattr(kind, "__cuda_array_interface__"):
             interface = holder.__cuda_array_interface__
             return interface["data"][0], _span(interface)
+        if _is_of_cuda_core(kind):
+            return int(holder.handle), holder.size
     except Exception:
         # An object that cannot say where its memory is, such as a tensor that needs gradients.
         return None
@@ -64,9 +66,17 @@ def _may_hold(kind: type) -> bool:
     known = _known.get(kind)
     if known is None:
         known = _known[kind] = (
-            kind in _OWN or hasattr(kind, "untyped_storage") or hasattr(kind, "__cuda_array_interface__")
+            kind in _OWN
+            or hasattr(kind, "untyped_storage")
+            or hasattr(kind, "__cuda_array_interface__")
+            or _is_of_cuda_core(kind)
         )
     return known
+
+
+def _is_of_cuda_core(kind: type) -> bool:
+    """Returns `True` for buffers of cuda.core, which have no array interface."""
+    return hasattr(kind, "memory_resource") and str(kind.__module__).startswith("cuda.core")
 
 
 _known: dict[type, bool] = {}

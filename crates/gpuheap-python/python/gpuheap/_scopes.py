@@ -184,6 +184,8 @@ class Scope:
             self._tell(error)
 
     _is_open = False
+    #: Frames from a warning to the code of the program.
+    _level = 3
 
     def _opened(self) -> _gpuheap._Account:
         if self._account is None:
@@ -205,7 +207,8 @@ class Scope:
             try:
                 buffer.free()
             except BufferError as viewed:
-                warnings.warn(f"scope {self.name!r} could not free {buffer!r}: {viewed}", LeakWarning, stacklevel=4)
+                text = f"scope {self.name!r} could not free {buffer!r}: {viewed}"
+                warnings.warn(text, LeakWarning, stacklevel=self._level + 1)
             else:
                 self.freed_bytes += buffer.nbytes
 
@@ -234,7 +237,7 @@ class Scope:
         elif self._on_leak == "raise":
             raise Leaked(text)
         elif self._on_leak == "warn":
-            warnings.warn(text, LeakWarning, stacklevel=3)
+            warnings.warn(text, LeakWarning, stacklevel=self._level)
 
     def report(self, holders: bool = False) -> str:
         """What outlived the scope, in words; with `holders`, also who holds it."""
@@ -272,7 +275,9 @@ class Scope:
         return scoped
 
     def _again(self, function: Callable[..., Any]) -> Scope:
-        return type(self)(self._heap, self._name, self._limit, self._on_leak)
+        made = type(self)(self._heap, self._name, self._limit, self._on_leak)
+        made._level = 4
+        return made
 
     def __repr__(self) -> str:
         return f"<gpuheap.Scope {self.name!r}>"

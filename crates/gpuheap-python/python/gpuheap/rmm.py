@@ -49,7 +49,11 @@ def install(heap: _heap.Heap | None = None):
     if _installed is not None:
         raise BadInput("gpuheap is installed for RMM already; call gpuheap.rmm.uninstall() first")
     heap = _heap.default_heap() if heap is None else heap
-    made, ordinal = resource(heap), max(heap.device.ordinal, 0)
+    if heap.device.emulated:
+        raise BadInput(
+            f"{heap.device.name} is emulated inside gpuheap, and RMM cannot read its memory; RMM needs a real GPU"
+        )
+    made, ordinal = resource(heap), heap.device.ordinal
     before = rmm.mr.get_per_device_resource(ordinal)
     rmm.mr.set_per_device_resource(ordinal, made)
     _installed = (ordinal, made, before)
