@@ -33,7 +33,7 @@ const HOOKS: [&str; 6] = [
 #[pyclass(frozen, module = "gpuheap._gpuheap", name = "_Account")]
 pub(crate) struct Account {
     counts: Arc<Counts>,
-    /// Buffers that the scope frees: a `weakref.WeakSet`.
+    /// Buffers that the scope frees: a set that holds them weakly.
     buffers: Py<PyAny>,
     outer: Option<Py<Account>>,
 }

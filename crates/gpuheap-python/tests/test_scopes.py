@@ -65,6 +65,16 @@ def test_what_is_kept_goes_to_the_scope_around(heap):
     assert kept.freed
 
 
+def test_arrays_are_kept_and_freed(heap):
+    with heap.scope("outer"):
+        with heap.scope("inner") as inner:
+            kept, other = (inner.keep(heap.zeros(1000)) for _ in range(2))
+            freed = heap.zeros(1000)
+            heap.zeros(10)
+        assert (kept.freed, other.freed, freed.freed, inner.freed_bytes) == (False, False, True, 8000)
+    assert kept.freed and other.freed
+
+
 def test_what_is_kept_and_freed_hides_no_leak(heap):
     cupy = library()
     with pytest.warns(gpuheap.LeakWarning), heap.scope("load") as scope:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol, final
-from weakref import WeakSet
 
 from typing_extensions import disjoint_base
+
+from gpuheap._scopes import Buffers
 
 __all__ = [
     "Array",
@@ -252,7 +253,7 @@ class Heap:
         name: str,
         limit: int | str | None,
         outer: _Account | None,
-        buffers: WeakSet[Array | Buffer | HostBuffer],
+        buffers: Buffers,
     ) -> _Account: ...
     def _has_scope(self, account: _Account) -> bool: ...
     def _allocate_address(
@@ -277,7 +278,7 @@ class _Account:
     @property
     def peak(self) -> int: ...
     @property
-    def buffers(self) -> WeakSet[Array | Buffer | HostBuffer]: ...
+    def buffers(self) -> Buffers: ...
     @property
     def outer(self) -> _Account | None: ...
     @property

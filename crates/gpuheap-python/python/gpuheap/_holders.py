@@ -136,7 +136,7 @@ class _Search:
 
     def __init__(self, targets: list[Any]) -> None:
         self.nodes: dict[int, Any] = {}
-        self.above: dict[int, list[int]] = {}
+        self.above: dict[int, dict[int, None]] = {}
         self.is_complete = True
         self.locals: dict[int, list[tuple[str, str]]] = {}
         self.running: set[int] = set()
@@ -179,8 +179,8 @@ class _Search:
                 if number in ours or number in self.running or isinstance(referrer, _Search):
                     continue
                 for referent in gc.get_referents(referrer):
-                    if id(referent) in numbers and number not in self.above.setdefault(id(referent), []):
-                        self.above[id(referent)].append(number)
+                    if id(referent) in numbers:
+                        self.above.setdefault(id(referent), {})[number] = None
                 if number not in self.nodes:
                     self.nodes[number] = referrer
                     if not self._is_root(referrer):

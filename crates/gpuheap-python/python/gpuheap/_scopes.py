@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -61,6 +61,28 @@ class _Kept(NamedTuple):
 
     def is_in(self, record: dict[str, Any]) -> bool:
         return self.is_live and record["address"] <= self.address < record["address"] + max(record["bytes"], 1)
+
+
+class Buffers:
+    """The buffers that a scope frees at its end, as long as they live. A `WeakSet` would compare them, and
+    arrays compare their elements."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, weakref.ref[Any]] = {}
+
+    def add(self, buffer: Any) -> None:
+        number, by_id = id(buffer), self._by_id
+        by_id[number] = weakref.ref(buffer, lambda _: by_id.pop(number, None))
+
+    def discard(self, buffer: Any) -> None:
+        self._by_id.pop(id(buffer), None)
+
+    def clear(self) -> None:
+        self._by_id.clear()
+
+    def __iter__(self) -> Iterator[Any]:
+        found = (kept() for kept in list(self._by_id.values()))
+        return (buffer for buffer in found if buffer is not None)
 
 
 class Scope:
@@ -154,7 +176,7 @@ class Scope:
         heap = self._heap = self._used()
         self.thread = threading.current_thread().name
         outer = current.get()
-        account = heap._open_scope(self.name, self._limit, outer, weakref.WeakSet())
+        account = heap._open_scope(self.name, self._limit, outer, Buffers())
         self._account = account
         self._numbers = {account.number}
         self._outer = _open.get(outer.number) if outer is not None else None
