@@ -1,0 +1,159 @@
+"""The Python blocks of docs/python.md and the READMEs, on the emulated device.
+
+The blocks between two headings are one program, `program.py`. A block of text right behind one is what it
+prints; `...` stands for anything, and lines may be broken elsewhere. A comment before a block says more:
+
+* `<!-- not run: why -->`: only the names of gpuheap in it are looked up.
+* `<!-- needs numba_cuda -->`: run if the module is there.
+* `<!-- pytest -->`: a file of tests.
+"""
+
+import ast
+import doctest
+import functools
+import importlib
+import importlib.util
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import gpuheap
+from gpuheap import emulate
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / name for name in ("docs/python.md", "README.md", "crates/gpuheap-python/README.md")]
+
+pytestmark = pytest.mark.skipif(not PAGES[0].is_file(), reason="the pages are not beside the tests")
+
+# Runs blocks one after the other, as one file. A line with \1 ends the output of each.
+RUNNER = """
+import sys
+for code in sys.argv[1:]:
+    exec(compile(code, "program.py", "exec"), globals())
+    print("\\n\\1", flush=True)
+"""
+
+
+class Block(NamedTuple):
+    code: str
+    mark: str
+    printed: str | None
+    line: int
+
+
+def programs(page):
+    """The blocks of each section of a page, by `page:line` of the first one."""
+    sections, last = [[]], None
+    lines = iter(enumerate(page.read_text().splitlines(), 1))
+    mark = ""
+    for number, line in lines:
+        if fence := re.match(r" *```(\w*)$", line):
+            body = []
+            for _, inside in lines:
+                if inside.strip() == "```":
+                    break
+                body.append(inside)
+            text = textwrap.dedent("\n".join(body) + "\n")
+            if fence[1] == "python":
+                sections[-1].append(Block(text, mark, None, number))
+            if fence[1] == "text" and last == "python":
+                sections[-1][-1] = sections[-1][-1]._replace(printed=text)
+            last, mark = fence[1], ""
+        elif line.strip():
+            if re.match(r"#+ ", line):
+                sections.append([])
+            comment = re.match(r"<!-- (.*) -->$", line)
+            last, mark = None, comment[1] if comment else ""
+    return {f"{page.relative_to(ROOT)}:{blocks[0].line}": blocks for blocks in sections if blocks}
+
+
+PROGRAMS = {name: blocks for page in PAGES if page.is_file() for name, blocks in programs(page).items()}
+
+
+def is_run(block):
+    kind, _, rest = block.mark.partition(" ")
+    assert kind in ("", "not", "needs", "pytest"), f"<!-- {block.mark} --> is unknown"
+    if kind == "needs":
+        return all(importlib.util.find_spec(name) is not None for name in rest.split(", "))
+    return kind != "not"
+
+
+@functools.cache
+def environment():
+    try:
+        made = emulate.environment("1GiB", checks=True)
+    except gpuheap.DriverError as error:
+        pytest.skip(str(error))
+    made["PYTHONPATH"] = str(Path(gpuheap.__file__).parents[1])
+    made["PYTHONDONTWRITEBYTECODE"] = "1"
+    return made
+
+
+def run(*arguments, folder=ROOT):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", *arguments],
+        capture_output=True, text=True, timeout=300, env=environment(), cwd=folder,
+    )  # fmt: skip
+
+
+def compare(block, printed):
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    if block.printed is not None and not doctest.OutputChecker().check_output(block.printed, printed, flags):
+        pytest.fail(f"the block of line {block.line} prints\n{printed}\nand not\n{block.printed}", pytrace=False)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_blocks_run(name, tmp_path):
+    blocks = [block for block in PROGRAMS[name] if is_run(block)]
+    if not blocks:
+        pytest.skip("; ".join(block.mark for block in PROGRAMS[name]))
+    if blocks[0].mark == "pytest":
+        (block,) = blocks
+        (tmp_path / "test_step.py").write_text(block.code)
+        options = [*plugin(), "-p", "no:cacheprovider", "--gpuheap", "test_step.py"]
+        compare(block, run("-m", "pytest", *options, folder=tmp_path).stdout)
+        return
+    parts, lines = [], 0
+    for block in blocks:
+        # Each at its line of the file.
+        parts.append("\n" * lines + block.code)
+        lines += block.code.count("\n") + 1
+    done = run("-c", RUNNER, *parts)
+    assert done.returncode == 0, done.stdout.replace("\1", "") + done.stderr
+    for block, printed in zip(blocks, done.stdout.split("\n\1\n")):
+        compare(block, printed)
+
+
+def plugin():
+    from importlib.metadata import entry_points
+
+    is_installed = any(found.name == "gpuheap" for found in entry_points(group="pytest11"))
+    return [] if is_installed else ["-p", "gpuheap.pytest_plugin"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_names_exist(name):
+    for block in PROGRAMS[name]:
+        for node in ast.walk(ast.parse(block.code)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("gpuheap."):
+                look_up(ast.unparse(node), block.line)
+
+
+def look_up(name, line):
+    """Finds `gpuheap.torch.pool`. A module whose library is not installed is not loaded."""
+    found = gpuheap
+    for part in name.split(".")[1:]:
+        if not re.fullmatch(r"\w+", part):
+            return
+        try:
+            found = getattr(found, part) if hasattr(found, part) else importlib.import_module(f"gpuheap.{part}")
+        except ModuleNotFoundError as error:
+            assert error.name is not None and not error.name.startswith("gpuheap"), f"line {line}: {name} is unknown"
+            return
+        if not isinstance(found, type(gpuheap)):
+            return
