@@ -56,8 +56,11 @@ class Batches:
         self._narrow = narrow
         self._current: list[Array] = []
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Batches:
         return self
+
+    def __next__(self) -> Any:
+        raise NotImplementedError
 
     def keep(self, batch: Any) -> Any:
         """Takes the arrays of the current batch out of its turn: they live on. Returns the batch."""

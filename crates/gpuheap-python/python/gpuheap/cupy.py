@@ -14,6 +14,10 @@ from functools import cache
 from gpuheap import _heap
 from gpuheap._errors import BadInput, OutOfMemory
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class Allocator:
     """What `cupy.cuda.set_allocator` takes. Memory is freed in the order of the stream that was current
@@ -88,7 +92,7 @@ def uninstall() -> None:
 
 
 @cache
-def _error_class() -> type[OutOfMemory]:
+def _error_class() -> Any:
     from cupy.cuda.memory import OutOfMemoryError
 
     class HeapOutOfMemoryError(OutOfMemory, OutOfMemoryError):

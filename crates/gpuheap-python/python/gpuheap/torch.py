@@ -21,14 +21,16 @@ from gpuheap._errors import BadInput
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Literal
+
+    Track = Literal["off", "lines"]
 
 _installed: _heap.Heap | None = None
 #: Heaps that PyTorch's functions serve, by device. They serve it to the end of the process.
 _served: dict[int, _heap.Heap] = {}
 
 
-def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: str = "off") -> _heap.Heap:
+def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track = "off") -> _heap.Heap:
     """Makes PyTorch take its device memory from `heap`, or from a new heap of cuda:0 with `limit`. Returns
     the heap. It cannot be undone, and has to come before PyTorch's first allocation.
 
@@ -60,7 +62,7 @@ def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, t
     return heap
 
 
-def pool(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: str = "off") -> Any:
+def pool(heap: _heap.Heap | None = None, *, limit: int | str | None = None, track: Track = "off") -> Any:
     """A `torch.cuda.MemPool` whose segments come from `heap`: PyTorch's allocator and its statistics stay.
 
         with torch.cuda.use_mem_pool(gpuheap.torch.pool(limit="4GiB")):
@@ -121,7 +123,7 @@ _TOO_LATE = (
 )
 
 
-def _serve(ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track: str) -> _heap.Heap:
+def _serve(ordinal: int, heap: _heap.Heap | None, limit: int | str | None, track: Track) -> _heap.Heap:
     """The heap that PyTorch's functions serve a device from. A device keeps its first one."""
     if heap is not None and (limit is not None or track != "off"):
         raise BadInput("limit and track are for a new heap; set them where you make the heap that you pass")
