@@ -1,0 +1,34 @@
+"""The script that times the hooks, on an emulated device."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "benches" / "python" / "hooks.py"
+
+
+def run(*arguments):
+    command = [sys.executable, str(SCRIPT), "--rounds", "1", "--device", "emulated:1GiB", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_a_row_has_the_figures_of_each_way():
+    done = run("--only", "heap")
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^\| heap \| 1 [KM]iB \| ([\d,]+) \| ([\d,]+) \| [\d.]+ \| 200 \| ([\d,]+) \|$", done.stdout, re.M)
+    assert len(rows) == 2, done.stdout
+    assert all(int(figure.replace(",", "")) > 0 for row in rows for figure in row)
+
+
+@pytest.mark.parametrize("arguments, told", [(("--only", "heep"), "there is no 'heep'; there are heap,")])
+def test_wrong_names_are_told(arguments, told):
+    done = run(*arguments)
+    assert done.returncode == 2 and told in done.stderr
+
+
+def test_a_library_whose_process_fails_is_named_and_passed_over():
+    done = run("--only", "heap", "--seconds", "0.01")
+    assert done.returncode == 0 and "heap: own: no figures after 0.01 s" in done.stdout
