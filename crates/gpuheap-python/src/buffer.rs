@@ -62,27 +62,29 @@ impl Buffer {
 
     /// Returns the memory, to be held by somebody else too.
     pub(crate) fn share(&self, py: Python<'_>) -> PyResult<Arc<Memory>> {
-        let mut state = self.lock();
-        match std::mem::replace(&mut *state, State::Freed) {
-            State::Own(memory) => {
-                let shared = Arc::new(memory);
-                *state = State::Shared(shared.clone());
-                Ok(shared)
-            }
-            State::Shared(shared) => {
-                *state = State::Shared(shared.clone());
-                Ok(shared)
-            }
-            State::Freed => Err(freed(py)),
-        }
+        self.shared().ok_or_else(|| freed(py))
     }
 
+    /// Returns the memory; `None` if it was freed.
+    fn shared(&self) -> Option<Arc<Memory>> {
+        let mut state = self.lock();
+        let shared = match std::mem::replace(&mut *state, State::Freed) {
+            State::Own(memory) => Arc::new(memory),
+            State::Shared(shared) => shared,
+            State::Freed => return None,
+        };
+        *state = State::Shared(shared.clone());
+        Some(shared)
+    }
+
+    /// Locks the state. No Python code may run under the lock: the interpreter may switch to a
+    /// thread that waits for it. To make an exception is such code.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        if matches!(*self.lock(), State::Freed) { Err(freed(py)) } else { Ok(()) }
+        if self.freed() { Err(freed(py)) } else { Ok(()) }
     }
 }
 
@@ -132,7 +134,9 @@ impl Buffer {
     /// also after the work of that one. A second call does nothing. Does not wait.
     #[pyo3(signature = (stream=None))]
     fn free(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        if let Some(stream) = stream {
+        if let Some(stream) = stream
+            && !self.freed()
+        {
             self.used_on(stream)?;
         }
         let state = std::mem::replace(&mut *self.lock(), State::Freed);

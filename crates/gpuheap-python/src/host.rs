@@ -55,6 +55,14 @@ impl HostBuffer {
         Ok(HostBuffer { owner: owner.clone(), kind, address, bytes, state: Mutex::new(state) })
     }
 
+    /// Counts a view; `false` if the memory was freed.
+    fn begin_view(&self) -> bool {
+        let mut state = self.lock();
+        let is_there = state.array.is_some();
+        state.views += usize::from(is_there);
+        is_there
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,8 +140,9 @@ impl HostBuffer {
         flags: c_int,
     ) -> PyResult<()> {
         let this = slf.get();
-        let mut state = this.lock();
-        if state.array.is_none() {
+        // The view is counted first, so that it is filled without the lock: no Python code may run
+        // under it.
+        if !this.begin_view() {
             return Err(freed(slf.py()));
         }
         // SAFETY: the interpreter passes a view to fill; the memory stays while the view is open,
@@ -148,9 +157,9 @@ impl HostBuffer {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, this.bytes as isize, 0, flags)
         };
         if code != 0 {
+            this.lock().views -= 1;
             return Err(PyErr::fetch(slf.py()));
         }
-        state.views += 1;
         Ok(())
     }
 

@@ -63,7 +63,7 @@ mod _gpuheap {
     #[pymodule_export]
     use crate::streams::Stream;
     #[pymodule_export]
-    use crate::torch::{_torch_functions, _torch_serve};
+    use crate::torch::{_torch_functions, _torch_leave, _torch_serve};
 
     use pyo3::prelude::*;
 

@@ -1,7 +1,8 @@
 //! Functions that PyTorch calls by address, and the heaps that they serve.
 //!
-//! PyTorch calls them on any thread, with or without the interpreter's lock. None of them asks for
-//! it. `torch_entry.cpp` has the outermost function of an allocation, because out of memory is a
+//! PyTorch calls them on any thread, with or without the interpreter's lock. An allocation that is
+//! tracked by line waits for it, as PyTorch's own history of memory does; nothing else asks for it.
+//! `torch_entry.cpp` has the outermost function of an allocation, because out of memory is a
 //! C++ exception there.
 
 use std::ffi::{c_char, c_double, c_int, c_void};
@@ -65,20 +66,40 @@ impl Served {
 #[pyfunction]
 pub(crate) fn _torch_serve(py: Python<'_>, heap: &Heap) -> PyResult<()> {
     let ordinal = usize::try_from(heap.owner.device.ordinal()).unwrap_or(0);
+    let served = Served {
+        owner: heap.owner.clone(),
+        addresses: heap.addresses.clone(),
+        streams: Mutex::default(),
+    };
+    if serve(ordinal, Arc::new(served)) {
+        return Ok(());
+    }
+    let text = format!("PyTorch takes its memory of cuda:{ordinal} from gpuheap already");
+    Err(refused(py, "InvalidArgument", &text))
+}
+
+/// Undoes `_torch_serve` before PyTorch has allocated anything.
+#[pyfunction]
+pub(crate) fn _torch_leave(ordinal: usize) {
+    let left = {
+        let mut heaps = HEAPS.write().unwrap_or_else(PoisonError::into_inner);
+        heaps.get_mut(ordinal).and_then(Option::take)
+    };
+    drop(left);
+}
+
+/// Returns `false` if the device is served already. No Python code may run under the lock: PyTorch
+/// takes it with the interpreter's.
+fn serve(ordinal: usize, served: Arc<Served>) -> bool {
     let mut heaps = HEAPS.write().unwrap_or_else(PoisonError::into_inner);
     if heaps.len() <= ordinal {
         heaps.resize_with(ordinal + 1, || None);
     }
-    if heaps[ordinal].is_some() {
-        let text = format!("PyTorch takes its memory of cuda:{ordinal} from gpuheap already");
-        return Err(refused(py, "InvalidArgument", &text));
+    let is_free = heaps[ordinal].is_none();
+    if is_free {
+        heaps[ordinal] = Some(served);
     }
-    heaps[ordinal] = Some(Arc::new(Served {
-        owner: heap.owner.clone(),
-        addresses: heap.addresses.clone(),
-        streams: Mutex::default(),
-    }));
-    Ok(())
+    is_free
 }
 
 /// Returns the addresses of the functions, by their names. `entry` is missing without the feature

@@ -141,7 +141,14 @@ refused("emulated", lambda: gpuheap.torch.install(gpuheap.Heap("emulated:1GiB"))
 torch.cuda.is_initialized = lambda: True
 refused("already and keeps", gpuheap.torch.install)
 torch.cuda.is_initialized = lambda: False
-gpuheap.torch.install()
+change = torch._C._cuda_changeCurrentAllocator
+def late(_):
+    raise RuntimeError("the allocator is in use")
+torch._C._cuda_changeCurrentAllocator = late
+refused("in use", lambda: gpuheap.torch.install(limit="64MiB"))
+torch._C._cuda_changeCurrentAllocator = change
+# The refusal has changed nothing: the device takes another heap.
+gpuheap.torch.install(limit="128MiB")
 refused("installed for PyTorch already", gpuheap.torch.install)
 refused("makes no MemPool", gpuheap.torch.pool)
 """)

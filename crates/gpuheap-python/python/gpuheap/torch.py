@@ -47,16 +47,26 @@ def install(heap: _heap.Heap | None = None, *, limit: int | str | None = None, t
         raise BadInput("this build of gpuheap lacks the entrance for PyTorch; install the wheel, which has it")
     if torch.cuda.is_initialized():
         raise BadInput(_TOO_LATE)
-    # Not `torch.cuda.current_device()`: it would initialize PyTorch's allocator.
-    heap = _serve(0, heap, limit, track)
-    allocator = torch._C._cuda_customAllocator(functions["entry"], functions["free"])
+    try:
+        allocator = torch._C._cuda_customAllocator(functions["entry"], functions["free"])
+    except AttributeError:
+        raise BadInput(f"PyTorch {torch.__version__} has no CUDA; install a build that has it") from None
     allocator.set_record_stream_fn(functions["record_stream"])
     allocator.set_reset_fn(functions["reset"])
     allocator.set_memory_fraction_fn(functions["fraction"])
+    was_served = 0 in _served
+    # Not `torch.cuda.current_device()`: it would initialize PyTorch's allocator.
+    heap = _serve(0, heap, limit, track)
     try:
         torch._C._cuda_changeCurrentAllocator(allocator)
-    except RuntimeError as error:
-        raise BadInput(f"{_TOO_LATE} (PyTorch: {error})") from None
+    except BaseException as error:
+        if not was_served:
+            # PyTorch has nothing of it.
+            _gpuheap._torch_leave(0)
+            del _served[0]
+        if isinstance(error, RuntimeError):
+            raise BadInput(f"{_TOO_LATE} (PyTorch: {error})") from None
+        raise
     _installed = heap
     _kept.append(allocator)
     return heap
