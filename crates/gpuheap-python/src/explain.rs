@@ -2,6 +2,8 @@
 
 use pyo3::prelude::*;
 
+use crate::failure::detached;
+
 /// Program, cause, evidence, fix, `true` if the text's form is known from documentation alone, and
 /// all of it as a text.
 type Explained = (&'static str, String, Vec<(&'static str, u64)>, String, bool, String);
@@ -9,15 +11,13 @@ type Explained = (&'static str, String, Vec<(&'static str, u64)>, String, bool, 
 /// Explains a text in which an out-of-memory error is. `None` if no known error is in it.
 #[pyfunction]
 #[pyo3(signature = (text, width=80))]
-pub(crate) fn _explain(py: Python<'_>, text: &str, width: usize) -> Option<Explained> {
-    let found = py.detach(|| gpuheap_doctor::explain_error(text))?;
-    let rendered = found.render(width);
-    Some((
-        found.program,
-        found.cause,
-        found.evidence,
-        found.fix,
-        found.from_documentation,
-        rendered,
-    ))
+pub(crate) fn _explain(py: Python<'_>, text: &str, width: usize) -> PyResult<Option<Explained>> {
+    let found = detached(py, || {
+        let found = gpuheap_doctor::explain_error(text)?;
+        let rendered = found.render(width);
+        Some((found, rendered))
+    })?;
+    Ok(found.map(|(found, rendered)| {
+        (found.program, found.cause, found.evidence, found.fix, found.from_documentation, rendered)
+    }))
 }

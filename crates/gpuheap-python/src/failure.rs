@@ -21,12 +21,13 @@ pub(crate) fn call_detached<R: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<R, Error> + Send,
 ) -> PyResult<R> {
-    let done = py.detach(|| catch_unwind(AssertUnwindSafe(work)));
-    match done {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(error)) => Err(exception(py, &error)),
-        Err(panic) => Err(bug(py, &*panic)),
-    }
+    detached(py, work)?.map_err(|error| exception(py, &error))
+}
+
+/// Runs what takes long, with the interpreter's lock let go. A panic, which is a bug, becomes an
+/// exception.
+pub(crate) fn detached<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send) -> PyResult<R> {
+    py.detach(|| catch_unwind(AssertUnwindSafe(work))).map_err(|panic| bug(py, &*panic))
 }
 
 /// Makes the exception of an error.

@@ -200,17 +200,14 @@ impl Heap {
         (hard, soft)
     }
 
-    /// Sets the limits. Cached memory above them goes back at once. Returns the bytes given back.
-    #[pyo3(signature = (limit=None, soft_limit=None))]
-    fn set_limits(
-        &self,
-        py: Python<'_>,
-        limit: Option<&Bound<'_, PyAny>>,
-        soft_limit: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<u64> {
+    /// Sets the limits: a size, or `None` for no limit. One that is left out stays. Cached memory
+    /// above them goes back at once. Returns the bytes given back.
+    #[pyo3(signature = (limit=Given::Nothing, soft_limit=Given::Nothing), text_signature = "($self, limit=..., soft_limit=...)")]
+    fn set_limits(&self, py: Python<'_>, limit: Given<'_>, soft_limit: Given<'_>) -> PyResult<u64> {
         let total = self.owner.device.total_memory();
-        let hard = limit.map(|given| size_of(given, total)).transpose()?;
-        let soft = soft_limit.map(|given| size_of(given, total)).transpose()?;
+        let Limits { soft, hard } = self.owner.heap.limits();
+        let hard = limit.over(hard, total)?;
+        let soft = soft_limit.over(soft, total)?;
         call_detached(py, || self.owner.heap.set_limits(Limits { soft, hard }))
     }
 
@@ -458,4 +455,29 @@ fn size_of(given: &Bound<'_, PyAny>, total: u64) -> PyResult<u64> {
             "{given} is no size; pass bytes as a whole number, or a text (\"512MiB\", \"80%\")"
         ))
     })
+}
+
+/// An argument that may be left out, or be `None`.
+enum Given<'py> {
+    Nothing,
+    Object(Bound<'py, PyAny>),
+}
+
+impl Given<'_> {
+    /// Returns the limit that is meant, if `before` is set now.
+    fn over(&self, before: Option<u64>, total: u64) -> PyResult<Option<u64>> {
+        match self {
+            Given::Nothing => Ok(before),
+            Given::Object(object) if object.is_none() => Ok(None),
+            Given::Object(object) => size_of(object, total).map(Some),
+        }
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for Given<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Given<'py>> {
+        Ok(Given::Object(object.to_owned()))
+    }
 }

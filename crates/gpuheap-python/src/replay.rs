@@ -10,6 +10,8 @@ use gpuheap_trace::ReadOptions;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::failure::detached;
+
 /// Replays the traces of a file; the reports as JSON and as text. Blocks until all is done.
 #[pyfunction]
 #[pyo3(signature = (path, *, pools=Vec::new(), check=None, card=None, device_memory=None, limit=None, find_minimum=false, recorded_only=false))]
@@ -36,7 +38,7 @@ pub(crate) fn _replay(
         ..Options::default()
     };
     let reading = ReadOptions::default().recorded_only(recorded_only);
-    py.detach(|| {
+    detached(py, || {
         let is_there = path.is_file();
         let traces = gpuheap_trace::read(&path, &reading).map_err(|error| match is_there {
             true => refused(error),
@@ -45,7 +47,7 @@ pub(crate) fn _replay(
         let reports = replay(&traces, &options, &Silent).map_err(refused)?;
         let figures = json::render(&reports).map_err(refused)?;
         Ok((figures, report::render(&reports, Detail::Screen)))
-    })
+    })?
 }
 
 fn device(card: Option<&str>, memory: Option<String>) -> PyResult<DeviceChoice> {

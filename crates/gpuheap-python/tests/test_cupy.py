@@ -120,12 +120,17 @@ def test_another_device_is_refused(cupy, driver_heap):
 
 
 def test_install_is_refused_twice_and_put_back(cupy, driver_heap):
+    before = cupy.allocator
     cupy.hook.install(driver_heap)
     with pytest.raises(gpuheap.BadInput, match="uninstall"):
         cupy.hook.install(driver_heap)
     kept = cupy.allocator(1000)
     cupy.hook.uninstall()
-    assert (cupy.allocator, cupy.pinned) == tuple(pool.malloc for pool in cupy.pools)
+    assert (cupy.allocator, cupy.pinned) == (before, cupy.pools[1].malloc)
+    # What somebody set since stays.
+    cupy.allocator = before = Pool().malloc
+    cupy.hook.uninstall()
+    assert cupy.allocator == before
     del kept
     assert driver_heap.stats()["live"] == 0
 

@@ -2,6 +2,8 @@
 
 import gc
 import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -74,6 +76,65 @@ def test_limits_can_be_changed(heap):
     for wrong in ("12XB", -1, 1.5, "0", None.__class__):
         with pytest.raises(ValueError, match="size"):
             heap.set_limits(wrong)
+
+
+def test_a_limit_that_is_left_out_stays(heap):
+    heap.set_limits(soft_limit="20MiB")
+    assert heap.limits == (512 << 20, 20 << 20)
+    heap.set_limits("256MiB")
+    assert heap.limits == (256 << 20, 20 << 20)
+    heap.set_limits(None)
+    assert heap.limits == (None, 20 << 20)
+
+
+def test_threads_find_a_freed_buffer_freed(heap):
+    # Making the exception runs Python code. Under a lock of the buffer's, two threads hung.
+    buffer, view = heap.alloc(10), heap.pinned(10)
+    buffer.free()
+    view.free()
+
+    def work():
+        for _ in range(5_000):
+            with pytest.raises(gpuheap.Freed):
+                buffer.fill(0)
+            with pytest.raises(gpuheap.Freed):
+                memoryview(view)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_second_free_with_a_stream_does_nothing(heap):
+    buffer = heap.alloc(10)
+    buffer.free(stream=0)
+    buffer.free(stream=0)
+
+
+def test_the_default_heap_is_a_heap():
+    with pytest.raises(TypeError, match="not int"):
+        gpuheap.set_default_heap(5)
+
+
+def test_a_child_of_fork_has_a_default_heap_of_its_own():
+    # Another thread holds the lock of the default heap while the process forks.
+    program = """
+import os, threading, time
+import gpuheap
+from gpuheap import _heap
+threading.Thread(target=lambda: (_heap._default_lock.acquire(), time.sleep(5)), daemon=True).start()
+time.sleep(0.2)
+child = os.fork()
+if not child:
+    os._exit(0 if gpuheap.Heap("emulated:1GiB") and gpuheap.set_default_heap(None) is None else 1)
+print(os.waitpid(child, 0)[1])
+os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "0\n", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,18 @@ assert "torch: not installed: torch is not there" in str(installed), installed
 """)
 
 
+def test_an_interrupted_install_changes_nothing(monkeypatch):
+    def interrupted(heap):
+        raise KeyboardInterrupt
+
+    from gpuheap import _install
+
+    monkeypatch.setitem(_install._LIBRARIES, "cuda.core", ("gpuheap", interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        gpuheap.install("64MiB", libraries=["cuda.core"], device="emulated:1GiB")
+    gpuheap.install("64MiB", libraries=[], device="emulated:1GiB").undo()
+
+
 def test_wrong_arguments_change_nothing():
     run("""
 before = gpuheap._heap.peek_default_heap() if hasattr(gpuheap, "_heap") else None

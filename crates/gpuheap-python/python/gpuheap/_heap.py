@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+import os
+from _thread import RLock
 from collections import namedtuple
 
 from gpuheap import _gpuheap
@@ -220,7 +221,16 @@ class Heap(_gpuheap.Heap):
 
 
 _default: Heap | None = None
-_default_lock = allocate_lock()
+# A signal's handler may ask for the default heap while it is made.
+_default_lock = RLock()
+
+
+def _after_fork() -> None:
+    global _default_lock
+    _default_lock = RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def default_heap() -> Heap:
@@ -229,7 +239,9 @@ def default_heap() -> Heap:
     global _default
     with _default_lock:
         if _default is None:
-            _default = Heap()
+            made = Heap()
+            # Unless a signal's handler made it meanwhile.
+            _default = made if _default is None else _default
         return _default
 
 
@@ -240,6 +252,8 @@ def peek_default_heap() -> Heap | None:
 
 def set_default_heap(heap: Heap | None) -> Heap | None:
     """Sets the heap that `default_heap` returns. Returns the one before."""
+    if heap is not None and not isinstance(heap, Heap):
+        raise TypeError(f"the default heap is a gpuheap.Heap or None, not {type(heap).__name__}")
     global _default
     with _default_lock:
         before, _default = _default, heap

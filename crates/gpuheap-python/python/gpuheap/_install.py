@@ -92,8 +92,13 @@ def install(
     elif device is not None or settings or limit != "80%":
         raise BadInput("limit, device and settings are for a new heap; set them where you make the heap that you pass")
     installed = _current = Installed(heap, _heap.set_default_heap(heap))
-    for name in names:
-        installed.libraries[name] = _served(installed, name, asked=libraries != "auto")
+    try:
+        for name in names:
+            installed.libraries[name] = _served(installed, name, asked=libraries != "auto")
+    except BaseException:
+        # Ctrl-C while a library is imported: there is no object yet to undo with.
+        installed.undo()
+        raise
     return installed
 
 
@@ -113,7 +118,7 @@ def _served(installed: Installed, name: str, asked: bool) -> Outcome:
 def _names(libraries: str | Iterable[str]) -> list[str]:
     if libraries == "auto":
         return list(_LIBRARIES)
-    names = [libraries] if isinstance(libraries, str) else list(libraries)
+    names = [libraries] if isinstance(libraries, str) else list(dict.fromkeys(libraries))
     for name in names:
         if name not in _LIBRARIES:
             raise BadInput(f"gpuheap has no hook for {name!r}; it has {', '.join(_LIBRARIES)}, or \"auto\" for all")

@@ -53,10 +53,13 @@ def install(heap: _heap.Heap | None = None) -> MemoryResource:
 
 
 def uninstall(installed: MemoryResource) -> None:
-    """Puts back the memory resource from before `install`. Buffers of `installed` stay valid."""
+    """Puts back the memory resource from before `install`. Buffers of `installed` stay valid. Does nothing
+    if another resource was set since."""
     from cuda.core import Device
 
-    Device(installed.device_id).memory_resource = installed.before
+    device = Device(installed.device_id)
+    if device.memory_resource is installed:
+        device.memory_resource = installed.before
 
 
 @cache

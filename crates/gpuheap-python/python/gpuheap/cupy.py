@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+#: CuPy's allocator from before `install`, while the heap serves CuPy.
+_before: list[Any] = []
+
+
 class Allocator:
     """What `cupy.cuda.set_allocator` takes. Memory is freed in the order of the stream that was current
     when it was allocated."""
@@ -72,22 +76,27 @@ class _Pinned:
 
 def install(heap: _heap.Heap | None = None) -> Allocator:
     """Makes CuPy take its memory from `heap`, or from the default heap. Arrays that CuPy has keep their
-    own. `uninstall` goes back to CuPy's pools."""
+    own. `uninstall` puts back the allocators from before."""
     import cupy
 
     made = Allocator(_heap.default_heap() if heap is None else heap)
     if isinstance(cupy.cuda.get_allocator(), Allocator):
         raise BadInput("gpuheap is installed for CuPy already; call gpuheap.cupy.uninstall() first")
+    _before[:] = [cupy.cuda.get_allocator()]
     cupy.cuda.set_allocator(made)
     cupy.cuda.set_pinned_memory_allocator(PinnedAllocator(made.heap))
     return made
 
 
 def uninstall() -> None:
-    """Makes CuPy take its memory from its own pools again. Arrays from the heap stay valid."""
+    """Puts back the allocator of device memory from before `install`, and CuPy's own pool of pinned memory:
+    CuPy does not tell which allocator of that was there. Arrays from the heap stay valid. Does nothing if
+    another allocator was set since."""
     import cupy
 
-    cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
+    if not _before or not isinstance(cupy.cuda.get_allocator(), Allocator):
+        return
+    cupy.cuda.set_allocator(_before.pop())
     cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
 
 

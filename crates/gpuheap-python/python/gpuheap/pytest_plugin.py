@@ -41,6 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f'{_LIMIT}(size): fail if the test has more GPU memory live at once ("2 GiB")')
     config.addinivalue_line("markers", f'{_LEAKS}(size): fail if the test leaves more GPU memory behind ("1 MiB")')
+    try:
+        config.pluginmanager.register(_measuring(), "gpuheap-measuring")
+    except TypeError:
+        # Older ones know no `wrapper`. A run that asks for nothing of gpuheap goes on as without it.
+        config.pluginmanager.register(_TooOld(), "gpuheap-measuring")
     if config.getoption("gpuheap") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Summary(), "gpuheap-summary")
 
@@ -71,41 +76,59 @@ def gpu_heap(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield heap
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    limit, leaks = item.get_closest_marker(_LIMIT), item.get_closest_marker(_LEAKS)
-    if limit is None and leaks is None and not item.config.getoption("gpuheap"):
-        return (yield)
-    from gpuheap._measure import Meter
+def _measuring() -> object:
+    class Measuring:
+        """Measures the call of a test, and puts what it found into the report."""
 
-    most, kept = _size_of(limit), _size_of(leaks)
-    meter = Meter()
-    try:
-        result = yield
-    except BaseException:
-        # What the frames of the traceback hold is no leak.
-        _note(item, meter.usage())
-        raise
-    gc.collect()
-    usage = meter.usage()
-    _note(item, usage)
-    if most is not None and usage.peak > most:
-        _fail("gpu_limit", usage.peak, most, "live at once")
-    if kept is not None and usage.kept > kept:
-        _fail("gpu_limit_leaks", usage.kept, kept, "left behind")
-    return result
+        @pytest.hookimpl(wrapper=True, trylast=True)
+        def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+            if not _is_measured(item):
+                return (yield)
+            limit, leaks = item.get_closest_marker(_LIMIT), item.get_closest_marker(_LEAKS)
+            from gpuheap._measure import Meter
+
+            most, kept = _size_of(limit), _size_of(leaks)
+            meter = Meter()
+            try:
+                result = yield
+            except BaseException:
+                # What the frames of the traceback hold is no leak.
+                _note(item, meter.usage())
+                raise
+            gc.collect()
+            usage = meter.usage()
+            _note(item, usage)
+            if most is not None and usage.peak > most:
+                _fail("gpu_limit", usage.peak, most, "live at once")
+            if kept is not None and usage.kept > kept:
+                _fail("gpu_limit_leaks", usage.kept, kept, "left behind")
+            return result
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_makereport(
+            self, item: pytest.Item, call: pytest.CallInfo[Any]
+        ) -> Generator[None, Any, Any]:
+            report = yield
+            usage = item.stash.get(_USAGE, None)
+            if call.when == "call" and report.failed and usage is not None:
+                report.sections.append(("GPU memory", str(usage)))
+                explanation = _explained(call)
+                if explanation is not None:
+                    report.sections.append(("Out of GPU memory", str(explanation)))
+            return report
+
+    return Measuring()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
-    report = yield
-    usage = item.stash.get(_USAGE, None)
-    if call.when == "call" and report.failed and usage is not None:
-        report.sections.append(("GPU memory", str(usage)))
-        explanation = _explained(call)
-        if explanation is not None:
-            report.sections.append(("Out of GPU memory", str(explanation)))
-    return report
+class _TooOld:
+    """In the place of what measures, where pytest cannot run that."""
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if _is_measured(item):
+            pytest.fail(
+                "gpuheap measures tests with pluggy 1.2 or newer; run pip install --upgrade pytest pluggy",
+                pytrace=False,
+            )
 
 
 class _Summary:
@@ -136,9 +159,20 @@ class _Summary:
 
 
 def _explained(call: pytest.CallInfo[Any]) -> Any:
+    if call.excinfo is None:
+        return None
     from gpuheap._explain import explain
 
-    return explain(call.excinfo.value) if call.excinfo is not None else None
+    try:
+        return explain(call.excinfo.value)
+    except Exception as error:
+        # A run of tests does not end on an exception that cannot be read.
+        return f"gpuheap cannot read the test's exception: {type(error).__name__}"
+
+
+def _is_measured(item: pytest.Item) -> bool:
+    markers = item.get_closest_marker(_LIMIT), item.get_closest_marker(_LEAKS)
+    return any(markers) or bool(item.config.getoption("gpuheap"))
 
 
 def _note(item: pytest.Item, usage: Any) -> None:
